@@ -1,0 +1,83 @@
+# `make test` and `make conformance` are the two commands; both set up what they need. `make help` lists the rest.
+#
+# Two environments: .venv (Python 3.11: PyTorch and JAX 0.10) holds everything, .venv-jax (Python 3.12: the newest JAX, no PyTorch) proves
+# that jax_impl stands alone and keeps up. constraints/ pins both; a change there or in pyproject.toml sets them up again.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+
+PY := .venv/bin/python
+PY_JAX := .venv-jax/bin/python
+READY := .venv/.stamp
+READY_JAX := .venv-jax/.stamp
+
+# The same examples in every run: a failure in CI is a failure at the desk. `HYPOTHESIS_PROFILE=explore make test` searches afresh.
+export HYPOTHESIS_PROFILE ?= fixed
+
+# $(call venv,DIRECTORY,VERSION): makes the environment, or sees that the one in place is of that version.
+define venv
+	@if [[ ! -e $(1) ]]; then \
+		python=$$(tools/find_python.sh $(2)); \
+		echo "$$python -m venv $(1)"; \
+		"$$python" -m venv $(1); \
+	elif ! $(1)/bin/python -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(2)")'; then \
+		echo "$(1) is not a working environment of Python $(2); remove it and run make again" >&2; exit 1; \
+	fi
+endef
+
+.PHONY: help setup test conformance lint lint-check lint-format lint-types format figures clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(READY) $(READY_JAX)  ## make both environments
+
+# PyTorch goes first and alone: it is the largest and the one whose build (CPU, CUDA) depends on where pip is pointed.
+$(READY): pyproject.toml constraints/py311.txt
+	$(call venv,.venv,3.11)
+	$(PY) -m pip install --quiet --constraint constraints/py311.txt torch
+	$(PY) -m pip install --quiet --constraint constraints/py311.txt hatchling jax flax
+	$(PY) -m pip install --quiet --constraint constraints/py311.txt --no-build-isolation --editable '.[torch,jax,bench,dev]'
+	@touch $@
+
+$(READY_JAX): pyproject.toml constraints/py312.txt
+	$(call venv,.venv-jax,3.12)
+	$(PY_JAX) -m pip install --quiet --constraint constraints/py312.txt hatchling jax flax
+	$(PY_JAX) -m pip install --quiet --constraint constraints/py312.txt --no-build-isolation --editable '.[jax,test]'
+	@touch $@
+
+test: lint $(READY) $(READY_JAX)  ## lint, all tests, and those of JAX and the house again under the newest JAX
+	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+	$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/house
+
+conformance: $(READY) $(READY_JAX)  ## the laws, on the spec and both implementations
+	@mkdir -p reports
+	$(PY) -m conformance run reference torch_impl jax_impl --json reports/conformance.json
+	$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json
+
+lint: lint-check lint-format lint-types  ## ruff and pyright
+
+lint-check: $(READY)
+	$(PY) -m ruff check .
+
+lint-format: $(READY)
+	$(PY) -m ruff format --check .
+
+lint-types: $(READY)
+	$(PY) -m pyright
+
+format: $(READY)  ## let ruff rewrite what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+figures: $(READY)  ## draw the pictures of README and docs/ again
+	$(PY) docs/figures.py
+
+clean:  ## remove reports, builds and caches; the environments stay (`rm -rf .venv .venv-jax` starts over)
+	rm -rf reports build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
