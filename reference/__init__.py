@@ -1,0 +1,63 @@
+"""The spec of gatespec: every operation in float64 NumPy, one obvious loop per law, every backward written out."""
+
+from reference._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
+from reference._backends import KernelBackend, explain_backend
+from reference._decay import (
+    causal_forget_matrix,
+    causal_forget_matrix_backward,
+    dtilde_matrix,
+    dtilde_matrix_backward,
+)
+from reference._fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
+from reference._gru import gru, gru_backward
+from reference._mlstm import (
+    mlstm,
+    mlstm_backward,
+    mlstm_chunkwise,
+    mlstm_parallel,
+    mlstm_recurrent,
+    mlstm_step,
+    mlstm_step_backward,
+)
+from reference._modules import GRU, mLSTMBackendFwbw
+from reference._partitioned import Partitioned
+from reference._scan import rev_cumsum, rev_cumsum_backward, rev_cumsum_off, rev_cumsum_off_backward
+from reference._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
+from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
+
+__all__ = [
+    "GRU",
+    "KernelBackend",
+    "MLSTMState",
+    "Partitioned",
+    "accumulate_gradients",
+    "accumulate_gradients_loop",
+    "accumulate_gradients_scan",
+    "causal_forget_matrix",
+    "causal_forget_matrix_backward",
+    "dtilde_matrix",
+    "dtilde_matrix_backward",
+    "explain_backend",
+    "fold_rng_over_axis",
+    "fwbw_backward",
+    "fwbw_forward",
+    "gru",
+    "gru_backward",
+    "mLSTMBackendFwbw",
+    "mLSTMBackendFwbwConfig",
+    "mlstm",
+    "mlstm_backward",
+    "mlstm_chunkwise",
+    "mlstm_fwbw_custom_grad",
+    "mlstm_parallel",
+    "mlstm_recurrent",
+    "mlstm_step",
+    "mlstm_step_backward",
+    "rev_cumsum",
+    "rev_cumsum_backward",
+    "rev_cumsum_off",
+    "rev_cumsum_off_backward",
+    "split_array_over_mesh",
+    "stack_params",
+    "unstack_params",
+]

@@ -1,0 +1,117 @@
+"""Gradient accumulation: the gradient of a large batch from minibatches that fit (xlstm_jax, distributed.single_gpu).
+
+NumPy cannot differentiate, so here the gradient of the loss, which is no part of this operation's law, comes from
+``value_and_grad``: by default, central differences.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reference._framework import NUMPY
+from reference._tree import flatten_with_paths, tree_map
+from reference.arguments import check_batch
+
+
+def split(rng: int, num: int) -> list[int]:
+    """``num`` independent seeds from one (NumPy's SeedSequence)."""
+    return [int(seed) for seed in np.random.SeedSequence(rng).generate_state(num, np.uint64)]
+
+
+def accumulate_gradients(
+    state: Any,
+    batch: Any,
+    rng: int,
+    num_minibatches: int,
+    loss_fn: Callable,
+    use_scan: bool = False,
+    *,
+    value_and_grad: Callable | None = None,
+) -> tuple[Any, Any, Any]:
+    """Mean gradient, summed metrics and stacked mutable variables over minibatches.
+
+    With ``L_b`` the loss of minibatch b of n: gradients ``(1/n) Σ_b ∇L_b``, metrics ``Σ_b``, mutable variables stacked
+    on a new leading axis.
+
+    Args:
+        state: an object with ``params`` (a pytree of arrays) and ``apply_fn``.
+        batch: a pytree of arrays with one leading axis ``B``; minibatch b is its b-th run of ``B/n`` rows.
+        rng: an integer seed; minibatch b gets ``split(rng, n)[b]``.
+        num_minibatches: n, which divides B.
+        loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``; mutable may be None.
+        use_scan: take `accumulate_gradients_scan`; changes no value.
+        value_and_grad: makes of `loss_fn` a function that returns ``((loss, (metrics, mutable)), gradients)``; None for
+            central differences.
+
+    Returns:
+        ``(gradients, metrics, mutable)``; a gradient has its parameter's dtype.
+
+    Raises:
+        ValueError: `num_minibatches` does not divide the batch, or leading axes differ.
+    """
+    accumulate = accumulate_gradients_scan if use_scan else accumulate_gradients_loop
+    return accumulate(state, batch, rng, num_minibatches, loss_fn, value_and_grad=value_and_grad)
+
+
+def accumulate_gradients_loop(
+    state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, *, value_and_grad: Callable | None = None
+) -> tuple[Any, Any, Any]:
+    """`accumulate_gradients` as a loop that collects every minibatch's results and reduces them at the end."""
+    results = list(
+        _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, "accumulate_gradients_loop")
+    )
+    gradients, metrics, mutables = zip(*results, strict=True)
+    mean = tree_map(lambda p, *gs: (np.sum(gs, axis=0) / num_minibatches).astype(p.dtype), state.params, *gradients)
+    return mean, tree_map(lambda *ms: np.sum(ms, axis=0), *metrics), tree_map(lambda *ms: np.stack(ms), *mutables)
+
+
+def accumulate_gradients_scan(
+    state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, *, value_and_grad: Callable | None = None
+) -> tuple[Any, Any, Any]:
+    """`accumulate_gradients` as a scan: running sums are the carry, so one minibatch's gradients are held at a time."""
+    total, metrics_total, mutables = None, None, []
+    results = _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, "accumulate_gradients_scan")
+    for gradients, metrics, mutable in results:
+        total = gradients if total is None else tree_map(np.add, total, gradients)
+        metrics_total = metrics if metrics_total is None else tree_map(np.add, metrics_total, metrics)
+        mutables.append(mutable)
+    mean = tree_map(lambda p, g: (g / num_minibatches).astype(p.dtype), state.params, total)
+    return mean, metrics_total, tree_map(lambda *ms: np.stack(ms), *mutables)
+
+
+def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, function):
+    """Gradients in float64, metrics and mutable variables of one minibatch after the other."""
+    size = check_batch(NUMPY, flatten_with_paths(batch), num_minibatches, function)
+    differentiated = (value_and_grad or central_differences)(loss_fn)
+    for b, seed in enumerate(split(rng, num_minibatches)):
+        rows = slice(b * size, (b + 1) * size)
+        minibatch = tree_map(lambda x, rows=rows: x[rows], batch)
+        (_, (metrics, mutable)), gradients = differentiated(state.params, state.apply_fn, minibatch, seed)
+        yield tree_map(np.float64, gradients), tree_map(np.asarray, metrics), mutable
+
+
+def central_differences(loss_fn: Callable, step: float = 1e-3) -> Callable:
+    """``value_and_grad`` of any NumPy loss: a fourth-order central difference per parameter element.
+
+    ``(8(L(+s) − L(−s)) − (L(+2s) − L(−2s))) / 12s``, in float64, with an error of order ``s⁴`` and rounding of order
+    ``1e-16/s``.
+    """
+
+    def value_and_grad(params: Any, *args: Any) -> tuple[Any, Any]:
+        exact = tree_map(lambda p: np.array(p, dtype=np.float64), params)
+
+        def gradient(leaf: np.ndarray) -> np.ndarray:
+            slopes = np.zeros(leaf.shape)
+            for index in np.ndindex(leaf.shape):
+                value, losses = leaf[index], []
+                for shift in (1, -1, 2, -2):
+                    leaf[index] = value + shift * step
+                    losses.append(float(loss_fn(exact, *args)[0]))
+                leaf[index] = value
+                slopes[index] = (8 * (losses[0] - losses[1]) - (losses[2] - losses[3])) / (12 * step)
+            return slopes
+
+        return loss_fn(params, *args), tree_map(gradient, exact)
+
+    return value_and_grad

@@ -1,0 +1,49 @@
+"""The reference's one backend, NumPy, and the function that says so."""
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from reference.arguments import Call, dtype_name
+from reference.backends import Explanation, Request, Row, explain, select
+
+
+class KernelBackend(Enum):
+    """Which code computes an operation."""
+
+    numpy = "numpy"
+
+
+OPERATIONS = (
+    "rev_cumsum",
+    "rev_cumsum_off",
+    "causal_forget_matrix",
+    "dtilde_matrix",
+    "mlstm",
+    "mlstm_step",
+    "fwbw_forward",
+    "gru",
+)
+ROWS = tuple(Row(backend="numpy", operation=operation, devices=("cpu",)) for operation in OPERATIONS)
+
+
+def choose(call: Call, values: np.ndarray, requested: Any, packed: bool = False) -> KernelBackend:
+    """The backend that a checked call takes; raises where the one requested cannot serve it."""
+    return select(ROWS, Request(call.function, "cpu", dtype_name(values), call.sizes, packed), requested, KernelBackend)
+
+
+def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
+    """Which backend a call would take, and the reason against each other: here always NumPy, and no other.
+
+    Args:
+        name: a public operation.
+        args, kwargs: the call's own arguments.
+
+    Raises:
+        ValueError: there is no operation of that name.
+    """
+    if name not in OPERATIONS:
+        raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {', '.join(OPERATIONS)}")
+    values = next(x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray))
+    return explain(ROWS, Request(name, "cpu", dtype_name(values)), KernelBackend)

@@ -1,0 +1,220 @@
+"""How a bad call is refused: one object per call that checks arrays against letters.
+
+A check names the shape it wants with the letters of the contract, ``"B S N K"``. The first array that carries a letter
+binds it; every later one must agree. What does not fit raises at once with a message of one form::
+
+    mlstm: `k` is f32[2,7,3,8]; expected [B=2, S=7, N=3, K=16] to match `q`
+
+that is, the function, the argument, what came, what was expected, and which argument said so.
+"""
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What the checks must know of an array library, so that they need import none.
+
+    Attributes:
+        array: the array type as a message names it, ``"a torch.Tensor"``.
+        is_array: whether an object is an array that this framework takes.
+        values: the values of an integer array as NumPy, or None where reading them would synchronise a device or is
+            impossible under a trace.
+        upcasts: whether the implementation computes and answers in float64 whatever came (the reference does); its
+            states are then float64 beside inputs of any dtype.
+        refuses: what to give instead of an array that the framework would only take with a silent cast, or None.
+    """
+
+    array: str
+    is_array: Callable[[object], bool]
+    values: Callable[[Any], np.ndarray | None]
+    upcasts: bool = False
+    refuses: Callable[[Any], str | None] = lambda _: None
+
+
+def dtype_name(x: Any) -> str:
+    """The dtype's name without its framework: ``float32`` for NumPy, JAX and torch alike."""
+    return str(x.dtype).rpartition(".")[2]
+
+
+def accumulation_dtype(name: str) -> str:
+    """The dtype that carries a state beside values of dtype ``name``: float64 for float64, else float32."""
+    return "float64" if name == "float64" else "float32"
+
+
+def describe(x: Any) -> str:
+    """What came, in the fewest words: ``f32[2,7,3]`` for an array, the value of a scalar, else its type."""
+    if hasattr(x, "dtype") and hasattr(x, "shape"):
+        name = dtype_name(x)
+        kind = name.rstrip("0123456789")
+        short = _SHORT[kind] + name[len(kind) :] if kind in _SHORT else name
+        return f"{short}[{','.join(str(size) for size in x.shape)}]"
+    if x is None or isinstance(x, bool | int | float | str):
+        return repr(x)
+    kind = type(x)
+    return (
+        f"a {kind.__name__}"
+        if kind.__module__ == "builtins"
+        else f"a {kind.__module__.partition('.')[0]}.{kind.__name__}"
+    )
+
+
+class Call:
+    """The checks of one call: remembers the function's name, its arrays' dtype and what each letter stands for."""
+
+    def __init__(self, function: str, framework: Framework):
+        self.function = function
+        self.framework = framework
+        self.sizes: dict[str, int] = {}
+        self._bound_by: dict[str, str] = {}
+
+    def refuse(self, error: type[Exception], argument: str, got: str, expected: str) -> NoReturn:
+        raise error(f"{self.function}: `{argument}` is {got}; expected {expected}")
+
+    def __getitem__(self, letter: str) -> int:
+        return self.sizes[letter]
+
+    def bind(self, letter: str, size: int, argument: str) -> None:
+        self.sizes[letter] = size
+        self._bound_by[letter] = argument
+
+    def kind(self, **arrays: Any) -> None:
+        """Refuse what is no array of this framework."""
+        for argument, x in arrays.items():
+            if not self.framework.is_array(x):
+                foreign = hasattr(x, "dtype") and hasattr(x, "shape")
+                got = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}" if foreign else describe(x)
+                self.refuse(TypeError, argument, got, self.framework.array if foreign else "an array")
+            instead = self.framework.refuses(x)
+            if instead is not None:
+                self.refuse(TypeError, argument, describe(x), instead)
+
+    def floating(self, **arrays: Any) -> None:
+        """Refuse what is no floating array, and arrays whose dtypes differ from the first one's."""
+        self.kind(**arrays)
+        first = None
+        for argument, x in arrays.items():
+            name = dtype_name(x)
+            if name not in FLOATING:
+                self.refuse(TypeError, argument, describe(x), "float16, bfloat16, float32 or float64")
+            if first is None:
+                first = (argument, name)
+            elif name != first[1]:
+                self.refuse(TypeError, argument, describe(x), f"{first[1]} to match `{first[0]}`")
+
+    def gates(self, beside: str, values: Any, **gates: Any) -> None:
+        """Refuse gates that are neither of the values' dtype nor float32 beside 16-bit values."""
+        self.kind(**gates)
+        name = dtype_name(values)
+        allowed = (name, "float32") if name in ("float16", "bfloat16") else (name,)
+        for argument, x in gates.items():
+            if dtype_name(x) not in allowed:
+                self.refuse(TypeError, argument, describe(x), f"{' or '.join(allowed)} beside `{beside}`")
+
+    def state_dtype(self, beside: str, values: Any, **states: Any) -> None:
+        """Refuse states that are not in the accumulation dtype of ``values``."""
+        self.kind(**states)
+        expected = accumulation_dtype(dtype_name(values))
+        for argument, x in states.items():
+            name = dtype_name(x)
+            if name != expected and not (self.framework.upcasts and name == "float64"):
+                self.refuse(TypeError, argument, describe(x), f"{expected}, the accumulation dtype beside `{beside}`")
+
+    def shape(self, argument: str, x: Any, letters: str) -> None:
+        """Check ``x.shape`` against space-separated letters or numbers; bind the letters not seen before."""
+        wanted = letters.split()
+        fits = len(x.shape) == len(wanted) and all(
+            size == (self.sizes.get(letter, size) if letter.isalpha() else int(letter))
+            for letter, size in zip(wanted, x.shape, strict=True)
+        )
+        if not fits:
+            self._refuse_shape(argument, x, wanted)
+        for letter, size in zip(wanted, x.shape, strict=True):
+            if letter.isalpha() and letter not in self.sizes:
+                self.bind(letter, size, argument)
+
+    def _refuse_shape(self, argument: str, x: Any, wanted: list[str]) -> NoReturn:
+        known = [letter for letter in wanted if letter in self.sizes]
+        if len(x.shape) == len(wanted):
+            clashes = [w for w, size in zip(wanted, x.shape, strict=True) if self.sizes.get(w, size) != size]
+        else:
+            clashes = known
+        expected = ", ".join(f"{letter}={self.sizes[letter]}" if letter in self.sizes else letter for letter in wanted)
+        sources = list(dict.fromkeys(self._bound_by[letter] for letter in clashes))
+        match = " to match " + " and ".join(f"`{source}`" for source in sources) if sources else ""
+        self.refuse(ValueError, argument, describe(x), f"[{expected}]{match}")
+
+    def integer(self, argument: str, value: Any, least: int, *, optional: bool = False) -> int | None:
+        """A whole number of at least ``least`` as an int (or None where that is allowed)."""
+        none = "None or " if optional else ""
+        if value is None and optional:
+            return None
+        expected = f"{none}an integer of at least {least}"
+        if value is None or isinstance(value, bool):
+            self.refuse(TypeError, argument, describe(value), expected)
+        try:
+            number = operator.index(value)
+        except TypeError:
+            self.refuse(TypeError, argument, describe(value), expected)
+        if number < least:
+            self.refuse(ValueError, argument, str(number), expected)
+        return number
+
+    def number(self, argument: str, value: Any, expected: str, holds: Callable[[float], bool]) -> float:
+        """A real Python (or NumPy) number for which ``holds`` is true, as a float."""
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            self.refuse(TypeError, argument, describe(value), expected)
+        number = float(value)
+        if math.isnan(number) or not holds(number):
+            self.refuse(ValueError, argument, str(number), expected)
+        return number
+
+    def flag(self, argument: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            self.refuse(TypeError, argument, describe(value), "True or False")
+        return value
+
+    def packing(self, cu_seqlens: Any, max_seqlen: Any, argument: str) -> None:
+        """Check a packing of ``T`` tokens (bound by ``argument``) and bind ``B``, its number of sequences."""
+        if cu_seqlens is None:
+            if max_seqlen is not None:
+                self.refuse(ValueError, "max_seqlen", describe(max_seqlen), "None where `cu_seqlens` is None")
+            return
+        self.kind(cu_seqlens=cu_seqlens)
+        if dtype_name(cu_seqlens).rstrip("0123456789") not in ("int", "uint"):
+            self.refuse(TypeError, "cu_seqlens", describe(cu_seqlens), "an integer array")
+        if len(cu_seqlens.shape) != 1 or cu_seqlens.shape[0] < 1:
+            self.refuse(ValueError, "cu_seqlens", describe(cu_seqlens), "[B+1]")
+        self.bind("B", cu_seqlens.shape[0] - 1, "cu_seqlens")
+        longest = self.integer("max_seqlen", max_seqlen, 0, optional=True)
+        values = self.framework.values(cu_seqlens)
+        if values is None:
+            return
+        values = values.astype(np.int64)
+        if values[0] != 0:
+            self.refuse(ValueError, "cu_seqlens", f"an array that starts at {values[0]}", "one that starts at 0")
+        lengths = np.diff(values)
+        if lengths.size and lengths.min() < 0:
+            at = int(np.argmax(lengths < 0))
+            fall = f"an array that falls from {values[at]} to {values[at + 1]} at index {at + 1}"
+            self.refuse(ValueError, "cu_seqlens", fall, "one that never falls")
+        if values[-1] != self["T"]:
+            self.refuse(
+                ValueError, "cu_seqlens", f"an array that ends at {values[-1]}", f"T={self['T']} to match `{argument}`"
+            )
+        if longest is not None and lengths.size and lengths.max() > longest:
+            self.refuse(
+                ValueError,
+                "max_seqlen",
+                str(longest),
+                f"at least {lengths.max()}, the longest sequence in `cu_seqlens`",
+            )

@@ -1,0 +1,180 @@
+"""Multi-head GRU with the reset gate inside the recurrent product.
+
+Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate; heads, their
+grouping and the clipping of the state's gradient as in the xma layer of that name. Per head, row vectors::
+
+    r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
+"""
+
+from typing import Any
+
+import numpy as np
+
+from reference._backends import KernelBackend, choose
+from reference._framework import NUMPY, float64
+from reference._gates import sigmoid
+from reference.arguments import Call, check_gru
+
+
+def gru(
+    input: np.ndarray,
+    weight: np.ndarray,
+    forget_input: np.ndarray,
+    forget_weight: np.ndarray,
+    reset_input: np.ndarray,
+    reset_weight: np.ndarray,
+    input_state: np.ndarray | None = None,
+    gradient_clipping: float | None = None,
+    cu_seqlens: np.ndarray | None = None,
+    max_seqlen: int | None = None,
+    *,
+    kernel_backend: KernelBackend | str | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The GRU over whole sequences, dense or packed (the equations stand at the head of this module).
+
+    ``N``, the number of heads, is the largest of the six head counts; each divides it, and head n reads head
+    ``n // (N/Nx)`` of an input with Nx heads, and likewise of a weight.
+
+    Args:
+        input: x, ``(B, S, Nx, H)``, or ``(T, Nx, H)`` with `cu_seqlens`.
+        weight: W, ``(Nw, H, H)``.
+        forget_input: x_f, ``(B, S, Nxf, H)`` or ``(T, Nxf, H)``.
+        forget_weight: W_f, ``(Nwf, H, H)``.
+        reset_input: x_r, ``(B, S, Nxr, H)`` or ``(T, Nxr, H)``.
+        reset_weight: W_r, ``(Nwr, H, H)``.
+        input_state: h before the first step, ``(B, N, H)``; None is zeros.
+        gradient_clipping: bounds the state's gradient in `gru_backward`; no effect on the value.
+        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends.
+        max_seqlen: a length that no sequence exceeds; checked, never needed.
+        kernel_backend: None or ``numpy``.
+
+    Returns:
+        ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, and the last of each sequence,
+        ``(B, N, H)``; an empty sequence's is its initial state. Both float64.
+
+    Raises:
+        TypeError: an argument is no array of a floating dtype, or dtypes differ.
+        ValueError: shapes disagree, a head count does not divide N, or `cu_seqlens` is no packing.
+    """
+    arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
+    call = check_gru(NUMPY, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen)
+    choose(call, input, kernel_backend, packed=cu_seqlens is not None)
+    x, W, xf, Wf, xr, Wr = _expand(call, arrays)
+    h0 = np.zeros((call["B"], call["N"], call["H"])) if input_state is None else float64(input_state)
+    y, last = np.empty((*x.shape[:-2], call["N"], call["H"])), h0.copy()
+    for b, steps in _sequences(call, cu_seqlens):
+        h = h0[b]
+        for t in steps:
+            _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+            h = f * h + (1 - f) * z
+            y[t] = h
+        last[b] = h
+    return y, last
+
+
+def _gates(h, x, W, xf, Wf, xr, Wr) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reset gate, forget gate and candidate of one step of one sequence, each ``(N, H)``."""
+    r = sigmoid(_times(h, Wr) + xr)
+    f = sigmoid(_times(h, Wf) + xf)
+    z = np.tanh(_times(r * h, W) + x)
+    return r, f, z
+
+
+def _times(h: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """``h W`` head by head: row vectors ``(N, H)`` times ``(N, H, H)``."""
+    return np.einsum("ni,nij->nj", h, W)
+
+
+def gru_backward(
+    input: np.ndarray,
+    weight: np.ndarray,
+    forget_input: np.ndarray,
+    forget_weight: np.ndarray,
+    reset_input: np.ndarray,
+    reset_weight: np.ndarray,
+    input_state: np.ndarray | None = None,
+    gradient_clipping: float | None = None,
+    cu_seqlens: np.ndarray | None = None,
+    max_seqlen: int | None = None,
+    *,
+    dy: np.ndarray,
+    dstate: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """Gradient of `gru`: the same loop, walked back.
+
+    At step t, dh' is what reaches h_t from the step after it (at the last step: from the final state), clipped to
+    ``±|gradient_clipping|`` element by element, plus dy_t. With u the argument of each nonlinearity::
+
+        du_z = dh'⊙(1−f)⊙(1−z²)        du_f = dh'⊙(h−z)⊙f⊙(1−f)        du_r = (du_z Wᵀ)⊙h⊙r⊙(1−r)
+        dh = dh'⊙f + (du_z Wᵀ)⊙r + du_f W_fᵀ + du_r W_rᵀ
+        dW = Σ_t (r⊙h)ᵀ du_z        dW_f = Σ_t hᵀ du_f        dW_r = Σ_t hᵀ du_r
+
+    and dx = du_z, dx_f = du_f, dx_r = du_r. A head that serves several sums their gradients. What reaches the initial
+    state is not clipped.
+
+    Args:
+        dy: cotangent of the output.
+        dstate: cotangent of the output state; None is zeros.
+
+    Returns:
+        Gradients by argument name; ``input_state`` is among them where one was given. All float64.
+    """
+    arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
+    call = check_gru(NUMPY, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen, function="gru_backward")
+    call.kind(dy=dy)
+    call.shape("dy", dy, "B S N H" if cu_seqlens is None else "T N H")
+    x, W, xf, Wf, xr, Wr = _expand(call, arrays)
+    y, _ = gru(*arrays, input_state, None, cu_seqlens)
+    dy = float64(dy)
+    h0 = np.zeros((call["B"], call["N"], call["H"])) if input_state is None else float64(input_state)
+    dh0 = np.zeros(h0.shape) if dstate is None else float64(dstate)
+    dx, dW, dxf, dWf, dxr, dWr = (np.zeros(array.shape) for array in (x, W, xf, Wf, xr, Wr))
+    bound = np.inf if gradient_clipping is None else abs(gradient_clipping)
+    for b, steps in _sequences(call, cu_seqlens):
+        dh = dh0[b]
+        for position, t in reversed(list(enumerate(steps))):
+            h = y[steps[position - 1]] if position else h0[b]
+            r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+            dh = np.clip(dh, -bound, bound) + dy[t]
+            dx[t] = dh * (1 - f) * (1 - z * z)
+            dxf[t] = dh * (h - z) * f * (1 - f)
+            drh = _times(dx[t], W.mT)
+            dxr[t] = drh * h * r * (1 - r)
+            dh = dh * f + drh * r + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
+            dW += (r * h)[:, :, None] * dx[t][:, None, :]
+            dWf += h[:, :, None] * dxf[t][:, None, :]
+            dWr += h[:, :, None] * dxr[t][:, None, :]
+        dh0[b] = dh
+    gradients = dict(
+        input=_reduce(dx, call["Nx"], -2),
+        weight=_reduce(dW, call["Nw"], 0),
+        forget_input=_reduce(dxf, call["Nxf"], -2),
+        forget_weight=_reduce(dWf, call["Nwf"], 0),
+        reset_input=_reduce(dxr, call["Nxr"], -2),
+        reset_weight=_reduce(dWr, call["Nwr"], 0),
+    )
+    return gradients if input_state is None else {**gradients, "input_state": dh0}
+
+
+def _expand(call: Call, arrays: Any) -> list[np.ndarray]:
+    """Every input and weight with N heads: head n is head ``n // (N/Nx)`` of what came."""
+    axes = (-2, 0) * 3
+    return [
+        np.repeat(float64(array), call["N"] // array.shape[axis], axis=axis)
+        for array, axis in zip(arrays, axes, strict=True)
+    ]
+
+
+def _reduce(gradient: np.ndarray, heads: int, axis: int) -> np.ndarray:
+    """Transpose of `_expand`: sum over the heads that one head served."""
+    axis %= gradient.ndim
+    shape = gradient.shape
+    return gradient.reshape(*shape[:axis], heads, shape[axis] // heads, *shape[axis + 1 :]).sum(axis=axis + 1)
+
+
+def _sequences(call: Call, cu_seqlens: np.ndarray | None) -> list[tuple[int, list]]:
+    """Each sequence's number and the indices of its steps, dense ``(b, t)`` or packed ``t``."""
+    if cu_seqlens is None:
+        return [(b, [(b, t) for t in range(call["S"])]) for b in range(call["B"])]
+    bounds = [int(bound) for bound in cu_seqlens]
+    return [(b, list(range(bounds[b], bounds[b + 1]))) for b in range(call["B"])]

@@ -1,0 +1,456 @@
+"""Which calls are legal: shape, dtype, option and packing checks of every public operation, for all implementations.
+
+Each ``check_*`` raises the contract's error or returns the `Call`, whose letters (``call["B"]``) give the sizes.
+Nothing here imports a framework; an implementation says what its arrays are with a `Framework`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from reference._call import Call, Framework, accumulation_dtype, describe, dtype_name
+
+__all__ = [
+    "Call",
+    "Framework",
+    "MLSTMState",
+    "accumulation_dtype",
+    "axis_names",
+    "check_batch",
+    "check_dtilde_matrix",
+    "check_fwbw",
+    "check_fwbw_cotangents",
+    "check_gru",
+    "check_gru_sizes",
+    "check_mlstm",
+    "check_mlstm_step",
+    "check_scan",
+    "check_split",
+    "check_stack",
+    "check_unstack",
+    "describe",
+    "dtype_name",
+    "mLSTMBackendFwbwConfig",
+    "normalise_config",
+    "unknown_axis",
+]
+
+
+class MLSTMState(NamedTuple):
+    """The memory of an mLSTM between two calls, in the accumulation dtype.
+
+    The memory that it stands for is ``C·exp(m)`` and ``n·exp(m)``; ``m = −inf`` is the empty one.
+
+    Attributes:
+        C: matrix memory, ``(B, N, K, V)``.
+        n: normaliser, ``(B, N, K)``.
+        m: log-scale stabiliser, ``(B, N)``.
+    """
+
+    C: Any
+    n: Any
+    m: Any
+
+
+@dataclass(unsafe_hash=True)
+class mLSTMBackendFwbwConfig:
+    """Configuration of the fwbw interface, with the fields and defaults of the xlstm_jax backend of that name.
+
+    Attributes:
+        chunk_size: steps a chunk, None for one that suits the sizes. Changes no value.
+        return_state: also return the final state.
+        use_initial_state: start from the state given (zeros where none is), and return its gradient.
+        keep_G: keep the decayed scores inside each chunk for the backward pass, ``(B, T/L, L, L)``.
+        keep_gates: keep the log forget gates and their sums inside each chunk.
+        keep_M: keep the stabiliser of every step, ``(B, T)``.
+        keep_c: keep the memory at the start of every chunk, ``(B, T/L, K, V)``.
+        stabilize_correctly: whether the normaliser's floor is ``exp(−min(m, 64))`` as defined; otherwise it is 1, which
+            is the same function only after a group norm.
+    """
+
+    chunk_size: int | None = 512
+    return_state: bool = False
+    use_initial_state: bool = False
+    keep_G: bool = False
+    keep_gates: bool = True
+    keep_M: bool = False
+    keep_c: bool = False
+    stabilize_correctly: bool = False
+
+    def assign_model_config_params(self, model_config: Any) -> None:
+        """Take over every field of this configuration that ``model_config`` has under the same name."""
+        for field in dataclasses.fields(self):
+            if hasattr(model_config, field.name):
+                setattr(self, field.name, getattr(model_config, field.name))
+
+
+_CONFIG_FIELDS = tuple(field.name for field in dataclasses.fields(mLSTMBackendFwbwConfig))
+
+
+def check_mlstm(
+    framework: Framework,
+    q: Any,
+    k: Any,
+    v: Any,
+    i: Any,
+    f: Any,
+    initial_state: Any,
+    cu_seqlens: Any,
+    max_seqlen: Any,
+    chunk_size: Any,
+    eps: Any,
+    function: str = "mlstm",
+) -> Call:
+    call = Call(function, framework)
+    tokens = "B S" if cu_seqlens is None else "T"
+    _check_qkvif(call, q, k, v, i, f, tokens)
+    call.packing(cu_seqlens, max_seqlen, "q")
+    if initial_state is not None:
+        _check_state(call, initial_state, "initial_state", v)
+    call.integer("chunk_size", chunk_size, 1, optional=True)
+    _check_eps(call, eps)
+    return call
+
+
+def check_mlstm_step(
+    framework: Framework,
+    q: Any,
+    k: Any,
+    v: Any,
+    i: Any,
+    f: Any,
+    state: Any,
+    eps: Any,
+    function: str = "mlstm_step",
+) -> Call:
+    call = Call(function, framework)
+    _check_qkvif(call, q, k, v, i, f, "B")
+    _check_state(call, state, "state", v)
+    _check_eps(call, eps)
+    return call
+
+
+def _check_qkvif(call: Call, q: Any, k: Any, v: Any, i: Any, f: Any, tokens: str, heads: str = " N") -> None:
+    call.floating(q=q, k=k, v=v)
+    call.gates("v", v, i=i, f=f)
+    call.shape("q", q, f"{tokens}{heads} K")
+    if call["K"] < 1:
+        call.refuse(ValueError, "q", describe(q), "a head dim K of at least 1")
+    call.shape("k", k, f"{tokens}{heads} K")
+    call.shape("v", v, f"{tokens}{heads} V")
+    for argument, gate in (("i", i), ("f", f)):
+        squeezed = not heads and len(gate.shape) == 3
+        call.shape(argument, gate, f"{tokens}{heads}{' 1' if squeezed else ''}")
+
+
+def _check_state(call: Call, state: Any, argument: str, v: Any) -> None:
+    if not isinstance(state, Sequence) or isinstance(state, str):
+        call.refuse(TypeError, argument, describe(state), "a triple (C, n, m)")
+    if len(state) != 3:
+        call.refuse(ValueError, argument, f"a {type(state).__name__} of {len(state)}", "a triple (C, n, m)")
+    parts = {f"{argument}.{name}": part for name, part in zip("Cnm", state, strict=True)}
+    for name, part in parts.items():
+        if part is None:
+            call.refuse(ValueError, name, "None", "an array: a state is given whole or not at all")
+    call.state_dtype("v", v, **parts)
+    for (name, part), letters in zip(parts.items(), ("B N K V", "B N K", "B N"), strict=True):
+        call.shape(name, part, letters)
+
+
+def _check_eps(call: Call, eps: Any) -> None:
+    call.number("eps", eps, "a finite number of at least 0", lambda number: 0 <= number < math.inf)
+
+
+def normalise_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
+    """The configuration as the dataclass, checked field by field; it may come as the dataclass or its dict."""
+    if isinstance(config, Mapping):
+        for key in config:
+            if key not in _CONFIG_FIELDS:
+                raise ValueError(
+                    f"{function}: `config` has the field {key!r}; expected one of {', '.join(_CONFIG_FIELDS)}"
+                )
+        config = mLSTMBackendFwbwConfig(**config)
+    if not isinstance(config, mLSTMBackendFwbwConfig):
+        raise TypeError(f"{function}: `config` is {describe(config)}; expected an mLSTMBackendFwbwConfig or its dict")
+    call = Call(function, _NO_ARRAYS)
+    call.integer("config.chunk_size", config.chunk_size, 1, optional=True)
+    for name in _CONFIG_FIELDS[1:]:
+        call.flag(f"config.{name}", getattr(config, name))
+    return config
+
+
+_NO_ARRAYS = Framework("no array", lambda _: False, lambda _: None)
+
+
+def check_fwbw(
+    framework: Framework,
+    q: Any,
+    k: Any,
+    v: Any,
+    i: Any,
+    f: Any,
+    config: mLSTMBackendFwbwConfig,
+    initial_C: Any,
+    initial_n: Any,
+    initial_m: Any,
+    function: str = "fwbw_forward",
+    state_names: tuple[str, str, str] = ("initial_C", "initial_n", "initial_m"),
+) -> Call:
+    """Checks in the layout of the fwbw interface: ``B T ·`` without heads, gates ``(B, T)`` or ``(B, T, 1)``."""
+    call = Call(function, framework)
+    _check_qkvif(call, q, k, v, i, f, "B T", heads="")
+    state = dict(zip(state_names, (initial_C, initial_n, initial_m), strict=True))
+    given = [name for name, part in state.items() if part is not None]
+    if given and not config.use_initial_state:
+        call.refuse(ValueError, given[0], describe(state[given[0]]), "None where `config.use_initial_state` is False")
+    if given:
+        for name, part in state.items():
+            if part is None:
+                call.refuse(ValueError, name, "None", f"an array beside `{given[0]}`")
+        call.state_dtype("v", v, **state)
+        for (name, part), letters in zip(state.items(), ("B K V", "B K", "B"), strict=True):
+            call.shape(name, part, letters)
+    return call
+
+
+def check_fwbw_cotangents(call: Call, v: Any, dh: Any, dc_last: Any, dn_last: Any, dm_last: Any) -> None:
+    """Checks what reaches ``fwbw_backward`` against the sizes of its forward call."""
+    call.floating(v=v, dh=dh)
+    call.shape("dh", dh, "B T V")
+    for argument, cotangent, letters in (
+        ("dc_last", dc_last, "B K V"),
+        ("dn_last", dn_last, "B K"),
+        ("dm_last", dm_last, "B"),
+    ):
+        if cotangent is not None:
+            call.state_dtype("v", v, **{argument: cotangent})
+            call.shape(argument, cotangent, letters)
+
+
+def check_scan(framework: Framework, x: Any, function: str, argument: str = "x") -> Call:
+    call = Call(function, framework)
+    call.floating(**{argument: x})
+    if len(x.shape) < 1:
+        call.refuse(ValueError, argument, describe(x), "[..., S]")
+    call.bind("S", x.shape[-1], argument)
+    return call
+
+
+def check_dtilde_matrix(framework: Framework, igate: Any, fgate: Any) -> Call:
+    call = Call("dtilde_matrix", framework)
+    call.floating(igate=igate, fgate=fgate)
+    for argument, gate in (("igate", igate), ("fgate", fgate)):
+        if len(gate.shape) < 2 or gate.shape[-1] != 1:
+            call.refuse(ValueError, argument, describe(gate), "[..., S, 1]")
+    if tuple(fgate.shape) != tuple(igate.shape):
+        call.refuse(ValueError, "fgate", describe(fgate), f"{list(igate.shape)} to match `igate`")
+    call.bind("S", igate.shape[-2], "igate")
+    return call
+
+
+_GRU_ARRAYS = (
+    ("input", "Nx"),
+    ("weight", "Nw"),
+    ("forget_input", "Nxf"),
+    ("forget_weight", "Nwf"),
+    ("reset_input", "Nxr"),
+    ("reset_weight", "Nwr"),
+)
+
+
+def check_gru(
+    framework: Framework,
+    input: Any,
+    weight: Any,
+    forget_input: Any,
+    forget_weight: Any,
+    reset_input: Any,
+    reset_weight: Any,
+    input_state: Any,
+    gradient_clipping: Any,
+    cu_seqlens: Any,
+    max_seqlen: Any,
+    function: str = "gru",
+) -> Call:
+    """Checks a GRU call; binds ``N``, the largest of the six head counts."""
+    call = Call(function, framework)
+    arrays = dict(
+        zip(
+            (argument for argument, _ in _GRU_ARRAYS),
+            (input, weight, forget_input, forget_weight, reset_input, reset_weight),
+            strict=True,
+        )
+    )
+    call.floating(**arrays)
+    tokens = "B S" if cu_seqlens is None else "T"
+    for argument, heads in _GRU_ARRAYS:
+        is_weight = argument.endswith("weight")
+        call.shape(argument, arrays[argument], f"{heads} H H" if is_weight else f"{tokens} {heads} H")
+    _bind_heads(call, {argument: (describe(arrays[argument]), heads) for argument, heads in _GRU_ARRAYS})
+    call.packing(cu_seqlens, max_seqlen, "input")
+    if input_state is not None:
+        call.state_dtype("input", input, input_state=input_state)
+        call.shape("input_state", input_state, "B N H")
+    _check_clipping(call, gradient_clipping)
+    return call
+
+
+def _bind_heads(call: Call, arguments: Mapping[str, tuple[str, str]]) -> None:
+    largest = max(call[heads] for _, heads in arguments.values())
+    for argument, (got, heads) in arguments.items():
+        if call[heads] < 1:
+            call.refuse(ValueError, argument, got, f"{heads} of at least 1")
+        if largest % call[heads]:
+            expected = f"{heads} to divide N={largest}, the largest of the six head counts"
+            call.refuse(ValueError, argument, got, expected)
+    call.bind("N", largest, "the head counts")
+
+
+def _check_clipping(call: Call, gradient_clipping: Any) -> None:
+    if gradient_clipping is not None:
+        call.number("gradient_clipping", gradient_clipping, "None or a number", lambda number: True)
+
+
+def check_gru_sizes(
+    input_size: Any,
+    state_head_dim: Any,
+    output_size: Any,
+    num_input_heads: Any,
+    num_forget_input_heads: Any,
+    num_reset_input_heads: Any,
+    num_weight_heads: Any,
+    num_forget_weight_heads: Any,
+    num_reset_weight_heads: Any,
+    add_bias: Any,
+    gradient_clipping: Any,
+) -> Call:
+    """Checks the sizes that a ``GRU`` module is made of; binds the head counts and ``N``."""
+    call = Call("GRU", _NO_ARRAYS)
+    for argument, size in (
+        ("input_size", input_size),
+        ("state_head_dim", state_head_dim),
+        ("output_size", output_size),
+    ):
+        call.integer(argument, size, 1)
+    counts = {
+        "num_input_heads": (num_input_heads, "Nx"),
+        "num_weight_heads": (num_weight_heads, "Nw"),
+        "num_forget_input_heads": (num_forget_input_heads, "Nxf"),
+        "num_forget_weight_heads": (num_forget_weight_heads, "Nwf"),
+        "num_reset_input_heads": (num_reset_input_heads, "Nxr"),
+        "num_reset_weight_heads": (num_reset_weight_heads, "Nwr"),
+    }
+    for argument, (count, heads) in counts.items():
+        call.integer(argument, count, 1)
+        call.bind(heads, int(count), argument)
+    _bind_heads(call, {argument: (str(count), heads) for argument, (count, heads) in counts.items()})
+    call.flag("add_bias", add_bias)
+    _check_clipping(call, gradient_clipping)
+    return call
+
+
+def check_batch(
+    framework: Framework,
+    leaves: Sequence[tuple[str, Any]],
+    num_minibatches: Any,
+    function: str = "accumulate_gradients",
+) -> int:
+    """Checks that minibatches divide a batch; returns the size of a minibatch.
+
+    Args:
+        leaves: the batch's leaves with their paths, ``("['x']", array)``.
+    """
+    call = Call(function, framework)
+    count = call.integer("num_minibatches", num_minibatches, 1)
+    assert count is not None
+    if not leaves:
+        call.refuse(ValueError, "batch", "empty", "a pytree with at least one array")
+    for path, leaf in leaves:
+        argument = f"batch{path}"
+        call.kind(**{argument: leaf})
+        if len(leaf.shape) < 1:
+            call.refuse(ValueError, argument, describe(leaf), "[B, ...]")
+        call.shape(argument, leaf, " ".join(["B", *(str(size) for size in leaf.shape[1:])]))
+    if call["B"] % count:
+        expected = f"a divisor of B={call['B']}, the leading axis of `batch`"
+        call.refuse(ValueError, "num_minibatches", str(count), expected)
+    return call["B"] // count
+
+
+def axis_names(function: str, axis_name: Any) -> tuple[str, ...]:
+    """The mesh axes that an ``axis_name`` (a name or a tuple of names) stands for."""
+    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"{function}: `axis_name` is {describe(axis_name)}; expected the name of a mesh axis or a tuple of names"
+        )
+    return names
+
+
+def unknown_axis(function: str, name: str, known: Sequence[str]) -> ValueError:
+    """The error for a mesh axis that does not exist."""
+    listed = ", ".join(repr(axis) for axis in known) or "no axis at all"
+    return ValueError(f"{function}: `axis_name` is {name!r}; expected an axis of the mesh: {listed}")
+
+
+def check_split(framework: Framework, x: Any, axis_name: Any, axis_size: int, split_axis: Any) -> int:
+    """Checks ``split_array_over_mesh``; returns the axis counted from 0."""
+    call = Call("split_array_over_mesh", framework)
+    call.kind(x=x)
+    axis = _check_axis(call, "split_axis", split_axis, len(x.shape), describe(x))
+    if x.shape[axis] % axis_size:
+        expected = f"axis {axis} to be a multiple of {axis_size}, the size of {axis_name!r}"
+        call.refuse(ValueError, "x", describe(x), expected)
+    return axis
+
+
+def _check_axis(call: Call, argument: str, axis: Any, ndim: int, of: str) -> int:
+    expected = f"an axis of {of}, from {-ndim} to {ndim - 1}"
+    number = call.integer(argument, axis, -(2**31))
+    assert number is not None
+    if not -ndim <= number < ndim:
+        call.refuse(ValueError, argument, str(number), expected)
+    return number % ndim
+
+
+def check_stack(
+    framework: Framework,
+    path: str,
+    value: Any,
+    names: Sequence[Any],
+    axis_name: Any,
+    axis: Any,
+    mask_except: Any,
+    axis_size: int,
+) -> int:
+    """Checks ``stack_params`` for one parameter; returns the new axis counted from 0.
+
+    Args:
+        path: where the parameter stands in the tree, ``"['kernel']"``.
+        names: the mesh axes that its dimensions are sharded over already.
+        mask_except: None, or the index of the one shard that keeps its values; checked where it is a plain integer.
+    """
+    call = Call("stack_params", framework)
+    argument = f"params{path}"
+    call.kind(**{argument: value})
+    if axis_name in names:
+        call.refuse(ValueError, argument, f"sharded over {axis_name!r} already", "a parameter that is not")
+    new_axis = _check_axis(call, "axis", axis, len(value.shape) + 1, f"{describe(value)} with one more dimension")
+    if isinstance(mask_except, int) and not 0 <= mask_except < axis_size:
+        expected = f"None or the index of one of the {axis_size} shards of {axis_name!r}"
+        call.refuse(ValueError, "mask_except", str(mask_except), expected)
+    return new_axis
+
+
+def check_unstack(framework: Framework, path: str, value: Any, names: Sequence[Any], axis_name: Any) -> int:
+    """Checks ``unstack_params`` for one parameter that is sharded over ``axis_name``; returns the axis to remove."""
+    call = Call("unstack_params", framework)
+    call.kind(**{f"params{path}": value})
+    axis = list(names).index(axis_name)
+    if value.shape[axis] != 1:
+        call.refuse(
+            ValueError, f"params{path}", describe(value), f"size 1 along axis {axis}, sharded over {axis_name!r}"
+        )
+    return axis

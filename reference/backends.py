@@ -1,0 +1,144 @@
+"""What a kernel backend can do, as data: a row per backend and operation, and the choice among rows.
+
+Dispatch, error messages, tests and the README's table read the same rows, so none of them can say something else.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a call asks of a backend.
+
+    Attributes:
+        operation: the public name, ``"mlstm"``.
+        device: the arrays' own device type, ``"cpu"``, ``"cuda"``, ``"tpu"``.
+        dtype: the name of the values' dtype, ``"bfloat16"``.
+        sizes: the letters of the contract, ``{"B": 2, "S": 7, ...}``.
+        packed: whether ``cu_seqlens`` came.
+    """
+
+    operation: str
+    device: str
+    dtype: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    packed: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one backend supports of one operation; a tuple that is empty leaves the matter open.
+
+    Attributes:
+        backend: the backend's name.
+        operation: the public operation.
+        devices: the device types it runs on.
+        dtypes: the dtypes it takes.
+        largest: the largest size of a letter that it takes, ``(("K", 512), ("V", 512))``.
+        packed: whether it takes packed sequences.
+        unavailable: says why the backend cannot run in this process (a package or an interpreter that is missing), or
+            returns None where it can.
+    """
+
+    backend: str
+    operation: str
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    largest: tuple[tuple[str, int], ...] = ()
+    packed: bool = True
+    unavailable: Callable[[Request], str | None] | None = None
+
+    def reasons(self, request: Request) -> list[str]:
+        """Why this row cannot serve ``request``; empty where it can."""
+        reasons = []
+        missing = self.unavailable(request) if self.unavailable else None
+        if missing:
+            reasons.append(missing)
+        if self.devices and request.device not in self.devices:
+            reasons.append(f"it runs on {' or '.join(self.devices)}, the arrays are on {request.device}")
+        if self.dtypes and request.dtype not in self.dtypes:
+            reasons.append(f"it takes {', '.join(self.dtypes)}, the values are {request.dtype}")
+        for letter, most in self.largest:
+            if request.sizes.get(letter, 0) > most:
+                reasons.append(f"it takes {letter} up to {most}, the call has {letter}={request.sizes[letter]}")
+        if request.packed and not self.packed:
+            reasons.append("it takes no packed sequences")
+        return reasons
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which backend a call takes, and what speaks against each other one.
+
+    Attributes:
+        chosen: the backend (a member of the implementation's ``KernelBackend``).
+        against: for every other backend, the reason why it was not taken.
+    """
+
+    chosen: Any
+    against: Mapping[Any, str]
+
+    def __str__(self) -> str:
+        return "\n".join([f"takes {self.chosen}", *(f"not {other}: {why}" for other, why in self.against.items())])
+
+
+def explain(rows: Iterable[Row], request: Request, backend_type: Callable[[str], Any]) -> Explanation:
+    """The first row, in order of preference, that serves ``request``, and the reasons against the others.
+
+    Args:
+        rows: an implementation's rows, the preferred backend first.
+        request: what the call asks.
+        backend_type: makes a ``KernelBackend`` of a row's name.
+
+    Raises:
+        ValueError: no row serves the request; the message holds every row's reasons.
+    """
+    chosen, against = None, {}
+    for row in rows:
+        if row.operation != request.operation:
+            continue
+        reasons = row.reasons(request)
+        if chosen is None and not reasons:
+            chosen = row.backend
+        else:
+            against[row.backend] = "; ".join(reasons) or f"{chosen} is preferred"
+    if chosen is None:
+        why = "; ".join(f"{name}: {reason}" for name, reason in against.items())
+        raise ValueError(f"{request.operation}: no kernel backend serves this call ({why})")
+    return Explanation(backend_type(chosen), {backend_type(name): why for name, why in against.items()})
+
+
+def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: Any) -> Any:
+    """The backend that a call takes: the one requested, or the first that serves it.
+
+    Raises:
+        TypeError: ``requested`` is neither None, a backend nor a backend's name.
+        ValueError: there is no such backend, or the one requested cannot serve the call; the message gives the reason.
+    """
+    if requested is None:
+        return explain(rows, request, backend_type).chosen
+    names = " or ".join(member.value for member in backend_type)
+    if not isinstance(requested, backend_type | str):
+        kind = type(requested).__name__
+        raise TypeError(f"{request.operation}: `kernel_backend` is a {kind}; expected None, {names}")
+    try:
+        backend = backend_type(requested)
+    except ValueError:
+        raise ValueError(f"{request.operation}: `kernel_backend` is {requested!r}; expected None, {names}") from None
+    reasons = [
+        reason
+        for row in rows
+        if row.operation == request.operation and row.backend == backend.value
+        for reason in row.reasons(request)
+    ]
+    has_row = any(row.operation == request.operation and row.backend == backend.value for row in rows)
+    if not has_row:
+        reasons = [f"it has no kernel for {request.operation}"]
+    if reasons:
+        why = "; ".join(reasons)
+        raise ValueError(
+            f"{request.operation}: `kernel_backend` is {backend.value}, which cannot serve this call: {why}"
+        )
+    return backend
