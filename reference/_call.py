@@ -8,7 +8,6 @@ binds it; every later one must agree. What does not fit raises at once with a me
 that is, the function, the argument, what came, what was expected, and which argument said so.
 """
 
-import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -174,7 +173,8 @@ class Call:
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             self.refuse(TypeError, argument, describe(value), expected)
         number = float(value)
-        if math.isnan(number) or not holds(number):
+        # Only NaN differs from itself; torch.compile cannot trace math.isnan of a number that it holds symbolic.
+        if number != number or not holds(number):
             self.refuse(ValueError, argument, str(number), expected)
         return number
 

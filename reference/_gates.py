@@ -17,5 +17,5 @@ def exp_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """``exp(x − y)`` for log weights below +∞, where ``exp(−∞ − (−∞))`` counts as 0: an empty memory has no weight."""
     x, y = np.broadcast_arrays(x, y)
     difference = np.full(x.shape, -np.inf)
-    np.subtract(x, y, out=difference, where=x > -np.inf)
+    np.subtract(x, y, out=difference, where=~np.isneginf(x))
     return np.exp(difference)

@@ -288,7 +288,7 @@ def check_gru(
     for argument, heads in _GRU_ARRAYS:
         is_weight = argument.endswith("weight")
         call.shape(argument, arrays[argument], f"{heads} H H" if is_weight else f"{tokens} {heads} H")
-    _bind_heads(call, {argument: (describe(arrays[argument]), heads) for argument, heads in _GRU_ARRAYS})
+    _bind_heads(call, {argument: (arrays[argument], heads) for argument, heads in _GRU_ARRAYS})
     call.packing(cu_seqlens, max_seqlen, "input")
     if input_state is not None:
         call.state_dtype("input", input, input_state=input_state)
@@ -297,14 +297,14 @@ def check_gru(
     return call
 
 
-def _bind_heads(call: Call, arguments: Mapping[str, tuple[str, str]]) -> None:
+def _bind_heads(call: Call, arguments: Mapping[str, tuple[Any, str]]) -> None:
     largest = max(call[heads] for _, heads in arguments.values())
-    for argument, (got, heads) in arguments.items():
+    for argument, (counted, heads) in arguments.items():
         if call[heads] < 1:
-            call.refuse(ValueError, argument, got, f"{heads} of at least 1")
+            call.refuse(ValueError, argument, describe(counted), f"{heads} of at least 1")
         if largest % call[heads]:
             expected = f"{heads} to divide N={largest}, the largest of the six head counts"
-            call.refuse(ValueError, argument, got, expected)
+            call.refuse(ValueError, argument, describe(counted), expected)
     call.bind("N", largest, "the head counts")
 
 
@@ -345,7 +345,7 @@ def check_gru_sizes(
     for argument, (count, heads) in counts.items():
         call.integer(argument, count, 1)
         call.bind(heads, int(count), argument)
-    _bind_heads(call, {argument: (str(count), heads) for argument, (count, heads) in counts.items()})
+    _bind_heads(call, counts)
     call.flag("add_bias", add_bias)
     _check_clipping(call, gradient_clipping)
     return call

@@ -84,26 +84,33 @@ class Explanation:
         return "\n".join([f"takes {self.chosen}", *(f"not {other}: {why}" for other, why in self.against.items())])
 
 
-def explain(rows: Iterable[Row], request: Request, backend_type: Callable[[str], Any]) -> Explanation:
+def no_kernel(operation: str) -> str:
+    """The reason against a backend that has no row for an operation."""
+    return f"it has no kernel for {operation}"
+
+
+def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explanation:
     """The first row, in order of preference, that serves ``request``, and the reasons against the others.
 
     Args:
         rows: an implementation's rows, the preferred backend first.
         request: what the call asks.
-        backend_type: makes a ``KernelBackend`` of a row's name.
+        backend_type: the implementation's ``KernelBackend``, an Enum whose values are the rows' names.
 
     Raises:
         ValueError: no row serves the request; the message holds every row's reasons.
     """
     chosen, against = None, {}
-    for row in rows:
-        if row.operation != request.operation:
-            continue
+    serving = [row for row in rows if row.operation == request.operation]
+    for row in serving:
         reasons = row.reasons(request)
         if chosen is None and not reasons:
             chosen = row.backend
         else:
             against[row.backend] = "; ".join(reasons) or f"{chosen} is preferred"
+    for member in backend_type:
+        if member.value not in {row.backend for row in serving}:
+            against[member.value] = no_kernel(request.operation)
     if chosen is None:
         why = "; ".join(f"{name}: {reason}" for name, reason in against.items())
         raise ValueError(f"{request.operation}: no kernel backend serves this call ({why})")
@@ -127,15 +134,10 @@ def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: 
         backend = backend_type(requested)
     except ValueError:
         raise ValueError(f"{request.operation}: `kernel_backend` is {requested!r}; expected None, {names}") from None
-    reasons = [
-        reason
-        for row in rows
-        if row.operation == request.operation and row.backend == backend.value
-        for reason in row.reasons(request)
-    ]
-    has_row = any(row.operation == request.operation and row.backend == backend.value for row in rows)
-    if not has_row:
-        reasons = [f"it has no kernel for {request.operation}"]
+    serving = [row for row in rows if row.operation == request.operation and row.backend == backend.value]
+    reasons = (
+        [reason for row in serving for reason in row.reasons(request)] if serving else [no_kernel(request.operation)]
+    )
     if reasons:
         why = "; ".join(reasons)
         raise ValueError(
