@@ -53,7 +53,7 @@ $(READY_JAX): pyproject.toml constraints/py312.txt
 
 test: lint $(READY) $(READY_JAX)  ## lint, all tests, and those of JAX and the house again under the newest JAX
 	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
-	$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/house
+	$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house
 
 conformance: $(READY) $(READY_JAX)  ## the laws, on the spec and both implementations
 	@mkdir -p reports
