@@ -199,7 +199,7 @@ def fwbw_backward(
     """
     config = normalise_config(config, "fwbw_backward")
     call = check_fwbw(NUMPY, ctx.q, ctx.k, ctx.v, ctx.i, ctx.f, config, None, None, None, "fwbw_backward")
-    check_fwbw_cotangents(call, float64(dh), dh, dc_last, dn_last, dm_last)
+    check_fwbw_cotangents(call, dh, dh, dc_last, dn_last, dm_last)
     given = [(dc_last, ctx.state.C), (dn_last, ctx.state.n), (dm_last, ctx.state.m)]
     dC, dn, dm = (np.zeros(part.shape) if d is None else float64(d) for d, part in given)
     dh = float64(dh)

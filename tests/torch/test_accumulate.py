@@ -1,0 +1,135 @@
+"""Gradient accumulation: loop and scan against the whole batch."""
+
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.torch.loops import relative_error
+from torch_impl import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan, mlstm
+from torch_impl._accumulate import split
+
+BOTH = pytest.mark.parametrize("accumulate", [accumulate_gradients_loop, accumulate_gradients_scan])
+
+
+def apply_fn(params, x):
+    return torch.tanh(x @ params["layer"]["w"]) @ params["out"] + params["b"]
+
+
+def loss_fn(params, apply_fn, minibatch, rng):
+    error = apply_fn(params, minibatch["x"]) - minibatch["y"]
+    loss = error.square().mean()
+    metrics = {"loss": loss, "count": error.shape[0], "largest": (error.abs().max(), torch.tensor(1))}
+    return loss, (metrics, {"mean": minibatch["x"].mean(0), "nothing": None})
+
+
+@pytest.fixture
+def state():
+    torch.manual_seed(0)
+    params = {"layer": {"w": torch.randn(3, 4)}, "out": torch.randn(4), "b": torch.zeros((), dtype=torch.bfloat16)}
+    return SimpleNamespace(params=params, apply_fn=apply_fn)
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return {"x": torch.randn(12, 3, generator=generator), "y": torch.randn(12, generator=generator), "unused": None}
+
+
+@BOTH
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_against_the_whole_batch(accumulate, count, state, batch):
+    gradients, metrics, mutable = accumulate(state, batch, 7, count, loss_fn)
+    leaves = {"layer": {"w": state.params["layer"]["w"].clone().requires_grad_()}}
+    leaves |= {name: state.params[name].clone().requires_grad_() for name in ("out", "b")}
+    loss, _ = loss_fn(leaves, apply_fn, batch, 0)
+    loss.backward()
+    for got, leaf in (
+        (gradients["layer"]["w"], leaves["layer"]["w"]),
+        (gradients["out"], leaves["out"]),
+        (gradients["b"], leaves["b"]),
+    ):
+        assert got.dtype == leaf.dtype and not got.requires_grad
+        assert relative_error(got, leaf.grad) < (1e-2 if got.dtype == torch.bfloat16 else 1e-5)
+    assert metrics["count"] == 12 and metrics["largest"][1] == count
+    assert torch.allclose(metrics["loss"], loss.detach() * count, rtol=1e-5)
+    assert mutable["nothing"] is None and mutable["mean"].shape == (count, 3)
+    assert torch.allclose(mutable["mean"], batch["x"].unflatten(0, (count, -1)).mean(1))
+
+
+def test_loop_and_scan_agree(state, batch):
+    for use_scan, other in ((False, accumulate_gradients_loop), (True, accumulate_gradients_scan)):
+        got = accumulate_gradients(state, batch, 7, 3, loss_fn, use_scan)
+        for x, y in zip(
+            *(torch.utils._pytree.tree_leaves(r) for r in (got, other(state, batch, 7, 3, loss_fn))), strict=True
+        ):
+            assert x is y is None or torch.equal(x, y)
+    loop, scan = (accumulate_gradients(state, batch, 7, 4, loss_fn, use_scan) for use_scan in (False, True))
+    for x, y in zip(*(torch.utils._pytree.tree_leaves(result) for result in (loop, scan)), strict=True):
+        assert x is y is None or relative_error(x, y) < 1e-6
+
+
+@BOTH
+def test_seeds(accumulate, state, batch):
+    seen = []
+
+    def seeded(params, apply_fn, minibatch, rng):
+        seen.append(rng)
+        return loss_fn(params, apply_fn, minibatch, rng)
+
+    accumulate(state, batch, 5, 4, seeded)
+    assert seen == split(5, 4) == [int(s) for s in np.random.SeedSequence(5).generate_state(4, np.uint64)]
+    assert all(type(seed) is int for seed in seen) and len(set(seen)) == 4
+
+
+@BOTH
+def test_sums_in_float32_at_least(accumulate):
+    """Each minibatch adds 1 to a mean of 257: bfloat16 sums would stop at 256."""
+    state = SimpleNamespace(params=torch.zeros((), dtype=torch.bfloat16), apply_fn=None)
+
+    def constant(params, apply_fn, minibatch, rng):
+        return (params.float() * minibatch.sum()).sum(), ({}, None)
+
+    batch = torch.ones(512)
+    batch[::2] = 3.0
+    gradient, metrics, mutable = accumulate(state, batch, 0, 512, constant)
+    assert gradient.dtype == torch.bfloat16 and gradient == 2.0 and metrics == {} and mutable is None
+
+
+def test_scan_holds_one_minibatch_of_gradients_at_a_time(state, batch, monkeypatch):
+    """When the last minibatch starts, the loop holds all the others' gradients, the scan one and the sum."""
+    state = SimpleNamespace(params=state.params["out"], apply_fn=lambda out, x: x.sum(1, keepdim=True) @ out[:1])
+    real, alive = torch.func.grad_and_value, {}
+    for accumulate in (accumulate_gradients_loop, accumulate_gradients_scan):
+        gradients, counts = [], []
+
+        def spying(function, real=real, gradients=gradients, counts=counts, **options):
+            def call(*args):
+                counts.append(sum(gradient() is not None for gradient in gradients))
+                result = real(function, **options)(*args)
+                gradients.append(weakref.ref(result[0]))
+                return result
+
+            return call
+
+        monkeypatch.setattr(torch.func, "grad_and_value", spying)
+        accumulate(state, batch, 0, 6, loss_fn)
+        alive[accumulate] = counts[-1]
+    assert alive[accumulate_gradients_loop] == 5 and alive[accumulate_gradients_scan] <= 2
+
+
+def test_parameters_that_require_a_gradient_and_operators_of_ours(batch):
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(3, 8))
+    state = SimpleNamespace(params=[weight], apply_fn=lambda params, x: x @ params[0])
+
+    def with_mlstm(params, apply_fn, minibatch, rng):
+        y = apply_fn(params, minibatch["x"]).reshape(-1, 1, 1, 8)
+        return mlstm(y, y, y, y[..., 0], y[..., 1]).square().sum(), ({}, None)
+
+    (gradient,), _, _ = accumulate_gradients(state, batch, 0, 3, with_mlstm, use_scan=True)
+    loss, _ = with_mlstm(state.params, state.apply_fn, batch, 0)
+    loss.backward()
+    assert not gradient.requires_grad and relative_error(gradient, weight.grad / 3) < 1e-5

@@ -1,0 +1,235 @@
+"""The fwbw interface: its configuration, its context, its gradients, heads by vmap."""
+
+from itertools import product
+
+import pytest
+import torch
+
+import reference
+from tests.torch.loops import cotangents, gradients, mlstm_arguments, mlstm_loop, relative_error
+from torch_impl import (
+    fwbw_backward,
+    fwbw_forward,
+    mlstm_fwbw_custom_grad,
+    mLSTMBackendFwbw,
+    mLSTMBackendFwbwConfig,
+)
+
+KEEPS = ("keep_G", "keep_gates", "keep_M", "keep_c")
+WHOLE = dict(return_state=True, use_initial_state=True, stabilize_correctly=True, chunk_size=8)
+
+
+def arguments(B=2, T=29, K=3, V=4, *, with_state=True, seed=0):
+    arrays = mlstm_arguments(B, T, 1, K, V, seed=seed, with_state=with_state)
+    return [x.detach().squeeze(2 if number < 5 else 1).requires_grad_() for number, x in enumerate(arrays)]
+
+
+def loop(arrays, *, stabilize=True):
+    """The loop in this layout."""
+    tokens = [x.unsqueeze(2) for x in arrays[:5]]
+    state = [x.unsqueeze(1) for x in arrays[5:]] or None
+    h, *last = mlstm_loop(*tokens, state, stabilize=stabilize)
+    return [h.squeeze(2), *(part.squeeze(1) for part in last)]
+
+
+def flat(result):
+    return [result[0], *result[1]] if isinstance(result, tuple) else [result]
+
+
+@pytest.mark.parametrize("stabilize", [True, False])
+@pytest.mark.parametrize("T", [0, 1, 8, 29, 64])
+@pytest.mark.parametrize("chunk_size", [None, 1, 8, 512])
+def test_custom_grad(T, chunk_size, stabilize):
+    arrays = arguments(T=T)
+    function = mlstm_fwbw_custom_grad({**WHOLE, "chunk_size": chunk_size, "stabilize_correctly": stabilize})
+    outputs, expected = flat(function(*arrays)), loop(arrays, stabilize=stabilize)
+    upstream = cotangents(outputs)
+    for x, y in zip(outputs, expected, strict=True):
+        assert relative_error(x, y) < 1e-11
+    for x, y in zip(gradients(outputs, arrays, upstream), gradients(expected, arrays, upstream), strict=True):
+        assert relative_error(x, y) < 1e-11
+
+
+@pytest.mark.parametrize("keeps", list(product([False, True], repeat=4)), ids=str)
+def test_what_is_kept_is_counted_and_changes_no_value(keeps):
+    B, T, K, V, L = 2, 29, 3, 4, 8
+    chunks = 4
+    config = mLSTMBackendFwbwConfig(**WHOLE, **dict(zip(KEEPS, keeps, strict=True)))
+    arrays = arguments(B, T, K, V)
+    (h, last), context = fwbw_forward(*arrays[:5], config, *arrays[5:])
+    shapes = {
+        "keep_G": [(B, chunks, L, L)],
+        "keep_gates": [(B, chunks, L), (B, chunks, L), (B, chunks, L, L)],
+        "keep_M": [(B, chunks, L)],
+        "keep_c": [(B, chunks, K, V), (B, chunks, K), (B, chunks)],
+    }
+    expected = [shape for name, keep in zip(KEEPS, keeps, strict=True) if keep for shape in shapes[name]]
+    assert [tuple(x.shape) for x in context[8:]] == expected
+
+    bare = {**WHOLE, **dict.fromkeys(KEEPS, False)}
+    (plain_h, plain_last), plain_context = fwbw_forward(*arrays[:5], bare, *arrays[5:])
+    for x, y in zip((h, *last), (plain_h, *plain_last), strict=True):
+        assert torch.equal(x, y)
+    upstream = cotangents([h, *last])
+    for x, y in zip(
+        fwbw_backward(context, upstream[0], config, *upstream[1:]),
+        fwbw_backward(plain_context, upstream[0], bare, *upstream[1:]),
+        strict=True,
+    ):
+        assert relative_error(x, y) < 1e-12
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_what_is_kept_is_used(keep):
+    """A context with NaN in place of a kept tensor gives NaN: the backward pass reads it."""
+    config = {**WHOLE, **dict.fromkeys(KEEPS, False), keep: True}
+    arrays = arguments()
+    (h, _), context = fwbw_forward(*arrays[:5], config, *arrays[5:])
+    for place in range(8, len(context)):
+        spoilt = list(context)
+        spoilt[place] = torch.full_like(context[place], torch.nan)
+        found = fwbw_backward(spoilt, torch.ones_like(h), config)
+        # The gate a alone is not read again: b and F are its sums.
+        assert any(x.isnan().any() for x in found) or (keep == "keep_gates" and place == 8)
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_autograd_saves_what_is_kept(keep):
+    counts = {}
+    for value in (False, True):
+        packed = []
+        function = mlstm_fwbw_custom_grad({**WHOLE, **dict.fromkeys(KEEPS, False), keep: value})
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, packed=packed: packed.append(x) or x, lambda x: x):
+            function(*arguments())
+        counts[value] = len(packed)
+    assert counts[True] - counts[False] == {"keep_gates": 3, "keep_c": 3}.get(keep, 1)
+
+
+def test_forward_and_backward_agree_with_autograd_and_the_reference():
+    arrays = arguments()
+    config = {**WHOLE, "keep_G": True, "keep_c": True}
+    (h, last), context = fwbw_forward(*arrays[:5], config, *arrays[5:])
+    upstream = cotangents([h, *last])
+    found = fwbw_backward(context, upstream[0], config, *upstream[1:])
+    expected = gradients(flat(mlstm_fwbw_custom_grad(config)(*arrays)), arrays, upstream)
+    numbers = [x.detach().numpy() for x in arrays]
+    (theirs, _), theirs_context = reference.fwbw_forward(*numbers[:5], config, *numbers[5:])
+    reference_gradients = reference.fwbw_backward(
+        theirs_context, upstream[0].numpy(), config, *(d.numpy() for d in upstream[1:])
+    )
+    assert relative_error(h, torch.from_numpy(theirs)) < 1e-12
+    for x, y, z in zip(found, expected, reference_gradients, strict=True):
+        assert relative_error(x, y) < 1e-12 and relative_error(x, torch.from_numpy(z)) < 1e-11
+    differentiated = gradients([h, *last], arrays, upstream)
+    for x, y in zip(differentiated, expected, strict=True):
+        assert relative_error(x, y) < 1e-12
+
+
+@pytest.mark.parametrize("given", [(), (0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_cotangents_of_the_final_state_are_used(given):
+    arrays = arguments()
+    (h, last), context = fwbw_forward(*arrays[:5], WHOLE, *arrays[5:])
+    upstream = cotangents([h, *last])
+    final = [d if number in given else None for number, d in enumerate(upstream[1:])]
+    found = fwbw_backward(context, upstream[0], WHOLE, *final)
+    zeros = [torch.zeros_like(d) if x is None else x for x, d in zip(final, upstream[1:], strict=True)]
+    expected = gradients(loop(arrays), arrays, [upstream[0], *zeros])
+    for x, y in zip(found, expected, strict=True):
+        assert relative_error(x, y) < 1e-11
+
+
+def test_without_an_initial_state():
+    arrays = arguments(with_state=False)
+    expected = loop(arrays)
+    upstream = cotangents(expected)
+    want = gradients(expected, arrays, upstream)
+    for use in (False, True):
+        config = {**WHOLE, "use_initial_state": use}
+        outputs = flat(mlstm_fwbw_custom_grad(config)(*arrays))
+        for x, y in zip(gradients(outputs, arrays, upstream), want, strict=True):
+            assert relative_error(x, y) < 1e-11
+        _, context = fwbw_forward(*arrays, config)
+        found = fwbw_backward(context, upstream[0], config, *upstream[1:])
+        for x, y in zip(found[:5], want, strict=True):
+            assert relative_error(x, y) < 1e-11
+        assert all((part is not None) == use for part in found[5:])
+
+
+def test_gates_with_a_trailing_axis():
+    arrays = arguments()
+    wide = [x.detach().unsqueeze(-1).requires_grad_() for x in arrays[3:5]]
+    wide = [*arrays[:3], *wide, *arrays[5:]]
+    function = mlstm_fwbw_custom_grad(WHOLE)
+    outputs, expected = flat(function(*wide)), flat(function(*arrays))
+    upstream = cotangents(outputs)
+    for x, y in zip(outputs, expected, strict=True):
+        assert torch.equal(x, y)
+    for x, y in zip(gradients(outputs, wide, upstream), gradients(expected, arrays, upstream), strict=True):
+        assert torch.equal(x.reshape(y.shape), y)
+    _, context = fwbw_forward(*wide[:5], WHOLE, *wide[5:])
+    assert fwbw_backward(context, upstream[0], WHOLE)[3].shape == (2, 29, 1)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_heads_by_vmap(keep):
+    """A vmapped head axis, and two of them nested, give what a loop over heads gives; gradients too."""
+    config = {**WHOLE, **dict.fromkeys(KEEPS, keep)}
+    function = mlstm_fwbw_custom_grad(config)
+    heads = [[arguments(seed=10 * g + n) for n in range(2)] for g in range(3)]
+    stacked = [
+        torch.stack([torch.stack([heads[g][n][place].detach() for n in range(2)], 1) for g in range(3)])
+        for place in range(8)
+    ]
+
+    def loss(*arrays):
+        outputs = flat(function(*arrays))
+        return sum((y * d).sum() for y, d in zip(outputs, cotangents(outputs), strict=True))
+
+    everything = tuple(range(8))
+    mapped = torch.func.vmap(torch.func.vmap(function, in_dims=1, out_dims=1))
+    mapped_gradient = torch.func.vmap(torch.func.vmap(torch.func.grad(loss, everything), in_dims=1, out_dims=1))
+    values, found = flat(mapped(*stacked)), mapped_gradient(*stacked)
+    for g, n in product(range(3), range(2)):
+        for x, y in zip(values, flat(function(*heads[g][n])), strict=True):
+            assert relative_error(x[g, :, n], y) < 1e-12
+        want = torch.autograd.grad(loss(*heads[g][n]), heads[g][n])
+        for x, y in zip(found, want, strict=True):
+            assert relative_error(x[g, :, n], y) < 1e-11
+
+
+def test_forward_and_backward_under_vmap():
+    config = {**WHOLE, "keep_G": True, "keep_M": True, "keep_c": True}
+    arrays = arguments()
+    stacked = [torch.stack([x.detach(), 0.5 * x.detach()]) for x in arrays]
+    (h, _), context = torch.func.vmap(lambda *x: fwbw_forward(*x[:5], config, *x[5:]))(*stacked)
+    found = torch.func.vmap(lambda ctx, dh: fwbw_backward(ctx, dh, config))(context, torch.ones_like(h))
+    (expected, _), one = fwbw_forward(*arrays[:5], config, *arrays[5:])
+    assert relative_error(h[0], expected) < 1e-12
+    for x, y in zip(found, fwbw_backward(one, torch.ones_like(expected), config), strict=True):
+        assert relative_error(x[0], y) < 1e-12
+
+
+def test_module():
+    arrays = arguments()
+    module = mLSTMBackendFwbw(mLSTMBackendFwbwConfig(use_initial_state=True, chunk_size=8))
+    assert module.config_class is mLSTMBackendFwbwConfig and module.can_vmap_over_heads
+    assert module.state_dict() == {} and "chunk_size=8" in repr(module)
+    h = module(*arrays)
+    again, last = module(*arrays, return_last_states=True)
+    assert torch.equal(h, again) and len(last) == 3
+    assert relative_error(h, loop(arrays, stabilize=False)[0]) < 1e-11
+    named = module(*arrays[:5], c_initial=arrays[5], n_initial=arrays[6], m_initial=arrays[7])
+    assert torch.equal(named, h)
+    module.config.assign_model_config_params(mLSTMBackendFwbwConfig(use_initial_state=True, chunk_size=4))
+    assert module.config.chunk_size == 4
+    with pytest.raises(ValueError, match="`n_initial` is None; expected an array beside `c_initial`"):
+        module(*arrays[:5], c_initial=arrays[5])
+
+
+def test_context_of_another_configuration():
+    arrays = arguments(with_state=False)
+    h, context = fwbw_forward(*arrays, {})
+    with pytest.raises(ValueError, match=r"^fwbw_backward: `ctx` is a tuple of 8; expected the 9 tensors"):
+        fwbw_backward(context, h, {"keep_G": True})
+    with pytest.raises(TypeError, match=r"^fwbw_backward: `ctx` is a Tensor; expected the 8 tensors"):
+        fwbw_backward(h, h, {})

@@ -1,0 +1,136 @@
+"""The GRU layer."""
+
+import copy
+import io
+
+import pytest
+import torch
+
+from tests.torch.loops import gru_loop, relative_error
+from torch_impl import GRU
+
+SIZES = dict(
+    input_size=5,
+    state_head_dim=4,
+    output_size=6,
+    num_input_heads=4,
+    num_forget_input_heads=1,
+    num_reset_input_heads=2,
+    num_weight_heads=1,
+    num_forget_weight_heads=2,
+    num_reset_weight_heads=4,
+    add_bias=True,
+    gradient_clipping=None,
+)
+
+
+def build(**changed):
+    torch.manual_seed(0)
+    return GRU(**{**SIZES, **changed}).double()
+
+
+def by_hand(layer, x, state=None):
+    heads = layer.input_projection(x).unflatten(-1, (7, 4))
+    inputs, xf, xr = heads[..., :4, :], heads[..., 4:5, :], heads[..., 5:7, :]
+    y, last = gru_loop(inputs, layer.state_weight, xf, layer.forget_weight, xr, layer.reset_weight, state)
+    return layer.output_projection(y.flatten(-2)), last
+
+
+@pytest.mark.parametrize("add_bias", [True, False])
+def test_forward_and_gradients(add_bias):
+    layer = build(add_bias=add_bias)
+    assert (layer.input_projection.bias is not None) == (layer.output_projection.bias is not None) == add_bias
+    x = torch.randn(2, 7, 5, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
+    outputs, expected = layer(x, state), by_hand(layer, x, state)
+    inputs = [x, state, *layer.parameters()]
+    weights = [torch.randn_like(y) for y in outputs]
+    got, want = (
+        torch.autograd.grad(sum((y * d).sum() for y, d in zip(ys, weights, strict=True)), inputs)
+        for ys in (outputs, expected)
+    )
+    for a, b in zip((*outputs, *got), (*expected, *want), strict=True):
+        assert relative_error(a, b) < 1e-11
+
+
+def test_parameters():
+    layer = build()
+    shapes = {name: tuple(p.shape) for name, p in layer.named_parameters()}
+    assert shapes == {
+        "state_weight": (1, 4, 4),
+        "forget_weight": (2, 4, 4),
+        "reset_weight": (4, 4, 4),
+        "input_projection.weight": (28, 5),
+        "input_projection.bias": (28,),
+        "output_projection.weight": (6, 16),
+        "output_projection.bias": (6,),
+    }
+    big = build(state_head_dim=64)
+    for weight in (big.state_weight, big.forget_weight, big.reset_weight):
+        assert weight.abs().max() <= 64**-0.5 and weight.abs().max() > 0.9 * 64**-0.5
+        assert abs(weight.mean()) < 0.01
+    before = copy.deepcopy(big.state_dict())
+    big.reset_parameters()
+    assert all(not torch.equal(value, before[name]) for name, value in big.state_dict().items())
+
+
+def test_state_dict_round_trip():
+    layer, other = build(), GRU(**SIZES).double()
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    x = torch.randn(2, 3, 5, dtype=torch.float64)
+    assert torch.equal(layer(x)[0], other(x)[0])
+
+
+def test_packed():
+    layer = build(gradient_clipping=0.1)
+    x = torch.randn(9, 5, dtype=torch.float64)
+    output, state = layer(x, cu_seqlens=torch.tensor([0, 4, 4, 9]), max_seqlen=5)
+    assert output.shape == (9, 6) and state.shape == (3, 4, 4)
+    for b, (start, end) in enumerate(((0, 4), (4, 4), (4, 9))):
+        alone, last = layer(x[None, start:end])
+        assert relative_error(output[start:end], alone[0]) < 1e-12 and relative_error(state[b], last[0]) < 1e-12
+
+
+def test_clipping_reaches_the_layer():
+    x = torch.randn(2, 30, 5, dtype=torch.float64)
+    found = {}
+    for clip in (None, 0.01):
+        layer = build(gradient_clipping=clip)
+        layer(x)[0].square().sum().backward()
+        found[clip] = layer.state_weight.grad
+    assert relative_error(found[0.01], found[None]) > 1e-3
+
+
+def test_repr_names_what_it_is_made_of():
+    text = repr(build())
+    assert "num_reset_weight_heads=4" in text and "gradient_clipping=None" in text and "input_projection" in text
+
+
+def test_devices_dtypes_and_copies():
+    layer = GRU(**SIZES)
+    assert copy.deepcopy(layer)(torch.ones(1, 2, 5))[0].dtype == torch.float32
+    half = layer.to(torch.bfloat16)
+    output, state = half(torch.ones(1, 2, 5, dtype=torch.bfloat16))
+    assert output.dtype == torch.bfloat16 and state.dtype == torch.float32
+    meta = GRU(**SIZES).to("meta")
+    assert meta(torch.ones(1, 2, 5, device="meta"))[0].shape == (1, 2, 6)
+
+
+def test_autocast_and_compile():
+    layer, x = GRU(**SIZES), torch.randn(2, 4, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, state = layer(x)
+        again, _ = torch.compile(layer, fullgraph=True, backend="aot_eager")(x)
+    assert output.dtype == torch.bfloat16 and state.dtype == torch.float32 and torch.equal(output, again)
+    torch._dynamo.reset()
+
+
+def test_bad_inputs():
+    layer = GRU(**SIZES)
+    with pytest.raises(ValueError, match=r"^GRU: `input` is f32\[2,3,4\]; expected \[B, S, 5\]"):
+        layer(torch.ones(2, 3, 4))
+    with pytest.raises(TypeError, match=r"^GRU: `input` is f64\[2,3,5\]; expected float32, the parameters' dtype$"):
+        layer(torch.ones(2, 3, 5, dtype=torch.float64))

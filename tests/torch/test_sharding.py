@@ -1,0 +1,141 @@
+"""The sharding functions on a 2×2 mesh of gloo processes, and on whatever looks like a mesh."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils import _pytree as pytree
+
+from torch_impl import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
+
+
+def stand_in(**coordinates):
+    """A mesh of size 2 along each axis, seen from one place on it."""
+    names = tuple(coordinates)
+    return SimpleNamespace(mesh_dim_names=names, get_local_rank=coordinates.__getitem__, size=lambda index: 2)
+
+
+def on_mesh(rank, port, results):
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=4)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    x = torch.arange(24.0).reshape(4, 6)
+    params = {"w": torch.full((3,), float(rank)), "b": [torch.tensor(rank)]}
+    stacked = stack_params(params, "tp", axis=-1, mask_except=1, mesh=mesh)
+    gathered = [torch.empty(3, 1) for _ in range(4)]
+    torch.distributed.all_gather(gathered, stacked["w"].value)
+    results[rank] = {
+        "seeds": [fold_rng_over_axis(3, axis, mesh=mesh) for axis in ("dp", "tp", ("dp", "tp"))],
+        "rows": split_array_over_mesh(x, "dp", 0, mesh=mesh),
+        "columns": split_array_over_mesh(x, "tp", -1, mesh=mesh),
+        "both": split_array_over_mesh(x, ("dp", "tp"), 0, mesh=mesh),
+        "w": torch.cat(gathered, 1),
+        "names": (stacked["w"].names, stacked["b"][0].names),
+        "back": unstack_params(stack_params(params, ("dp", "tp"), mesh=mesh), ("dp", "tp"), mesh=mesh),
+    }
+    torch.distributed.destroy_process_group()
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with torch.multiprocessing.Manager() as manager:
+        results = manager.dict()
+        torch.multiprocessing.spawn(on_mesh, args=(free_port(), results), nprocs=4)
+        yield dict(results)
+
+
+def test_seeds_on_the_mesh(ranks):
+    seeds = [ranks[rank]["seeds"] for rank in range(4)]
+    expected = [int(np.random.SeedSequence((3, index)).generate_state(1, np.uint64)[0]) for index in range(4)]
+    assert [s[0] for s in seeds] == [expected[0], expected[0], expected[1], expected[1]]
+    assert [s[1] for s in seeds] == [expected[0], expected[1], expected[0], expected[1]]
+    assert [s[2] for s in seeds] == expected
+
+
+def test_slices_on_the_mesh(ranks):
+    x = torch.arange(24.0).reshape(4, 6)
+    for rank in range(4):
+        dp, tp = divmod(rank, 2)
+        assert torch.equal(ranks[rank]["rows"], x[2 * dp : 2 * dp + 2])
+        assert torch.equal(ranks[rank]["columns"], x[:, 3 * tp : 3 * tp + 3])
+        assert torch.equal(ranks[rank]["both"], x[rank : rank + 1])
+
+
+def test_parameters_on_the_mesh(ranks):
+    for rank in range(4):
+        assert torch.equal(ranks[rank]["w"], torch.tensor([0.0, 1.0, 0.0, 3.0]).expand(3, 4))
+        assert ranks[rank]["names"] == ((None, "tp"), ("tp",))
+        assert torch.equal(ranks[rank]["back"]["w"], torch.full((3,), float(rank)))
+        assert ranks[rank]["back"]["b"][0] == rank
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("mask", [None, 0, 1, torch.tensor(0)], ids=str)
+def test_stack_and_unstack(axis, dtype, mask):
+    params = {"w": torch.arange(6).reshape(2, 3).to(dtype), "none": None}
+    mesh = stand_in(dp=1)
+    stacked = stack_params(params, "dp", axis, mask, mesh=mesh)
+    box, at = stacked["w"], axis % 3
+    assert stacked["none"] is None and box.value.dtype == dtype
+    assert box.value.shape[at] == 1 and box.names == tuple("dp" if d == at else None for d in range(3))
+    back = unstack_params(stacked, "dp")["w"]
+    kept = mask is None or int(mask) == 1
+    assert torch.equal(back, params["w"] if kept else torch.zeros_like(params["w"]))
+    assert back.untyped_storage().data_ptr() != params["w"].untyped_storage().data_ptr()
+
+
+def test_boxes_of_boxes():
+    mesh = stand_in(dp=0, tp=1)
+    inner = stack_params({"w": torch.ones(4)}, "tp", 0, mesh=mesh)
+    outer = stack_params(inner, "dp", 1, mesh=mesh)
+    assert outer["w"].names == ("tp", "dp", None) and outer["w"].value.shape == (1, 1, 4)
+    assert unstack_params(outer, "dp")["w"].names == ("tp", None)
+    assert unstack_params(unstack_params(outer, "tp"), "dp")["w"].shape == (4,)
+    assert unstack_params(outer, "pp")["w"].names == outer["w"].names
+
+
+def test_partitioned_is_a_pytree():
+    box = Partitioned(torch.ones(2), ("dp",))
+    doubled = pytree.tree_map(lambda x: 2 * x, {"w": box})["w"]
+    assert isinstance(doubled, Partitioned) and doubled.names == ("dp",) and torch.equal(doubled.value, 2 * box.value)
+    [(path, _)], _ = pytree.tree_flatten_with_path({"w": box})
+    assert pytree.keystr(path) == "['w'].value"
+    with pytest.raises(AttributeError):
+        box.value = None
+
+
+def test_gradients_and_copies():
+    x = torch.randn(4, 2, requires_grad=True)
+    part = split_array_over_mesh(x, "dp", 0, mesh=stand_in(dp=1))
+    assert part.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    (dx,) = torch.autograd.grad(part.sum() + stack_params([x], "dp", mesh=stand_in(dp=1))[0].value.sum(), x)
+    assert torch.equal(dx, torch.tensor([1.0, 1.0, 2.0, 2.0])[:, None].expand(4, 2))
+
+
+def test_refusals():
+    mesh = stand_in(dp=1, tp=0)
+    x = torch.ones(4, 6)
+    for call in (
+        lambda: fold_rng_over_axis(0, "pp", mesh=mesh),
+        lambda: split_array_over_mesh(x, ("dp", "pp"), 0, mesh=mesh),
+        lambda: stack_params(x, "pp", mesh=mesh),
+        lambda: unstack_params(x, "pp", mesh=mesh),
+    ):
+        with pytest.raises(ValueError, match="`axis_name` is 'pp'; expected an axis of the mesh: 'dp', 'tp'"):
+            call()
+    with pytest.raises(ValueError, match="expected axis 1 to be a multiple of 4"):
+        split_array_over_mesh(x, ("dp", "tp"), 1, mesh=mesh)
+    with pytest.raises(ValueError, match=r"`params\['w'\]` is sharded over 'dp' already"):
+        stack_params(stack_params({"w": x}, "dp", mesh=mesh), "dp", mesh=mesh)
+    with pytest.raises(ValueError, match=r"`params` is f32\[4,6\]; expected size 1 along axis 0, sharded over 'dp'"):
+        unstack_params(Partitioned(x, ("dp", None)), "dp")

@@ -1,0 +1,348 @@
+"""What PyTorch does to a function: compile, vmap, grad, jacrev, checkpoint, opcheck, autocast, fake tensors."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import grad, jacrev, vmap
+from torch.utils.checkpoint import checkpoint
+
+from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
+from torch_impl import MLSTMState, causal_forget_matrix, dtilde_matrix, gru, mlstm, mlstm_fwbw_custom_grad, mlstm_step
+
+BOUNDS = [0, 5, 5, 12]
+
+
+def mlstm_dense(q, k, v, i, f, C, n, m):
+    h, last = mlstm(q, k, v, i, f, initial_state=(C, n, m), return_state=True, chunk_size=4)
+    return h, *last
+
+
+def mlstm_packed(q, k, v, i, f, C, n, m, cu_seqlens):
+    state = MLSTMState(C, n, m)
+    h, last = mlstm(q, k, v, i, f, initial_state=state, return_state=True, cu_seqlens=cu_seqlens, max_seqlen=7)
+    return h, *last
+
+
+def one_step(q, k, v, i, f, C, n, m):
+    h, last = mlstm_step(q, k, v, i, f, MLSTMState(C, n, m))
+    return h, *last
+
+
+def gru_dense(*arrays):
+    return gru(*arrays, gradient_clipping=0.3)
+
+
+def gru_packed(*arrays):
+    return gru(*arrays[:-1], 0.3, arrays[-1], 7)
+
+
+def fwbw(*arrays):
+    config = dict(return_state=True, use_initial_state=True, chunk_size=4, keep_G=True, keep_M=True, keep_c=True)
+    h, last = mlstm_fwbw_custom_grad(config)(*arrays)
+    return h, *last
+
+
+def dtilde(igate, fgate):
+    return (dtilde_matrix(igate, fgate).nan_to_num(0.0, 0.0, 0.0),)
+
+
+def forget_matrix(a):
+    return (causal_forget_matrix(a).nan_to_num(0.0, 0.0, 0.0),)
+
+
+def without_head(arrays):
+    return [x.squeeze(2 if number < 5 else 1) for number, x in enumerate(arrays)]
+
+
+dense = mlstm_arguments(2, 10, 2, 3, 4, with_state=True)
+packed = mlstm_arguments(3, 12, 2, 3, 4, with_state=True, packed=True)
+gates = mlstm_arguments(2, 5, 1, 1, 1)
+CASES = {
+    "mlstm": (mlstm_dense, dense),
+    "mlstm packed": (mlstm_packed, packed),
+    "mlstm_step": (one_step, [x[:, 0] if number < 5 else x for number, x in enumerate(dense)]),
+    "gru": (gru_dense, gru_arguments(2, 6, 3, (4, 2, 1, 4, 2, 1), with_state=True)),
+    "gru packed": (gru_packed, gru_arguments(3, 12, 3, (4, 2, 1, 4, 2, 1), with_state=True, packed=True)),
+    "fwbw": (fwbw, without_head(mlstm_arguments(2, 10, 1, 3, 4, with_state=True))),
+    "dtilde": (dtilde, gates[3:]),
+    "forget matrix": (forget_matrix, [-gates[4][..., 0].abs()]),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    """The function, its floating arguments, and a scalar of them that weighs every output."""
+    function, arrays = CASES[request.param]
+    arrays = [x.detach().clone() for x in arrays]
+    if "packed" in request.param:
+        bounds, of_arrays = torch.tensor(BOUNDS, dtype=torch.int32), function
+
+        def function(*arrays):
+            return of_arrays(*arrays, bounds)
+
+    weights = cotangents(function(*arrays))
+
+    def loss(*arrays):
+        return sum((y * d).sum() for y, d in zip(function(*arrays), weights, strict=True))
+
+    leaves = [x.clone().requires_grad_() for x in arrays]
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    everything = tuple(range(len(arrays)))
+    yield SimpleNamespace(
+        name=request.param, function=function, arrays=arrays, loss=loss, gradients=expected, everything=everything
+    )
+    torch._dynamo.reset()
+
+
+def agree(got, expected, bound=1e-12):
+    for x, y in zip(got, expected, strict=True):
+        assert x.dtype == y.dtype and relative_error(x, y) < bound
+
+
+def compiled(function, **options):
+    return torch.compile(function, fullgraph=True, **{"backend": "aot_eager", **options})
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile(case, dynamic):
+    leaves = [x.clone().requires_grad_() for x in case.arrays]
+    function = compiled(case.loss, dynamic=dynamic)
+    agree(torch.autograd.grad(function(*leaves), leaves), case.gradients)
+    agree(compiled(case.function, dynamic=dynamic)(*case.arrays), case.function(*case.arrays))
+
+
+def test_compile_without_gradient(case):
+    with torch.no_grad():
+        agree(compiled(case.function)(*case.arrays), case.function(*case.arrays))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_compile_with_inductor():
+    loss = compiled(lambda *arrays: sum(y.square().sum() for y in mlstm_dense(*arrays)), backend="inductor")
+    leaves = [x.detach().clone().requires_grad_() for x in dense]
+    expected = torch.autograd.grad(sum(y.square().sum() for y in mlstm_dense(*leaves)), leaves)
+    agree(torch.autograd.grad(loss(*leaves), leaves), expected)
+    torch._dynamo.reset()
+
+
+def test_grad(case):
+    agree(grad(case.loss, case.everything)(*case.arrays), case.gradients)
+
+
+def stacked(arrays):
+    return [torch.stack([x, 0.5 * x, x + 0.1]) for x in arrays]
+
+
+def by_row(function, arrays):
+    rows = [function(*(x[b] for x in arrays)) for b in range(3)]
+    return [torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+def test_vmap(case):
+    arrays = stacked(case.arrays)
+    agree(vmap(case.function)(*arrays), by_row(case.function, arrays))
+    for only in case.everything:
+        in_dims = [0 if number == only else None for number in case.everything]
+        mixed = [x if dim == 0 else x[0] for x, dim in zip(arrays, in_dims, strict=True)]
+        expected = by_row(
+            case.function, [x if dim == 0 else x.expand(3, *x.shape) for x, dim in zip(mixed, in_dims, strict=True)]
+        )
+        agree(vmap(case.function, in_dims=tuple(in_dims))(*mixed), expected)
+
+
+def test_vmap_of_the_last_axis_and_nested(case):
+    arrays = stacked(case.arrays)
+    expected = by_row(case.function, arrays)
+    last = [x.movedim(0, -1) for x in arrays]
+    agree(vmap(case.function, in_dims=-1, out_dims=0)(*last), expected)
+    twice = [torch.stack([x, x], 1) for x in arrays]
+    agree([y[:, 1] for y in vmap(vmap(case.function))(*twice)], expected)
+
+
+def test_vmap_of_grad_and_grad_of_vmap(case):
+    arrays = stacked(case.arrays)
+    one = grad(case.loss, case.everything)
+    expected = by_row(one, arrays)
+    agree(vmap(one)(*arrays), expected)
+    agree(grad(lambda *x: vmap(case.loss)(*x).sum(), case.everything)(*arrays), expected)
+    leaves = [x.clone().requires_grad_() for x in arrays]
+    agree(torch.autograd.grad(vmap(case.loss)(*leaves).sum(), leaves), expected)
+
+
+def test_jacrev(case):
+    """Rows of the Jacobian are gradients: vmap reaches the backward pass alone."""
+    function = LINEAR_BACKWARD.get(case.name, case.function)
+    jacobians, upstream = jacrev(function)(*case.arrays), cotangents(function(*case.arrays))
+    leaves = [x.clone().requires_grad_() for x in case.arrays]
+    weighted = [torch.tensordot(d, jacobian, d.ndim) for d, jacobian in zip(upstream, jacobians, strict=True)]
+    agree([sum(weighted)], torch.autograd.grad(function(*leaves), leaves[:1], upstream), 1e-11)
+
+
+# A clipped gradient is no linear function of its cotangent.
+LINEAR_BACKWARD = {"gru": gru, "gru packed": lambda *arrays: gru(*arrays, None, torch.tensor(BOUNDS))}
+
+
+def test_compile_of_grad_and_of_vmap_of_grad(case):
+    agree(compiled(grad(case.loss, case.everything))(*case.arrays), case.gradients)
+    arrays = stacked(case.arrays)
+    one = vmap(grad(case.loss, case.everything))
+    agree(compiled(one)(*arrays), one(*arrays))
+
+
+def test_checkpoint(case):
+    for reentrant in (False, True):
+        leaves = [x.clone().requires_grad_() for x in case.arrays]
+        agree(torch.autograd.grad(checkpoint(case.loss, *leaves, use_reentrant=False), leaves), case.gradients)
+        if reentrant:
+            checkpoint(case.loss, *leaves, use_reentrant=True).backward()
+            agree([x.grad for x in leaves], case.gradients)
+
+
+def test_second_derivatives_raise(case):
+    if case.name == "forget matrix":
+        return
+    leaves = [x.clone().requires_grad_() for x in case.arrays]
+    first = torch.autograd.grad(case.loss(*leaves), leaves, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivatives are not available"):
+        torch.autograd.grad(sum(x.sum() for x in first), leaves)
+
+
+def test_packings_that_differ_along_a_vmapped_axis():
+    bounds = torch.tensor([[0, 5, 5, 12], [0, 1, 2, 12], [0, 0, 0, 12]])
+    for function, arrays in ((mlstm_packed, packed), (gru_packed, CASES["gru packed"][1])):
+        arrays = stacked([x.detach() for x in arrays])
+        function = compiled_free(function)
+        agree(vmap(function)(*arrays, bounds), by_row(function, [*arrays, bounds]))
+
+        def loss(*arguments, function=function):
+            return sum(y.square().sum() for y in function(*arguments))
+
+        one = grad(loss, tuple(range(len(arrays))))
+        agree(vmap(one)(*arrays, bounds), by_row(one, [*arrays, bounds]))
+
+
+def compiled_free(function):
+    """Without the promise about the longest sequence."""
+    if function is mlstm_packed:
+        return lambda *a: (lambda h, last: (h, *last))(
+            *mlstm(*a[:5], initial_state=a[5:8], return_state=True, cu_seqlens=a[8])
+        )
+    return lambda *a: gru(*a[:-1], 0.3, a[-1])
+
+
+@pytest.mark.parametrize("bounds", [[1, 5, 5, 12], [0, 5, 5, 99], [0, 9, 5, 12], [0, 5, 5, 11]], ids=str)
+def test_bad_packings_that_no_check_can_read_never_reach_memory(bounds):
+    """Inside a compiled function the operator itself refuses them."""
+    for function, arrays in ((mlstm_packed, packed), (gru_packed, CASES["gru packed"][1])):
+        arrays = [x.detach() for x in arrays]
+        with pytest.raises(ValueError, match="`cu_seqlens` is an array that"):
+            compiled(compiled_free(function))(*arrays, torch.tensor(bounds))
+        torch._dynamo.reset()
+
+
+OPERATORS = torch.ops.gatespec
+
+
+def test_opcheck():
+    q, k, v, i, f, C, n, m = (x.detach() for x in dense)
+    dh = torch.ones_like(v)
+    bounds = torch.tensor(BOUNDS)
+    token_arrays = [x.detach() for x in packed]
+    kept = OPERATORS.mlstm_forward(q, k, v, i, f, C, n, m, None, 4, 0.0, True, 15)[4:]
+    x = [y.detach() for y in CASES["gru"][1]]
+    xp = [y.detach() for y in CASES["gru packed"][1]]
+    _, _, *walked = OPERATORS.gru_forward(*x, None, True)
+    igate, fgate = (y.detach() for y in gates[3:])
+    none = (None,) * 8
+    for operator, arguments in (
+        (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, 15)),
+        (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, 0)),
+        (OPERATORS.mlstm_forward, (*token_arrays, bounds, 0, 0.0, True, 0)),
+        (OPERATORS.mlstm_backward, (q, k, v, i, f, C, n, m, None, dh, C, n, m, 4, 0.1, True, *kept)),
+        (OPERATORS.mlstm_backward, (q, k, v, i, f, None, None, None, None, dh, None, None, m, 0, 0.0, True, *none)),
+        (OPERATORS.mlstm_step, (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m, 0.0)),
+        (OPERATORS.gru_forward, (*x, None, True)),
+        (OPERATORS.gru_forward, (*xp, bounds, False)),
+        (OPERATORS.gru_backward, (*x, None, *walked, walked[0].new_ones(2, 6, 4, 3), x[6], 0.5)),
+        (OPERATORS.dtilde_matrix, (igate, fgate)),
+        (OPERATORS.dtilde_matrix_backward, (torch.ones(2, 5, 5).double(), fgate)),
+    ):
+        torch.library.opcheck(operator.default, arguments)
+
+
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
+def test_autocast(low):
+    """Values and weights in autocast's dtype, gates and states in float32, whatever they come in."""
+    arrays = [x.detach().float().requires_grad_() for x in dense]
+    with torch.autocast("cpu", dtype=low):
+        outputs = mlstm_dense(*arrays)
+        stepped = one_step(*(x[:, 0] if number < 5 else x for number, x in enumerate(arrays)))
+    cast = [x.detach().to(low) for x in arrays[:3]] + [x.detach() for x in arrays[3:]]
+    agree(outputs, mlstm_dense(*cast))
+    assert outputs[0].dtype == stepped[0].dtype == low and outputs[1].dtype == torch.float32
+    found = torch.autograd.grad(outputs, arrays, cotangents(outputs))
+    leaves = [x.clone().requires_grad_() for x in cast]
+    expected = torch.autograd.grad(mlstm_dense(*leaves), leaves, cotangents(outputs))
+    agree(found, [x.float() for x in expected])
+
+    arrays = [x.detach().float().requires_grad_() for x in CASES["gru"][1]]
+    with torch.autocast("cpu", dtype=low):
+        outputs = gru_dense(*arrays)
+        inside = torch.autograd.grad(outputs, arrays, cotangents(outputs), retain_graph=True)
+    assert [y.dtype for y in outputs] == [low, torch.float32]
+    agree(outputs, gru_dense(*(x.detach().to(low) for x in arrays[:6]), arrays[6].detach()))
+    agree(inside, torch.autograd.grad(outputs, arrays, cotangents(outputs)))
+    with torch.autocast("cpu", dtype=low):
+        assert dtilde_matrix(gates[3].to(low), gates[4].float()).dtype == torch.float32
+        assert causal_forget_matrix(gates[3].to(low)[..., 0]).dtype == torch.float32
+        assert mlstm(*(x.detach() for x in dense[:5])).dtype == torch.float64
+
+
+def test_autocast_of_fwbw_and_compile():
+    arrays = [x.detach().float() for x in CASES["fwbw"][1]]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        h, *_ = fwbw(*arrays)
+        again, *_ = compiled(fwbw)(*arrays)
+    assert h.dtype == torch.bfloat16 and torch.equal(h, again)
+    torch._dynamo.reset()
+
+
+def test_autocast_leaves_the_operators_in_their_own_precision():
+    """With 16-bit products inside, states would be wrong by 1e-3."""
+    arrays = [x.detach() for x in dense]
+    half = [x.bfloat16() for x in arrays[:3]] + [x.float() for x in arrays[3:]]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = mlstm_dense(*half)
+    agree(inside, mlstm_dense(*half))
+
+
+def test_fake_tensors(case):
+    if case.name == "forget matrix":
+        return
+    expected = [(y.shape, y.dtype) for y in case.function(*case.arrays)]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = [mode.from_tensor(x) for x in case.arrays]
+        assert [(y.shape, y.dtype) for y in case.function(*fakes)] == expected
+
+
+def test_meta_tensors():
+    arrays = [x.detach().to("meta") for x in dense]
+    h, C, _, m = mlstm_dense(*arrays)
+    assert h.is_meta and h.shape == (2, 10, 2, 4) and C.shape == (2, 2, 3, 4) and m.shape == (2, 2)
+    assert gru_dense(*(x.detach().to("meta") for x in CASES["gru"][1]))[0].shape == (2, 6, 4, 3)
+
+
+def test_inference_mode():
+    arrays = [x.detach() for x in dense]
+    with torch.inference_mode():
+        agree(mlstm_dense(*arrays), [y.clone() for y in mlstm_dense(*arrays)])
+        agree(gru_dense(*(x.detach() for x in CASES["gru"][1])), gru_dense(*(x.detach() for x in CASES["gru"][1])))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forward_mode_raises():
+    arrays = [x.detach() for x in dense]
+    with pytest.raises(RuntimeError):
+        torch.func.jvp(lambda q: mlstm_dense(q, *arrays[1:])[0], (arrays[0],), (arrays[0],))

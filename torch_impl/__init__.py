@@ -1,0 +1,40 @@
+"""The operations of gatespec in PyTorch: composed, on any device, with backward passes written out."""
+
+from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
+from torch_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
+from torch_impl._backends import KernelBackend, explain_backend
+from torch_impl._decay import causal_forget_matrix, dtilde_matrix
+from torch_impl._fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
+from torch_impl._gru import gru
+from torch_impl._mlstm import mlstm, mlstm_step
+from torch_impl._modules import GRU, mLSTMBackendFwbw
+from torch_impl._partitioned import Partitioned
+from torch_impl._scan import rev_cumsum, rev_cumsum_off
+from torch_impl._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
+
+__all__ = [
+    "GRU",
+    "KernelBackend",
+    "MLSTMState",
+    "Partitioned",
+    "accumulate_gradients",
+    "accumulate_gradients_loop",
+    "accumulate_gradients_scan",
+    "causal_forget_matrix",
+    "dtilde_matrix",
+    "explain_backend",
+    "fold_rng_over_axis",
+    "fwbw_backward",
+    "fwbw_forward",
+    "gru",
+    "mLSTMBackendFwbw",
+    "mLSTMBackendFwbwConfig",
+    "mlstm",
+    "mlstm_fwbw_custom_grad",
+    "mlstm_step",
+    "rev_cumsum",
+    "rev_cumsum_off",
+    "split_array_over_mesh",
+    "stack_params",
+    "unstack_params",
+]

@@ -1,0 +1,60 @@
+"""The backends of this implementation, and the rows that say what each can do."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import torch
+
+from reference.arguments import Call, dtype_name
+from reference.backends import Explanation, Request, Row, explain, select
+
+
+class KernelBackend(Enum):
+    """Which code computes an operation: ``torch`` is composed PyTorch on any device, ``triton`` a kernel."""
+
+    torch = "torch"
+    triton = "triton"
+
+
+ROWS = tuple(Row(backend="torch", operation=operation) for operation in ("mlstm", "mlstm_step", "gru"))
+
+_REQUESTS: dict[str, Callable[..., Request]] = {}
+
+
+def request(call: Call, values: torch.Tensor, packed: bool = False) -> Request:
+    """What a checked call asks of a backend."""
+    return Request(call.function, values.device.type, dtype_name(values), call.sizes, packed)
+
+
+def choose(asked: Request, requested: Any) -> KernelBackend:
+    """The backend that a call takes; raises where the one requested cannot serve it."""
+    return select(ROWS, asked, requested, KernelBackend)
+
+
+def explains(name: str) -> Callable:
+    """Registers an operation's request builder, a function of the operation's own arguments."""
+
+    def register(builder: Callable[..., Request]) -> Callable[..., Request]:
+        _REQUESTS[name] = builder
+        return builder
+
+    return register
+
+
+def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
+    """Which backend a call would take, and the reason against each other.
+
+    Args:
+        name: an operation with kernel backends.
+        args, kwargs: the call's own arguments; they are checked as the call would check them.
+
+    Returns:
+        The backend chosen and, for every other with a row, the reason against it.
+
+    Raises:
+        TypeError, ValueError: there is no operation of that name, or the call itself would raise.
+    """
+    if name not in _REQUESTS:
+        raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {', '.join(_REQUESTS)}")
+    return explain(ROWS, _REQUESTS[name](*args, **kwargs), KernelBackend)

@@ -1,0 +1,185 @@
+"""The multi-head GRU step by step, forward and backward, on tensors whose rows lie in time order.
+
+Layout: ``(N, R, ·)``, heads first; the R rows are the steps one after the other, and in a step the sequences that still
+run, the longest first. So every step is a slice, no idle step is computed, and the gradient of a weight is one product
+over all rows. Packed sequences come sorted by length; a dense batch is the special case in which all are equally long.
+
+Everything is in the accumulation dtype. The equations stand at the head of `torch_impl._gru`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class DenseSteps:
+    """Rows of ``(B, S, ·, H)``."""
+
+    def __init__(self, B: int, S: int, N: int):
+        self.B, self.S, self.N = B, S, N
+        self.running = (B,) * S
+
+    def gather(self, x: Tensor, rows: Tensor) -> None:
+        """Write ``(B, S, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to the heads that it serves."""
+        heads = x.shape[2]
+        by_step = x.permute(2, 1, 0, 3)[:, None]
+        rows.unflatten(1, (self.S, self.B)).unflatten(0, (heads, self.N // heads)).copy_(by_step)
+
+    def scatter(self, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+        """``(N, R, H)`` → ``(B, S, heads, H)``, summed over the heads that one head serves; a fresh tensor."""
+        rows = rows.unflatten(1, (self.S, self.B))
+        if heads != self.N:
+            rows = rows.unflatten(0, (heads, self.N // heads)).sum(1)
+        x = rows.new_empty((self.B, self.S, heads, rows.shape[-1]), dtype=dtype)
+        return x.copy_(rows.permute(2, 1, 0, 3))
+
+    def lanes_first(self, state: Tensor) -> Tensor:
+        """``(B, N, H)`` → ``(N, B, H)`` in the order of the rows."""
+        return state.transpose(0, 1)
+
+    def sequences_first(self, state: Tensor) -> Tensor:
+        """``(N, B, H)`` → ``(B, N, H)``, a fresh tensor."""
+        return state.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+
+    def before(self, states: Tensor) -> Tensor:
+        """Of the states ``(N, B + R, H)``, initial ones first, those before every row."""
+        return states[:, : self.B * self.S]
+
+    def last(self, states: Tensor) -> Tensor:
+        """Of the states ``(N, B + R, H)``, every sequence's last."""
+        return states[:, self.B * self.S :]
+
+
+class PackedSteps:
+    """Rows of ``(T, ·, H)`` with sequences that start and end at ``cu_seqlens``."""
+
+    def __init__(self, cu_seqlens: np.ndarray, N: int, device: torch.device):
+        starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
+        self.B, self.N = len(lengths), N
+        order = np.argsort(-lengths, kind="stable")
+        self.running = tuple(int(c) for c in self.B - np.cumsum(np.bincount(lengths, minlength=1)) if c)
+        tokens, before, last, row = [], [], np.arange(self.B), self.B
+        for step, count in enumerate(self.running):
+            tokens.append(starts[order[:count]] + step)
+            before.append(last[:count].copy())
+            last[:count] = row + np.arange(count)
+            row += count
+
+        def index(x: np.ndarray) -> Tensor:
+            return torch.from_numpy(x).to(device)
+
+        tokens = np.concatenate([np.arange(0), *tokens])
+        self._tokens, self._rows = index(tokens), index(np.argsort(tokens))
+        self._before, self._last = index(np.concatenate([np.arange(0), *before])), index(last)
+        self._order, self._inverse = index(order), index(np.argsort(order))
+
+    def gather(self, x: Tensor, rows: Tensor) -> None:
+        """Write ``(T, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to the heads that it serves."""
+        heads = x.shape[1]
+        by_step = x.index_select(0, self._tokens).transpose(0, 1)[:, None]
+        rows.unflatten(0, (heads, self.N // heads)).copy_(by_step)
+
+    def scatter(self, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+        """``(N, R, H)`` → ``(T, heads, H)``, summed over the heads that one head serves; a fresh tensor."""
+        if heads != self.N:
+            rows = rows.unflatten(0, (heads, self.N // heads)).sum(1)
+        return rows.transpose(0, 1).to(dtype).index_select(0, self._rows)
+
+    def lanes_first(self, state: Tensor) -> Tensor:
+        """``(B, N, H)`` → ``(N, B, H)`` in the order of the rows."""
+        return state.transpose(0, 1).index_select(1, self._order)
+
+    def sequences_first(self, state: Tensor) -> Tensor:
+        """``(N, B, H)`` → ``(B, N, H)``, a fresh tensor."""
+        return state.transpose(0, 1).index_select(0, self._inverse)
+
+    def before(self, states: Tensor) -> Tensor:
+        """Of the states ``(N, B + R, H)``, initial ones first, those before every row."""
+        return states.index_select(1, self._before)
+
+    def last(self, states: Tensor) -> Tensor:
+        """Of the states ``(N, B + R, H)``, every sequence's last."""
+        return states.index_select(1, self._last)
+
+
+Steps = DenseSteps | PackedSteps
+
+
+class Weights(NamedTuple):
+    """W ``(N, H, H)`` and ``[W_r | W_f]`` ``(N, H, 2H)``."""
+
+    z: Tensor
+    rf: Tensor
+
+
+def forward(steps: Steps, weights: Weights, z: Tensor, rf: Tensor, states: Tensor) -> None:
+    """Walk the steps, in place: inputs become activations, and ``states`` are filled.
+
+    Args:
+        z: x, becomes the candidate, ``(N, R, H)``.
+        rf: ``[x_r | x_f]``, becomes the gates r and f, ``(N, R, 2H)``.
+        states: ``(N, B + R, H)``, the initial ones already there.
+    """
+    H = z.shape[-1]
+    running = steps.running
+    h, *after = states.split((steps.B, *running), 1)
+    gates = rf.split(running, 1)
+    resets, forgets = (part.split(running, 1) for part in (rf[..., :H], rf[..., H:]))
+    for candidate, gate, r, f, h_new in zip(z.split(running, 1), gates, resets, forgets, after, strict=True):
+        h = h[:, : h_new.shape[1]]
+        if gate.is_contiguous():
+            gate.baddbmm_(h, weights.rf).sigmoid_()
+            candidate.baddbmm_(h * r, weights.z).tanh_()
+        else:
+            gate.add_(torch.bmm(h, weights.rf)).sigmoid_()
+            candidate.add_(torch.bmm(h * r, weights.z)).tanh_()
+        torch.lerp(candidate, h, f, out=h_new)
+        h = h_new
+
+
+def backward(
+    steps: Steps,
+    weights: Weights,
+    z: Tensor,
+    rf: Tensor,
+    before: Tensor,
+    dy: Tensor,
+    dlast: Tensor,
+    clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Walk the steps back; returns the gradients of z's and of rf's preactivations and of the initial state.
+
+    Args:
+        z, rf: the activations that `forward` left.
+        before: the state before every row, ``(N, R, H)``.
+        dy: cotangent of every state, ``(N, R, H)``.
+        dlast: that of every sequence's last, ``(N, B, H)`` in the order of the rows.
+        clip: bound of what reaches a state from the step after it, None for none.
+    """
+    H = z.shape[-1]
+    r, f = rf[..., :H], rf[..., H:]
+    # What a preactivation's gradient is a multiple of: of dh for z and f, of d(r⊙h) for r.
+    dz = (1 - z * z).mul_(1 - f)
+    drf = (1 - rf).mul_(rf)
+    dr, df = drf[..., :H], drf[..., H:]
+    dr.mul_(before)
+    df.mul_(before - z)
+
+    W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
+    carry = dlast[:, :0]
+    columns = [x.split(steps.running, 1) for x in (dy, r, f, dz, dr, df, drf)]
+    for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in zip(*map(reversed, columns), strict=True):
+        still, count = carry.shape[1], dy_t.shape[1]
+        if still < count:
+            carry = torch.cat([carry, dlast[:, still:count]], 1)
+        if clip is not None:
+            carry.clamp_(-clip, clip)
+        carry.add_(dy_t)
+        df_t.mul_(carry)
+        drh = torch.bmm(dz_t.mul_(carry), W_T)
+        dr_t.mul_(drh)
+        carry.mul_(f_t).addcmul_(drh, r_t).baddbmm_(drf_t, Wrf_T)
+    carry = torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
+    return dz, drf, carry

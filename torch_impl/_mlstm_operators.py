@@ -1,0 +1,286 @@
+"""The mLSTM as registered operators ``gatespec::mlstm_forward``, ``mlstm_backward``, and their ``autograd.Function``s.
+
+Both the plain and the fwbw interface run through here; they differ in the normaliser's floor and in what is kept.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from torch_impl._chunks import Chunks, DenseChunks, PackedChunks
+from torch_impl._chunkwise import LARGEST_M, Gates, Kept, Normaliser, State, Tokens, backward, forward
+from torch_impl._framework import ACCUMULATION
+from torch_impl._operators import each, fold, no_second_derivative, operator, packing, transformable, unfold
+
+KEEP_G, KEEP_GATES, KEEP_M, KEEP_C = 1, 2, 4, 8
+"""Bits of the operators' ``keep``: what the forward pass returns for the backward pass."""
+
+_CHUNK = 64
+
+
+def chunk_length(steps: int, chunk_size: int) -> int:
+    """Steps a chunk: as asked, or (0) as even as they come below about 64; never more than there are."""
+    if steps < 1:
+        return 1
+    if chunk_size:
+        return min(chunk_size, steps)
+    return -(-steps // -(-steps // _CHUNK))
+
+
+def _chunks(q: Tensor, cu_seqlens: Tensor | None, chunk_size: int) -> Chunks:
+    N = q.shape[-2]
+    if cu_seqlens is None:
+        B, S = q.shape[:2]
+        return DenseChunks(B, S, N, chunk_length(S, chunk_size))
+    bounds = packing("mlstm", "q", q, cu_seqlens)
+    longest = int((bounds[1:] - bounds[:-1]).max(initial=0))
+    return PackedChunks(bounds, N, chunk_length(longest, chunk_size), q.device)
+
+
+def _load(chunks: Chunks, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Tokens:
+    dtype = ACCUMULATION[v.dtype]
+    return Tokens(
+        chunks.gather(q, dtype).mul_(q.shape[-1] ** -0.5),
+        chunks.gather(k, dtype),
+        chunks.gather(v, dtype),
+        chunks.gather(i, dtype, -torch.inf),
+        chunks.gather(f, dtype, torch.inf),
+    )
+
+
+def _initial(chunks: Chunks, q: Tensor, v: Tensor, C: Tensor | None, n: Tensor | None, m: Tensor | None) -> State:
+    if C is None or n is None or m is None:
+        dtype = ACCUMULATION[v.dtype]
+        shape = chunks.ranks.lanes, chunks.N, q.shape[-1], v.shape[-1]
+        return State(*(v.new_zeros(shape[:size], dtype=dtype) for size in (4, 3, 2)))
+    return State(*(chunks.lanes_first(part) for part in (C, n, m)))
+
+
+def _by_head(chunks: Chunks, kept: Tensor) -> Tensor:
+    """``(G, ...)`` → ``(B, chunks, N, ...)``: what is kept is kept of dense calls alone."""
+    return kept.reshape(-1, chunks.ranks.lanes, chunks.N, *kept.shape[1:]).transpose(0, 1)
+
+
+def _by_row(kept: Tensor) -> Tensor:
+    return kept.transpose(0, 1).flatten(0, 2)
+
+
+def _mlstm_forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, keep) -> list[Tensor]:
+    chunks = _chunks(q, cu_seqlens, chunk_size)
+    initial = _initial(chunks, q, v, C, n, m)
+    flags = bool(keep & KEEP_G), bool(keep & KEEP_GATES), bool(keep & KEEP_M), bool(keep & KEEP_C)
+    x = _load(chunks, q, k, v, i, f)
+    h, last, kept = forward(x, initial, chunks.ranks, Normaliser(stabilize, eps), flags)
+    outputs = [chunks.scatter(h, v.dtype), *(chunks.sequences_first(part) for part in last)]
+    if kept.G is not None:
+        outputs.append(_by_head(chunks, kept.G))
+    if kept.gates is not None:
+        outputs.extend(_by_head(chunks, part) for part in kept.gates)
+    if kept.M is not None:
+        outputs.append(_by_head(chunks, kept.M))
+    if kept.c is not None:
+        outputs.extend(_by_head(chunks, part.flatten(0, 1)) for part in kept.c)
+    return outputs
+
+
+def _mlstm_forward_shapes(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, keep) -> list[Tensor]:
+    dtype = ACCUMULATION[v.dtype]
+    *_, N, K = q.shape
+    B, V = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1, v.shape[-1]
+
+    def states(*lead: int) -> list[Tensor]:
+        return [v.new_empty((*lead, N, *shape), dtype=dtype) for shape in ((K, V), (K,), ())]
+
+    outputs = [v.new_empty(v.shape), *states(B)]
+    if keep:
+        S = q.shape[1]
+        L = chunk_length(S, chunk_size)
+        count = -(-S // L)
+        shapes = [(L, L)] * bool(keep & KEEP_G)
+        shapes += [(L,), (L,), (L, L)] * bool(keep & KEEP_GATES)
+        shapes += [(L,)] * bool(keep & KEEP_M)
+        outputs += [v.new_empty((count, B, N, *shape), dtype=dtype).transpose(0, 1) for shape in shapes]
+        if keep & KEEP_C:
+            outputs += [part.transpose(0, 1) for part in states(count, B)]
+    return outputs
+
+
+def _mlstm_backward(
+    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, *kept
+) -> list[Tensor]:
+    chunks = _chunks(q, cu_seqlens, chunk_size)
+    initial = _initial(chunks, q, v, C, n, m)
+    dtype = ACCUMULATION[v.dtype]
+    G, a, b, F, M, *c = (None if part is None else _by_row(part) for part in kept)
+    gates = None if a is None or b is None or F is None else Gates(a, b, F)
+    starts = [part.unflatten(0, (chunks.ranks.chunks, chunks.N)) for part in c if part is not None]
+    left = Kept(G, gates, M, State(*starts) if starts else None)
+    dlast = None
+    if dC is not None or dn is not None or dm is not None:
+        given = zip((dC, dn, dm), initial, strict=True)
+        dlast = State(*(torch.zeros_like(part) if d is None else chunks.lanes_first(d) for d, part in given))
+    x = _load(chunks, q, k, v, i, f)
+    upstream = torch.zeros_like(x.v) if dh is None else chunks.gather(dh, dtype)
+    d, dinitial = backward(
+        x, initial, upstream, dlast, chunks.ranks, Normaliser(stabilize, eps), q.shape[-1] ** -0.5, left
+    )
+    gradients = [chunks.scatter(dx, x.dtype) for dx, x in zip(d, (q, k, v, i, f), strict=True)]
+    return [*gradients, *(chunks.sequences_first(part) for part in dinitial)]
+
+
+def _mlstm_backward_shapes(
+    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, *kept
+) -> list[Tensor]:
+    states = _mlstm_forward_shapes(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, 0)[1:]
+    return [*(x.new_empty(x.shape) for x in (q, k, v, i, f)), *states]
+
+
+_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, Tensor? C, Tensor? n, Tensor? m, Tensor? cu_seqlens"
+# The context's tensors in the order of the forward pass's outputs; what it does not keep is None.
+_KEPT = ", ".join(f"Tensor? kept_{name}" for name in ("G", "a", "b", "F", "M", "C", "n", "m"))
+_OPTIONS = "int chunk_size, float eps, bool stabilize"
+mlstm_direct = operator(
+    f"mlstm_forward({_INPUTS}, {_OPTIONS}, int keep) -> Tensor[]", _mlstm_forward, _mlstm_forward_shapes
+)
+_backward_direct = operator(
+    f"mlstm_backward({_INPUTS}, Tensor? dh, Tensor? dC, Tensor? dn, Tensor? dm, {_OPTIONS}, {_KEPT}) -> Tensor[]",
+    _mlstm_backward,
+    _mlstm_backward_shapes,
+)
+
+
+def slots(keep: int, kept: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """What was kept, in the eight places that the backward operator has for it."""
+    rest = iter(kept)
+    sizes = ((KEEP_G, 1), (KEEP_GATES, 3), (KEEP_M, 1), (KEEP_C, 3))
+    return tuple(next(rest) if keep & bit else None for bit, size in sizes for _ in range(size))
+
+
+def _axes(packed: bool) -> tuple[list[int | None], list[int]]:
+    """The head axis of q, k, v, i, f, C, n, m, cu_seqlens, and of h, C, n, m."""
+    tokens = 1 if packed else 2
+    return [tokens] * 5 + [1] * 3 + [None], [tokens, 1, 1, 1]
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, keep):
+        return tuple(mlstm_direct(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, keep))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *tensors, chunk_size, eps, stabilize, keep = inputs
+        kept = output[4:]
+        ctx.chunk_size, ctx.eps, ctx.stabilize, ctx.keep = chunk_size, eps, stabilize, keep
+        ctx.save_for_backward(*tensors, *kept)
+        ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, dh, dC, dn, dm, *_):
+        if dh is None and dC is None and dn is None and dm is None:
+            return (None,) * 13
+        saved = ctx.saved_tensors
+        gradients = _Backward.apply(
+            *saved[:9], dh, dC, dn, dm, ctx.chunk_size, ctx.eps, ctx.stabilize, *slots(ctx.keep, saved[9:])
+        )
+        return *(gradients[:5] if saved[5] is None else gradients), *((None,) * (8 if saved[5] is None else 5))
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        size, packed = info.batch_size, args[8] is not None
+        if in_dims[8] is not None:
+            return each(_Forward.apply, size, in_dims, args)
+        axes, outputs = _axes(packed)
+        folded = _Forward.apply(*fold(size, in_dims, args, [*axes, *(None,) * 4]))
+        return unfold(size, folded, [*outputs, *(2,) * (len(folded) - 4)])
+
+
+class _Backward(torch.autograd.Function):
+    # Not *kept: torch.compile tells a forward with ctx from one without by counting parameters.
+    @staticmethod
+    def forward(
+        q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, G, a, b, F, M, c, c_n, c_m
+    ):
+        primals, cotangents = (q, k, v, i, f, C, n, m, cu_seqlens), (dh, dC, dn, dm)
+        return tuple(_backward_direct(*primals, *cotangents, chunk_size, eps, stabilize, G, a, b, F, M, c, c_n, c_m))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        no_second_derivative("mlstm")
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        size, packed = info.batch_size, args[8] is not None
+        if in_dims[8] is not None:
+            return each(_Backward.apply, size, in_dims, args)
+        axes, outputs = _axes(packed)
+        folded = _Backward.apply(*fold(size, in_dims, args, [*axes, *outputs, None, None, None, *(2,) * 8]))
+        return unfold(size, folded, axes[:8])
+
+
+mlstm_autograd, mlstm_backward_autograd = transformable(_Forward), transformable(_Backward)
+
+
+def _mlstm_step(q, k, v, i, f, C, n, m, eps) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dtype, out = ACCUMULATION[v.dtype], v.dtype
+    q, k, v, i, f = (x.to(dtype) for x in (q, k, v, i, f))
+    a, m_before = logsigmoid(f), m
+    m = torch.maximum(a + m, i)
+    finite = m.clamp(min=torch.finfo(dtype).min)
+    kept = torch.sub(m_before, finite).add_(a).exp_()[:, :, None]
+    k = k * torch.sub(i, finite).exp_()[:, :, None]
+    C = (C * kept[:, :, :, None]).addcmul_(k[:, :, :, None], v[:, :, None, :])
+    n = torch.addcmul(k, n, kept)
+    q = q * q.shape[-1] ** -0.5
+    Y = torch.maximum((q * n).sum(-1, keepdim=True).abs_(), m.clamp(max=LARGEST_M).neg_().exp_()[:, :, None])
+    h = torch.matmul(q[:, :, None, :], C)[:, :, 0].div_(Y.add_(eps))
+    return h.to(out), C, n, m
+
+
+def _mlstm_step_shapes(q, k, v, i, f, C, n, m, eps) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return v.new_empty(v.shape), C.new_empty(C.shape), n.new_empty(n.shape), m.new_empty(m.shape)
+
+
+step_direct = operator(
+    "mlstm_step(Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, Tensor C, Tensor n, Tensor m, float eps)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    _mlstm_step,
+    _mlstm_step_shapes,
+)
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(q, k, v, i, f, C, n, m, eps):
+        return step_direct(q, k, v, i, f, C, n, m, eps)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *tensors, ctx.eps = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, dh, dC, dn, dm):
+        if dh is None and dC is None and dn is None and dm is None:
+            return (None,) * 9
+        *tokens, C, n, m = ctx.saved_tensors
+        tokens = (x.unsqueeze(1) for x in tokens)
+        dh = None if dh is None else dh.unsqueeze(1)
+        gradients = mlstm_backward_autograd(*tokens, C, n, m, None, dh, dC, dn, dm, 0, ctx.eps, True, *(None,) * 8)
+        return *(dx.squeeze(1) for dx in gradients[:5]), *gradients[5:], None
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        folded = _Step.apply(*fold(info.batch_size, in_dims, args, [1] * 8 + [None]))
+        return unfold(info.batch_size, folded, (1,) * 4)
+
+
+step_autograd = transformable(_Step)

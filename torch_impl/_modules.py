@@ -1,0 +1,202 @@
+"""The two layers that hold parameters or a configuration, as ``torch.nn.Module``."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from reference.arguments import Call, check_gru_sizes, describe, dtype_name, mLSTMBackendFwbwConfig, normalise_config
+from torch_impl._backends import KernelBackend
+from torch_impl._framework import TORCH, autocast_dtype
+from torch_impl._fwbw import custom_grad
+from torch_impl._gru import gru
+
+
+class GRU(nn.Module):
+    """A GRU layer: project the input, run `gru`, project its output.
+
+    ``x, x_f, x_r = split(input_projection(input))``, ``y, state = gru(x, W, x_f, W_f, x_r, W_r)``,
+    ``output = output_projection(y)``.
+
+    Args:
+        input_size: features of the input.
+        state_head_dim: H.
+        output_size: features of the output.
+        num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
+        num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
+        add_bias: whether both projections add a bias.
+        gradient_clipping: as in `gru`.
+
+    Attributes:
+        input_projection: linear, from ``input_size`` to ``(Nx + Nxf + Nxr)·H``, in that order.
+        state_weight, forget_weight, reset_weight: ``(Nw, H, H)``, ``(Nwf, H, H)``, ``(Nwr, H, H)``, initialised
+            uniformly within ``±H^−½``.
+        output_projection: linear, from ``N·H`` to ``output_size``.
+
+    Raises:
+        TypeError, ValueError: a size is no integer of at least 1, or a head count does not divide the largest.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        state_head_dim: int,
+        output_size: int,
+        num_input_heads: int,
+        num_forget_input_heads: int,
+        num_reset_input_heads: int,
+        num_weight_heads: int,
+        num_forget_weight_heads: int,
+        num_reset_weight_heads: int,
+        add_bias: bool,
+        gradient_clipping: float | None,
+    ) -> None:
+        super().__init__()
+        call = check_gru_sizes(
+            input_size,
+            state_head_dim,
+            output_size,
+            num_input_heads,
+            num_forget_input_heads,
+            num_reset_input_heads,
+            num_weight_heads,
+            num_forget_weight_heads,
+            num_reset_weight_heads,
+            add_bias,
+            gradient_clipping,
+        )
+        self.input_size, self.state_head_dim, self.output_size = input_size, state_head_dim, output_size
+        self.num_input_heads = num_input_heads
+        self.num_forget_input_heads = num_forget_input_heads
+        self.num_reset_input_heads = num_reset_input_heads
+        self.num_weight_heads = num_weight_heads
+        self.num_forget_weight_heads = num_forget_weight_heads
+        self.num_reset_weight_heads = num_reset_weight_heads
+        self.num_heads = call["N"]
+        self.gradient_clipping = gradient_clipping
+        self._input_heads = [call["Nx"], call["Nxf"], call["Nxr"]]
+
+        H = state_head_dim
+        self.input_projection = nn.Linear(input_size, sum(self._input_heads) * H, bias=add_bias)
+        self.state_weight = nn.Parameter(torch.empty(num_weight_heads, H, H))
+        self.forget_weight = nn.Parameter(torch.empty(num_forget_weight_heads, H, H))
+        self.reset_weight = nn.Parameter(torch.empty(num_reset_weight_heads, H, H))
+        self.output_projection = nn.Linear(self.num_heads * H, output_size, bias=add_bias)
+        self._reset_weights()
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew."""
+        self.input_projection.reset_parameters()
+        self.output_projection.reset_parameters()
+        self._reset_weights()
+
+    def _reset_weights(self) -> None:
+        bound = self.state_head_dim**-0.5
+        for weight in (self.state_weight, self.forget_weight, self.reset_weight):
+            nn.init.uniform_(weight, -bound, bound)
+
+    def forward(
+        self,
+        input: Tensor,
+        input_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        max_seqlen: int | None = None,
+        *,
+        kernel_backend: KernelBackend | str | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the layer.
+
+        Args:
+            input: ``(B, S, input_size)``, or ``(T, input_size)`` with `cu_seqlens`.
+            input_state: ``(B, N, H)`` in the accumulation dtype, None for zeros.
+            cu_seqlens, max_seqlen, kernel_backend: as in `gru`.
+
+        Returns:
+            ``(output, state)``: ``(B, S, output_size)`` or ``(T, output_size)``, and ``(B, N, H)``.
+
+        Raises:
+            TypeError, ValueError: as in `gru`.
+        """
+        call = Call("GRU", TORCH)
+        call.floating(input=input)
+        call.shape("input", input, f"{'B S' if cu_seqlens is None else 'T'} {self.input_size}")
+        if autocast_dtype(input) is None and input.dtype is not self.state_weight.dtype:
+            call.refuse(TypeError, "input", describe(input), f"{dtype_name(self.state_weight)}, the parameters' dtype")
+        heads = self.input_projection(input).unflatten(-1, (sum(self._input_heads), self.state_head_dim))
+        x, xf, xr = heads.split(self._input_heads, dim=-2)
+        output, state = gru(
+            x,
+            self.state_weight,
+            xf,
+            self.forget_weight,
+            xr,
+            self.reset_weight,
+            input_state,
+            self.gradient_clipping,
+            cu_seqlens,
+            max_seqlen,
+            kernel_backend=kernel_backend,
+        )
+        return self.output_projection(output.flatten(-2)), state
+
+    def extra_repr(self) -> str:
+        """What the layer was made of, beside its projections."""
+        return (
+            f"input_size={self.input_size}, state_head_dim={self.state_head_dim}, output_size={self.output_size}, "
+            f"num_input_heads={self.num_input_heads}, num_forget_input_heads={self.num_forget_input_heads}, "
+            f"num_reset_input_heads={self.num_reset_input_heads}, num_weight_heads={self.num_weight_heads}, "
+            f"num_forget_weight_heads={self.num_forget_weight_heads}, "
+            f"num_reset_weight_heads={self.num_reset_weight_heads}, gradient_clipping={self.gradient_clipping}"
+        )
+
+
+class mLSTMBackendFwbw(nn.Module):
+    """The fwbw interface as a layer without parameters.
+
+    Args:
+        config: the configuration or its dict.
+
+    Raises:
+        TypeError, ValueError: `config` is no configuration.
+    """
+
+    config_class: ClassVar[type] = mLSTMBackendFwbwConfig
+
+    def __init__(self, config: mLSTMBackendFwbwConfig | dict) -> None:
+        super().__init__()
+        self.config = normalise_config(config, "mLSTMBackendFwbw")
+
+    @property
+    def can_vmap_over_heads(self) -> bool:
+        """Whether heads may be mapped over from outside: True, nothing here knows of heads."""
+        return True
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        c_initial: Tensor | None = None,
+        n_initial: Tensor | None = None,
+        m_initial: Tensor | None = None,
+        return_last_states: bool = False,
+    ) -> Any:
+        """Run the mLSTM; shapes as in `fwbw_forward`.
+
+        Returns:
+            h, or ``(h, (C, n, m))`` with ``return_last_states`` or the configuration's ``return_state``.
+
+        Raises:
+            TypeError, ValueError: as in `fwbw_forward`.
+        """
+        fields = {**vars(self.config), "return_state": self.config.return_state or return_last_states}
+        config = normalise_config(fields, "mLSTMBackendFwbw")
+        return custom_grad(config, ("c_initial", "n_initial", "m_initial"))(
+            q, k, v, i, f, c_initial, n_initial, m_initial
+        )
+
+    def extra_repr(self) -> str:
+        """The configuration."""
+        return ", ".join(f"{name}={value}" for name, value in vars(self.config).items())
