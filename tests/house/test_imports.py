@@ -199,7 +199,8 @@ def test_torch_impl_works_without_jax_and_triton() -> None:
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed here")
 def test_jax_impl_works_without_torch() -> None:
-    refused = refuse("torch", "triton", "torch_impl", "conformance", "hypothesis", "rich", "click")
+    # Not rich: flax imports it.
+    refused = refuse("torch", "triton", "torch_impl", "conformance", "hypothesis", "click")
     run_blocked(refused, CALL.format(package="jax_impl", array="__import__('jax').numpy.array"))
 
 
