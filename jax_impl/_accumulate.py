@@ -1,0 +1,96 @@
+"""Gradient accumulation: the gradient of a large batch from minibatches that fit.
+
+Source: xlstm_jax, distributed.single_gpu.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._framework import JAX, vary_to, varying_axes
+from reference.arguments import check_batch
+
+
+def accumulate_gradients(
+    state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable, use_scan: bool = False
+) -> tuple[Any, Any, Any]:
+    """Mean gradient, summed metrics and stacked mutable variables over minibatches.
+
+    With ``L_b`` the loss of minibatch b of n: gradients ``(1/n) Σ_b ∇L_b``, metrics ``Σ_b``, mutable variables stacked
+    on a new leading axis. Works under ``jit`` and ``shard_map``.
+
+    Args:
+        state: an object with ``params`` (a pytree of arrays) and ``apply_fn``.
+        batch: a pytree of arrays with one leading axis ``B``; minibatch b is its b-th run of ``B/n`` rows.
+        rng: a key, of either style; minibatch b gets ``jax.random.split(rng, n)[b]``.
+        num_minibatches: n, which divides B.
+        loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``; mutable may be None.
+        use_scan: take `accumulate_gradients_scan`, which compiles `loss_fn` once; changes no value.
+
+    Returns:
+        ``(gradients, metrics, mutable)``. Gradients are summed in float32 at least; each has its parameter's dtype.
+
+    Raises:
+        TypeError: a leaf of `batch` is no array.
+        ValueError: `num_minibatches` does not divide the batch, or leading axes differ.
+    """
+    accumulate = accumulate_gradients_scan if use_scan else accumulate_gradients_loop
+    return accumulate(state, batch, rng, num_minibatches, loss_fn)
+
+
+def accumulate_gradients_loop(
+    state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
+) -> tuple[Any, Any, Any]:
+    """`accumulate_gradients` as a Python loop: under ``jit`` it is unrolled."""
+    minibatches = _split(batch, num_minibatches, "accumulate_gradients_loop")
+    rngs = jax.random.split(rng, num_minibatches)
+    gradients, metrics, mutables = None, None, []
+    for b in range(num_minibatches):
+        minibatch = jax.tree.map(lambda x, b=b: x[b], minibatches)
+        gradient, metric, mutable = _gradient(state, loss_fn, minibatch, rngs[b])
+        gradients = gradient if gradients is None else jax.tree.map(jnp.add, gradients, gradient)
+        metrics = metric if metrics is None else jax.tree.map(jnp.add, metrics, metric)
+        mutables.append(mutable)
+    return _mean(state, gradients, num_minibatches), metrics, jax.tree.map(lambda *x: jnp.stack(x), *mutables)
+
+
+def accumulate_gradients_scan(
+    state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
+) -> tuple[Any, Any, Any]:
+    """`accumulate_gradients` as a ``lax.scan``: compiled once whatever the number of minibatches."""
+    minibatches = _split(batch, num_minibatches, "accumulate_gradients_scan")
+    rngs = jax.random.split(rng, num_minibatches)
+
+    def of_minibatch(x: tuple) -> tuple[Any, Any, Any]:
+        return _gradient(state, loss_fn, *x)
+
+    def step(sums: Any, x: tuple) -> tuple[Any, Any]:
+        *results, mutable = of_minibatch(x)
+        return jax.tree.map(jnp.add, sums, tuple(results)), mutable
+
+    first = jax.tree.map(lambda x: x[0], (minibatches, rngs))
+    *shapes, _ = jax.eval_shape(of_minibatch, first)
+    zeros = jax.tree.map(lambda x: vary_to(varying_axes(x), jnp.zeros(x.shape, x.dtype)), tuple(shapes))
+    (gradients, metrics), mutable = jax.lax.scan(step, zeros, (minibatches, rngs))
+    return _mean(state, gradients, num_minibatches), metrics, mutable
+
+
+def _split(batch: Any, num_minibatches: int, function: str) -> Any:
+    """The batch with an axis of minibatches before that of rows."""
+    leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(batch)]
+    size = check_batch(JAX, leaves, num_minibatches, function)
+    return jax.tree.map(lambda x: jnp.reshape(x, (num_minibatches, size, *x.shape[1:])), batch)
+
+
+def _gradient(state: Any, loss_fn: Callable, minibatch: Any, rng: jax.Array) -> tuple[Any, Any, Any]:
+    """Gradient (in float32 at least), metrics and mutable variables of one minibatch."""
+    differentiated = jax.grad(loss_fn, has_aux=True)
+    gradient, (metrics, mutable) = differentiated(state.params, state.apply_fn, minibatch, rng)
+    wide = jax.tree.map(lambda g: g.astype(jnp.promote_types(g.dtype, jnp.float32)), gradient)
+    return wide, jax.tree.map(jnp.asarray, metrics), mutable
+
+
+def _mean(state: Any, gradients: Any, num_minibatches: int) -> Any:
+    return jax.tree.map(lambda p, g: (g / num_minibatches).astype(p.dtype), state.params, gradients)

@@ -1,0 +1,61 @@
+"""What each of JAX's kernel backends can do, as rows, and the choice among them."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from jax_impl._framework import platform
+from reference.arguments import Call, dtype_name
+from reference.backends import Explanation, Request, Row, explain, select
+
+
+class KernelBackend(Enum):
+    """Which code computes an operation: array code that XLA compiles, or Pallas kernels."""
+
+    xla = "xla"
+    pallas = "pallas"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+ROWS = tuple(Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "gru"))
+
+_requests: dict[str, Callable[..., Request]] = {}
+
+
+def request_builder(operation: str) -> Callable[[Callable[..., Request]], Callable[..., Request]]:
+    """Register the function that checks an operation's arguments and says what the call asks."""
+
+    def register(build: Callable[..., Request]) -> Callable[..., Request]:
+        _requests[operation] = build
+        return build
+
+    return register
+
+
+def request(call: Call, values: Any, packed: bool = False) -> Request:
+    """What a checked call asks of a backend, by the device, dtype and sizes of its own ``values``."""
+    return Request(call.function, platform(values), dtype_name(values), call.sizes, packed)
+
+
+def choose(asked: Request, requested: Any) -> KernelBackend:
+    """The backend that a call takes; raises where the one requested cannot serve it."""
+    return select(ROWS, asked, requested, KernelBackend)
+
+
+def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
+    """Which backend a call would take, and the reason against each other.
+
+    Args:
+        name: an operation with a choice of backends: ``"mlstm"``, ``"mlstm_step"`` or ``"gru"``.
+        args, kwargs: the call's own arguments; they may be traced.
+
+    Raises:
+        TypeError, ValueError: as the call itself; also where there is no operation of that name.
+    """
+    if name not in _requests:
+        known = ", ".join(repr(operation) for operation in _requests)
+        raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {known}")
+    kwargs.pop("kernel_backend", None)
+    return explain(ROWS, _requests[name](*args, **kwargs), KernelBackend)

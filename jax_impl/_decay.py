@@ -1,0 +1,86 @@
+"""Decay matrices: how much of what step j wrote is left when step t reads it.
+
+Source: Beck et al., xLSTM, arXiv:2405.04517, appendix A (the matrices F and D̃ of the mLSTM's parallel form).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._framework import JAX, accumulation, first_order, vary_alike
+from jax_impl._gates import across, forget_matrix, log_sigmoid, sigmoid
+from reference.arguments import check_dtilde_matrix, check_scan
+
+
+def causal_forget_matrix(forget_gates: jax.Array) -> jax.Array:
+    """Log decay between every two steps: ``F[t,j] = Σ_{j<s≤t} a_s`` for t ≥ j, 0 on the diagonal, −∞ above it.
+
+    A masked cumulative sum, never a difference of two: an ``a_s = −∞`` (a hard reset) is legal, and nothing cancels.
+    Differentiable any number of times, in both modes.
+
+    Args:
+        forget_gates: log gates a, ``(..., S)``, in [−∞, 0] where they come from a sigmoid.
+
+    Returns:
+        F, ``(..., S, S)`` in the dtype of `forget_gates`; summed in float32 at least.
+
+    Raises:
+        TypeError: `forget_gates` is no floating array.
+        ValueError: `forget_gates` has no axis.
+    """
+    check_scan(JAX, forget_gates, "causal_forget_matrix", "forget_gates")
+    return _causal_forget_matrix(forget_gates)
+
+
+@jax.jit
+def _causal_forget_matrix(a: jax.Array) -> jax.Array:
+    return forget_matrix(a.astype(accumulation(a))).astype(a.dtype)
+
+
+def dtilde_matrix(igate: jax.Array, fgate: jax.Array) -> jax.Array:
+    """Log weight of what step j wrote, as step t reads it: ``D̃[t,j] = Σ_{j<s≤t} log σ(fgate_s) + igate_j``.
+
+    Its gradient is a rule of its own, of cost O(S²): ``digate_j = Σ_t dD̃[t,j]`` over *all* rows t, the masked ones too,
+    so that the gradient of ``D̃.sum()`` is S for every input gate; ``dfgate_t = σ(−fgate_t) Σ_{s≥t} Σ_{j<t} dD̃[s,j]``,
+    in which the masked ones have no part. Reverse mode, once.
+
+    Args:
+        igate: input gate preactivations, ``(..., S, 1)``.
+        fgate: forget gate preactivations, ``(..., S, 1)``.
+
+    Returns:
+        D̃, ``(..., S, S)`` in the dtype of the gates, −∞ above the diagonal; summed in float32 at least.
+
+    Raises:
+        TypeError: an argument is no floating array, or their dtypes differ.
+        ValueError: the shapes differ or do not end in 1.
+    """
+    check_dtilde_matrix(JAX, igate, fgate)
+    return _jitted_dtilde(igate, fgate)
+
+
+@jax.custom_vjp
+def _dtilde(igate: jax.Array, fgate: jax.Array) -> jax.Array:
+    return _dtilde_forward(igate, fgate)[0]
+
+
+def _dtilde_forward(igate: jax.Array, fgate: jax.Array) -> tuple[jax.Array, jax.Array]:
+    dtype = accumulation(igate)
+    F = forget_matrix(log_sigmoid(fgate[..., 0].astype(dtype)))
+    return (F + igate[..., None, :, 0].astype(dtype)).astype(igate.dtype), fgate
+
+
+@first_order("dtilde_matrix")
+def _dtilde_gradient(_: None, fgate: jax.Array, dD: jax.Array) -> tuple[jax.Array, jax.Array]:
+    dtype = accumulation(fgate)
+    dD = dD.astype(dtype)
+    di = jnp.sum(dD, axis=-2)[..., None]
+    df = sigmoid(-fgate.astype(dtype)) * across(dD)[..., None]
+    return di.astype(fgate.dtype), df.astype(fgate.dtype)
+
+
+def _dtilde_backward(fgate: jax.Array, dD: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _dtilde_gradient(None, fgate, dD)
+
+
+_dtilde.defvjp(_dtilde_forward, _dtilde_backward)
+_jitted_dtilde = jax.jit(lambda igate, fgate: _dtilde(*vary_alike((igate, fgate))))

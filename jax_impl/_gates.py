@@ -1,0 +1,51 @@
+"""Functions of a gate's preactivation that stay exact and finite from −∞ to +∞, and sums of log gates."""
+
+import jax
+import jax.numpy as jnp
+
+
+def log_sigmoid(x: jax.Array) -> jax.Array:
+    """``log σ(x) = min(x, 0) − log(1 + exp(−|x|))``; −∞ at −∞, 0 at +∞."""
+    return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+def sigmoid(x: jax.Array) -> jax.Array:
+    """``σ(x)``, with full relative precision where it is small."""
+    return jnp.exp(log_sigmoid(x))
+
+
+def exp_difference(x: jax.Array, y: jax.Array) -> jax.Array:
+    """``exp(x − y)`` for log weights below +∞, where ``exp(−∞ − (−∞))`` counts as 0: an empty memory has no weight."""
+    return jnp.where(x == -jnp.inf, 0, jnp.exp(x - y))
+
+
+def forget_matrix(a: jax.Array) -> jax.Array:
+    """``F[t,j] = Σ_{j<s≤t} a_s`` for t ≥ j, −∞ above the diagonal: ``(..., S)`` → ``(..., S, S)``."""
+    t, j = _steps(a.shape[-1])
+    sums = jnp.cumsum(jnp.where(t > j, a[..., :, None], 0), axis=-2, dtype=a.dtype)
+    return jnp.where(t >= j, sums, -jnp.inf)
+
+
+def across(W: jax.Array) -> jax.Array:
+    """What passes over each step: ``y_t = Σ_{s≥t, j<t} W[s,j]``, ``(..., S, S)`` → ``(..., S)``.
+
+    The gradient of log gates, given that of their `forget_matrix`. Only sums, no differences: where nothing passes, 0.
+    """
+    s, t = _steps(W.shape[-1])
+    return jnp.sum(jnp.where(s >= t, sum_before(W), 0), axis=-2)
+
+
+def sum_before(x: jax.Array) -> jax.Array:
+    """``y_t = Σ_{s<t} x_s`` over the last axis."""
+    shifted = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(1, 0)])[..., : x.shape[-1]]
+    return jnp.cumsum(shifted, axis=-1, dtype=x.dtype)
+
+
+def sum_from(x: jax.Array) -> jax.Array:
+    """``y_t = Σ_{s≥t} x_s`` over the last axis."""
+    return jax.lax.cumsum(x, axis=x.ndim - 1, reverse=True)
+
+
+def _steps(S: int) -> tuple[jax.Array, jax.Array]:
+    """Row and column numbers of an ``S × S`` matrix, ready to broadcast."""
+    return jnp.arange(S)[:, None], jnp.arange(S)[None, :]

@@ -1,0 +1,345 @@
+"""Multi-head GRU with the reset gate inside the recurrent product.
+
+Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate; heads, their
+grouping and the clipping of the state's gradient as in the xma layer of that name. Per head, row vectors::
+
+    r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
+
+Inside, what shares a weight lies together: heads are split in W groups of G, each with one weight of its own, so that a
+step is W products of ``(B·G, H)`` by ``(H, H)``. Arrays are ``(S, W, B, G, H)``, packed ``(W, T, G, H)``.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import lcm
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._backends import KernelBackend, choose, request, request_builder
+from jax_impl._framework import (
+    JAX,
+    accumulation,
+    first_order,
+    matmul_precision,
+    own_gradient,
+    planned_once,
+    vary_alike,
+    vary_like,
+)
+from jax_impl._packing import sequence_of
+from reference.arguments import check_gru
+from reference.backends import Request
+
+
+def gru(
+    input: jax.Array,
+    weight: jax.Array,
+    forget_input: jax.Array,
+    forget_weight: jax.Array,
+    reset_input: jax.Array,
+    reset_weight: jax.Array,
+    input_state: jax.Array | None = None,
+    gradient_clipping: float | None = None,
+    cu_seqlens: jax.Array | None = None,
+    max_seqlen: int | None = None,
+    *,
+    kernel_backend: KernelBackend | str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The GRU over whole sequences, dense or packed (the equations stand at the head of this module).
+
+    ``N``, the number of heads, is the largest of the six head counts; each divides it, and head n reads head
+    ``n // (N/Nx)`` of an input with Nx heads, and likewise of a weight. Differentiable once, in reverse mode, with
+    respect to every floating argument; gates are computed again on the way back, and the weights' gradients are one
+    product after the loop. State and state gradient are in the accumulation dtype: float64 beside float64 values, else
+    float32.
+
+    Args:
+        input: x, ``(B, S, Nx, H)``, or ``(T, Nx, H)`` with `cu_seqlens`.
+        weight: W, ``(Nw, H, H)``.
+        forget_input: x_f, ``(B, S, Nxf, H)`` or ``(T, Nxf, H)``.
+        forget_weight: W_f, ``(Nwf, H, H)``.
+        reset_input: x_r, ``(B, S, Nxr, H)`` or ``(T, Nxr, H)``.
+        reset_weight: W_r, ``(Nwr, H, H)``.
+        input_state: h before the first step, ``(B, N, H)`` in the accumulation dtype; None is zeros.
+        gradient_clipping: c clips what reaches h_t from step t+1 (at the last step: from the output state's cotangent)
+            to ±|c|, element by element, before the output's own cotangent is added; what reaches the initial state is
+            not clipped. No effect on the value.
+        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends; may be traced.
+        max_seqlen: a length that no sequence exceeds; checked where `cu_seqlens` can be read, never needed.
+        kernel_backend: None, or the backend to take.
+
+    Returns:
+        ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of `input`, and the last
+        of each sequence, ``(B, N, H)``, in the accumulation dtype; an empty sequence's is its initial state.
+
+    Raises:
+        TypeError: an argument is no array of a floating dtype, or dtypes differ.
+        ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is no packing, or `kernel_backend`
+            cannot serve the call.
+        NotImplementedError: a second derivative is taken.
+    """
+    arrays = Arrays(input, weight, forget_input, forget_weight, reset_input, reset_weight)
+    plan = _plan if cu_seqlens is None else _plan_by_values
+    options = plan(arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen, kernel_backend, matmul_precision())
+    return _run(options, arrays, input_state, None if cu_seqlens is None else cu_seqlens.astype("int32"))
+
+
+@request_builder("gru")
+def _request(
+    input: Any,
+    weight: Any,
+    forget_input: Any,
+    forget_weight: Any,
+    reset_input: Any,
+    reset_weight: Any,
+    input_state: Any = None,
+    gradient_clipping: Any = None,
+    cu_seqlens: Any = None,
+    max_seqlen: Any = None,
+) -> Request:
+    arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
+    call = check_gru(JAX, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen)
+    return request(call, input, cu_seqlens is not None)
+
+
+class Options(NamedTuple):
+    """The clipping bound (None for none) and the precision of products."""
+
+    bound: float | None
+    precision: str
+
+
+class Arrays(NamedTuple):
+    """The six arrays of a call, inputs beside their weights."""
+
+    x: jax.Array
+    W: jax.Array
+    xf: jax.Array
+    Wf: jax.Array
+    xr: jax.Array
+    Wr: jax.Array
+
+
+class Weights(NamedTuple):
+    """Weights of the W groups: ``(W, H, H)``, and those of both gates side by side, ``(W, H, 2H)``."""
+
+    W: jax.Array
+    Wfr: jax.Array
+
+
+def _plan_by_values(
+    arrays: Arrays, input_state: Any, clipping: Any, cu_seqlens: Any, max_seqlen: Any, backend: Any, precision: str
+) -> Options:
+    """The options of a legal call; raises where it is not."""
+    choose(_request(*arrays, input_state, clipping, cu_seqlens, max_seqlen), backend)
+    return Options(None if clipping is None else abs(float(clipping)), precision)
+
+
+_plan = planned_once(_plan_by_values)
+
+
+@partial(jax.jit, static_argnums=0)
+def _run(options: Options, arrays: Arrays, h0: jax.Array | None, cu_seqlens: jax.Array | None) -> Any:
+    arrays, h0, cu_seqlens = vary_alike((arrays, h0, cu_seqlens))
+    if cu_seqlens is not None and (cu_seqlens.shape[0] == 1 or arrays.x.shape[0] == 0):
+        # No sequence, or none with a step.
+        N, H = _heads(arrays), arrays.x.shape[-1]
+        y = vary_like(jnp.zeros((arrays.x.shape[0], N, H), arrays.x.dtype), arrays.x)
+        return y, jnp.copy(_or_zeros(h0, arrays, cu_seqlens.shape[0] - 1))
+    return _gru(options, arrays, h0, cu_seqlens)
+
+
+@own_gradient
+def _gru(
+    options: Options, arrays: Arrays, h0: jax.Array | None, cu_seqlens: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    y, last = _compute(options, arrays, h0, cu_seqlens)
+    return y.astype(arrays.x.dtype), last
+
+
+def _forward(options: Options, arrays: Arrays, h0: Any, cu_seqlens: Any) -> tuple[tuple[jax.Array, jax.Array], tuple]:
+    y, last = _compute(options, arrays, h0, cu_seqlens)
+    return (y.astype(arrays.x.dtype), last), (arrays, h0, cu_seqlens, y)
+
+
+def _compute(options: Options, arrays: Arrays, h0: Any, cu_seqlens: Any) -> tuple[jax.Array, jax.Array]:
+    """Output and final state, both in the accumulation dtype."""
+    weights, inputs = _weights(arrays), _inputs(arrays, cu_seqlens)
+    h0 = _lanes(_initial(arrays, h0, cu_seqlens), arrays)
+
+    def step(h: jax.Array, x: tuple) -> jax.Array:
+        _, f, z = _gates(options, h, x, weights)
+        return f * h + (1 - f) * z
+
+    if cu_seqlens is None:
+        last, y = jax.lax.scan(lambda h, x: (h := step(h, x), h), h0, inputs)
+    else:
+        y, last = _over_packed(step, h0, inputs, cu_seqlens)
+    return _tokens(y, cu_seqlens), _heads_last(last)
+
+
+@first_order("gru")
+def _gradient(options: Options, saved: tuple, cotangents: tuple) -> tuple[Arrays, jax.Array | None]:
+    """Gradients by the equations of the reference's ``gru_backward``."""
+    arrays, h0, cu_seqlens, y = saved
+    dy, dlast = cotangents
+    weights, inputs = _weights(arrays), _inputs(arrays, cu_seqlens)
+    h = _before(_stepwise(y, arrays, cu_seqlens), _lanes(_initial(arrays, h0, cu_seqlens), arrays), cu_seqlens)
+    r, f, z = _gates(options, h, inputs, weights)
+    dy = _stepwise(dy.astype(y.dtype), arrays, cu_seqlens)
+
+    def step(dh: jax.Array, x: tuple) -> tuple[jax.Array, tuple]:
+        h, r, f, z, dy = x
+        dh = dy + (dh if options.bound is None else jnp.clip(dh, -options.bound, options.bound))
+        dx = dh * (1 - f) * (1 - z * z)
+        dxf = dh * (h - z) * f * (1 - f)
+        drh = _dot(options, "wbgk,whk->wbgh", dx, weights.W)
+        dxr = drh * h * r * (1 - r)
+        through_gates = _dot(options, "wbgk,whk->wbgh", jnp.concatenate([dxf, dxr], axis=-1), weights.Wfr)
+        return dh * f + drh * r + through_gates, (dx, dxf, dxr)
+
+    dh, xs = _lanes(dlast, arrays), (h, r, f, z, dy)
+    if cu_seqlens is None:
+        dh0, dinputs = jax.lax.scan(step, dh, xs, reverse=True)
+    else:
+        dinputs, dh0 = _over_packed(step, dh, xs, cu_seqlens, reverse=True)
+    dx, dxf, dxr = dinputs
+    product = "swbgh,swbgk->whk" if cu_seqlens is None else "wtgh,wtgk->whk"
+    dweights = [_dot(options, product, of, by) for of, by in ((r * h, dx), (h, dxf), (h, dxr))]
+
+    def reduced(gradient: jax.Array, like: jax.Array, axis: int) -> jax.Array:
+        """The gradient summed over the heads that one head served, in its dtype."""
+        heads = like.shape[axis]
+        shape = (*gradient.shape[:axis], heads, gradient.shape[axis] // heads, *gradient.shape[axis + 1 :])
+        return jnp.sum(gradient.reshape(shape), axis=axis + 1).astype(like.dtype)
+
+    inputs = (_tokens(d, cu_seqlens) for d in dinputs)
+    dx, dxf, dxr = (
+        reduced(d, like, like.ndim - 2) for d, like in zip(inputs, (arrays.x, arrays.xf, arrays.xr), strict=True)
+    )
+    dW, dWf, dWr = (reduced(d, like, 0) for d, like in zip(dweights, (arrays.W, arrays.Wf, arrays.Wr), strict=True))
+    return Arrays(dx, dW, dxf, dWf, dxr, dWr), None if h0 is None else _heads_last(dh0)
+
+
+def _backward(options: Options, saved: tuple, cotangents: tuple) -> tuple[Arrays, jax.Array | None, None]:
+    return *_gradient(options, saved, cotangents), None
+
+
+_gru.defvjp(_forward, _backward)
+
+
+def _gates(options: Options, h: jax.Array, inputs: tuple, weights: Weights) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """r, f and z of one step, or of all steps at once if ``h`` holds the states before each."""
+    x, xf, xr = inputs
+    H = h.shape[-1]
+    product = {4: "wbgh,whk->wbgk", 5: "swbgh,whk->swbgk"}[h.ndim]
+    fr = _dot(options, product, h, weights.Wfr)
+    f, r = jax.nn.sigmoid(fr[..., :H] + xf), jax.nn.sigmoid(fr[..., H:] + xr)
+    return r, f, jnp.tanh(_dot(options, product, r * h, weights.W) + x)
+
+
+def _over_packed(step: Callable, carry: jax.Array, xs: Any, cu_seqlens: jax.Array, reverse: bool = False) -> Any:
+    """One loop over steps with a lane per sequence: ``(results by token, carry of each sequence)``.
+
+    Lanes whose sequence is over (reversed: has not begun) keep their carry. Whatever ``cu_seqlens`` holds, no index is
+    out of bounds.
+
+    Args:
+        step: ``carry, x → (carry, results)``; forwards the carry is itself the result.
+        carry: ``(W, B, G, H)``.
+        xs: arrays by token, ``(W, T, G, H)``.
+    """
+    T = jax.tree.leaves(xs)[0].shape[1]
+    length = jnp.diff(cu_seqlens)
+    longest = jnp.max(length)
+
+    def body(t: jax.Array, loop: tuple) -> tuple:
+        carry, results = loop
+        position = longest - 1 - t if reverse else t
+        token = cu_seqlens[:-1] + position
+        active = position < length
+        x = jax.tree.map(lambda x: jnp.take(x, token, axis=1, mode="clip"), xs)
+        moved = step(carry, x)
+        moved, result = moved if reverse else (moved, moved)
+        place = jnp.where(active, token, T)
+        results = jax.tree.map(lambda all, one: all.at[:, place].set(one, mode="drop"), results, result)
+        return jnp.where(active[:, None, None], moved, carry), results
+
+    blank = vary_like(jnp.zeros((carry.shape[0], T, *carry.shape[2:]), carry.dtype), carry)
+    carry, results = jax.lax.fori_loop(0, longest, body, (carry, (blank,) * 3 if reverse else blank))
+    return results, carry
+
+
+def _before(y: jax.Array, h0: jax.Array, cu_seqlens: jax.Array | None) -> jax.Array:
+    """The state before each step, given those after."""
+    if cu_seqlens is None:
+        return jnp.concatenate([h0[None], y])[:-1]
+    T = y.shape[1]
+    owner = sequence_of(cu_seqlens, T)
+    begins = jnp.arange(T) == cu_seqlens[owner]
+    return jnp.where(begins[:, None, None], h0[:, owner], jnp.roll(y, 1, axis=1))
+
+
+def _heads(arrays: Arrays) -> int:
+    return max(array.shape[axis] for array, axis in zip(arrays, (-2, 0) * 3, strict=True))
+
+
+def _groups(arrays: Arrays) -> int:
+    """W: the fewest groups of heads such that each has one weight of every kind."""
+    return lcm(arrays.W.shape[0], arrays.Wf.shape[0], arrays.Wr.shape[0])
+
+
+def _weights(arrays: Arrays) -> Weights:
+    groups, dtype = _groups(arrays), accumulation(arrays.x)
+    W, Wf, Wr = (jnp.repeat(w.astype(dtype), groups // w.shape[0], axis=0) for w in (arrays.W, arrays.Wf, arrays.Wr))
+    return Weights(W, jnp.concatenate([Wf, Wr], axis=-1))
+
+
+def _inputs(arrays: Arrays, cu_seqlens: jax.Array | None) -> tuple[jax.Array, ...]:
+    """The three inputs with all heads, in the layout of the loop."""
+    N, dtype = _heads(arrays), accumulation(arrays.x)
+    return tuple(
+        _stepwise(jnp.repeat(x.astype(dtype), N // x.shape[-2], axis=-2), arrays, cu_seqlens)
+        for x in (arrays.x, arrays.xf, arrays.xr)
+    )
+
+
+def _stepwise(x: jax.Array, arrays: Arrays, cu_seqlens: jax.Array | None) -> jax.Array:
+    """``(B, S, N, H)`` → ``(S, W, B, G, H)``, or ``(T, N, H)`` → ``(W, T, G, H)``."""
+    W = _groups(arrays)
+    x = x.reshape(*x.shape[:-2], W, x.shape[-2] // W, x.shape[-1])
+    return jnp.moveaxis(x, 1, 0) if cu_seqlens is not None else jnp.transpose(x, (1, 2, 0, 3, 4))
+
+
+def _tokens(x: jax.Array, cu_seqlens: jax.Array | None) -> jax.Array:
+    """Inverse of `_stepwise`."""
+    x = jnp.moveaxis(x, 0, 1) if cu_seqlens is not None else jnp.transpose(x, (2, 0, 1, 3, 4))
+    return x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])
+
+
+def _lanes(h: jax.Array, arrays: Arrays) -> jax.Array:
+    """A state ``(B, N, H)`` → ``(W, B, G, H)``."""
+    W = _groups(arrays)
+    return jnp.moveaxis(h.reshape(h.shape[0], W, h.shape[1] // W, h.shape[2]), 1, 0)
+
+
+def _heads_last(h: jax.Array) -> jax.Array:
+    """Inverse of `_lanes`."""
+    W, B, G, H = h.shape
+    return jnp.moveaxis(h, 0, 1).reshape(B, W * G, H)
+
+
+def _initial(arrays: Arrays, h0: jax.Array | None, cu_seqlens: jax.Array | None) -> jax.Array:
+    return _or_zeros(h0, arrays, arrays.x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1)
+
+
+def _or_zeros(h0: jax.Array | None, arrays: Arrays, B: int) -> jax.Array:
+    if h0 is not None:
+        return h0
+    return vary_like(jnp.zeros((B, _heads(arrays), arrays.x.shape[-1]), accumulation(arrays.x)), arrays.x)
+
+
+def _dot(options: Options, letters: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.einsum(letters, x, y, precision=options.precision, preferred_element_type=x.dtype)

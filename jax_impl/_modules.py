@@ -1,0 +1,188 @@
+"""The two layers that hold parameters or a configuration, as flax.linen modules."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jax_impl._backends import KernelBackend
+from jax_impl._framework import JAX, matmul_precision
+from jax_impl._fwbw import mlstm_fwbw_custom_grad
+from jax_impl._gru import gru
+from reference.arguments import Call, check_gru_sizes, mLSTMBackendFwbwConfig, normalise_config
+
+
+def _uniform(bound: float) -> nn.initializers.Initializer:
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, *_: Any, **__: Any) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+class GRU(nn.Module):
+    """A GRU layer: project the input, run `gru`, project its output.
+
+    ``x, x_f, x_r = split(input_projection(input))``, ``y, state = gru(x, W, x_f, W_f, x_r, W_r)``,
+    ``output = output_projection(y)``.
+
+    Attributes:
+        input_size: features of the input.
+        state_head_dim: H.
+        output_size: features of the output.
+        num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
+        num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
+        add_bias: whether both projections add a bias.
+        gradient_clipping: as in `gru`.
+        dtype: in which to compute; None is what input and parameters promote to.
+        param_dtype: of the parameters.
+
+    Parameters: ``input_projection`` and ``output_projection`` (Dense, uniform within ``±fan_in^−½``), ``state_weight``
+    ``(Nw, H, H)``, ``forget_weight`` ``(Nwf, H, H)``, ``reset_weight`` ``(Nwr, H, H)`` (uniform within ``±H^−½``).
+
+    Raises:
+        TypeError, ValueError: a size is no integer of at least 1, or a head count does not divide the largest.
+    """
+
+    input_size: int
+    state_head_dim: int
+    output_size: int
+    num_input_heads: int
+    num_forget_input_heads: int
+    num_reset_input_heads: int
+    num_weight_heads: int
+    num_forget_weight_heads: int
+    num_reset_weight_heads: int
+    add_bias: bool
+    gradient_clipping: float | None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def __post_init__(self) -> None:
+        self._sizes()
+        super().__post_init__()
+
+    def _sizes(self) -> Call:
+        return check_gru_sizes(
+            self.input_size,
+            self.state_head_dim,
+            self.output_size,
+            self.num_input_heads,
+            self.num_forget_input_heads,
+            self.num_reset_input_heads,
+            self.num_weight_heads,
+            self.num_forget_weight_heads,
+            self.num_reset_weight_heads,
+            self.add_bias,
+            self.gradient_clipping,
+        )
+
+    def setup(self) -> None:
+        sizes, H = self._sizes(), self.state_head_dim
+        self.input_projection = self._dense(self.input_size, sum(self._input_heads()) * H)
+        self.output_projection = self._dense(sizes["N"] * H, self.output_size)
+        weight = _uniform(H**-0.5)
+        self.state_weight = self.param("state_weight", weight, (self.num_weight_heads, H, H), self.param_dtype)
+        self.forget_weight = self.param("forget_weight", weight, (self.num_forget_weight_heads, H, H), self.param_dtype)
+        self.reset_weight = self.param("reset_weight", weight, (self.num_reset_weight_heads, H, H), self.param_dtype)
+
+    def _dense(self, fan_in: int, features: int) -> nn.Dense:
+        init = _uniform(fan_in**-0.5)
+        return nn.Dense(
+            features,
+            use_bias=self.add_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            precision=matmul_precision(),
+            kernel_init=init,
+            bias_init=init,
+        )
+
+    def _input_heads(self) -> tuple[int, int, int]:
+        return self.num_input_heads, self.num_forget_input_heads, self.num_reset_input_heads
+
+    def __call__(
+        self,
+        input: jax.Array,
+        input_state: jax.Array | None = None,
+        cu_seqlens: jax.Array | None = None,
+        max_seqlen: int | None = None,
+        *,
+        kernel_backend: KernelBackend | str | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Run the layer.
+
+        Args:
+            input: ``(B, S, input_size)``, or ``(T, input_size)`` with `cu_seqlens`.
+            input_state: ``(B, N, H)`` in the accumulation dtype, None for zeros.
+            cu_seqlens, max_seqlen, kernel_backend: as in `gru`.
+
+        Returns:
+            ``(output, state)``: ``(B, S, output_size)`` or ``(T, output_size)``, and ``(B, N, H)`` in the accumulation
+            dtype.
+
+        Raises:
+            TypeError, ValueError: as in `gru`.
+        """
+        call = Call("GRU", JAX)
+        call.floating(input=input)
+        call.shape("input", input, f"{'B S' if cu_seqlens is None else 'T'} {self.input_size}")
+        heads = self.input_projection(input)
+        x, xf, xr = _split_heads(heads, self._input_heads(), self.state_head_dim)
+        W, Wf, Wr = (w.astype(heads.dtype) for w in (self.state_weight, self.forget_weight, self.reset_weight))
+        clipping = self.gradient_clipping
+        y, state = gru(
+            x, W, xf, Wf, xr, Wr, input_state, clipping, cu_seqlens, max_seqlen, kernel_backend=kernel_backend
+        )
+        return self.output_projection(y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1])), state
+
+
+def _split_heads(heads: jax.Array, counts: tuple[int, int, int], H: int) -> list[jax.Array]:
+    heads = heads.reshape(*heads.shape[:-1], sum(counts), H)
+    return jnp.split(heads, (counts[0], counts[0] + counts[1]), axis=-2)
+
+
+class mLSTMBackendFwbw(nn.Module):
+    """The fwbw interface as a layer without parameters.
+
+    Attributes:
+        config: the configuration or its dict.
+    """
+
+    config: mLSTMBackendFwbwConfig | Mapping
+
+    config_class: ClassVar[type] = mLSTMBackendFwbwConfig
+
+    def __post_init__(self) -> None:
+        self.config = normalise_config(self.config, "mLSTMBackendFwbw")
+        super().__post_init__()
+
+    @property
+    def can_vmap_over_heads(self) -> bool:
+        """Whether heads may be mapped over from outside: True, nothing here knows of heads."""
+        return True
+
+    def __call__(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        i: jax.Array,
+        f: jax.Array,
+        c_initial: jax.Array | None = None,
+        n_initial: jax.Array | None = None,
+        m_initial: jax.Array | None = None,
+        return_last_states: bool = False,
+    ) -> Any:
+        """Run the mLSTM; shapes as in `fwbw_forward`.
+
+        Returns:
+            h, or ``(h, (C, n, m))`` with ``return_last_states`` or the configuration's ``return_state``.
+
+        Raises:
+            TypeError, ValueError: as in `fwbw_forward`.
+        """
+        config = normalise_config(self.config, "mLSTMBackendFwbw")
+        settings = {**vars(config), "return_state": config.return_state or return_last_states}
+        return mlstm_fwbw_custom_grad(settings)(q, k, v, i, f, c_initial, n_initial, m_initial)

@@ -1,0 +1,45 @@
+"""Reverse cumulative sums, the sums by which a decay's gradient travels back in time (xlstm_jax, fwbw backend)."""
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._framework import JAX, accumulation
+from jax_impl._gates import sum_from
+from reference.arguments import check_scan
+
+
+def rev_cumsum(x: jax.Array) -> jax.Array:
+    """Sum of each element and all after it: ``y_t = Σ_{s≥t} x_s``. Differentiable any number of times, in both modes.
+
+    Args:
+        x: ``(..., S)``, floating.
+
+    Returns:
+        ``(..., S)`` in the dtype of `x`; summed in float32 at least.
+
+    Raises:
+        TypeError: `x` is no floating array.
+        ValueError: `x` has no axis.
+    """
+    check_scan(JAX, x, "rev_cumsum")
+    return _rev_cumsum(x)
+
+
+def rev_cumsum_off(x: jax.Array) -> jax.Array:
+    """Sum of all elements after each one: ``y_t = Σ_{s>t} x_s``; the last is 0.
+
+    Arguments, dtypes, derivatives and errors as in `rev_cumsum`.
+    """
+    check_scan(JAX, x, "rev_cumsum_off")
+    return _rev_cumsum_off(x)
+
+
+@jax.jit
+def _rev_cumsum(x: jax.Array) -> jax.Array:
+    return sum_from(x.astype(accumulation(x))).astype(x.dtype)
+
+
+@jax.jit
+def _rev_cumsum_off(x: jax.Array) -> jax.Array:
+    later = jnp.pad(x.astype(accumulation(x)), [(0, 0)] * (x.ndim - 1) + [(0, 1)])[..., 1:]
+    return sum_from(later).astype(x.dtype)

@@ -1,0 +1,130 @@
+"""What one device of a mesh sees, inside ``shard_map``: its key, its slice of an array, its shard of a parameter.
+
+Source: xlstm_jax, distributed.array_utils. A tuple of axes counts as one, its first axis varying slowest.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.extend.core import unsafe_get_axis_names_DO_NOT_USE as bound_axis_names
+
+from jax_impl._framework import JAX
+from reference.arguments import axis_names, check_split, check_stack, check_unstack, unknown_axis
+
+AxisName = str | tuple[str, ...]
+
+
+def fold_rng_over_axis(rng: jax.Array, axis_name: AxisName) -> jax.Array:
+    """A key of this device's own: different along the axis, the same on every other.
+
+    Args:
+        rng: a key, of either style.
+        axis_name: a mesh axis or a tuple of them.
+
+    Returns:
+        ``jax.random.fold_in(rng, index)``.
+
+    Raises:
+        TypeError: `axis_name` is neither a name nor a tuple of names.
+        ValueError: there is no such axis.
+    """
+    index, _ = _place("fold_rng_over_axis", axis_name)
+    return jax.random.fold_in(rng, index)
+
+
+def split_array_over_mesh(x: jax.Array, axis_name: AxisName, split_axis: int) -> jax.Array:
+    """This device's slice of an array: the index-th of as many equal runs along ``split_axis`` as the axis has devices.
+
+    Args:
+        x: the whole array.
+        axis_name: a mesh axis or a tuple of them.
+        split_axis: the array's axis to split; a negative one counts from the last.
+
+    Raises:
+        TypeError: `axis_name` is neither a name nor a tuple of names.
+        ValueError: there is no such axis, of the mesh or of the array, or its size is no multiple of the mesh axis.
+    """
+    index, size = _place("split_array_over_mesh", axis_name)
+    axis = check_split(JAX, x, axis_name, size, split_axis)
+    run = x.shape[axis] // size
+    return jax.lax.dynamic_slice_in_dim(jnp.asarray(x), index * run, run, axis)
+
+
+def stack_params(params: Any, axis_name: AxisName, axis: int = 0, mask_except: jax.Array | int | None = None) -> Any:
+    """Make each device's own parameters shards of one array that is stacked along a new axis.
+
+    Args:
+        params: a pytree of arrays or ``flax.linen.Partitioned`` boxes.
+        axis_name: the mesh axis (or tuple of them) that the new dimension is sharded over.
+        axis: where the new dimension stands; a negative one counts from the last of the result.
+        mask_except: None, or the index of the one device whose values stay; the others' become zeros.
+
+    Returns:
+        The tree with ``Partitioned`` leaves: this device's shard, of size 1 along the new axis, and its labels.
+
+    Raises:
+        TypeError: `axis_name` is neither a name nor a tuple of names.
+        ValueError: there is no such axis, `mask_except` is no index of one, or a parameter is sharded over it already.
+    """
+    index, size = _place("stack_params", axis_name)
+
+    def stack(path: str, leaf: Any) -> nn.Partitioned:
+        box = leaf if _is_box(leaf) else nn.Partitioned(leaf, (None,) * jnp.ndim(leaf))
+        value, names = box.value, box.names
+        at = check_stack(JAX, path, value, names, axis_name, axis, mask_except, size)
+        kept = value if mask_except is None else jnp.where(index == mask_except, value, jnp.zeros_like(value))
+        return box.replace(value=jnp.expand_dims(kept, at), names=(*names[:at], axis_name, *names[at:]))
+
+    return _map_boxes(stack, params)
+
+
+def unstack_params(params: Any, axis_name: AxisName) -> Any:
+    """Inverse of `stack_params`: take the stacked dimension off every parameter that is sharded over ``axis_name``.
+
+    Args:
+        params: a pytree of arrays or ``flax.linen.Partitioned`` boxes.
+        axis_name: the mesh axis, or tuple of them, that `stack_params` was given.
+
+    Returns:
+        The tree; a leaf with no label left is a bare array again.
+
+    Raises:
+        TypeError: `axis_name` is neither a name nor a tuple of names.
+        ValueError: a shard's size along the axis is not 1.
+    """
+    axis_names("unstack_params", axis_name)
+
+    def unstack(path: str, leaf: Any) -> Any:
+        if not _is_box(leaf) or axis_name not in leaf.names:
+            return leaf
+        at = check_unstack(JAX, path, leaf.value, leaf.names, axis_name)
+        names = (*leaf.names[:at], *leaf.names[at + 1 :])
+        value = jnp.squeeze(leaf.value, axis=at)
+        return value if all(name is None for name in names) else leaf.replace(value=value, names=names)
+
+    return _map_boxes(unstack, params)
+
+
+def _is_box(leaf: Any) -> bool:
+    return isinstance(leaf, nn.Partitioned)
+
+
+def _map_boxes(function: Callable[[str, Any], Any], params: Any) -> Any:
+    def with_path(path: Any, leaf: Any) -> Any:
+        return function(jax.tree_util.keystr(path), leaf)
+
+    return jax.tree_util.tree_map_with_path(with_path, params, is_leaf=_is_box)
+
+
+def _place(function: str, axis_name: Any) -> tuple[jax.Array, int]:
+    """Index of this device and number of devices along one axis, or a tuple of axes taken as one."""
+    names = axis_names(function, axis_name)
+    for name in names:
+        try:
+            jax.lax.axis_size(name)
+        except NameError:
+            raise unknown_axis(function, name, tuple(bound_axis_names())) from None
+    return jax.lax.axis_index(names), jax.lax.axis_size(names)

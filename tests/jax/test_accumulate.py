@@ -1,0 +1,147 @@
+"""Gradient accumulation: loop, scan and the whole batch agree; dtypes, metrics, mutable variables, keys, transforms."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import jax_impl
+from tests.jax.tools import assert_close, normal
+
+B, MINIBATCHES = 8, 4
+
+
+def apply_fn(params, x):
+    return jnp.tanh(x @ params["w"] + params["b"])
+
+
+def loss_fn(params, apply_fn, batch, rng):
+    prediction = apply_fn(params, batch["x"])
+    noise = 0.1 * jax.random.normal(rng, prediction.shape)
+    error = jnp.mean((prediction + noise - batch["y"]) ** 2)
+    metrics = {"loss": (error, 1), "rows": batch["x"].shape[0]}
+    return error, (metrics, {"mean": jnp.mean(prediction, axis=0), "nothing": None})
+
+
+def call(dtype=np.float32):
+    rng = np.random.default_rng(0)
+    params = {"w": jnp.asarray(normal(rng, 3, 2), dtype), "b": jnp.asarray(normal(rng, 2), dtype)}
+    batch = {"x": normal(rng, B, 3, dtype=np.float32), "y": normal(rng, B, 2, dtype=np.float32), "none": None}
+    return SimpleNamespace(params=params, apply_fn=apply_fn), batch
+
+
+KEYS = {"typed": jax.random.key, "legacy": jax.random.PRNGKey}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_loop_and_scan_are_the_written_out_sum(key):
+    state, batch = call()
+    rng = KEYS[key](0)
+    rngs = jax.random.split(rng, MINIBATCHES)
+    gradients, metrics, mutables = [], [], []
+    for b in range(MINIBATCHES):
+        rows = jax.tree.map(lambda x, b=b: x[2 * b : 2 * b + 2], batch)
+        gradient, (metric, mutable) = jax.grad(loss_fn, has_aux=True)(state.params, apply_fn, rows, rngs[b])
+        gradients.append(gradient)
+        metrics.append(metric)
+        mutables.append(mutable)
+    expected = (
+        jax.tree.map(lambda *g: sum(g) / MINIBATCHES, *gradients),
+        jax.tree.map(lambda *m: sum(m), *metrics),
+        jax.tree.map(lambda *m: jnp.stack(m), *mutables),
+    )
+    for use_scan in (False, True):
+        got = jax_impl.accumulate_gradients(state, batch, rng, MINIBATCHES, loss_fn, use_scan=use_scan)
+        assert jax.tree.structure(got) == jax.tree.structure(expected)
+        assert_close(got, expected, 1e-6)
+    assert got[1]["rows"] == B
+    assert got[2]["mean"].shape == (MINIBATCHES, 2)
+    assert got[2]["nothing"] is None
+
+
+@pytest.mark.parametrize("use_scan", [False, True])
+def test_narrow_parameters_are_summed_in_float32(use_scan):
+    """A gradient of 1 and seven of 2⁻⁹ sum exactly; in bfloat16 the small ones would be lost."""
+    state = SimpleNamespace(params=jnp.zeros((), jnp.bfloat16), apply_fn=None)
+    batch = np.array([1.0] + [2.0**-9] * 7, np.float32)
+
+    def loss(params, _, x, rng):
+        return jnp.sum(params.astype(jnp.float32) * x), (None, None)
+
+    gradient, metrics, mutable = jax_impl.accumulate_gradients(
+        state, batch, jax.random.key(0), 8, loss, use_scan=use_scan
+    )
+    assert gradient.dtype == jnp.bfloat16
+    assert gradient == jnp.asarray((1 + 7 * 2.0**-9) / 8, jnp.bfloat16) != jnp.asarray(1 / 8, jnp.bfloat16)
+    assert metrics is None
+    assert mutable is None
+
+
+@pytest.mark.parametrize("use_scan", [False, True])
+def test_jit_and_one_minibatch(use_scan):
+    state, batch = call()
+
+    def run(params, batch, rng):
+        state = SimpleNamespace(params=params, apply_fn=apply_fn)
+        return jax_impl.accumulate_gradients(state, batch, rng, 1, loss_fn, use_scan=use_scan)
+
+    rng = jax.random.key(1)
+    gradient, _ = jax.grad(loss_fn, has_aux=True)(state.params, apply_fn, batch, jax.random.split(rng, 1)[0])
+    got = jax.jit(run)(state.params, batch, rng)
+    assert_close(got[0], gradient, 1e-5)
+    assert got[2]["mean"].shape == (1, 2)
+
+
+@pytest.mark.parametrize("use_scan", [False, True])
+def test_shard_map(use_scan):
+    """Replicated parameters, sharded batch: JAX sums a replicated parameter's gradient over the devices."""
+    state, batch = call()
+    del batch["none"]
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+
+    def loss(params, apply_fn, batch, rng):
+        error = jnp.sum((apply_fn(params, batch["x"]) - batch["y"]) ** 2)
+        return error, ({"error": error}, {"mean": jnp.mean(batch["x"], axis=0)})
+
+    def run(params, batch):
+        state = SimpleNamespace(params=params, apply_fn=apply_fn)
+        return jax_impl.accumulate_gradients(state, batch, jax.random.key(0), 2, loss, use_scan=use_scan)
+
+    def device(params, batch):
+        gradients, metrics, mutable = run(params, batch)
+        return gradients, jax.tree.map(lambda x: x[None], (metrics, mutable))
+
+    sharded = jax.shard_map(device, mesh=mesh, in_specs=(P(), P("data")), out_specs=(P(), P("data")), check_vma=True)
+    gradients, (metrics, mutable) = jax.jit(sharded)(state.params, batch)
+    halves = [run(state.params, jax.tree.map(lambda x, b=b: x[4 * b : 4 * b + 4], batch)) for b in range(2)]
+    assert_close(gradients, jax.tree.map(jnp.add, halves[0][0], halves[1][0]), 1e-5)
+    assert_close(metrics["error"], jnp.stack([half[1]["error"] for half in halves]), 1e-5)
+    assert_close(mutable["mean"], jnp.stack([half[2]["mean"] for half in halves]), 1e-5)
+
+
+def test_scan_compiles_the_loss_once():
+    """Counted: the loss is traced as often whatever the number of minibatches, and the loop as often as there are."""
+    state, batch = call()
+    traced = []
+
+    def counted(*x):
+        traced.append(1)
+        return loss_fn(*x)
+
+    counts = {}
+    for use_scan in (False, True):
+        for minibatches in (2, 8):
+            traced.clear()
+            jax.make_jaxpr(
+                lambda rng, n=minibatches, scan=use_scan: jax_impl.accumulate_gradients(
+                    state, batch, rng, n, counted, use_scan=scan
+                )
+            )(jax.random.key(0))
+            counts[use_scan, minibatches] = len(traced)
+    assert counts[False, 2] == 2
+    assert counts[False, 8] == 8
+    assert counts[True, 2] == counts[True, 8] <= 2

@@ -1,0 +1,196 @@
+"""fwbw: the drop-in interface, what each switch keeps, heads by an outer vmap."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_impl
+import reference
+from jax_impl import mLSTMBackendFwbwConfig
+from tests.jax import loops
+from tests.jax.tools import assert_close, like, normal, pull_back, relative_error
+
+B, T, K, V, L = 2, 11, 5, 7, 4
+CHUNKS = -(-T // L)
+KEEPS = ("keep_G", "keep_gates", "keep_M", "keep_c")
+KEPT_SHAPES = {
+    "keep_G": [(B, CHUNKS, L, L)],
+    "keep_gates": [(B, CHUNKS, L)] * 2,
+    "keep_M": [(B, T)],
+    "keep_c": [(B, CHUNKS, K, V), (B, CHUNKS, K), (B, CHUNKS)],
+}
+
+
+def inputs(rng, *lead: int, T: int = T, dtype=np.float64, gate_axis: bool = False):
+    gates = (T, 1) if gate_axis else (T,)
+    shapes = [(B, T, K), (B, T, K), (B, T, V), (B, *gates), (B, *gates)]
+    return tuple(normal(rng, *lead, *shape, dtype=dtype) for shape in shapes)
+
+
+def state(rng, *lead: int, dtype=np.float64):
+    return tuple(normal(rng, *lead, B, *shape, dtype=dtype) for shape in ((K, V), (K,), ()))
+
+
+def configuration(**fields):
+    return mLSTMBackendFwbwConfig(**{"chunk_size": L, "return_state": True, "use_initial_state": True, **fields})
+
+
+def loop(unit_floor: bool):
+    """The definition in this interface's layout, one head."""
+
+    def one_head(q, k, v, i, f, *state):
+        q, k, v = (x[:, :, None] for x in (q, k, v))
+        i, f = (x.reshape(*x.shape[:2], 1) for x in (i, f))
+        h, last = loops.mlstm(q, k, v, i, f, *(x[:, None] for x in state), unit_floor=unit_floor)
+        return h[:, :, 0], tuple(part[:, 0] for part in last)
+
+    return one_head
+
+
+@pytest.mark.parametrize("kept", list(itertools.product([False, True], repeat=4)))
+def test_switches_change_what_is_kept(kept):
+    """The arrays in the context, and those that the differentiated function keeps, are what the configuration says."""
+    rng = np.random.default_rng(0)
+    arguments = (*inputs(rng, gate_axis=True, dtype=np.float32), *state(rng, dtype=np.float32))
+    config = configuration(**dict(zip(KEEPS, kept, strict=True)))
+    extra = [shape for name, keep in zip(KEEPS, kept, strict=True) if keep for shape in KEPT_SHAPES[name]]
+    expected = sorted([x.shape for x in arguments] + extra)
+    forward = jax.eval_shape(lambda *x: jax_impl.fwbw_forward(*x[:5], config, *x[5:])[1], *arguments)
+    assert sorted(x.shape for x in jax.tree.leaves(forward)) == expected
+    function = jax_impl.mlstm_fwbw_custom_grad(config)
+    residuals = jax.eval_shape(lambda *x: jax.vjp(function, *x)[1], *arguments)
+    assert sorted(x.shape for x in jax.tree.leaves(residuals)) == expected
+
+
+@pytest.mark.parametrize("kept", [(), *((name,) for name in KEEPS), KEEPS])
+@pytest.mark.parametrize("stabilize_correctly", [False, True])
+def test_switches_change_no_value(kept, stabilize_correctly):
+    rng = np.random.default_rng(0)
+    arguments = (*inputs(rng, gate_axis=True), *state(rng))
+    with jax.enable_x64(True):
+        cotangents = like(rng, (arguments[2], arguments[5:]))
+        expected, gradients = pull_back(loop(not stabilize_correctly), arguments, cotangents)
+        config = configuration(stabilize_correctly=stabilize_correctly, **{name: name in kept for name in KEEPS})
+        result, ctx = jax_impl.fwbw_forward(*arguments[:5], config, *arguments[5:])
+        got = jax_impl.fwbw_backward(ctx, cotangents[0], config, *cotangents[1])
+        assert_close(result, expected, 1e-11)
+        assert_close(got, gradients, 1e-11)
+        if len(kept) != 1:
+            _, got = pull_back(jax_impl.mlstm_fwbw_custom_grad(config), arguments, cotangents)
+            assert_close(got, gradients, 1e-11)
+
+
+def test_what_is_kept_is_used():
+    """A kept array that is changed changes the gradient: the backward pass reads it and does not compute it again."""
+    rng = np.random.default_rng(1)
+    config = configuration(**dict.fromkeys(KEEPS, True))
+    arguments = (*inputs(rng, dtype=np.float32), *state(rng, dtype=np.float32))
+    _, ctx = jax_impl.fwbw_forward(*arguments[:5], config, *arguments[5:])
+    dh = normal(rng, B, T, V, dtype=np.float32)
+    untouched = jax_impl.fwbw_backward(ctx, dh, config)
+    for name in ("G", "gates", "M", "c"):
+        changed = ctx._replace(**{name: jax.tree.map(lambda x: x - 0.5, getattr(ctx, name))})
+        assert relative_error(jax_impl.fwbw_backward(changed, dh, config)[0], untouched[0]) > 1e-3
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1, 5, 512])
+@pytest.mark.parametrize("stabilize_correctly", [False, True])
+def test_chunk_size_changes_no_value(chunk_size, stabilize_correctly):
+    rng = np.random.default_rng(2)
+    arguments = inputs(rng)
+    config = dict(chunk_size=chunk_size, stabilize_correctly=stabilize_correctly)
+    with jax.enable_x64(True):
+        dh = like(rng, arguments[2])
+        expected, gradients = pull_back(lambda *x: loop(not stabilize_correctly)(*x)[0], arguments, dh)
+        result, got = pull_back(jax_impl.mlstm_fwbw_custom_grad(config), arguments, dh)
+    assert_close(result, expected, 1e-11)
+    assert_close(got, gradients, 1e-11)
+
+
+def test_initial_state_left_out_is_zeros():
+    rng = np.random.default_rng(3)
+    arguments = inputs(rng, dtype=np.float32)
+    config = configuration()
+    zeros = [np.zeros(shape, np.float32) for shape in ((B, K, V), (B, K), (B,))]
+    without, ctx = jax_impl.fwbw_forward(*arguments, config)
+    with_zeros, ctx_zeros = jax_impl.fwbw_forward(*arguments, config, *zeros)
+    assert_close(without, with_zeros, 1e-6)
+    dh = normal(rng, B, T, V, dtype=np.float32)
+    got = jax_impl.fwbw_backward(ctx, dh, config)
+    assert [x is None for x in got] == [False] * 8
+    assert_close(got, jax_impl.fwbw_backward(ctx_zeros, dh, config), 1e-6)
+    plain = configuration(use_initial_state=False)
+    _, ctx = jax_impl.fwbw_forward(*arguments, plain)
+    assert [x is None for x in jax_impl.fwbw_backward(ctx, dh, plain)] == [False] * 5 + [True] * 3
+    _, got = pull_back(jax_impl.mlstm_fwbw_custom_grad(config), arguments, like(rng, without))
+    assert len(got) == 5
+
+
+def test_heads_by_outer_vmap_is_the_multi_head_operation():
+    """Nested twice, jitted and differentiated; the same as `mlstm` with those heads."""
+    rng = np.random.default_rng(4)
+    heads = (2, 3)
+    arguments = (*inputs(rng, *heads, dtype=np.float32), *state(rng, *heads, dtype=np.float32))
+    function = jax_impl.mlstm_fwbw_custom_grad(configuration(stabilize_correctly=True, keep_G=True, keep_M=True))
+    mapped = jax.jit(jax.vmap(jax.vmap(function)))
+    cotangents = like(rng, (arguments[2], arguments[5:]))
+    result, got = pull_back(mapped, arguments, cotangents)
+
+    def multi_head(q, k, v, i, f, *state):
+        h, last = jax_impl.mlstm(
+            *(jnp.moveaxis(x.reshape(6, *x.shape[2:]), 0, 2) for x in (q, k, v, i, f)),
+            initial_state=tuple(jnp.moveaxis(x.reshape(6, *x.shape[2:]), 0, 1) for x in state),
+            return_state=True,
+        )
+        split = [jnp.moveaxis(h, 2, 0), *(jnp.moveaxis(part, 1, 0) for part in last)]
+        h, *last = (x.reshape(*heads, *x.shape[1:]) for x in split)
+        return h, tuple(last)
+
+    expected, gradients = pull_back(multi_head, [jnp.asarray(x) for x in arguments], cotangents)
+    assert_close(result, expected, 1e-4)
+    assert_close(got, gradients, 1e-4)
+
+
+def test_forward_is_differentiated_through_its_result():
+    rng = np.random.default_rng(5)
+    arguments = inputs(rng, dtype=np.float32)
+    config = dict(chunk_size=L, keep_G=True)
+    dh = like(rng, arguments[2])
+    _, got = pull_back(lambda *x: jax_impl.fwbw_forward(*x, config)[0], arguments, dh)
+    _, expected = pull_back(jax_impl.mlstm_fwbw_custom_grad(config), arguments, dh)
+    assert_close(got, expected, 1e-6)
+
+
+def test_second_derivative_raises():
+    arguments = inputs(np.random.default_rng(6), dtype=np.float32)
+    function = jax_impl.mlstm_fwbw_custom_grad({})
+
+    def loss(q):
+        return jnp.sum(function(q, *arguments[1:]) ** 2)
+
+    with pytest.raises(NotImplementedError, match=r"^fwbw_backward: second derivatives are not available"):
+        jax.grad(lambda q: jnp.sum(jax.grad(loss)(q)))(arguments[0])
+
+
+def test_gate_axis_comes_back_with_each_gate():
+    rng = np.random.default_rng(7)
+    q, k, v, i, f = inputs(rng, dtype=np.float32)
+    _, ctx = jax_impl.fwbw_forward(q, k, v, i[..., None], f, {})
+    got = jax_impl.fwbw_backward(ctx, v, {})
+    assert (got[3].shape, got[4].shape) == ((B, T, 1), (B, T))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_short_sequences(steps):
+    rng = np.random.default_rng(8)
+    arguments = (*inputs(rng, T=steps, dtype=np.float32), *state(rng, dtype=np.float32))
+    config = configuration(keep_G=True, keep_M=True, keep_c=True)
+    result, ctx = jax_impl.fwbw_forward(*arguments[:5], config, *arguments[5:])
+    expected, expected_ctx = reference.fwbw_forward(*arguments[:5], config, *arguments[5:])
+    assert_close(result, expected, 1e-5)
+    cotangents = [np.asarray(x) for x in jax.tree.leaves(like(rng, result))]
+    got = jax_impl.fwbw_backward(ctx, cotangents[0], config, *cotangents[1:])
+    assert_close(got, reference.fwbw_backward(expected_ctx, cotangents[0], config, *cotangents[1:]), 1e-5)

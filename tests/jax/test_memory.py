@@ -1,0 +1,58 @@
+"""Memory is linear in the sequence and bounded: measured on the compiled programme and on a process that runs it."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jax_impl
+from tests.jax.tools import pull_back
+
+S, N, K, V = 32768, 4, 128, 128
+BUDGET = 2e9
+
+
+def call(S: int):
+    shapes = [(1, S, N, K), (1, S, N, K), (1, S, N, V), (1, S, N), (1, S, N), (1, S, N, V)]
+    return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+
+
+def both_passes(*x):
+    return pull_back(jax_impl.mlstm, x[:5], x[5])
+
+
+@pytest.fixture(scope="module")
+def analyses():
+    return {steps: jax.jit(both_passes).lower(*call(steps)).compile().memory_analysis() for steps in (S // 2, S)}
+
+
+def test_forward_and_backward_fit_the_budget(analyses):
+    """Inputs, results and everything between them."""
+    memory = analyses[S]
+    total = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    assert total < BUDGET
+
+
+def test_what_lies_between_hardly_grows(analyses):
+    """Only the memory at the start of a block is kept for each block: twice the steps are far from twice the memory."""
+    assert analyses[S].temp_size_in_bytes < 1.5 * analyses[S // 2].temp_size_in_bytes
+
+
+PROGRAMME = """
+import resource
+import jax, jax.numpy as jnp
+from tests.jax.test_memory import both_passes, call, S
+x = [jnp.full(part.shape, 0.1, part.dtype) for part in call(S)]
+h, gradients = jax.block_until_ready(jax.jit(both_passes)(*x))
+assert all(bool(jnp.isfinite(part).all()) for part in (h, *gradients))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_a_process_stays_below_the_budget():
+    """The whole process, Python and JAX included."""
+    done = subprocess.run([sys.executable, "-c", PROGRAMME], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout) < BUDGET

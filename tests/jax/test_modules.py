@@ -1,0 +1,163 @@
+"""The flax modules: parameters, values, packing, dtypes, saving and loading."""
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_impl
+from tests.jax.tools import assert_close, normal, relative_error
+
+SIZES = dict(
+    input_size=6,
+    state_head_dim=16,
+    output_size=7,
+    num_input_heads=2,
+    num_forget_input_heads=1,
+    num_reset_input_heads=4,
+    num_weight_heads=4,
+    num_forget_weight_heads=2,
+    num_reset_weight_heads=1,
+)
+
+
+@pytest.fixture(scope="module")
+def layer():
+    """A layer, its variables and an input."""
+    module = jax_impl.GRU(**SIZES, add_bias=True, gradient_clipping=0.5)
+    x = normal(np.random.default_rng(0), 2, 9, 6, dtype=np.float32)
+    return module, module.init(jax.random.key(0), x), x
+
+
+def test_parameters(layer):
+    """Every head count is honoured, every parameter initialised uniformly within its bound."""
+    _, variables, _ = layer
+    params = variables["params"]
+    assert jax.tree.map(jnp.shape, params) == {
+        "input_projection": {"kernel": (6, 7 * 16), "bias": (7 * 16,)},
+        "state_weight": (4, 16, 16),
+        "forget_weight": (2, 16, 16),
+        "reset_weight": (1, 16, 16),
+        "output_projection": {"kernel": (4 * 16, 7), "bias": (7,)},
+    }
+    bounds = {"input_projection": 6**-0.5, "output_projection": 64**-0.5}
+    for name, leaves in params.items():
+        bound = bounds.get(name, 16**-0.5)
+        for leaf in jax.tree.leaves(leaves):
+            assert jnp.abs(leaf).max() <= bound
+            assert len(np.unique(leaf)) > leaf.size // 2
+        largest = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(leaves))
+        assert largest > 0.8 * bound
+
+
+def test_value_is_the_written_out_composition(layer):
+    module, variables, x = layer
+    state = normal(np.random.default_rng(1), 2, 4, 16, dtype=np.float32)
+    params = variables["params"]
+    heads = (x @ params["input_projection"]["kernel"] + params["input_projection"]["bias"]).reshape(2, 9, 7, 16)
+    y, last = jax_impl.gru(
+        heads[..., :2, :],
+        params["state_weight"],
+        heads[..., 2:3, :],
+        params["forget_weight"],
+        heads[..., 3:, :],
+        params["reset_weight"],
+        state,
+    )
+    expected = y.reshape(2, 9, 64) @ params["output_projection"]["kernel"] + params["output_projection"]["bias"]
+    assert_close(module.apply(variables, x, state), (expected, last), 1e-5)
+
+
+def test_packed(layer):
+    module, variables, x = layer
+    packing = np.array([0, 4, 4, 9])
+    y, last = module.apply(variables, x[0], None, packing, 5)
+    pieces = [module.apply(variables, x[:1, start:end]) for start, end in ((0, 4), (4, 4), (4, 9))]
+    assert relative_error(y, np.concatenate([piece[0][0] for piece in pieces])) < 1e-5
+    assert relative_error(last, np.concatenate([piece[1] for piece in pieces])) < 1e-5
+
+
+def test_clipping_reaches_the_operation(layer):
+    module, variables, x = layer
+    free = module.clone(gradient_clipping=None)
+
+    def gradient(module):
+        return jax.grad(lambda v: 100 * module.apply(v, x)[0].sum())(variables)["params"]["state_weight"]
+
+    assert relative_error(gradient(module), gradient(free)) > 1e-2
+
+
+def test_save_and_load(layer):
+    module, variables, x = layer
+    saved = flax.serialization.to_bytes(variables)
+    blank = module.init(jax.random.key(1), x)
+    loaded = flax.serialization.from_bytes(blank, saved)
+    for got, expected in zip(jax.tree.leaves(loaded), jax.tree.leaves(variables), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert_close(module.apply(loaded, x), module.apply(variables, x), 1e-7)
+
+
+def test_without_bias_and_in_other_dtypes():
+    x = normal(np.random.default_rng(2), 2, 5, 6, dtype=np.float32)
+    module = jax_impl.GRU(**SIZES, add_bias=False, gradient_clipping=None, dtype=jnp.bfloat16)
+    variables = module.init(jax.random.key(0), x)
+    assert set(variables["params"]["input_projection"]) == {"kernel"}
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
+    y, state = module.apply(variables, jnp.asarray(x, jnp.bfloat16))
+    assert (y.dtype, state.dtype) == (jnp.bfloat16, jnp.float32)
+    with jax.enable_x64(True):
+        module = module.clone(dtype=None)
+        y, state = module.apply(variables, x.astype(np.float64))
+    assert y.dtype == state.dtype == np.float64
+
+
+def test_sizes_and_input_are_checked(layer):
+    module, variables, x = layer
+    with pytest.raises(ValueError) as caught:
+        jax_impl.GRU(**{**SIZES, "num_weight_heads": 3}, add_bias=True, gradient_clipping=None)
+    assert str(caught.value) == (
+        "GRU: `num_weight_heads` is 3; expected Nw to divide N=4, the largest of the six head counts"
+    )
+    with pytest.raises(ValueError) as caught:
+        module.apply(variables, x[..., :5])
+    assert str(caught.value) == "GRU: `input` is f32[2,9,5]; expected [B, S, 6]"
+
+
+def fwbw_inputs(*lead):
+    rng = np.random.default_rng(3)
+    q, k, v = (normal(rng, *lead, 2, 9, width, dtype=np.float32) for width in (5, 5, 7))
+    i, f = normal(rng, 2, *lead, 2, 9, dtype=np.float32)
+    state = [normal(rng, *lead, 2, *shape, dtype=np.float32) for shape in ((5, 7), (5,), ())]
+    return (q, k, v, i, f), state
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_fwbw_module(as_dict):
+    x, state = fwbw_inputs()
+    fields = dict(chunk_size=4, use_initial_state=True)
+    config = fields if as_dict else jax_impl.mLSTMBackendFwbwConfig(**fields)
+    module = jax_impl.mLSTMBackendFwbw(config)
+    assert module.config_class is jax_impl.mLSTMBackendFwbwConfig
+    assert module.can_vmap_over_heads is True
+    assert module.init(jax.random.key(0), *x) == {}
+    h, last = module.apply({}, *x, *state, return_last_states=True)
+    expected = jax_impl.mlstm_fwbw_custom_grad({**fields, "return_state": True})(*x, *state)
+    assert_close((h, last), expected, 1e-6)
+    assert_close(module.apply({}, *x, *state), expected[0], 1e-6)
+    with pytest.raises(ValueError, match=r"^fwbw_forward: `initial_C` is f32\[2,5,7\]; expected None where"):
+        jax_impl.mLSTMBackendFwbw({}).apply({}, *x, *state)
+
+
+def test_fwbw_module_over_heads():
+    x, _ = fwbw_inputs(3)
+    module = jax_impl.mLSTMBackendFwbw(jax_impl.mLSTMBackendFwbwConfig(stabilize_correctly=True))
+    h = jax.vmap(lambda *x: module.apply({}, *x))(*x)
+    expected = jax_impl.mlstm(*(jnp.moveaxis(part, 0, 2) for part in x))
+    assert relative_error(jnp.moveaxis(h, 0, 2), expected) < 1e-5
+
+
+def test_configuration_takes_over_a_models_fields():
+    config = jax_impl.mLSTMBackendFwbwConfig()
+    config.assign_model_config_params(type("Model", (), {"chunk_size": 7, "keep_c": True, "other": 1}))
+    assert (config.chunk_size, config.keep_c, config.keep_G) == (7, True, False)

@@ -1,0 +1,165 @@
+"""The sharding functions on a mesh of eight devices."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import jax_impl
+import reference
+from tests.jax.tools import normal, pull_back
+
+SIZES = {"dp": 2, "tp": 4}
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return jax.make_mesh(tuple(SIZES.values()), tuple(SIZES), axis_types=(AxisType.Auto,) * 2)
+
+
+def on_mesh(mesh, function, *args):
+    """What each device returns for replicated arguments, stacked to ``(dp, tp, …)``."""
+
+    def device(*args):
+        return jax.tree.map(lambda x: varying(x)[None, None], function(*args))
+
+    def varying(x):
+        missing = set(SIZES) - set(jax.typeof(x).manual_axis_type.varying)
+        return jax.lax.pcast(x, tuple(missing), to="varying") if missing else x
+
+    return jax.jit(jax.shard_map(device, mesh=mesh, in_specs=P(), out_specs=P("dp", "tp")))(*args)
+
+
+def places():
+    return [(d, t) for d in range(2) for t in range(4)]
+
+
+@pytest.mark.parametrize("axis_name", ["dp", "tp", ("dp", "tp"), ("tp", "dp"), ("tp",)])
+@pytest.mark.parametrize("split_axis", [1, -1])
+def test_split_array_over_mesh(mesh, axis_name, split_axis):
+    x = normal(np.random.default_rng(0), 3, 16, dtype=np.float32)
+    got = on_mesh(mesh, lambda x: jax_impl.split_array_over_mesh(x, axis_name, split_axis), x)
+    for d, t in places():
+        expected = reference.split_array_over_mesh(
+            x, axis_name, split_axis, axis_index={"dp": d, "tp": t}, axis_size=SIZES
+        )
+        np.testing.assert_array_equal(got[d, t], expected)
+
+
+def test_split_differentiates(mesh):
+    """Every row goes to one device along the axis and to each along the other: the gradient of the sum counts them."""
+    x = jnp.asarray(normal(np.random.default_rng(1), 8, 3, dtype=np.float32))
+
+    def loss(x):
+        def device(x):
+            return jnp.sum(jax_impl.split_array_over_mesh(x, "tp", 0))[None]
+
+        return jax.shard_map(device, mesh=mesh, in_specs=P(), out_specs=P("tp"))(x).sum()
+
+    value, (gradient,) = pull_back(jax.jit(loss), (x,), jnp.float32(1))
+    np.testing.assert_allclose(value, x.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(gradient, jnp.ones_like(x))
+
+
+@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
+def test_fold_rng_over_axis(mesh, key):
+    rng = key(0)
+    for axis_name, index in (("dp", lambda d, t: d), (("dp", "tp"), lambda d, t: 4 * d + t)):
+        got = on_mesh(mesh, lambda rng, name=axis_name: jax.random.bits(jax_impl.fold_rng_over_axis(rng, name)), rng)
+        for d, t in places():
+            assert got[d, t] == jax.random.bits(jax.random.fold_in(rng, index(d, t)))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
+@pytest.mark.parametrize("mask_except", [None, 2])
+def test_stack_and_unstack(mesh, axis, mask_except):
+    """Each device's shard and its labels are the reference's; unstacking gives back what came."""
+    rng = np.random.default_rng(2)
+    w = jnp.asarray(normal(rng, 3, 2), jnp.bfloat16)
+    boxes = {"w": w, "v": nn.Partitioned(normal(rng, 3, 2, dtype=np.float32), ("dp", None))}
+    names = {}
+
+    def device(params):
+        stacked = jax_impl.stack_params(params, "tp", axis, mask_except)
+        names.update({name: box.names for name, box in stacked.items()})
+        back = jax_impl.unstack_params(stacked, "tp")
+        again = jax_impl.stack_params(back, "tp", axis)
+        assert jax.tree.structure(again) == jax.tree.structure(stacked)
+        assert jax.tree.structure(back) == jax.tree.structure(params)
+        return {name: box.value for name, box in stacked.items()}, back
+
+    stacked, back = on_mesh(mesh, device, boxes)
+    assert stacked["w"].dtype == jnp.bfloat16
+    for d, t in places():
+        expected = reference.stack_params(
+            {"w": np.asarray(w.astype(jnp.float32)), "v": reference.Partitioned(boxes["v"].value, ("dp", None))},
+            "tp",
+            axis,
+            mask_except,
+            axis_index={"dp": d, "tp": t},
+            axis_size=SIZES,
+        )
+        for name, box in expected.items():
+            np.testing.assert_array_equal(stacked[name][d, t].astype(np.float32), box.value)
+            assert names[name] == box.names
+        kept = mask_except is None or t == mask_except
+        np.testing.assert_array_equal(back["w"][d, t], w if kept else jnp.zeros_like(w))
+
+
+def test_a_tuple_of_axes_is_one_label(mesh):
+    w = np.ones((3,), np.float32)
+
+    def device(w):
+        box = jax_impl.stack_params(w, ("dp", "tp"), mask_except=5)
+        assert box.names == (("dp", "tp"), None)
+        return jnp.squeeze(box.value, 0), jax_impl.unstack_params(box, ("dp", "tp"))
+
+    stacked, back = on_mesh(mesh, device, w)
+    np.testing.assert_array_equal(stacked, back)
+    assert [(d, t) for d, t in places() if stacked[d, t].any()] == [(1, 1)]
+
+
+def test_traced_mask(mesh):
+    masked = on_mesh(mesh, lambda w, at: jax_impl.stack_params(w, "tp", mask_except=at).value, jnp.ones((3,)), 2)
+    assert [t for t in range(4) if masked[0, t].any()] == [2]
+
+
+def test_axes_that_do_not_exist(mesh):
+    x = np.ones((4, 4), np.float32)
+    calls = {
+        "fold_rng_over_axis": lambda: jax_impl.fold_rng_over_axis(jax.random.key(0), "pp"),
+        "split_array_over_mesh": lambda: jax_impl.split_array_over_mesh(x, ("dp", "pp"), 0),
+        "stack_params": lambda: jax_impl.stack_params(x, "pp"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError) as caught:
+            on_mesh(mesh, call)
+        assert str(caught.value) == f"{name}: `axis_name` is 'pp'; expected an axis of the mesh: 'dp', 'tp'"
+        with pytest.raises(ValueError, match="expected an axis of the mesh: no axis at all"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda x: jax_impl.split_array_over_mesh(x, "tp", 1),
+            "split_array_over_mesh: `x` is f32[4,6]; expected axis 1 to be a multiple of 4, the size of 'tp'",
+        ),
+        (
+            lambda x: jax_impl.stack_params({"w": x}, "tp", mask_except=4),
+            "stack_params: `mask_except` is 4; expected None or the index of one of the 4 shards of 'tp'",
+        ),
+        (
+            lambda x: jax_impl.stack_params({"w": nn.Partitioned(x, ("tp", None))}, "tp"),
+            "stack_params: `params['w']` is sharded over 'tp' already; expected a parameter that is not",
+        ),
+    ],
+)
+def test_calls_that_are_refused(mesh, call, text):
+    with pytest.raises(ValueError) as caught:
+        on_mesh(mesh, call, np.ones((4, 6), np.float32))
+    assert str(caught.value) == text

@@ -1,0 +1,269 @@
+"""Every recurrent operation under JAX's transformations: one answer, whichever way it is asked for."""
+
+import functools
+from importlib.util import find_spec
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import jax_impl
+from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, normal, pull_back
+
+B, S = 8, 9
+
+
+def mlstm(*x):
+    h, last = jax_impl.mlstm(*x[:5], initial_state=x[5:], return_state=True, chunk_size=4)
+    return h, tuple(last)
+
+
+def step(*x):
+    h, last = jax_impl.mlstm_step(*x[:5], x[5:])
+    return h, tuple(last)
+
+
+def gru(x, xf, xr, h, W, Wf, Wr):
+    return jax_impl.gru(x, W, xf, Wf, xr, Wr, h, 0.5)
+
+
+def fwbw(*x):
+    h, last = jax_impl.mlstm_fwbw_custom_grad(
+        dict(chunk_size=4, return_state=True, use_initial_state=True, keep_G=True, keep_c=True)
+    )(*x)
+    return h, tuple(last)
+
+
+def mlstm_arguments(rng):
+    return (*mlstm_inputs(rng, B, S, dtype=np.float32), *mlstm_state(rng, B, 3, dtype=np.float32))
+
+
+def step_arguments(rng):
+    return (*mlstm_inputs(rng, B, dtype=np.float32), *mlstm_state(rng, B, 3, dtype=np.float32))
+
+
+def gru_arguments(rng):
+    inputs = [normal(rng, B, S, heads, 5, dtype=np.float32) for heads in (2, 1, 4)]
+    weights = [normal(rng, heads, 5, 5, dtype=np.float32) for heads in (1, 4, 2)]
+    return (*inputs, normal(rng, B, 4, 5, dtype=np.float32), *weights)
+
+
+def fwbw_arguments(rng):
+    return (
+        *(normal(rng, B, S, width, dtype=np.float32) for width in (5, 5, 7)),
+        *normal(rng, 2, B, S, dtype=np.float32),
+        *mlstm_state(rng, B, dtype=np.float32),
+    )
+
+
+# Each with the number of arguments that have a batch axis; the rest are weights.
+CASES = {
+    "mlstm": (mlstm, mlstm_arguments, 8),
+    "mlstm_step": (step, step_arguments, 8),
+    "gru": (gru, gru_arguments, 4),
+    "fwbw": (fwbw, fwbw_arguments, 8),
+}
+
+
+@functools.cache
+def plain(name):
+    """A call and its cotangents, with result and gradients from one plain pull-back."""
+    function, make, batched = CASES[name]
+    rng = np.random.default_rng(0)
+    arguments = tuple(jnp.asarray(x) for x in make(rng))
+    cotangents = like(rng, jax.eval_shape(function, *arguments))
+    result, gradients = pull_back(function, arguments, cotangents)
+    return function, batched, arguments, cotangents, result, gradients
+
+
+each = pytest.mark.parametrize("name", CASES)
+
+
+@each
+def test_jit(name):
+    function, _, arguments, cotangents, result, gradients = plain(name)
+    got, got_gradients = jax.jit(lambda x, dy: pull_back(function, x, dy))(arguments, cotangents)
+    assert_close(got, result, 1e-5)
+    assert_close(got_gradients, gradients, 1e-5)
+
+
+@each
+def test_vmap_and_vmap_of_grad(name):
+    """Mapped over the batch in two groups, weights shared."""
+    function, batched, arguments, cotangents, result, gradients = plain(name)
+
+    def grouped(tree):
+        return jax.tree.map(lambda x: x.reshape(2, B // 2, *x.shape[1:]), tree)
+
+    axes = (0,) * batched + (None,) * (len(arguments) - batched)
+    mapped = (*grouped(arguments[:batched]), *arguments[batched:])
+
+    def both(x, dy):
+        return pull_back(function, x, dy)
+
+    got, got_gradients = jax.vmap(both, in_axes=(axes, 0))(mapped, grouped(cotangents))
+    assert_close(got, grouped(result), 1e-5)
+    assert_close(got_gradients[:batched], grouped(gradients[:batched]), 1e-5)
+    assert_close([g.sum(axis=0) for g in got_gradients[batched:]], gradients[batched:], 1e-5)
+
+
+@each
+def test_checkpoint(name):
+    function, _, arguments, cotangents, result, gradients = plain(name)
+    got, got_gradients = pull_back(jax.checkpoint(function), arguments, cotangents)
+    assert_close(got, result, 1e-5)
+    assert_close(got_gradients, gradients, 1e-5)
+
+
+@pytest.mark.parametrize("gradient_inside", [True, False])
+@each
+def test_shard_map(name, gradient_inside):
+    """The batch sharded over a mesh axis, weights replicated, varying axes checked; gradients inside and outside."""
+    function, batched, arguments, cotangents, result, gradients = plain(name)
+    mesh = jax.make_mesh((4, 2), ("data", "other"), axis_types=(AxisType.Auto,) * 2)
+    specs = (P("data"),) * batched + (P(),) * (len(arguments) - batched)
+
+    def both(*x):
+        return pull_back(function, x[: len(arguments)], x[len(arguments)])
+
+    if gradient_inside:
+        sharded = jax.shard_map(
+            both, mesh=mesh, in_specs=(*specs, P("data")), out_specs=(P("data"), specs), check_vma=True
+        )
+        got, got_gradients = jax.jit(sharded)(*arguments, cotangents)
+    else:
+        sharded = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P("data"), check_vma=True)
+        got, got_gradients = jax.jit(lambda x, dy: pull_back(sharded, x, dy))(arguments, cotangents)
+    assert_close(got, result, 1e-5)
+    assert_close(got_gradients, gradients, 1e-5)
+
+
+def test_shard_map_with_no_state_and_replicated_values():
+    """Whatever varies and whatever is replicated: here only the gates vary, or only one weight; no state is given."""
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    rng = np.random.default_rng(1)
+    q, k, v, i, f = (jnp.asarray(x) for x in mlstm_inputs(rng, 2, S, dtype=np.float32))
+    gates = jnp.stack([i + shard for shard in range(4)])
+
+    def loss(q, gates):
+        return jnp.sum(jax_impl.mlstm(q, k, v, gates[0], f) ** 2)[None]
+
+    sharded = jax.shard_map(loss, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+    got = jax.jit(jax.grad(lambda q, gates: sharded(q, gates).sum(), argnums=(0, 1)))(q, gates)
+    expected = jax.grad(lambda q, gates: sum(loss(q, g[None])[0] for g in gates), argnums=(0, 1))(q, gates)
+    assert_close(got, expected, 1e-5)
+
+    x, xf, xr, _, W, Wf, Wr = (jnp.asarray(x) for x in gru_arguments(rng))
+    weights = jnp.stack([W * shard for shard in range(1, 5)])
+    packing = jnp.array([0, 0, 4, 9], jnp.int32)
+
+    def packed(x, weights):
+        y, last = jax_impl.gru(x[0], weights[0], xf[0], Wf, xr[0], Wr, cu_seqlens=packing)
+        return (jnp.sum(y**2) + jnp.sum(last))[None]
+
+    sharded = jax.shard_map(packed, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+    got = jax.jit(jax.grad(lambda x, w: sharded(x, w).sum(), argnums=(0, 1)))(x, weights)
+    expected = jax.grad(lambda x, w: sum(packed(x, one[None])[0] for one in w), argnums=(0, 1))(x, weights)
+    assert_close(got, expected, 1e-5)
+
+
+def test_shard_map_packed_mlstm():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    rng = np.random.default_rng(2)
+    arguments = [jnp.asarray(x) for x in mlstm_inputs(rng, 2, S, dtype=np.float32)]
+    packings = jnp.array([[0, 4, 4, 9], [0, 1, 8, 9]], jnp.int32)
+
+    def packed(cu, *x):
+        h, last = jax_impl.mlstm(*(part[0] for part in x), cu_seqlens=cu[0], return_state=True, chunk_size=4)
+        return jax.tree.map(lambda part: part[None], (h, tuple(last)))
+
+    sharded = jax.shard_map(packed, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    cotangents = like(rng, jax.eval_shape(sharded, packings, *arguments))
+    got = jax.jit(lambda x, dy: pull_back(functools.partial(sharded, packings), x, dy))(arguments, cotangents)
+    mapped = jax.vmap(lambda cu, *x: jax.tree.map(lambda y: y[0], packed(cu[None], *(part[None] for part in x))))
+    expected = pull_back(functools.partial(mapped, packings), arguments, cotangents)
+    assert_close(got, expected, 1e-5)
+
+
+@each
+def test_export_round_trip(name):
+    """Lowered, and where JAX can (it needs flatbuffers) written and read again."""
+    function, _, arguments, cotangents, result, gradients = plain(name)
+    both = jax.jit(lambda x, dy: pull_back(function, x, dy))
+    exported = jax.export.export(both)(arguments, cotangents)
+    if find_spec("flatbuffers"):
+        exported = jax.export.deserialize(exported.serialize())
+    got, got_gradients = exported.call(arguments, cotangents)
+    assert_close(got, result, 1e-5)
+    assert_close(got_gradients, gradients, 1e-5)
+
+
+@each
+def test_forward_mode_says_that_there_is_none(name):
+    function, _, arguments, *_ = plain(name)
+    for transformed in (function, jax.jit(function)):
+        with pytest.raises(TypeError, match="forward-mode"):
+            jax.jvp(transformed, arguments, arguments)
+
+
+@each
+def test_second_derivative_raises(name):
+    function, _, arguments, *_ = plain(name)
+    named = {"mlstm_step": "mlstm", "fwbw": "fwbw_backward"}.get(name, name)
+
+    def gradient(x):
+        return jax.grad(lambda x: jnp.sum(function(x, *arguments[1:])[0] ** 2))(x)
+
+    for twice in (jax.grad(lambda x: jnp.sum(gradient(x))), jax.jit(jax.jacfwd(gradient))):
+        with pytest.raises(NotImplementedError, match=rf"^{named}: second derivatives are not available"):
+            twice(arguments[0])
+
+
+@each
+def test_x64_and_float32_live_side_by_side(name):
+    function, _, arguments, cotangents, result, gradients = plain(name)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), (arguments, cotangents))
+        got, got_gradients = pull_back(function, *wide)
+        narrow, narrow_gradients = pull_back(function, arguments, cotangents)
+    assert {x.dtype for x in jax.tree.leaves((got, got_gradients))} == {np.dtype(np.float64)}
+    assert {x.dtype for x in jax.tree.leaves((narrow, narrow_gradients))} == {np.dtype(np.float32)}
+    assert_close((result, narrow), (got, got), 1e-4)
+    assert_close((gradients, narrow_gradients), (got_gradients, got_gradients), 1e-4)
+
+
+def precisions(jaxpr) -> set:
+    """The precision of every product in a jaxpr."""
+    found = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            found.add(str(equation.params["precision"]))
+        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                found |= precisions(inner)
+    return found
+
+
+@each
+def test_products_are_float32_unless_the_user_says_otherwise(name):
+    function, _, arguments, cotangents, *_ = plain(name)
+
+    def found():
+        return precisions(jax.make_jaxpr(lambda x, dy: pull_back(function, x, dy))(arguments, cotangents).jaxpr)
+
+    assert found() == {"(Precision.HIGHEST, Precision.HIGHEST)"}
+    with jax.default_matmul_precision("bfloat16"):
+        assert found() == {"(Precision.DEFAULT, Precision.DEFAULT)"}
+
+
+@each
+def test_a_second_call_of_other_sizes(name):
+    """Nothing is remembered from one call to the next but what was compiled."""
+    function, batched, arguments, _, result, _ = plain(name)
+    half = (*(x[: B // 2] for x in arguments[:batched]), *arguments[batched:])
+    assert_close(function(*half), jax.tree.map(lambda x: x[: B // 2], result), 1e-5)
