@@ -1,0 +1,211 @@
+"""How large an error may be, and why: the only place that says so.
+
+An output element y is judged against the float64 reference evaluated on the very same (rounded) inputs. It may be off
+
+    allowed(y) = u_out·|y|  +  max_d |y(x + δ_d) − y(x)|  +  κ·u·Σ|terms|  +  least
+
+**u_out·|y|**: the answer is rounded once to the dtype in which it comes back (unit roundoff u_out).
+
+**The response** is the conditioning of this very element, measured: the reference is evaluated again on inputs that are
+perturbed by what a backward-stable computation may be thought to have perturbed them, `DRAWS` times, and the largest
+change counts. (Normal draws, not ±1: of two log weights whose difference is all that matters, both would move alike in
+all of six draws once in 32 times; in the first thousand cases they did.) Where that happens to be small for one
+element, the root mean square over its neighbours (the last axis; two steps either way) counts instead, but only where
+the element responds at all: behind a hard reset a gradient that is exactly 0 has no budget. Perturbations, with u the
+unit roundoff of the accumulation dtype (float32, or float64 for float64 values), n the number of steps, κ = `KAPPA` and
+γ = κ·√n·u:
+
+- an operand of a product (q, k, v, weights, states, cotangents): relative γ. n roundings of random sign, each of the
+  running sum, grow like √n. A 16-bit operand: relative γ + `OMEGA`·u_in, because a product of 16-bit operands may take
+  an *intermediate* (scores, r⊙h, dh/Y) rounded to the operands' dtype too, as tensor cores do. A carried state may
+  not: no term holds n·u_in, so a state that is rounded to 16 bits at each step is over budget wherever it remembers,
+  and the laws named ``accumulation`` leave no operand rounding for it to hide behind.
+- a gate's preactivation or a stabiliser: absolute γ·max(1, |x|, M), with M the largest |m| of the lane. Log weights are
+  sums of size M before they are subtracted, whatever the dtype of the values: gates live in the accumulation dtype.
+  The cotangents of C and n, relative γ·M for the same reason: C and n are held in units of exp(m).
+- two draws scale q by (1 ± γ) in all steps at once. |n·q̂| grows with q and its floor does not, so wherever the two are
+  within γ of each other one of these draws takes the other branch: the gradient of either side passes at the kink.
+  Ties for m are broken by the other draws alike. Elements whose branch differs between draws are counted.
+
+**κ·u·Σ|terms|**: an identity that holds for all inputs (with one step, h does not depend on q at all) leaves no
+response, but what is computed is still a difference of rounded terms. The oracle states the sum of the magnitudes of
+all terms (`oracle._magnitudes`); for scans and decays it is the whole condition, with γ; a GRU's is the largest |h|,
+with γ, for the rounding of a state that is carried without being a product of anything.
+
+**least** is the smallest normal number of the accumulation dtype (frameworks flush what is below it) per step, and of
+the output dtype.
+
+A NaN passes only where the reference has one, an infinity only where the reference has the same.
+
+Measured: see `KAPPA` and `OMEGA`.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from conformance.dtypes import HALF, ROUNDOFF, SMALLEST, Array, accumulation
+
+KAPPA = 4.0
+OMEGA = 2.0
+DRAWS = 8
+
+
+@dataclass(frozen=True)
+class Precision:
+    """In which dtypes a result was computed, and over how many steps.
+
+    Attributes:
+        dtype: the dtype of the values that came in.
+        steps: the longest sequence.
+        upcasts: whether the implementation computes and answers in float64 whatever came.
+    """
+
+    dtype: str
+    steps: int = 1
+    upcasts: bool = False
+
+    @property
+    def roundoff(self) -> float:
+        """Unit roundoff of the accumulation dtype."""
+        return ROUNDOFF["float64" if self.upcasts else accumulation(self.dtype)]
+
+    @property
+    def growth(self) -> float:
+        """γ: `KAPPA` roundings of a running sum of ``steps`` terms."""
+        return KAPPA * math.sqrt(max(self.steps, 1)) * self.roundoff
+
+    @property
+    def operand(self) -> float:
+        """Relative perturbation of an operand of a product."""
+        rounds = self.dtype in HALF and not self.upcasts
+        return self.growth + (OMEGA * ROUNDOFF[self.dtype] if rounds else 0.0)
+
+    @property
+    def cancellation(self) -> float:
+        """`KAPPA` roundings of each term of a sum; also `OMEGA` of a 16-bit operand that one may be."""
+        rounds = self.dtype in HALF and not self.upcasts
+        return KAPPA * self.roundoff + (OMEGA * ROUNDOFF[self.dtype] if rounds else 0.0)
+
+    @property
+    def least(self) -> float:
+        return max(self.steps, 1) * 16 * SMALLEST["float64" if self.upcasts else accumulation(self.dtype)]
+
+
+def perturbed_operand(x: np.ndarray, precision: Precision, rng: np.random.Generator) -> np.ndarray:
+    return x * (1 + precision.operand * rng.standard_normal(x.shape))
+
+
+def perturbed_gate(
+    x: np.ndarray, precision: Precision, rng: np.random.Generator, scale: np.ndarray | float
+) -> np.ndarray:
+    """A preactivation or a stabiliser, off by γ·max(1, |x|, scale); infinities stay."""
+    finite = np.where(np.isfinite(x), x, 0.0)
+    return x + precision.growth * np.maximum(np.maximum(1.0, np.abs(finite)), scale) * rng.standard_normal(x.shape)
+
+
+def response(exact: np.ndarray, draws: np.ndarray, *, last: bool = True, steps: int | None = None) -> np.ndarray:
+    """What each element of ``exact`` may be off by, from the oracle's answers to perturbed inputs, ``(draws, ...)``.
+
+    Args:
+        last: whether neighbours along the last axis have the same conditioning.
+        steps: the axis of ``exact`` along which two neighbours either way do, if any.
+    """
+    with np.errstate(invalid="ignore"):
+        change = np.abs(draws - exact)
+    change = np.where(np.isfinite(change), change, 0.0)
+    if not change.size:
+        return np.zeros(exact.shape)
+    own = change.max(axis=0)
+    mean_square = np.square(change).mean(axis=0)
+    if last and exact.ndim:
+        mean_square = np.broadcast_to(mean_square.mean(axis=-1, keepdims=True), exact.shape)
+    if steps is not None:
+        mean_square = _window(mean_square, steps)
+    return np.where(own > 0, np.maximum(own, np.sqrt(mean_square)), 0.0)
+
+
+def _window(x: np.ndarray, axis: int) -> np.ndarray:
+    """Mean over up to five neighbours along ``axis``."""
+    size = x.shape[axis]
+    x = np.moveaxis(x, axis, 0)
+    total, count = np.zeros(x.shape), np.zeros((size, *[1] * (x.ndim - 1)))
+    for shift in range(-2, 3):
+        to = slice(max(0, shift), max(0, size + min(0, shift)))
+        of = slice(max(0, -shift), max(0, size + min(0, -shift)))
+        total[to] += x[of]
+        count[to] += 1
+    return np.moveaxis(total / np.maximum(count, 1), 0, axis)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the oracle says of one call.
+
+    Attributes:
+        values: the answers by name.
+        slack: what each may be off by before its last rounding.
+        kinks: elements at which the gradient of either side passes.
+        elements: those looked at for kinks.
+        spread: how many of them took which branch.
+        carried: what ⟨C, dC⟩ + ⟨n, dn⟩ may be off by at any step of a lane, ``(B, N)``; where a sequence is cut, it
+            comes in as dm and is subtracted again.
+    """
+
+    values: dict[str, np.ndarray]
+    slack: dict[str, np.ndarray]
+    kinks: int = 0
+    elements: int = 0
+    spread: dict[str, float] = field(default_factory=dict)
+    carried: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one array compares.
+
+    Attributes:
+        worst: largest error over its budget; above 1 the law is broken.
+        index: the first element over budget (or of the wrong kind), None where all hold.
+        got, expected, allowed: at that element.
+        ulp: its error in units of roundoff of what was expected.
+        reason: what is wrong where that is no number: a shape.
+    """
+
+    worst: float
+    index: tuple[int, ...] | None = None
+    got: float | None = None
+    expected: float | None = None
+    allowed: float | None = None
+    ulp: float | None = None
+    reason: str | None = None
+
+
+def judge(got: Array, expected: np.ndarray, slack: np.ndarray, precision: Precision, times: float = 1.0) -> Verdict:
+    """Compare ``got`` element by element.
+
+    Args:
+        times: how many budgets the comparison spans (2 between two results of one target).
+    """
+    if got.shape != expected.shape:
+        return Verdict(math.inf, reason=f"shape {list(got.shape)}, expected {list(expected.shape)}")
+    if not expected.size:
+        return Verdict(0.0)
+    output = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
+    values = got.values.astype(np.float64)
+    finite = np.isfinite(expected)
+    with np.errstate(invalid="ignore", over="ignore"):
+        magnitude = np.where(finite, np.abs(expected), 0.0)
+        allowed = times * (ROUNDOFF[output] * 1.01 * magnitude + slack + precision.least + SMALLEST[output])
+        error = np.abs(values - np.where(finite, expected, 0.0))
+        ratio = np.where(np.isnan(values), math.inf, error / allowed)
+        same = (values == expected) | (np.isnan(values) & np.isnan(expected))
+        ratio = np.where(finite, ratio, np.where(same, 0.0, math.inf))
+    worst = float(ratio.max())
+    if worst <= 1:
+        return Verdict(worst)
+    index = tuple(int(at) for at in np.argwhere(ratio > 1)[0])
+    unit = ROUNDOFF[output] * magnitude[index]
+    ulp = float(error[index] / unit) if finite[index] and unit else None
+    return Verdict(worst, index, float(values[index]), float(expected[index]), float(allowed[index]), ulp)

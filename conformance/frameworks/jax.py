@@ -1,0 +1,133 @@
+"""JAX functions as an implementation; gradients come from ``jax.vjp``, and calls are compiled once per shape.
+
+Making the adapter switches JAX to 64 bits for the whole process, which the float64 laws need.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from conformance.dtypes import Array
+from conformance.implementation import Implementation, Named, Results, UsageError
+from conformance.operations import OPERATIONS
+
+
+def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
+    jax.config.update("jax_enable_x64", True)
+    platform = "gpu" if device == "cuda" else device
+    try:
+        devices = jax.devices(platform)
+    except RuntimeError as error:
+        raise UsageError(f"--device {device}: JAX sees no such device here; run {name} with --device cpu") from error
+    return JaxImplementation(name, functions, device, devices[0])
+
+
+class JaxImplementation:
+    """See `conformance.implementation.Implementation`."""
+
+    framework = "jax"
+    eager = False
+    layouts = ("contiguous",)
+    upcasts = False
+
+    def __init__(self, name: str, functions: Mapping[str, Any], device: str, place: Any):
+        self.name = name
+        self.functions = functions
+        self.device = device
+        self._place = place
+        self._compiled: dict[Hashable, Callable] = {}
+        self._shapes: dict[Hashable, Any] = {}
+
+    def versions(self) -> dict[str, str]:
+        return {"jax": jax.__version__, "numpy": np.__version__}
+
+    def cannot(self, dtype: str) -> str | None:
+        return None
+
+    def no_gradient(self, operation: str) -> str | None:
+        return None
+
+    def native(self, array: Array) -> Any:
+        # Converted before it comes to JAX, which would compile a conversion for every shape.
+        return jax.device_put(array.values.astype(jnp.dtype(array.dtype)), self._place)
+
+    def neutral(self, array: Any) -> Array:
+        name = str(array.dtype)
+        values = np.asarray(array)
+        return Array(values.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else values, name)
+
+    def _natives(self, arrays: Named) -> dict[str, Any]:
+        return {name: self.native(array) for name, array in arrays.items()}
+
+    def _neutrals(self, arrays: Mapping[str, Any]) -> Results:
+        return {name: self.neutral(array) for name, array in arrays.items() if array is not None}
+
+    def _jitted(self, kind: str, operation: str, options: Mapping[str, Any], make: Callable[[], Callable]) -> Callable:
+        key = (kind, operation, repr(sorted(options.items())))
+        if key not in self._compiled:
+            self._compiled[key] = jax.jit(make())
+        return self._compiled[key]
+
+    def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+        binding, function = OPERATIONS[operation], self.functions[operation]
+        compiled = self._jitted(
+            "call", operation, options, lambda: lambda arrays: binding.call(function, arrays, options)
+        )
+        return self._neutrals(compiled(self._natives(arrays)))
+
+    def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+        """Those of the compiled gradient, with cotangents of zeros: most laws have compiled it for these shapes."""
+        shapes = tuple((name, x.shape, x.dtype) for name, x in arrays.items())
+        key = (operation, repr(sorted(options.items())), shapes)
+        if key not in self._shapes:
+            binding, function = OPERATIONS[operation], self.functions[operation]
+            self._shapes[key] = jax.eval_shape(lambda a: binding.call(function, a, options), self._natives(arrays))
+        zeros = {name: Array(np.zeros(y.shape), str(y.dtype)) for name, y in self._shapes[key].items()}
+        return self.vjp(operation, arrays, options, zeros)[0]
+
+    def vjp(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> tuple[Results, Results]:
+        binding, function = OPERATIONS[operation], self.functions[operation]
+
+        def make() -> Callable:
+            def both(floating: Any, whole: Any, cotangents: Any) -> Any:
+                outputs, pull = jax.vjp(lambda x: binding.call(function, {**x, **whole}, options), floating)
+                zeros = {name: jnp.zeros_like(y) for name, y in outputs.items() if name not in cotangents}
+                given = {name: cotangents[name].astype(outputs[name].dtype) for name in outputs if name in cotangents}
+                return outputs, pull({**given, **zeros})[0]
+
+            return both
+
+        natives = self._natives(arrays)
+        floating = {name: x for name, x in natives.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+        whole = {name: x for name, x in natives.items() if name not in floating}
+        compiled = self._jitted("vjp", operation, options, make)
+        outputs, gradients = compiled(floating, whole, self._natives(cotangents))
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
+        OPERATIONS[operation].call(self.functions[operation], natives, options)
+
+    def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
+        return []
+
+    def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
+        if key not in self._compiled:
+            self._compiled[key] = jax.jit(function)
+        return self._neutrals(self._compiled[key](self._natives(arrays)))
+
+    def rng(self, seed: int) -> Any:
+        return jax.random.key(seed)
+
+    def drawn(self, rng: Any) -> Any:
+        return jax.random.bits(rng, (2,))
+
+    def on_axis(self, axis: str, devices: int, function: Callable, arrays: list[Array]) -> list[Results]:
+        stacked = jnp.stack([self.native(x) for x in arrays])
+        results = jax.vmap(lambda x: function({}, x), axis_name=axis)(stacked)
+        return [{name: self.neutral(y[index]) for name, y in results.items()} for index in range(devices)]

@@ -1,0 +1,164 @@
+"""NumPy functions as an implementation; a gradient comes from the target's own ``<name>_backward``."""
+
+import importlib.metadata
+from collections.abc import Callable, Hashable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import Array
+from conformance.implementation import Implementation, Named, Results, UsageError
+from conformance.operations import OPERATIONS
+
+
+def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
+    if device != "cpu":
+        raise UsageError(f"{name} is a NumPy target, which runs on the CPU; leave out --device {device}")
+    return NumPyImplementation(name, functions)
+
+
+def _dtype(name: str) -> np.dtype:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+class NumPyImplementation:
+    """See `conformance.implementation.Implementation`."""
+
+    framework = "numpy"
+    device = "cpu"
+    eager = True
+    layouts = ("contiguous", "strided", "reversed", "transposed")
+
+    def __init__(self, name: str, functions: Mapping[str, Any]):
+        self.name = name
+        self.functions = functions
+
+    def versions(self) -> dict[str, str]:
+        return {"numpy": importlib.metadata.version("numpy")}
+
+    def cannot(self, dtype: str) -> str | None:
+        try:
+            _dtype(dtype)
+        except ImportError:
+            return "NumPy has no bfloat16 unless ml_dtypes is installed"
+        return None
+
+    @property
+    def upcasts(self) -> bool:
+        return self._upcasts
+
+    @cached_property
+    def _upcasts(self) -> bool:
+        x = np.ones((1, 1, 1, 1), np.float32)
+        gate = np.zeros((1, 1, 1), np.float32)
+        trials = {
+            "rev_cumsum": (x,),
+            "rev_cumsum_off": (x,),
+            "causal_forget_matrix": (x,),
+            "dtilde_matrix": (x, x),
+            "mlstm": (x, x, x, gate, gate),
+            "gru": (x, x[0], x, x[0], x, x[0]),
+        }
+        for name, arguments in trials.items():
+            if name in self.functions:
+                result = self.functions[name](*arguments)
+                return getattr(result[0] if isinstance(result, tuple) else result, "dtype", None) == np.float64
+        return False
+
+    def no_gradient(self, operation: str) -> str | None:
+        if operation == "mlstm_fwbw_custom_grad":
+            return None
+        if f"{operation}_backward" in self.functions and OPERATIONS[operation].backward is not None:
+            return None
+        return f"a NumPy target has a gradient where it offers {operation}_backward"
+
+    def native(self, array: Array) -> np.ndarray:
+        x = array.values.astype(_dtype(array.dtype))
+        if array.layout == "strided" and x.ndim:
+            wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), 77, x.dtype)
+            wide[..., ::2] = x
+            return wide[..., ::2]
+        if array.layout == "reversed" and x.ndim:
+            return np.ascontiguousarray(np.flip(x))[(slice(None, None, -1),) * x.ndim]
+        if array.layout == "transposed" and x.ndim > 1:
+            return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+        return x
+
+    def neutral(self, array: Any) -> Array:
+        array = np.asarray(array)
+        name = str(array.dtype)
+        return Array(array.astype(np.float64) if array.dtype.kind not in "iub" else array, name)
+
+    def _natives(self, arrays: Named) -> dict[str, Any]:
+        return {name: self.native(array) for name, array in arrays.items()}
+
+    def _neutrals(self, arrays: Mapping[str, Any]) -> Results:
+        return {name: self.neutral(array) for name, array in arrays.items() if array is not None}
+
+    def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+        binding = OPERATIONS[operation]
+        return self._neutrals(binding.call(self.functions[operation], self._natives(arrays), options))
+
+    def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+        return self.call(operation, arrays, options)
+
+    def _backward(self, operation: str) -> Any:
+        return self.functions[operation if operation == "mlstm_fwbw_custom_grad" else f"{operation}_backward"]
+
+    def vjp(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> tuple[Results, Results]:
+        binding = OPERATIONS[operation]
+        assert binding.backward is not None
+        natives, dnatives = self._natives(arrays), self._natives(cotangents)
+        outputs = binding.call(self.functions[operation], natives, options)
+        gradients = binding.backward(self._backward(operation), natives, options, dnatives)
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
+        OPERATIONS[operation].call(self.functions[operation], natives, options)
+
+    def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
+        binding = OPERATIONS[operation]
+        natives, dnatives = self._natives(arrays), self._natives(cotangents)
+        before = {name: x.tobytes() for name, x in {**natives, **_primed(dnatives)}.items()}
+        results = binding.call(self.functions[operation], natives, options)
+        if binding.backward is not None and self.no_gradient(operation) is None:
+            gradients = binding.backward(self._backward(operation), natives, options, dnatives)
+            results = {**results, **{f"gradient of {name}": g for name, g in gradients.items() if g is not None}}
+        given = {**natives, **_primed(dnatives)}
+        found = [f"{name} was written to" for name, x in given.items() if x.tobytes() != before[name]]
+        results = {name: np.asarray(x) for name, x in results.items()}
+        found += [f"{a} shares memory with {b}" for a in results for b in given if _overlap(results[a], given[b])]
+        names = list(results)
+        pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
+        return found + [f"{a} shares memory with {b}" for a, b in pairs if _overlap(results[a], results[b])]
+
+    def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
+        return self._neutrals(function(self._natives(arrays)))
+
+    def rng(self, seed: int) -> int:
+        return seed
+
+    def drawn(self, rng: int) -> np.ndarray:
+        return np.asarray(rng % 2**31)
+
+    def on_axis(self, axis: str, devices: int, function: Callable, arrays: list[Array]) -> list[Results]:
+        return [
+            self._neutrals(function({"axis_index": index, "axis_size": devices}, self.native(x)))
+            for index, x in enumerate(arrays)
+        ]
+
+
+def _primed(cotangents: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"cotangent of {name}": x for name, x in cotangents.items()}
+
+
+def _overlap(x: np.ndarray, y: np.ndarray) -> bool:
+    return bool(x.size and y.size and np.may_share_memory(x, y))

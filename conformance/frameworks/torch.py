@@ -1,0 +1,174 @@
+"""PyTorch functions as an implementation; gradients come from ``torch.autograd.grad`` of the public function."""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from conformance.dtypes import Array
+from conformance.implementation import Implementation, Named, Results, UsageError
+from conformance.operations import OPERATIONS
+
+
+def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device cuda: PyTorch sees no CUDA device here; run {name} with --device cpu")
+    # The laws' arrays are small: a pool of threads costs several times what it saves, more so on a busy machine.
+    torch.set_num_threads(1)
+    return TorchImplementation(name, functions, device)
+
+
+class TorchImplementation:
+    """See `conformance.implementation.Implementation`."""
+
+    framework = "torch"
+    eager = True
+    layouts = ("contiguous", "strided", "transposed")
+    upcasts = False
+
+    def __init__(self, name: str, functions: Mapping[str, Any], device: str):
+        self.name = name
+        self.functions = functions
+        self.device = device
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": torch.__version__, "numpy": np.__version__}
+
+    def cannot(self, dtype: str) -> str | None:
+        return None
+
+    def no_gradient(self, operation: str) -> str | None:
+        return None
+
+    def native(self, array: Array) -> torch.Tensor:
+        x = torch.tensor(array.values.copy(order="C"), device=self.device).to(getattr(torch, array.dtype))
+        if array.layout == "strided" and x.ndim:
+            wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), 77)
+            wide[..., ::2] = x
+            return wide[..., ::2]
+        if array.layout == "transposed" and x.ndim > 1:
+            return x.transpose(-1, -2).contiguous().transpose(-1, -2)
+        return x
+
+    def neutral(self, array: Any) -> Array:
+        name = str(array.dtype).removeprefix("torch.")
+        array = array.detach().cpu()
+        return Array((array.double() if array.dtype.is_floating_point else array).numpy(), name)
+
+    def _natives(self, arrays: Named) -> dict[str, torch.Tensor]:
+        return {name: self.native(array) for name, array in arrays.items()}
+
+    def _neutrals(self, arrays: Mapping[str, Any]) -> Results:
+        return {name: self.neutral(array) for name, array in arrays.items() if array is not None}
+
+    def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+        with torch.no_grad():
+            return self._neutrals(OPERATIONS[operation].call(self.functions[operation], self._natives(arrays), options))
+
+    def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+        return self.call(operation, arrays, options)
+
+    def _differentiate(
+        self, operation: str, natives: dict[str, torch.Tensor], options: Mapping[str, Any], cotangents: dict[str, Any]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        leaves = {name: x.requires_grad_() for name, x in natives.items() if x.dtype.is_floating_point}
+        outputs = OPERATIONS[operation].call(self.functions[operation], natives, options)
+        reached = [name for name, y in outputs.items() if y.requires_grad and name in cotangents]
+        if not reached:
+            return outputs, {name: torch.zeros_like(x) for name, x in leaves.items()}
+        gradients = torch.autograd.grad(
+            [outputs[name] for name in reached],
+            list(leaves.values()),
+            [cotangents[name].to(outputs[name].dtype) for name in reached],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return outputs, dict(zip(leaves, gradients, strict=True))
+
+    def vjp(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> tuple[Results, Results]:
+        outputs, gradients = self._differentiate(operation, self._natives(arrays), options, self._natives(cotangents))
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
+        OPERATIONS[operation].call(self.functions[operation], natives, options)
+
+    def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
+        natives, dnatives = self._natives(arrays), self._natives(cotangents)
+        given = {**natives, **{f"cotangent of {name}": x for name, x in dnatives.items()}}
+        before = {name: x.detach().clone() for name, x in given.items()}
+        with torch.no_grad():
+            results = dict(OPERATIONS[operation].call(self.functions[operation], natives, options))
+        _, gradients = self._differentiate(operation, natives, options, dnatives)
+        results |= {f"gradient of {name}": g for name, g in gradients.items()}
+        found = [f"{name} was written to" for name, x in given.items() if not _same(x.detach(), before[name])]
+        found += [f"{a} shares memory with {b}" for a in results for b in given if _overlap(results[a], given[b])]
+        names = list(results)
+        pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
+        return found + [f"{a} shares memory with {b}" for a, b in pairs if _overlap(results[a], results[b])]
+
+    def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
+        with torch.no_grad():
+            return self._neutrals(function(self._natives(arrays)))
+
+    def rng(self, seed: int) -> int:
+        return seed
+
+    def drawn(self, rng: int) -> torch.Tensor:
+        return torch.tensor(rng % 2**31)
+
+    def on_axis(self, axis: str, devices: int, function: Callable, arrays: list[Array]) -> list[Results]:
+        return [
+            self._neutrals(function({"mesh": OneAxisMesh(axis, devices, index)}, self.native(x)))
+            for index, x in enumerate(arrays)
+        ]
+
+
+@dataclass(frozen=True)
+class OneAxisMesh:
+    """What a sharding function asks of a ``DeviceMesh``, for one device of one axis, without processes.
+
+    Attributes:
+        axis: its name.
+        devices: how many it has.
+        index: the one that asks.
+    """
+
+    axis: str
+    devices: int
+    index: int
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...]:
+        return (self.axis,)
+
+    @property
+    def ndim(self) -> int:
+        return 1
+
+    def get_local_rank(self, mesh_dim: str | int | None = None) -> int:
+        return self.index
+
+    def size(self, mesh_dim: int | None = None) -> int:
+        return self.devices
+
+
+def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(x), torch.nan_to_num(y)) if x.dtype.is_floating_point else torch.equal(x, y)
+
+
+def _extent(x: torch.Tensor) -> tuple[int, int]:
+    """The addresses between which the elements lie."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
+
+
+def _overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    if not x.numel() or not y.numel() or x.device != y.device:
+        return False
+    (a, b), (c, d) = _extent(x), _extent(y)
+    return a < d and c < b

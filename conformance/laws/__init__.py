@@ -1,0 +1,113 @@
+"""The laws, one file an operation. A law is data: its sentence, its equation, what it draws, and the check itself."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance.cases import STRATA, Plan
+from conformance.dtypes import FLOATING
+
+Strategy = Callable[[Plan], st.SearchStrategy]
+
+MODULES = ("scan", "decay", "mlstm", "mlstm_step", "fwbw", "gru", "accumulate", "sharding")
+
+
+@dataclass(frozen=True)
+class Law:
+    """One thing that must hold of one operation.
+
+    Attributes:
+        op: the public operation (or family) that it is about.
+        name: its name; ``op.name`` is its id.
+        sentence: the law in words.
+        equation: the law in symbols.
+        check: raises `conformance.trial.LawError` where the law does not hold of a case.
+        cases: the strategy that draws cases; None where ``rows`` lists them.
+        rows: cases that are tried one and all, for laws about a finite list of calls.
+        strata: which sizes it is tried on.
+        dtypes: the dtypes it is tried in unless told otherwise.
+        compiled_dtypes: the same for targets that compile per shape.
+        needs: the public functions that it calls.
+        gradient: the operation whose gradient it asks for, if any.
+        share: of the number of examples, at most 1.
+        forward: whether it is about the function as it is called where no gradient is asked for; other laws may take
+            the outputs of a compiled gradient, which costs no compilation of its own.
+        skip: says why it does not apply to an implementation, or returns None where it does.
+    """
+
+    op: str
+    name: str
+    sentence: str
+    equation: str
+    check: Callable[[Any, Any], None]
+    cases: Strategy | None
+    rows: Callable[[], list[Any]] | None
+    strata: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    compiled_dtypes: tuple[str, ...]
+    needs: tuple[str, ...]
+    gradient: str | None
+    share: float
+    forward: bool
+    skip: Callable[[Any], str | None] | None
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}.{self.name}"
+
+
+_registered: list[Law] = []
+
+
+def law(
+    op: str,
+    sentence: str,
+    equation: str,
+    *,
+    name: str,
+    cases: Strategy | None = None,
+    rows: Callable[[], list[Any]] | None = None,
+    strata: tuple[str, ...] = STRATA,
+    dtypes: tuple[str, ...] = FLOATING,
+    compiled_dtypes: tuple[str, ...] | None = None,
+    needs: tuple[str, ...] | None = None,
+    gradient: str | None = None,
+    share: float = 1.0,
+    forward: bool = False,
+    skip: Callable[[Any], str | None] | None = None,
+) -> Callable[[Callable], Callable]:
+    """Register the decorated check as a `Law`."""
+
+    def register(check: Callable) -> Callable:
+        _registered.append(
+            Law(
+                op,
+                name,
+                sentence,
+                equation,
+                check,
+                cases,
+                rows,
+                strata,
+                dtypes,
+                dtypes if compiled_dtypes is None else compiled_dtypes,
+                (op,) if needs is None else needs,
+                gradient,
+                share,
+                forward,
+                skip,
+            )
+        )
+        return check
+
+    return register
+
+
+def all_laws() -> list[Law]:
+    """Every law, in the order of the operations."""
+    for module in MODULES:
+        importlib.import_module(f"conformance.laws.{module}")
+    return list(_registered)

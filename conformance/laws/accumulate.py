@@ -1,0 +1,212 @@
+"""Gradient accumulation: `accumulate_gradients`, its loop and its scan."""
+
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.cases import SEEDS, Plan, generator
+from conformance.dtypes import ROUNDOFF, array
+from conformance.laws import law
+from conformance.trial import LawError, Trial
+
+OP = "accumulate_gradients"
+FORMS = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A training batch: ``n`` minibatches of ``rows`` rows of ``width`` features."""
+
+    n: int
+    rows: int
+    width: int
+    mutable: bool = True
+    seed: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.n * self.rows * self.width
+
+    def describe(self) -> str:
+        return (
+            f"{self.n} minibatches of {self.rows} rows, {self.width} features, mutable={self.mutable}, seed={self.seed}"
+        )
+
+
+def batches(plan: Plan) -> st.SearchStrategy:
+    if plan.eager:
+        counts, rows, widths = st.sampled_from((1, 2, 3, 5, 8)), st.sampled_from((1, 2, 3)), st.sampled_from((1, 3, 4))
+        return st.builds(Batch, counts, rows, widths, st.booleans(), SEEDS)
+    return st.builds(Batch, st.just(3), st.just(2), st.just(3), st.just(True), st.sampled_from((0, 1)))
+
+
+def _run(trial: Trial, form: str, params: Any, batch: Any, n: int, loss_fn: Any, **keywords: Any) -> Any:
+    implementation = trial.implementation
+    state = SimpleNamespace(
+        params={name: implementation.native(x) for name, x in params.items()},
+        apply_fn=lambda params, x: x @ params["w"] + params["b"] if "b" in params else x @ params["w"],
+    )
+    given = {name: implementation.native(x) for name, x in batch.items()}
+    return implementation.functions[form](state, given, implementation.rng(7), n, loss_fn, **keywords)
+
+
+def _forms(trial: Trial) -> list[tuple[str, dict[str, Any]]]:
+    offered = [form for form in FORMS if form in trial.implementation.functions]
+    return [(form, {}) for form in offered] + ([(OP, {"use_scan": True})] if OP in offered else [])
+
+
+def _squares(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
+    error = apply_fn(params, minibatch["x"]) - minibatch["y"]
+    return (error * error).mean(), ({"squares": (error * error).sum()}, {"mean": minibatch["x"].mean(0)})
+
+
+def _squares_alone(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
+    loss, (metrics, _) = _squares(params, apply_fn, minibatch, rng)
+    return loss, (metrics, None)
+
+
+@law(
+    OP,
+    "Gradients are the mean over minibatches, metrics their sum, mutable variables stacked; loop and scan agree.",
+    "g = (1/n) Σ_b ∇L_b,  metrics = Σ_b metrics_b",
+    name="mean",
+    cases=batches,
+    strata=("small",),
+    dtypes=("float64", "float32"),
+    share=0.75,
+)
+def mean(trial: Trial, case: Batch) -> None:
+    rng, n = generator(case.seed, 30), case.n
+    x, y = rng.normal(size=(n * case.rows, case.width)), rng.normal(size=(n * case.rows,))
+    params = {"w": array(rng.normal(size=case.width), trial.dtype), "b": array(rng.normal(), trial.dtype)}
+    batch = {"x": array(x, trial.dtype), "y": array(y, trial.dtype)}
+    x, y = (batch[name].values.reshape(n, case.rows, -1) for name in "xy")
+    error = x @ params["w"].values + params["b"].values - y[..., 0]
+    # A NumPy target differentiates by differences of the loss, whose own error is of order 1e-16/step.
+    roundoff = 1e-10 if trial.implementation.framework == "numpy" else trial.precision(1).roundoff
+    own = 16 * ROUNDOFF[trial.dtype]
+    terms = 2 * np.abs(error)[..., None] * np.abs(x) / (n * case.rows)
+    size = (np.abs(x) @ np.abs(params["w"].values) + np.abs(params["b"].values) + np.abs(y[..., 0])).max(initial=1.0)
+    slack = 16 * roundoff * size * (1 + math.sqrt(n * case.rows))
+    gradients = {
+        "w": (2 * error[..., None] * x).sum(axis=(0, 1)) / (n * case.rows),
+        "b": (2 * error).sum() / (n * case.rows),
+    }
+    for form, keywords in _forms(trial):
+        result = _run(trial, form, params, batch, n, _squares if case.mutable else _squares_alone, **keywords)
+        got, metrics, mutable = result
+        of = f"{form}{'(use_scan)' if keywords else ''}: "
+        for name, expected in gradients.items():
+            neutral = trial.implementation.neutral(got[name])
+            allowed = np.asarray(slack * (terms.sum() + 2 * np.abs(error).mean() + size))
+            trial.close(
+                f"{of}gradient of {name}",
+                neutral,
+                np.asarray(expected),
+                np.broadcast_to(allowed, np.shape(expected)),
+                1,
+                upcasts=False,
+            )
+            if neutral.dtype != trial.dtype:
+                raise LawError(f"{of}gradient of {name}", f"dtype {neutral.dtype}, expected {trial.dtype}")
+        squares = trial.implementation.neutral(metrics["squares"])
+        trial.close(
+            f"{of}metrics",
+            squares,
+            np.asarray((error**2).sum()),
+            np.asarray(own * size**2 * (n * case.rows) ** 1.5),
+            1,
+            upcasts=False,
+        )
+        if not case.mutable:
+            if mutable is not None:
+                raise LawError(f"{of}mutable", f"is {type(mutable).__name__}, expected None")
+            continue
+        stacked = trial.implementation.neutral(mutable["mean"])
+        trial.close(
+            f"{of}mutable", stacked, x.mean(axis=1), np.full((n, case.width), own * np.abs(x).max()), 1, upcasts=False
+        )
+
+
+@law(
+    OP,
+    "Gradients are summed in float32 at least and come back in each parameter's dtype.",
+    "∇L_b = x_b exactly ⇒ g = round((1/n) Σ_b x_b)",
+    name="accumulation",
+    cases=lambda plan: st.builds(Batch, st.just(16), st.just(1), st.just(3), st.just(False), st.sampled_from((0, 1))),
+    strata=("small",),
+    dtypes=("bfloat16", "float16"),
+    share=0.25,
+    skip=lambda implementation: (
+        "differences of a 16-bit loss are no gradient" if implementation.framework == "numpy" else None
+    ),
+)
+def accumulation(trial: Trial, case: Batch) -> None:
+    x = np.round(8 * generator(case.seed, 31).normal(size=(case.n, case.width))) / 8
+    x[0] = 256.0
+    params = {"w": array(np.ones(case.width), trial.dtype)}
+
+    def linear(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
+        loss = (params["w"] * minibatch["x"][0]).sum()
+        return loss, ({"loss": loss}, None)
+
+    expected = x.mean(axis=0)
+    for form, keywords in _forms(trial):
+        got, _, _ = _run(trial, form, params, {"x": array(x, trial.dtype)}, case.n, linear, **keywords)
+        neutral = trial.implementation.neutral(got["w"])
+        if neutral.dtype != trial.dtype:
+            raise LawError(f"{form}: gradient", f"dtype {neutral.dtype}, expected {trial.dtype}")
+        trial.close(f"{form}: gradient", neutral, expected, np.full(expected.shape, 1e-4), 1, upcasts=False)
+
+
+@law(
+    OP,
+    "Every minibatch has a random state of its own, the same in loop and scan.",
+    "rng_b = split(rng, n)[b]",
+    name="rngs",
+    rows=lambda: [Batch(4, 1, 2)],
+    dtypes=("float32",),
+)
+def rngs(trial: Trial, case: Batch) -> None:
+    params = {"w": array(np.ones(2), trial.dtype)}
+    batch = {"x": array(np.ones((4, 2)), trial.dtype)}
+
+    def loss_fn(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
+        loss = (params["w"] * minibatch["x"][0]).sum()
+        return loss, ({"loss": loss}, {"drawn": trial.implementation.drawn(rng)})
+
+    seen = []
+    for form, keywords in _forms(trial):
+        _, _, mutable = _run(trial, form, params, batch, case.n, loss_fn, **keywords)
+        drawn = trial.implementation.neutral(mutable["drawn"]).values.reshape(case.n, -1)
+        if len({tuple(row) for row in drawn.tolist()}) != case.n:
+            raise LawError(form, "two minibatches were given the same random state")
+        seen.append(drawn)
+    if any(not np.array_equal(seen[0], other) for other in seen[1:]):
+        raise LawError("rngs", "loop and scan split the random state differently")
+
+
+@law(
+    OP,
+    "A number of minibatches that does not divide the batch is a ValueError that names it.",
+    "B mod n ≠ 0 ⇒ ValueError",
+    name="bad_calls",
+    rows=lambda: [Batch(4, 1, 2), Batch(0, 1, 2), Batch(-1, 1, 2)],
+    dtypes=("float32",),
+)
+def bad_calls(trial: Trial, case: Batch) -> None:
+    params = {"w": array(np.ones(2), trial.dtype)}
+    for form, keywords in _forms(trial):
+        try:
+            _run(trial, form, params, {"x": array(np.ones((6, 2)), trial.dtype)}, case.n, _squares, **keywords)
+        except ValueError as error:
+            if "num_minibatches" not in str(error) or str(case.n) not in str(error):
+                raise LawError(form, f"said {error}; expected it to name num_minibatches and {case.n}") from error
+        except Exception as error:
+            raise LawError(form, f"raised {type(error).__name__}: {error}; expected ValueError") from error
+        else:
+            raise LawError(form, f"accepted {case.n} minibatches of 6 rows")

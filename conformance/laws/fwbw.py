@@ -1,0 +1,243 @@
+"""The fwbw interface: `fwbw_forward`, `fwbw_backward` and `mlstm_fwbw_custom_grad`."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance import cases, oracle
+from conformance.budget import Expected
+from conformance.cases import FwbwCase, MLSTMCase, Plan
+from conformance.dtypes import Array, array
+from conformance.laws import law
+from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped
+from conformance.laws.mlstm import CARRY, GRADIENT, VALUE
+from conformance.operations import fwbw_by_hand
+from conformance.trial import LawError, Trial
+
+OP = "mlstm_fwbw_custom_grad"
+STATES = ("C0", "n0", "m0")
+
+
+def expected_value(trial: Trial, case: FwbwCase) -> Expected:
+    def make() -> Expected:
+        return oracle.fwbw(oracle.values(case.arrays(trial.dtype)), case.config(), trial.precision(case.steps))
+
+    return trial.remember(("fwbw value", _value_key(case)), make)
+
+
+def expected_gradient(trial: Trial, case: FwbwCase) -> Expected:
+    def make() -> Expected:
+        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+        return oracle.fwbw_gradient(
+            oracle.values(arrays), case.config(), oracle.values(cotangents), trial.precision(case.steps)
+        )
+
+    return trial.remember(("fwbw gradient", _value_key(case)), make)
+
+
+def _value_key(case: FwbwCase) -> FwbwCase:
+    """What a value may depend on: not the chunk size, and not what is kept."""
+    return replace(case, chunk_size=None, keep=())
+
+
+def outputs_of(case: FwbwCase) -> tuple[str, ...]:
+    return ("h", *CARRY) if case.return_state else ("h",)
+
+
+def inputs_of(case: FwbwCase) -> tuple[str, ...]:
+    return (*"qkvif", *STATES) if case.use_initial_state else tuple("qkvif")
+
+
+def _agree(trial: Trial, case: FwbwCase, outputs: dict[str, Array], gradients: dict[str, Array] | None) -> None:
+    trial.agree(outputs, expected_value(trial, case), case.steps, only=outputs_of(case))
+    if gradients is not None:
+        expected = expected_gradient(trial, case)
+        trial.note_kinks(expected)
+        trial.agree(gradients, expected, case.steps, of="gradient of ", only=inputs_of(case))
+
+
+@law(
+    "fwbw",
+    "The value is the mLSTM's, whatever the chunk size and whatever is kept; not correctly stabilised, its floor is 1.",
+    VALUE.replace(" + eps", ""),
+    name="value",
+    cases=cases.fwbw,
+    compiled_dtypes=("float32",),
+    needs=(OP,),
+    forward=True,
+)
+def value(trial: Trial, case: FwbwCase) -> None:
+    _agree(trial, case, trial.call(OP, case.arrays(trial.dtype), {"config": case.config()}), None)
+
+
+@law(
+    "fwbw",
+    "The custom gradient is exact, initial states and final-state cotangents included.",
+    GRADIENT,
+    name="gradient",
+    cases=cases.fwbw,
+    compiled_dtypes=("float64", "float32", "bfloat16"),
+    needs=(OP,),
+    gradient=OP,
+)
+def gradient(trial: Trial, case: FwbwCase) -> None:
+    arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+    outputs, gradients = trial.vjp(OP, arrays, cotangents, {"config": case.config()})
+    _agree(trial, case, outputs, gradients)
+    trial.expect_dtypes(outputs, {name: gradients[name] for name in inputs_of(case)}, arrays, ("h",))
+
+
+@law(
+    "fwbw",
+    "fwbw_forward and fwbw_backward by hand give the value and the exact gradient; without an initial state the last "
+    "three gradients are None.",
+    "fwbw_backward(ctx, dh, dc_last, dn_last, dm_last) = d fwbw_forward",
+    name="by_hand",
+    cases=cases.fwbw,
+    strata=("small", "chunk"),
+    dtypes=("float64", "float32", "bfloat16"),
+    compiled_dtypes=("float32",),
+    needs=("fwbw_forward", "fwbw_backward"),
+    share=0.75,
+)
+def by_hand(trial: Trial, case: FwbwCase) -> None:
+    functions, config = trial.implementation.functions, case.config()
+    names = tuple(case.cotangent_arrays(trial.dtype))
+
+    def run(given: dict[str, Any]) -> dict[str, Any]:
+        arrays = {name: x for name, x in given.items() if not name.startswith("cotangent of ")}
+        cotangents = {name: given[f"cotangent of {name}"] for name in names}
+        outputs, gradients = fwbw_by_hand(functions, arrays, {"config": config}, cotangents)
+        return {**outputs, **{f"gradient of {name}": x for name, x in gradients.items()}}
+
+    arrays = case.arrays(trial.dtype)
+    given = {**arrays, **{f"cotangent of {name}": x for name, x in case.cotangent_arrays(trial.dtype).items()}}
+    results = trial.implementation.run(("fwbw by hand", repr(config)), run, given)
+    gradients = {n.removeprefix("gradient of "): x for n, x in results.items() if n.startswith("gradient of ")}
+    if set(gradients) != set(inputs_of(case)):
+        raise LawError("gradients", f"come for {sorted(gradients)}, expected {sorted(inputs_of(case))}")
+    _agree(trial, case, results, gradients)
+
+
+def _keeps(plan: Plan) -> st.SearchStrategy:
+    if plan.eager:
+        return cases.fwbw(plan)
+    return cases.fwbw(plan, keep=("keep_G", "keep_gates", "keep_M", "keep_c"))
+
+
+@law(
+    "fwbw",
+    "What is kept for the backward pass changes no value and no gradient.",
+    "f(keep_G, keep_gates, keep_M, keep_c) = f()",
+    name="keep",
+    cases=_keeps,
+    strata=("small", "chunk"),
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    needs=(OP,),
+    gradient=OP,
+    share=0.5,
+)
+def keep(trial: Trial, case: FwbwCase) -> None:
+    arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+    everything = ("keep_G", "keep_gates", "keep_M", "keep_c")
+    for kept in ((), everything) if trial.implementation.eager else (everything,):
+        outputs, gradients = trial.vjp(OP, arrays, cotangents, {"config": replace(case, keep=kept).config()})
+        _agree(trial, case, outputs, gradients)
+
+
+@law(
+    "fwbw",
+    "An initial state may be left out although the configuration uses one: that means zeros, and has a gradient path.",
+    "f(q, k, v, i, f) = f(q, k, v, i, f, 0, 0, 0)",
+    name="zero_state",
+    cases=lambda plan: cases.fwbw(plan),
+    strata=("small",),
+    dtypes=("float32",),
+    needs=(OP,),
+    gradient=OP,
+    share=0.25,
+)
+def zero_state(trial: Trial, case: FwbwCase) -> None:
+    bare = replace(case, use_initial_state=False)
+    arrays, cotangents = bare.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+    config = {**case.config(), "use_initial_state": True}
+    outputs, gradients = trial.vjp(OP, arrays, cotangents, {"config": config})
+    _agree(trial, bare, outputs, {name: gradients[name] for name in "qkvif"})
+
+
+@law(
+    "fwbw",
+    "Finite in, finite out: no gate, however extreme, makes a NaN, in outputs or gradients.",
+    "f ∈ [−∞, ∞], i ∈ [−∞, ∞) ⇒ no NaN",
+    name="finite",
+    cases=cases.fwbw,
+    strata=("small", "chunk"),
+    dtypes=("float32", "bfloat16"),
+    needs=(OP,),
+    share=0.5,
+)
+def finite(trial: Trial, case: FwbwCase) -> None:
+    case = replace(case, inner=replace(case.inner, gates="extreme"))
+    arrays, options = case.arrays(trial.dtype), {"config": case.config()}
+    trial.expect_no_nan(trial.call(OP, arrays, options))
+    if trial.implementation.no_gradient(OP) is None:
+        _, gradients = trial.vjp(OP, arrays, case.cotangent_arrays(trial.dtype), options)
+        trial.expect_no_nan(gradients, "gradient of ")
+
+
+def _base(**config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    arrays = FwbwCase(MLSTMCase(2, 3, 1, 4, 5, state="random"), use_initial_state=True).arrays("float32")
+    if not config.get("use_initial_state"):
+        arrays = {name: x for name, x in arrays.items() if name not in STATES}
+    return arrays, {"config": config}
+
+
+def _bad(label: str, config: dict[str, Any] | None = None, **changes: Any) -> BadCall:
+    def make() -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays, options = _base(**(config or {}))
+        for name, change in changes.items():
+            arrays[name] = change(arrays[name]) if callable(change) else change
+        return arrays, options
+
+    return BadCall(OP, label, make)
+
+
+def _bad_calls() -> list[BadCall]:
+    states = {"use_initial_state": True}
+    given = {
+        "C0": array(np.zeros((2, 4, 5)), "float32"),
+        "n0": array(np.zeros((2, 4)), "float32"),
+        "m0": array(np.zeros(2), "float32"),
+    }
+    return [
+        _bad("`q` of rank 2", q=reshaped(2, 4)),
+        _bad("`k` of another K", k=reshaped(2, 3, 8)),
+        _bad("`v` of another T", v=reshaped(2, 4, 5)),
+        _bad("`i` with a last axis of 2", i=reshaped(2, 3, 2)),
+        _bad("`f` of another B", f=reshaped(1, 3)),
+        _bad("`q` of integers", q=recast("int32")),
+        _bad("`k` in float64", k=recast("float64")),
+        _bad("a state that the configuration does not use", None, **given),
+        _bad("a state without `n`", states, n0=None),
+        _bad("`C` of another V", states, C0=reshaped(2, 4, 4)),
+        _bad("`m` with a last axis of 1", states, m0=reshaped(2, 1)),
+        _bad("a state in float16", states, n0=recast("float16")),
+        _bad("a chunk size of 0", {"chunk_size": 0}),
+        _bad("a chunk size of 1.5", {"chunk_size": 1.5}),
+        _bad("a number for a switch", {"keep_G": 1}),
+        _bad("a field that there is not", {"keep_g": True}),
+    ]
+
+
+law(
+    "fwbw",
+    "A bad call raises the reference's error, in type and text.",
+    "error(target) = error(reference)",
+    name="bad_calls",
+    rows=_bad_calls,
+    dtypes=("float32",),
+    needs=(OP,),
+)(check_refusal)

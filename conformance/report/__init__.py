@@ -1,0 +1,58 @@
+"""What a run leaves behind: a table in the terminal, JSON, JUnit and HTML."""
+
+from dataclasses import dataclass
+
+from conformance.runner import Result, Settings
+
+
+@dataclass(frozen=True)
+class TargetReport:
+    """The results of one target.
+
+    Attributes:
+        target: as it was named.
+        framework, device, versions: what computed.
+        settings: what was asked for.
+        results: one for each law and dtype.
+        seconds: how long it took.
+    """
+
+    target: str
+    framework: str
+    device: str
+    versions: dict[str, str]
+    settings: Settings
+    results: list[Result]
+    seconds: float
+
+    def count(self, status: str) -> int:
+        return sum(result.status == status for result in self.results)
+
+    @property
+    def failures(self) -> list[Result]:
+        """Broken laws; under ``--strict`` also those that could not be tried."""
+        strict = self.settings.strict
+        return [r for r in self.results if r.status == "failed" or (strict and r.status == "skipped")]
+
+    @property
+    def ran(self) -> bool:
+        return any(result.status != "skipped" for result in self.results)
+
+    def reproduce(self, result: Result) -> str:
+        """The command that tries this very law again on the same cases."""
+        settings = self.settings
+        words = [
+            f"python -m conformance run {self.target} --op {result.law.op} --law {result.law.name}",
+            f"--dtype {result.dtype} --seed {settings.seed} --examples {settings.examples}",
+            f"--max-steps {settings.max_steps} --device {self.device}",
+        ]
+        if settings.kernel_backend is not None:
+            words.append(f"--kernel-backend {settings.kernel_backend}")
+        return " ".join(words)
+
+
+def exit_status(reports: list[TargetReport]) -> int:
+    """0 where all held, 1 where a law was broken, 2 where for some target none ran at all."""
+    if any(report.failures for report in reports):
+        return 1
+    return 0 if reports and all(report.ran for report in reports) else 2

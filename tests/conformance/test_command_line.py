@@ -1,0 +1,173 @@
+"""``python -m conformance``: exit statuses, reports, targets, and what a wrong call is told to type instead."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+import reference
+from conformance.cli import main
+from conformance.laws import all_laws
+
+ROOT = Path(reference.__file__).resolve().parents[1]
+QUICK = ("--op", "rev_cumsum", "--dtype", "float32", "--examples", "4", "--max-steps", "33")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+SCANS = """
+import numpy as np
+from reference import rev_cumsum as exact
+
+def rev_cumsum(x):
+    return {value}
+
+def rev_cumsum_backward(x, *, dy):
+    return {{"x": np.cumsum(dy, axis=-1, dtype=np.float64)}}
+"""
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    path = tmp_path / "third_party.py"
+    path.write_text(SCANS.format(value="exact(x)[..., ::-1]"))
+    return path
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    path = tmp_path / "sound.py"
+    path.write_text(SCANS.format(value="exact(x)"))
+    return path
+
+
+def test_a_target_that_holds_every_law_exits_0_and_is_reported(tmp_path: Path) -> None:
+    paths = {kind: tmp_path / "reports" / f"report.{kind}" for kind in ("json", "html", "junit")}
+    options = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
+    result = invoke("run", "reference", *QUICK, *options)
+    assert result.exit_code == 0, result.output
+    (report,) = json.loads(paths["json"].read_text())
+    assert {"target", "versions", "device", "seed", "summary", "laws"} <= set(report)
+    assert report["target"] == "reference" and report["seed"] == 0 and report["device"] == "cpu"
+    assert set(report["summary"]) == {"passed", "failed", "skipped"}
+    assert report["summary"]["passed"] == len(report["laws"]) > 0
+    for law in report["laws"]:
+        fields = {"id", "op", "law", "dtype", "status", "reason", "examples", "worst_error", "counterexample"}
+        assert fields <= set(law)
+        assert law["id"] == f"{law['op']}.{law['law']}" and law["examples"] > 0
+    suite = ElementTree.parse(paths["junit"]).getroot().find("testsuite")
+    assert suite is not None and suite.get("tests") == str(len(report["laws"]))
+    page = paths["html"].read_text()
+    assert "<h2>reference</h2>" in page and "http" not in page and "<script" not in page
+
+
+def test_a_broken_file_outside_the_repository_exits_1_and_is_explained(broken: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "conformance", "run", str(broken), "--dtype", "float32", "--examples", "5"]
+    report, junit, page = (tmp_path / name for name in ("report.json", "junit.xml", "page.html"))
+    done = subprocess.run(
+        [*command, "--json", str(report), "--junit", str(junit), "--html", str(page)],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "✗ rev_cumsum.value in float32: The value is the reference's." in done.stdout
+    assert "y_t = Σ_{s≥t} x_s" in done.stdout and "times its budget" in done.stdout
+    assert f"python -m conformance run {broken} --op rev_cumsum --law value --dtype float32 --seed 0" in done.stdout
+    assert "absent: mlstm" in done.stdout
+    (entry,) = json.loads(report.read_text())
+    value = next(law for law in entry["laws"] if law["id"] == "rev_cumsum.value")
+    assert value["status"] == "failed" and value["worst_error"] > 1
+    assert "S=2" in value["counterexample"]["case"], "the smallest sequence that can be reversed has two steps"
+    assert "<failure" in junit.read_text()
+    assert "rev_cumsum.value" in page.read_text()
+
+
+def test_the_command_in_a_failure_reproduces_it(broken: Path) -> None:
+    first = invoke("run", str(broken), "--op", "rev_cumsum", "--law", "value", "--dtype", "float32", "--examples", "7")
+    (line,) = [line for line in first.output.splitlines() if "python -m conformance run" in line]
+    again = invoke(*line.split("python -m conformance ")[1].split())
+    problem = [line for line in first.output.splitlines() if line.startswith("    problem")]
+    assert problem and problem[0] in again.output and again.exit_code == 1
+
+
+def test_one_broken_target_among_several_exits_1(broken: Path, sound: Path) -> None:
+    result = invoke("run", str(sound), str(broken), "--op", "rev_cumsum", "--law", "value", "--examples", "3")
+    assert result.exit_code == 1
+    assert "sound.py:4passed,0failed" in "".join(result.output.split())
+
+
+def test_a_skip_is_no_failure_unless_strict(sound: Path) -> None:
+    arguments = ("run", str(sound), "--op", "rev_cumsum", "--dtype", "float64", "--examples", "2")
+    assert "absent: rev_cumsum_off" in invoke(*arguments).output
+    assert invoke(*arguments).exit_code == 0
+    assert invoke(*arguments, "--strict").exit_code == 1
+
+
+def test_no_law_at_all_exits_2(sound: Path) -> None:
+    result = invoke("run", str(sound), "--op", "gru", "--examples", "2")
+    assert result.exit_code == 2 and "no law ran on" in result.output
+
+
+def test_a_numpy_target_without_a_backward_has_its_gradient_laws_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "forward.py"
+    path.write_text("from reference import rev_cumsum\n")
+    result = invoke("run", str(path), "--op", "rev_cumsum", "--dtype", "float64", "--examples", "2")
+    assert result.exit_code == 0
+    said = " ".join(result.output.split())
+    assert "skipped rev_cumsum.gradient" in said and "where it offers rev_cumsum_backward" in said
+
+
+@pytest.mark.parametrize("target", ["reference:rev_cumsum", "reference._scan"])
+def test_a_function_and_a_module_are_targets(target: str) -> None:
+    result = invoke("run", target, "--op", "rev_cumsum", "--law", "value", "--examples", "2")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run",), "python -m conformance run torch_impl"),
+        (("torch_impl",), "type: python -m conformance run torch_impl"),
+        (("run", "no_such_module"), "a path that ends in .py"),
+        (("run", "no/such/file.py"), "give the path of a Python file that exists"),
+        (("run", "reference:nothing"), "reference has no attribute 'nothing'"),
+        (("run", "json"), "offers none of the contract's names"),
+        (("run", "reference", "--op", "mlstn"), "name one of rev_cumsum"),
+        (("run", "reference", "--law", "values"), "`python -m conformance laws` lists the names"),
+        (("run", "reference", "--op", "gru", "--law", "chunk_invariance"), "no law is named chunk_invariance"),
+        (("run", "reference", "--dtype", "float8"), "'float16'"),
+        (("run", "reference", "--seed", "x"), "give one, or the word random"),
+        (("run", "reference", "--examples", "0"), "x>=1"),
+        (("run", "reference", "--device", "cuda"), "leave out --device cuda"),
+        (("run", "reference", "--json", "/proc/no/report.json"), "give another path"),
+        (("laws", "--op", "mlstn"), "name one of rev_cumsum"),
+    ],
+)
+def test_a_wrong_call_exits_2_and_says_what_to_type(arguments: tuple[str, ...], said: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_the_laws_are_listed_with_sentence_and_equation() -> None:
+    result = invoke("laws")
+    said = " ".join(result.output.split())
+    assert result.exit_code == 0
+    for law in all_laws():
+        assert law.id in said and " ".join(law.equation.split()) in said
+
+
+def test_ids_are_unique_and_every_law_says_something() -> None:
+    laws = all_laws()
+    assert len({law.id for law in laws}) == len(laws)
+    for law in laws:
+        assert law.sentence.endswith(".") and law.equation and (law.cases is None) != (law.rows is None)
