@@ -50,7 +50,7 @@ class FwbwContext:
     Attributes:
         q, k, v, i, f: the inputs in float64, gates ``(B, T)``.
         state: the initial state.
-        gate_shape: the shape in which the gates came.
+        gate_shapes: the shapes in which i and f came.
         G, gates, M, c: a list with an entry per chunk (scores, `Gates`, stabilisers, memory at its start), or None
             where the backward pass computes it anew.
     """
@@ -61,7 +61,7 @@ class FwbwContext:
     i: np.ndarray
     f: np.ndarray
     state: MLSTMState
-    gate_shape: tuple[int, ...]
+    gate_shapes: tuple[tuple[int, ...], tuple[int, ...]]
     G: list[np.ndarray] | None = None
     gates: list[Gates] | None = None
     M: list[np.ndarray] | None = None
@@ -104,7 +104,7 @@ def fwbw_forward(
     else:
         state = MLSTMState(float64(initial_C), float64(initial_n), float64(initial_m))
     flat_i, flat_f = (float64(gate).reshape(B, T) for gate in (i, f))
-    context = FwbwContext(float64(q), float64(k), float64(v), flat_i, flat_f, state, i.shape)
+    context = FwbwContext(float64(q), float64(k), float64(v), flat_i, flat_f, state, (i.shape, f.shape))
 
     h = np.empty(v.shape)
     kept: dict[str, list] = {"G": [], "gates": [], "M": [], "c": []}
@@ -246,8 +246,8 @@ def fwbw_backward(
         dq_hat / np.sqrt(ctx.q.shape[-1]),
         dk,
         dv,
-        di.reshape(ctx.gate_shape),
-        df.reshape(ctx.gate_shape),
+        di.reshape(ctx.gate_shapes[0]),
+        df.reshape(ctx.gate_shapes[1]),
         *dinitial,
     )
 

@@ -121,6 +121,9 @@ def test_gates_with_a_trailing_axis_and_the_layer():
     backward = reference.mlstm_fwbw_custom_grad(dict(chunk_size=4)).backward
     grads = backward(q, k, v, i[..., None], f[..., None], dh=np.ones_like(v))
     assert grads[3].shape == grads[4].shape == (*i.shape, 1)
+    mixed = backward(q, k, v, i, f[..., None], dh=np.ones_like(v))
+    np.testing.assert_array_equal(mixed[3], grads[3][..., 0])
+    np.testing.assert_array_equal(mixed[4], grads[4])
 
 
 def test_config_takes_over_what_a_model_says():
