@@ -261,9 +261,10 @@ def _starts(
     for number, chunk in enumerate(chunks):
         starts.append(last if ctx.c is None else ctx.c[number])
         p = _chunk_forward(ctx, chunk, number, config, starts[number])
-        log_written = np.where(np.isneginf(p.gates.F[:, -1]), -np.inf, p.gates.F[:, -1] + ctx.i[:, chunk])
-        wins = log_written.max(axis=-1) > p.gates.b[:, -1] + starts[number].m
-        attained_at = np.where(wins, chunk.start + 1 + log_written.argmax(axis=-1), attained_at)
+        m_before = np.concatenate([starts[number].m[:, None], p.M[:, :-1]], axis=-1)
+        steps = np.arange(chunk.start + 1, chunk.stop + 1)
+        writes = ctx.i[:, chunk] > p.gates.a + m_before
+        attained_at = np.maximum(attained_at, np.where(writes, steps, 0).max(axis=-1))
         last = _chunk_end(ctx, chunk, p)
     return starts, last, attained_at
 
