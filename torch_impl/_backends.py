@@ -8,6 +8,7 @@ import torch
 
 from reference.arguments import Call, dtype_name
 from reference.backends import Explanation, Request, Row, explain, select
+from torch_impl.kernels import decay, gru, mlstm
 
 
 class KernelBackend(Enum):
@@ -17,7 +18,8 @@ class KernelBackend(Enum):
     triton = "triton"
 
 
-ROWS = tuple(Row(backend="torch", operation=operation) for operation in ("mlstm", "mlstm_step", "gru"))
+KERNELS = (*mlstm.ROWS, *gru.ROWS, *decay.ROWS)
+COMPOSED = tuple(Row(backend="torch", operation=operation) for operation in ("mlstm", "mlstm_step", "gru"))
 
 _REQUESTS: dict[str, Callable[..., Request]] = {}
 
@@ -27,9 +29,20 @@ def request(call: Call, values: torch.Tensor, packed: bool = False) -> Request:
     return Request(call.function, values.device.type, dtype_name(values), call.sizes, packed)
 
 
+def _rows(asked: Request) -> tuple[Row, ...]:
+    """The rows, the preferred first: kernels, except on the CPU, where an interpreter runs them to be tested."""
+    return (*COMPOSED, *KERNELS) if asked.device == "cpu" else (*KERNELS, *COMPOSED)
+
+
 def choose(asked: Request, requested: Any) -> KernelBackend:
     """The backend that a call takes; raises where the one requested cannot serve it."""
-    return select(ROWS, asked, requested, KernelBackend)
+    return select(_rows(asked), asked, requested, KernelBackend)
+
+
+def takes_kernel(operation: str, values: torch.Tensor) -> bool:
+    """Whether an operation that offers no choice takes its kernel: on a GPU, where the row serves it."""
+    asked = Request(operation, values.device.type, dtype_name(values))
+    return asked.device != "cpu" and any(row.operation == operation and not row.reasons(asked) for row in KERNELS)
 
 
 def explains(name: str) -> Callable:
@@ -57,4 +70,5 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
     """
     if name not in _REQUESTS:
         raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {', '.join(_REQUESTS)}")
-    return explain(ROWS, _REQUESTS[name](*args, **kwargs), KernelBackend)
+    asked = _REQUESTS[name](*args, **kwargs)
+    return explain(_rows(asked), asked, KernelBackend)

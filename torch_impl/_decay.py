@@ -7,8 +7,10 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from reference.arguments import check_dtilde_matrix, check_scan
+from torch_impl._backends import takes_kernel
 from torch_impl._framework import ACCUMULATION, TORCH, autocast_dtype, cast
 from torch_impl._operators import needs_transform, no_second_derivative, operator, transformable
+from torch_impl.kernels import decay as kernels
 
 
 def causal_forget_matrix(forget_gates: torch.Tensor) -> torch.Tensor:
@@ -66,12 +68,16 @@ def dtilde_matrix(igate: torch.Tensor, fgate: torch.Tensor) -> torch.Tensor:
 
 
 def _compute(igate: torch.Tensor, fgate: torch.Tensor) -> torch.Tensor:
+    if takes_kernel("dtilde_matrix", fgate):
+        return kernels.dtilde_matrix(igate, fgate)
     dtype = ACCUMULATION[igate.dtype]
     D = _masked_cumsum(logsigmoid(fgate[..., 0].to(dtype))) + igate.to(dtype).mT
     return D.to(igate.dtype)
 
 
 def _compute_backward(dD: torch.Tensor, fgate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if takes_kernel("dtilde_matrix", fgate):
+        return kernels.dtilde_matrix_backward(dD, fgate)
     dD = dD.to(ACCUMULATION[fgate.dtype])
     # through[t, s−1] = Σ_{j<s} dD[t,j], wanted where t ≥ s.
     through = dD.tril(-1).cumsum(-1).tril(-1).sum(-2)

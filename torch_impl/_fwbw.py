@@ -11,13 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference.arguments import Call, check_fwbw, check_fwbw_cotangents, mLSTMBackendFwbwConfig, normalise_config
+from reference.arguments import (
+    Call,
+    check_fwbw,
+    check_fwbw_cotangents,
+    dtype_name,
+    mLSTMBackendFwbwConfig,
+    normalise_config,
+)
+from reference.backends import Request
+from torch_impl._backends import choose
 from torch_impl._framework import ACCUMULATION, TORCH, autocast_dtype, cast
 from torch_impl._mlstm_operators import (
     KEEP_C,
     KEEP_G,
     KEEP_GATES,
     KEEP_M,
+    KEEP_STEPS,
     mlstm_autograd,
     mlstm_backward_autograd,
     mlstm_direct,
@@ -53,7 +63,8 @@ def fwbw_forward(
         ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)``. The context is a
         tuple: the five inputs, the initial state with ``use_initial_state``, and of what the configuration keeps, in
         this order: G ``(B, T/L, L, L)``; the gates a, b ``(B, T/L, L)`` and F ``(B, T/L, L, L)``; M ``(B, T/L, L)``;
-        the memory c at each chunk's start, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)``.
+        the memory c at each chunk's start, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)``. Where kernels compute it
+        (`mlstm`'s choice for the same arrays) they compute all of these anew, and h, m and ν ``(B, T)`` are kept.
 
     Raises:
         TypeError, ValueError: as in `mlstm`; also for a configuration that is none, and for a state with
@@ -66,7 +77,7 @@ def fwbw_forward(
         B, _, K = tokens[0].shape
         V, dtype = tokens[2].shape[-1], ACCUMULATION[tokens[2].dtype]
         C, n, m = (tokens[2].new_zeros(shape, dtype=dtype) for shape in ((B, K, V), (B, K), (B,)))
-    h, last, kept = _run(config, tokens, (C, n, m), _keep(config))
+    h, last, kept = _run(config, tokens, (C, n, m), True)
     context = (*tokens, *((C, n, m) if config.use_initial_state else ()), *kept)
     return ((h, last) if config.return_state else h), context
 
@@ -96,7 +107,10 @@ def fwbw_backward(
         RuntimeError: a derivative of these gradients is asked for.
     """
     config = normalise_config(config, "fwbw_backward")
+    whole = isinstance(ctx, Sequence) and len(ctx) >= 5 and all(isinstance(x, Tensor) for x in ctx[:5])
+    backend = _backend(ctx[0], ctx[2]) if whole else "torch"
     kept = 1 * config.keep_G + 3 * config.keep_gates + 1 * config.keep_M + 3 * config.keep_c
+    kept = 3 if backend == "triton" else kept
     size = 5 + 3 * config.use_initial_state + kept
     if not isinstance(ctx, Sequence) or len(ctx) != size:
         got = f"a {type(ctx).__name__} of {len(ctx)}" if isinstance(ctx, Sequence) else f"a {type(ctx).__name__}"
@@ -111,8 +125,8 @@ def fwbw_backward(
         None,
         dh.unsqueeze(2),
         *_head_of_states(dc_last, dn_last, dm_last),
-        *_options(config),
-        *slots(_keep(config), [part.unsqueeze(2) for part in ctx[size - kept :]]),
+        *_options(config, backend),
+        *slots(_keep(config, backend), [part.unsqueeze(2) for part in ctx[size - kept :]]),
     )
     needs_transform()
     *tokens, dC, dn, dm = mlstm_backward_autograd(*arguments)
@@ -149,9 +163,8 @@ def custom_grad(config: mLSTMBackendFwbwConfig, names: tuple[str, str, str]) -> 
         initial_n: Tensor | None = None,
         initial_m: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        arrays, _ = _checked("mlstm_fwbw", config, q, k, v, i, f, (initial_C, initial_n, initial_m), names)
-        differentiated = needs_transform(*arrays)
-        h, last, _ = _run(config, arrays[:5], arrays[5:], _keep(config) if differentiated else 0)
+        arrays, _ = _checked("fwbw_forward", config, q, k, v, i, f, (initial_C, initial_n, initial_m), names)
+        h, last, _ = _run(config, arrays[:5], arrays[5:], needs_transform(*arrays))
         return (h, last) if config.return_state else h
 
     return mlstm_fwbw
@@ -176,12 +189,20 @@ def _checked(
     return (q, k, v, i, f, *state), call
 
 
-def _keep(config: mLSTMBackendFwbwConfig) -> int:
+def _backend(q: Tensor, v: Tensor) -> str:
+    """What `mlstm` would take for the same arrays."""
+    sizes = {"K": q.shape[-1], "V": v.shape[-1]}
+    return choose(Request("mlstm", v.device.type, dtype_name(v), sizes), None).value
+
+
+def _keep(config: mLSTMBackendFwbwConfig, backend: str) -> int:
+    if backend == "triton":
+        return KEEP_STEPS
     return KEEP_G * config.keep_G + KEEP_GATES * config.keep_gates + KEEP_M * config.keep_M + KEEP_C * config.keep_c
 
 
-def _options(config: mLSTMBackendFwbwConfig) -> tuple[int, float, bool]:
-    return config.chunk_size or 0, 0.0, config.stabilize_correctly
+def _options(config: mLSTMBackendFwbwConfig, backend: str) -> tuple[int, float, bool, str]:
+    return config.chunk_size or 0, 0.0, config.stabilize_correctly, backend
 
 
 def _with_head(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *state: Tensor | None) -> tuple[Any, ...]:
@@ -195,8 +216,11 @@ def _head_of_states(*state: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def _run(
-    config: mLSTMBackendFwbwConfig, tokens: Sequence[Tensor], state: Sequence[Tensor | None], keep: int
+    config: mLSTMBackendFwbwConfig, tokens: Sequence[Tensor], state: Sequence[Tensor | None], keeps: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
     run = mlstm_autograd if needs_transform(*tokens, *state) else mlstm_direct
-    h, C, n, m, *kept = run(*_with_head(*tokens, *state), None, *_options(config), keep)
+    backend = _backend(tokens[0], tokens[2])
+    keep = _keep(config, backend) if keeps else 0
+    h, C, n, m, *kept = run(*_with_head(*tokens, *state), None, *_options(config, backend), keep)
+    kept = [h, *kept] if keep == KEEP_STEPS else kept
     return h.squeeze(2), (C.squeeze(1), n.squeeze(1), m.squeeze(1)), tuple(part.squeeze(2) for part in kept)

@@ -32,6 +32,7 @@ from torch_impl._operators import (
     transformable,
     unfold,
 )
+from torch_impl.kernels import gru as kernels
 
 _Arrays = tuple[Any, Any, Any, Any, Any, Any]
 
@@ -84,12 +85,12 @@ def gru(
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
     arrays, input_state = _autocast(arrays, input_state)
     call = check_gru(TORCH, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen)
-    choose(request(call, arrays[0], cu_seqlens is not None), kernel_backend)
+    backend = choose(request(call, arrays[0], cu_seqlens is not None), kernel_backend).value
     clip = None if gradient_clipping is None else abs(float(gradient_clipping))
     if needs_transform(*arrays, input_state):
-        output, state, *_ = _differentiable(*arrays, input_state, cu_seqlens, clip, torch.is_grad_enabled())
+        output, state, *_ = _differentiable(*arrays, input_state, cu_seqlens, clip, torch.is_grad_enabled(), backend)
     else:
-        output, state, *_ = _forward(*arrays, input_state, cu_seqlens, False)
+        output, state, *_ = _forward(*arrays, input_state, cu_seqlens, False, backend)
     return output, state
 
 
@@ -128,7 +129,9 @@ def _weights(N: int, dtype: torch.dtype, W: Tensor, Wf: Tensor, Wr: Tensor) -> W
     return Weights(whole(W), torch.cat([whole(Wr), whole(Wf)], -1))
 
 
-def _compute(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, keep) -> list[Tensor]:
+def _compute(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, keep, backend) -> list[Tensor]:
+    if backend == "triton":
+        return list(kernels.forward((x, W, xf, Wf, xr, Wr), h0, cu_seqlens))
     N, H, dtype = _heads(x, W, xf, Wf, xr, Wr), x.shape[-1], ACCUMULATION[x.dtype]
     steps = _steps(x, N, cu_seqlens)
     R = sum(steps.running)
@@ -144,16 +147,20 @@ def _compute(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, keep) -> list[Tensor]:
     return [output, last, z, rf, states] if keep else [output, last]
 
 
-def _compute_shapes(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, keep) -> list[Tensor]:
+def _compute_shapes(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, keep, backend) -> list[Tensor]:
     N, H, dtype = _heads(x, W, xf, Wf, xr, Wr), x.shape[-1], ACCUMULATION[x.dtype]
     B = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     R = x.shape[0] * x.shape[1] if cu_seqlens is None else x.shape[0]
     outputs = [x.new_empty((*x.shape[:-2], N, H)), x.new_empty((B, N, H), dtype=dtype)]
-    rows = ((R, H), (R, 2 * H), (B + R, H)) if keep else ()
+    rows = ((R, H), (R, 2 * H), (B + R, H)) if keep and backend == "torch" else ()
     return [*outputs, *(x.new_empty((N, *shape), dtype=dtype) for shape in rows)]
 
 
-def _compute_backward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, z, rf, states, dy, dlast, clip) -> list[Tensor]:
+def _compute_backward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, dy, dlast, clip, backend, kept) -> list[Tensor]:
+    if backend == "triton":
+        (output,) = kept
+        return kernels.backward((x, W, xf, Wf, xr, Wr), h0, cu_seqlens, output, dy, dlast, clip)
+    z, rf, states = kept
     N, H, dtype = z.shape[0], x.shape[-1], z.dtype
     steps = _steps(x, N, cu_seqlens)
     before = steps.before(states)
@@ -176,8 +183,8 @@ def _compute_backward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, z, rf, states, dy, d
     return [*gradients, steps.sequences_first(dh0)]
 
 
-def _compute_backward_shapes(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, z, rf, states, dy, dlast, clip) -> list[Tensor]:
-    state = _compute_shapes(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, False)[1]
+def _compute_backward_shapes(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, dy, dlast, clip, backend, kept) -> list[Tensor]:
+    state = _compute_shapes(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, False, backend)[1]
     return [*(array.new_empty(array.shape) for array in (x, W, xf, Wf, xr, Wr)), state]
 
 
@@ -185,9 +192,9 @@ _INPUTS = (
     "Tensor input, Tensor weight, Tensor forget_input, Tensor forget_weight, Tensor reset_input, Tensor reset_weight, "
     "Tensor? input_state, Tensor? cu_seqlens"
 )
-_forward = operator(f"gru_forward({_INPUTS}, bool keep) -> Tensor[]", _compute, _compute_shapes)
+_forward = operator(f"gru_forward({_INPUTS}, bool keep, str backend) -> Tensor[]", _compute, _compute_shapes)
 _backward = operator(
-    f"gru_backward({_INPUTS}, Tensor z, Tensor rf, Tensor states, Tensor? dy, Tensor? dstate, float? clip) -> Tensor[]",
+    f"gru_backward({_INPUTS}, Tensor? dy, Tensor? dstate, float? clip, str backend, Tensor[] kept) -> Tensor[]",
     _compute_backward,
     _compute_backward_shapes,
 )
@@ -201,38 +208,39 @@ def _axes(packed: bool) -> list[int | None]:
 
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, clip, keep):
-        return tuple(_forward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, keep))
+    def forward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, clip, keep, backend):
+        return tuple(_forward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, keep, backend))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        *tensors, ctx.clip, _ = inputs
+        *tensors, ctx.clip, _, ctx.backend = inputs
         kept = output[2:]
-        ctx.save_for_backward(*tensors, *kept)
+        # The kernels compute everything again from the output.
+        ctx.save_for_backward(*tensors, *(output[:1] if ctx.backend == "triton" else kept))
         ctx.mark_non_differentiable(*kept)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx, dy, dlast, *_):
         if dy is None and dlast is None:
-            return (None,) * 10
+            return (None,) * 11
         saved = ctx.saved_tensors
-        gradients = _Backward.apply(*saved, dy, dlast, ctx.clip)
-        return *gradients[:6], None if saved[6] is None else gradients[6], None, None, None
+        gradients = _Backward.apply(*saved[:8], dy, dlast, ctx.clip, ctx.backend, *saved[8:])
+        return *gradients[:6], None if saved[6] is None else gradients[6], None, None, None, None
 
     @staticmethod
     def vmap(info, in_dims, *args):
         size, packed = info.batch_size, args[7] is not None
         if in_dims[7] is not None:
             return each(_Forward.apply, size, in_dims, args)
-        folded = _Forward.apply(*fold(size, in_dims, args, [*_axes(packed), None, None]))
+        folded = _Forward.apply(*fold(size, in_dims, args, [*_axes(packed), None, None, None]))
         return unfold(size, folded, (1 if packed else 2, 1, 0, 0, 0)[: len(folded)])
 
 
 class _Backward(torch.autograd.Function):
     @staticmethod
-    def forward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, z, rf, states, dy, dlast, clip):
-        return tuple(_backward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, z, rf, states, dy, dlast, clip))
+    def forward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, dy, dlast, clip, backend, *kept):
+        return tuple(_backward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, dy, dlast, clip, backend, kept))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -244,11 +252,12 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        size, packed = info.batch_size, args[7] is not None
+        size, packed, backend = info.batch_size, args[7] is not None, args[11]
         if in_dims[7] is not None:
             return each(_Backward.apply, size, in_dims, args)
         axes = _axes(packed)
-        folded = _Backward.apply(*fold(size, in_dims, args, [*axes, 0, 0, 0, axes[0], 1, None]))
+        kept = [axes[0]] if backend == "triton" else [0, 0, 0]
+        folded = _Backward.apply(*fold(size, in_dims, args, [*axes, axes[0], 1, None, None, *kept]))
         return unfold(size, folded, [*axes[:6], 1])
 
 

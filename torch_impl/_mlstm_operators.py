@@ -13,9 +13,11 @@ from torch_impl._chunks import Chunks, DenseChunks, PackedChunks
 from torch_impl._chunkwise import LARGEST_M, Gates, Kept, Normaliser, State, Tokens, backward, forward
 from torch_impl._framework import ACCUMULATION
 from torch_impl._operators import each, fold, no_second_derivative, operator, packing, transformable, unfold
+from torch_impl.kernels import mlstm as kernels
 
-KEEP_G, KEEP_GATES, KEEP_M, KEEP_C = 1, 2, 4, 8
-"""Bits of the operators' ``keep``: what the forward pass returns for the backward pass."""
+KEEP_G, KEEP_GATES, KEEP_M, KEEP_C, KEEP_STEPS = 1, 2, 4, 8, 16
+"""Bits of the operators' ``keep``: what the forward pass returns for the backward pass. The last is that of the Triton
+kernels, h with the m and ν of every step; the others are of the composed form."""
 
 _CHUNK = 64
 
@@ -60,14 +62,20 @@ def _initial(chunks: Chunks, q: Tensor, v: Tensor, C: Tensor | None, n: Tensor |
 
 def _by_head(chunks: Chunks, kept: Tensor) -> Tensor:
     """``(G, ...)`` → ``(B, chunks, N, ...)``: what is kept is kept of dense calls alone."""
-    return kept.reshape(-1, chunks.ranks.lanes, chunks.N, *kept.shape[1:]).transpose(0, 1)
+    ranks, lanes = len(chunks.ranks.running), chunks.ranks.lanes
+    return kept.reshape(ranks, lanes, chunks.N, *kept.shape[1:]).transpose(0, 1)
 
 
 def _by_row(kept: Tensor) -> Tensor:
     return kept.transpose(0, 1).flatten(0, 2)
 
 
-def _mlstm_forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, keep) -> list[Tensor]:
+def _mlstm_forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, backend, keep) -> list[Tensor]:
+    if backend == "triton":
+        *outputs, saved = kernels.mlstm_forward(
+            q, k, v, i, f, C, n, m, cu_seqlens, chunk=chunk_size, eps=eps, stabilized=stabilize, save=keep == KEEP_STEPS
+        )
+        return outputs if saved is None else [*outputs, saved.m.mT, saved.nu.mT]
     chunks = _chunks(q, cu_seqlens, chunk_size)
     initial = _initial(chunks, q, v, C, n, m)
     flags = bool(keep & KEEP_G), bool(keep & KEEP_GATES), bool(keep & KEEP_M), bool(keep & KEEP_C)
@@ -85,7 +93,9 @@ def _mlstm_forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabiliz
     return outputs
 
 
-def _mlstm_forward_shapes(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, keep) -> list[Tensor]:
+def _mlstm_forward_shapes(
+    q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, backend, keep
+) -> list[Tensor]:
     dtype = ACCUMULATION[v.dtype]
     *_, N, K = q.shape
     B, V = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1, v.shape[-1]
@@ -94,7 +104,10 @@ def _mlstm_forward_shapes(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, s
         return [v.new_empty((*lead, N, *shape), dtype=dtype) for shape in ((K, V), (K,), ())]
 
     outputs = [v.new_empty(v.shape), *states(B)]
-    if keep:
+    if keep == KEEP_STEPS:
+        *lead, S = q.shape[:-2]
+        outputs += [v.new_empty((*lead, N, S), dtype=dtype).mT for _ in range(2)]
+    elif keep:
         S = q.shape[1]
         L = chunk_length(S, chunk_size)
         count = -(-S // L)
@@ -108,8 +121,13 @@ def _mlstm_forward_shapes(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, s
 
 
 def _mlstm_backward(
-    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, *kept
+    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend, *kept
 ) -> list[Tensor]:
+    *kept, h, m_steps, nu = kept
+    if backend == "triton":
+        saved = None if h is None else kernels.Saved(h, m_steps.mT.contiguous(), nu.mT.contiguous())
+        options = {"chunk": chunk_size, "eps": eps, "stabilized": stabilize}
+        return list(kernels.mlstm_backward(q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, saved, **options))
     chunks = _chunks(q, cu_seqlens, chunk_size)
     initial = _initial(chunks, q, v, C, n, m)
     dtype = ACCUMULATION[v.dtype]
@@ -131,16 +149,16 @@ def _mlstm_backward(
 
 
 def _mlstm_backward_shapes(
-    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, *kept
+    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend, *kept
 ) -> list[Tensor]:
-    states = _mlstm_forward_shapes(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, 0)[1:]
+    states = _mlstm_forward_shapes(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, backend, 0)[1:]
     return [*(x.new_empty(x.shape) for x in (q, k, v, i, f)), *states]
 
 
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, Tensor? C, Tensor? n, Tensor? m, Tensor? cu_seqlens"
 # The context's tensors in the order of the forward pass's outputs; what it does not keep is None.
-_KEPT = ", ".join(f"Tensor? kept_{name}" for name in ("G", "a", "b", "F", "M", "C", "n", "m"))
-_OPTIONS = "int chunk_size, float eps, bool stabilize"
+_KEPT = ", ".join(f"Tensor? kept_{name}" for name in ("G", "a", "b", "F", "M", "C", "n", "m", "h", "m_steps", "nu"))
+_OPTIONS = "int chunk_size, float eps, bool stabilize, str backend"
 mlstm_direct = operator(
     f"mlstm_forward({_INPUTS}, {_OPTIONS}, int keep) -> Tensor[]", _mlstm_forward, _mlstm_forward_shapes
 )
@@ -152,9 +170,9 @@ _backward_direct = operator(
 
 
 def slots(keep: int, kept: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """What was kept, in the eight places that the backward operator has for it."""
+    """What was kept, in the eleven places that the backward operator has for it."""
     rest = iter(kept)
-    sizes = ((KEEP_G, 1), (KEEP_GATES, 3), (KEEP_M, 1), (KEEP_C, 3))
+    sizes = ((KEEP_G, 1), (KEEP_GATES, 3), (KEEP_M, 1), (KEEP_C, 3), (KEEP_STEPS, 3))
     return tuple(next(rest) if keep & bit else None for bit, size in sizes for _ in range(size))
 
 
@@ -166,27 +184,29 @@ def _axes(packed: bool) -> tuple[list[int | None], list[int]]:
 
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, keep):
-        return tuple(mlstm_direct(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, keep))
+    def forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, backend, keep):
+        return tuple(mlstm_direct(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, backend, keep))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        *tensors, chunk_size, eps, stabilize, keep = inputs
+        *tensors, chunk_size, eps, stabilize, backend, keep = inputs
         kept = output[4:]
-        ctx.chunk_size, ctx.eps, ctx.stabilize, ctx.keep = chunk_size, eps, stabilize, keep
-        ctx.save_for_backward(*tensors, *kept)
+        ctx.chunk_size, ctx.eps, ctx.stabilize, ctx.backend, ctx.keep = chunk_size, eps, stabilize, backend, keep
+        ctx.save_for_backward(*tensors, *(output[:1] if keep == KEEP_STEPS else ()), *kept)
         ctx.mark_non_differentiable(*kept)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx, dh, dC, dn, dm, *_):
         if dh is None and dC is None and dn is None and dm is None:
-            return (None,) * 13
+            return (None,) * 14
         saved = ctx.saved_tensors
         gradients = _Backward.apply(
-            *saved[:9], dh, dC, dn, dm, ctx.chunk_size, ctx.eps, ctx.stabilize, *slots(ctx.keep, saved[9:])
+            *(*saved[:9], dh, dC, dn, dm),
+            *(ctx.chunk_size, ctx.eps, ctx.stabilize, ctx.backend),
+            *slots(ctx.keep, saved[9:]),
         )
-        return *(gradients[:5] if saved[5] is None else gradients), *((None,) * (8 if saved[5] is None else 5))
+        return *(gradients[:5] if saved[5] is None else gradients), *((None,) * (9 if saved[5] is None else 6))
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -194,18 +214,20 @@ class _Forward(torch.autograd.Function):
         if in_dims[8] is not None:
             return each(_Forward.apply, size, in_dims, args)
         axes, outputs = _axes(packed)
-        folded = _Forward.apply(*fold(size, in_dims, args, [*axes, *(None,) * 4]))
-        return unfold(size, folded, [*outputs, *(2,) * (len(folded) - 4)])
+        folded = _Forward.apply(*fold(size, in_dims, args, [*axes, *(None,) * 5]))
+        return unfold(size, folded, [*outputs, *outputs[:1] * (len(folded) - 4)])
 
 
 class _Backward(torch.autograd.Function):
     # Not *kept: torch.compile tells a forward with ctx from one without by counting parameters.
     @staticmethod
     def forward(
-        q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, G, a, b, F, M, c, c_n, c_m
-    ):
+        q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend,
+        G, a, b, F, M, c, c_n, c_m, h, m_steps, nu,
+    ):  # fmt: skip
         primals, cotangents = (q, k, v, i, f, C, n, m, cu_seqlens), (dh, dC, dn, dm)
-        return tuple(_backward_direct(*primals, *cotangents, chunk_size, eps, stabilize, G, a, b, F, M, c, c_n, c_m))
+        kept = G, a, b, F, M, c, c_n, c_m, h, m_steps, nu
+        return tuple(_backward_direct(*primals, *cotangents, chunk_size, eps, stabilize, backend, *kept))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -221,14 +243,16 @@ class _Backward(torch.autograd.Function):
         if in_dims[8] is not None:
             return each(_Backward.apply, size, in_dims, args)
         axes, outputs = _axes(packed)
-        folded = _Backward.apply(*fold(size, in_dims, args, [*axes, *outputs, None, None, None, *(2,) * 8]))
+        folded = _Backward.apply(*fold(size, in_dims, args, [*axes, *outputs, *(None,) * 4, *outputs[:1] * 11]))
         return unfold(size, folded, axes[:8])
 
 
 mlstm_autograd, mlstm_backward_autograd = transformable(_Forward), transformable(_Backward)
 
 
-def _mlstm_step(q, k, v, i, f, C, n, m, eps) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _mlstm_step(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if backend == "triton":
+        return kernels.mlstm_step(q, k, v, i, f, C, n, m, eps=eps)
     dtype, out = ACCUMULATION[v.dtype], v.dtype
     q, k, v, i, f = (x.to(dtype) for x in (q, k, v, i, f))
     a, m_before = logsigmoid(f), m
@@ -244,13 +268,13 @@ def _mlstm_step(q, k, v, i, f, C, n, m, eps) -> tuple[Tensor, Tensor, Tensor, Te
     return h.to(out), C, n, m
 
 
-def _mlstm_step_shapes(q, k, v, i, f, C, n, m, eps) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _mlstm_step_shapes(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return v.new_empty(v.shape), C.new_empty(C.shape), n.new_empty(n.shape), m.new_empty(m.shape)
 
 
 step_direct = operator(
-    "mlstm_step(Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, Tensor C, Tensor n, Tensor m, float eps)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "mlstm_step(Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, Tensor C, Tensor n, Tensor m, float eps, "
+    "str backend) -> (Tensor, Tensor, Tensor, Tensor)",
     _mlstm_step,
     _mlstm_step_shapes,
 )
@@ -258,28 +282,29 @@ step_direct = operator(
 
 class _Step(torch.autograd.Function):
     @staticmethod
-    def forward(q, k, v, i, f, C, n, m, eps):
-        return step_direct(q, k, v, i, f, C, n, m, eps)
+    def forward(q, k, v, i, f, C, n, m, eps, backend):
+        return step_direct(q, k, v, i, f, C, n, m, eps, backend)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        *tensors, ctx.eps = inputs
+        *tensors, ctx.eps, ctx.backend = inputs
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx, dh, dC, dn, dm):
         if dh is None and dC is None and dn is None and dm is None:
-            return (None,) * 9
+            return (None,) * 10
         *tokens, C, n, m = ctx.saved_tensors
         tokens = (x.unsqueeze(1) for x in tokens)
         dh = None if dh is None else dh.unsqueeze(1)
-        gradients = mlstm_backward_autograd(*tokens, C, n, m, None, dh, dC, dn, dm, 0, ctx.eps, True, *(None,) * 8)
-        return *(dx.squeeze(1) for dx in gradients[:5]), *gradients[5:], None
+        options = 0, ctx.eps, True, ctx.backend
+        gradients = mlstm_backward_autograd(*tokens, C, n, m, None, dh, dC, dn, dm, *options, *(None,) * 11)
+        return *(dx.squeeze(1) for dx in gradients[:5]), *gradients[5:], None, None
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        folded = _Step.apply(*fold(info.batch_size, in_dims, args, [1] * 8 + [None]))
+        folded = _Step.apply(*fold(info.batch_size, in_dims, args, [*(1,) * 8, None, None]))
         return unfold(info.batch_size, folded, (1,) * 4)
 
 

@@ -91,7 +91,8 @@ def test_chunk_size_changes_no_value(chunk_size):
 def test_chunk_size_sets_the_chunks_that_are_computed():
     q, k, v, i, f = (x.detach() for x in mlstm_arguments(2, 50, 2, 3, 4))
     for chunk_size, shape in ((7, (2, 8, 2, 7, 7)), (64, (2, 1, 2, 50, 50)), (0, (2, 1, 2, 50, 50))):
-        kept = torch.ops.gatespec.mlstm_forward(q, k, v, i, f, None, None, None, None, chunk_size, 0.0, True, 1)[4]
+        options = chunk_size, 0.0, True, "torch", 1
+        kept = torch.ops.gatespec.mlstm_forward(q, k, v, i, f, None, None, None, None, *options)[4]
         assert kept.shape == shape
 
 

@@ -250,22 +250,28 @@ def test_opcheck():
     dh = torch.ones_like(v)
     bounds = torch.tensor(BOUNDS)
     token_arrays = [x.detach() for x in packed]
-    kept = OPERATORS.mlstm_forward(q, k, v, i, f, C, n, m, None, 4, 0.0, True, 15)[4:]
+    kept = OPERATORS.mlstm_forward(q, k, v, i, f, C, n, m, None, 4, 0.0, True, "torch", 15)[4:]
     x = [y.detach() for y in CASES["gru"][1]]
     xp = [y.detach() for y in CASES["gru packed"][1]]
-    _, _, *walked = OPERATORS.gru_forward(*x, None, True)
+    _, _, *walked = OPERATORS.gru_forward(*x, None, True, "torch")
     igate, fgate = (y.detach() for y in gates[3:])
-    none = (None,) * 8
+    none = (None,) * 11
     for operator, arguments in (
-        (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, 15)),
-        (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, 0)),
-        (OPERATORS.mlstm_forward, (*token_arrays, bounds, 0, 0.0, True, 0)),
-        (OPERATORS.mlstm_backward, (q, k, v, i, f, C, n, m, None, dh, C, n, m, 4, 0.1, True, *kept)),
-        (OPERATORS.mlstm_backward, (q, k, v, i, f, None, None, None, None, dh, None, None, m, 0, 0.0, True, *none)),
-        (OPERATORS.mlstm_step, (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m, 0.0)),
-        (OPERATORS.gru_forward, (*x, None, True)),
-        (OPERATORS.gru_forward, (*xp, bounds, False)),
-        (OPERATORS.gru_backward, (*x, None, *walked, walked[0].new_ones(2, 6, 4, 3), x[6], 0.5)),
+        (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", 15)),
+        (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, "torch", 0)),
+        (OPERATORS.mlstm_forward, (*token_arrays, bounds, 0, 0.0, True, "torch", 0)),
+        (
+            OPERATORS.mlstm_backward,
+            (q, k, v, i, f, C, n, m, None, dh, C, n, m, 4, 0.1, True, "torch", *kept, *none[:3]),
+        ),
+        (
+            OPERATORS.mlstm_backward,
+            (q, k, v, i, f, None, None, None, None, dh, None, None, m, 0, 0.0, True, "torch", *none),
+        ),
+        (OPERATORS.mlstm_step, (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m, 0.0, "torch")),
+        (OPERATORS.gru_forward, (*x, None, True, "torch")),
+        (OPERATORS.gru_forward, (*xp, bounds, False, "torch")),
+        (OPERATORS.gru_backward, (*x, None, walked[0].new_ones(2, 6, 4, 3), x[6], 0.5, "torch", walked)),
         (OPERATORS.dtilde_matrix, (igate, fgate)),
         (OPERATORS.dtilde_matrix_backward, (torch.ones(2, 5, 5).double(), fgate)),
     ):

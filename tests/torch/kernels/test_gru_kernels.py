@@ -1,0 +1,237 @@
+"""The GRU's kernels against the float64 reference: values, all gradients, head counts, packing, strides, extremes."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reference import gru, gru_backward
+from reference.backends import Request
+from tests.torch.kernels.aot import SHARED_MEMORY
+from torch_impl.kernels._interpret import interpreted
+from torch_impl.kernels.gru import ROWS, Plan, backward, forward, plan
+
+# Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 3.7e-7, 1.4e-3, 4.9e-3. A bfloat16
+# gradient is a few roundings of 2⁻⁹ away; float16's operands are rounded to TF32 on the way back.
+BOUND = {torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 1.5e-2}
+NAMES = ("input", "weight", "forget_input", "forget_weight", "reset_input", "reset_weight")
+INF = float("inf")
+ROOT = Path(__file__).resolve().parents[3]
+KERNELS = {
+    "forward_resident", "forward_streamed", "factors", "factors_gates", "factors_candidate", "backward_resident",
+    "backward_streamed", "weights_gradient", "cumulative", "decay", "decay_backward",
+}  # fmt: skip
+
+
+class Case:
+    """Random inputs and cotangents, with what the reference says of them."""
+
+    def __init__(self, B, S, H, device, heads=(2,) * 6, dtype=torch.float32, bounds=None, state=True, dstate=True,
+                 dy=True, clip=None, edit=None, scale=1.0):  # fmt: skip
+        generator = torch.Generator().manual_seed(S + 7 * H)
+        lead, N = ((B, S) if bounds is None else (bounds[-1],)), max(heads)
+        B = B if bounds is None else len(bounds) - 1
+
+        def draw(*shape: int, scale: float = 1.0, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return (torch.randn(shape, generator=generator) * scale).to(dtype)
+
+        arrays = [draw(h, H, H, scale=H**-0.5) if n % 2 else draw(*lead, h, H) for n, h in enumerate(heads)]
+        if edit is not None:
+            edit(*arrays)
+        h0, dlast = (draw(B, N, H, dtype=torch.float32) for _ in range(2))
+        dys = draw(*lead, N, H, scale=scale)
+        self.dtype, self.clip = dtype, clip
+        self.arrays = tuple(x.to(device) for x in arrays)
+        self.state, self.dlast = h0.to(device) if state else None, dlast.to(device) if dstate else None
+        self.dy = dys.to(device) if dy else None
+        self.cu_seqlens = None if bounds is None else torch.tensor(bounds, device=device)
+
+        exact = [x.double().numpy() for x in arrays]
+        rest = (h0.double().numpy() if state else None, clip, None if bounds is None else np.array(bounds))
+        self.y, self.last = gru(*exact, *rest)
+        dys = dys.double().numpy() if dy else np.zeros(self.y.shape)
+        self.gradients = gru_backward(*exact, *rest, dy=dys, dstate=dlast.double().numpy() if dstate else None)
+
+    def run(self):
+        y, last = forward(self.arrays, self.state, self.cu_seqlens)
+        return y, last, backward(self.arrays, self.state, self.cu_seqlens, y, self.dy, self.dlast, self.clip)
+
+    def check(self, y, last, gradients) -> None:
+        assert (y.dtype, last.dtype) == (self.dtype, torch.float32)
+        assert [x.dtype for x in gradients] == [self.dtype] * 6 + [torch.float32]
+        self.near(y, self.y, "y")
+        self.near(last, self.last, "last")
+        for name, found in zip((*NAMES, "input_state"), gradients, strict=True):
+            if name in self.gradients:
+                self.near(found, self.gradients[name], f"d{name}")
+
+    def near(self, found: torch.Tensor, exact: np.ndarray, name: str) -> None:
+        found = found.double().cpu().numpy()
+        assert found.shape == exact.shape, name
+        error = np.linalg.norm(found - exact)
+        assert error <= BOUND[self.dtype] * np.linalg.norm(exact) + 1e-30, (name, error, np.linalg.norm(exact))
+
+
+@pytest.mark.parametrize("S", [0, 1, 5, 64])
+@pytest.mark.parametrize("H", [1, 3, 16, 17])
+def test_values_and_gradients(S, H, device) -> None:
+    case = Case(2, S, H, device)
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize(("S", "H"), [(130, 5), (5, 64), (3, 100), (3, 130)])
+def test_longer_and_wider(S, H, device) -> None:
+    case = Case(2, S, H, device, heads=(1, 2, 1, 1, 2, 2))
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("S", "H"), [(40, 16), (5, 64), (3, 100), (1, 260)])
+def test_half_precision(dtype, S, H, device) -> None:
+    case = Case(2, S, H, device, dtype=dtype, heads=(2, 2, 1, 1, 2, 2))
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize("heads", [(6, 1, 1, 1, 1, 1), (1, 6, 2, 3, 6, 1), (2, 3, 6, 6, 1, 2), (6, 3, 2, 3, 3, 1)])
+def test_head_counts(heads, device) -> None:
+    case = Case(3, 4, 5, device, heads=heads)
+    case.check(*case.run())
+
+
+def test_more_lanes_than_a_program_holds(device) -> None:
+    case = Case(9, 2, 3, device, heads=(4, 2, 1, 2, 4, 2))
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize(
+    ("H", "bounds"), [(16, [0, 0]), (16, [0, 3]), (16, [0, 0, 3, 3, 11, 12, 12]), (130, [0, 0, 2, 5, 5])]
+)
+def test_packed(bounds, H, device) -> None:
+    case = Case(0, 0, H, device, heads=(2, 1, 1, 2, 2, 1), bounds=bounds, clip=0.3)
+    case.check(*case.run())
+
+
+def test_more_packed_sequences_than_a_program_holds(device) -> None:
+    bounds = np.cumsum([0, 3, 0, 9, 1, 2, 2, 5, 0, 7, 4, 1]).tolist()
+    case = Case(0, 0, 4, device, bounds=bounds)
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize(("clip", "S", "H"), [(0.0, 6, 4), (0.05, 6, 4), (0.05, 3, 130)])
+def test_clipping(clip, S, H, device) -> None:
+    case = Case(2, S, H, device, clip=clip)
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize(
+    ("H", "state", "dstate", "dy"),
+    [
+        (4, False, True, True),
+        (4, True, False, True),
+        (4, True, True, False),
+        (130, False, False, True),
+        (130, False, True, False),
+    ],
+)
+def test_absent_state_and_cotangents(H, state, dstate, dy, device) -> None:
+    case = Case(2, 2, H, device, state=state, dstate=dstate, dy=dy)
+    case.check(*case.run())
+
+
+def test_saturated_gates_keep_their_small_gradients(device) -> None:
+    def edit(x, W, xf, Wf, xr, Wr):
+        xf[:, ::2] += 15.0
+        xr[:, 1::2] -= 15.0
+        x[:, 1] += 8.0
+
+    case = Case(2, 8, 8, device, edit=edit)
+    case.check(*case.run())
+
+
+def test_infinite_gates(device) -> None:
+    def edit(x, W, xf, Wf, xr, Wr):
+        xf[0, 1], xf[0, 3], xr[1, 2], xr[1, 4] = -INF, INF, -INF, INF
+
+    case = Case(2, 6, 8, device, edit=edit)
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_below_half_precision_reach_the_weights(dtype, device) -> None:
+    case = Case(2, 30, 8, device, dtype=dtype, scale=1e-4, dstate=False)
+    found = case.run()[2]
+    for name, gradient in zip(NAMES, found, strict=False):
+        if "weight" in name:
+            case.near(gradient, case.gradients[name], name)
+
+
+def test_strides(device) -> None:
+    case = Case(3, 5, 6, device)
+    wanted = case.run()
+
+    def scattered(x: torch.Tensor) -> torch.Tensor:
+        """The same values in another order of axes, between columns of another array."""
+        order = list(reversed(range(x.ndim)))
+        return torch.stack([x, x + 1], -1).permute(*order, x.ndim).contiguous().permute(*order, x.ndim)[..., 0]
+
+    case.arrays = tuple(map(scattered, case.arrays))
+    case.state, case.dy, case.dlast = scattered(case.state), scattered(case.dy), scattered(case.dlast)
+    y, last, gradients = case.run()
+    for found, exact in zip((y, last, *gradients), (wanted[0], wanted[1], *wanted[2]), strict=True):
+        assert torch.equal(found, exact) and found.is_contiguous()
+
+
+@pytest.mark.parametrize(("H", "bounds"), [(4, [5, 2, 40, -7]), (4, [0, 30, 3, 12]), (130, [5, 2, 15, -7])])
+def test_a_bad_packing_stays_within_bounds(bounds, H, device) -> None:
+    case = Case(0, 0, H, device, bounds=[0, 4, 8, 12])
+    case.cu_seqlens = torch.tensor(bounds, device=device)
+    edges = [
+        torch.cat([torch.full_like(x[:1], math.nan), x, torch.full_like(x[:1], math.nan)])[1:-1] for x in case.arrays
+    ]
+    case.arrays = tuple(edges)
+    _, last, gradients = case.run()
+    assert torch.isfinite(last).all() and torch.isfinite(gradients[6]).all()
+
+
+def test_the_same_call_gives_the_same_bits(device) -> None:
+    case = Case(4, 30, 16, device, heads=(2, 1, 2, 1, 2, 1))
+    first, again = case.run()[2], case.run()[2]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_a_plan_for_every_width() -> None:
+    for H in range(1, 1025):
+        for wide in (False, True):
+            chosen = plan(H, wide)
+            assert isinstance(chosen, Plan) and chosen.block >= 16
+            assert (chosen.block >= H) == (chosen.part is None) or chosen.part is not None
+
+
+def test_rows() -> None:
+    (row,) = ROWS
+    sizes = {"H": 1025}
+    wide = row.reasons(Request("gru", "cuda", "bfloat16", sizes))
+    assert any("H up to 1024" in reason for reason in wide)
+    assert any("float64" in reason for reason in row.reasons(Request("gru", "cuda", "float64", {"H": 4})))
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.skipif(interpreted(), reason="this process interprets kernels")
+def test_aot_default_kernels_for_hopper() -> None:
+    """In bfloat16; ``python -m tests.torch.kernels.aot_gru`` does the other targets and dtypes."""
+    command = [sys.executable, "-m", "tests.torch.kernels.aot_gru", "--dtype", "bfloat16", "sm_90"]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    compiled = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["kernel"] for one in compiled} == KERNELS
+    for one in compiled:
+        assert one["spills"] == 0, one
+        assert one["shared"] <= SHARED_MEMORY["sm_90"], one

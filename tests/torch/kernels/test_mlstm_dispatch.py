@@ -1,0 +1,143 @@
+"""`kernel_backend="triton"` through the public functions: what is chosen, and what PyTorch does to the call."""
+
+import pytest
+import torch
+
+from torch_impl import (
+    KernelBackend,
+    MLSTMState,
+    _fwbw,
+    explain_backend,
+    fwbw_backward,
+    fwbw_forward,
+    mlstm,
+    mlstm_fwbw_custom_grad,
+    mlstm_step,
+)
+
+# Largest difference between the two backends, relative to the largest element, over what follows: 7e-7.
+BOUND = 1e-5
+
+
+def agree(found, expected) -> None:
+    for x, y in zip(found, expected, strict=True):
+        assert x.shape == y.shape and x.dtype == y.dtype
+        assert (x - y).abs().max() <= BOUND * y.abs().max()
+
+
+def arrays(device, *lead: int, N: int = 2, K: int = 5, V: int = 6) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(lead))
+    shapes = [(N, K), (N, K), (N, V), (N,), (N,)]
+    return [torch.randn(*lead, *shape, generator=generator).to(device).requires_grad_() for shape in shapes]
+
+
+def states(device, B: int = 2, N: int = 2, K: int = 5, V: int = 6) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(B)
+    return [torch.randn(B, N, *shape, generator=generator).to(device).requires_grad_() for shape in ((K, V), (K,), ())]
+
+
+def loss(h, state=()) -> torch.Tensor:
+    return sum((x.sin().sum() for x in state), h.sin().sum())
+
+
+def test_a_named_backend_is_the_one_that_runs(device, monkeypatch) -> None:
+    from torch_impl.kernels import mlstm as kernels
+
+    seen = []
+    monkeypatch.setattr(kernels, "launch", lambda kernel, *args, **constants: seen.append(kernel))
+    tokens = [x.detach() for x in arrays(device, 1, 5)]
+    mlstm(*tokens, kernel_backend="torch")
+    assert not seen
+    mlstm(*tokens, kernel_backend="triton")
+    assert len(seen) == 4
+    chosen = explain_backend("mlstm", *tokens).chosen
+    assert chosen is (KernelBackend.triton if device.type == "cuda" else KernelBackend.torch)
+
+
+def test_float64_is_refused_with_the_reason(device) -> None:
+    tokens = [x.detach().double() for x in arrays(device, 1, 5)]
+    with pytest.raises(ValueError, match="it takes float32, float16, bfloat16, the values are float64"):
+        mlstm(*tokens, kernel_backend="triton")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_backends_agree(packed, device) -> None:
+    tokens = arrays(device, 23) if packed else arrays(device, 2, 20)
+    initial = states(device)
+    options = {"cu_seqlens": torch.tensor([0, 20, 23], device=device)} if packed else {}
+    gradients = []
+    for backend in ("triton", "torch"):
+        h, last = mlstm(
+            *tokens, initial_state=MLSTMState(*initial), return_state=True, kernel_backend=backend, **options
+        )
+        gradients.append(torch.autograd.grad(loss(h, last), [*tokens, *initial]))
+    agree(*gradients)
+
+
+def test_the_backends_agree_on_a_step(device) -> None:
+    tokens, initial = arrays(device, 2), states(device)
+    results = []
+    for backend in ("triton", "torch"):
+        h, last = mlstm_step(*tokens, MLSTMState(*initial), kernel_backend=backend)
+        results.append([h, *last, *torch.autograd.grad(loss(h, last), [*tokens, *initial])])
+    agree(*results)
+
+
+def test_second_derivatives_raise(device) -> None:
+    tokens = arrays(device, 1, 5)
+    h = mlstm(*tokens, kernel_backend="triton")
+    (dq,) = torch.autograd.grad(loss(h), tokens[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivatives are not available"):
+        torch.autograd.grad(dq.sum(), tokens[0])
+
+
+def test_vmap_of_grad(device) -> None:
+    tokens = [x.detach() for x in arrays(device, 3, 1, 9)]
+
+    def gradient(backend: str):
+        def of(*tokens):
+            return loss(mlstm(*tokens, kernel_backend=backend))
+
+        return torch.func.vmap(torch.func.grad(of, argnums=(0, 1, 2, 3, 4)))(*tokens)
+
+    agree(gradient("triton"), gradient("torch"))
+
+
+def test_fwbw_keeps_the_steps_in_place_of_the_pieces(device, monkeypatch) -> None:
+    tokens, initial = [x[:, :, 0].detach() for x in arrays(device, 2, 20)], [x[:, 0].detach() for x in states(device)]
+    config = {"return_state": True, "use_initial_state": True, "keep_G": True}
+    heads = [torch.stack([x, x.flip(0)]).requires_grad_() for x in (*tokens, *initial)]
+    found = []
+    for backend, kept in (("triton", 3), ("torch", 4)):
+        monkeypatch.setattr(_fwbw, "_backend", lambda q, v, backend=backend: backend)
+        (h, last), context = fwbw_forward(*tokens, config, *initial)
+        assert len(context) == 8 + kept
+        gradients = fwbw_backward(context, h.cos(), config, *(x.cos() for x in last))
+        mapped, _ = torch.func.vmap(mlstm_fwbw_custom_grad(config))(*heads)
+        found.append([h, *last, *gradients, *torch.autograd.grad(loss(mapped), heads)])
+    agree(*found)
+
+
+def test_compile(device) -> None:
+    tokens = arrays(device, 2, 9)
+    gradients = []
+    for function in (lambda *x: mlstm(*x, kernel_backend="triton"), lambda *x: mlstm(*x, kernel_backend="torch")):
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        gradients.append(torch.autograd.grad(loss(compiled(*tokens)), tokens))
+    agree(*gradients)
+
+
+def test_opcheck(device) -> None:
+    operators = torch.ops.gatespec
+    tokens, initial = [x.detach() for x in arrays(device, 2, 9)], [x.detach() for x in states(device)]
+    options = 16, 0.0, True, "triton"
+    h, *last, m, nu = operators.mlstm_forward(*tokens, *initial, None, *options, 16)
+    packed = [x.detach() for x in arrays(device, 7)]
+    bounds = torch.tensor([0, 3, 7], device=device)
+    for operator, arguments in (
+        (operators.mlstm_forward, (*tokens, *initial, None, *options, 16)),
+        (operators.mlstm_forward, (*packed, None, None, None, bounds, *options, 16)),
+        (operators.mlstm_backward, (*tokens, *initial, None, h, *last, *options, *(None,) * 8, h, m, nu)),
+        (operators.mlstm_step, (*(x[:, 0] for x in tokens), *initial, 0.0, "triton")),
+    ):
+        torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))

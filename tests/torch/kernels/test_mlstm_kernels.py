@@ -1,0 +1,317 @@
+"""The mLSTM's kernels against the float64 reference: values, all gradients, packing, strides, extremes."""
+
+import numpy as np
+import pytest
+import torch
+
+from reference import MLSTMState, mlstm, mlstm_backward, mlstm_step
+from reference.backends import Request
+from torch_impl.kernels.mlstm import ROWS, backward_plan, forward_plan
+from torch_impl.kernels.mlstm import mlstm_backward as backward
+from torch_impl.kernels.mlstm import mlstm_forward as forward
+from torch_impl.kernels.mlstm import mlstm_step as step
+
+# Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 6.3e-6 (gates of ±1e4), 9.5e-4, 1.3e-2. A
+# bfloat16 gradient is a few roundings of 2⁻⁹ away; on a GPU float16's intermediates are rounded to TF32.
+BOUND = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 4e-2}
+INF = float("inf")
+
+
+class Case:
+    """Random inputs and cotangents, with what the reference says of them."""
+
+    def __init__(
+        self, B, S, N, K, V, device, dtype=torch.float32, bounds=None, state=True, cotangents=True, eps=0.0, edit=None
+    ):
+        generator = torch.Generator().manual_seed(S + 7 * K + V)
+        lead = (B, S) if bounds is None else (bounds[-1],)
+        B = B if bounds is None else len(bounds) - 1
+
+        def draw(*shape: int, scale: float = 1.0, shift: float = 0.0, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return (torch.randn(shape, generator=generator) * scale + shift).to(dtype)
+
+        i, f = draw(*lead, N, scale=2.0), draw(*lead, N, scale=2.0, shift=1.0)
+        if edit is not None:
+            edit(i, f)
+        tokens = [draw(*lead, N, K), draw(*lead, N, K), draw(*lead, N, V), i, f]
+        dh = draw(*lead, N, V)
+        states = [[draw(B, N, *shape, dtype=torch.float32) for shape in ((K, V), (K,), ())] for _ in range(2)]
+        self.dtype, self.eps = dtype, eps
+        self.tokens = [x.to(device) for x in tokens]
+        self.dh = dh.to(device)
+        self.state = [x.to(device) if state else None for x in states[0]]
+        self.dstate = [x.to(device) if cotangents else None for x in states[1]]
+        self.cu_seqlens = None if bounds is None else torch.tensor(bounds, device=device)
+
+        exact = [x.double().numpy() for x in tokens]
+        initial, final = (MLSTMState(*(x.double().numpy() for x in part)) for part in states)
+        options = {
+            "initial_state": initial if state else None,
+            "cu_seqlens": None if bounds is None else np.array(bounds),
+            "eps": eps,
+        }
+        self.h, self.last = mlstm(*exact, return_state=True, **options)
+        self.gradients = mlstm_backward(*exact, dh=dh.double().numpy(), dstate=final if cotangents else None, **options)
+
+    def run(self, **options):
+        """Forward and backward; returns h, the final state and the eight gradients."""
+        h, *last, saved = forward(*self.tokens, *self.state, self.cu_seqlens, eps=self.eps, save=True, **options)
+        d = backward(*self.tokens, *self.state, self.cu_seqlens, self.dh, *self.dstate, saved, eps=self.eps, **options)
+        return h, last, d
+
+    def check(self, h, last, d) -> None:
+        assert h.dtype == self.dtype and all(part.dtype == torch.float32 for part in last)
+        assert [x.dtype for x in d[:5]] == [x.dtype for x in self.tokens]
+        self.near(h, self.h, "h")
+        C, n, m = (part.double().cpu().numpy() for part in last)
+        with np.errstate(invalid="ignore"):
+            scale = np.exp(np.nan_to_num(m - self.last.m, nan=0.0, posinf=0.0, neginf=0.0))
+        self.near(torch.tensor(C * scale[..., None, None]), self.last.C, "C")
+        self.near(torch.tensor(n * scale[..., None]), self.last.n, "n")
+        self.near(torch.tensor(m), self.last.m, "m")
+        for name, found in zip("qkvif", d[:5], strict=True):
+            self.near(found, self.gradients[name], f"d{name}")
+        if "initial_state" in self.gradients:
+            for name, found, exact in zip("Cnm", d[5:], self.gradients["initial_state"], strict=True):
+                self.near(found, exact, f"d{name}")
+
+    def near(self, found: torch.Tensor, exact: np.ndarray, name: str) -> None:
+        found = found.double().cpu().numpy()
+        assert found.shape == exact.shape, name
+        assert (np.isfinite(found) == np.isfinite(exact)).all(), name
+        finite = np.isfinite(exact)
+        error = np.linalg.norm(found[finite] - exact[finite])
+        assert error <= BOUND[self.dtype] * np.linalg.norm(exact[finite]) + 1e-30, (name, error)
+
+
+SIZES = [
+    (0, 5, 1, 3, 4), (2, 0, 2, 3, 5), (2, 1, 2, 1, 1), (2, 5, 3, 7, 3), (1, 63, 1, 5, 33), (1, 64, 1, 1, 1),
+    (1, 65, 2, 33, 5), (1, 130, 1, 20, 40), (1, 33, 1, 200, 200),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_values_and_gradients(sizes, device) -> None:
+    case = Case(*sizes, device)
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(1, 130, 1, 20, 40), (1, 65, 2, 130, 9)])
+def test_half_precision(dtype, sizes, device) -> None:
+    case = Case(*sizes, device, dtype=dtype)
+    case.check(*case.run())
+
+
+def test_gates_in_float32_over_half_values(device) -> None:
+    case = Case(1, 40, 2, 8, 16, device)
+    case.dtype = torch.bfloat16
+    case.tokens = [*(x.bfloat16() for x in case.tokens[:3]), *case.tokens[3:]]
+    case.dh = case.dh.bfloat16()
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize("chunk", [1, 16, 100, 256])
+def test_the_chunk_changes_no_value(chunk, device) -> None:
+    case = Case(1, 130, 1, 9, 21, device, eps=1e-2)
+    case.check(*case.run(chunk=chunk))
+
+
+def test_two_lanes_with_uneven_blocks_to_a_chunk(device) -> None:
+    case = Case(2, 90, 1, 6, 10, device)
+    case.check(*case.run(chunk=64))
+
+
+@pytest.mark.parametrize("bounds", [[0, 3, 3, 40, 111], [0, 0, 65, 65], [0], [0, 0, 0]])
+def test_packed_sequences(bounds, device) -> None:
+    case = Case(0, 0, 2, 5, 9, device, bounds=bounds)
+    case.check(*case.run())
+
+
+@pytest.mark.parametrize("bounds", [[0, 50, 20, 70], [5, 20, 70], [0, 30, 200], [-9, 90, 80, 70], [0, 10, 40]])
+def test_a_packing_that_is_none_stays_inside_the_arrays(bounds, device) -> None:
+    case = Case(0, 0, 1, 4, 4, device, bounds=[*range(len(bounds) - 1), 70])
+    case.cu_seqlens = torch.tensor(bounds, device=device)
+    h, last, d = case.run()
+    assert all(torch.isfinite(x).all() for x in (h, *last, *d))
+
+
+def test_absent_state_and_cotangents(device) -> None:
+    case = Case(1, 40, 2, 5, 6, device, state=False, cotangents=False)
+    case.check(*case.run())
+    for kept in range(3):
+        case = Case(1, 40, 1, 5, 6, device)
+        case.dstate = [part if number == kept else None for number, part in enumerate(case.dstate)]
+        zeros = [torch.zeros_like(part) for part in case.state]
+        full = [part if part is not None else zero for part, zero in zip(case.dstate, zeros, strict=True)]
+        saved = forward(*case.tokens, *case.state, save=True)[-1]
+        few = backward(*case.tokens, *case.state, None, None, *case.dstate, saved)
+        all_ = backward(*case.tokens, *case.state, None, torch.zeros_like(case.dh), *full, saved)
+        assert all(torch.equal(one, other) for one, other in zip(few, all_, strict=True))
+
+
+def test_backward_computes_again_what_was_not_saved(device) -> None:
+    case = Case(1, 70, 1, 5, 6, device)
+    d = case.run()[2]
+    again = backward(*case.tokens, *case.state, None, case.dh, *case.dstate)
+    assert all(torch.equal(one, other) for one, other in zip(d, again, strict=True))
+
+
+def test_the_floor_of_one(device) -> None:
+    # With m₀ = 0, i ≤ 0 and f = +∞ the stabiliser stays 0, and exp(−m) is that floor.
+    def edit(i, f):
+        i.clamp_(max=0.0)
+        f.fill_(INF)
+
+    case = Case(1, 40, 1, 5, 6, device, state=False, edit=edit)
+    found, expected = case.run(stabilized=False), case.run()
+    assert torch.equal(found[0], expected[0])
+    assert all(torch.equal(one, other) for one, other in zip(found[2], expected[2], strict=True))
+
+
+def _resets(i, f):
+    f[0, [0, 7, 40, 41, 42]], f[0, 9] = -INF, INF
+    i[0, [0, 3, 40, 41]] = -INF
+
+
+def _huge(i, f):
+    f.copy_(torch.where(f > 1, 1e4, -1e4))
+    i.copy_(torch.where(i > 0, 1e4, -1e4))
+
+
+def _open(i, f):
+    f.fill_(INF)
+
+
+def _empty(i, f):
+    i.fill_(-INF)
+    f[:, ::2] = -INF
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("edit", [_resets, _huge, _open, _empty])
+def test_extreme_gates(edit, dtype, device) -> None:
+    case = Case(1, 65, 1, 5, 7, device, dtype=dtype, edit=edit)
+    h, last, d = case.run()
+    if edit is _huge and dtype is torch.bfloat16:
+        # A single write outweighs all others, h is that write's v whatever q is, and rounding is all of dq and dk.
+        assert torch.isfinite(d[0]).all() and torch.isfinite(d[1]).all()
+        d = (*(torch.from_numpy(case.gradients[name]).to(d[0]) for name in "qk"), *d[2:])
+    case.check(h, last, d)
+
+
+def test_nothing_crosses_a_hard_reset(device) -> None:
+    def edit(i, f):
+        f[0, 20], f[0, 50] = -INF, -INF
+
+    case = Case(1, 70, 1, 5, 7, device, edit=edit, cotangents=False)
+    case.dh[:, 20:] = 0.0
+    d = case.run()[2]
+    # What is written from step 20 on is read by nothing that counts, and step 20 itself lets nothing through.
+    assert all((x[:, 20:] == 0).all() for x in d[:5])
+    assert (d[4][:, 1:20] != 0).all()
+
+
+def test_an_initial_m_of_minus_infinity(device) -> None:
+    case = Case(1, 20, 1, 5, 7, device, state=False, cotangents=False)
+    B, N, K, V = 1, 1, 5, 7
+    state = [torch.zeros(B, N, K, V), torch.zeros(B, N, K), torch.full((B, N), -INF)]
+    exact = mlstm(
+        *(x.double().cpu().numpy() for x in case.tokens), initial_state=MLSTMState(*(x.double().numpy() for x in state))
+    )
+    h, *_ = forward(*case.tokens, *(x.to(device) for x in state))
+    case.near(h, exact, "h")
+
+
+def test_strided_inputs(device) -> None:
+    case = Case(2, 20, 2, 5, 6, device)
+    straight = case.run()
+    whole = case.tokens
+    head_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in whole]
+    reversed_axes = [x.permute(*reversed(range(x.ndim))).contiguous().permute(*reversed(range(x.ndim))) for x in whole]
+    every_other = [torch.stack([x, x], -1).flatten(-2)[..., ::2] for x in whole]
+    for tokens in (head_first, reversed_axes, every_other):
+        assert not tokens[0].is_contiguous()
+        case.tokens, case.dh = tokens, case.dh.transpose(1, 2).contiguous().transpose(1, 2)
+        h, _, d = case.run()
+        assert torch.equal(h, straight[0])
+        assert all(torch.equal(one, other) for one, other in zip(d, straight[2], strict=True))
+
+
+def test_strides_beyond_32_bits_within_a_tile_are_copied() -> None:
+    from torch_impl.kernels.mlstm import _addressable
+
+    for strides in ((2**30, 2**26, 3, 1), (2**30, 6, 3, 2**24)):
+        far = torch.empty_strided((2, 5, 2, 3), strides, device="meta")
+        assert _addressable(far, False).stride() == (30, 6, 3, 1)
+    near = torch.empty_strided((2, 5, 2, 3), (2**40, 2**24, 2**35, 2**20), device="meta")
+    assert _addressable(near, False) is near
+
+
+def test_a_batch_does_not_change_its_members(device) -> None:
+    case = Case(3, 36, 2, 5, 6, device)
+    h, last, d = case.run()
+    case.tokens, case.dh = [x[1:2] for x in case.tokens], case.dh[1:2]
+    case.state, case.dstate = [x[1:2] for x in case.state], [x[1:2] for x in case.dstate]
+    h_alone, last_alone, d_alone = case.run()
+    assert torch.equal(h[1:2], h_alone)
+    assert all(torch.equal(x[1:2], y) for x, y in zip((*last, *d), (*last_alone, *d_alone), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 3, 7, 33), (1, 2, 200, 70), (0, 2, 3, 4)])
+def test_step(sizes, dtype, device) -> None:
+    B, N, K, V = sizes
+    generator = torch.Generator().manual_seed(K)
+    tokens = [torch.randn(B, N, *c, generator=generator).to(dtype) for c in ((K,), (K,), (V,), (), ())]
+    state = [torch.randn(B, N, *c, generator=generator) for c in ((K, V), (K,), ())]
+    h, *after = step(
+        *(x.to(device) for x in (*tokens, state[0].mT.contiguous().mT, *state[1:])),
+        eps=0.1,
+    )
+    exact, exact_state = mlstm_step(
+        *(x.double().numpy() for x in tokens), MLSTMState(*(x.double().numpy() for x in state)), eps=0.1
+    )
+    for found, expected in zip((h, *after), (exact, *exact_state), strict=True):
+        found = found.double().cpu().numpy()
+        assert np.linalg.norm(found - expected) <= BOUND[dtype] * np.linalg.norm(expected)
+
+
+def test_rows_say_what_they_take() -> None:
+    row = ROWS[0]
+    assert {row.operation for row in ROWS} == {"mlstm", "mlstm_step"}
+    reasons = row.reasons(Request("mlstm", "cuda", "float64", {"K": 513, "V": 512}))
+    assert "it takes float32, float16, bfloat16, the values are float64" in reasons
+    assert "it takes K up to 512, the call has K=513" in reasons
+
+
+def test_a_row_says_why_it_cannot_run_here(monkeypatch) -> None:
+    from torch_impl.kernels import _interpret
+
+    request = Request("mlstm", "cpu", "float32")
+    monkeypatch.setattr(_interpret, "_INSTALLED", False)
+    assert ROWS[0].reasons(request) == ["Triton is not installed; `pip install triton` adds it"]
+    monkeypatch.setattr(_interpret, "_INSTALLED", True)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert "set TRITON_INTERPRET=1" in ROWS[0].reasons(request)[0]
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert ROWS[0].reasons(request) == []
+
+
+@pytest.mark.parametrize("plan", [forward_plan, backward_plan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_plans_cover_the_chunk_asked_for(plan, dtype) -> None:
+    for chunk, expected in ((1, 16), (16, 16), (17, 32), (64, 64), (100, 128), (4096, 4096)):
+        sizes = plan(dtype, 128, 256, chunk)
+        if plan is forward_plan:
+            assert sizes.L * sizes.every == expected
+        assert sizes.L <= max(expected, 16) and sizes.L & (sizes.L - 1) == 0
+
+
+def test_a_long_sum_of_half_products_is_kept_in_float32(device) -> None:
+    # Gates hold everything and weigh it unevenly: rounding a weighted key to bfloat16 would cost 1e-3.
+    case = Case(1, 130, 1, 3, 4, device, dtype=torch.bfloat16, state=False, edit=lambda i, f: f.fill_(8.0))
+    _, *last, _ = forward(*case.tokens)
+    scale = np.exp(last[2].double().cpu().numpy() - case.last.m)[..., None, None]
+    error = np.abs(last[0].double().cpu().numpy() * scale - case.last.C).max()
+    assert error <= 2e-5 * np.abs(case.last.C).max()

@@ -1,0 +1,118 @@
+"""The kernels of the scans and of the decay matrices against the float64 reference, forward and backward."""
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+import torch_impl
+from reference._decay import causal_forget_matrix_backward, dtilde_matrix_backward
+from reference._scan import rev_cumsum_backward, rev_cumsum_off_backward
+from reference.backends import Request
+from torch_impl import _decay
+from torch_impl.kernels import decay, scan
+
+# Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 5.3e-7, 2.7e-4, 1.8e-3 (the last rounding).
+BOUND = {torch.float32: 2e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3}
+INF = float("inf")
+SIZES = [(0,), (1,), (5,), (2, 3, 64), (3, 130), (2, 1500)]
+
+
+def draw(shape, dtype, device, seed=0, scale=1.0) -> torch.Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
+    return x.to(dtype).to(device)
+
+
+def exact(x: torch.Tensor) -> np.ndarray:
+    return x.double().cpu().numpy()
+
+
+def near(found: torch.Tensor, wanted: np.ndarray, dtype: torch.dtype) -> None:
+    values = exact(found)
+    finite = np.isfinite(wanted)
+    assert values.shape == wanted.shape and (values[~finite] == wanted[~finite]).all()
+    assert np.linalg.norm(values[finite] - wanted[finite]) <= BOUND[dtype] * np.linalg.norm(wanted[finite]) + 1e-30
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("shape", SIZES)
+def test_scans(shape, dtype, device) -> None:
+    x, dy = draw(shape, dtype, device), draw(shape, dtype, device, 1)
+    near(scan.rev_cumsum(x), reference.rev_cumsum(exact(x)), dtype)
+    near(scan.rev_cumsum_off(x), reference.rev_cumsum_off(exact(x)), dtype)
+    near(scan.rev_cumsum_backward(dy), rev_cumsum_backward(exact(x), dy=exact(dy))["x"], dtype)
+    near(scan.rev_cumsum_off_backward(dy), rev_cumsum_off_backward(exact(x), dy=exact(dy))["x"], dtype)
+
+
+def test_scans_keep_infinities_where_they_are(device) -> None:
+    x = draw((2, 70), torch.float32, device)
+    x[0, 40], x[1, 3] = INF, -INF
+    near(scan.rev_cumsum(x), reference.rev_cumsum(exact(x)), x.dtype)
+    near(scan.rev_cumsum_off(x), reference.rev_cumsum_off(exact(x)), x.dtype)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(3, 4, 5, 7).permute(3, 0, 2, 1),
+        torch.randn(2, 3, 4, 2, 6).permute(3, 1, 4, 0, 2),
+        torch.randn(3, 9, 8)[:, ::2, ::3],
+        torch.randn(4, 1).expand(4, 6),
+    ],
+)
+def test_strides(x, device) -> None:
+    x = x.to(device)
+    assert torch.equal(scan.rev_cumsum(x), scan.rev_cumsum(x.contiguous()))
+    assert torch.equal(decay.causal_forget_matrix(x), decay.causal_forget_matrix(x.contiguous()))
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("shape", [(0,), (1,), (2, 5), (2, 3, 64), (130,)])
+def test_decay_matrices(shape, dtype, device) -> None:
+    i, f = (draw((*shape, 1), dtype, device, seed, 3.0) for seed in (0, 1))
+    if shape[-1] > 5:
+        f[..., 3, :], i[..., 5, :] = -INF, -INF
+    dF = draw((*shape, shape[-1]), dtype, device, 2)
+    a = torch.nn.functional.logsigmoid(f[..., 0].float()).to(dtype)
+    near(decay.causal_forget_matrix(a), reference.causal_forget_matrix(exact(a)), dtype)
+    wanted = causal_forget_matrix_backward(exact(a), dF=exact(dF))["forget_gates"]
+    near(decay.causal_forget_matrix_backward(dF), wanted, torch.float32)
+    near(decay.dtilde_matrix(i, f), reference.dtilde_matrix(exact(i), exact(f)), dtype)
+    di, df = decay.dtilde_matrix_backward(dF, f)
+    wanted = dtilde_matrix_backward(exact(i), exact(f), dD=exact(dF))
+    near(di, wanted["igate"], dtype)
+    near(df, wanted["fgate"], dtype)
+
+
+def test_a_masked_gradient_has_no_part(device) -> None:
+    dF = draw((70, 70), torch.float32, device)
+    upper = torch.ones_like(dF, dtype=torch.bool).triu()
+    assert torch.equal(
+        decay.causal_forget_matrix_backward(dF.masked_fill(upper, INF)),
+        decay.causal_forget_matrix_backward(dF.masked_fill(upper, 0.0)),
+    )
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_the_public_matrix_takes_its_kernel(chosen, device, monkeypatch) -> None:
+    """On a GPU, by itself; on the CPU only where this test says so."""
+    calls = []
+    for name in ("dtilde_matrix", "dtilde_matrix_backward"):
+        function = getattr(decay, name)
+        monkeypatch.setattr(decay, name, lambda *args, f=function: (calls.append(1), f(*args))[1])
+    monkeypatch.setattr(_decay, "takes_kernel", lambda operation, values: chosen)
+    i, f, dD = (draw(shape, torch.float32, device, seed) for seed, shape in enumerate([(2, 70, 1)] * 2 + [(2, 70, 70)]))
+    i, f = i.requires_grad_(), f.requires_grad_()
+    D = torch_impl.dtilde_matrix(i, f)
+    near(D.detach(), reference.dtilde_matrix(exact(i.detach()), exact(f.detach())), torch.float32)
+    D.backward(dD)
+    wanted = dtilde_matrix_backward(exact(i.detach()), exact(f.detach()), dD=exact(dD))
+    near(i.grad, wanted["igate"], torch.float32)
+    near(f.grad, wanted["fgate"], torch.float32)
+    assert len(calls) == 2 * chosen
+
+
+def test_rows() -> None:
+    rows = {row.operation: row for row in (*scan.ROWS, *decay.ROWS)}
+    assert set(rows) == {"rev_cumsum", "rev_cumsum_off", "causal_forget_matrix", "dtilde_matrix"}
+    assert all("float64" in " ".join(row.reasons(Request(name, "cuda", "float64"))) for name, row in rows.items())

@@ -1,0 +1,51 @@
+"""What differs between a kernel that is compiled and one that Triton interprets, and whether either can run here.
+
+Nothing in this module imports Triton: it is read when rows are, by processes that may never launch a kernel.
+"""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+
+import numpy as np
+
+from reference.backends import Request
+
+DTYPES = ("float32", "float16", "bfloat16")
+"""What the kernels take; float64 is left to the composed backend."""
+
+
+def _installed() -> bool:
+    try:
+        return find_spec("triton") is not None
+    except ImportError:
+        return False
+
+
+# Not a cached function: torch.compile reads rows too, and refuses to look into one.
+_INSTALLED = _installed()
+
+
+def interpreted() -> bool:
+    """Whether kernels run under Triton's interpreter, which reads the same variable when a kernel is defined.
+
+    There, products of bfloat16 operands are wrong by orders of magnitude, so kernels read this as a constexpr and
+    widen the operands of `tl.dot` first.
+    """
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+def surroundings() -> AbstractContextManager:
+    """What a launch stands in: the interpreter warns of ±∞ and of what a mask then drops, where a GPU does not."""
+    return np.errstate(all="ignore") if interpreted() else nullcontext()
+
+
+def unavailable(request: Request) -> str | None:
+    """Why no Triton kernel can run on the request's device in this process, None where one can."""
+    if not _INSTALLED:
+        return "Triton is not installed; `pip install triton` adds it"
+    if request.device == "cpu" and not interpreted():
+        return (
+            "on the CPU a Triton kernel runs under its interpreter alone: set TRITON_INTERPRET=1 before the first call"
+        )
+    return None

@@ -1,0 +1,383 @@
+"""The launchers of the mLSTM's kernels, and the rows that say what they take.
+
+Everything on the device is asked for in order, in the tensors' own stream; nothing is read back. Triton is imported
+when the first kernel is about to run.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reference.backends import Row
+from torch_impl.kernels._interpret import DTYPES, unavailable
+from torch_impl.kernels._launch import Launch, dot_precision, hopper, launch, power_of_two
+
+ROWS = tuple(
+    Row("triton", operation, ("cuda", "cpu"), DTYPES, (("K", 512), ("V", 512)), unavailable=unavailable)
+    for operation in ("mlstm", "mlstm_step")
+)
+
+
+class Saved(NamedTuple):
+    """What the forward pass leaves for the backward pass: h, and m and ν of every step, head-major float32."""
+
+    h: Tensor
+    m: Tensor
+    nu: Tensor
+
+
+class Plan(NamedTuple):
+    """Tile sizes of one direction, with the launches of its kernels.
+
+    Attributes:
+        L: steps a block, the tile of the work inside chunks.
+        every: blocks a chunk, at whose start a memory is kept.
+        BK, BV: tile of the work inside blocks.
+        state_tile: sides of the tile of C that a program of the state pass holds.
+    """
+
+    L: int
+    every: int
+    BK: int
+    BV: int
+    state_tile: int
+    states: Launch
+    inside: Launch
+
+
+def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> Plan:
+    """Sizes for `mlstm_forward`.
+
+    Args:
+        chunk: the steps between kept memories, to the next power of two; 0 for the plan's own.
+        wide: whether registers allow the larger tiles (`hopper`).
+    """
+    if dot_precision(dtype) == "ieee" and dtype is not torch.bfloat16:
+        # Float32 products run on the scalar units, which want their operands in registers.
+        plan = Plan(32, 4, power_of_two(K, most=32), power_of_two(V, most=64), 32, Launch(4, 2), Launch(4, 1))
+    elif dtype is torch.bfloat16:
+        BK, BV = (64, 128) if wide else (32, 64)
+        plan = Plan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(4, 2))
+    else:
+        BK, tile = (64, 64) if wide else (32, 32)
+        plan = Plan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=64), tile, Launch(4, 2), Launch(4, 2))
+    return _with_chunk(plan, chunk)
+
+
+def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> Plan:
+    """Sizes for `mlstm_backward`, whose chunks are single blocks; arguments as in `forward_plan`."""
+    if dot_precision(dtype) == "ieee" and dtype is not torch.bfloat16:
+        plan = Plan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(4, 2), Launch(4, 1))
+    elif dtype is torch.bfloat16:
+        BK = 128 if wide and K <= 128 else 64
+        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=64), 64, Launch(4, 3), Launch(8, 2))
+    else:
+        BK, tile = (64, 64) if wide else (32, 32)
+        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=32), tile, Launch(4, 2), Launch(8, 2))
+    return _with_chunk(plan, chunk)._replace(every=1)
+
+
+def _with_chunk(plan: Plan, chunk: int) -> Plan:
+    if not chunk:
+        return plan
+    chunk = power_of_two(chunk)
+    L = min(plan.L, chunk)
+    return plan._replace(L=L, every=chunk // L)
+
+
+class _Blocks(NamedTuple):
+    """How the steps of all lanes are cut into blocks: ``count`` of them at most, ``most`` in any lane at most.
+
+    ``table`` is what the kernels read: ``(S, blocks a lane)``, or packed ``(bounds, before, lanes)`` on the device.
+    """
+
+    count: int
+    most: int
+    table: tuple[Any, ...]
+
+
+def _blocks(q: Tensor, cu_seqlens: Tensor | None, L: int) -> _Blocks:
+    if cu_seqlens is None:
+        B, S = q.shape[:2]
+        most = -(-S // L)
+        return _Blocks(B * most, most, (S, most))
+    T, B = q.shape[0], cu_seqlens.shape[0] - 1
+    count = T // L + B if B else 0
+    # Whatever the values are, the bounds rise from 0 to T, so that no kernel leaves the arrays.
+    bounds = torch.empty(B + 2, dtype=torch.int32, device=q.device)
+    bounds[:1] = 0
+    bounds[B:] = T
+    if B > 1:
+        bounds[1:B] = cu_seqlens[1:-1].to(q.device).clamp(0, T).cummax(0).values
+    before = torch.zeros(B + 1, dtype=torch.int32, device=q.device)
+    torch.cumsum((bounds[1 : B + 1] - bounds[:B] + (L - 1)) // L, 0, dtype=torch.int32, out=before[1:])
+    numbers = torch.arange(count, dtype=torch.int32, device=q.device)
+    lanes = torch.searchsorted(before[1:], numbers, right=True, out_int32=True)
+    return _Blocks(count, -(-T // L), (bounds, before, lanes))
+
+
+def _addressable(x: Tensor, packed: bool) -> Tensor:
+    """``x`` itself, or a copy where a stride within a tile (64 steps and the next, 512 columns) exceeds 32 bits."""
+    step, _, *column = x.stride()[0 if packed else 1 :]
+    return x.contiguous() if max(65 * step, *(512 * stride for stride in column), 0) >= 2**31 else x
+
+
+class _Call(NamedTuple):
+    """What all kernels of a call share."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    i: Tensor
+    f: Tensor
+    packed: bool
+    B: int
+    N: int
+    K: int
+    V: int
+    rows: tuple[int, int]
+    operand: torch.dtype
+    precision: str
+
+    def strided(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """A tensor and its strides along sequence, step, head and what follows; a packed one has 0 for the first."""
+        return x, (0, *x.stride()) if self.packed else tuple(x.stride())
+
+    def per_step(self) -> Tensor:
+        """A head-major float32 array."""
+        lead = self.q.shape[:-2]
+        shape = (self.N, *lead) if self.packed else (lead[0], self.N, lead[1])
+        return self.q.new_empty(shape, dtype=torch.float32)
+
+    def states(self, *lead: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """C-like in ``dtype`` and n-like in float32."""
+        C = self.q.new_empty((*lead, self.N, self.K, self.V), dtype=dtype)
+        return C, self.q.new_empty((*lead, self.N, self.K), dtype=torch.float32)
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu_seqlens: Tensor | None) -> _Call:
+    packed = cu_seqlens is not None
+    q, k, v, i, f = (_addressable(x, packed) for x in (q, k, v, i, f))
+    *lead, N, K = q.shape
+    B = lead[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    rows = (0, lead[0]) if packed else (N * lead[1], lead[1])
+    operand = torch.bfloat16 if v.dtype is torch.bfloat16 else torch.float32
+    return _Call(q, k, v, i, f, packed, B, N, K, v.shape[-1], rows, operand, dot_precision(v.dtype))
+
+
+class _Decay(NamedTuple):
+    """Results of `mlstm_chunk.gates` and `mlstm_chunk.stabilisers`."""
+
+    a: Tensor
+    i: Tensor
+    p: Tensor
+    g: Tensor
+    total: Tensor
+    m_start: Tensor
+    m_end: Tensor
+    m_last: Tensor
+    step_last: Tensor
+
+
+def _decay(x: _Call, blocks: _Blocks, L: int, m: Tensor | None) -> _Decay:
+    from torch_impl.kernels import mlstm_chunk
+
+    device = x.q.device
+    a, i, p, g = (x.per_step() for _ in range(4))
+    total, most, m_start, m_end = (x.q.new_empty((blocks.count, x.N), dtype=torch.float32) for _ in range(4))
+    attained = x.q.new_empty((blocks.count, x.N), dtype=torch.int32)
+    m_last = x.q.new_empty((x.B, x.N), dtype=torch.float32)
+    step_last = x.q.new_empty((x.B, x.N), dtype=torch.int32)
+    launch(
+        mlstm_chunk.gates, blocks.count * x.N, device, Launch(1), *x.strided(x.f), *x.strided(x.i), a, i, p, g, x.rows,
+        total, most, attained, blocks.table, x.N, PACKED=x.packed, L=L,
+    )  # fmt: skip
+    launch(
+        mlstm_chunk.stabilisers, x.B * x.N, device, Launch(4), total, most, attained, m, m_start, m_end, m_last,
+        step_last, blocks.table, x.N, PACKED=x.packed, WIDTH=power_of_two(blocks.most, most=256),
+    )  # fmt: skip
+    return _Decay(a, i, p, g, total, m_start, m_end, m_last, step_last)
+
+
+def _tiles(x: _Call, side: int) -> dict[str, int]:
+    BK, BV = power_of_two(x.K, most=side), power_of_two(x.V, most=side)
+    return {"BK": BK, "BV": BV, "NK": -(-x.K // BK), "NV": max(-(-x.V // BV), 1)}
+
+
+def _memories(
+    x: _Call, blocks: _Blocks, plan: Plan, decay: _Decay, C: Tensor | None, n: Tensor | None, exact: bool
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """C and n at the start of every chunk, and at the end of every lane.
+
+    ``exact``: whether what is written to C keeps float32's accuracy, as a state that is returned must.
+    """
+    from torch_impl.kernels import mlstm_chunk
+
+    starts = x.states(blocks.count // plan.every + x.B, dtype=x.operand)
+    lasts = x.states(x.B)
+    tiles = _tiles(x, plan.state_tile)
+    launch(
+        mlstm_chunk.memories, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), x.q.device, plan.states, *x.strided(x.k),
+        *x.strided(x.v), decay.g, x.rows, decay.total, decay.m_start, decay.m_end, C, n, *starts, *lasts,
+        blocks.table, x.N, x.K, x.V,
+        PACKED=x.packed, L=plan.L, EVERY=plan.every, **tiles,
+        PRECISION="tf32x3" if exact and x.precision == "tf32" and x.v.dtype is torch.float16 else x.precision,
+        PIECES=3 if exact and x.operand is torch.bfloat16 else 1,
+    )  # fmt: skip
+    return starts, lasts
+
+
+def mlstm_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    C: Tensor | None = None,
+    n: Tensor | None = None,
+    m: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    *,
+    chunk: int = 0,
+    eps: float = 0.0,
+    stabilized: bool = True,
+    save: bool = False,
+    plan: Plan | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Saved | None]:
+    """h, the final C, n and m, and with ``save`` what `mlstm_backward` would else compute again.
+
+    Args:
+        q, k, v, i, f: ``(B, S, N, ·)``, or ``(T, N, ·)`` with `cu_seqlens`, on any strides.
+        C, n, m: the initial state in float32, None for zeros.
+        cu_seqlens: ``(B+1,)``, read on the device alone.
+        chunk: the steps between memories that are kept, 0 for what suits the sizes.
+        eps: added to the normaliser; ``stabilized``: whether its floor is exp(−min(m, 64)) or 1.
+        plan: tile sizes, in place of those of `forward_plan`.
+    """
+    from torch_impl.kernels import mlstm_chunk
+
+    x = _call(q, k, v, i, f, cu_seqlens)
+    C, n, m = (None if part is None else part.contiguous() for part in (C, n, m))
+    plan = plan or forward_plan(v.dtype, x.K, x.V, chunk, hopper(q.device))
+    blocks = _blocks(q, cu_seqlens, plan.L)
+    decay = _decay(x, blocks, plan.L, m)
+    starts, lasts = _memories(x, blocks, plan, decay, C, n, exact=True)
+    h = v.new_empty(v.shape)
+    saved = Saved(h, x.per_step(), x.per_step()) if save else None
+    NK, NV = -(-x.K // plan.BK), max(-(-x.V // plan.BV), 1)
+    launch(
+        mlstm_chunk.outputs, blocks.count * x.N * NV, q.device, plan.inside, *x.strided(x.q), *x.strided(x.k),
+        *x.strided(x.v), *decay[:4], x.rows, decay.total, decay.m_start, *starts, *x.strided(h),
+        None if saved is None else saved.m, None if saved is None else saved.nu, blocks.table, x.N, x.K, x.V,
+        x.K**-0.5, eps,
+        PACKED=x.packed, L=plan.L, EVERY=plan.every, BK=plan.BK, BV=plan.BV, NK=NK, NV=NV, PRECISION=x.precision,
+        FLOOR=stabilized, SAVE=save,
+    )  # fmt: skip
+    return h, *lasts, decay.m_last, saved
+
+
+def mlstm_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    C: Tensor | None,
+    n: Tensor | None,
+    m: Tensor | None,
+    cu_seqlens: Tensor | None,
+    dh: Tensor | None,
+    dC: Tensor | None = None,
+    dn: Tensor | None = None,
+    dm: Tensor | None = None,
+    saved: Saved | None = None,
+    *,
+    chunk: int = 0,
+    eps: float = 0.0,
+    stabilized: bool = True,
+    plan: Plan | None = None,
+) -> tuple[Tensor, ...]:
+    """Gradients of q, k, v, i, f and of the initial C, n, m, each in the dtype of its primal.
+
+    Args:
+        dh: cotangent of h, None for zeros; ``dC, dn, dm``: those of the final state, each None for zeros.
+        saved: what `mlstm_forward` left; without it that is computed again.
+        others: as in `mlstm_forward`.
+    """
+    from torch_impl.kernels import mlstm_chunk
+
+    x = _call(q, k, v, i, f, cu_seqlens)
+    C, n, m, dC, dn, dm = (None if part is None else part.contiguous() for part in (C, n, m, dC, dn, dm))
+    plan = plan or backward_plan(v.dtype, x.K, x.V, chunk, hopper(q.device))
+    if saved is None:
+        saved = mlstm_forward(
+            q, k, v, i, f, C, n, m, cu_seqlens, chunk=chunk, eps=eps, stabilized=stabilized, save=True
+        )[-1]
+        assert saved is not None
+    if dh is None:
+        dh = v.new_zeros(()).expand(v.shape)
+    dh = _addressable(dh, x.packed)
+    device = q.device
+    blocks = _blocks(q, cu_seqlens, plan.L)
+    decay = _decay(x, blocks, plan.L, m)
+    (C_start, n_start), (C_last, n_last) = _memories(x, blocks, plan, decay, C, n, exact=False)
+
+    through_m = None
+    if dC is not None or dn is not None or dm is not None:
+        through_m = torch.zeros_like(decay.m_last) if dm is None else dm.clone()
+        if dC is not None:
+            through_m -= (C_last * dC).sum((-2, -1))
+        if dn is not None:
+            through_m -= (n_last * dn).sum(-1)
+
+    inverse, dnu = x.per_step(), x.per_step()
+    inside = {"BV": plan.BV, "NV": max(-(-x.V // plan.BV), 1)}
+    launch(
+        mlstm_chunk.normalisers, blocks.count * x.N, device, Launch(4), *x.strided(saved.h), *x.strided(dh), saved.m,
+        saved.nu, inverse, dnu, x.rows, blocks.table, x.N, x.V, eps, PACKED=x.packed, L=plan.L, **inside,
+        FLOOR=stabilized,
+    )  # fmt: skip
+    dC_end, dn_end = x.states(blocks.count, dtype=x.operand)
+    dC_first, dn_first = x.states(x.B)
+    tiles = _tiles(x, plan.state_tile)
+    launch(
+        mlstm_chunk.returning, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), device, plan.states, *x.strided(x.q),
+        *x.strided(dh), decay.p, saved.m, inverse, dnu, x.rows, decay.total, decay.m_start, decay.m_end, dC, dn, dC_end,
+        dn_end, dC_first, dn_first, blocks.table, x.N, x.K, x.V, x.K**-0.5,
+        PACKED=x.packed, L=plan.L, **tiles, PRECISION=x.precision,
+    )  # fmt: skip
+    d = [y.new_empty(y.shape) for y in (q, k, v, i, f)]
+    launch(
+        mlstm_chunk.gradients, blocks.count * x.N, device, plan.inside, *x.strided(x.q), *x.strided(x.k),
+        *x.strided(x.v), *x.strided(x.f), *x.strided(dh), *decay[:4], saved.m, inverse, dnu, x.rows, decay.total,
+        decay.m_start, decay.m_end, C_start, n_start, dC_end, dn_end, through_m, decay.step_last,
+        *(part for dx in d for part in x.strided(dx)), blocks.table, x.N, x.K, x.V, x.K**-0.5,
+        PACKED=x.packed, L=plan.L, BK=plan.BK, NK=-(-x.K // plan.BK), **inside, PRECISION=x.precision,
+    )  # fmt: skip
+
+    dm_first = torch.zeros_like(decay.m_last)
+    if C is not None and n is not None:
+        dm_first += (C * dC_first).sum((-2, -1)) + (n * dn_first).sum(-1)
+    if through_m is not None:
+        dm_first += torch.where(decay.step_last == 0, through_m, 0.0)
+    return *d, dC_first, dn_first, dm_first
+
+
+def mlstm_step(
+    q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, C: Tensor, n: Tensor, m: Tensor, *, eps: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One step on ``(B, N, ·)``, on any strides: h in the dtype of v, and the C, n and m after the step in float32."""
+    from torch_impl.kernels import mlstm_step as kernels
+
+    B, N, K = q.shape
+    V = v.shape[-1]
+    h, C_out, n_out, m_out = v.new_empty(v.shape), C.new_empty(C.shape), n.new_empty(n.shape), m.new_empty(m.shape)
+    BK, BV = power_of_two(K, most=64), power_of_two(V, most=32)
+    NK, NV = -(-K // BK), max(-(-V // BV), 1)
+    inputs = (part for x in (q, k, v, i, f, C, n, m) for part in (x, x.stride()))
+    launch(
+        kernels.step, B * N * NV, q.device, Launch(2, 2), *inputs,
+        h, C_out, n_out, m_out, N, K, V, K**-0.5, eps, BK=BK, BV=BV, NK=NK, NV=NV,
+    )  # fmt: skip
+    return h, C_out, n_out, m_out
