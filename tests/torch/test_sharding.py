@@ -47,7 +47,8 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def ranks():
-    with torch.multiprocessing.Manager() as manager:
+    # Not the default, which forks: what shares this process may have threads.
+    with torch.multiprocessing.get_context("spawn").Manager() as manager:
         results = manager.dict()
         torch.multiprocessing.spawn(on_mesh, args=(free_port(), results), nprocs=4)
         yield dict(results)
