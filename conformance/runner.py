@@ -12,6 +12,7 @@ from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.errors import Unsatisfiable
 
 from conformance.cases import Plan
 from conformance.dtypes import FLOATING, HALF
@@ -177,6 +178,8 @@ def run_law(implementation: Implementation, law: Law, dtype: str, settings: Sett
                 _search(hunt, law, dtype, settings)
     except RefusedError as refusal:
         return Result(law, dtype, "skipped", str(refusal), hunt.examples, seconds=time.monotonic() - start)
+    if hunt.examples == 0:
+        return Result(law, dtype, "skipped", f"it has no case of at most {settings.max_steps} steps")
     found = hunt.found
     status = "passed" if found is None else "failed"
     worst = trial.worst or None
@@ -227,6 +230,8 @@ def _search(hunt: "_Hunt", law: Law, dtype: str, settings: Settings) -> None:
             test()
         except RefusedError:
             raise
+        except Unsatisfiable:
+            continue
         except BaseException as error:
             # What broke the law is in the hunt's own records, whatever Hypothesis makes of a search that was cut short.
             if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError) or hunt.found is None:

@@ -171,3 +171,10 @@ def test_ids_are_unique_and_every_law_says_something() -> None:
     assert len({law.id for law in laws}) == len(laws)
     for law in laws:
         assert law.sentence.endswith(".") and law.equation and (law.cases is None) != (law.rows is None)
+
+
+def test_a_law_whose_shapes_do_not_fit_the_steps_allowed_is_no_crash() -> None:
+    pytest.importorskip("jax")
+    options = ("--op", "gru", "--law", "grouped_heads", "--dtype", "float32", "--max-steps", "12", "--examples", "2")
+    result = invoke("run", "jax_impl", *options)
+    assert result.exit_code == 0, result.output
