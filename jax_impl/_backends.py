@@ -5,6 +5,8 @@ from enum import Enum
 from typing import Any
 
 from jax_impl._framework import platform
+from jax_impl.kernels import gru, mlstm_chunk
+from jax_impl.kernels._pallas import interpreted
 from reference.arguments import Call, dtype_name
 from reference.backends import Explanation, Request, Row, explain, select
 
@@ -19,7 +21,10 @@ class KernelBackend(Enum):
         return self.value
 
 
-ROWS = tuple(Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "gru"))
+ROWS = (
+    *(Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "gru")),
+    *(mlstm_chunk.ROW, mlstm_chunk.STEP_ROW, gru.ROW),
+)
 
 _requests: dict[str, Callable[..., Request]] = {}
 
@@ -42,6 +47,11 @@ def request(call: Call, values: Any, packed: bool = False) -> Request:
 def choose(asked: Request, requested: Any) -> KernelBackend:
     """The backend that a call takes; raises where the one requested cannot serve it."""
     return select(ROWS, asked, requested, KernelBackend)
+
+
+def interpret(asked: Request, chosen: KernelBackend) -> bool | None:
+    """None where XLA computes a call; else whether Pallas' kernels run under their interpreter."""
+    return interpreted(asked.device) if chosen is KernelBackend.pallas else None
 
 
 def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:

@@ -36,6 +36,7 @@ class Options(NamedTuple):
         unit_floor: whether 1 stands in place of the floor exp(−min(m, 64)).
         precision: of the products.
         return_state: whether the final state is wanted.
+        interpret: None where XLA computes; else Pallas kernels do, and this says whether under their interpreter.
     """
 
     L: int
@@ -43,6 +44,7 @@ class Options(NamedTuple):
     unit_floor: bool
     precision: str
     return_state: bool
+    interpret: bool | None = None
 
 
 class Steps(NamedTuple):

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_impl._backends import KernelBackend, choose, request, request_builder
+from jax_impl import _gru_pallas
+from jax_impl._backends import KernelBackend, choose, interpret, request, request_builder
 from jax_impl._framework import (
     JAX,
     accumulation,
@@ -105,10 +106,14 @@ def _request(
 
 
 class Options(NamedTuple):
-    """The clipping bound (None for none) and the precision of products."""
+    """The clipping bound (None for none) and the precision of products.
+
+    `interpret` is None where XLA computes; else Pallas kernels do, and it says whether under their interpreter.
+    """
 
     bound: float | None
     precision: str
+    interpret: bool | None = None
 
 
 class Arrays(NamedTuple):
@@ -133,8 +138,9 @@ def _plan_by_values(
     arrays: Arrays, input_state: Any, clipping: Any, cu_seqlens: Any, max_seqlen: Any, backend: Any, precision: str
 ) -> Options:
     """The options of a legal call; raises where it is not."""
-    choose(_request(*arrays, input_state, clipping, cu_seqlens, max_seqlen), backend)
-    return Options(None if clipping is None else abs(float(clipping)), precision)
+    asked = _request(*arrays, input_state, clipping, cu_seqlens, max_seqlen)
+    bound = None if clipping is None else abs(float(clipping))
+    return Options(bound, precision, interpret(asked, choose(asked, backend)))
 
 
 _plan = planned_once(_plan_by_values)
@@ -168,6 +174,11 @@ def _compute(options: Options, arrays: Arrays, h0: Any, cu_seqlens: Any) -> tupl
     """Output and final state, both in the accumulation dtype."""
     weights, inputs = _weights(arrays), _inputs(arrays, cu_seqlens)
     h0 = _lanes(_initial(arrays, h0, cu_seqlens), arrays)
+    if _by_kernels(options, inputs):
+        y, last = _gru_pallas.forward(
+            options.interpret, _narrow(arrays, inputs), _kernel_weights(arrays), h0, cu_seqlens
+        )
+        return _tokens(y, cu_seqlens), _heads_last(last)
 
     def step(h: jax.Array, x: tuple) -> jax.Array:
         _, f, z = _gates(options, h, x, weights)
@@ -189,6 +200,7 @@ def _gradient(options: Options, saved: tuple, cotangents: tuple) -> tuple[Arrays
     h = _before(_stepwise(y, arrays, cu_seqlens), _lanes(_initial(arrays, h0, cu_seqlens), arrays), cu_seqlens)
     r, f, z = _gates(options, h, inputs, weights)
     dy = _stepwise(dy.astype(y.dtype), arrays, cu_seqlens)
+    xs = (h, r, f, z, dy)
 
     def step(dh: jax.Array, x: tuple) -> tuple[jax.Array, tuple]:
         h, r, f, z, dy = x
@@ -200,8 +212,12 @@ def _gradient(options: Options, saved: tuple, cotangents: tuple) -> tuple[Arrays
         through_gates = _dot(options, "wbgk,whk->wbgh", jnp.concatenate([dxf, dxr], axis=-1), weights.Wfr)
         return dh * f + drh * r + through_gates, (dx, dxf, dxr)
 
-    dh, xs = _lanes(dlast, arrays), (h, r, f, z, dy)
-    if cu_seqlens is None:
+    dh = _lanes(dlast, arrays)
+    if _by_kernels(options, xs):
+        saved, by = (*xs[:4], *_narrow(arrays, (dy,))), _kernel_weights(arrays)
+        dinputs, dh0 = _gru_pallas.backward(bool(options.interpret), options.bound, saved, by, dh, cu_seqlens)
+        dinputs = tuple(part.astype(y.dtype) for part in dinputs)
+    elif cu_seqlens is None:
         dh0, dinputs = jax.lax.scan(step, dh, xs, reverse=True)
     else:
         dinputs, dh0 = _over_packed(step, dh, xs, cu_seqlens, reverse=True)
@@ -280,6 +296,22 @@ def _before(y: jax.Array, h0: jax.Array, cu_seqlens: jax.Array | None) -> jax.Ar
     owner = sequence_of(cu_seqlens, T)
     begins = jnp.arange(T) == cu_seqlens[owner]
     return jnp.where(begins[:, None, None], h0[:, owner], jnp.roll(y, 1, axis=1))
+
+
+def _by_kernels(options: Options, xs: tuple) -> bool:
+    """Whether Pallas kernels compute the loop; one without a step or a lane is nobody's work."""
+    return options.interpret is not None and xs[0].size > 0
+
+
+def _narrow(arrays: Arrays, xs: tuple) -> tuple:
+    return tuple(x.astype(arrays.x.dtype) for x in xs)
+
+
+def _kernel_weights(arrays: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The weights of the W groups in the values' dtype."""
+    groups = _groups(arrays)
+    W, Wf, Wr = (jnp.repeat(w, groups // w.shape[0], axis=0) for w in (arrays.W, arrays.Wf, arrays.Wr))
+    return W, Wf, Wr
 
 
 def _heads(arrays: Arrays) -> int:

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_impl import _chunkwise
-from jax_impl._backends import KernelBackend, choose, request, request_builder
+from jax_impl import _chunkwise, _mlstm_pallas
+from jax_impl._backends import KernelBackend, choose, interpret, request, request_builder
 from jax_impl._chunkwise import Kept, Options, Steps, attained, choose_chunk, unattained
 from jax_impl._framework import (
     JAX,
@@ -28,6 +28,7 @@ from jax_impl._framework import (
     zeros_like_states,
 )
 from jax_impl._packing import BLANK, Table, chunk_table, from_chunks, gather_chunks, gather_tokens, to_chunks
+from jax_impl.kernels.mlstm_chunk import Setting
 from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
 from reference.backends import Request
 
@@ -123,9 +124,10 @@ def mlstm_step(
 def _plan_by_values(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, backend, precision, state):
     """The options of a legal call; raises where it is not."""
     call = check_mlstm(JAX, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
-    choose(request(call, v, cu_seqlens is not None), backend)
+    asked = request(call, v, cu_seqlens is not None)
+    interpreted = interpret(asked, choose(asked, backend))
     steps = call["S"] if cu_seqlens is None else call["T"]
-    return Options(choose_chunk(steps, chunk_size), float(eps), False, precision, state)
+    return Options(choose_chunk(steps, chunk_size), float(eps), False, precision, state, interpreted)
 
 
 _plan = planned_once(_plan_by_values)
@@ -134,8 +136,8 @@ _plan = planned_once(_plan_by_values)
 @planned_once
 def _plan_step(q, k, v, i, f, state, eps, backend, precision):
     call = check_mlstm_step(JAX, q, k, v, i, f, state, eps)
-    choose(request(call, v), backend)
-    return Options(1, float(eps), False, precision, True)
+    asked = request(call, v)
+    return Options(1, float(eps), False, precision, True, interpret(asked, choose(asked, backend)))
 
 
 @request_builder("mlstm")
@@ -199,6 +201,10 @@ def _mlstm(
 
 def _forward(options: Options, x: Steps, initial: MLSTMState | None, cu_seqlens: jax.Array | None) -> tuple[Any, Any]:
     """The result, and what the gradient needs of it: the memory at the start of every block, and the last."""
+    if options.interpret is not None:
+        state = _or_zeros(initial, x, x.q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1)
+        h, last, kept = _mlstm_pallas.forward(_setting(options), x, state, cu_seqlens)
+        return (h, last if options.return_state else None), (x, initial, cu_seqlens, kept, last)
     if cu_seqlens is None:
         h, starts, last = _dense(options, x, _or_zeros(initial, x, x.q.shape[0]))
     else:
@@ -210,12 +216,22 @@ def _forward(options: Options, x: Steps, initial: MLSTMState | None, cu_seqlens:
 def _gradient(options: Options, saved: tuple, cotangents: tuple) -> tuple[Steps, MLSTMState | None]:
     x, initial, cu_seqlens, starts, last = saved
     dh, dlast = cotangents
+    if options.interpret is not None:
+        dlast = jax.tree.map(jnp.zeros_like, last) if dlast is None else dlast
+        state = _or_zeros(initial, x, last.m.shape[0])
+        dx, dinitial = _mlstm_pallas.backward(_setting(options), x, state, cu_seqlens, starts, dh, dlast)
+        return dx, None if initial is None else dinitial
     dlast = unattained(last, jax.tree.map(jnp.zeros_like, last) if dlast is None else dlast)
     if cu_seqlens is None:
         dx, dinitial = _dense_gradient(options, x, starts, dh, dlast)
     else:
         dx, dinitial = _packed_gradient(options, x, starts, cu_seqlens, dh, dlast)
     return dx, None if initial is None else attained(initial, dinitial)
+
+
+def _setting(options: Options) -> Setting:
+    assert options.interpret is not None
+    return Setting(options.eps, options.interpret)
 
 
 def _backward(options: Options, saved: tuple, cotangents: tuple) -> tuple[Any, Any, None]:

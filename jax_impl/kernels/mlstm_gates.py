@@ -1,0 +1,143 @@
+"""The mLSTM's gates, chunk by chunk, as the kernels read them: sums of log gates by bisection, never by difference.
+
+Inside a chunk of L = 2^6 steps, the pairs t > j whose numbers differ first in bit ℓ lie in the right and the left
+half of one block of 2^(ℓ+1) steps. Their log decay is a sum of two vectors over the steps::
+
+    F[t,j] = Σ_{j<s≤t} a_s = Σ_{mid≤s≤t} a_s + Σ_{j<s<mid} a_s = G_ℓ[t] + G_ℓ[j]
+
+so six vectors of L hold the whole L × L matrix without a difference (nothing cancels; −∞ is legal), and the
+gradient of the matrix is handed back as its sums over rows and over columns, level by level.
+
+Arrays are ``(c, N, L)``, float32, c running over the chunks of every sequence.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._gates import exp_difference, log_sigmoid
+from jax_impl.kernels._pallas import L
+
+LEVELS = L.bit_length() - 1
+
+
+class Chunks(NamedTuple):
+    """Which chunks make up which sequence.
+
+    Attributes:
+        begin, count: a sequence's first chunk and how many it has, ``(B,)`` int32, within bounds.
+        sequence: the sequence of a chunk, ``(c,)``.
+        first: whether a chunk is its sequence's first, ``(c,)``.
+    """
+
+    begin: jax.Array
+    count: jax.Array
+    sequence: jax.Array
+    first: jax.Array
+
+
+class Gates(NamedTuple):
+    """Log weights and weights of every step, ``(c, N, L)`` unless said.
+
+    Attributes:
+        a: log forget gates.
+        levels: the vectors G_ℓ, ``(c, N, 6, L)``.
+        m: stabilisers; `m_start` before each chunk, `m_end` after it, ``(c, N)``.
+        e: weight of the chunk's incoming memory at each step.
+        written: weight of each step's write in the chunk's outgoing memory.
+        decay: weight of the incoming memory in the outgoing one, ``(c, N)``.
+        m_last: stabiliser after each sequence, ``(B, N)``.
+    """
+
+    a: jax.Array
+    levels: jax.Array
+    m: jax.Array
+    m_start: jax.Array
+    m_end: jax.Array
+    e: jax.Array
+    written: jax.Array
+    decay: jax.Array
+    m_last: jax.Array
+
+
+def gates(i: jax.Array, f: jax.Array, m_initial: jax.Array, chunks: Chunks) -> Gates:
+    """All gate arithmetic of the forward pass; elementwise, of logarithmic depth."""
+    a = log_sigmoid(f)
+    levels, before, after = log_decays(a)
+    largest = _largest(i, before_by_level(a))
+    total = before[..., -1]
+    m_end, m_start = _stabilisers(total, largest[..., -1], m_initial, chunks)
+    m = jnp.maximum(before + m_start[..., None], largest)
+    last = jnp.clip(chunks.begin + chunks.count - 1, 0, i.shape[0] - 1)
+    return Gates(
+        a=a,
+        levels=levels,
+        m=m,
+        m_start=m_start,
+        m_end=m_end,
+        e=exp_difference(before + m_start[..., None], m),
+        written=exp_difference(after + i, m_end[..., None]),
+        decay=exp_difference(total + m_start, m_end),
+        m_last=jnp.where((chunks.count > 0)[:, None], m_end[last], m_initial),
+    )
+
+
+def log_decays(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """``(G (…, 6, L), Σ_{s≤t} a_s, Σ_{s>t} a_s)``, linear in ``a`` and sums throughout."""
+    prefix, suffix, levels = a, jnp.zeros_like(a), []
+    for level in range(LEVELS):
+        prefix, suffix = _halves(prefix, level), _halves(suffix, level)
+        levels.append(jnp.stack([suffix[..., 0, :], prefix[..., 1, :]], axis=-2).reshape(a.shape))
+        left = prefix[..., 0, -1:]
+        right = suffix[..., 1, :1] + prefix[..., 1, :1]
+        prefix = jnp.stack([prefix[..., 0, :], prefix[..., 1, :] + left], axis=-2).reshape(a.shape)
+        suffix = jnp.stack([suffix[..., 0, :] + right, suffix[..., 1, :]], axis=-2).reshape(a.shape)
+    return jnp.stack(levels, axis=-2), prefix, suffix
+
+
+def before_by_level(a: jax.Array) -> list[jax.Array]:
+    """Σ a_s from the start of each step's block of 2^ℓ steps, ℓ = 0 … 6."""
+    prefix = [a]
+    for level in range(LEVELS):
+        halves = _halves(prefix[-1], level)
+        sums = jnp.stack([halves[..., 0, :], halves[..., 1, :] + halves[..., 0, -1:]], axis=-2)
+        prefix.append(sums.reshape(a.shape))
+    return prefix
+
+
+def decay_gradient(of_levels: jax.Array, of_before: jax.Array, of_after: jax.Array, a: jax.Array) -> jax.Array:
+    """Gradient of ``a``, given those of the three results of `log_decays`."""
+    _, transposed = jax.vjp(log_decays, a)
+    (da,) = transposed((of_levels, of_before, of_after))
+    return da
+
+
+def _largest(i: jax.Array, prefix: list[jax.Array]) -> jax.Array:
+    """max_{j≤t} (F[t,j] + i_j) inside the chunk."""
+    largest = i
+    for level in range(LEVELS):
+        most, sums = _halves(largest, level), _halves(prefix[level], level)
+        right = jnp.maximum(most[..., 1, :], sums[..., 1, :] + most[..., 0, -1:])
+        largest = jnp.stack([most[..., 0, :], right], axis=-2).reshape(i.shape)
+    return largest
+
+
+def _stabilisers(
+    total: jax.Array, largest: jax.Array, m_initial: jax.Array, chunks: Chunks
+) -> tuple[jax.Array, jax.Array]:
+    """m after and before every chunk, ``(c, N)``: ``m ← max(total + m, largest)``, anew where a sequence begins."""
+    first, initial = chunks.first[:, None], m_initial[chunks.sequence]
+    decay = jnp.where(first, -jnp.inf, total)
+    least = jnp.where(first, jnp.maximum(total + initial, largest), largest)
+
+    def after(x: tuple, y: tuple) -> tuple:
+        return x[0] + y[0], jnp.maximum(y[0] + x[1], y[1])
+
+    _, end = jax.lax.associative_scan(after, (decay, least))
+    return end, jnp.where(first, initial, jnp.concatenate([initial[:1], end[:-1]]))
+
+
+def _halves(x: jax.Array, level: int) -> jax.Array:
+    """``(…, L)`` → ``(…, blocks, 2, 2^level)``."""
+    return x.reshape(*x.shape[:-1], -1, 2, 2**level)

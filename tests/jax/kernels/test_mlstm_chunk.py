@@ -1,0 +1,208 @@
+"""The mLSTM's Pallas kernels: under the GPU interpreter against the definition, and lowered for an H100."""
+
+import operator
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import reference
+from jax_impl import _mlstm_pallas
+from jax_impl._chunkwise import Steps
+from jax_impl.kernels import _pallas, mlstm_gates, mlstm_tiles
+from jax_impl.kernels.mlstm_chunk import ROW, Setting
+from reference.arguments import MLSTMState
+from reference.backends import Request
+from tests.jax.kernels.tools import lowered, needs_mosaic, products, shape
+from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state
+
+TOLERANCE = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+def both_passes(setting, x, initial, cu_seqlens, dh, dlast):
+    h, last, kept = _mlstm_pallas.forward(setting, x, initial, cu_seqlens)
+    return (h, last), _mlstm_pallas.backward(setting, x, initial, cu_seqlens, kept, dh, dlast)
+
+
+def rounded(tree, dtype):
+    """Arrays in ``dtype``, and the same values in float64."""
+    narrow = jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
+    return narrow, jax.tree.map(lambda x: np.asarray(x.astype(jnp.float32), np.float64), narrow)
+
+
+def compare(dtype, tokens, sequences, K, V, cu_seqlens=None, resets=False, eps=0.0):
+    rng = np.random.default_rng(K * V)
+    inputs = mlstm_inputs(rng, *tokens, N=2, K=K, V=V)
+    if resets:
+        inputs[4][..., tokens[-1] // 2, :] = -np.inf
+        inputs[3][..., tokens[-1] // 3, :] = -np.inf
+        inputs[4][..., tokens[-1] // 4, :] = np.inf
+    (*values, dh), (*exact, exact_dh) = rounded((*inputs[:3], rng.normal(size=inputs[2].shape)), dtype)
+    gates, exact_gates = rounded(inputs[3:], "float32")
+    state, exact_state = rounded(MLSTMState(*mlstm_state(rng, sequences, 2, K=K, V=V)), "float32")
+    dstate, exact_dstate = rounded(like(rng, exact_state), "float32")
+
+    packing = None if cu_seqlens is None else jnp.asarray(cu_seqlens, jnp.int32)
+    run = jax.jit(partial(both_passes, Setting(eps, interpret=True)))
+    (h, last), (dx, dinitial) = run(Steps(*values, *gates), state, packing, dh, dstate)
+    assert h.dtype == dx.q.dtype == dx.k.dtype == dx.v.dtype == jnp.dtype(dtype)
+    assert dx.i.dtype == last.C.dtype == dinitial.C.dtype == jnp.float32
+
+    options = {"initial_state": exact_state, "cu_seqlens": cu_seqlens, "eps": eps}
+    expected_h, expected_last = reference.mlstm(*exact, *exact_gates, return_state=True, **options)
+    gradients = reference.mlstm_backward(*exact, *exact_gates, dh=exact_dh, dstate=exact_dstate, **options)
+    assert_close(last.m, expected_last.m, 1e-6)
+    in_units = np.exp(np.asarray(last.m, np.float64) - expected_last.m)
+    wide = partial(jax.tree.map, lambda x: np.asarray(x.astype(jnp.float32), np.float64))
+    got = (wide(h), wide(last.C) * in_units[..., None, None], wide(last.n) * in_units[..., None])
+    assert_close(got, (expected_h, expected_last.C, expected_last.n), TOLERANCE[dtype])
+    assert_close(wide(tuple(dx)), tuple(gradients[name] for name in "qkvif"), TOLERANCE[dtype])
+    assert_close(wide(dinitial), gradients["initial_state"], TOLERANCE[dtype])
+    return wide(dx)
+
+
+@needs_mosaic
+@pytest.mark.parametrize(
+    ("dtype", "tokens", "K", "V"),
+    [("bfloat16", (1, 70), 3, 130), ("float16", (2, 100), 65, 8), ("float32", (1, 129), 1, 5)],
+)
+def test_dense(dtype, tokens, K, V):
+    compare(dtype, tokens, tokens[0], K, V, resets=True)
+
+
+@needs_mosaic
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_packed_with_empty_sequences(dtype):
+    compare(dtype, (150,), 5, 5, 7, np.array([0, 0, 70, 70, 149, 150]), eps=1e-3)
+
+
+@needs_mosaic
+def test_nothing_passes_a_hard_reset():
+    rng = np.random.default_rng(0)
+    inputs = list(mlstm_inputs(rng, 1, 100, N=1, K=3, V=2, dtype=np.float32))
+    inputs[4][:, 50] = -np.inf
+    state = MLSTMState(*mlstm_state(rng, 1, 1, K=3, V=2, dtype=np.float32))
+    dh = rng.normal(size=inputs[2].shape).astype(np.float32)
+    dh[:, :50] = 0
+    zero = jax.tree.map(np.zeros_like, state)
+    run = jax.jit(partial(both_passes, Setting(0.0, interpret=True)))
+    _, (dx, dinitial) = run(Steps(*map(jnp.asarray, inputs)), state, None, jnp.asarray(dh), zero)
+    assert all(not np.any(part[:, :50]) for part in dx)
+    assert not np.any(dx.f[:, 50])
+    assert all(not np.any(part) for part in dinitial)
+    assert np.all(np.isfinite(dx.f))
+
+
+@needs_mosaic
+def test_no_step_is_no_work():
+    x = Steps(*(jnp.zeros((2, 0, 3, *width)) for width in ((4,), (4,), (5,), (), ())))
+    state = MLSTMState(jnp.ones((2, 3, 4, 5)), jnp.ones((2, 3, 4)), jnp.ones((2, 3)))
+    (h, last), (dx, dinitial) = both_passes(Setting(0.0, True), x, state, None, x.v, state)
+    assert h.shape == x.v.shape and dx.q.shape == x.q.shape
+    assert_close((last, dinitial), (state, state), 1e-30)
+
+
+@needs_mosaic
+def test_vmap():
+    rng = np.random.default_rng(1)
+    x = Steps(*(jnp.asarray(part, jnp.float32) for part in mlstm_inputs(rng, 2, 1, 40, N=1, K=3, V=2)))
+    state = MLSTMState(*(jnp.asarray(part, jnp.float32) for part in mlstm_state(rng, 2, 1, 1, K=3, V=2)))
+    forward = jax.jit(lambda x, state: _mlstm_pallas.forward(Setting(0.0, True), x, state, None)[:2])
+    lanes = (jax.tree.map(operator.itemgetter(at), (x, state)) for at in range(2))
+    one_by_one = [forward(*lane) for lane in lanes]
+    assert_close(jax.vmap(forward)(x, state), jax.tree.map(lambda *parts: jnp.stack(parts), *one_by_one), 1e-6)
+
+
+CALLS = [("bfloat16", 128, 256), ("bfloat16", 200, 64), ("float16", 100, 130), ("float32", 512, 512)]
+
+
+def call_shapes(dtype, K, V, packed):
+    B, S, N = 2, 200, 2
+    tokens = (B * S,) if packed else (B, S)
+    q, v, gate = (shape(*tokens, N, *width, dtype=dtype) for width in ((K,), (V,), ()))
+    state = MLSTMState(shape(B, N, K, V), shape(B, N, K), shape(B, N))
+    gate = shape(*gate.shape)
+    return Steps(q, q, v, gate, gate), state, shape(B + 1, dtype=jnp.int32) if packed else None, v, state
+
+
+@needs_mosaic
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("dtype", "K", "V"), CALLS)
+def test_lowers_for_hopper_with_bfloat16_products(dtype, K, V, packed):
+    module = lowered(partial(both_passes, Setting(0.0, interpret=False)), *call_shapes(dtype, K, V, packed))
+    assert products(module) == {"f32.bf16.bf16"}
+
+
+@needs_mosaic
+def test_vmap_lowers():
+    x, state, *_ = call_shapes("bfloat16", 64, 64, packed=False)
+    lanes = jax.tree.map(lambda of: shape(3, *of.shape, dtype=of.dtype), (x, state))
+    forward = jax.vmap(lambda x, state: _mlstm_pallas.forward(Setting(0.0, False), x, state, None)[:2])
+    assert products(lowered(forward, *lanes)) == {"f32.bf16.bf16"}
+
+
+@pytest.mark.parametrize("columns", [64, 128, 192, 256, 512])
+@pytest.mark.parametrize("terms", sorted(_pallas.TERMS.values()))
+def test_shared_memory_fits(terms, columns):
+    cut = mlstm_tiles.tiles_of(terms, columns, interpret=False)
+    taken = [
+        *(mlstm_tiles.states_memory(cut, against) for against in (False, True)),
+        *(mlstm_tiles.scores_memory(cut, gradient) for gradient in (False, True)),
+        *(mlstm_tiles.mix_memory(cut, dotted, 4 if terms == 3 else 2) for dotted in (False, True)),
+    ]
+    assert max(taken) <= _pallas.SHARED_MEMORY
+
+
+def test_decay_by_bisection_is_the_decay_matrix():
+    a = -np.abs(np.random.default_rng(0).normal(size=(2, 1, 64))) * 10
+    a[0, 0, 20] = -np.inf
+    levels, before, after = (np.asarray(part) for part in mlstm_gates.log_decays(jnp.asarray(a, jnp.float32)))
+    t, j = np.indices((64, 64))
+    level = np.log2(np.maximum(t ^ j, 1)).astype(int)
+    for lane in range(2):
+        by_level = levels[lane, 0]
+        F = np.where(t > j, by_level[level, t] + by_level[level, j], np.where(t == j, 0, -np.inf))
+        expected = reference.causal_forget_matrix(a[lane, 0])
+        np.testing.assert_allclose(F, expected, rtol=1e-6)
+        np.testing.assert_allclose(before[lane, 0], np.cumsum(a[lane, 0]), rtol=1e-6)
+        np.testing.assert_allclose(after[lane, 0], expected[-1], rtol=1e-6)
+
+
+def test_terms_hold_every_bit():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=1000), jnp.float32)
+    assert np.array_equal(np.sum(np.asarray(_pallas.split(x, 3), np.float64), axis=0), np.asarray(x, np.float64))
+    half = x.astype(jnp.float16)
+    assert np.array_equal(np.sum(np.asarray(_pallas.split(half, 2), np.float64), axis=0), np.asarray(half, np.float64))
+
+
+def asks(**changes) -> Request:
+    sizes = {"B": 1, "S": 8, "N": 1, "K": 16, "V": 16}
+    return Request(**{"operation": "mlstm", "device": "cpu", "dtype": "float32", "sizes": sizes, **changes})
+
+
+def test_old_jax_is_a_reason(monkeypatch):
+    monkeypatch.setattr(jax, "__version__", "0.10.2")
+    assert ROW.reasons(asks()) == ["it needs JAX 0.11.2 or later (Mosaic GPU), this is JAX 0.10.2"]
+
+
+def test_a_cpu_without_the_interpreter_is_a_reason(monkeypatch):
+    monkeypatch.setattr(jax, "__version__", "0.12.0")
+    monkeypatch.delenv(_pallas.INTERPRET, raising=False)
+    assert ROW.reasons(asks()) == ["on a CPU it runs only under its interpreter (GATESPEC_PALLAS_INTERPRET=1)"]
+    monkeypatch.setenv(_pallas.INTERPRET, "1")
+    assert ROW.reasons(asks()) == []
+    assert ROW.reasons(asks(dtype="float64")) == ["it takes bfloat16, float16, float32, the values are float64"]
+    assert ROW.reasons(asks(sizes={"K": 600, "V": 16})) == ["it takes K up to 512, the call has K=600"]
+
+
+def test_an_older_gpu_is_a_reason(monkeypatch):
+    class Ampere:
+        device_kind, compute_capability = "NVIDIA A100", "8.0"
+
+    monkeypatch.setattr(jax, "__version__", "0.12.0")
+    monkeypatch.setattr(jax, "devices", lambda _: [Ampere()])
+    assert ROW.reasons(asks(device="gpu")) == [
+        "it needs a Hopper GPU (compute capability 9.0) or later, this is NVIDIA A100 (8.0)"
+    ]
