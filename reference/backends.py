@@ -81,7 +81,8 @@ class Explanation:
     against: Mapping[Any, str]
 
     def __str__(self) -> str:
-        return "\n".join([f"takes {self.chosen}", *(f"not {other}: {why}" for other, why in self.against.items())])
+        against = (f"not {other.value}: {why}" for other, why in self.against.items())
+        return "\n".join([f"takes {self.chosen.value}", *against])
 
 
 def no_kernel(operation: str) -> str:
