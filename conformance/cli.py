@@ -8,9 +8,10 @@ import click
 from rich.console import Console
 
 from conformance.dtypes import FLOATING
-from conformance.implementation import FRAMEWORKS, UsageError, load
+from conformance.implementation import UsageError
 from conformance.report import TargetReport, exit_status
 from conformance.runner import EXAMPLES, MAX_STEPS, Settings, agenda, run, selected
+from conformance.targets import FRAMEWORKS, load
 
 
 class _Commands(click.Group):

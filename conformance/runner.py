@@ -2,13 +2,10 @@
 
 import math
 import time
-import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
@@ -16,14 +13,14 @@ from hypothesis.errors import Unsatisfiable
 
 from conformance.cases import Plan
 from conformance.dtypes import FLOATING, HALF
+from conformance.hunt import Counterexample, Hunt
 from conformance.implementation import Implementation, RefusedError, UsageError
 from conformance.laws import Law, all_laws
-from conformance.trial import LawError, Trial
+from conformance.trial import Trial
 
 EXAMPLES = 20
 MAX_STEPS = 1031
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
-SHRINK_SECONDS = 12.0
 SUPPRESSED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 
@@ -48,27 +45,6 @@ class Settings:
     seed: int = 0
     kernel_backend: str | None = None
     strict: bool = False
-
-
-@dataclass(frozen=True)
-class Counterexample:
-    """The smallest case found that breaks a law.
-
-    Attributes:
-        case: it, in words.
-        problem: what went wrong.
-        where: the array.
-        index, got, expected, allowed, ulp: the first bad element, where there is one.
-    """
-
-    case: str
-    problem: str
-    where: str = ""
-    index: tuple[int, ...] | None = None
-    got: float | None = None
-    expected: float | None = None
-    allowed: float | None = None
-    ulp: float | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +143,7 @@ def run_law(implementation: Implementation, law: Law, dtype: str, settings: Sett
     if reason is not None:
         return Result(law, dtype, "skipped", reason)
     trial = Trial(implementation, dtype, settings.kernel_backend, law.forward)
-    hunt = _Hunt(law, trial)
+    hunt = Hunt(law, trial)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -200,7 +176,7 @@ def run_law(implementation: Implementation, law: Law, dtype: str, settings: Sett
     )
 
 
-def _search(hunt: "_Hunt", law: Law, dtype: str, settings: Settings) -> None:
+def _search(hunt: Hunt, law: Law, dtype: str, settings: Settings) -> None:
     assert law.cases is not None
     total = sum(SHARES[stratum] for stratum in law.strata)
     implementation = hunt.trial.implementation
@@ -243,62 +219,3 @@ def _search(hunt: "_Hunt", law: Law, dtype: str, settings: Settings) -> None:
 def _layouts(implementation: Implementation) -> tuple[str, ...]:
     """Contiguous arrays most of the time; the laws about memory try the others one and all."""
     return ("contiguous", *implementation.layouts) if implementation.eager else ("contiguous",)
-
-
-class _Hunt:
-    """Counts examples and keeps the smallest one that broke the law."""
-
-    def __init__(self, law: Law, trial: Trial):
-        self.law = law
-        self.trial = trial
-        self.examples = 0
-        self.found: Counterexample | None = None
-        self.worst_broken: float | None = None
-        self.deadline: float | None = None
-        self._smallest: int | None = None
-
-        def example(case: Any) -> None:
-            if self.deadline is not None and time.monotonic() > self.deadline:
-                return
-            failure = self.attempt(case)
-            if failure is not None:
-                raise failure
-
-        self.example: Callable[[Any], None] = example
-
-    def attempt(self, case: Any) -> Exception | None:
-        if self.found is None:
-            self.examples += 1
-        try:
-            self.law.check(self.trial, case)
-        except RefusedError:
-            raise
-        except LawError as broken:
-            verdict = broken.verdict
-            numbers = (
-                {}
-                if verdict is None
-                else {name: getattr(verdict, name) for name in ("index", "got", "expected", "allowed", "ulp")}
-            )
-            self._note(case, Counterexample(case.describe(), str(broken), broken.where, **numbers))
-            if verdict is not None:
-                self.worst_broken = max(verdict.worst, self.worst_broken or 0.0)
-            # One class whatever the text: to Hypothesis every break of a law is the same fault, and it shrinks on.
-            return _FaultError()
-        except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            at = f"{Path(frame.filename).name}:{frame.lineno}"
-            text = str(error).strip().split("\n")[0][:300]
-            self._note(case, Counterexample(case.describe(), f"raised {type(error).__name__}: {text} ({at})"))
-            return _FaultError()
-        return None
-
-    def _note(self, case: Any, found: Counterexample) -> None:
-        if self.found is None:
-            self.deadline = time.monotonic() + SHRINK_SECONDS
-        if self._smallest is None or case.size <= self._smallest:
-            self._smallest, self.found = case.size, found
-
-
-class _FaultError(Exception):
-    """What Hypothesis sees of a broken law."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import reference
-from conformance.implementation import load
 from conformance.runner import Result, Settings, run
+from conformance.targets import load
 
 sys.path.insert(0, str(Path(__file__).parent))
 FAULTS = importlib.import_module("faults").FAULTS
@@ -33,7 +33,7 @@ def test_a_fault_breaks_a_law(number: int, tmp_path: Path, monkeypatch: pytest.M
     fault, name = FAULTS[number], f"faulty_{number}"
     fault.apply(copy_of_reference(tmp_path, name))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("conformance.runner.SHRINK_SECONDS", 0.0)
+    monkeypatch.setattr("conformance.hunt.SHRINK_SECONDS", 0.0)
     broken = first_broken(name, Settings(ops=(fault.op,)))
     assert broken is not None, f"no law of {fault.op} breaks: {fault.name}"
     assert broken.counterexample is not None

@@ -1,0 +1,35 @@
+"""What the laws are tried on: Hypothesis strategies for shapes, packings, gates, strides and cotangents.
+
+A case is a handful of small numbers and words; its arrays are drawn from one integer seed by NumPy, so that shrinking a
+case is quick and a failure can be told in a line.
+"""
+
+from conformance.cases._fwbw import FwbwCase, fwbw
+from conformance.cases._gates import GATES
+from conformance.cases._gru import GRU_GATES, HEADS, GRUCase, gru, packed_gru
+from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm
+from conformance.cases._plan import COTANGENTS, LONG_STEPS, SEEDS, STRATA, Plan, generator
+from conformance.cases._sums import SumCase, gate_sums, sums
+
+__all__ = [
+    "COTANGENTS",
+    "FwbwCase",
+    "GATES",
+    "GRUCase",
+    "GRU_GATES",
+    "HEADS",
+    "LONG_STEPS",
+    "MLSTMCase",
+    "Plan",
+    "SEEDS",
+    "STRATA",
+    "SumCase",
+    "fwbw",
+    "gate_sums",
+    "generator",
+    "gru",
+    "mlstm",
+    "packed_gru",
+    "packed_mlstm",
+    "sums",
+]

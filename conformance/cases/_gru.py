@@ -1,0 +1,211 @@
+"""Calls of `gru`, dense and packed."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.cases._plan import (
+    COTANGENTS,
+    LONG_STEPS,
+    SEEDS,
+    Plan,
+    cotangent,
+    generator,
+    lengths_of,
+    limited,
+    rows,
+    words,
+)
+from conformance.dtypes import Array, accumulation, array
+
+GRU_GATES = ("ordinary", "small", "remembering", "saturated", "closed", "extreme")
+
+
+@dataclass(frozen=True)
+class GRUCase:
+    """A GRU call.
+
+    Attributes:
+        B, S, H: sizes; for packed calls B and S follow from ``lengths``.
+        heads: the six head counts in the order of the arguments (input, weight, forget input, ...).
+        lengths: of packed sequences, None for a dense call.
+        state: whether an initial state is given.
+        gates: a regime of `GRU_GATES`, for the forget and reset preactivations.
+        scale: magnitude of inputs and weights.
+        clipping: the call's.
+        cotangents: a pattern of `COTANGENTS`.
+    """
+
+    B: int
+    S: int
+    H: int
+    heads: tuple[int, int, int, int, int, int]
+    lengths: tuple[int, ...] | None = None
+    state: bool = False
+    gates: str = "ordinary"
+    scale: float = 1.0
+    clipping: float | None = None
+    cotangents: str = "dense"
+    cut: float = 0.5
+    layout: str = "contiguous"
+    seed: int = 0
+
+    @property
+    def N(self) -> int:
+        return max(self.heads)
+
+    @property
+    def packed(self) -> bool:
+        return self.lengths is not None
+
+    @property
+    def steps(self) -> int:
+        return self.S if self.lengths is None else max(self.lengths, default=0)
+
+    @property
+    def size(self) -> int:
+        tokens = self.B * self.S if self.lengths is None else sum(self.lengths)
+        return (tokens + 1) * sum(self.heads) * self.H + self.steps
+
+    def describe(self) -> str:
+        return words(self, {**_GRU_ORDINARY, **({"B": self.B, "S": self.S} if self.packed else {})})
+
+    def options(self) -> dict[str, Any]:
+        return {} if self.clipping is None else {"gradient_clipping": self.clipping}
+
+    def _tokens(self) -> tuple[int, ...]:
+        return (self.B, self.S) if self.lengths is None else (1, sum(self.lengths))
+
+    def arrays(self, dtype: str) -> dict[str, Array]:
+        rng = generator(self.seed, 3)
+        H, lead = self.H, self._tokens()
+        Nx, Nw, Nxf, Nwf, Nxr, Nwr = self.heads
+        forget, reset = self._preactivations(rng, (*lead, Nxf, H)), self._preactivations(rng, (*lead, Nxr, H))
+        raw = {
+            "input": self.scale * rng.normal(size=(*lead, Nx, H)),
+            "weight": self._weight(rng, Nw),
+            "forget_input": forget,
+            "forget_weight": self._weight(rng, Nwf),
+            "reset_input": reset if self.gates != "remembering" else rng.normal(size=reset.shape),
+            "reset_weight": self._weight(rng, Nwr),
+        }
+        if self.lengths is not None:
+            raw = {name: x if name.endswith("weight") else x[0] for name, x in raw.items()}
+        arrays = {name: array(x, dtype, self.layout) for name, x in raw.items()}
+        B = self.B if self.lengths is None else len(self.lengths)
+        if self.state:
+            h0 = rng.normal(size=(B, self.N, H))
+            arrays["input_state"] = array(h0, accumulation(dtype), self.layout)
+        if self.lengths is not None:
+            arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
+        return arrays
+
+    def _weight(self, rng: np.random.Generator, heads: int) -> np.ndarray:
+        return min(self.scale, 1.0) * rng.normal(size=(heads, self.H, self.H)) / math.sqrt(self.H)
+
+    def _preactivations(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        x = rng.normal(size=shape)
+        if self.gates == "small":
+            return 1e-3 * x
+        if self.gates == "remembering":
+            return 8 + x
+        if self.gates == "saturated":
+            return 15 * x
+        if self.gates == "closed":
+            return x - 8
+        if self.gates == "extreme":
+            return rng.choice(np.array([np.inf, -np.inf, 1e4, -1e4, 0.0, 30.0]), shape)
+        return x
+
+    def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
+        rng = generator(self.seed, 4)
+        B = self.B if self.lengths is None else len(self.lengths)
+        shapes = {"y": (*self._tokens(), self.N, self.H), "state": (B, self.N, self.H)}
+        raw = {name: cotangent(rng, name, shape, self.cotangents, "y") for name, shape in shapes.items()}
+        if self.lengths is not None:
+            raw["y"] = raw["y"][0]
+        return {name: array(x, dtype if name == "y" else accumulation(dtype)) for name, x in raw.items()}
+
+
+_GRU_ORDINARY = {
+    "lengths": None,
+    "state": False,
+    "scale": 1.0,
+    "clipping": None,
+    "cotangents": "dense",
+    "cut": 0.5,
+    "layout": "contiguous",
+}
+_ONE = (1, 1, 1, 1, 1, 1)
+HEADS = (
+    (6, 3, 2, 1, 6, 2),
+    (2, 2, 2, 2, 2, 2),
+    (1, 4, 2, 4, 1, 2),
+    (1, 1, 1, 6, 1, 3),
+    (2, 1, 4, 1, 2, 4),
+    _ONE,
+    (3, 1, 1, 3, 3, 1),
+)
+# (B, S, H, heads, state, clipping)
+_GRU_TABLE = {
+    "small": ((2, 5, 3, HEADS[0], True, 0.5), (3, 5, 2, HEADS[2], False, None), (2, 0, 3, HEADS[1], True, 0.1)),
+    "chunk": ((2, 65, 3, HEADS[0], True, None), (1, 97, 5, HEADS[3], True, 0.1)),
+    "long": ((1, LONG_STEPS, 4, HEADS[4], True, None),),
+}
+_PACKED_GRU_TABLE = {
+    "small": ((4, 9, 3, HEADS[0], 0.5),),
+    "chunk": ((3, 150, 2, HEADS[2], None),),
+    "long": ((3, LONG_STEPS, 3, HEADS[1], None),),
+}
+
+
+@st.composite
+def _gru_dynamic(draw: Any, plan: Plan) -> dict[str, Any]:
+    regimes = GRU_GATES if plan.stratum != "long" else ("remembering", "ordinary")
+    return {
+        "gates": draw(st.sampled_from(regimes)),
+        "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 2.0))),
+        "cotangents": draw(st.sampled_from(COTANGENTS)),
+        "layout": draw(st.sampled_from(plan.layouts)),
+        "seed": draw(SEEDS),
+    }
+
+
+@st.composite
+def gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
+    if plan.eager:
+        B = 1 if plan.stratum == "long" else draw(st.sampled_from((2, 1, 3, 0)))
+        S, H = draw(st.sampled_from(plan.steps())), draw(st.sampled_from((3, 1, 2, 5)))
+        heads, state = draw(st.sampled_from(HEADS)), draw(st.booleans())
+        clipping = draw(st.sampled_from((None, 0.1, -0.5, 2.0)))
+    else:
+        B, S, H, heads, state, clipping = draw(rows(_GRU_TABLE, plan))
+        S = limited(S, plan)
+    case = GRUCase(B, S, H, heads, state=state, clipping=clipping, **draw(_gru_dynamic(plan)))
+    return replace(case, **fixed)
+
+
+@st.composite
+def packed_gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
+    if plan.eager:
+        B = draw(st.sampled_from((3, 1, 2, 5, 0)))
+        T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
+        H, heads, state = draw(st.sampled_from((3, 1, 2))), draw(st.sampled_from(HEADS)), draw(st.booleans())
+        clipping = draw(st.sampled_from((None, 0.1)))
+    else:
+        B, T, H, heads, clipping = draw(rows(_PACKED_GRU_TABLE, plan))
+        T, state = limited(T, plan), True
+    case = GRUCase(
+        B,
+        0,
+        H,
+        heads,
+        lengths=lengths_of(draw, B, T),
+        state=state,
+        clipping=clipping,
+        **draw(_gru_dynamic(plan)),
+    )
+    return replace(case, **fixed)

@@ -1,0 +1,199 @@
+"""Calls of `mlstm`, dense and packed."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.cases._gates import GATES, gates
+from conformance.cases._plan import (
+    COTANGENTS,
+    LONG_STEPS,
+    SEEDS,
+    Plan,
+    cotangent,
+    generator,
+    lengths_of,
+    limited,
+    rows,
+    words,
+)
+from conformance.dtypes import HALF, Array, accumulation, array
+
+
+@dataclass(frozen=True)
+class MLSTMCase:
+    """An mLSTM call.
+
+    Attributes:
+        B, S, N, K, V: sizes; for packed calls B and S follow from ``lengths``.
+        lengths: of packed sequences, None for a dense call.
+        state: ``none``, ``random``, or ``empty`` (C = n = 0, m = −∞).
+        gates: a regime of `GATES`.
+        scale: magnitude of q, k, v.
+        cotangents: a pattern of `COTANGENTS`.
+        chunk_size, eps: the call's.
+        wide_gates: float32 gates beside 16-bit values.
+        cut: where laws that cut a sequence do so, as a share of S.
+        layout: of every array.
+        seed: of every value.
+    """
+
+    B: int
+    S: int
+    N: int
+    K: int
+    V: int
+    lengths: tuple[int, ...] | None = None
+    state: str = "none"
+    gates: str = "ordinary"
+    scale: float = 1.0
+    cotangents: str = "dense"
+    chunk_size: int | None = None
+    eps: float = 0.0
+    wide_gates: bool = False
+    cut: float = 0.5
+    layout: str = "contiguous"
+    seed: int = 0
+
+    @property
+    def packed(self) -> bool:
+        return self.lengths is not None
+
+    @property
+    def steps(self) -> int:
+        return self.S if self.lengths is None else max(self.lengths, default=0)
+
+    @property
+    def size(self) -> int:
+        tokens = self.B * self.S if self.lengths is None else sum(self.lengths)
+        return (tokens + 1) * self.N * (self.K + self.V) + self.steps
+
+    def describe(self) -> str:
+        said = words(self, {**_MLSTM_ORDINARY, **({"B": self.B, "S": self.S} if self.packed else {})})
+        return said
+
+    def options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if self.chunk_size is not None:
+            options["chunk_size"] = self.chunk_size
+        if self.eps:
+            options["eps"] = self.eps
+        return options
+
+    def _tokens(self) -> tuple[int, ...]:
+        return (self.B, self.S) if self.lengths is None else (1, sum(self.lengths))
+
+    def arrays(self, dtype: str) -> dict[str, Array]:
+        rng = generator(self.seed, 1)
+        lead, (N, K, V) = self._tokens(), (self.N, self.K, self.V)
+        B = self.B if self.lengths is None else len(self.lengths)
+        i, f = gates(rng, self.gates, (*lead, N))
+        raw = {
+            "q": self.scale * rng.normal(size=(*lead, N, K)),
+            "k": self.scale * rng.normal(size=(*lead, N, K)),
+            "v": self.scale * rng.normal(size=(*lead, N, V)),
+            "i": i,
+            "f": f,
+        }
+        if self.lengths is not None:
+            raw = {name: x[0] for name, x in raw.items()}
+        gate_dtype = "float32" if self.wide_gates and dtype in HALF else dtype
+        arrays = {name: array(x, gate_dtype if name in "if" else dtype, self.layout) for name, x in raw.items()}
+        wide = accumulation(dtype)
+        if self.state == "random":
+            m0 = rng.normal(size=(B, N)) + (70 if self.gates == "large m" else 0)
+            state = {"C0": rng.normal(size=(B, N, K, V)), "n0": rng.normal(size=(B, N, K)), "m0": m0}
+            arrays |= {name: array(x, wide, self.layout) for name, x in state.items()}
+        elif self.state == "empty":
+            state = {"C0": np.zeros((B, N, K, V)), "n0": np.zeros((B, N, K)), "m0": np.full((B, N), -np.inf)}
+            arrays |= {name: array(x, wide, self.layout) for name, x in state.items()}
+        if self.lengths is not None:
+            arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
+        return arrays
+
+    def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
+        rng = generator(self.seed, 2)
+        B = self.B if self.lengths is None else len(self.lengths)
+        N, K, V = self.N, self.K, self.V
+        shapes = {"h": (*self._tokens(), N, V), "C": (B, N, K, V), "n": (B, N, K), "m": (B, N)}
+        raw = {name: cotangent(rng, name, shape, self.cotangents, "h") for name, shape in shapes.items()}
+        if self.lengths is not None:
+            raw["h"] = raw["h"][0]
+        wide = accumulation(dtype)
+        return {name: array(x, dtype if name == "h" else wide) for name, x in raw.items()}
+
+
+_MLSTM_ORDINARY = {
+    "lengths": None,
+    "state": "none",
+    "scale": 1.0,
+    "cotangents": "dense",
+    "chunk_size": None,
+    "eps": 0.0,
+    "wide_gates": False,
+    "cut": 0.5,
+    "layout": "contiguous",
+}
+
+# (B, S, N, K, V, state) per stratum: what a compiled target is tried on. float32 sees all rows, other dtypes the first.
+_MLSTM_TABLE = {
+    "small": ((2, 5, 3, 3, 2, True), (2, 0, 1, 3, 2, True), (1, 1, 1, 1, 1, True)),
+    "chunk": ((1, 65, 2, 5, 3, True), (2, 130, 1, 3, 5, False)),
+    "long": ((1, LONG_STEPS, 1, 4, 3, True),),
+}
+_PACKED_TABLE = {
+    "small": ((4, 9, 2, 3, 2),),
+    "chunk": ((3, 150, 1, 5, 3),),
+    "long": ((3, LONG_STEPS, 1, 4, 3),),
+}
+
+
+@st.composite
+def _dynamic(draw: Any, plan: Plan, state: bool) -> dict[str, Any]:
+    """The fields that change no shape."""
+    regimes = GATES if plan.stratum != "long" else ("remembering", "ordinary", "mixed", "resets")
+    return {
+        "state": draw(st.sampled_from(("random", "empty"))) if state else "none",
+        "gates": draw(st.sampled_from(regimes)),
+        "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 4.0))),
+        "cotangents": draw(st.sampled_from(COTANGENTS)),
+        "layout": draw(st.sampled_from(plan.layouts)),
+        "seed": draw(SEEDS),
+    }
+
+
+@st.composite
+def mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
+    """A dense mLSTM call; ``fixed`` pins fields."""
+    if plan.eager:
+        if plan.stratum == "long":
+            B, N, K, V = 1, draw(st.sampled_from((1, 2))), draw(st.sampled_from((4, 7))), draw(st.sampled_from((3, 5)))
+        else:
+            B, N = draw(st.sampled_from((1, 2, 3, 0))), draw(st.sampled_from((1, 2, 3)))
+            K, V = draw(st.sampled_from((1, 3, 5, 8, 17))), draw(st.sampled_from((1, 2, 5, 11)))
+        S, state = draw(st.sampled_from(plan.steps())), draw(st.booleans())
+        eps = draw(st.sampled_from((0.0, 0.0, 0.0, 1e-3)))
+        wide_gates = plan.dtype in HALF and draw(st.booleans())
+    else:
+        B, S, N, K, V, state = draw(rows(_MLSTM_TABLE, plan))
+        S, eps, wide_gates = limited(S, plan), 0.0, plan.dtype in HALF
+    case = MLSTMCase(B, S, N, K, V, eps=eps, wide_gates=wide_gates, **draw(_dynamic(plan, state)))
+    return replace(case, **fixed)
+
+
+@st.composite
+def packed_mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
+    """A packed mLSTM call, empty sequences included."""
+    if plan.eager:
+        B = draw(st.sampled_from((3, 1, 2, 5, 0)))
+        T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
+        N, K, V = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 8))), draw(st.sampled_from((2, 5)))
+        state = draw(st.booleans())
+    else:
+        B, T, N, K, V = draw(rows(_PACKED_TABLE, plan))
+        T, state = limited(T, plan), True
+    lengths = lengths_of(draw, B, T)
+    case = MLSTMCase(B, 0, N, K, V, lengths=lengths, wide_gates=plan.dtype in HALF, **draw(_dynamic(plan, state)))
+    return replace(case, **fixed)

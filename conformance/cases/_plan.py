@@ -1,0 +1,90 @@
+"""What every case is made of: how long and how wide it may be, its seed, its words, its cotangents.
+
+Shapes come in strata: ``small`` (S from 0 to 7), ``chunk`` (around the lengths at which chunks end) and ``long`` (over
+a thousand steps, unless told otherwise), and every law sees all of its strata. For a framework that compiles per shape
+they come from short tables, so that laws share compiled functions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+STRATA = ("small", "chunk", "long")
+SMALL_STEPS = (0, 1, 2, 3, 5, 7)
+CHUNK_STEPS = (13, 31, 32, 33, 63, 64, 65, 97, 130)
+LONG_STEPS = 1031
+COTANGENTS = ("dense", "output only", "state only", "one step")
+SEEDS = st.integers(0, 2**16 - 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a strategy may draw: see the head of this module.
+
+    Attributes:
+        stratum: one of `STRATA`.
+        eager: whether a new shape is cheap; otherwise shapes come from the tables.
+        dtype: the dtype of the values, for tables that are shorter for some.
+        max_steps: the longest sequence.
+        layouts: how arrays may lie in memory.
+    """
+
+    stratum: str
+    eager: bool
+    dtype: str
+    max_steps: int
+    layouts: tuple[str, ...] = ("contiguous",)
+
+    def steps(self) -> tuple[int, ...]:
+        choice = {"small": SMALL_STEPS, "chunk": CHUNK_STEPS, "long": (min(LONG_STEPS, self.max_steps),)}[self.stratum]
+        return tuple(S for S in choice if self.max_steps >= S) or (self.max_steps,)
+
+
+def generator(seed: int, *salt: int) -> np.random.Generator:
+    return np.random.default_rng([seed, *salt])
+
+
+def words(case: Any, hidden: Mapping[str, Any]) -> str:
+    """The fields of a case that are not at their ordinary value, as words."""
+    said = []
+    for field in fields(case):
+        value = getattr(case, field.name)
+        if field.name not in hidden or hidden[field.name] != value:
+            said.append(
+                f"{field.name.replace('_', ' ')} {value}" if isinstance(value, str) else f"{field.name}={value}"
+            )
+    return ", ".join(said)
+
+
+def cotangent(rng: np.random.Generator, name: str, shape: tuple[int, ...], pattern: str, output: str) -> np.ndarray:
+    """A random cotangent: dense, or zero where ``pattern`` says."""
+    d = rng.normal(size=shape)
+    if (pattern == "output only" and name != output) or (pattern == "state only" and name == output):
+        return 0 * d
+    if pattern == "one step" and name == output and d.size:
+        keep = int(rng.integers(shape[1]))
+        d[:, :keep] = 0
+        d[:, keep + 1 :] = 0
+    return d
+
+
+def rows(table: Mapping[str, tuple], plan: Plan) -> st.SearchStrategy:
+    rows = table[plan.stratum]
+    return st.sampled_from(rows if plan.dtype == "float32" else rows[:1])
+
+
+def limited(S: int, plan: Plan) -> int:
+    return min(S, plan.max_steps)
+
+
+def lengths_of(draw: Any, B: int, T: int) -> tuple[int, ...]:
+    """``B`` lengths with sum ``T``, often with empty sequences, from cut points that shrink to 0."""
+    if B == 0:
+        return ()
+    cuts = sorted(draw(st.lists(st.integers(0, T), min_size=B - 1, max_size=B - 1)))
+    if B >= 3 and draw(st.booleans()):
+        cuts[-1] = cuts[-2]
+    return tuple(int(n) for n in np.diff([0, *cuts, T]))

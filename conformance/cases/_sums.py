@@ -1,0 +1,98 @@
+"""Calls of the scans and of the decay matrices."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.cases._plan import LONG_STEPS, SEEDS, Plan, generator, limited, rows, words
+from conformance.dtypes import Array, array
+
+
+@dataclass(frozen=True)
+class SumCase:
+    """A call of a scan or of a decay matrix.
+
+    Attributes:
+        lead: leading axes.
+        S: steps, the last axis.
+        values: ``ordinary``, ``same sign`` (sums grow like S), ``wide`` (magnitudes from 1e-4 to 1e4), and for gates
+            also ``resets`` (−∞ among them) and ``extreme``.
+    """
+
+    lead: tuple[int, ...]
+    S: int
+    values: str = "ordinary"
+    layout: str = "contiguous"
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        return self.S
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.lead) * self.S + self.S
+
+    def describe(self) -> str:
+        return words(self, {"layout": "contiguous"})
+
+    def draw(self, salt: int) -> np.ndarray:
+        rng, shape = generator(self.seed, salt), (*self.lead, self.S)
+        x = rng.normal(size=shape)
+        if self.values == "same sign":
+            return np.abs(x)
+        if self.values == "wide":
+            return x * 10.0 ** rng.integers(-3, 4, shape)
+        return x
+
+    def scan(self, dtype: str) -> dict[str, Array]:
+        return {"x": array(self.draw(5), dtype, self.layout)}
+
+    def log_gates(self, dtype: str) -> dict[str, Array]:
+        a = -np.abs(self.draw(6))
+        if self.values in ("resets", "extreme"):
+            a = np.where(generator(self.seed, 7).random(a.shape) < 0.2, -np.inf, a)
+        return {"forget_gates": array(a, dtype, self.layout)}
+
+    def preactivations(self, dtype: str) -> dict[str, Array]:
+        i, f = self.draw(8), self.draw(9)
+        rng = generator(self.seed, 10)
+        if self.values == "resets":
+            f = np.where(rng.random(f.shape) < 0.2, -np.inf, np.where(rng.random(f.shape) < 0.2, np.inf, f))
+        if self.values == "extreme":
+            f = rng.choice(np.array([1e4, -1e4, np.inf, -np.inf, 30.0]), f.shape)
+            i = rng.choice(np.array([1e4, -1e4, 0.0, -np.inf]), i.shape)
+        return {
+            "igate": array(i[..., None], dtype, self.layout),
+            "fgate": array(f[..., None], dtype, self.layout),
+        }
+
+    def cotangent(self, dtype: str, *, square: bool) -> dict[str, Array]:
+        shape = (*self.lead, self.S, self.S) if square else (*self.lead, self.S)
+        return {"y": array(generator(self.seed, 11).normal(size=shape), dtype)}
+
+
+_SUM_TABLE = {
+    "small": (((2, 3), 5), ((2,), 0)),
+    "chunk": (((2,), 65),),
+    "long": (((2,), LONG_STEPS),),
+}
+
+
+@st.composite
+def sums(draw: Any, plan: Plan, values: tuple[str, ...] = ("ordinary", "same sign", "wide"), **fixed: Any) -> SumCase:
+    if plan.eager:
+        lead = draw(st.sampled_from(((2,), (), (2, 3), (0,), (1, 1, 2)))) if plan.stratum != "long" else (2,)
+        S = draw(st.sampled_from(plan.steps()))
+    else:
+        lead, S = draw(rows(_SUM_TABLE, plan))
+        S = limited(S, plan)
+    layout = draw(st.sampled_from(plan.layouts))
+    return replace(SumCase(lead, S, draw(st.sampled_from(values)), layout, draw(SEEDS)), **fixed)
+
+
+def gate_sums(plan: Plan) -> st.SearchStrategy:
+    return sums(plan, ("ordinary", "resets", "wide", "extreme"))

@@ -1,0 +1,29 @@
+"""What the reference says of a case, with the budget of every element: the reference evaluated in float64 on the
+inputs as they are and on `budget.DRAWS` (and two) perturbed copies, all in one call that stacks the copies along an
+axis over which the operation is independent.
+"""
+
+from conformance.oracle._common import Values, remember, values
+from conformance.oracle._fwbw import fwbw, fwbw_gradient
+from conformance.oracle._gru import gru, gru_gradient
+from conformance.oracle._mlstm import each_sequence, joined, mlstm, mlstm_gradient, rescaled
+from conformance.oracle._sums import dtilde, dtilde_gradient, sums, sums_gradient
+
+__all__ = [
+    "Values",
+    "dtilde",
+    "dtilde_gradient",
+    "each_sequence",
+    "fwbw",
+    "fwbw_gradient",
+    "gru",
+    "gru_gradient",
+    "joined",
+    "mlstm",
+    "mlstm_gradient",
+    "remember",
+    "rescaled",
+    "sums",
+    "sums_gradient",
+    "values",
+]

@@ -1,0 +1,37 @@
+"""What the oracles of all operations share."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.budget import Expected
+from conformance.dtypes import Array
+
+Values = dict[str, np.ndarray]
+
+_remembered: OrderedDict[Hashable, Expected] = OrderedDict()
+
+
+def remember(key: Hashable, make: Callable[[], Expected], most: int = 256) -> Expected:
+    """``make()``, computed once per key: value and gradient laws, and several targets, draw the same cases."""
+    if key in _remembered:
+        _remembered.move_to_end(key)
+        return _remembered[key]
+    expected = _remembered[key] = make()
+    while len(_remembered) > most:
+        _remembered.popitem(last=False)
+    return expected
+
+
+def values(arrays: Mapping[str, Array]) -> Values:
+    return {name: array.values for name, array in arrays.items()}
+
+
+def without_warnings(function: Callable) -> Callable:
+    def quiet(*args: Any, **kwargs: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*args, **kwargs)
+
+    return quiet

@@ -1,0 +1,106 @@
+"""The GRU on copies that stand along the head axis, because weights are shared by the whole batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import reference
+from conformance import budget
+from conformance.budget import DRAWS, Expected, Precision
+from conformance.operations import GRU_ARRAYS
+from conformance.oracle._common import Values, without_warnings
+
+
+def _axis(name: str) -> int:
+    return 0 if name.endswith("weight") else -2
+
+
+def _copies(arrays: Values, cotangents: Values, precision: Precision) -> tuple[Values, Values, int]:
+    rng = np.random.default_rng(0)
+    N = max(arrays[name].shape[_axis(name)] for name in GRU_ARRAYS)
+
+    def copies(name: str, x: np.ndarray) -> np.ndarray:
+        is_gate = name in ("input", "forget_input", "reset_input")
+
+        def draw() -> np.ndarray:
+            if is_gate:
+                return budget.perturbed_gate(x, precision, rng, 0.0)
+            return budget.perturbed_operand(x, precision, rng)
+
+        draws = [draw() for _ in range(DRAWS)]
+        axis = _axis(name)
+        return np.concatenate([np.repeat(c, N // x.shape[axis], axis=axis) for c in (x, *draws)], axis=axis)
+
+    return (
+        {name: copies(name, x) for name, x in arrays.items()},
+        {name: copies(name, x) for name, x in cotangents.items()},
+        N,
+    )
+
+
+def _split(name: str, stacked: np.ndarray, heads: int, N: int) -> tuple[np.ndarray, np.ndarray]:
+    """Copies apart, and the heads of a group summed: ``(exact, draws)``."""
+    axis = _axis(name) % stacked.ndim
+    shape = stacked.shape
+    apart = stacked.reshape(*shape[:axis], 1 + DRAWS, heads, N // heads, *shape[axis + 1 :]).sum(axis=axis + 2)
+    apart = np.moveaxis(apart, axis, 0)
+    return apart[0], apart[1:]
+
+
+@without_warnings
+def gru(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
+    """Value of `gru`, dense or packed."""
+    arrays, cu_seqlens = _without_packing(arrays)
+    copies, _, N = _copies(arrays, {}, precision)
+    y, state = reference.gru(
+        *(copies[name] for name in GRU_ARRAYS), input_state=copies.get("input_state"), cu_seqlens=cu_seqlens
+    )
+    exact, slack = {}, {}
+    for name, stacked in (("y", y), ("state", state)):
+        exact[name], draws = _split(name, stacked, N, N)
+        size = 1 + float(np.abs(y).max(initial=0.0))
+        steps = y.ndim - 3 if name == "y" else None
+        carried = precision.growth * size if y.size else 0.0
+        slack[name] = budget.response(exact[name], draws, steps=steps) + carried
+    return Expected(exact, slack)
+
+
+@without_warnings
+def gru_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
+    """Gradient of `gru`. ``input_state`` is among the results whether or not one was given."""
+    arrays, cu_seqlens = _without_packing(arrays)
+    heads = {name: x.shape[_axis(name)] for name, x in arrays.items()}
+    copies, dcopies, N = _copies(arrays, cotangents, precision)
+    if "input_state" not in copies:
+        copies["input_state"] = np.zeros(dcopies["state"].shape)
+    y, _ = reference.gru(
+        *(copies[name] for name in GRU_ARRAYS), input_state=copies["input_state"], cu_seqlens=cu_seqlens
+    )
+    gradients = reference.gru_backward(
+        *(copies[name] for name in GRU_ARRAYS),
+        input_state=copies["input_state"],
+        gradient_clipping=options.get("gradient_clipping"),
+        cu_seqlens=cu_seqlens,
+        dy=dcopies["y"],
+        dstate=dcopies["state"],
+    )
+    exact, slack = {}, {}
+    # The carried gradient is rounded at each step: γ of the largest that reaches any state, times what it multiplies.
+    reaching = max(np.abs(x).max(initial=0.0) for x in (*cotangents.values(), gradients["input_state"]))
+    size = (1 + float(np.abs(y).max(initial=0.0))) * float(reaching)
+    for name, stacked in gradients.items():
+        count = heads.get(name, N)
+        exact[name], draws = _split(name, stacked, count, N)
+        terms = np.sqrt(N / count)
+        if name.endswith("weight"):
+            terms *= np.sqrt(max(1, y.size / max(1, y.shape[-1] * y.shape[-2])))
+        steps = y.ndim - 3 if name.endswith("input") else None
+        own = budget.response(exact[name], draws, steps=steps)
+        slack[name] = own + (precision.growth * size * terms if y.size else 0.0)
+    return Expected(exact, slack)
+
+
+def _without_packing(arrays: Values) -> tuple[Values, np.ndarray | None]:
+    arrays = dict(arrays)
+    return arrays, arrays.pop("cu_seqlens", None)

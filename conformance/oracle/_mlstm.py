@@ -1,0 +1,208 @@
+"""The mLSTM on its inputs and on perturbed copies of them, stacked along B."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import reference
+from conformance import budget
+from conformance.budget import DRAWS, Expected, Precision
+from conformance.oracle._common import Values, without_warnings
+from conformance.oracle._magnitudes import gradient_magnitudes, magnitudes_of
+from reference.arguments import MLSTMState
+
+COPIES = DRAWS + 2
+
+
+def _largest_m(i: np.ndarray, f: np.ndarray, m0: np.ndarray) -> np.ndarray:
+    """The largest finite |m| along each lane, ``(B, 1, N)``."""
+    a = -np.logaddexp(0.0, -f)
+    m, largest = m0, np.where(np.isfinite(m0), np.abs(m0), 0.0)
+    for t in range(i.shape[1]):
+        m = np.maximum(a[:, t] + m, i[:, t])
+        largest = np.maximum(largest, np.where(np.isfinite(m), np.abs(m), 0.0))
+    return largest[:, None]
+
+
+def copies_of(arrays: Values, cotangents: Values, precision: Precision) -> tuple[Values, Values]:
+    """The inputs and their perturbed copies, stacked along B: copy 0 is exact, the last two scale q."""
+    rng = np.random.default_rng(0)
+    largest = _largest_m(arrays["i"], arrays["f"], arrays["m0"])
+    scales: dict[str, np.ndarray | float] = {"i": largest, "f": 0.0, "m0": largest[:, 0], "m": 0.0}
+
+    def copies(name: str, x: np.ndarray, is_gate: bool) -> np.ndarray:
+        def draw() -> np.ndarray:
+            if is_gate:
+                return budget.perturbed_gate(x, precision, rng, scales[name])
+            return budget.perturbed_operand(x, precision, rng)
+
+        draws = [draw() for _ in range(DRAWS)]
+        scaled = [x * (1 + sign * precision.operand) if name == "q" else x for sign in (1, -1)]
+        return np.concatenate([x, *draws, *scaled])
+
+    stacked = {name: copies(name, x, name in ("i", "f", "m0")) for name, x in arrays.items()}
+    dstacked = {name: copies(name, x, False) for name, x in cotangents.items()}
+    if cotangents:
+        # C and n are held in units of exp(m), and m is held to a roundoff of its own size.
+        of_m = precision.growth * largest[:, 0] * rng.standard_normal((COPIES, *largest[:, 0].shape))
+        factor = 1 + np.concatenate([0 * largest[:, 0], *of_m])
+        dstacked["C"] = dstacked["C"] * factor[..., None, None]
+        dstacked["n"] = dstacked["n"] * factor[..., None]
+    return stacked, dstacked
+
+
+def _state(arrays: Values) -> MLSTMState:
+    return MLSTMState(arrays["C0"], arrays["n0"], arrays["m0"])
+
+
+def rescaled(part: np.ndarray, m: np.ndarray, reference_m: np.ndarray) -> np.ndarray:
+    """``part·exp(m − m*)``, with 0 for the weight of an empty memory (m = m* = −∞)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        weight = np.where(np.isneginf(m) & np.isneginf(reference_m), 0.0, np.exp(m - reference_m))
+        return part * weight.reshape(*weight.shape, *[1] * (part.ndim - weight.ndim))
+
+
+def with_state(arrays: Values, sequences: int | None = None) -> Values:
+    """The arrays with the zeros that an initial state left out stands for."""
+    if "C0" in arrays:
+        return arrays
+    q, v = arrays["q"], arrays["v"]
+    B = q.shape[0] if sequences is None else sequences
+    N, K, V = q.shape[-2], q.shape[-1], v.shape[-1]
+    return {**arrays, "C0": np.zeros((B, N, K, V)), "n0": np.zeros((B, N, K)), "m0": np.zeros((B, N))}
+
+
+_POOL: dict[str, dict[str, Any]] = {
+    "h": {"steps": 1},
+    "C": {},
+    "n": {},
+    "m": {"last": False},
+    "q": {"steps": 1},
+    "k": {"steps": 1},
+    "v": {"steps": 1},
+    "i": {"last": False, "steps": 1},
+    "f": {"last": False, "steps": 1},
+    "C0": {},
+    "n0": {},
+    "m0": {"last": False},
+}
+"""Which neighbours of an element have its conditioning: see `budget.response`."""
+
+
+def split(stacked: np.ndarray, B: int) -> tuple[np.ndarray, np.ndarray]:
+    copies = stacked.reshape(1 + COPIES, B, *stacked.shape[1:]) if B else np.zeros((1 + COPIES, *stacked.shape))
+    return copies[0], copies[1:]
+
+
+def budgeted(named: Values, B: int, magnitudes: Values, precision: Precision) -> Expected:
+    exact, slack = {}, {}
+    for name, stacked in named.items():
+        exact[name], draws = split(stacked, B)
+        magnitude = np.where(np.isfinite(magnitudes[name]), magnitudes[name], 0.0)
+        slack[name] = budget.response(exact[name], draws, **_POOL[name]) + precision.cancellation * magnitude
+    return Expected(exact, slack)
+
+
+def either_side(expected: Expected, arrays: Values, dm: np.ndarray) -> Expected:
+    """Where the memory ends empty, every candidate for m_T is −∞: dm may come out at any of them, for none moves m."""
+    m, a = arrays["m0"], -np.logaddexp(0.0, -arrays["f"])
+    for t in range(a.shape[1]):
+        m = np.maximum(a[:, t] + m, arrays["i"][:, t])
+    tied = np.where(np.isneginf(m), 1.01 * np.abs(dm), 0.0)
+    gate = np.exp(-np.logaddexp(0.0, arrays["f"]))
+    slack = dict(expected.slack)
+    for name, share in (("i", tied[:, None]), ("f", tied[:, None] * gate), ("m0", tied)):
+        slack[name] = slack[name] + share
+    return replace(expected, slack=slack, kinks=expected.kinks + int(np.count_nonzero(tied)))
+
+
+@without_warnings
+def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
+    """Value of `mlstm` from its recurrent form. States are in the units of their own m (see `rescaled`)."""
+    arrays = with_state(arrays)
+    B = arrays["q"].shape[0]
+    copies, _ = copies_of(arrays, {}, precision)
+    h, last = reference.mlstm_recurrent(
+        *(copies[name] for name in "qkvif"), initial_state=_state(copies), eps=options.get("eps", 0.0)
+    )
+    m, _ = split(last.m, B)
+    m_of_all = np.concatenate([m] * (1 + COPIES)) if B else last.m
+    parts = {"C": rescaled(last.C, last.m, m_of_all), "n": rescaled(last.n, last.m, m_of_all), "m": last.m}
+    magnitudes = magnitudes_of(arrays, options.get("eps", 0.0), None).outputs
+    return budgeted({"h": h, **parts}, B, magnitudes, precision)
+
+
+@without_warnings
+def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
+    """Gradient of `mlstm`, states included."""
+    arrays = with_state(arrays)
+    B, S = arrays["q"].shape[:2]
+    copies, dcopies = copies_of(arrays, cotangents, precision)
+    gradients = reference.mlstm_backward(
+        *(copies[name] for name in "qkvif"),
+        initial_state=_state(copies),
+        dh=dcopies["h"],
+        dstate=MLSTMState(*(dcopies[name] for name in "Cnm")),
+        eps=options.get("eps", 0.0),
+    )
+    dstate = gradients.pop("initial_state")
+    named = {**gradients, **dict(zip(("C0", "n0", "m0"), dstate, strict=True))}
+    exact = {name: split(stacked, B)[0] for name, stacked in named.items()}
+    terms = magnitudes_of(arrays, options.get("eps", 0.0), cotangents)
+    expected = budgeted(named, B, gradient_magnitudes(terms, exact), precision)
+    ones = np.ones((*copies["v"].shape[:-1], 1))
+    unit = MLSTMState(copies["n0"][..., None], copies["n0"], copies["m0"])
+    nu_over_floor, _ = reference.mlstm_recurrent(
+        copies["q"], copies["k"], ones, copies["i"], copies["f"], initial_state=unit
+    )
+    above, other = split(np.abs(nu_over_floor[..., 0]) > 1 - 1e-12, B)
+    kinks = int((other != above).any(axis=0).sum()) if B and S else 0
+    spread = {"above": float(above.sum())} if above.size else {}
+    carried = precision.growth * terms.gradients["carried"]
+    counted = Expected(expected.values, expected.slack, kinks, above.size, spread, carried)
+    return either_side(counted, arrays, cotangents["m"])
+
+
+def each_sequence(arrays: Values, cotangents: Values, lengths: tuple[int, ...]) -> list[tuple[Values, Values]]:
+    """A packed mLSTM call as dense calls of one sequence each."""
+    arrays = with_state({name: x for name, x in arrays.items() if name != "cu_seqlens"}, len(lengths))
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
+    calls = []
+    for b in range(len(lengths)):
+
+        def part(
+            name: str, x: np.ndarray, b: int = b, per_sequence: tuple = ("C0", "n0", "m0", "C", "n", "m")
+        ) -> np.ndarray:
+            return x[b : b + 1] if name in per_sequence else x[None, bounds[b] : bounds[b + 1]]
+
+        calls.append(
+            (
+                {name: part(name, x) for name, x in arrays.items()},
+                {name: part(name, x) for name, x in cotangents.items()},
+            )
+        )
+    return calls
+
+
+_PER_SEQUENCE = ("C0", "n0", "m0", "C", "n", "m")
+
+
+def joined(parts: list[Expected]) -> Expected:
+    """Dense results of one sequence each as one packed result."""
+
+    def join(arrays: list[Values], name: str) -> np.ndarray:
+        if name in _PER_SEQUENCE:
+            return np.concatenate([a[name] for a in arrays])
+        return np.concatenate([a[name][0] for a in arrays])
+
+    names = parts[0].values
+    spread = {"above": sum(p.spread.get("above", 0.0) for p in parts)}
+    return Expected(
+        {name: join([p.values for p in parts], name) for name in names},
+        {name: join([p.slack for p in parts], name) for name in names},
+        sum(p.kinks for p in parts),
+        sum(p.elements for p in parts),
+        spread,
+    )
