@@ -36,6 +36,7 @@ class Law:
         forward: whether it is about the function as it is called where no gradient is asked for; other laws may take
             the outputs of a compiled gradient, which costs no compilation of its own.
         skip: says why it does not apply to an implementation, or returns None where it does.
+        quick: whether it is part of a quick run.
     """
 
     op: str
@@ -53,6 +54,7 @@ class Law:
     share: float
     forward: bool
     skip: Callable[[Any], str | None] | None
+    quick: bool = False
 
     @property
     def id(self) -> str:
@@ -78,6 +80,7 @@ def law(
     share: float = 1.0,
     forward: bool = False,
     skip: Callable[[Any], str | None] | None = None,
+    quick: bool = False,
 ) -> Callable[[Callable], Callable]:
     """Register the decorated check as a `Law`."""
 
@@ -99,6 +102,7 @@ def law(
                 share,
                 forward,
                 skip,
+                quick,
             )
         )
         return check
