@@ -7,6 +7,7 @@ case is quick and a failure can be told in a line.
 from conformance.cases._fwbw import FwbwCase, fwbw
 from conformance.cases._gates import GATES
 from conformance.cases._gru import GRU_GATES, HEADS, GRUCase, gru, packed_gru
+from conformance.cases._json import from_json, register, to_json
 from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm
 from conformance.cases._plan import COTANGENTS, LONG_STEPS, SEEDS, STRATA, Plan, generator
 from conformance.cases._sums import SumCase, gate_sums, sums
@@ -24,6 +25,7 @@ __all__ = [
     "SEEDS",
     "STRATA",
     "SumCase",
+    "from_json",
     "fwbw",
     "gate_sums",
     "generator",
@@ -31,5 +33,7 @@ __all__ = [
     "mlstm",
     "packed_gru",
     "packed_mlstm",
+    "register",
     "sums",
+    "to_json",
 ]

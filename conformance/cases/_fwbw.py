@@ -5,11 +5,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from conformance.cases._json import register
 from conformance.cases._mlstm import MLSTMCase, mlstm
 from conformance.cases._plan import Plan
 from conformance.dtypes import Array
 
 
+@register()
 @dataclass(frozen=True)
 class FwbwCase:
     """A call in the layout of the fwbw interface: an `MLSTMCase` of one head, and the configuration."""

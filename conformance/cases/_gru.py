@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.cases._json import register
 from conformance.cases._plan import (
     COTANGENTS,
     LONG_STEPS,
@@ -24,6 +25,7 @@ from conformance.dtypes import Array, accumulation, array
 GRU_GATES = ("ordinary", "small", "remembering", "saturated", "closed", "extreme")
 
 
+@register()
 @dataclass(frozen=True)
 class GRUCase:
     """A GRU call.

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.cases._gates import GATES, gates
+from conformance.cases._json import register
 from conformance.cases._plan import (
     COTANGENTS,
     LONG_STEPS,
@@ -22,6 +23,7 @@ from conformance.cases._plan import (
 from conformance.dtypes import HALF, Array, accumulation, array
 
 
+@register()
 @dataclass(frozen=True)
 class MLSTMCase:
     """An mLSTM call.

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.cases._json import register
 from conformance.cases._plan import LONG_STEPS, SEEDS, Plan, generator, limited, rows, words
 from conformance.dtypes import Array, array
 
 
+@register()
 @dataclass(frozen=True)
 class SumCase:
     """A call of a scan or of a decay matrix.
