@@ -187,6 +187,22 @@ class Verdict:
     reason: str | None = None
 
 
+def allowed(
+    expected: np.ndarray, slack: np.ndarray, precision: Precision, output_dtype: str, times: float = 1.0
+) -> np.ndarray:
+    """What each element may be off by, the last rounding included.
+
+    Args:
+        expected: the oracle's answer; where it is not finite only the same will do, and what is returned has no use.
+        slack: what an element may be off by before its last rounding (`Expected.slack`).
+        output_dtype: in which the answer comes back.
+        times: how many budgets the comparison spans (2 between two results of one target).
+    """
+    magnitude = np.where(np.isfinite(expected), np.abs(expected), 0.0)
+    last = ROUNDOFF[output_dtype] * 1.01 * magnitude
+    return times * (last + slack + precision.least + SMALLEST[output_dtype])
+
+
 def judge(got: Array, expected: np.ndarray, slack: np.ndarray, precision: Precision, times: float = 1.0) -> Verdict:
     """Compare ``got`` element by element.
 
@@ -201,16 +217,15 @@ def judge(got: Array, expected: np.ndarray, slack: np.ndarray, precision: Precis
     values = got.values.astype(np.float64)
     finite = np.isfinite(expected)
     with np.errstate(invalid="ignore", over="ignore"):
-        magnitude = np.where(finite, np.abs(expected), 0.0)
-        allowed = times * (ROUNDOFF[output] * 1.01 * magnitude + slack + precision.least + SMALLEST[output])
+        budget = allowed(expected, slack, precision, output, times)
         error = np.abs(values - np.where(finite, expected, 0.0))
-        ratio = np.where(np.isnan(values), math.inf, error / allowed)
+        ratio = np.where(np.isnan(values), math.inf, error / budget)
         same = (values == expected) | (np.isnan(values) & np.isnan(expected))
         ratio = np.where(finite, ratio, np.where(same, 0.0, math.inf))
     worst = float(ratio.max())
     if worst <= 1:
         return Verdict(worst)
     index = tuple(int(at) for at in np.argwhere(ratio > 1)[0])
-    unit = ROUNDOFF[output] * magnitude[index]
+    unit = ROUNDOFF[output] * abs(float(expected[index]))
     ulp = float(error[index] / unit) if finite[index] and unit else None
-    return Verdict(worst, index, float(values[index]), float(expected[index]), float(allowed[index]), ulp)
+    return Verdict(worst, index, float(values[index]), float(expected[index]), float(budget[index]), ulp)
