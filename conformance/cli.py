@@ -1,5 +1,6 @@
-"""The command line: ``python -m conformance run TARGET …`` and ``python -m conformance laws``."""
+"""The command line: ``python -m conformance run TARGET …``, ``laws``, and the commands that other rooms bring."""
 
+import importlib
 import random
 import time
 from pathlib import Path
@@ -13,17 +14,47 @@ from conformance.report import TargetReport, exit_status
 from conformance.runner import EXAMPLES, MAX_STEPS, Settings, agenda, run, selected
 from conformance.targets import FRAMEWORKS, load
 
+# Command → the module and the attribute that hold it; read when it is asked for, for each has imports of its own.
+_ELSEWHERE = {
+    "mutants": ("conformance.mutants.command", "mutants_command"),
+    "vectors": ("conformance.vectors.command", "vectors_command"),
+    "calibrate": ("conformance.calibration.command", "calibrate_command"),
+}
+
 
 class _Commands(click.Group):
-    """Says what to type where the command is missing or unknown."""
+    """Finds commands in other rooms, and says what to type where one is missing or unknown."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, attribute = _ELSEWHERE[cmd_name]
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise click.UsageError(f"`{cmd_name}` needs {error.name}, which is not installed here", ctx) from error
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
-        if args and args[0] not in self.commands:
+        if args and args[0] not in self.list_commands(ctx):
             raise click.UsageError(
                 f"there is no command {args[0]!r}; to judge a target type: python -m conformance run {args[0]}",
                 ctx,
             )
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            try:
+                command = self.get_command(ctx, name)
+                rows.append((name, command.get_short_help_str(80) if command is not None else ""))
+            except click.UsageError as error:
+                rows.append((name, f"({error.message})"))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class _Seed(click.ParamType):
@@ -148,12 +179,10 @@ def _make_room(option: str, path: Path | None) -> None:
 
 
 def _write(reports: list[TargetReport], paths: dict[str, Path | None]) -> None:
-    from conformance.report import html, json, junit
-
-    writers = {"json": json.render, "html": html.render, "junit": junit.render}
     for option, path in paths.items():
         if path is not None:
-            path.write_text(writers[option](reports), encoding="utf-8")
+            writer = importlib.import_module(f"conformance.report.{option}")
+            path.write_text(writer.render(reports), encoding="utf-8")
 
 
 def _own_version() -> dict[str, str]:

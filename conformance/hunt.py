@@ -59,6 +59,7 @@ class Hunt:
     def attempt(self, case: Any) -> Exception | None:
         if self.found is None:
             self.examples += 1
+        self.trial.begin()
         try:
             self.law.check(self.trial, case)
         except RefusedError:
@@ -81,6 +82,7 @@ class Hunt:
             text = str(error).strip().split("\n")[0][:300]
             self._note(case, Counterexample(case.describe(), f"raised {type(error).__name__}: {text} ({at})"))
             return _FaultError()
+        self.trial.end()
         return None
 
     def _note(self, case: Any, found: Counterexample) -> None:

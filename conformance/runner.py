@@ -5,7 +5,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
@@ -16,7 +16,7 @@ from conformance.dtypes import FLOATING, HALF
 from conformance.hunt import Counterexample, Hunt
 from conformance.implementation import Implementation, RefusedError, UsageError
 from conformance.laws import Law, all_laws
-from conformance.trial import Trial
+from conformance.trial import Point, Trial
 
 EXAMPLES = 20
 MAX_STEPS = 1031
@@ -56,7 +56,9 @@ class Result:
         reason: why it was skipped, or what failed.
         examples: cases tried.
         worst: the largest error over its budget, None where no number was compared.
-        kinks, elements, above: elements at a kink of the normaliser, all that were looked at, those above their floor.
+        kinks, elements: elements at which the gradient of either side passes, and all that were looked at.
+        spread: elements by the branch that they took.
+        points: how far off each example was.
         seconds: how long it took.
     """
 
@@ -69,7 +71,8 @@ class Result:
     counterexample: Counterexample | None = None
     kinks: int = 0
     elements: int = 0
-    above: float = 0.0
+    spread: dict[str, float] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -171,7 +174,8 @@ def run_law(implementation: Implementation, law: Law, dtype: str, settings: Sett
         found,
         trial.kinks,
         trial.elements,
-        trial.above,
+        dict(trial.spread),
+        trial.points,
         time.monotonic() - start,
     )
 

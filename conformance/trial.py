@@ -1,17 +1,93 @@
 """One try of one law on one case: calls the target, compares what it says, and raises where the law is broken."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from conformance import oracle
+from conformance import budget, oracle
 from conformance.budget import Expected, Precision, Verdict, judge
-from conformance.dtypes import Array, accumulation
+from conformance.dtypes import ROUNDOFF, Array, accumulation
 from conformance.implementation import Implementation, Named, RefusedError, Results
 
 TAKES_BACKEND = ("mlstm", "mlstm_step", "gru")
+
+
+@dataclass
+class CallRecord:
+    """A call of the target.
+
+    Attributes:
+        kind: ``call``, ``vjp``, or ``attempt`` for a call that ought to be refused.
+        operation, arrays, options, cotangents: what it was given.
+        results: outputs, and gradients as ``gradient of q``; None as long as it has not come back.
+    """
+
+    kind: str
+    operation: str
+    arrays: Mapping[str, Any]
+    options: Mapping[str, Any]
+    cotangents: Named = field(default_factory=dict)
+    results: Results | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison that broke a law, whole.
+
+    Attributes:
+        got: the array as the target gave it.
+        expected: what it ought to be, elementwise.
+        allowed: how far off each element may be.
+        m: where a state is compared as ``got·exp(m_got − m)``, the oracle's stabiliser.
+    """
+
+    got: Array
+    expected: np.ndarray
+    allowed: np.ndarray
+    m: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class WrongDtype:
+    """An array that came back in another dtype than ``expected``."""
+
+    got: Array
+    expected: str
+
+
+@dataclass(frozen=True)
+class HasNaN:
+    """An array that holds a NaN where none may be."""
+
+    got: Array
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The exception that a call ought to raise: the name of its type, its text, and whether that must be the same."""
+
+    type: str
+    text: str
+    compares_text: bool = True
+
+
+@dataclass(frozen=True)
+class Point:
+    """How far off one example was at its worst.
+
+    Attributes:
+        steps: its longest sequence.
+        budget_ratio: largest error over its budget.
+        roundoffs: largest error of an array, in roundoffs of that array's largest element.
+    """
+
+    steps: int
+    budget_ratio: float
+    roundoffs: float
 
 
 class LawError(Exception):
@@ -19,14 +95,22 @@ class LawError(Exception):
 
     Attributes:
         where: the array, ``gradient of k``.
-        verdict: the comparison, None where it is no matter of numbers.
+        verdict: the comparison's outcome, None where it is no matter of numbers.
+        comparison: what was compared, where that can be told without the law.
     """
 
-    def __init__(self, where: str, text: str, verdict: Verdict | None = None):
+    def __init__(
+        self,
+        where: str,
+        text: str,
+        verdict: Verdict | None = None,
+        comparison: Comparison | WrongDtype | HasNaN | Refusal | None = None,
+    ):
         super().__init__(f"{where}: {text}" if where else text)
         self.where = where
         self.text = text
         self.verdict = verdict
+        self.comparison = comparison
 
 
 class Trial:
@@ -36,8 +120,11 @@ class Trial:
         implementation: the target.
         dtype: of the values.
         forward: whether outputs must be those of a call without a gradient.
+        calls: those of the present example.
+        points: how far off each example was, the present one excepted.
         worst: the largest error over its budget so far.
-        kinks, elements, above: elements at a kink of the normaliser, all elements, and those above their floor.
+        kinks, elements: elements at which the gradient of either side passes, and all that were looked at.
+        spread: elements by the branch that they took.
     """
 
     def __init__(
@@ -47,10 +134,22 @@ class Trial:
         self.forward = forward
         self.dtype = dtype
         self.kernel_backend = kernel_backend
+        self.calls: list[CallRecord] = []
+        self.points: list[Point] = []
         self.worst = 0.0
         self.kinks = 0
         self.elements = 0
-        self.above = 0.0
+        self.spread: Counter[str] = Counter()
+        self._point: Point | None = None
+
+    def begin(self) -> None:
+        """Forget the calls of the example before."""
+        self.calls, self._point = [], None
+
+    def end(self) -> None:
+        """Keep how far off the present example was."""
+        if self._point is not None:
+            self.points.append(self._point)
 
     @property
     def upcasts(self) -> bool:
@@ -76,15 +175,30 @@ class Trial:
     def call(self, operation: str, arrays: Named, options: Mapping[str, Any] | None = None) -> Results:
         """The target's outputs."""
         options = self._options(operation, options or {})
+        record = self._record(CallRecord("call", operation, arrays, options))
         function = self.implementation.call if self.forward else self.implementation.outputs
-        return self._served(function, operation, arrays, options)
+        record.results = self._served(function, operation, arrays, options)
+        return record.results
 
     def vjp(
         self, operation: str, arrays: Named, cotangents: Named, options: Mapping[str, Any] | None = None
     ) -> tuple[Results, Results]:
         """The target's outputs and gradients."""
         options = self._options(operation, options or {})
-        return self._served(self.implementation.vjp, operation, arrays, options, cotangents)
+        record = self._record(CallRecord("vjp", operation, arrays, options, cotangents))
+        outputs, gradients = self._served(self.implementation.vjp, operation, arrays, options, cotangents)
+        record.results = {**outputs, **{f"gradient of {name}": gradient for name, gradient in gradients.items()}}
+        return outputs, gradients
+
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """A call that ought to be refused; its exception travels on."""
+        record = self._record(CallRecord("attempt", operation, arrays, options))
+        self.implementation.attempt(operation, arrays, options)
+        record.results = {}
+
+    def _record(self, record: CallRecord) -> CallRecord:
+        self.calls.append(record)
+        return record
 
     def remember(self, key: tuple, make: Callable[[], Expected]) -> Expected:
         return oracle.remember((*key, self.dtype, self.upcasts), make)
@@ -92,7 +206,7 @@ class Trial:
     def note_kinks(self, expected: Expected) -> None:
         self.kinks += expected.kinks
         self.elements += expected.elements
-        self.above += expected.spread.get("above", 0.0)
+        self.spread.update(expected.spread)
 
     def close(
         self,
@@ -103,19 +217,39 @@ class Trial:
         steps: int,
         times: float = 1.0,
         upcasts: bool | None = None,
+        state: tuple[Array, np.ndarray] | None = None,
     ) -> None:
         """Hold one array to its budget.
 
         Args:
             upcasts: whether this very array ought to be in float64; None for what the target does with its arrays.
+            state: where ``got`` is a state in units of the oracle's stabiliser, the state as the target gave it and
+                that stabiliser.
         """
         precision = self.precision(steps)
         if upcasts is not None:
             precision = replace(precision, upcasts=upcasts)
         verdict = judge(got, expected, slack, precision, times)
+        self._measure(got, expected, verdict.worst, steps)
         if verdict.worst > 1:
-            raise LawError(where, _said(verdict), verdict)
+            given, m = state or (got, None)
+            comparison = None
+            allowance = getattr(budget, "allowance", None)
+            if got.shape == expected.shape and allowance is not None:
+                comparison = Comparison(given, expected, allowance(got.dtype, expected, slack, precision, times), m)
+            raise LawError(where, _said(verdict), verdict, comparison)
         self.worst = max(self.worst, verdict.worst)
+
+    def _measure(self, got: Array, expected: np.ndarray, worst: float, steps: int) -> None:
+        if not expected.size or got.shape != expected.shape or not math.isfinite(worst):
+            return
+        finite = np.isfinite(expected)
+        largest = float(np.abs(expected[finite]).max(initial=0.0))
+        error = float(np.abs(got.values[finite].astype(np.float64) - expected[finite]).max(initial=0.0))
+        unit = largest * ROUNDOFF.get("float64" if self.upcasts else got.dtype, ROUNDOFF["float64"])
+        roundoffs = error / unit if unit else 0.0
+        before = self._point or Point(steps, 0.0, 0.0)
+        self._point = Point(max(steps, before.steps), max(worst, before.budget_ratio), max(roundoffs, before.roundoffs))
 
     def agree(
         self,
@@ -136,10 +270,10 @@ class Trial:
         for name in expected.values if only is None else only:
             if name not in got:
                 raise LawError(f"{of}{name}", "missing")
-            array = got[name]
+            array, state = got[name], None
             if name in ("C", "n") and not of:
-                array = self._rescaled(name, got, expected)
-            self.close(f"{of}{name}", array, expected.values[name], expected.slack[name], steps, times)
+                array, state = self._rescaled(name, got, expected), (got[name], expected.values["m"])
+            self.close(f"{of}{name}", array, expected.values[name], expected.slack[name], steps, times, state=state)
 
     def _rescaled(self, name: str, got: Results, expected: Expected) -> Array:
         m = expected.values["m"]
@@ -151,7 +285,7 @@ class Trial:
     def expect_dtype(self, where: str, got: Array, expected: str) -> None:
         wanted = "float64" if self.upcasts else expected
         if got.dtype != wanted:
-            raise LawError(where, f"dtype {got.dtype}, expected {wanted}")
+            raise LawError(where, f"dtype {got.dtype}, expected {wanted}", comparison=WrongDtype(got, wanted))
 
     def expect_dtypes(self, outputs: Results, gradients: Results, arrays: Named, values: tuple[str, ...]) -> None:
         """Outputs in ``values`` have the values' dtype, others the accumulation dtype, gradients the primals'."""
@@ -165,7 +299,7 @@ class Trial:
             nans = np.argwhere(np.isnan(array.values))
             if nans.size:
                 index = tuple(int(at) for at in nans[0])
-                raise LawError(f"{of}{name}", f"NaN at {list(index)}", Verdict(np.inf, index, np.nan))
+                raise LawError(f"{of}{name}", f"NaN at {list(index)}", Verdict(np.inf, index, np.nan), HasNaN(array))
 
 
 def _said(verdict: Verdict) -> str:
