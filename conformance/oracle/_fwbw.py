@@ -7,6 +7,7 @@ import numpy as np
 
 import reference
 from conformance.budget import Expected, Precision
+from conformance.oracle._branches import counted
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._magnitudes import gradient_magnitudes, magnitudes_of
 from conformance.oracle._mlstm import (
@@ -99,4 +100,7 @@ def _unstabilised(arrays: Values, cotangents: Values | None, precision: Precisio
     }
     exact = {name: split(stacked, B)[0] for name, stacked in headed.items()}
     magnitudes = gradient_magnitudes(magnitudes_of(arrays, 0.0, cotangents, floor_is_one=True), exact)
-    return either_side(budgeted(headed, B, magnitudes, precision), arrays, cotangents["m"])
+    of_ones = {**bare, "v": np.ones((*bare["v"].shape[:-1], 1)), "C0": bare["n0"][..., None]}
+    nu_over_floor, _ = function(*(of_ones[name] for name in (*"qkvif", "C0", "n0", "m0")))
+    expected = counted(budgeted(headed, B, magnitudes, precision), copies, nu_over_floor)
+    return either_side(expected, arrays, cotangents["m"])

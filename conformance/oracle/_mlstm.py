@@ -9,6 +9,7 @@ import numpy as np
 import reference
 from conformance import budget
 from conformance.budget import DRAWS, Expected, Precision
+from conformance.oracle._branches import counted, total
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._magnitudes import gradient_magnitudes, magnitudes_of
 from reference.arguments import MLSTMState
@@ -138,7 +139,7 @@ def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> E
 def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
     """Gradient of `mlstm`, states included."""
     arrays = with_state(arrays)
-    B, S = arrays["q"].shape[:2]
+    B = arrays["q"].shape[0]
     copies, dcopies = copies_of(arrays, cotangents, precision)
     gradients = reference.mlstm_backward(
         *(copies[name] for name in "qkvif"),
@@ -157,12 +158,9 @@ def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Value
     nu_over_floor, _ = reference.mlstm_recurrent(
         copies["q"], copies["k"], ones, copies["i"], copies["f"], initial_state=unit
     )
-    above, other = split(np.abs(nu_over_floor[..., 0]) > 1 - 1e-12, B)
-    kinks = int((other != above).any(axis=0).sum()) if B and S else 0
-    spread = {"above": float(above.sum())} if above.size else {}
-    carried = precision.growth * terms.gradients["carried"]
-    counted = Expected(expected.values, expected.slack, kinks, above.size, spread, carried)
-    return either_side(counted, arrays, cotangents["m"])
+    expected = counted(expected, copies, nu_over_floor[..., 0])
+    expected = replace(expected, carried=precision.growth * terms.gradients["carried"])
+    return either_side(expected, arrays, cotangents["m"])
 
 
 def each_sequence(arrays: Values, cotangents: Values, lengths: tuple[int, ...]) -> list[tuple[Values, Values]]:
@@ -198,11 +196,10 @@ def joined(parts: list[Expected]) -> Expected:
         return np.concatenate([a[name][0] for a in arrays])
 
     names = parts[0].values
-    spread = {"above": sum(p.spread.get("above", 0.0) for p in parts)}
     return Expected(
         {name: join([p.values for p in parts], name) for name in names},
         {name: join([p.slack for p in parts], name) for name in names},
         sum(p.kinks for p in parts),
         sum(p.elements for p in parts),
-        spread,
+        total([p.spread for p in parts]),
     )

@@ -1,0 +1,55 @@
+"""Which branch each element of an mLSTM takes: a gradient law is worth as much as the branches that its data reach."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.budget import Expected
+from conformance.oracle._common import Values
+
+BRANCHES = ("above", "floor", "carry", "write", "m0")
+
+
+def counted(expected: Expected, copies: Values, nu_over_floor: np.ndarray) -> Expected:
+    """``expected`` with its kinks, elements and spread: an element is one step of one lane.
+
+    Every step reads either above the normaliser's floor or on it. Its stabiliser is attained either by the decayed
+    one before it (``carry``, ties included) or by the write (``write``), unless it is −∞, which nothing attains; among
+    the carried ones, ``m0`` counts those that no write has attained since the start, so that m is still m₀'s. A kink is
+    a step at which one of these choices differs between copies: |n·q̂| is its floor, or two candidates for m tie.
+
+    Args:
+        copies: the inputs and their perturbed copies, stacked along B; the first is exact.
+        nu_over_floor: ``n·q̂ / max(|n·q̂|, floor)`` of each copy, ``(copies·B, S, N)``.
+    """
+    above = np.abs(nu_over_floor) > 1 - 1e-12
+    carried, alive = _carried(copies)
+    B = expected.values["m0"].shape[0]
+    if not B or not above.size:
+        return replace(expected, spread=dict.fromkeys(BRANCHES, 0.0))
+
+    def apart(x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1, B, *x.shape[1:])
+
+    above, carried, alive = apart(above), apart(carried), apart(alive)
+    kinks = (above != above[0]).any(axis=0) | ((carried != carried[0]) & alive).any(axis=0)
+    untouched = np.logical_and.accumulate(carried[0] & alive[0], axis=1)
+    counts = (above[0], ~above[0], carried[0] & alive[0], ~carried[0] & alive[0], untouched)
+    spread = {name: float(count.sum()) for name, count in zip(BRANCHES, counts, strict=True)}
+    return replace(expected, kinks=int(kinks.sum()), elements=above[0].size, spread=spread)
+
+
+def _carried(arrays: Values) -> tuple[np.ndarray, np.ndarray]:
+    """At every step: whether the decayed stabiliser attains the new one, and whether that is above −∞."""
+    m, a, i = arrays["m0"], -np.logaddexp(0.0, -arrays["f"]), arrays["i"]
+    carried, alive = np.zeros(i.shape, bool), np.zeros(i.shape, bool)
+    for t in range(i.shape[1]):
+        decayed = a[:, t] + m
+        m = np.maximum(decayed, i[:, t])
+        carried[:, t], alive[:, t] = i[:, t] <= decayed, ~np.isneginf(m)
+    return carried, alive
+
+
+def total(parts: list[dict[str, float]]) -> dict[str, float]:
+    """The counts of several calls as those of one."""
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in BRANCHES}
