@@ -27,7 +27,7 @@ from torch_impl._mlstm_operators import (
     KEEP_G,
     KEEP_GATES,
     KEEP_M,
-    KEEP_STEPS,
+    kept_sizes,
     mlstm_autograd,
     mlstm_backward_autograd,
     mlstm_direct,
@@ -64,7 +64,9 @@ def fwbw_forward(
         tuple: the five inputs, the initial state with ``use_initial_state``, and of what the configuration keeps, in
         this order: G ``(B, T/L, L, L)``; the gates a, b ``(B, T/L, L)`` and F ``(B, T/L, L, L)``; M ``(B, T/L, L)``;
         the memory c at each chunk's start, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)``. Where kernels compute it
-        (`mlstm`'s choice for the same arrays) they compute all of these anew, and h, m and ν ``(B, T)`` are kept.
+        (`mlstm`'s choice for the same arrays) L is the length of their blocks, and each holds what they would else
+        compute again: G ``(B, T, L)``; of the gates no F but seven arrays of the size of a; M ``(B, T)``; and beside c
+        m at each block's end, the final state, and the step that attains its m.
 
     Raises:
         TypeError, ValueError: as in `mlstm`; also for a configuration that is none, and for a state with
@@ -109,8 +111,8 @@ def fwbw_backward(
     config = normalise_config(config, "fwbw_backward")
     whole = isinstance(ctx, Sequence) and len(ctx) >= 5 and all(isinstance(x, Tensor) for x in ctx[:5])
     backend = _backend(ctx[0], ctx[2]) if whole else "torch"
-    kept = 1 * config.keep_G + 3 * config.keep_gates + 1 * config.keep_M + 3 * config.keep_c
-    kept = 3 if backend == "triton" else kept
+    keep = _keep(config)
+    kept = sum(kept_sizes(keep, backend))
     size = 5 + 3 * config.use_initial_state + kept
     if not isinstance(ctx, Sequence) or len(ctx) != size:
         got = f"a {type(ctx).__name__} of {len(ctx)}" if isinstance(ctx, Sequence) else f"a {type(ctx).__name__}"
@@ -126,7 +128,7 @@ def fwbw_backward(
         dh.unsqueeze(2),
         *_head_of_states(dc_last, dn_last, dm_last),
         *_options(config, backend),
-        *slots(_keep(config, backend), [part.unsqueeze(2) for part in ctx[size - kept :]]),
+        *slots(keep, [part.unsqueeze(2) for part in ctx[size - kept :]]),
     )
     needs_transform()
     *tokens, dC, dn, dm = mlstm_backward_autograd(*arguments)
@@ -195,9 +197,7 @@ def _backend(q: Tensor, v: Tensor) -> str:
     return choose(Request("mlstm", v.device.type, dtype_name(v), sizes), None).value
 
 
-def _keep(config: mLSTMBackendFwbwConfig, backend: str) -> int:
-    if backend == "triton":
-        return KEEP_STEPS
+def _keep(config: mLSTMBackendFwbwConfig) -> int:
     return KEEP_G * config.keep_G + KEEP_GATES * config.keep_gates + KEEP_M * config.keep_M + KEEP_C * config.keep_c
 
 
@@ -220,7 +220,6 @@ def _run(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
     run = mlstm_autograd if needs_transform(*tokens, *state) else mlstm_direct
     backend = _backend(tokens[0], tokens[2])
-    keep = _keep(config, backend) if keeps else 0
+    keep = _keep(config) if keeps else 0
     h, C, n, m, *kept = run(*_with_head(*tokens, *state), None, *_options(config, backend), keep)
-    kept = [h, *kept] if keep == KEEP_STEPS else kept
     return h.squeeze(2), (C.squeeze(1), n.squeeze(1), m.squeeze(1)), tuple(part.squeeze(2) for part in kept)

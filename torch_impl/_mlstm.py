@@ -18,7 +18,7 @@ from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
 from reference.backends import Request
 from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._framework import TORCH, autocast_dtype, cast
-from torch_impl._mlstm_operators import KEEP_STEPS, mlstm_autograd, mlstm_direct, step_autograd, step_direct
+from torch_impl._mlstm_operators import mlstm_autograd, mlstm_direct, step_autograd, step_direct
 from torch_impl._operators import needs_transform
 
 
@@ -72,10 +72,8 @@ def mlstm(
     call = check_mlstm(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
     backend = choose(request(call, v, cu_seqlens is not None), kernel_backend).value
     C, n, m = (None, None, None) if initial_state is None else initial_state
-    differentiable = needs_transform(q, k, v, i, f, C, n, m)
-    run = mlstm_autograd if differentiable else mlstm_direct
-    keep = KEEP_STEPS if differentiable and backend == "triton" else 0
-    h, C, n, m, *_ = run(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size or 0, float(eps), True, backend, keep)
+    run = mlstm_autograd if needs_transform(q, k, v, i, f, C, n, m) else mlstm_direct
+    h, C, n, m = run(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size or 0, float(eps), True, backend, 0)
     return (h, MLSTMState(C, n, m)) if return_state else h
 
 

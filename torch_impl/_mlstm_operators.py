@@ -4,6 +4,7 @@ Both the plain and the fwbw interface run through here; they differ in the norma
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +16,11 @@ from torch_impl._framework import ACCUMULATION
 from torch_impl._operators import each, fold, no_second_derivative, operator, packing, transformable, unfold
 from torch_impl.kernels import mlstm as kernels
 
-KEEP_G, KEEP_GATES, KEEP_M, KEEP_C, KEEP_STEPS = 1, 2, 4, 8, 16
-"""Bits of the operators' ``keep``: what the forward pass returns for the backward pass. The last is that of the Triton
-kernels, h with the m and ν of every step; the others are of the composed form."""
+KEEP_G, KEEP_GATES, KEEP_M, KEEP_C = 1, 2, 4, 8
+"""Bits of the operators' ``keep``: what the forward pass returns for the backward pass."""
+
+_KEPT = {"torch": (1, 3, 1, 3), "triton": (1, len(kernels.Gates._fields), 1, len(kernels.Memories._fields))}
+_MOST_KEPT = max(sum(sizes) for sizes in _KEPT.values())
 
 _CHUNK = 64
 
@@ -70,15 +73,57 @@ def _by_row(kept: Tensor) -> Tensor:
     return kept.transpose(0, 1).flatten(0, 2)
 
 
+def kept_sizes(keep: int, backend: str) -> tuple[int, int, int, int]:
+    """How many tensors are kept for each bit of ``keep``."""
+    G, gates, M, c = (size * bool(keep & 1 << bit) for bit, size in enumerate(_KEPT[backend]))
+    return G, gates, M, c
+
+
+def _split(kept: Sequence[Tensor], keep: int, backend: str) -> list[Sequence[Tensor]]:
+    """What was kept, bit by bit; empty where a bit is not set."""
+    rest = iter(kept)
+    return [[next(rest) for _ in range(size)] for size in kept_sizes(keep, backend)]
+
+
+def _from_kernels(kept: kernels.Kept, B: int) -> list[Tensor]:
+    """What kernels kept of a dense call, with the head axis third: views, but for what is returned as well."""
+    G, gates, M, c = kept
+    outputs = [] if G is None else [G.transpose(1, 2)]
+    if gates is not None:
+        outputs += [*(part.mT for part in gates[:4]), *(_by_lane(part, B) for part in gates[4:])]
+    if M is not None:
+        outputs.append(M.mT)
+    if c is not None:
+        outputs += [*(_by_lane(part, B) for part in c[:4]), *(part.clone().unsqueeze(1) for part in c[4:])]
+    return outputs
+
+
+def _by_lane(part: Tensor, B: int) -> Tensor:
+    return part.view(B, len(part) // max(B, 1), *part.shape[1:])
+
+
+def _to_kernels(kept: Sequence[Tensor], keep: int) -> kernels.Kept:
+    G, gates, M, c = _split(kept, keep, "triton")
+    return kernels.Kept(
+        G[0].transpose(1, 2).contiguous() if G else None,
+        kernels.Gates(*(x.mT.contiguous() for x in gates[:4]), *(x.flatten(0, 1).contiguous() for x in gates[4:]))
+        if gates
+        else None,
+        M[0].mT.contiguous() if M else None,
+        kernels.Memories(*(x.flatten(0, 1).contiguous() for x in c)) if c else None,
+    )
+
+
 def _mlstm_forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, backend, keep) -> list[Tensor]:
+    flags = bool(keep & KEEP_G), bool(keep & KEEP_GATES), bool(keep & KEEP_M), bool(keep & KEEP_C)
     if backend == "triton":
-        *outputs, saved = kernels.mlstm_forward(
-            q, k, v, i, f, C, n, m, cu_seqlens, chunk=chunk_size, eps=eps, stabilized=stabilize, save=keep == KEEP_STEPS
+        names = zip(("keep_G", "keep_gates", "keep_M", "keep_c"), flags, strict=True)
+        *outputs, kept = kernels.mlstm_forward(
+            q, k, v, i, f, C, n, m, cu_seqlens, chunk=chunk_size, eps=eps, stabilized=stabilize, **dict(names)
         )
-        return outputs if saved is None else [*outputs, saved.m.mT, saved.nu.mT]
+        return [*outputs, *_from_kernels(kept, q.shape[0])]
     chunks = _chunks(q, cu_seqlens, chunk_size)
     initial = _initial(chunks, q, v, C, n, m)
-    flags = bool(keep & KEEP_G), bool(keep & KEEP_GATES), bool(keep & KEEP_M), bool(keep & KEEP_C)
     x = _load(chunks, q, k, v, i, f)
     h, last, kept = forward(x, initial, chunks.ranks, Normaliser(stabilize, eps), flags)
     outputs = [chunks.scatter(h, v.dtype), *(chunks.sequences_first(part) for part in last)]
@@ -104,9 +149,8 @@ def _mlstm_forward_shapes(
         return [v.new_empty((*lead, N, *shape), dtype=dtype) for shape in ((K, V), (K,), ())]
 
     outputs = [v.new_empty(v.shape), *states(B)]
-    if keep == KEEP_STEPS:
-        *lead, S = q.shape[:-2]
-        outputs += [v.new_empty((*lead, N, S), dtype=dtype).mT for _ in range(2)]
+    if keep and backend == "triton":
+        outputs += _kept_shapes(q, v, B, N, K, V, kernels.block_length(v.dtype, chunk_size), keep)
     elif keep:
         S = q.shape[1]
         L = chunk_length(S, chunk_size)
@@ -120,21 +164,45 @@ def _mlstm_forward_shapes(
     return outputs
 
 
+def _kept_shapes(q: Tensor, v: Tensor, B: int, N: int, K: int, V: int, L: int, keep: int) -> list[Tensor]:
+    """Empty tensors like those of `_from_kernels`."""
+    S = q.shape[1]
+    blocks = -(-S // L)
+
+    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return v.new_empty(shape, dtype=dtype)
+
+    outputs = []
+    if keep & KEEP_G:
+        outputs.append(empty(B, N, S, L).transpose(1, 2))
+    if keep & KEEP_GATES:
+        outputs += [*(empty(B, N, S).mT for _ in range(4)), *(empty(B, blocks, N) for _ in range(2))]
+        outputs.append(empty(B, blocks, N, dtype=torch.int32))
+    if keep & KEEP_M:
+        outputs.append(empty(B, N, S).mT)
+    if keep & KEEP_C:
+        operand = torch.bfloat16 if v.dtype is torch.bfloat16 else torch.float32
+        outputs += [empty(B, blocks + 1, N, K, V, dtype=operand), empty(B, blocks + 1, N, K)]
+        outputs += [*(empty(B, blocks, N) for _ in range(2)), empty(B, 1, N, K, V), empty(B, 1, N, K), empty(B, 1, N)]
+        outputs.append(empty(B, 1, N, dtype=torch.int32))
+    return outputs
+
+
 def _mlstm_backward(
-    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend, *kept
+    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend, keep, kept
 ) -> list[Tensor]:
-    *kept, h, m_steps, nu = kept
     if backend == "triton":
-        saved = None if h is None else kernels.Saved(h, m_steps.mT.contiguous(), nu.mT.contiguous())
+        left = _to_kernels(kept, keep)
         options = {"chunk": chunk_size, "eps": eps, "stabilized": stabilize}
-        return list(kernels.mlstm_backward(q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, saved, **options))
+        return list(kernels.mlstm_backward(q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, left, **options))
     chunks = _chunks(q, cu_seqlens, chunk_size)
     initial = _initial(chunks, q, v, C, n, m)
     dtype = ACCUMULATION[v.dtype]
-    G, a, b, F, M, *c = (None if part is None else _by_row(part) for part in kept)
-    gates = None if a is None or b is None or F is None else Gates(a, b, F)
-    starts = [part.unflatten(0, (chunks.ranks.chunks, chunks.N)) for part in c if part is not None]
-    left = Kept(G, gates, M, State(*starts) if starts else None)
+    G, gates, M, c = _split([_by_row(part) for part in kept], keep, "torch")
+    starts = [part.unflatten(0, (chunks.ranks.chunks, chunks.N)) for part in c]
+    left = Kept(
+        G[0] if G else None, Gates(*gates) if gates else None, M[0] if M else None, State(*starts) if starts else None
+    )
     dlast = None
     if dC is not None or dn is not None or dm is not None:
         given = zip((dC, dn, dm), initial, strict=True)
@@ -149,31 +217,28 @@ def _mlstm_backward(
 
 
 def _mlstm_backward_shapes(
-    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend, *kept
+    q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend, keep, kept
 ) -> list[Tensor]:
     states = _mlstm_forward_shapes(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, backend, 0)[1:]
     return [*(x.new_empty(x.shape) for x in (q, k, v, i, f)), *states]
 
 
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, Tensor? C, Tensor? n, Tensor? m, Tensor? cu_seqlens"
-# The context's tensors in the order of the forward pass's outputs; what it does not keep is None.
-_KEPT = ", ".join(f"Tensor? kept_{name}" for name in ("G", "a", "b", "F", "M", "C", "n", "m", "h", "m_steps", "nu"))
 _OPTIONS = "int chunk_size, float eps, bool stabilize, str backend"
 mlstm_direct = operator(
     f"mlstm_forward({_INPUTS}, {_OPTIONS}, int keep) -> Tensor[]", _mlstm_forward, _mlstm_forward_shapes
 )
 _backward_direct = operator(
-    f"mlstm_backward({_INPUTS}, Tensor? dh, Tensor? dC, Tensor? dn, Tensor? dm, {_OPTIONS}, {_KEPT}) -> Tensor[]",
+    f"mlstm_backward({_INPUTS}, Tensor? dh, Tensor? dC, Tensor? dn, Tensor? dm, {_OPTIONS}, "
+    "int keep, Tensor[] kept) -> Tensor[]",
     _mlstm_backward,
     _mlstm_backward_shapes,
 )
 
 
-def slots(keep: int, kept: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """What was kept, in the eleven places that the backward operator has for it."""
-    rest = iter(kept)
-    sizes = ((KEEP_G, 1), (KEEP_GATES, 3), (KEEP_M, 1), (KEEP_C, 3), (KEEP_STEPS, 3))
-    return tuple(next(rest) if keep & bit else None for bit, size in sizes for _ in range(size))
+def slots(keep: int, kept: Sequence[Tensor]) -> tuple[Any, ...]:
+    """The last arguments of `mlstm_backward_autograd`: ``keep``, and what was kept in as many places as there are."""
+    return keep, *kept, *(None,) * (_MOST_KEPT - len(kept))
 
 
 def _axes(packed: bool) -> tuple[list[int | None], list[int]]:
@@ -192,7 +257,7 @@ class _Forward(torch.autograd.Function):
         *tensors, chunk_size, eps, stabilize, backend, keep = inputs
         kept = output[4:]
         ctx.chunk_size, ctx.eps, ctx.stabilize, ctx.backend, ctx.keep = chunk_size, eps, stabilize, backend, keep
-        ctx.save_for_backward(*tensors, *(output[:1] if keep == KEEP_STEPS else ()), *kept)
+        ctx.save_for_backward(*tensors, *kept)
         ctx.mark_non_differentiable(*kept)
         ctx.set_materialize_grads(False)
 
@@ -223,11 +288,12 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(
         q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend,
-        G, a, b, F, M, c, c_n, c_m, h, m_steps, nu,
+        keep, k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13, k14, k15, k16,
     ):  # fmt: skip
         primals, cotangents = (q, k, v, i, f, C, n, m, cu_seqlens), (dh, dC, dn, dm)
-        kept = G, a, b, F, M, c, c_n, c_m, h, m_steps, nu
-        return tuple(_backward_direct(*primals, *cotangents, chunk_size, eps, stabilize, backend, *kept))
+        kept = k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13, k14, k15, k16
+        kept = kept[: sum(kept_sizes(keep, backend))]
+        return tuple(_backward_direct(*primals, *cotangents, chunk_size, eps, stabilize, backend, keep, kept))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -243,7 +309,7 @@ class _Backward(torch.autograd.Function):
         if in_dims[8] is not None:
             return each(_Backward.apply, size, in_dims, args)
         axes, outputs = _axes(packed)
-        folded = _Backward.apply(*fold(size, in_dims, args, [*axes, *outputs, *(None,) * 4, *outputs[:1] * 11]))
+        folded = _Backward.apply(*fold(size, in_dims, args, [*axes, *outputs, *(None,) * 5, *outputs[:1] * _MOST_KEPT]))
         return unfold(size, folded, axes[:8])
 
 
@@ -299,7 +365,7 @@ class _Step(torch.autograd.Function):
         tokens = (x.unsqueeze(1) for x in tokens)
         dh = None if dh is None else dh.unsqueeze(1)
         options = 0, ctx.eps, True, ctx.backend
-        gradients = mlstm_backward_autograd(*tokens, C, n, m, None, dh, dC, dn, dm, *options, *(None,) * 11)
+        gradients = mlstm_backward_autograd(*tokens, C, n, m, None, dh, dC, dn, dm, *options, *slots(0, ()))
         return *(dx.squeeze(1) for dx in gradients[:5]), *gradients[5:], None, None
 
     @staticmethod

@@ -255,18 +255,17 @@ def test_opcheck():
     xp = [y.detach() for y in CASES["gru packed"][1]]
     _, _, *walked = OPERATORS.gru_forward(*x, None, True, "torch")
     igate, fgate = (y.detach() for y in gates[3:])
-    none = (None,) * 11
     for operator, arguments in (
         (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", 15)),
         (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, "torch", 0)),
         (OPERATORS.mlstm_forward, (*token_arrays, bounds, 0, 0.0, True, "torch", 0)),
         (
             OPERATORS.mlstm_backward,
-            (q, k, v, i, f, C, n, m, None, dh, C, n, m, 4, 0.1, True, "torch", *kept, *none[:3]),
+            (q, k, v, i, f, C, n, m, None, dh, C, n, m, 4, 0.1, True, "torch", 15, kept),
         ),
         (
             OPERATORS.mlstm_backward,
-            (q, k, v, i, f, None, None, None, None, dh, None, None, m, 0, 0.0, True, "torch", *none),
+            (q, k, v, i, f, None, None, None, None, dh, None, None, m, 0, 0.0, True, "torch", 0, []),
         ),
         (OPERATORS.mlstm_step, (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m, 0.0, "torch")),
         (OPERATORS.gru_forward, (*x, None, True, "torch")),

@@ -19,12 +19,50 @@ ROWS = tuple(
 )
 
 
-class Saved(NamedTuple):
-    """What the forward pass leaves for the backward pass: h, and m and ν of every step, head-major float32."""
+class Gates(NamedTuple):
+    """Log decay: a, i, p, g of every step, head-major, and of every block its total, its largest g and that one's step,
+    ``(blocks, N)``. float32 but for the last, which is int32."""
 
-    h: Tensor
-    m: Tensor
-    nu: Tensor
+    a: Tensor
+    i: Tensor
+    p: Tensor
+    g: Tensor
+    total: Tensor
+    most: Tensor
+    attained: Tensor
+
+
+class Memories(NamedTuple):
+    """C and n at the start of every block (one of a lane more than it has), ``(blocks + B, N, ·)``; m at a block's two
+    ends, ``(blocks, N)``; C, n and m at the end of every lane, ``(B, N, ·)``, and the step that attains that m."""
+
+    C: Tensor
+    n: Tensor
+    m_start: Tensor
+    m_end: Tensor
+    C_last: Tensor
+    n_last: Tensor
+    m_last: Tensor
+    step_last: Tensor
+
+
+class Kept(NamedTuple):
+    """What `mlstm_forward` leaves for `mlstm_backward`, each None where that computes it again.
+
+    Attributes:
+        G: decayed scores of every step with the steps of its block, float32 and head-major, ``(B, N, S, L)``.
+        gates: log decay.
+        M: m of every step, head-major.
+        c: the memories.
+    """
+
+    G: Tensor | None = None
+    gates: Gates | None = None
+    M: Tensor | None = None
+    c: Memories | None = None
+
+
+NOTHING = Kept()
 
 
 class Plan(NamedTuple):
@@ -46,6 +84,17 @@ class Plan(NamedTuple):
     inside: Launch
 
 
+def block_length(dtype: torch.dtype, chunk: int = 0) -> int:
+    """Steps a block beside values of ``dtype``, in either direction; ``chunk`` as in `forward_plan`."""
+    # Float32 products run on the scalar units, which want their operands in registers.
+    most = 32 if _scalar(dtype) else 64
+    return min(most, power_of_two(chunk)) if chunk else most
+
+
+def _scalar(dtype: torch.dtype) -> bool:
+    return dot_precision(dtype) == "ieee" and dtype is not torch.bfloat16
+
+
 def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> Plan:
     """Sizes for `mlstm_forward`.
 
@@ -53,8 +102,7 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
         chunk: the steps between kept memories, to the next power of two; 0 for the plan's own.
         wide: whether registers allow the larger tiles (`hopper`).
     """
-    if dot_precision(dtype) == "ieee" and dtype is not torch.bfloat16:
-        # Float32 products run on the scalar units, which want their operands in registers.
+    if _scalar(dtype):
         plan = Plan(32, 4, power_of_two(K, most=32), power_of_two(V, most=64), 32, Launch(4, 2), Launch(4, 1))
     elif dtype is torch.bfloat16:
         BK, BV = (64, 128) if wide else (32, 64)
@@ -67,7 +115,7 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
 
 def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> Plan:
     """Sizes for `mlstm_backward`, whose chunks are single blocks; arguments as in `forward_plan`."""
-    if dot_precision(dtype) == "ieee" and dtype is not torch.bfloat16:
+    if _scalar(dtype):
         plan = Plan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(4, 2), Launch(4, 1))
     elif dtype is torch.bfloat16:
         BK = 128 if wide and K <= 128 else 64
@@ -150,6 +198,11 @@ class _Call(NamedTuple):
         shape = (self.N, *lead) if self.packed else (lead[0], self.N, lead[1])
         return self.q.new_empty(shape, dtype=torch.float32)
 
+    def scores(self, L: int) -> Tensor:
+        """A head-major float32 array of L numbers a step."""
+        steps = self.per_step()
+        return steps.new_empty((*steps.shape, L))
+
     def states(self, *lead: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """C-like in ``dtype`` and n-like in float32."""
         C = self.q.new_empty((*lead, self.N, self.K, self.V), dtype=dtype)
@@ -166,38 +219,17 @@ def _call(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu_seqlens: Ten
     return _Call(q, k, v, i, f, packed, B, N, K, v.shape[-1], rows, operand, dot_precision(v.dtype))
 
 
-class _Decay(NamedTuple):
-    """Results of `mlstm_chunk.gates` and `mlstm_chunk.stabilisers`."""
-
-    a: Tensor
-    i: Tensor
-    p: Tensor
-    g: Tensor
-    total: Tensor
-    m_start: Tensor
-    m_end: Tensor
-    m_last: Tensor
-    step_last: Tensor
-
-
-def _decay(x: _Call, blocks: _Blocks, L: int, m: Tensor | None) -> _Decay:
+def _gates(x: _Call, blocks: _Blocks, L: int) -> Gates:
     from torch_impl.kernels import mlstm_chunk
 
-    device = x.q.device
     a, i, p, g = (x.per_step() for _ in range(4))
-    total, most, m_start, m_end = (x.q.new_empty((blocks.count, x.N), dtype=torch.float32) for _ in range(4))
-    attained = x.q.new_empty((blocks.count, x.N), dtype=torch.int32)
-    m_last = x.q.new_empty((x.B, x.N), dtype=torch.float32)
-    step_last = x.q.new_empty((x.B, x.N), dtype=torch.int32)
+    total, most = (x.q.new_empty((blocks.count, x.N), dtype=torch.float32) for _ in range(2))
+    gates = Gates(a, i, p, g, total, most, x.q.new_empty((blocks.count, x.N), dtype=torch.int32))
     launch(
-        mlstm_chunk.gates, blocks.count * x.N, device, Launch(1), *x.strided(x.f), *x.strided(x.i), a, i, p, g, x.rows,
-        total, most, attained, blocks.table, x.N, PACKED=x.packed, L=L,
+        mlstm_chunk.gates, blocks.count * x.N, x.q.device, Launch(1), *x.strided(x.f), *x.strided(x.i), *gates[:4],
+        x.rows, *gates[4:], blocks.table, x.N, PACKED=x.packed, L=L,
     )  # fmt: skip
-    launch(
-        mlstm_chunk.stabilisers, x.B * x.N, device, Launch(4), total, most, attained, m, m_start, m_end, m_last,
-        step_last, blocks.table, x.N, PACKED=x.packed, WIDTH=power_of_two(blocks.most, most=256),
-    )  # fmt: skip
-    return _Decay(a, i, p, g, total, m_start, m_end, m_last, step_last)
+    return gates
 
 
 def _tiles(x: _Call, side: int) -> dict[str, int]:
@@ -206,26 +238,38 @@ def _tiles(x: _Call, side: int) -> dict[str, int]:
 
 
 def _memories(
-    x: _Call, blocks: _Blocks, plan: Plan, decay: _Decay, C: Tensor | None, n: Tensor | None, exact: bool
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """C and n at the start of every chunk, and at the end of every lane.
+    x: _Call,
+    blocks: _Blocks,
+    plan: Plan,
+    gates: Gates,
+    initial: tuple[Tensor | None, Tensor | None, Tensor | None],
+    exact: bool,
+) -> Memories:
+    """C and n at the start of every ``plan.every``-th block.
 
     ``exact``: whether what is written to C keeps float32's accuracy, as a state that is returned must.
     """
     from torch_impl.kernels import mlstm_chunk
 
+    C, n, m = initial
+    m_start, m_end = (torch.empty_like(gates.total) for _ in range(2))
+    m_last, step_last = (x.q.new_empty((x.B, x.N), dtype=dtype) for dtype in (torch.float32, torch.int32))
+    launch(
+        mlstm_chunk.stabilisers, x.B * x.N, x.q.device, Launch(4), *gates[4:], m, m_start, m_end, m_last, step_last,
+        blocks.table, x.N, PACKED=x.packed, WIDTH=power_of_two(blocks.most, most=256),
+    )  # fmt: skip
     starts = x.states(blocks.count // plan.every + x.B, dtype=x.operand)
     lasts = x.states(x.B)
     tiles = _tiles(x, plan.state_tile)
     launch(
         mlstm_chunk.memories, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), x.q.device, plan.states, *x.strided(x.k),
-        *x.strided(x.v), decay.g, x.rows, decay.total, decay.m_start, decay.m_end, C, n, *starts, *lasts,
-        blocks.table, x.N, x.K, x.V,
+        *x.strided(x.v), gates.g, x.rows, gates.total, m_start, m_end, C, n, *starts, *lasts, blocks.table, x.N, x.K,
+        x.V,
         PACKED=x.packed, L=plan.L, EVERY=plan.every, **tiles,
         PRECISION="tf32x3" if exact and x.precision == "tf32" and x.v.dtype is torch.float16 else x.precision,
         PIECES=3 if exact and x.operand is torch.bfloat16 else 1,
     )  # fmt: skip
-    return starts, lasts
+    return Memories(*starts, m_start, m_end, *lasts, m_last, step_last)
 
 
 def mlstm_forward(
@@ -242,10 +286,13 @@ def mlstm_forward(
     chunk: int = 0,
     eps: float = 0.0,
     stabilized: bool = True,
-    save: bool = False,
+    keep_G: bool = False,
+    keep_gates: bool = False,
+    keep_M: bool = False,
+    keep_c: bool = False,
     plan: Plan | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Saved | None]:
-    """h, the final C, n and m, and with ``save`` what `mlstm_backward` would else compute again.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Kept]:
+    """h, the final C, n and m, and what is kept of the rest for `mlstm_backward`.
 
     Args:
         q, k, v, i, f: ``(B, S, N, ·)``, or ``(T, N, ·)`` with `cu_seqlens`, on any strides.
@@ -253,6 +300,7 @@ def mlstm_forward(
         cu_seqlens: ``(B+1,)``, read on the device alone.
         chunk: the steps between memories that are kept, 0 for what suits the sizes.
         eps: added to the normaliser; ``stabilized``: whether its floor is exp(−min(m, 64)) or 1.
+        keep_G, keep_gates, keep_M, keep_c: which fields of `Kept` to keep. They change no other result.
         plan: tile sizes, in place of those of `forward_plan`.
     """
     from torch_impl.kernels import mlstm_chunk
@@ -261,20 +309,22 @@ def mlstm_forward(
     C, n, m = (None if part is None else part.contiguous() for part in (C, n, m))
     plan = plan or forward_plan(v.dtype, x.K, x.V, chunk, hopper(q.device))
     blocks = _blocks(q, cu_seqlens, plan.L)
-    decay = _decay(x, blocks, plan.L, m)
-    starts, lasts = _memories(x, blocks, plan, decay, C, n, exact=True)
+    gates = _gates(x, blocks, plan.L)
+    # Kept memories are those of every block, as the backward pass wants them.
+    stored = 1 if keep_c else plan.every
+    memories = _memories(x, blocks, plan._replace(every=stored), gates, (C, n, m), exact=True)
     h = v.new_empty(v.shape)
-    saved = Saved(h, x.per_step(), x.per_step()) if save else None
+    G, M = x.scores(plan.L) if keep_G else None, x.per_step() if keep_M else None
     NK, NV = -(-x.K // plan.BK), max(-(-x.V // plan.BV), 1)
     launch(
         mlstm_chunk.outputs, blocks.count * x.N * NV, q.device, plan.inside, *x.strided(x.q), *x.strided(x.k),
-        *x.strided(x.v), *decay[:4], x.rows, decay.total, decay.m_start, *starts, *x.strided(h),
-        None if saved is None else saved.m, None if saved is None else saved.nu, blocks.table, x.N, x.K, x.V,
-        x.K**-0.5, eps,
-        PACKED=x.packed, L=plan.L, EVERY=plan.every, BK=plan.BK, BV=plan.BV, NK=NK, NV=NV, PRECISION=x.precision,
-        FLOOR=stabilized, SAVE=save,
+        *x.strided(x.v), *gates[:4], x.rows, gates.total, memories.m_start, memories.C, memories.n, *x.strided(h),
+        M, G, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
+        PACKED=x.packed, L=plan.L, EVERY=plan.every, STORED=stored, BK=plan.BK, BV=plan.BV, NK=NK, NV=NV,
+        PRECISION=x.precision, FLOOR=stabilized,
     )  # fmt: skip
-    return h, *lasts, decay.m_last, saved
+    kept = Kept(G, gates if keep_gates else None, M, memories if keep_c else None)
+    return h, memories.C_last, memories.n_last, memories.m_last, kept
 
 
 def mlstm_backward(
@@ -291,7 +341,7 @@ def mlstm_backward(
     dC: Tensor | None = None,
     dn: Tensor | None = None,
     dm: Tensor | None = None,
-    saved: Saved | None = None,
+    kept: Kept = NOTHING,
     *,
     chunk: int = 0,
     eps: float = 0.0,
@@ -302,7 +352,7 @@ def mlstm_backward(
 
     Args:
         dh: cotangent of h, None for zeros; ``dC, dn, dm``: those of the final state, each None for zeros.
-        saved: what `mlstm_forward` left; without it that is computed again.
+        kept: what `mlstm_forward` left; the rest is computed again.
         others: as in `mlstm_forward`.
     """
     from torch_impl.kernels import mlstm_chunk
@@ -310,58 +360,70 @@ def mlstm_backward(
     x = _call(q, k, v, i, f, cu_seqlens)
     C, n, m, dC, dn, dm = (None if part is None else part.contiguous() for part in (C, n, m, dC, dn, dm))
     plan = plan or backward_plan(v.dtype, x.K, x.V, chunk, hopper(q.device))
-    if saved is None:
-        saved = mlstm_forward(
-            q, k, v, i, f, C, n, m, cu_seqlens, chunk=chunk, eps=eps, stabilized=stabilized, save=True
-        )[-1]
-        assert saved is not None
+    plan = plan._replace(L=_kept_length(kept, plan.L, x))
     if dh is None:
         dh = v.new_zeros(()).expand(v.shape)
     dh = _addressable(dh, x.packed)
     device = q.device
     blocks = _blocks(q, cu_seqlens, plan.L)
-    decay = _decay(x, blocks, plan.L, m)
-    (C_start, n_start), (C_last, n_last) = _memories(x, blocks, plan, decay, C, n, exact=False)
+    gates = kept.gates or _gates(x, blocks, plan.L)
+    c = kept.c or _memories(x, blocks, plan, gates, (C, n, m), exact=False)
 
     through_m = None
     if dC is not None or dn is not None or dm is not None:
-        through_m = torch.zeros_like(decay.m_last) if dm is None else dm.clone()
+        through_m = torch.zeros_like(c.m_last) if dm is None else dm.clone()
         if dC is not None:
-            through_m -= (C_last * dC).sum((-2, -1))
+            through_m -= (c.C_last * dC).sum((-2, -1))
         if dn is not None:
-            through_m -= (n_last * dn).sum(-1)
+            through_m -= (c.n_last * dn).sum(-1)
 
-    inverse, dnu = x.per_step(), x.per_step()
-    inside = {"BV": plan.BV, "NV": max(-(-x.V // plan.BV), 1)}
+    M, inverse, dnu = x.per_step() if kept.M is None else kept.M, x.per_step(), x.per_step()
+    inside = {"L": plan.L, "BK": plan.BK, "BV": plan.BV, "NK": -(-x.K // plan.BK), "NV": max(-(-x.V // plan.BV), 1)}
     launch(
-        mlstm_chunk.normalisers, blocks.count * x.N, device, Launch(4), *x.strided(saved.h), *x.strided(dh), saved.m,
-        saved.nu, inverse, dnu, x.rows, blocks.table, x.N, x.V, eps, PACKED=x.packed, L=plan.L, **inside,
-        FLOOR=stabilized,
+        mlstm_chunk.normalisers, blocks.count * x.N, device, plan.inside, *x.strided(x.q), *x.strided(x.k),
+        *x.strided(x.v), *x.strided(dh), gates.a, gates.i, gates.p, x.rows, c.m_start, c.C, c.n, kept.M, kept.G, M,
+        inverse, dnu, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
+        PACKED=x.packed, **inside, PRECISION=x.precision, FLOOR=stabilized,
     )  # fmt: skip
     dC_end, dn_end = x.states(blocks.count, dtype=x.operand)
     dC_first, dn_first = x.states(x.B)
     tiles = _tiles(x, plan.state_tile)
     launch(
         mlstm_chunk.returning, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), device, plan.states, *x.strided(x.q),
-        *x.strided(dh), decay.p, saved.m, inverse, dnu, x.rows, decay.total, decay.m_start, decay.m_end, dC, dn, dC_end,
-        dn_end, dC_first, dn_first, blocks.table, x.N, x.K, x.V, x.K**-0.5,
+        *x.strided(dh), gates.p, M, inverse, dnu, x.rows, gates.total, c.m_start, c.m_end, dC, dn, dC_end, dn_end,
+        dC_first, dn_first, blocks.table, x.N, x.K, x.V, x.K**-0.5,
         PACKED=x.packed, L=plan.L, **tiles, PRECISION=x.precision,
     )  # fmt: skip
     d = [y.new_empty(y.shape) for y in (q, k, v, i, f)]
     launch(
         mlstm_chunk.gradients, blocks.count * x.N, device, plan.inside, *x.strided(x.q), *x.strided(x.k),
-        *x.strided(x.v), *x.strided(x.f), *x.strided(dh), *decay[:4], saved.m, inverse, dnu, x.rows, decay.total,
-        decay.m_start, decay.m_end, C_start, n_start, dC_end, dn_end, through_m, decay.step_last,
+        *x.strided(x.v), *x.strided(x.f), *x.strided(dh), *gates[:4], M, inverse, dnu, x.rows, gates.total, c.m_start,
+        c.m_end, c.C, c.n, dC_end, dn_end, through_m, c.step_last, kept.G,
         *(part for dx in d for part in x.strided(dx)), blocks.table, x.N, x.K, x.V, x.K**-0.5,
-        PACKED=x.packed, L=plan.L, BK=plan.BK, NK=-(-x.K // plan.BK), **inside, PRECISION=x.precision,
+        PACKED=x.packed, **inside, PRECISION=x.precision,
     )  # fmt: skip
 
-    dm_first = torch.zeros_like(decay.m_last)
+    dm_first = torch.zeros_like(c.m_last)
     if C is not None and n is not None:
         dm_first += (C * dC_first).sum((-2, -1)) + (n * dn_first).sum(-1)
     if through_m is not None:
-        dm_first += torch.where(decay.step_last == 0, through_m, 0.0)
+        dm_first += torch.where(c.step_last == 0, through_m, 0.0)
     return *d, dC_first, dn_first, dm_first
+
+
+def _kept_length(kept: Kept, L: int, x: _Call) -> int:
+    """The block length of what was kept: torch's matmul precision, which ``L`` hangs on, may have changed since."""
+    if kept.G is not None:
+        return kept.G.shape[-1]
+    part = kept.gates.total if kept.gates is not None else kept.c.m_start if kept.c is not None else None
+    if part is None:
+        return L
+
+    def count(L: int) -> int:
+        S = x.q.shape[-3]
+        return (S // L + x.B if x.B else 0) if x.packed else x.B * -(-S // L)
+
+    return next(length for length in (L, 64, 32, 16) if count(length) == len(part))
 
 
 def mlstm_step(

@@ -12,8 +12,8 @@ kernel         a program                                     writes
 `gates`        block, head                                   a, i, p, g of every step; total, most, its step
 `stabilisers`  lane, head                                    m at every block's two ends
 `memories`     lane, head, tile of C (or a stretch of n)     C and n at the start of every EVERY-th block
-`outputs`      block, head, tile of V                        h, and m and ν for the way back
-`normalisers`  block, head                                   1/Y and dν
+`outputs`      block, head, tile of V                        h, and if they are kept m and G
+`normalisers`  block, head                                   m, 1/Y and dν
 `returning`    lane, head, tile of C (or a stretch of n)     dC and dn at the end of every block
 `gradients`    block, head                                   dq, dk, dv, di, df
 =============  ============================================  ==============================================
@@ -72,6 +72,14 @@ def _lane(lane, table, PACKED: tl.constexpr):
 def _row(x, strides, lane, n, t):
     """Where a head-major array holds step t of a lane's head."""
     return x + lane.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
+
+
+@triton.jit
+def _scores(x, strides, lane, n, t, L: tl.constexpr):
+    """Where a head-major array holds the ``(L, L)`` scores of the block that begins with step t."""
+    slot = tl.arange(0, L)
+    step = lane.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
+    return x + (step + slot)[:, None] * L + slot[None, :]
 
 
 @triton.jit
@@ -231,11 +239,14 @@ def memories(
 @triton.jit
 def outputs(
     q, q_strides, k, k_strides, v, v_strides, a, i, p, g, row_strides, total, m_start, C_start, n_start, h, h_strides,
-    m_out, nu_out, table, N, K, V, scale, eps,
-    PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, FLOOR: tl.constexpr, SAVE: tl.constexpr,
+    m_out, G_out, table, N, K, V, scale, eps,
+    PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, STORED: tl.constexpr, BK: tl.constexpr,
+    BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
-    """h of a block: from itself, from the blocks of its chunk before it, and from the memory at the chunk's start."""
+    """h of a block: from itself, from the blocks of its chunk before it, and from the memory at the chunk's start.
+
+    A chunk has EVERY blocks; of the memories, one in STORED blocks lies in ``C_start``.
+    """
     y = tl.program_id(0) % NV
     head = tl.program_id(0) // NV % N
     block = tl.program_id(0) // NV // N
@@ -249,7 +260,7 @@ def outputs(
     col = y * BV + tl.arange(0, BV)
     operand = C_start.dtype.element_ty
     before = rank % EVERY
-    memory = ((block - rank) // EVERY + lane + rank // EVERY).to(tl.int64) * N + head
+    memory = ((block - rank) // STORED + lane + (rank - before) // STORED).to(tl.int64) * N + head
 
     decay = tl.load(_row(a, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
     gate = tl.load(_row(i, row_strides, lane, head, t) + slot, mask=inside, other=float("-inf"))
@@ -282,6 +293,8 @@ def outputs(
     num *= e[:, None]
     nu *= e
     G = scores * E * scale
+    if G_out is not None:
+        tl.store(_scores(G_out, row_strides, lane, head, t, L), G, mask=inside[:, None] & (y == 0))
     nu += tl.sum(G, axis=1)
     values = load_tile(steps_at(v, v_strides, lane, t, head), v_strides, slot, col, left, V)
     num = dot(G.to(operand), values.to(operand), num, PRECISION)
@@ -307,18 +320,22 @@ def outputs(
     Y = tl.maximum(tl.abs(nu), floor) + eps
     num = num / Y[:, None]
     store_tile(steps_at(h, h_strides, lane, t, head), h_strides, slot, col, left, V, num)
-    if SAVE:
-        saves = inside & (y == 0)
-        tl.store(_row(m_out, row_strides, lane, head, t) + slot, m, mask=saves)
-        tl.store(_row(nu_out, row_strides, lane, head, t) + slot, nu, mask=saves)
+    if m_out is not None:
+        tl.store(_row(m_out, row_strides, lane, head, t) + slot, m, mask=inside & (y == 0))
 
 
 @triton.jit
 def normalisers(
-    h, h_strides, dh, dh_strides, m, nu, inverse_out, dnu_out, row_strides, table, N, V, eps,
-    PACKED: tl.constexpr, L: tl.constexpr, BV: tl.constexpr, NV: tl.constexpr, FLOOR: tl.constexpr,
+    q, q_strides, k, k_strides, v, v_strides, dh, dh_strides, a, i, p, row_strides, m_start, C_start, n_start, m_kept,
+    G_kept, m_out, inverse_out, dnu_out, table, N, K, V, scale, eps,
+    PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
+    PRECISION: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
-    """``1/Y`` and ``dν = −(dh·h)/Y · [|ν| > floor] sign(ν)``."""
+    """m, ``1/Y`` and ``dν = −(dh·num)/Y² · [|ν| > floor] sign(ν)``, with num and ν computed again in float32.
+
+    h as it was returned is rounded to 16 bits. Where one write j outweighs all others, dG[t,j] = dh·v_j/Y + dν is a
+    difference of equal terms, so num meets dh through the very products ``dh·v_j`` that `gradients` adds dν to.
+    """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
     lane, rank, first, steps = _place(block, table, PACKED, L)
     if rank * L >= steps:
@@ -327,21 +344,61 @@ def normalisers(
     t = first + rank * L
     left = steps - rank * L
     inside = slot < left
+    operand = C_start.dtype.element_ty
+    q, k = steps_at(q, q_strides, lane, t, head), steps_at(k, k_strides, lane, t, head)
+    v, dh = steps_at(v, v_strides, lane, t, head), steps_at(dh, dh_strides, lane, t, head)
+    memory = (block + lane).to(tl.int64) * N + head
+    m_block = tl.load(m_start + block.to(tl.int64) * N + head)
+    prefix = tl.load(_row(p, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
+
+    if m_kept is not None:
+        m = tl.load(_row(m_kept, row_strides, lane, head, t) + slot, mask=inside, other=float("inf"))
+    if G_kept is not None:
+        G = tl.load(_scores(G_kept, row_strides, lane, head, t, L), mask=inside[:, None], other=0.0)
+    if m_kept is None or G_kept is None:
+        decay = tl.load(_row(a, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
+        gate = tl.load(_row(i, row_strides, lane, head, t) + slot, mask=inside, other=float("-inf"))
+        E = _decays(decay, gate, L)
+        if m_kept is None:
+            m = tl.maximum(prefix + m_block, tl.max(E, axis=1))
+            tl.store(_row(m_out, row_strides, lane, head, t) + slot, m, mask=inside)
+        if G_kept is None:
+            scores = tl.zeros((L, L), tl.float32)
+            for x in range(NK):
+                row = x * BK + tl.arange(0, BK)
+                queries = load_tile(q, q_strides, slot, row, left, K)
+                keys = load_tile_transposed(k, k_strides, slot, row, left, K)
+                scores = dot(queries, keys, scores, PRECISION)
+            G = scores * (tl.exp(E - _finite(m)[:, None]) * scale)
+
     product = tl.zeros((L,), tl.float32)
+    dscores = tl.zeros((L, L), tl.float32)
     for y in range(NV):
         col = y * BV + tl.arange(0, BV)
-        found = load_tile(steps_at(h, h_strides, lane, t, head), h_strides, slot, col, left, V).to(tl.float32)
-        product += tl.sum(
-            found * load_tile(steps_at(dh, dh_strides, lane, t, head), dh_strides, slot, col, left, V).to(tl.float32),
-            axis=1,
-        )
-    stabiliser = tl.load(_row(m, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
-    reading = tl.load(_row(nu, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
-    floor = tl.exp(-tl.minimum(stabiliser, 64.0)) if FLOOR else tl.zeros_like(stabiliser) + 1.0
-    inverse = 1.0 / (tl.maximum(tl.abs(reading), floor) + eps)
-    counted = tl.where(tl.abs(reading) > floor, tl.where(reading < 0.0, product, -product), 0.0)
+        upstream = load_tile(dh, dh_strides, slot, col, left, V)
+        values = load_tile_transposed(v, v_strides, slot, col, left, V)
+        dscores = dot(upstream, values, dscores, PRECISION)
+        read = tl.zeros((L, BV), tl.float32)
+        for x in range(NK):
+            row = x * BK + tl.arange(0, BK)
+            place = row[:, None] * V + col[None, :]
+            C = tl.load(C_start + memory * K * V + place, mask=(row < K)[:, None] & (col < V)[None, :], other=0.0)
+            read = dot(load_tile(q, q_strides, slot, row, left, K).to(operand), C, read, PRECISION)
+        product += tl.sum(read * upstream.to(tl.float32), axis=1)
+    nu = tl.zeros((L,), tl.float32)
+    for x in range(NK):
+        row = x * BK + tl.arange(0, BK)
+        n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
+        nu += tl.sum(load_tile(q, q_strides, slot, row, left, K).to(tl.float32) * n[None, :], axis=1)
+    e = tl.exp(prefix + m_block - _finite(m)) * scale
+    nu = nu * e + tl.sum(G, axis=1)
+    product = product * e + tl.sum(G * dscores, axis=1)
+
+    floor = tl.exp(-tl.minimum(m, 64.0)) if FLOOR else tl.zeros_like(m) + 1.0
+    inverse = 1.0 / (tl.maximum(tl.abs(nu), floor) + eps)
+    counted = tl.where(tl.abs(nu) > floor, tl.where(nu < 0.0, product, -product), 0.0)
     tl.store(_row(inverse_out, row_strides, lane, head, t) + slot, inverse, mask=inside)
-    tl.store(_row(dnu_out, row_strides, lane, head, t) + slot, counted * inverse, mask=inside)
+    tl.store(_row(dnu_out, row_strides, lane, head, t) + slot, counted * inverse * inverse, mask=inside)
 
 
 @triton.jit
@@ -421,8 +478,8 @@ def returning(
 @triton.jit
 def gradients(
     q, q_strides, k, k_strides, v, v_strides, f, f_strides, dh, dh_strides, a, i, p, g, m, inverse, dnu, row_strides,
-    total, m_start, m_end, C_start, n_start, dC_end, dn_end, through_m, attained, dq, dq_strides, dk, dk_strides, dv,
-    dv_strides, di, di_strides, df, df_strides, table, N, K, V, scale,
+    total, m_start, m_end, C_start, n_start, dC_end, dn_end, through_m, attained, G_kept, dq, dq_strides, dk,
+    dk_strides, dv, dv_strides, di, di_strides, df, df_strides, table, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -449,12 +506,15 @@ def gradients(
     inverse_Y = tl.load(_row(inverse, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
     dnorm = tl.load(_row(dnu, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
 
-    scores = tl.zeros((L, L), tl.float32)
-    for x in range(NK):
-        row = x * BK + tl.arange(0, BK)
-        queries = load_tile(q, q_strides, slot, row, left, K)
-        keys = load_tile_transposed(k, k_strides, slot, row, left, K)
-        scores = dot(queries, keys, scores, PRECISION)
+    if G_kept is None:
+        scores = tl.zeros((L, L), tl.float32)
+        for x in range(NK):
+            row = x * BK + tl.arange(0, BK)
+            queries = load_tile(q, q_strides, slot, row, left, K)
+            keys = load_tile_transposed(k, k_strides, slot, row, left, K)
+            scores = dot(queries, keys, scores, PRECISION)
+    else:
+        scores = tl.load(_scores(G_kept, row_strides, lane, head, t, L), mask=inside[:, None], other=0.0)
     dscores = tl.zeros((L, L), tl.float32)
     for y in range(NV):
         col = y * BV + tl.arange(0, BV)
@@ -464,7 +524,8 @@ def gradients(
 
     E = tl.exp(_decays(decay, gate, L) - stabiliser[:, None]) * scale
     dscores = dscores * inverse_Y[:, None] + dnorm[:, None]
-    scores *= E
+    if G_kept is None:
+        scores *= E
     W = scores * dscores
     scores_T = tl.trans((scores * inverse_Y[:, None]).to(operand))
     dscores = (dscores * E).to(operand)

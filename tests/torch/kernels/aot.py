@@ -145,17 +145,16 @@ def mlstm_cases(
             B, S, N = 8, 8192, 16
             tokens = [empty(B, S, N, K), empty(B, S, N, K), empty(B, S, N, V), empty(B, S, N), empty(B, S, N)]
             state = [empty(B, N, *shape, dtype=torch.float32) for shape in ((K, V), (K,), ())]
-            saved = mlstm.Saved(empty(B, S, N, V), *(empty(B, N, S, dtype=torch.float32) for _ in range(2)))
             none = (None, None, None)
 
-            def dense(tokens=tokens, none=none, saved=saved):
-                mlstm.mlstm_forward(*tokens, save=True)
-                mlstm.mlstm_backward(*tokens, *none, None, tokens[2], saved=saved)
+            def dense(tokens=tokens, none=none):
+                mlstm.mlstm_forward(*tokens)
+                mlstm.mlstm_backward(*tokens, *none, None, tokens[2])
 
             def packed(tokens=tokens, state=state):
                 flat = [x.flatten(0, 1) for x in tokens]
                 bounds = torch.empty(len(tokens[0]) + 1, dtype=torch.int64, device="meta")
-                mlstm.mlstm_forward(*flat, *state, bounds, save=True)
+                mlstm.mlstm_forward(*flat, *state, bounds)
                 mlstm.mlstm_backward(*flat, *state, bounds, flat[2], *state)
 
             def one(tokens=tokens, state=state):

@@ -103,15 +103,62 @@ def test_vmap_of_grad(device) -> None:
     agree(gradient("triton"), gradient("torch"))
 
 
-def test_fwbw_keeps_the_steps_in_place_of_the_pieces(device, monkeypatch) -> None:
-    tokens, initial = [x[:, :, 0].detach() for x in arrays(device, 2, 20)], [x[:, 0].detach() for x in states(device)]
-    config = {"return_state": True, "use_initial_state": True, "keep_G": True}
+@pytest.fixture
+def kernels_chosen(monkeypatch) -> None:
+    """fwbw, which names no backend, takes the kernels: what it does by itself on a GPU."""
+    monkeypatch.setattr(_fwbw, "_backend", lambda q, v: "triton")
+
+
+KEEPS = ("keep_G", "keep_gates", "keep_M", "keep_c")
+WHOLE = {"return_state": True, "use_initial_state": True, "chunk_size": 16, "stabilize_correctly": True}
+
+
+def fwbw_arrays(device) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    return [x[:, :, 0].detach() for x in arrays(device, 2, 20)], [x[:, 0].detach() for x in states(device)]
+
+
+@pytest.mark.parametrize("kept", [(), *((name,) for name in KEEPS), KEEPS], ids="+".join)
+def test_fwbw_keeps_what_its_configuration_says(kept, device, kernels_chosen) -> None:
+    tokens, initial = fwbw_arrays(device)
+    B, T, K, V, L, blocks = 2, 20, 5, 6, 16, 2
+    last = (B, 1, K, V), (B, 1, K), (B, 1), (B, 1)
+    shapes = {
+        "keep_G": [(B, T, L)],
+        "keep_gates": [(B, T)] * 4 + [(B, blocks)] * 3,
+        "keep_M": [(B, T)],
+        "keep_c": [
+            (B, blocks + 1, K, V),
+            (B, blocks + 1, K),
+            *[(B, blocks)] * 2,
+            (B, 1, K, V),
+            (B, 1, K),
+            *[(B, 1)] * 2,
+        ],
+    }
+    config = WHOLE | {name: name in kept for name in KEEPS}
+    bare = WHOLE | dict.fromkeys(KEEPS, False)
+    (h, last), context = fwbw_forward(*tokens, config, *initial)
+    (plain_h, plain_last), plain_context = fwbw_forward(*tokens, bare, *initial)
+    assert [tuple(part.shape) for part in context[8:]] == [
+        shape for name in KEEPS if name in kept for shape in shapes[name]
+    ]
+    assert len(plain_context) == 8
+    agree((h, *last), (plain_h, *plain_last))
+    cotangents = h.cos(), *(x.cos() for x in last)
+    upstream, *dlast = cotangents
+    agree(fwbw_backward(context, upstream, config, *dlast), fwbw_backward(plain_context, upstream, bare, *dlast))
+    with pytest.raises(ValueError, match=f"`ctx` is a tuple of {len(context)}; expected the"):
+        fwbw_backward(context, upstream, WHOLE | {name: name not in kept for name in KEEPS}, *dlast)
+
+
+def test_fwbw_under_vmap_agrees_with_the_composed_form(device, monkeypatch) -> None:
+    tokens, initial = fwbw_arrays(device)
     heads = [torch.stack([x, x.flip(0)]).requires_grad_() for x in (*tokens, *initial)]
+    config = WHOLE | dict.fromkeys(KEEPS, True)
     found = []
-    for backend, kept in (("triton", 3), ("torch", 4)):
+    for backend in ("triton", "torch"):
         monkeypatch.setattr(_fwbw, "_backend", lambda q, v, backend=backend: backend)
         (h, last), context = fwbw_forward(*tokens, config, *initial)
-        assert len(context) == 8 + kept
         gradients = fwbw_backward(context, h.cos(), config, *(x.cos() for x in last))
         mapped, _ = torch.func.vmap(mlstm_fwbw_custom_grad(config))(*heads)
         found.append([h, *last, *gradients, *torch.autograd.grad(loss(mapped), heads)])
@@ -131,13 +178,15 @@ def test_opcheck(device) -> None:
     operators = torch.ops.gatespec
     tokens, initial = [x.detach() for x in arrays(device, 2, 9)], [x.detach() for x in states(device)]
     options = 16, 0.0, True, "triton"
-    h, *last, m, nu = operators.mlstm_forward(*tokens, *initial, None, *options, 16)
+    h, *last = operators.mlstm_forward(*tokens, *initial, None, *options, 0)
+    _, _, _, _, *kept = operators.mlstm_forward(*tokens, *initial, None, *options, 15)
     packed = [x.detach() for x in arrays(device, 7)]
     bounds = torch.tensor([0, 3, 7], device=device)
     for operator, arguments in (
-        (operators.mlstm_forward, (*tokens, *initial, None, *options, 16)),
-        (operators.mlstm_forward, (*packed, None, None, None, bounds, *options, 16)),
-        (operators.mlstm_backward, (*tokens, *initial, None, h, *last, *options, *(None,) * 8, h, m, nu)),
+        (operators.mlstm_forward, (*tokens, *initial, None, *options, 15)),
+        (operators.mlstm_forward, (*packed, None, None, None, bounds, *options, 0)),
+        (operators.mlstm_backward, (*tokens, *initial, None, h, *last, *options, 15, kept)),
+        (operators.mlstm_backward, (*tokens, *initial, None, h, *last, *options, 0, [])),
         (operators.mlstm_step, (*(x[:, 0] for x in tokens), *initial, 0.0, "triton")),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))
