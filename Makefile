@@ -42,7 +42,7 @@ $(READY): pyproject.toml constraints/py311.txt
 	$(call venv,.venv,3.11)
 	$(PY) -m pip install --quiet --constraint constraints/py311.txt torch
 	$(PY) -m pip install --quiet --constraint constraints/py311.txt hatchling jax flax
-	$(PY) -m pip install --quiet --constraint constraints/py311.txt --no-build-isolation --editable '.[torch,jax,bench,dev]'
+	$(PY) -m pip install --quiet --constraint constraints/py311.txt --no-build-isolation --editable '.[torch,jax,dev]'
 	@touch $@
 
 $(READY_JAX): pyproject.toml constraints/py312.txt
