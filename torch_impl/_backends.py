@@ -8,7 +8,7 @@ import torch
 
 from reference.arguments import Call, dtype_name
 from reference.backends import Explanation, Request, Row, explain, select
-from torch_impl.kernels import decay, gru, mlstm
+from torch_impl.kernels import decay, gru, mlstm, scan
 
 
 class KernelBackend(Enum):
@@ -18,8 +18,10 @@ class KernelBackend(Enum):
     triton = "triton"
 
 
-KERNELS = (*mlstm.ROWS, *gru.ROWS, *decay.ROWS)
-COMPOSED = tuple(Row(backend="torch", operation=operation) for operation in ("mlstm", "mlstm_step", "gru"))
+KERNELS = (*mlstm.ROWS, *gru.ROWS, *scan.ROWS, *decay.ROWS)
+COMPOSED = tuple(
+    Row(backend="torch", operation=operation) for operation in dict.fromkeys(row.operation for row in KERNELS)
+)
 
 _REQUESTS: dict[str, Callable[..., Request]] = {}
 
@@ -37,12 +39,6 @@ def _rows(asked: Request) -> tuple[Row, ...]:
 def choose(asked: Request, requested: Any) -> KernelBackend:
     """The backend that a call takes; raises where the one requested cannot serve it."""
     return select(_rows(asked), asked, requested, KernelBackend)
-
-
-def takes_kernel(operation: str, values: torch.Tensor) -> bool:
-    """Whether an operation that offers no choice takes its kernel: on a GPU, where the row serves it."""
-    asked = Request(operation, values.device.type, dtype_name(values))
-    return asked.device != "cpu" and any(row.operation == operation and not row.reasons(asked) for row in KERNELS)
 
 
 def explains(name: str) -> Callable:

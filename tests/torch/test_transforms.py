@@ -271,8 +271,8 @@ def test_opcheck():
         (OPERATORS.gru_forward, (*x, None, True, "torch")),
         (OPERATORS.gru_forward, (*xp, bounds, False, "torch")),
         (OPERATORS.gru_backward, (*x, None, walked[0].new_ones(2, 6, 4, 3), x[6], 0.5, "torch", walked)),
-        (OPERATORS.dtilde_matrix, (igate, fgate)),
-        (OPERATORS.dtilde_matrix_backward, (torch.ones(2, 5, 5).double(), fgate)),
+        (OPERATORS.dtilde_matrix, (igate, fgate, "torch")),
+        (OPERATORS.dtilde_matrix_backward, (torch.ones(2, 5, 5).double(), fgate, "torch")),
     ):
         torch.library.opcheck(operator.default, arguments)
 

@@ -9,7 +9,7 @@ import torch_impl
 from reference._decay import causal_forget_matrix_backward, dtilde_matrix_backward
 from reference._scan import rev_cumsum_backward, rev_cumsum_off_backward
 from reference.backends import Request
-from torch_impl import _decay
+from torch_impl import KernelBackend, _decay, _scan
 from torch_impl.kernels import decay, scan
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 5.3e-7, 2.7e-4, 1.8e-3 (the last rounding).
@@ -93,23 +93,119 @@ def test_a_masked_gradient_has_no_part(device) -> None:
     )
 
 
+@pytest.fixture
+def kernels_chosen(monkeypatch) -> list[str]:
+    """The public functions, which take no `kernel_backend`, choose as they do on a GPU; the launches that follow."""
+    for room in (_scan, _decay):
+        monkeypatch.setattr(room, "choose", lambda asked, requested: KernelBackend.triton)
+    launched = []
+    for module in (scan, decay):
+        launch = module.launch
+
+        def counted(kernel, *args, launch=launch, **constants):
+            launched.append(kernel.__name__)
+            launch(kernel, *args, **constants)
+
+        monkeypatch.setattr(module, "launch", counted)
+    return launched
+
+
+def gates_and_cotangent(S: int, device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    i, f, dD = (draw((2, S, width), torch.float32, device, seed) for seed, width in enumerate((1, 1, S)))
+    return i.requires_grad_(), f.requires_grad_(), dD
+
+
 @pytest.mark.parametrize("chosen", [True, False])
-def test_the_public_matrix_takes_its_kernel(chosen, device, monkeypatch) -> None:
+def test_the_public_matrix_takes_its_kernel(chosen, device, request) -> None:
     """On a GPU, by itself; on the CPU only where this test says so."""
-    calls = []
-    for name in ("dtilde_matrix", "dtilde_matrix_backward"):
-        function = getattr(decay, name)
-        monkeypatch.setattr(decay, name, lambda *args, f=function: (calls.append(1), f(*args))[1])
-    monkeypatch.setattr(_decay, "takes_kernel", lambda operation, values: chosen)
-    i, f, dD = (draw(shape, torch.float32, device, seed) for seed, shape in enumerate([(2, 70, 1)] * 2 + [(2, 70, 70)]))
-    i, f = i.requires_grad_(), f.requires_grad_()
+    launched = request.getfixturevalue("kernels_chosen") if chosen else []
+    i, f, dD = gates_and_cotangent(70, device)
     D = torch_impl.dtilde_matrix(i, f)
     near(D.detach(), reference.dtilde_matrix(exact(i.detach()), exact(f.detach())), torch.float32)
     D.backward(dD)
     wanted = dtilde_matrix_backward(exact(i.detach()), exact(f.detach()), dD=exact(dD))
     near(i.grad, wanted["igate"], torch.float32)
     near(f.grad, wanted["fgate"], torch.float32)
-    assert len(calls) == 2 * chosen
+    assert launched == ["decay", "decay_backward"] * chosen
+
+
+LINEAR = {
+    "rev_cumsum": (torch_impl.rev_cumsum, ["cumulative", "cumulative"]),
+    "rev_cumsum_off": (torch_impl.rev_cumsum_off, ["cumulative", "cumulative"]),
+    "causal_forget_matrix": (torch_impl.causal_forget_matrix, ["decay", "decay_backward"]),
+}
+
+
+def weighed(function):
+    """A scalar of what is finite in the result, of which higher derivatives do not vanish."""
+
+    def scalar(x: torch.Tensor) -> torch.Tensor:
+        y = function(x)
+        y = torch.where(torch.isfinite(y), y, 0.0)
+        return (y.sin() * torch.arange(y.numel(), device=y.device).view_as(y).cos()).sum()
+
+    return scalar
+
+
+# PyTorch 2.13 compiles a few decompositions with torch.jit.script when it first meets a dual number.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_public_sums_take_their_kernels(name, device, kernels_chosen) -> None:
+    """Value and derivatives, the second and forward ones too, mapped and compiled: as those of the composed form."""
+    function, launches = LINEAR[name]
+    x = draw((3, 9), torch.float32, device).requires_grad_()
+    y = function(x)
+    near(y.detach(), getattr(reference, name)(exact(x.detach())), torch.float32)
+    y.backward(torch.ones_like(y))
+    assert kernels_chosen == launches
+
+    scalar, start = weighed(function), x.detach()
+    results = {
+        "gradient": torch.func.grad(scalar),
+        "second derivative": lambda x: torch.func.grad(lambda x: torch.func.grad(scalar)(x).sin().sum())(x),
+        "tangent": lambda x: torch.func.jvp(scalar, (x,), (x.cos(),))[1],
+        "mapped": lambda x: torch.func.vmap(torch.func.grad(scalar), in_dims=1)(x),
+    }
+    found = {kind: result(start) for kind, result in results.items()}
+    found["compiled"] = torch.compile(scalar, fullgraph=True, backend="aot_eager")(start)
+    kernels_chosen.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        for room in (_scan, _decay):
+            patch.setattr(room, "choose", lambda asked, requested: KernelBackend.torch)
+        torch._dynamo.reset()
+        results["compiled"] = scalar
+        for kind, result in results.items():
+            expected = result(start)
+            assert torch.allclose(found[kind], expected, rtol=1e-4, atol=1e-5), kind
+    assert not kernels_chosen
+
+
+def test_opcheck(device) -> None:
+    operators, x = torch.ops.gatespec, draw((3, 4), torch.float32, device)
+    gate, matrix = x[..., None], draw((3, 4, 4), torch.float32, device)
+    for operator, arguments in (
+        (operators.cumulative, (x, True, False)),
+        (operators.cumulative, (x.mT, False, True)),
+        (operators.causal_forget_matrix, (x,)),
+        (operators.causal_forget_matrix_backward, (matrix,)),
+        (operators.dtilde_matrix, (gate, gate, "triton")),
+        (operators.dtilde_matrix_backward, (matrix, gate, "triton")),
+    ):
+        torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("name", ["rev_cumsum", "rev_cumsum_off", "causal_forget_matrix", "dtilde_matrix"])
+def test_what_is_explained_is_what_is_chosen(name, device) -> None:
+    arguments = [draw((3, 4, 1), torch.float32, device)] * (2 if name == "dtilde_matrix" else 1)
+    explained = torch_impl.explain_backend(name, *arguments)
+    on_gpu = device.type == "cuda"
+    assert explained.chosen is (KernelBackend.triton if on_gpu else KernelBackend.torch)
+    other = KernelBackend.torch if on_gpu else KernelBackend.triton
+    assert explained.against == {other: f"{explained.chosen.value} is preferred"}
+    doubles = [x.double() for x in arguments]
+    explained = torch_impl.explain_backend(name, *doubles)
+    assert explained.chosen is KernelBackend.torch
+    assert explained.against[KernelBackend.triton] == "it takes float32, float16, bfloat16, the values are float64"
 
 
 def test_rows() -> None:
