@@ -17,6 +17,14 @@ SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126, "bfloat16": 2.0**-126, 
 The smallest normal number, because XLA flushes subnormal ones; float16 keeps its subnormals everywhere.
 """
 
+LARGEST = {
+    "float64": float(np.finfo(np.float64).max),
+    "float32": float(np.finfo(np.float32).max),
+    "bfloat16": 2.0**127 * (2 - 2.0**-7),
+    "float16": 65504.0,
+}
+"""Largest finite number of the dtype."""
+
 
 def accumulation(dtype: str) -> str:
     """The dtype that carries states beside values of ``dtype``."""

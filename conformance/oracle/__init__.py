@@ -4,9 +4,9 @@ axis over which the operation is independent.
 """
 
 from conformance.oracle._common import Values, remember, values
-from conformance.oracle._fwbw import fwbw, fwbw_gradient
+from conformance.oracle._fwbw import fwbw, fwbw_gradient, unstabilised
 from conformance.oracle._gru import gru, gru_gradient
-from conformance.oracle._mlstm import each_sequence, joined, mlstm, mlstm_gradient, rescaled
+from conformance.oracle._mlstm import each_sequence, joined, mlstm, mlstm_gradient, rescaled, with_state
 from conformance.oracle._sums import dtilde, dtilde_gradient, sums, sums_gradient
 
 __all__ = [
@@ -25,5 +25,7 @@ __all__ = [
     "rescaled",
     "sums",
     "sums_gradient",
+    "unstabilised",
     "values",
+    "with_state",
 ]

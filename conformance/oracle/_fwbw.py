@@ -58,7 +58,7 @@ def fwbw(arrays: Values, config: Mapping[str, Any], precision: Precision) -> Exp
     headed = {name: _add_head(name, x) for name, x in arrays.items()}
     if config.get("stabilize_correctly"):
         return _drop_head(mlstm(headed, {}, precision), arrays["i"].shape)
-    return _drop_head(_unstabilised(headed, None, precision), arrays["i"].shape)
+    return _drop_head(unstabilised(headed, None, precision), arrays["i"].shape)
 
 
 def fwbw_gradient(arrays: Values, config: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
@@ -67,11 +67,11 @@ def fwbw_gradient(arrays: Values, config: Mapping[str, Any], cotangents: Values,
     dheaded = {name: _add_head(name, x) for name, x in full.items()}
     if config.get("stabilize_correctly"):
         return _drop_head(mlstm_gradient(headed, {}, dheaded, precision), arrays["i"].shape)
-    return _drop_head(_unstabilised(headed, dheaded, precision), arrays["i"].shape)
+    return _drop_head(unstabilised(headed, dheaded, precision), arrays["i"].shape)
 
 
 @without_warnings
-def _unstabilised(arrays: Values, cotangents: Values | None, precision: Precision) -> Expected:
+def unstabilised(arrays: Values, cotangents: Values | None, precision: Precision) -> Expected:
     """The reference's own fwbw, whose floor is 1, on stacked copies; heads are one."""
     arrays = with_state(arrays)
     B = arrays["q"].shape[0]

@@ -23,12 +23,10 @@ def _copies(arrays: Values, cotangents: Values, precision: Precision) -> tuple[V
     def copies(name: str, x: np.ndarray) -> np.ndarray:
         is_gate = name in ("input", "forget_input", "reset_input")
 
-        def draw() -> np.ndarray:
-            if is_gate:
-                return budget.perturbed_gate(x, precision, rng, 0.0)
-            return budget.perturbed_operand(x, precision, rng)
-
-        draws = [draw() for _ in range(DRAWS)]
+        if is_gate:
+            draws = budget.perturbed_gates(x, precision, rng, 0.0)
+        else:
+            draws = budget.perturbed_operands(x, precision, rng)
         axis = _axis(name)
         return np.concatenate([np.repeat(c, N // x.shape[axis], axis=axis) for c in (x, *draws)], axis=axis)
 

@@ -34,12 +34,10 @@ def copies_of(arrays: Values, cotangents: Values, precision: Precision) -> tuple
     scales: dict[str, np.ndarray | float] = {"i": largest, "f": 0.0, "m0": largest[:, 0], "m": 0.0}
 
     def copies(name: str, x: np.ndarray, is_gate: bool) -> np.ndarray:
-        def draw() -> np.ndarray:
-            if is_gate:
-                return budget.perturbed_gate(x, precision, rng, scales[name])
-            return budget.perturbed_operand(x, precision, rng)
-
-        draws = [draw() for _ in range(DRAWS)]
+        if is_gate:
+            draws = budget.perturbed_gates(x, precision, rng, scales[name])
+        else:
+            draws = budget.perturbed_operands(x, precision, rng)
         scaled = [x * (1 + sign * precision.operand) if name == "q" else x for sign in (1, -1)]
         return np.concatenate([x, *draws, *scaled])
 
