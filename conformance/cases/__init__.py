@@ -9,7 +9,7 @@ from conformance.cases._gates import GATES
 from conformance.cases._gru import GRU_GATES, HEADS, GRUCase, gru, packed_gru
 from conformance.cases._json import from_json, register, to_json
 from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm
-from conformance.cases._plan import COTANGENTS, LONG_STEPS, SEEDS, STRATA, Plan, generator
+from conformance.cases._plan import COTANGENTS, LONG_STEPS, PINS, SEEDS, STRATA, Plan, generator, pinned
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "HEADS",
     "LONG_STEPS",
     "MLSTMCase",
+    "PINS",
     "Plan",
     "SEEDS",
     "STRATA",
@@ -33,6 +34,7 @@ __all__ = [
     "mlstm",
     "packed_gru",
     "packed_mlstm",
+    "pinned",
     "register",
     "sums",
     "to_json",

@@ -1,4 +1,10 @@
-"""Preactivations of the mLSTM's gates, in regimes: ordinary, saturated, with hard resets, with large stabilisers."""
+"""Preactivations of the mLSTM's gates, in regimes: ordinary, saturated, with hard resets, with large stabilisers.
+
+A regime sets in after a first part of each sequence in which the gates keep what they find, so that the initial
+stabiliser attains m for a while and its gradient is more than the first step's.
+"""
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -12,8 +18,10 @@ GATES = (
     "large m",
     "low m",
     "extreme",
+    "changing",
     "mixed",
 )
+_CHANGING = ("remembering", "ordinary", "resets", "saturated")
 
 
 def _gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -26,11 +34,12 @@ def _gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tup
     if regime == "saturated":
         return 8 * i, 15 * f
     if regime == "resets":
+        # A reset is the start of something new, which is written; "closed" empties the memory and leaves it so.
         f = np.where(rng.random(shape) < 0.15, -np.inf, np.where(rng.random(shape) < 0.2, np.inf, 1 + f))
-        return np.where(rng.random(shape) < 0.2, -np.inf, i), f
+        return np.where((rng.random(shape) < 0.2) & ~np.isneginf(f), -np.inf, i), f
     if regime == "closed":
         closed = rng.random(shape) < 0.7
-        return np.where(closed, -np.inf, i), np.where(closed & (rng.random(shape) < 0.3), -np.inf, 1 + f)
+        return np.where(closed, -np.inf, i), np.where(closed & (rng.random(shape) < 0.1), -np.inf, 1 + f)
     if regime == "large m":
         return 70 + 2 * i, 4 + f
     if regime == "low m":
@@ -38,16 +47,30 @@ def _gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tup
     if regime == "extreme":
         values = np.array([1e4, -1e4, 0.0, 1.0, -30.0, 30.0])
         with_infinities = np.array([1e4, -1e4, np.inf, -np.inf, 2.0, 8.0])
-        return rng.choice(values, shape), rng.choice(with_infinities, shape)
+        # No two alike: candidates for m would tie, and where they do the gradient of either side passes.
+        apart = 1 + 0.2 * rng.random(shape)
+        return apart * rng.choice(values, shape) + 0.1 * i, rng.choice(with_infinities, shape)
     return i, 1 + f
 
 
 def gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Preactivations; ``mixed`` gives every lane (b, n) a regime of its own."""
+    """Preactivations; ``changing`` goes through four regimes, ``mixed`` gives every lane (b, n) one of its own."""
+    i, f = np.empty(shape), np.empty(shape)
+    if regime == "changing":
+        parts = np.array_split(np.arange(shape[1]), len(_CHANGING))
+        for part, name in zip(parts, rng.permutation(_CHANGING), strict=True):
+            i[:, part], f[:, part] = _gates(rng, str(name), (shape[0], len(part), shape[2]))
+        return i, f
     if regime != "mixed":
         return _gates(rng, regime, shape)
-    i, f = np.empty(shape), np.empty(shape)
     for b, n in np.ndindex(shape[0], shape[2]):
-        lane = GATES[int(rng.integers(len(GATES) - 1))]
+        lane = GATES[int(rng.integers(len(GATES) - 2))]
         i[b, :, n], f[b, :, n] = (gate[0, :, 0] for gate in _gates(rng, lane, (1, shape[1], 1)))
     return i, f
+
+
+def hold(rng: np.random.Generator, i: np.ndarray, f: np.ndarray, steps: Iterable[slice]) -> None:
+    """Let the gates keep the memory in ``steps``, in place: hardly anything is written and hardly anything decays."""
+    for part in steps:
+        i[:, part] = rng.normal(size=i[:, part].shape) - 8
+        f[:, part] = rng.normal(size=f[:, part].shape) + 7

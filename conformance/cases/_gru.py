@@ -167,19 +167,27 @@ _PACKED_GRU_TABLE = {
 @st.composite
 def _gru_dynamic(draw: Any, plan: Plan) -> dict[str, Any]:
     regimes = GRU_GATES if plan.stratum != "long" else ("remembering", "ordinary")
-    return {
+    fields = {
         "gates": draw(st.sampled_from(regimes)),
         "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 2.0))),
         "cotangents": draw(st.sampled_from(COTANGENTS)),
         "layout": draw(st.sampled_from(plan.layouts)),
         "seed": draw(SEEDS),
     }
+    return {**fields, **_PINS.get(plan.pin, {})}
+
+
+_PINS: dict[str, dict[str, Any]] = {
+    "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
+    "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
+    "held": {"gates": "remembering", "scale": 1.0, "cotangents": "dense"},
+}
 
 
 @st.composite
 def gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
     if plan.eager:
-        B = 1 if plan.stratum == "long" else draw(st.sampled_from((2, 1, 3, 0)))
+        B = 1 if plan.stratum == "long" else draw(st.sampled_from((2, 3) if plan.pin else (2, 1, 3, 0)))
         S, H = draw(st.sampled_from(plan.steps())), draw(st.sampled_from((3, 1, 2, 5)))
         heads, state = draw(st.sampled_from(HEADS)), draw(st.booleans())
         clipping = draw(st.sampled_from((None, 0.1, -0.5, 2.0)))
@@ -193,7 +201,7 @@ def gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
 @st.composite
 def packed_gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
     if plan.eager:
-        B = draw(st.sampled_from((3, 1, 2, 5, 0)))
+        B = draw(st.sampled_from((3, 2) if plan.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
         H, heads, state = draw(st.sampled_from((3, 1, 2))), draw(st.sampled_from(HEADS)), draw(st.booleans())
         clipping = draw(st.sampled_from((None, 0.1)))

@@ -1,12 +1,13 @@
 """Calls of `mlstm`, dense and packed."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.cases._gates import GATES, gates
+from conformance.cases._gates import GATES, gates, hold
 from conformance.cases._json import register
 from conformance.cases._plan import (
     COTANGENTS,
@@ -33,7 +34,8 @@ class MLSTMCase:
         lengths: of packed sequences, None for a dense call.
         state: ``none``, ``random``, or ``empty`` (C = n = 0, m = −∞).
         gates: a regime of `GATES`.
-        scale: magnitude of q, k, v.
+        held: share of a sequence before the regime sets in; until then the gates keep the initial memory.
+        scale: magnitude of k and v, and of q where it is small.
         cotangents: a pattern of `COTANGENTS`.
         chunk_size, eps: the call's.
         wide_gates: float32 gates beside 16-bit values.
@@ -50,6 +52,7 @@ class MLSTMCase:
     lengths: tuple[int, ...] | None = None
     state: str = "none"
     gates: str = "ordinary"
+    held: float = 0.0
     scale: float = 1.0
     cotangents: str = "dense"
     chunk_size: int | None = None
@@ -87,14 +90,24 @@ class MLSTMCase:
     def _tokens(self) -> tuple[int, ...]:
         return (self.B, self.S) if self.lengths is None else (1, sum(self.lengths))
 
+    def _held_steps(self) -> list[slice]:
+        """The first part of every sequence, along the step axis."""
+        ends = np.cumsum(self.lengths or (self.S,))
+        return [
+            slice(int(end - S), int(end - S) + math.ceil(self.held * S))
+            for end, S in zip(ends, self.lengths or (self.S,), strict=True)
+        ]
+
     def arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 1)
         lead, (N, K, V) = self._tokens(), (self.N, self.K, self.V)
         B = self.B if self.lengths is None else len(self.lengths)
         i, f = gates(rng, self.gates, (*lead, N))
+        hold(rng, i, f, self._held_steps())
+        lean = rng.choice([-1.0, 1.0], (N, K))
         raw = {
-            "q": self.scale * rng.normal(size=(*lead, N, K)),
-            "k": self.scale * rng.normal(size=(*lead, N, K)),
+            "q": min(self.scale, 1.0) * _lengths_of_queries(rng, (*lead, N)) * _leaning(rng, (*lead, N, K), lean),
+            "k": self.scale * _leaning(rng, (*lead, N, K), lean),
             "v": self.scale * rng.normal(size=(*lead, N, V)),
             "i": i,
             "f": f,
@@ -106,7 +119,7 @@ class MLSTMCase:
         wide = accumulation(dtype)
         if self.state == "random":
             m0 = rng.normal(size=(B, N)) + (70 if self.gates == "large m" else 0)
-            state = {"C0": rng.normal(size=(B, N, K, V)), "n0": rng.normal(size=(B, N, K)), "m0": m0}
+            state = {"C0": rng.normal(size=(B, N, K, V)), "n0": _leaning(rng, (B, N, K), lean), "m0": m0}
             arrays |= {name: array(x, wide, self.layout) for name, x in state.items()}
         elif self.state == "empty":
             state = {"C0": np.zeros((B, N, K, V)), "n0": np.zeros((B, N, K)), "m0": np.full((B, N), -np.inf)}
@@ -127,9 +140,20 @@ class MLSTMCase:
         return {name: array(x, dtype if name == "h" else wide) for name, x in raw.items()}
 
 
+def _lengths_of_queries(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Far from 1 on either side: |n·q̂| is then above its floor at some steps, on it at others, seldom beside it."""
+    return 10.0 ** (rng.choice([-1.0, 1.0, 1.0], (*shape, 1)) * rng.uniform(1.2, 1.7, (*shape, 1)))
+
+
+def _leaning(rng: np.random.Generator, shape: tuple[int, ...], lean: np.ndarray) -> np.ndarray:
+    """Normal numbers, all but a few of the sign ``lean``: what n·q̂ sums cancels in part, not to within its rounding."""
+    return np.abs(rng.normal(size=shape)) * np.where(rng.random(shape) < 0.03, -lean, lean)
+
+
 _MLSTM_ORDINARY = {
     "lengths": None,
     "state": "none",
+    "held": 0.0,
     "scale": 1.0,
     "cotangents": "dense",
     "chunk_size": None,
@@ -155,15 +179,26 @@ _PACKED_TABLE = {
 @st.composite
 def _dynamic(draw: Any, plan: Plan, state: bool) -> dict[str, Any]:
     """The fields that change no shape."""
-    regimes = GATES if plan.stratum != "long" else ("remembering", "ordinary", "mixed", "resets")
-    return {
-        "state": draw(st.sampled_from(("random", "empty"))) if state else "none",
-        "gates": draw(st.sampled_from(regimes)),
+    long = plan.stratum == "long"
+    states = ("random",) if plan.pin or long else ("random", "random", "random", "empty")
+    fields = {
+        "state": draw(st.sampled_from(states)) if state else "none",
+        "gates": draw(st.sampled_from(("changing", "resets", "mixed") if long else GATES)),
+        "held": draw(st.sampled_from(_HELD[plan.stratum])),
         "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 4.0))),
         "cotangents": draw(st.sampled_from(COTANGENTS)),
         "layout": draw(st.sampled_from(plan.layouts)),
         "seed": draw(SEEDS),
     }
+    return {**fields, **_PINS.get(plan.pin, {})}
+
+
+_HELD = {"small": (0.0, 1.0, 0.0, 0.5), "chunk": (0.3, 0.5, 0.2, 0.7), "long": (0.3, 0.5)}
+_PINS: dict[str, dict[str, Any]] = {
+    "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
+    "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
+    "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, "cotangents": "dense"},
+}
 
 
 @st.composite
@@ -171,11 +206,12 @@ def mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
     """A dense mLSTM call; ``fixed`` pins fields."""
     if plan.eager:
         if plan.stratum == "long":
-            B, N, K, V = 1, draw(st.sampled_from((1, 2))), draw(st.sampled_from((4, 7))), draw(st.sampled_from((3, 5)))
+            B, N, K, V = 1, draw(st.sampled_from((2, 1))), draw(st.sampled_from((4, 7))), draw(st.sampled_from((3, 5)))
         else:
-            B, N = draw(st.sampled_from((1, 2, 3, 0))), draw(st.sampled_from((1, 2, 3)))
+            B = draw(st.sampled_from((2, 3) if plan.pin else (1, 2, 3, 0)))
+            N = draw(st.sampled_from((3, 2) if plan.pin else (1, 2, 3)))
             K, V = draw(st.sampled_from((1, 3, 5, 8, 17))), draw(st.sampled_from((1, 2, 5, 11)))
-        S, state = draw(st.sampled_from(plan.steps())), draw(st.booleans())
+        S, state = draw(st.sampled_from(plan.steps())), draw(st.sampled_from((False, True, True)))
         eps = draw(st.sampled_from((0.0, 0.0, 0.0, 1e-3)))
         wide_gates = plan.dtype in HALF and draw(st.booleans())
     else:
@@ -189,10 +225,10 @@ def mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
 def packed_mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
     """A packed mLSTM call, empty sequences included."""
     if plan.eager:
-        B = draw(st.sampled_from((3, 1, 2, 5, 0)))
+        B = draw(st.sampled_from((3, 2) if plan.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
         N, K, V = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 8))), draw(st.sampled_from((2, 5)))
-        state = draw(st.booleans())
+        state = draw(st.sampled_from((False, True, True)))
     else:
         B, T, N, K, V = draw(rows(_PACKED_TABLE, plan))
         T, state = limited(T, plan), True

@@ -2,11 +2,12 @@
 
 Shapes come in strata: ``small`` (S from 0 to 7), ``chunk`` (around the lengths at which chunks end) and ``long`` (over
 a thousand steps, unless told otherwise), and every law sees all of its strata. For a framework that compiles per shape
-they come from short tables, so that laws share compiled functions.
+they come from short tables, so that laws share compiled functions. In each stratum the first cases are pinned to what
+no law may miss (`PINS`); the others are drawn freely.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ STRATA = ("small", "chunk", "long")
 SMALL_STEPS = (0, 1, 2, 3, 5, 7)
 CHUNK_STEPS = (13, 31, 32, 33, 63, 64, 65, 97, 130)
 LONG_STEPS = 1031
+PINS = {
+    "small": ("well-conditioned", "small magnitude", "held"),
+    "chunk": ("small magnitude", "well-conditioned"),
+    "long": ("well-conditioned",),
+}
 COTANGENTS = ("dense", "output only", "state only", "one step")
 SEEDS = st.integers(0, 2**16 - 1)
 
@@ -30,6 +36,7 @@ class Plan:
         dtype: the dtype of the values, for tables that are shorter for some.
         max_steps: the longest sequence.
         layouts: how arrays may lie in memory.
+        pin: of `PINS`, what the regimes of values are pinned to; "" for nothing.
     """
 
     stratum: str
@@ -37,10 +44,21 @@ class Plan:
     dtype: str
     max_steps: int
     layouts: tuple[str, ...] = ("contiguous",)
+    pin: str = ""
 
     def steps(self) -> tuple[int, ...]:
         choice = {"small": SMALL_STEPS, "chunk": CHUNK_STEPS, "long": (min(LONG_STEPS, self.max_steps),)}[self.stratum]
-        return tuple(S for S in choice if self.max_steps >= S) or (self.max_steps,)
+        return tuple(S for S in choice if self.max_steps >= S > (2 if self.pin else -1)) or (self.max_steps,)
+
+
+def pinned(plan: Plan, count: int) -> list[tuple[Plan, int]]:
+    """``count`` examples shared out: one for each pin of the stratum, while there are any, then the others.
+
+    Drawn with one example alone, a plan gives the simplest case of its pin, in every run the same.
+    """
+    pins = PINS[plan.stratum][:count]
+    parts = [(replace(plan, pin=pin), 1) for pin in pins]
+    return [*parts, (plan, count - len(pins))] if count > len(pins) else parts
 
 
 def generator(seed: int, *salt: int) -> np.random.Generator:

@@ -20,8 +20,8 @@ class SumCase:
     Attributes:
         lead: leading axes.
         S: steps, the last axis.
-        values: ``ordinary``, ``same sign`` (sums grow like S), ``wide`` (magnitudes from 1e-4 to 1e4), and for gates
-            also ``resets`` (−∞ among them) and ``extreme``.
+        values: ``ordinary``, ``small``, ``same sign`` (sums grow like S), ``wide`` (magnitudes from 1e-4 to 1e4), and
+            for gates also ``resets`` (−∞ among them) and ``extreme``.
     """
 
     lead: tuple[int, ...]
@@ -44,6 +44,8 @@ class SumCase:
     def draw(self, salt: int) -> np.ndarray:
         rng, shape = generator(self.seed, salt), (*self.lead, self.S)
         x = rng.normal(size=shape)
+        if self.values == "small":
+            return 1e-3 * x
         if self.values == "same sign":
             return np.abs(x)
         if self.values == "wide":
@@ -85,16 +87,22 @@ _SUM_TABLE = {
 
 
 @st.composite
-def sums(draw: Any, plan: Plan, values: tuple[str, ...] = ("ordinary", "same sign", "wide"), **fixed: Any) -> SumCase:
+def sums(
+    draw: Any, plan: Plan, values: tuple[str, ...] = ("ordinary", "small", "same sign", "wide"), **fixed: Any
+) -> SumCase:
     if plan.eager:
-        lead = draw(st.sampled_from(((2,), (), (2, 3), (0,), (1, 1, 2)))) if plan.stratum != "long" else (2,)
+        leads = ((2,), (), (2, 3), (1, 1, 2), *(() if plan.pin else ((0,),)))
+        lead = draw(st.sampled_from(leads)) if plan.stratum != "long" else (2,)
         S = draw(st.sampled_from(plan.steps()))
     else:
         lead, S = draw(rows(_SUM_TABLE, plan))
         S = limited(S, plan)
-    layout = draw(st.sampled_from(plan.layouts))
-    return replace(SumCase(lead, S, draw(st.sampled_from(values)), layout, draw(SEEDS)), **fixed)
+    layout, value = draw(st.sampled_from(plan.layouts)), draw(st.sampled_from(values))
+    return replace(SumCase(lead, S, _PINS[plan.pin] if plan.pin else value, layout, draw(SEEDS)), **fixed)
+
+
+_PINS = {"well-conditioned": "ordinary", "small magnitude": "small", "held": "same sign"}
 
 
 def gate_sums(plan: Plan) -> st.SearchStrategy:
-    return sums(plan, ("ordinary", "resets", "wide", "extreme"))
+    return sums(plan, ("ordinary", "small", "resets", "wide", "extreme"))
