@@ -1,0 +1,161 @@
+"""Writing a set of test vectors: a file of arrays for each case, and the manifest that names them all."""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.cases import FwbwCase
+from conformance.dtypes import Array
+from conformance.implementation import UsageError
+from conformance.tensors import pack
+from conformance.vectors._manifest import FORMAT, MANIFEST, VERSION, files_of
+from conformance.vectors._rows import ROWS
+from conformance.vectors._vector import Answer, Vector, vector
+
+LINE = 160
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which vectors a set holds.
+
+    Attributes:
+        operations, dtypes: names.
+        cases: for each operation and dtype; None for each row of the operation's list once.
+        seed: from which all values are drawn.
+        max_steps: the longest sequence.
+    """
+
+    operations: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    cases: int | None
+    seed: int
+    max_steps: int
+
+    def vectors(self) -> Iterator[Vector]:
+        for operation in self.operations:
+            for dtype in self.dtypes:
+                for index in range(self.cases or len(ROWS[operation])):
+                    yield vector(operation, dtype, index, self.seed, self.max_steps)
+
+
+def export(folder: Path, selection: Selection, *, force: bool) -> dict[str, int]:
+    """Write a set, the manifest last, so that half a set has none; returns how many ``cases`` and ``bytes`` it holds.
+
+    Raises:
+        UsageError: the folder is none, holds something and ``force`` is not set, or cannot be written.
+    """
+    _make_room(folder, force)
+    entries, size = [], 0
+    try:
+        for each in selection.vectors():
+            data = pack(_tensors(each))
+            name = f"{each.id}.safetensors"
+            (folder / name).write_bytes(data)
+            entries.append(_entry(each, name, hashlib.sha256(data).hexdigest()))
+            size += len(data)
+        text = f"{_text(_head(selection) | {'cases': entries})}\n".encode()
+        (folder / MANIFEST).write_bytes(text)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror}); give another folder") from error
+    return {"cases": len(entries), "bytes": size + len(text)}
+
+
+def _make_room(folder: Path, force: bool) -> None:
+    """The folder, without what an earlier export wrote there; what else lies in it stays."""
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder} is a file; give a folder, which need not exist yet")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.iterdir()):
+            return
+        if not force:
+            raise UsageError(
+                f"{folder} is not empty; give another folder, or --force to replace the set of vectors that is in it"
+            )
+        for name in files_of(folder):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror}); give another folder") from error
+
+
+def _head(selection: Selection) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "generator": {name: importlib.metadata.version(name) for name in ("gatespec", "numpy")},
+        "seed": selection.seed,
+        "max_steps": selection.max_steps,
+    }
+
+
+def _tensors(each: Vector) -> dict[str, Array]:
+    tensors = {f"argument/{name}": x for name, x in each.arguments.items()}
+    tensors |= {f"cotangent/{name}": x for name, x in each.cotangents.items()}
+    for kind, answers in (("output", each.outputs), ("gradient", each.gradients)):
+        for name, answer in answers.items():
+            tensors[f"{kind}/{name}"] = Array(answer.values, "float64")
+            tensors[f"allowed/{kind}/{name}"] = Array(answer.allowed, "float64")
+    return tensors
+
+
+def _entry(each: Vector, file: str, digest: str) -> dict[str, Any]:
+    def given(kind: str, arrays: dict[str, Array]) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "key": f"{kind}/{name}", "dtype": x.dtype, "shape": list(x.shape)}
+            for name, x in arrays.items()
+        ]
+
+    def expected(kind: str, answers: dict[str, Answer]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name,
+                "key": f"{kind}/{name}",
+                "allowed": f"allowed/{kind}/{name}",
+                "dtype": answer.dtype,
+                "shape": list(answer.values.shape),
+            }
+            | ({"log_scale": "output/m"} if kind == "output" and name in ("C", "n") else {})
+            for name, answer in answers.items()
+        ]
+
+    return {
+        "id": each.id,
+        "operation": each.operation,
+        "dtype": each.dtype,
+        "about": each.case.describe(),
+        "sizes": _sizes(each.case),
+        "options": each.options,
+        "file": file,
+        "sha256": digest,
+        "arguments": given("argument", each.arguments),
+        "cotangents": given("cotangent", each.cotangents),
+        "outputs": expected("output", each.outputs),
+        "gradients": expected("gradient", each.gradients),
+        "kinks": each.kinks,
+    }
+
+
+def _sizes(case: Any) -> dict[str, int]:
+    """The letters of the specification that a call binds; S of a packed one is its longest sequence."""
+    if isinstance(case, FwbwCase):
+        return {letter: size for letter, size in _sizes(case.inner).items() if letter != "N"}
+    bound = {letter: getattr(case, letter) for letter in "BSNHKV" if hasattr(case, letter)}
+    lengths = getattr(case, "lengths", None)
+    return bound if lengths is None else {**bound, "B": len(lengths), "S": case.steps, "T": sum(lengths)}
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """JSON that people can read too: what fits on a line stands on one."""
+    flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if not isinstance(value, dict | list) or len(indent) + len(flat) <= LINE:
+        return flat
+    inner = f"{indent} "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + _text(each, inner) for each in value) + f"\n{indent}]"
+    lines = (f"{inner}{json.dumps(name)}: {_text(each, inner)}" for name, each in value.items())
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"

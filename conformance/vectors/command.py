@@ -1,0 +1,104 @@
+"""``python -m conformance vectors``: write a set of test vectors, and judge what another program made of it."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from conformance.cases import LONG_STEPS
+from conformance.dtypes import FLOATING
+from conformance.implementation import UsageError
+from conformance.vectors import _check, _export, _manifest, _report
+from conformance.vectors._rows import ROWS
+
+_OPERATION = click.Choice(tuple(ROWS))
+_DTYPE = click.Choice(FLOATING)
+_FOLDER = click.Path(path_type=Path)
+
+
+@click.group("vectors", context_settings={"help_option_names": ["-h", "--help"]})
+def vectors_command() -> None:
+    """Test vectors for programs in any language."""
+
+
+@vectors_command.command("export", context_settings={"show_default": True})
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.option("--op", "ops", metavar="NAME", type=_OPERATION, multiple=True, help="Only this operation.")
+@click.option("--dtype", "dtypes", metavar="NAME", type=_DTYPE, multiple=True, help="Only this dtype of values.")
+@click.option(
+    "--cases",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Cases per operation and dtype; else each kind of case once.",
+)
+@click.option("--seed", metavar="N", type=int, default=0, help="From which all values are drawn.")
+@click.option("--max-steps", metavar="S", type=click.IntRange(min=1), default=LONG_STEPS, help="The longest sequence.")
+@click.option("--force", is_flag=True, help="Replace the set that is in DIR.")
+def export_command(
+    folder: Path,
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    cases: int | None,
+    seed: int,
+    max_steps: int,
+    force: bool,
+) -> None:
+    """Write a set of test vectors to DIR.
+
+    A manifest.json, and for each case a safetensors file with arguments, cotangents, expected outputs and gradients,
+    and what each element may be off by. docs/test-vectors.md describes the format.
+    """
+    operations = tuple(operation for operation in ROWS if not ops or operation in ops)
+    chosen = tuple(dtype for dtype in FLOATING if not dtypes or dtype in dtypes)
+    try:
+        written = _export.export(folder, _export.Selection(operations, chosen, cases, seed, max_steps), force=force)
+    except UsageError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(f"{written['cases']} cases, {written['bytes'] / 1e6:.1f} MB, in {folder} (seed {seed})")
+
+
+@vectors_command.command("check")
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.argument("answers", metavar="OUTPUTS", type=_FOLDER)
+@click.option("--op", "ops", metavar="NAME", type=_OPERATION, multiple=True, help="Only this operation.")
+@click.option("--dtype", "dtypes", metavar="NAME", type=_DTYPE, multiple=True, help="Only this dtype of values.")
+@click.option("--only-given", is_flag=True, help="Judge what OUTPUTS holds; else what it lacks counts as wrong.")
+@click.option("--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Report.")
+def check_command(
+    folder: Path,
+    answers: Path,
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    only_given: bool,
+    json_path: Path | None,
+) -> None:
+    """Judge what another program computed from the set in DIR.
+
+    OUTPUTS holds files with the names of DIR's, each with the arrays output/NAME and gradient/NAME.
+
+    Exit status: 0 all held, 1 something is wrong or missing, 2 the call was wrong or there is nothing to judge.
+    """
+    try:
+        vectors = _manifest.read(folder)
+        entries = tuple(
+            entry
+            for entry in vectors.entries
+            if (not ops or entry.operation in ops) and (not dtypes or entry.dtype in dtypes)
+        )
+        if not entries:
+            raise UsageError(f"{folder} holds no case of that operation and dtype; take away --op or --dtype")
+        judgement = _check.check(vectors, entries, answers, only_given=only_given)
+        if json_path is not None:
+            _write(json_path, _report.as_json(judgement))
+    except UsageError as error:
+        raise click.UsageError(str(error)) from error
+    _report.show(Console(), judgement)
+    raise SystemExit(0 if judgement.held else 1)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--json {path} cannot be written ({error.strerror}); give another path") from error
