@@ -1,0 +1,87 @@
+"""Who is measured: our own functions and the peers', each a row that says what it computes and where it runs."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.cases import Case
+
+Function = Callable[..., tuple[Any, ...]]
+"""Arrays by name (see `Case.arrays`) to outputs; for a GRU the names are those of its weights and projections."""
+
+
+class UnavailableError(Exception):
+    """A contender cannot run here; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One implementation of one operation.
+
+    Attributes:
+        name: as it is shown, ``torch_impl (torch)``.
+        op: of `benchmarks.cases.OPS`.
+        framework: ``torch`` or ``jax``.
+        load: the function for a case and one of ``choices``; raises `UnavailableError`.
+        devices, dtypes: where it runs.
+        choices: settings of which the fastest counts (chunk sizes).
+        head_first: whether its arrays are (B, N, S, ·), in which they are then laid before any time is taken.
+        eps: added to the normaliser.
+        reset_after: whether it applies a GRU's reset gate after the product with the state: the same function only
+            where the candidate's weight is diagonal, and judged there.
+        differs: what is known to be wrong or different, and in which directions: it is judged all the same, shown with
+            this note, and timed although it does not conform.
+    """
+
+    name: str
+    op: str
+    framework: str
+    load: Callable[[Case, Any], Function]
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    choices: tuple[Any, ...] = (None,)
+    head_first: bool = False
+    eps: float = 0.0
+    reset_after: bool = False
+    differs: tuple[str, tuple[str, ...]] | None = None
+
+    @property
+    def own(self) -> bool:
+        return self.name.startswith(("torch_impl", "jax_impl"))
+
+    def why_not(self, case: Case, device: str) -> str | None:
+        """Why it has no place in a case, None where it has."""
+        if device not in self.devices:
+            return f"runs on {' and '.join(self.devices)} only"
+        if case.dtype not in self.dtypes:
+            return f"takes {', '.join(self.dtypes)} only"
+        return None
+
+
+PEERS = ("mlstm_kernels", "fla", "torch_gru", "flax_gru", "keras_gru", "flashrnn")
+"""The rooms of `benchmarks.peers`, by which ``--peers`` names them."""
+
+
+def contenders(op: str, peers: tuple[str, ...]) -> list[Contender]:
+    """Our own and those of ``peers`` for an operation; no package is imported yet."""
+    rooms = ("ours", *peers)
+    found = [importlib.import_module(f"benchmarks.peers.{room}").CONTENDERS for room in rooms]
+    return [contender for each in found for contender in each if contender.op == op]
+
+
+def imported(module: str, package: str | None = None) -> Any:
+    """A module of a peer's package.
+
+    Raises:
+        UnavailableError: it is not installed, or does not import here.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = package or module.partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            raise UnavailableError(f"{name} is not installed; pip install {name.replace('_', '-')}") from error
+        raise UnavailableError(f"{name} does not import here: {str(error).splitlines()[0]}") from error
+    except Exception as error:
+        raise UnavailableError(f"{module} fails on import: {type(error).__name__}: {error}") from error

@@ -1,0 +1,107 @@
+"""JAX functions: compiled once, gradients by ``jax.vjp``, results waited for."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.timing import Run, wall_clock
+
+Function = Callable[..., tuple[jax.Array, ...]]
+
+
+class JaxDriver:
+    """Runs a function of named arrays, compiled.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        dtype: of every array that is not a state.
+    """
+
+    def __init__(self, device: str, dtype: str):
+        if dtype == "float64":
+            jax.config.update("jax_enable_x64", True)
+        self.device = device
+        self.place = jax.devices("gpu" if device == "cuda" else device)[0]
+        self.dtype = jnp.dtype(dtype)
+
+    def natives(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """The arrays on the device; states (C, n, m) stay in float32 beside 16-bit values."""
+        wide = self.dtype if self.dtype == jnp.float64 else jnp.dtype("float32")
+        return {
+            name: jax.device_put(np.asarray(x).astype(wide if name in "Cnm" else self.dtype), self.place)
+            for name, x in arrays.items()
+        }
+
+    def forward(self, function: Function, natives: Mapping[str, Any]) -> Run:
+        compiled = jax.jit(lambda arrays: function(**arrays))
+        return lambda: jax.block_until_ready(compiled(dict(natives)))
+
+    def both(self, function: Function, natives: Mapping[str, Any]) -> Run:
+        shapes = jax.eval_shape(lambda arrays: function(**arrays), dict(natives))
+        keys = jax.random.split(jax.random.key(0), len(shapes))
+        cotangents = tuple(
+            jax.device_put(jax.random.normal(key, y.shape, y.dtype), self.place)
+            for key, y in zip(keys, shapes, strict=True)
+        )
+        compiled = jax.jit(lambda arrays, d: _gradients(function, arrays, d)[1])
+        return lambda: jax.block_until_ready(compiled(dict(natives), cotangents))
+
+    def values(
+        self, function: Function, natives: Mapping[str, Any], cotangents: list[np.ndarray] | None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """Outputs and, with cotangents, gradients, in float64."""
+        if cotangents is None:
+            return [_float64(y) for y in jax.jit(lambda arrays: function(**arrays))(dict(natives))], {}
+        shapes = jax.eval_shape(lambda arrays: function(**arrays), dict(natives))
+        given = tuple(jnp.asarray(d).astype(y.dtype) for d, y in zip(cotangents, shapes, strict=True))
+        outputs, gradients = jax.jit(lambda arrays, d: _gradients(function, arrays, d))(dict(natives), given)
+        return [_float64(y) for y in outputs], {name: _float64(x) for name, x in gradients.items()}
+
+    def warm(self, run: Run) -> float:
+        """Seconds of the first call, in which everything is traced and compiled."""
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def clock(self) -> Callable[[Run, int], float]:
+        return wall_clock
+
+    def rates(self, dtype: str) -> tuple[float, float]:
+        """Measured ceilings: operations a second of a large product, bytes a second of a large copy."""
+        size = 8192 if self.device == "cuda" else 1024
+        a = jax.device_put(jnp.ones((size, size), self.dtype), self.place)
+        source = jax.device_put(jnp.ones(2**28 if self.device == "cuda" else 2**25, jnp.float32), self.place)
+        product, copy = jax.jit(lambda x: x @ x), jax.jit(lambda x: -x)
+
+        def run_product() -> None:
+            jax.block_until_ready(product(a))
+
+        def run_copy() -> None:
+            jax.block_until_ready(copy(source))
+
+        self.warm(run_product)
+        self.warm(run_copy)
+        return (
+            2 * size**3 / min(wall_clock(run_product, 1) for _ in range(10)),
+            2 * source.nbytes / min(wall_clock(run_copy, 1) for _ in range(10)),
+        )
+
+    def peak_bytes(self, run: Run) -> int | None:
+        """Not to be had for one call: JAX's devices report the peak of the whole process."""
+        return None
+
+    def versions(self) -> dict[str, str]:
+        return {"jax": jax.__version__, "device": str(self.place.device_kind)}
+
+
+def _gradients(function: Function, arrays: Any, cotangents: Any) -> tuple[Any, Any]:
+    outputs, pull = jax.vjp(lambda x: function(**x), arrays)
+    return outputs, pull(cotangents)[0]
+
+
+def _float64(x: Any) -> np.ndarray:
+    return np.asarray(x.astype(jnp.float32) if x.dtype.itemsize < 4 else x).astype(np.float64)

@@ -1,0 +1,170 @@
+"""One case: who takes part, who conforms, how long each takes, beside the floor of the machine."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.cases import Case
+from benchmarks.conforming import Conformity, examined, smaller
+from benchmarks.contenders import Contender, UnavailableError, contenders
+from benchmarks.timing import Run, Timing, interleaved, measured, ratio
+
+ROUNDS = 15
+
+
+@dataclass
+class Entry:
+    """One contender in one case.
+
+    Attributes:
+        reason: why it has no time, None where it has.
+        choice: the setting that was fastest.
+        ratio: how many times longer than our fastest it takes, with the bounds of its bootstrap interval.
+        fraction: of the floor that it reaches.
+        first_call: seconds, compilation included.
+        peak_bytes: memory beyond what it was given.
+    """
+
+    contender: Contender
+    reason: str | None = None
+    conformity: Conformity | None = None
+    choice: Any = None
+    timing: Timing | None = None
+    ratio: tuple[float, float, float] | None = None
+    fraction: float | None = None
+    first_call: float | None = None
+    peak_bytes: int | None = None
+
+
+@dataclass
+class Measurement:
+    """One case with all who took part.
+
+    Attributes:
+        flop_rate, byte_rate: measured ceilings.
+        floor: seconds below which the case cannot be done at these rates.
+    """
+
+    case: Case
+    entries: list[Entry] = field(default_factory=list)
+    flop_rate: float = 0.0
+    byte_rate: float = 0.0
+
+    @property
+    def floor(self) -> float:
+        if not self.flop_rate:
+            return 0.0
+        return max(self.case.flop / self.flop_rate, self.case.bytes / self.byte_rate)
+
+
+class Bench:
+    """Measures cases on one device.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        peers: rooms of `benchmarks.peers`.
+        rounds: of interleaved timing.
+        backends: our own backends to measure, all where empty.
+    """
+
+    def __init__(self, device: str, peers: tuple[str, ...], rounds: int = ROUNDS, backends: tuple[str, ...] = ()):
+        self.device = device
+        self.peers = peers
+        self.rounds = rounds
+        self.backends = backends
+        self._drivers: dict[tuple[str, str], Any] = {}
+        self._rates: dict[str, tuple[float, float]] = {}
+
+    def driver(self, framework: str, dtype: str) -> Any:
+        key = (framework, dtype)
+        if key not in self._drivers:
+            try:
+                module = importlib.import_module(f"benchmarks.drivers.{framework}")
+                self._drivers[key] = getattr(module, f"{framework.capitalize()}Driver")(self.device, dtype)
+            except (ImportError, RuntimeError) as error:
+                raise UnavailableError(f"{framework} does not run on {self.device} here: {error}") from error
+        return self._drivers[key]
+
+    def versions(self) -> dict[str, str]:
+        return {name: text for driver in self._drivers.values() for name, text in driver.versions().items()}
+
+    def measure(self, case: Case) -> Measurement:
+        """Judge and time every contender of a case."""
+        result = Measurement(case)
+        runs: dict[str, Run] = {}
+        for contender in contenders(case.op, self.peers):
+            if contender.own and self.backends and not any(f"({name})" in contender.name for name in self.backends):
+                continue
+            entry = Entry(contender, contender.why_not(case, self.device))
+            result.entries.append(entry)
+            if entry.reason is None:
+                try:
+                    runs[contender.name] = self._prepared(entry, case)
+                except UnavailableError as error:
+                    entry.reason = str(error)
+                except Exception as error:
+                    entry.reason = f"raised {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        if runs:
+            self._time(result, runs)
+        return result
+
+    def _prepared(self, entry: Entry, case: Case) -> Run:
+        contender = entry.contender
+        driver = self.driver(contender.framework, case.dtype)
+        small = smaller(case)
+        choices = list(self._choices(contender, small))
+        if not choices:
+            raise UnavailableError("none of its settings serves the smaller case on which it is judged")
+        entry.conformity = examined(contender, small, choices[0][1], driver)
+        declared = contender.differs is not None and case.direction in contender.differs[1]
+        if entry.conformity.verdict == "wrong" and not declared:
+            found = entry.conformity
+            raise UnavailableError(
+                f"wrong: {found.where} is off by {found.worst:.3g} budgets, {found.relative:.2g} of its size"
+            )
+        arrays = case.arrays()
+        if contender.head_first and case.op == "mlstm":
+            arrays = {name: x.swapaxes(1, 2) for name, x in arrays.items()}
+        natives = driver.natives(arrays)
+        clock, best = driver.clock(), None
+        for choice, function in self._choices(contender, case):
+            run = (driver.forward if case.direction == "forward" else driver.both)(function, natives)
+            first = driver.warm(run)
+            seconds = min(clock(run, 1) for _ in range(3)) if len(contender.choices) > 1 else 0.0
+            if best is None or seconds < best[0]:
+                best, entry.choice, entry.first_call = (seconds, run), choice, first
+        if best is None:
+            raise UnavailableError("none of its settings serves this shape")
+        entry.peak_bytes = driver.peak_bytes(best[1])
+        return best[1]
+
+    def _choices(self, contender: Contender, case: Case) -> Iterator[tuple[Any, Any]]:
+        refused = None
+        for choice in contender.choices:
+            try:
+                yield choice, contender.load(case, choice)
+            except UnavailableError as error:
+                refused = error
+                if len(contender.choices) == 1:
+                    raise
+        if refused is not None and len(contender.choices) == 1:
+            raise refused
+
+    def _time(self, result: Measurement, runs: dict[str, Run]) -> None:
+        case = result.case
+        ours = [entry for entry in result.entries if entry.contender.own and entry.contender.name in runs]
+        framework = next(entry.contender.framework for entry in result.entries if entry.contender.name in runs)
+        driver = self.driver(framework, case.dtype)
+        if case.dtype not in self._rates:
+            self._rates[case.dtype] = driver.rates(case.dtype)
+        result.flop_rate, result.byte_rate = self._rates[case.dtype]
+        timings = measured(list(interleaved(runs, self.rounds, driver.clock())))
+        for entry in result.entries:
+            entry.timing = timings.get(entry.contender.name)
+        best = min((entry.timing for entry in ours if entry.timing), key=lambda timing: timing.median, default=None)
+        for entry in result.entries:
+            if entry.timing is not None:
+                entry.fraction = result.floor / entry.timing.median
+                if best is not None:
+                    entry.ratio = ratio(best, entry.timing)

@@ -1,0 +1,81 @@
+"""`torch_impl` and `jax_impl`, every backend by name."""
+
+from typing import Any
+
+from benchmarks.cases import Case
+from benchmarks.contenders import Contender, Function, UnavailableError, imported
+
+
+def _mlstm(package: str, backend: str) -> Any:
+    def load(case: Case, _: Any) -> Function:
+        module = imported(package)
+
+        def mlstm(q: Any, k: Any, v: Any, i: Any, f: Any) -> tuple[Any]:
+            return (module.mlstm(q, k, v, i, f, kernel_backend=backend),)
+
+        return mlstm
+
+    return load
+
+
+def _step(package: str, backend: str) -> Any:
+    def load(case: Case, _: Any) -> Function:
+        module = imported(package)
+
+        def mlstm_step(q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any) -> tuple[Any, ...]:
+            h, state = module.mlstm_step(q, k, v, i, f, module.MLSTMState(C, n, m), kernel_backend=backend)
+            return (h, *state)
+
+        return mlstm_step
+
+    return load
+
+
+def _gru(package: str, backend: str) -> Any:
+    def load(case: Case, _: Any) -> Function:
+        module = imported(package)
+
+        def gru(
+            x: Any,
+            input_projection: Any,
+            forget_projection: Any,
+            reset_projection: Any,
+            weight: Any,
+            forget_weight: Any,
+            reset_weight: Any,
+        ) -> tuple[Any]:
+            # (B, S, N, H) · (N, H, H): one product for each head, over all tokens.
+            lanes = x.reshape(case.tokens, case.N, case.K).swapaxes(0, 1)
+            parts = [
+                (lanes @ projection).swapaxes(0, 1).reshape(x.shape)
+                for projection in (input_projection, forget_projection, reset_projection)
+            ]
+            y, _ = module.gru(parts[0], weight, parts[1], forget_weight, parts[2], reset_weight, kernel_backend=backend)
+            return (y,)
+
+        return gru
+
+    return load
+
+
+def _row(op: str, package: str, backend: str, load: Any) -> Contender:
+    devices = ("cuda",) if backend in ("triton", "pallas") else ("cpu", "cuda")
+    dtypes = ("bfloat16", "float16") if backend == "pallas" else ("float32", "bfloat16", "float16", "float64")
+    framework = package.partition("_")[0]
+
+    def checked(case: Case, choice: Any) -> Function:
+        function = load(package, backend)(case, choice)
+        names = [member.value for member in imported(package).KernelBackend]
+        if backend not in names:
+            raise UnavailableError(f"{package} has no backend {backend}; it has {', '.join(names)}")
+        return function
+
+    return Contender(f"{package} ({backend})", op, framework, checked, devices, dtypes)
+
+
+CONTENDERS = [
+    _row(op, package, backend, load)
+    for op, load in (("mlstm", _mlstm), ("mlstm_step", _step), ("gru", _gru))
+    for package, backends in (("torch_impl", ("torch", "triton")), ("jax_impl", ("xla", "pallas")))
+    for backend in backends
+]

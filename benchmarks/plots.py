@@ -1,0 +1,112 @@
+"""Pictures of results: time and memory against what grows, and ratios at fixed shapes (needs matplotlib)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+Rows = Sequence[dict[str, Any]]
+AXES = {"S": "steps S", "B": "sequences B", "K": "head dim"}
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
+MARKERS = "osD^vPX*"
+
+
+def draw(path: Path, rows: Rows) -> None:
+    """One figure of everything that ``rows`` hold: a curve where an operation has three sizes or more, else bars."""
+    panels = _panels([row for row in rows if row["seconds"] is not None])
+    if not panels:
+        raise ValueError("there is nothing to draw: no row has a time")
+    figure, axes = plt.subplots(len(panels), 1, figsize=(7, 3.2 * len(panels)), squeeze=False, layout="constrained")
+    for axis, (kind, title, panel) in zip(axes[:, 0], panels, strict=True):
+        _bars(axis, panel) if kind == "bars" else curves(axis, panel, kind, "seconds")
+        axis.set_title(title, loc="left", fontsize=10)
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Without a date, so that the same results give the same file.
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+
+
+def _panels(rows: Rows) -> list[tuple[str, str, Rows]]:
+    panels = []
+    for op in dict.fromkeys(row["op"] for row in rows):
+        for direction in dict.fromkeys(row["direction"] for row in rows):
+            of = [row for row in rows if row["op"] == op and row["direction"] == direction]
+            varied = varying(of)
+            for name, group in varied:
+                panels.append((name, f"{op}, {direction}", group))
+            alone = [row for row in of if not any(row in group for _, group in varied)]
+            if alone:
+                panels.append(("bars", f"{op}, {direction}: time over our fastest", alone))
+    return panels
+
+
+def varying(rows: Rows) -> list[tuple[str, Rows]]:
+    """Groups in which one size takes three values or more while all others stay."""
+    found = []
+    for name in AXES:
+        others = [size for size in ("B", "S", "N", "K", "V", "dtype") if size != name and (name, size) != ("K", "V")]
+        keys = dict.fromkeys(tuple(row[other] for other in others) for row in rows)
+        for key in keys:
+            group = [row for row in rows if tuple(row[other] for other in others) == key]
+            if len({row[name] for row in group}) >= 3:
+                found.append((name, group))
+    return found
+
+
+def curves(axis: Axes, rows: Rows, size: str, quantity: str) -> None:
+    """``quantity`` against a size, a line a contender, on logarithmic axes; the floor below where it is time."""
+    for number, name in enumerate(dict.fromkeys(row["contender"] for row in rows)):
+        points = sorted((row[size], row[quantity]) for row in rows if row["contender"] == name and row[quantity])
+        if points:
+            x, y = np.array(points).T
+            slope = np.polyfit(np.log(x), np.log(y), 1)[0] if len(x) > 2 else np.nan
+            style = {"color": COLOURS[number % 8], "marker": MARKERS[number % 8], "markersize": 4, "linewidth": 1.4}
+            axis.loglog(x, y, label=f"{name} (slope {slope:.2f})", **style)
+    if quantity == "seconds":
+        x, y = np.array(sorted({(row[size], row["floor_seconds"]) for row in rows})).T
+        axis.loglog(x, y, color="0.5", linestyle=":", label="floor of this machine")
+    axis.set_xlabel(AXES[size])
+    axis.set_ylabel({"seconds": "seconds", "peak_bytes": "bytes at the peak"}[quantity])
+    axis.grid(alpha=0.3)
+    if axis.lines:
+        axis.legend(fontsize=7)
+
+
+def _bars(axis: Axes, rows: Rows) -> None:
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    height = 0.8 / len(names)
+    for number, name in enumerate(names):
+        of = {row["case"]: row for row in rows if row["contender"] == name and row["times_ours"]}
+        at = [place + number * height for place, case in enumerate(cases) if case in of]
+        bars = [of[case]["times_ours"] for case in cases if case in of]
+        if bars:
+            errors = [[bar["ratio"] - bar["low"] for bar in bars], [bar["high"] - bar["ratio"] for bar in bars]]
+            axis.barh(
+                at,
+                [bar["ratio"] for bar in bars],
+                height,
+                xerr=np.maximum(errors, 0),
+                label=name,
+                color=COLOURS[number % 8],
+                error_kw={"linewidth": 0.8},
+            )
+    axis.axvline(1, color="0.3", linewidth=0.8)
+    axis.set_yticks([place + 0.4 - height / 2 for place in range(len(cases))], cases, fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.set_xlabel("times our time (right of 1: slower than ours)")
+    if axis.containers:
+        axis.legend(fontsize=7)

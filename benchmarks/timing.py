@@ -1,0 +1,97 @@
+"""Interleaved timing: every round times every contender once, so that a slow minute of the machine slows them all."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+LEAST_SECONDS = 0.02
+RESAMPLES = 2000
+
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call, one number a round.
+
+    Attributes:
+        rounds: the measurements, in the order in which they were made.
+    """
+
+    rounds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rounds)
+
+    @property
+    def spread(self) -> float:
+        """Half of what lies between the quartiles, over the median."""
+        low, high = np.quantile(self.rounds, (0.25, 0.75))
+        return float((high - low) / 2 / self.median)
+
+
+def calls_per_round(seconds: float) -> int:
+    """How many calls make a round long enough for the clock."""
+    return max(1, round(LEAST_SECONDS / max(seconds, 1e-9)))
+
+
+def interleaved(runs: dict[str, Run], rounds: int, clock: Callable[[Run, int], float]) -> Iterator[dict[str, float]]:
+    """Time each of ``runs`` once a round, in an order that turns by one place a round.
+
+    Args:
+        runs: by name; each makes one call and leaves no work behind that the clock would not wait for.
+        rounds: how many.
+        clock: seconds that ``count`` calls take.
+    """
+    counts = {name: calls_per_round(clock(run, 1)) for name, run in runs.items()}
+    names = list(runs)
+    for number in range(rounds):
+        turn = number % len(names)
+        yield {name: clock(runs[name], counts[name]) / counts[name] for name in (*names[turn:], *names[:turn])}
+
+
+def measured(rounds: list[dict[str, float]]) -> dict[str, Timing]:
+    return {name: Timing(tuple(each[name] for each in rounds)) for name in rounds[0]}
+
+
+def ratio(ours: Timing, theirs: Timing, seed: int = 0) -> tuple[float, float, float]:
+    """How many times longer ``theirs`` takes: the ratio of medians, and its 95 % bootstrap interval over rounds.
+
+    A round is resampled whole: what slowed one contender in it slowed the other too.
+    """
+    pairs = np.array([ours.rounds, theirs.rounds])
+    picks = np.random.default_rng(seed).integers(0, pairs.shape[1], (RESAMPLES, pairs.shape[1]))
+    medians = np.median(pairs[:, picks], axis=-1)
+    low, high = np.quantile(medians[1] / medians[0], (0.025, 0.975))
+    return theirs.median / ours.median, float(low), float(high)
+
+
+def wall_clock(run: Run, count: int) -> float:
+    """Seconds of ``count`` calls that return when their work is done."""
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return time.perf_counter() - start
+
+
+def cuda_clock() -> Callable[[Run, int], float]:
+    """A clock of the device's own events, which empties the second-level cache before every call."""
+    import torch
+
+    cache = torch.empty(256 * 2**20, dtype=torch.int8, device="cuda")
+
+    def clock(run: Run, count: int) -> float:
+        events = [[torch.cuda.Event(enable_timing=True) for _ in "ab"] for _ in range(count)]
+        for start, end in events:
+            cache.zero_()
+            start.record()
+            run()
+            end.record()
+        torch.cuda.synchronize()
+        return sum(start.elapsed_time(end) for start, end in events) / 1e3
+
+    return clock
