@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance import oracle
-from conformance.budget import Verdict
-from conformance.dtypes import FLOATING, ROUNDOFF, Array
+from conformance.budget import Verdict, compare
+from conformance.dtypes import FLOATING, Array
 from conformance.implementation import UsageError
 from conformance.tensors import unpack
-from conformance.vectors._compare import compare
 from conformance.vectors._manifest import Asked, Entry, VectorSet
 
 HELD, WRONG, MISSING = "held", "wrong", "missing"
@@ -23,12 +22,14 @@ class Judged:
         status: ``held``, ``wrong`` or ``missing``.
         verdict: the comparison, None where there was none.
         problem: what is wrong where that is no matter of numbers.
+        log_scale: the key of the m in whose expected units it was compared, if any.
     """
 
     key: str
     status: str
     verdict: Verdict | None = None
     problem: str | None = None
+    log_scale: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,5 +125,5 @@ def _judged(asked: Asked, given: dict[str, Array], expected: dict[str, Array]) -
             said = f"cannot be compared without `{asked.log_scale}` {list(m.shape)}, which says in what units it is"
             return Judged(asked.key, WRONG, problem=said)
         got = replace(got, values=oracle.rescaled(got.values, given[asked.log_scale].values, m))
-    verdict = compare(got, values, expected[asked.allowed].values, ROUNDOFF[asked.dtype])
-    return Judged(asked.key, HELD if verdict.worst <= 1 else WRONG, verdict)
+    verdict = compare(got, values, expected[asked.allowed].values, asked.dtype)
+    return Judged(asked.key, HELD if verdict.worst <= 1 else WRONG, verdict, log_scale=asked.log_scale)

@@ -86,9 +86,10 @@ def _said(judged: Judged) -> str:
     verdict = judged.verdict
     if verdict is None or verdict.reason is not None:
         return f"    {judged.problem if verdict is None else verdict.reason}"
-    ulp = "" if verdict.ulp is None or math.isnan(verdict.ulp) else f" ({verdict.ulp:.3g} roundoffs off)"
+    units = "" if judged.log_scale is None else f" in the units of the expected `{judged.log_scale}`"
+    ulp = f" ({verdict.ulp:.3g} roundoffs off)" if verdict.ulp is not None and math.isfinite(verdict.ulp) else ""
     return (
-        f"    at {list(verdict.index or ())} got {verdict.got!r}, expected {verdict.expected!r} "
+        f"    at {list(verdict.index or ())} got {verdict.got!r}{units}, expected {verdict.expected!r} "
         f"± {verdict.allowed:.3g}{ulp}\n"
         f"    worst error is {verdict.worst:.3g} times what is allowed"
     )

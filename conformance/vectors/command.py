@@ -16,13 +16,22 @@ _DTYPE = click.Choice(FLOATING)
 _FOLDER = click.Path(path_type=Path)
 
 
-@click.group("vectors", context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Says what to type where the command is unknown."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
+        if args and args[0] not in self.commands:
+            raise click.UsageError(f"there is no command {args[0]!r}; type {' or '.join(self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group("vectors", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def vectors_command() -> None:
     """Test vectors for programs in any language."""
 
 
 @vectors_command.command("export", context_settings={"show_default": True})
-@click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.argument("folder", metavar="DIR", type=_FOLDER, required=False)
 @click.option("--op", "ops", metavar="NAME", type=_OPERATION, multiple=True, help="Only this operation.")
 @click.option("--dtype", "dtypes", metavar="NAME", type=_DTYPE, multiple=True, help="Only this dtype of values.")
 @click.option(
@@ -35,7 +44,7 @@ def vectors_command() -> None:
 @click.option("--max-steps", metavar="S", type=click.IntRange(min=1), default=LONG_STEPS, help="The longest sequence.")
 @click.option("--force", is_flag=True, help="Replace the set that is in DIR.")
 def export_command(
-    folder: Path,
+    folder: Path | None,
     ops: tuple[str, ...],
     dtypes: tuple[str, ...],
     cases: int | None,
@@ -48,6 +57,8 @@ def export_command(
     A manifest.json, and for each case a safetensors file with arguments, cotangents, expected outputs and gradients,
     and what each element may be off by. docs/test-vectors.md describes the format.
     """
+    if folder is None:
+        raise click.UsageError("name a folder to write to, for example: python -m conformance vectors export vectors")
     operations = tuple(operation for operation in ROWS if not ops or operation in ops)
     chosen = tuple(dtype for dtype in FLOATING if not dtypes or dtype in dtypes)
     try:
@@ -58,15 +69,15 @@ def export_command(
 
 
 @vectors_command.command("check")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
-@click.argument("answers", metavar="OUTPUTS", type=_FOLDER)
+@click.argument("folder", metavar="DIR", type=_FOLDER, required=False)
+@click.argument("answers", metavar="OUTPUTS", type=_FOLDER, required=False)
 @click.option("--op", "ops", metavar="NAME", type=_OPERATION, multiple=True, help="Only this operation.")
 @click.option("--dtype", "dtypes", metavar="NAME", type=_DTYPE, multiple=True, help="Only this dtype of values.")
 @click.option("--only-given", is_flag=True, help="Judge what OUTPUTS holds; else what it lacks counts as wrong.")
 @click.option("--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Report.")
 def check_command(
-    folder: Path,
-    answers: Path,
+    folder: Path | None,
+    answers: Path | None,
     ops: tuple[str, ...],
     dtypes: tuple[str, ...],
     only_given: bool,
@@ -78,6 +89,11 @@ def check_command(
 
     Exit status: 0 all held, 1 something is wrong or missing, 2 the call was wrong or there is nothing to judge.
     """
+    if folder is None or answers is None:
+        raise click.UsageError(
+            "name the folder of a set and the one that the other program wrote its answers to, "
+            "for example: python -m conformance vectors check vectors answers"
+        )
     try:
         vectors = _manifest.read(folder)
         entries = tuple(

@@ -219,6 +219,10 @@ def test_states_are_compared_in_the_units_of_the_expected_m(small: Path, tmp_pat
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     wrong = [each["key"] for case in report["cases"] for each in case["arrays"] if each["status"] == "wrong"]
     assert wrong == ["output/m"], "the memory is the same, but m is held to its definition"
+    found["output/C"] = Array(found["output/C"].values * math.exp(1.0), "float64")
+    path.write_bytes(pack(found))
+    result = invoke("check", small, tmp_path / "answers")
+    assert result.exit_code == 1 and "in the units of the expected `output/m`, expected" in result.output
 
 
 def _drop(name: str) -> Callable[[dict[str, Array]], dict[str, Array]]:
@@ -314,7 +318,9 @@ def test_wrong_calls_exit_2_and_say_what_to_type(small: Path, tmp_path: Path) ->
         ("check", small, small): "is the set itself",
         ("check", small, empty): "answers none of these 4 cases; an answer lies in a file with the name",
         ("check", small, empty, "--op", "gru"): "take away --op or --dtype",
-        ("check", small): "Missing argument 'OUTPUTS'",
+        ("check", small): "for example: python -m conformance vectors check vectors answers",
+        ("export",): "for example: python -m conformance vectors export vectors",
+        ("judge", small): "there is no command 'judge'; type check or export",
     }
     for call, said in calls.items():
         result = invoke(*call)
