@@ -6,6 +6,8 @@ each framework; each is imported when a target needs it.
 """
 
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from conformance.dtypes import Array
@@ -22,6 +24,46 @@ class RefusedError(Exception):
     """The target says itself that it cannot serve a call (a kernel backend that does not run here)."""
 
 
+@dataclass(frozen=True)
+class Launches:
+    """The kernels that one call and its backward pass launched, by name.
+
+    Attributes:
+        forward: by the call.
+        backward: by the backward pass, beyond those of the call.
+    """
+
+    forward: tuple[str, ...] = ()
+    backward: tuple[str, ...] = ()
+
+
+class Layer(Protocol):
+    """A layer of a target: `GRU` or `mLSTMBackendFwbw`.
+
+    Attributes:
+        parameters: as the layer initialised them, by path: ``state_weight``, ``input_projection.kernel`` (from features
+            in to features out), ``input_projection.bias``.
+    """
+
+    @property
+    def parameters(self) -> Results: ...
+
+    def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
+        """The arrays that the layer returns, flat, with these parameters in place of its own.
+
+        Args:
+            arrays: by keyword of the layer's call.
+            options: keywords that are no arrays.
+        """
+        ...
+
+    def vjp(
+        self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
+    ) -> tuple[list[Array], Results]:
+        """Outputs, and the gradient with respect to every parameter and every floating array."""
+        ...
+
+
 class Implementation(Protocol):
     """A target, seen through its framework's adapter.
 
@@ -31,8 +73,9 @@ class Implementation(Protocol):
         device: where its arrays live.
         functions: what it offers, by public name.
         eager: whether a call with new shapes costs no compilation.
-        layouts: the memory layouts that the framework can express.
+        layouts: the memory layouts that the framework can express, but for ``broadcast``, which needs equal rows.
         upcasts: whether it computes and answers in float64 whatever came (the reference does).
+        backends: the names of kernel backends whose launches the adapter can see, each with whether it launches any.
     """
 
     @property
@@ -56,6 +99,9 @@ class Implementation(Protocol):
     @property
     def upcasts(self) -> bool: ...
 
+    @property
+    def backends(self) -> Mapping[str, bool]: ...
+
     def versions(self) -> dict[str, str]:
         """Versions of what computed."""
         ...
@@ -66,6 +112,15 @@ class Implementation(Protocol):
 
     def no_gradient(self, operation: str) -> str | None:
         """Why ``operation`` has no gradient here, None where it has one."""
+        ...
+
+    def lacks(self, feature: str) -> str | None:
+        """Why a law that needs ``feature`` does not apply, None where it does.
+
+        Args:
+            feature: ``layouts`` (arrays with strides, that can be written to), ``poisoned``, ``second derivative``,
+                or a kind of `transformed`.
+        """
         ...
 
     def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
@@ -90,6 +145,50 @@ class Implementation(Protocol):
         """What a call and its gradient did to their inputs and which of their results share memory, in words."""
         ...
 
+    def transformed(
+        self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> tuple[Results, Results]:
+        """Outputs and gradients, as `vjp` gives them, of the call under a transformation of the framework.
+
+        Args:
+            kind: ``compile`` (compiled where `vjp` is not, and the other way round), ``compile gradient`` (the gradient
+                compiled with the call), ``functional`` (the gradient taken by another of the framework's means),
+                ``checkpoint`` (nothing kept for the backward pass), or ``vmap``: over a new leading axis, which every
+                floating array, cotangent and result has.
+        """
+        ...
+
+    def second_derivative(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
+    ) -> Results:
+        """The gradient of ``Σ ⟨gradient of x, along x⟩`` with respect to every floating array and every cotangent.
+
+        Args:
+            along: a direction for each floating array.
+
+        Returns:
+            By name; of a cotangent under ``cotangent of h``. Whatever the target raises instead travels on.
+        """
+        ...
+
+    def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
+        """The kernels that a call and its backward pass launch."""
+        ...
+
+    def poisoned(self) -> AbstractContextManager[None]:
+        """While it is open, memory that the framework allocates without writing to it holds NaN."""
+        ...
+
+    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
+        """A layer of the target.
+
+        Args:
+            name: ``GRU`` or ``mLSTMBackendFwbw``.
+            settings: the keywords that make it.
+            seed: from which its parameters are drawn.
+        """
+        ...
+
     def run(self, key: Hashable, function: Callable[[dict[str, Any]], dict[str, Any]], arrays: Named) -> Results:
         """A function of the framework's own arrays, by name, compiled once per ``key`` where the framework compiles."""
         ...
@@ -102,12 +201,16 @@ class Implementation(Protocol):
         """An array of the framework's that tells one random state from another."""
         ...
 
-    def on_axis(
-        self, axis: str, devices: int, function: Callable[[dict[str, Any], Any], dict[str, Any]], arrays: list[Array]
+    def on_mesh(
+        self,
+        axes: Mapping[str, int],
+        function: Callable[[dict[str, Any], Any], dict[str, Any]],
+        arrays: list[Array],
     ) -> list[Results]:
-        """What ``function(place, array)`` returns on each device of a mesh axis.
+        """What ``function(place, array)`` returns on each device of a mesh.
 
         Args:
+            axes: the mesh's axes and how many devices each has; the first varies slowest.
             function: takes the keywords that say to a sharding function where it runs, and the device's own array.
             arrays: one for each device.
         """

@@ -202,8 +202,14 @@ OTHERS = (
     "split_array_over_mesh",
     "stack_params",
     "unstack_params",
+    "GRU",
+    "mLSTMBackendFwbw",
+    "explain_backend",
 )
-"""Public functions that are no map of arrays to arrays; the laws about them say how they are called."""
+"""Public functions and layers that are no map of arrays to arrays; the laws about them say how they are called."""
+
+HELPERS = ("Partitioned", "KernelBackend", "MLSTMState", "mLSTMBackendFwbwConfig")
+"""Public types that the functions above take or return; a target need not have its own."""
 
 PUBLIC = (*OPERATIONS, *OTHERS)
 BACKWARDS = tuple(f"{name}_backward" for name in OPERATIONS)

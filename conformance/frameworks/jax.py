@@ -4,6 +4,7 @@ Making the adapter switches JAX to 64 bits for the whole process, which the floa
 """
 
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -11,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from conformance.dtypes import Array
-from conformance.implementation import Implementation, Named, Results, UsageError
+from conformance.frameworks._jax_layers import JaxLayer
+from conformance.frameworks._jaxpr import kernels
+from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
 from conformance.operations import OPERATIONS
 
 
@@ -32,6 +35,7 @@ class JaxImplementation:
     eager = False
     layouts = ("contiguous",)
     upcasts = False
+    backends: Mapping[str, bool] = {"xla": False, "pallas": True}
 
     def __init__(self, name: str, functions: Mapping[str, Any], device: str, place: Any):
         self.name = name
@@ -49,6 +53,9 @@ class JaxImplementation:
 
     def no_gradient(self, operation: str) -> str | None:
         return None
+
+    def lacks(self, feature: str) -> str | None:
+        return _LACKING.get(feature)
 
     def native(self, array: Array) -> Any:
         # Converted before it comes to JAX, which would compile a conversion for every shape.
@@ -88,26 +95,72 @@ class JaxImplementation:
         zeros = {name: Array(np.zeros(y.shape), str(y.dtype)) for name, y in self._shapes[key].items()}
         return self.vjp(operation, arrays, options, zeros)[0]
 
+    def _both(self, operation: str, options: Mapping[str, Any]) -> Callable:
+        """``(floating arrays, other arrays, cotangents) → (outputs, gradients)``."""
+        binding, function = OPERATIONS[operation], self.functions[operation]
+
+        def both(floating: Any, whole: Any, cotangents: Any, wrap: Callable = lambda f: f) -> Any:
+            outputs, pull = jax.vjp(wrap(lambda x: binding.call(function, {**x, **whole}, options)), floating)
+            zeros = {name: jnp.zeros_like(y) for name, y in outputs.items() if name not in cotangents}
+            given = {name: cotangents[name].astype(outputs[name].dtype) for name in outputs if name in cotangents}
+            return outputs, pull({**given, **zeros})[0]
+
+        return both
+
+    def _parts(self, arrays: Named) -> tuple[dict[str, Any], dict[str, Any]]:
+        natives = self._natives(arrays)
+        floating = {name: x for name, x in natives.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+        return floating, {name: x for name, x in natives.items() if name not in floating}
+
     def vjp(
         self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
     ) -> tuple[Results, Results]:
-        binding, function = OPERATIONS[operation], self.functions[operation]
-
-        def make() -> Callable:
-            def both(floating: Any, whole: Any, cotangents: Any) -> Any:
-                outputs, pull = jax.vjp(lambda x: binding.call(function, {**x, **whole}, options), floating)
-                zeros = {name: jnp.zeros_like(y) for name, y in outputs.items() if name not in cotangents}
-                given = {name: cotangents[name].astype(outputs[name].dtype) for name in outputs if name in cotangents}
-                return outputs, pull({**given, **zeros})[0]
-
-            return both
-
-        natives = self._natives(arrays)
-        floating = {name: x for name, x in natives.items() if jnp.issubdtype(x.dtype, jnp.floating)}
-        whole = {name: x for name, x in natives.items() if name not in floating}
-        compiled = self._jitted("vjp", operation, options, make)
-        outputs, gradients = compiled(floating, whole, self._natives(cotangents))
+        compiled = self._jitted("vjp", operation, options, lambda: self._both(operation, options))
+        outputs, gradients = compiled(*self._parts(arrays), self._natives(cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
+
+    def transformed(
+        self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> tuple[Results, Results]:
+        both = self._both(operation, options)
+        made = {
+            "compile": lambda: both,
+            "vmap": lambda: jax.jit(jax.vmap(both, in_axes=(0, None, 0))),
+            "checkpoint": lambda: jax.jit(lambda x, whole, d: both(x, whole, d, jax.checkpoint)),
+        }
+        outputs, gradients = made[kind]()(*self._parts(arrays), self._natives(cotangents))
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def second_derivative(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
+    ) -> Results:
+        floating, whole = self._parts(arrays)
+        both, directions = self._both(operation, options), self._natives(along)
+
+        def total(x: Any, d: Any) -> Any:
+            gradients = both(x, whole, d)[1]
+            return sum((gradients[name] * directions[name]).sum() for name in gradients)
+
+        second = jax.jit(jax.grad(total, (0, 1)))(floating, self._natives(cotangents))
+        named = {**second[0], **{f"cotangent of {name}": x for name, x in second[1].items()}}
+        return self._neutrals(named)
+
+    def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
+        floating, whole = self._parts(arrays)
+        binding, function = OPERATIONS[operation], self.functions[operation]
+        forward = jax.make_jaxpr(lambda x: binding.call(function, {**x, **whole}, options))(floating)
+        both = jax.make_jaxpr(self._both(operation, options))(floating, whole, self._natives(cotangents))
+        of_call = kernels(forward)
+        # The second trace holds the call too, with the kernels that a call to be differentiated launches.
+        return Launches(of_call, kernels(both)[len(of_call) :])
+
+    def poisoned(self) -> AbstractContextManager[None]:
+        raise NotImplementedError(_LACKING["poisoned"])
+
+    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
+        module = self.functions[name](**settings)
+        example = {"input": jnp.zeros((1, 1, settings["input_size"]))} if "input_size" in settings else {}
+        return JaxLayer(module, example, self.rng(seed), self.native, self.neutral)
 
     def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
@@ -127,7 +180,22 @@ class JaxImplementation:
     def drawn(self, rng: Any) -> Any:
         return jax.random.bits(rng, (2,))
 
-    def on_axis(self, axis: str, devices: int, function: Callable, arrays: list[Array]) -> list[Results]:
+    def on_mesh(self, axes: Mapping[str, int], function: Callable, arrays: list[Array]) -> list[Results]:
         stacked = jnp.stack([self.native(x) for x in arrays])
-        results = jax.vmap(lambda x: function({}, x), axis_name=axis)(stacked)
-        return [{name: self.neutral(y[index]) for name, y in results.items()} for index in range(devices)]
+
+        def mapped(x: Any) -> dict[str, Any]:
+            return function({}, x)
+
+        for name in reversed(tuple(axes)):
+            mapped = jax.vmap(mapped, axis_name=name)
+        results = mapped(stacked.reshape(*axes.values(), *stacked.shape[1:]))
+        flat = {name: y.reshape(len(arrays), *y.shape[len(axes) :]) for name, y in results.items()}
+        return [{name: self.neutral(y[number]) for name, y in flat.items()} for number in range(len(arrays))]
+
+
+_LACKING = {
+    "layouts": "JAX arrays cannot be written to and have no strides",
+    "poisoned": "JAX allocates no memory that a function could read before writing to it",
+    "functional": "JAX has no other way to take a gradient",
+    "compile gradient": "JAX's gradients are compiled wherever calls are",
+}

@@ -1,14 +1,18 @@
 """NumPy functions as an implementation; a gradient comes from the target's own ``<name>_backward``."""
 
 import importlib.metadata
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 import numpy as np
 
 from conformance.dtypes import Array
-from conformance.implementation import Implementation, Named, Results, UsageError
+from conformance.frameworks._mesh import place
+from conformance.frameworks._numpy_layers import NumPyLayer
+from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
 from conformance.operations import OPERATIONS
 
 
@@ -33,6 +37,7 @@ class NumPyImplementation:
     device = "cpu"
     eager = True
     layouts = ("contiguous", "strided", "reversed", "transposed")
+    backends: Mapping[str, bool] = {"numpy": False}
 
     def __init__(self, name: str, functions: Mapping[str, Any]):
         self.name = name
@@ -77,6 +82,9 @@ class NumPyImplementation:
             return None
         return f"a NumPy target has a gradient where it offers {operation}_backward"
 
+    def lacks(self, feature: str) -> str | None:
+        return None if feature in ("layouts", "poisoned") else f"NumPy knows no such thing as a {feature}"
+
     def native(self, array: Array) -> np.ndarray:
         x = array.values.astype(_dtype(array.dtype))
         if array.layout == "strided" and x.ndim:
@@ -87,6 +95,8 @@ class NumPyImplementation:
             return np.ascontiguousarray(np.flip(x))[(slice(None, None, -1),) * x.ndim]
         if array.layout == "transposed" and x.ndim > 1:
             return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+        if array.layout == "broadcast" and x.ndim and x.shape[0]:
+            return np.broadcast_to(x[:1].copy(), x.shape)
         return x
 
     def neutral(self, array: Any) -> Array:
@@ -140,6 +150,28 @@ class NumPyImplementation:
         pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
         return found + [f"{a} shares memory with {b}" for a, b in pairs if _overlap(results[a], results[b])]
 
+    def transformed(
+        self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> NoReturn:
+        raise NotImplementedError(self.lacks(kind))
+
+    def second_derivative(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
+    ) -> NoReturn:
+        raise NotImplementedError(self.lacks("second derivative"))
+
+    def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
+        self.call(operation, arrays, options)
+        return Launches()
+
+    @contextmanager
+    def poisoned(self) -> Iterator[None]:
+        with patch.object(np, "empty", _filled(np.empty)), patch.object(np, "empty_like", _filled(np.empty_like)):
+            yield
+
+    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
+        return NumPyLayer(self.functions[name], settings, seed, self.native, self.neutral)
+
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
         return self._neutrals(function(self._natives(arrays)))
 
@@ -149,11 +181,21 @@ class NumPyImplementation:
     def drawn(self, rng: int) -> np.ndarray:
         return np.asarray(rng % 2**31)
 
-    def on_axis(self, axis: str, devices: int, function: Callable, arrays: list[Array]) -> list[Results]:
-        return [
-            self._neutrals(function({"axis_index": index, "axis_size": devices}, self.native(x)))
-            for index, x in enumerate(arrays)
-        ]
+    def on_mesh(self, axes: Mapping[str, int], function: Callable, arrays: list[Array]) -> list[Results]:
+        places = ({"axis_index": place(axes, number), "axis_size": dict(axes)} for number in range(len(arrays)))
+        return [self._neutrals(function(at, self.native(x))) for at, x in zip(places, arrays, strict=True)]
+
+
+def _filled(allocate: Callable) -> Callable:
+    """``numpy.empty`` or its like, with NaN in what it returns."""
+
+    def filled(*args: Any, **kwargs: Any) -> np.ndarray:
+        x = allocate(*args, **kwargs)
+        if x.dtype.kind in "fc":
+            x.fill(np.nan)
+        return x
+
+    return filled
 
 
 def _primed(cotangents: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,18 @@
 """PyTorch functions as an implementation; gradients come from ``torch.autograd.grad`` of the public function."""
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
 from conformance.dtypes import Array
-from conformance.implementation import Implementation, Named, Results, UsageError
+from conformance.frameworks import _torch_transforms as transforms
+from conformance.frameworks._mesh import Mesh
+from conformance.frameworks._torch_launches import launches
+from conformance.frameworks._torch_layers import TorchLayer
+from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
 from conformance.operations import OPERATIONS
 
 
@@ -27,6 +31,7 @@ class TorchImplementation:
     eager = True
     layouts = ("contiguous", "strided", "transposed")
     upcasts = False
+    backends: Mapping[str, bool] = {"torch": False, "triton": True}
 
     def __init__(self, name: str, functions: Mapping[str, Any], device: str):
         self.name = name
@@ -42,6 +47,9 @@ class TorchImplementation:
     def no_gradient(self, operation: str) -> str | None:
         return None
 
+    def lacks(self, feature: str) -> str | None:
+        return None
+
     def native(self, array: Array) -> torch.Tensor:
         x = torch.tensor(array.values.copy(order="C"), device=self.device).to(getattr(torch, array.dtype))
         if array.layout == "strided" and x.ndim:
@@ -50,6 +58,8 @@ class TorchImplementation:
             return wide[..., ::2]
         if array.layout == "transposed" and x.ndim > 1:
             return x.transpose(-1, -2).contiguous().transpose(-1, -2)
+        if array.layout == "broadcast" and x.ndim and x.shape[0]:
+            return x[:1].clone().expand(x.shape)
         return x
 
     def neutral(self, array: Any) -> Array:
@@ -111,6 +121,55 @@ class TorchImplementation:
         pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
         return found + [f"{a} shares memory with {b}" for a, b in pairs if _overlap(results[a], results[b])]
 
+    def _flat(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> transforms.Flat:
+        def call(natives: dict[str, torch.Tensor]) -> dict[str, Any]:
+            return OPERATIONS[operation].call(self.functions[operation], natives, options)
+
+        return transforms.flat(call, self._natives(arrays), self._natives(cotangents))
+
+    def transformed(
+        self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> tuple[Results, Results]:
+        outputs, gradients = transforms.transformed(kind, self._flat(operation, arrays, options, cotangents))
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def second_derivative(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
+    ) -> Results:
+        of = self._flat(operation, arrays, options, cotangents)
+        return self._neutrals(transforms.second_derivative(of, self._natives(along)))
+
+    def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
+        natives, dnatives = self._natives(arrays), self._natives(cotangents)
+        with launches() as forward, torch.no_grad():
+            OPERATIONS[operation].call(self.functions[operation], natives, options)
+        of = self._flat(operation, arrays, options, cotangents)
+        leaves = [x.requires_grad_() for x in of.primals.values()]
+        outputs = of.function(*leaves)
+        with launches() as backward:
+            torch.autograd.grad(outputs, leaves, list(dnatives.values()), allow_unused=True)
+        return Launches(tuple(forward), tuple(backward))
+
+    @contextmanager
+    def poisoned(self) -> Iterator[None]:
+        # PyTorch fills new memory where algorithms are to be deterministic; which of them are is no matter here.
+        deterministic: Any = torch.utils.deterministic
+        fills = deterministic.fill_uninitialized_memory
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        deterministic.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            deterministic.fill_uninitialized_memory = fills
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.functions[name](**settings)
+        return TorchLayer(module.to(self.device), self.native, self.neutral)
+
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
         with torch.no_grad():
             return self._neutrals(function(self._natives(arrays)))
@@ -121,40 +180,10 @@ class TorchImplementation:
     def drawn(self, rng: int) -> torch.Tensor:
         return torch.tensor(rng % 2**31)
 
-    def on_axis(self, axis: str, devices: int, function: Callable, arrays: list[Array]) -> list[Results]:
+    def on_mesh(self, axes: Mapping[str, int], function: Callable, arrays: list[Array]) -> list[Results]:
         return [
-            self._neutrals(function({"mesh": OneAxisMesh(axis, devices, index)}, self.native(x)))
-            for index, x in enumerate(arrays)
+            self._neutrals(function({"mesh": Mesh(axes, number)}, self.native(x))) for number, x in enumerate(arrays)
         ]
-
-
-@dataclass(frozen=True)
-class OneAxisMesh:
-    """What a sharding function asks of a ``DeviceMesh``, for one device of one axis, without processes.
-
-    Attributes:
-        axis: its name.
-        devices: how many it has.
-        index: the one that asks.
-    """
-
-    axis: str
-    devices: int
-    index: int
-
-    @property
-    def mesh_dim_names(self) -> tuple[str, ...]:
-        return (self.axis,)
-
-    @property
-    def ndim(self) -> int:
-        return 1
-
-    def get_local_rank(self, mesh_dim: str | int | None = None) -> int:
-        return self.index
-
-    def size(self, mesh_dim: int | None = None) -> int:
-        return self.devices
 
 
 def _same(x: torch.Tensor, y: torch.Tensor) -> bool:

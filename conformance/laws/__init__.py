@@ -1,4 +1,7 @@
-"""The laws, one file an operation. A law is data: its sentence, its equation, what it draws, and the check itself."""
+"""The laws, one file an operation and one for those that all share.
+
+A law is data: its sentence, its equation, what it draws, and the check itself.
+"""
 
 import importlib
 from collections.abc import Callable
@@ -12,7 +15,7 @@ from conformance.dtypes import FLOATING
 
 Strategy = Callable[[Plan], st.SearchStrategy]
 
-MODULES = ("scan", "decay", "mlstm", "mlstm_step", "fwbw", "gru", "accumulate", "sharding")
+MODULES = ("scan", "decay", "mlstm", "mlstm_step", "fwbw", "gru", "accumulate", "sharding", "general")
 
 
 @dataclass(frozen=True)
@@ -114,4 +117,5 @@ def all_laws() -> list[Law]:
     """Every law, in the order of the operations."""
     for module in MODULES:
         importlib.import_module(f"conformance.laws.{module}")
-    return list(_registered)
+    order = list(dict.fromkeys(law.op for law in _registered))
+    return sorted(_registered, key=lambda law: order.index(law.op))

@@ -7,13 +7,38 @@ from typing import Any
 import numpy as np
 
 import reference
+from conformance import cases
 from conformance.dtypes import Array, array
+from conformance.evidence import Refusal
 from conformance.frameworks.numpy import NumPyImplementation
+from conformance.implementation import Implementation
 from conformance.trial import LawError, Trial
 
 Call = tuple[dict[str, Any], dict[str, Any]]
 
+REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
 
+
+def _label(bad: Any) -> dict[str, Any]:
+    return {"operation": bad.operation, "label": bad.label}
+
+
+def _found(kind: str) -> Callable[[dict[str, Any]], Any]:
+    """Finds a bad call again, which is a function and no plain value, among the rows of all laws."""
+
+    def find(kept: dict[str, Any]) -> Any:
+        from conformance.laws import all_laws
+
+        for law in all_laws():
+            for row in law.rows() if law.rows is not None else ():
+                if type(row).__name__ == kind and _label(row) == kept:
+                    return row
+        raise ValueError(f"no law has a {kind} of {kept['operation']} with the label {kept['label']!r}")
+
+    return find
+
+
+@cases.register(to_fields=_label, from_fields=_found("BadCall"))
 @dataclass(frozen=True)
 class BadCall:
     """A call that must be refused.
@@ -34,6 +59,32 @@ class BadCall:
         return f"{self.operation} with {self.label}"
 
 
+@cases.register(to_fields=_label, from_fields=_found("BadUse"))
+@dataclass(frozen=True)
+class BadUse:
+    """A use of a public function, other than a call with named arrays, that must be refused.
+
+    Attributes:
+        operation: the public function.
+        label: what is wrong.
+        use: does it, given an implementation.
+        until: a word at which the texts need no longer be the same, for they go on with what a target calls things.
+    """
+
+    operation: str
+    label: str
+    use: Callable[[Implementation], Any]
+    until: str | None = None
+
+    size = 1
+
+    def describe(self) -> str:
+        return f"{self.operation} with {self.label}"
+
+    def comparable(self, error: Exception) -> str:
+        return str(error) if self.until is None else str(error).partition(self.until)[0]
+
+
 def changed(x: Array, shape: tuple[int, ...] | None = None, dtype: str | None = None) -> Array:
     """The array with another shape, or of another dtype."""
     dtype = dtype or x.dtype
@@ -43,26 +94,33 @@ def changed(x: Array, shape: tuple[int, ...] | None = None, dtype: str | None = 
 
 def check_refusal(trial: Trial, bad: BadCall) -> None:
     arrays, options = bad.make()
-    expected = _raised(_REFERENCE, bad.operation, arrays, options)
+    expected = _raised(lambda: REFERENCE.attempt(bad.operation, arrays, options))
     assert expected is not None, f"the reference accepts {bad.describe()}"
-    got = _raised(trial.implementation, bad.operation, arrays, options)
+    got = _raised(lambda: trial.attempt(bad.operation, arrays, options))
+    same_text = "numpy" not in str(expected)
+    _compare(bad.label, got, expected, str if same_text else None)
+
+
+def check_use(trial: Trial, bad: BadUse) -> None:
+    expected = _raised(lambda: bad.use(REFERENCE))
+    assert expected is not None, f"the reference accepts {bad.describe()}"
+    _compare(bad.label, _raised(lambda: bad.use(trial.implementation)), expected, bad.comparable)
+
+
+def _compare(label: str, got: Exception | None, expected: Exception, text: Callable[[Exception], str] | None) -> None:
+    wanted = Refusal(type(expected).__name__, str(expected), text is str)
     if got is None:
-        raise LawError(bad.label, f"was accepted; expected {type(expected).__name__}: {expected}")
+        raise LawError(label, f"was accepted; expected {wanted.type}: {expected}", comparison=wanted)
     if type(got) is not type(expected):
-        raise LawError(
-            bad.label,
-            f"raised {type(got).__name__}: {str(got)[:200]}; expected {type(expected).__name__}: {expected}",
-        )
-    if "numpy" not in str(expected) and str(got) != str(expected):
-        raise LawError(bad.label, f"said {str(got)[:300]!r}; expected {str(expected)!r}")
+        said = f"raised {type(got).__name__}: {str(got)[:200]}; expected {wanted.type}: {expected}"
+        raise LawError(label, said, comparison=wanted)
+    if text is not None and text(got) != text(expected):
+        raise LawError(label, f"said {str(got)[:300]!r}; expected {text(expected)!r}", comparison=wanted)
 
 
-_REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
-
-
-def _raised(implementation: Any, operation: str, arrays: dict[str, Any], options: dict[str, Any]) -> Exception | None:
+def _raised(act: Callable[[], Any]) -> Exception | None:
     try:
-        implementation.attempt(operation, arrays, options)
+        act()
     except Exception as error:
         return error
     return None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.cases import SEEDS, Plan, generator
+from conformance.cases import SEEDS, Plan, generator, register
 from conformance.dtypes import ROUNDOFF, array
 from conformance.laws import law
 from conformance.trial import LawError, Trial
@@ -17,6 +17,7 @@ OP = "accumulate_gradients"
 FORMS = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")
 
 
+@register()
 @dataclass(frozen=True)
 class Batch:
     """A training batch: ``n`` minibatches of ``rows`` rows of ``width`` features."""

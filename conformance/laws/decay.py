@@ -10,7 +10,6 @@ from conformance.cases import SumCase
 from conformance.dtypes import array
 from conformance.laws import law
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays
-from conformance.laws.scan import no_memory, pure
 from conformance.trial import LawError, Trial
 
 SIZES = ("small", "chunk")
@@ -51,6 +50,7 @@ def _register(operation: str) -> None:
         name="value",
         cases=cases.gate_sums,
         strata=SIZES,
+        quick=True,
     )
     def value(trial: Trial, case: SumCase) -> None:
         outputs = trial.call(operation, _arrays(operation, trial, case))
@@ -64,43 +64,12 @@ def _register(operation: str) -> None:
         cases=cases.gate_sums,
         strata=SIZES,
         gradient=operation,
+        quick=True,
     )
     def gradient(trial: Trial, case: SumCase) -> None:
         arrays, cotangents = _arrays(operation, trial, case), case.cotangent(trial.dtype, square=True)
         _, gradients = trial.vjp(operation, arrays, cotangents)
         trial.agree(gradients, _gradient(operation, trial, case), case.steps, of="gradient of ")
-
-    @law(
-        operation,
-        "Strided inputs give what contiguous ones give; inputs are left alone and no output shares their memory.",
-        "Y(x[::2]) = Y(copy of x[::2])",
-        name="memory",
-        cases=cases.gate_sums,
-        strata=("small",),
-        dtypes=("float64", "float32"),
-        share=0.5,
-        skip=no_memory,
-    )
-    def memory(trial: Trial, case: SumCase) -> None:
-        for layout in trial.implementation.layouts:
-            arrays = _arrays(operation, trial, replace(case, layout=layout))
-            trial.agree(trial.call(operation, arrays), _value(operation, trial, case), case.steps)
-            pure(trial, operation, arrays, case.cotangent(trial.dtype, square=True))
-
-    @law(
-        operation,
-        "Outputs and gradients have the dtype of the gates.",
-        "dtype(Y) = dtype(x) = dtype(dx)",
-        name="dtypes",
-        cases=cases.gate_sums,
-        strata=("small",),
-        gradient=operation,
-        share=0.25,
-    )
-    def dtypes(trial: Trial, case: SumCase) -> None:
-        arrays, cotangents = _arrays(operation, trial, case), case.cotangent(trial.dtype, square=True)
-        outputs, gradients = trial.vjp(operation, arrays, cotangents)
-        trial.expect_dtypes(outputs, gradients, arrays, ("y",))
 
     law(
         operation,
@@ -163,3 +132,112 @@ def mask(trial: Trial, case: SumCase) -> None:
     above = np.triu(np.ones((case.S, case.S), dtype=bool), 1)
     if not np.isneginf(F[..., above]).all():
         raise LawError("F", "an element above the diagonal is not −∞")
+
+
+@law(
+    "causal_forget_matrix",
+    "Decays compose: that over two stretches is the sum of each.",
+    "F[t,j] = F[t,s] + F[s,j] for j ≤ s ≤ t",
+    name="composition",
+    cases=cases.gate_sums,
+    strata=SIZES,
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    share=0.25,
+)
+def composition(trial: Trial, case: SumCase) -> None:
+    F = trial.call("causal_forget_matrix", case.log_gates(trial.dtype))["y"]
+    slack = _value("causal_forget_matrix", trial, case).slack["y"]
+    for s in {0, case.S // 3, case.S // 2, case.S - 1} if case.S else ():
+        whole, allowed = F.values[..., s:, : s + 1], slack[..., s:, : s + 1]
+        parts = F.values[..., s:, s, None] + F.values[..., None, s, : s + 1]
+        trial.close("F", replace(F, values=whole), parts, 3 * allowed, case.steps)
+
+
+@law(
+    "causal_forget_matrix",
+    "A gate that is shut cuts what came before it off from what comes after, and nothing else.",
+    "a_s = −∞ ⇒ F[t,j] = −∞ for j < s ≤ t; elsewhere F is that of a_s = 0 in its place",
+    name="shut_gate",
+    cases=lambda plan: cases.sums(plan, ("ordinary", "wide")).filter(lambda case: case.S > 0),
+    strata=SIZES,
+    dtypes=("float32",),
+    share=0.25,
+)
+def shut_gate(trial: Trial, case: SumCase) -> None:
+    a, s = case.log_gates(trial.dtype)["forget_gates"], case.S // 2
+    shut, open_ = a.values.copy(), a.values.copy()
+    shut[..., s], open_[..., s] = -np.inf, 0.0
+    F, of_open = (
+        trial.call("causal_forget_matrix", {"forget_gates": replace(a, values=values)})["y"] for values in (shut, open_)
+    )
+    cut = np.zeros((case.S, case.S), dtype=bool)
+    cut[s:, :s] = True
+    if not np.isneginf(F.values[..., cut]).all():
+        raise LawError("F", "an element across a shut gate is not −∞")
+    slack = 2 * oracle.sums("causal_forget_matrix", {"forget_gates": open_}, trial.precision(case.steps)).slack["y"]
+    beside = replace(F, values=F.values[..., ~cut])
+    trial.close("F", beside, of_open.values[..., ~cut], slack[..., ~cut], case.steps)
+
+
+@law(
+    "dtilde_matrix",
+    "D̃ is the decay matrix of the log gates with every column's input gate added.",
+    "D̃ = causal_forget_matrix(log σ(f)) + i_j",
+    name="parts",
+    cases=cases.gate_sums,
+    strata=SIZES,
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    needs=("dtilde_matrix", "causal_forget_matrix"),
+    share=0.25,
+)
+def parts(trial: Trial, case: SumCase) -> None:
+    arrays = case.preactivations(trial.dtype)
+    i, f = (arrays[name].values[..., 0] for name in ("igate", "fgate"))
+    D = trial.call("dtilde_matrix", arrays)["y"]
+    log_gates = array(-np.logaddexp(0.0, -f), "float64" if trial.upcasts else trial.dtype)
+    F = trial.call("causal_forget_matrix", {"forget_gates": log_gates})["y"]
+    trial.close("D̃", D, F.values + i[..., None, :], 3 * _value("dtilde_matrix", trial, case).slack["y"], case.steps)
+
+
+@law(
+    "causal_forget_matrix",
+    "The rows above the diagonal are masked: no cotangent there reaches a gate.",
+    "dF[t,j] = 0 for t ≥ j ⇒ da = 0",
+    name="masked_rows",
+    cases=cases.gate_sums,
+    strata=SIZES,
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    gradient="causal_forget_matrix",
+    share=0.25,
+)
+def masked_rows(trial: Trial, case: SumCase) -> None:
+    cotangent = case.cotangent(trial.dtype, square=True)["y"]
+    above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
+    _, gradients = trial.vjp("causal_forget_matrix", case.log_gates(trial.dtype), above)
+    if (gradients["forget_gates"].values != 0).any():
+        raise LawError("gradient of forget_gates", "takes in a masked element's cotangent")
+
+
+@law(
+    "dtilde_matrix",
+    "Every row's cotangent reaches the input gate of its column, a masked row's too, and no forget gate.",
+    "dD̃[t,j] = 0 for t ≥ j ⇒ di_j = Σ_{t<j} dD̃[t,j], df = 0",
+    name="masked_rows",
+    cases=cases.gate_sums,
+    strata=SIZES,
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    gradient="dtilde_matrix",
+    share=0.25,
+)
+def masked_rows_of_dtilde(trial: Trial, case: SumCase) -> None:
+    arrays, cotangent = case.preactivations(trial.dtype), case.cotangent(trial.dtype, square=True)["y"]
+    above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
+    _, gradients = trial.vjp("dtilde_matrix", arrays, above)
+    expected = oracle.dtilde_gradient(oracle.values(arrays), oracle.values(above), trial.precision(case.steps**2))
+    trial.agree(gradients, expected, case.steps, of="gradient of ", only=("igate",))
+    if (gradients["fgate"].values != 0).any():
+        raise LawError("gradient of fgate", "takes in a masked element's cotangent")

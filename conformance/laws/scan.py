@@ -1,6 +1,7 @@
 """Reverse cumulative sums: `rev_cumsum` and `rev_cumsum_off`."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from conformance.laws import law
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays
 from conformance.trial import LawError, Trial
 
+_SCALE = 8.0
 OPERATIONS = {"rev_cumsum": "y_t = Σ_{s≥t} x_s", "rev_cumsum_off": "y_t = Σ_{s>t} x_s"}
 
 
@@ -20,7 +22,7 @@ def _value(operation: str, trial: Trial, case: SumCase) -> Expected:
 
 
 def _register(operation: str, equation: str) -> None:
-    @law(operation, "The value is the reference's.", equation, name="value", cases=cases.sums)
+    @law(operation, "The value is the reference's.", equation, name="value", cases=cases.sums, quick=True)
     def value(trial: Trial, case: SumCase) -> None:
         trial.agree(trial.call(operation, case.scan(trial.dtype)), _value(operation, trial, case), case.steps)
 
@@ -31,6 +33,7 @@ def _register(operation: str, equation: str) -> None:
         name="gradient",
         cases=cases.sums,
         gradient=operation,
+        quick=True,
     )
     def gradient(trial: Trial, case: SumCase) -> None:
         arrays, cotangents = case.scan(trial.dtype), case.cotangent(trial.dtype, square=False)
@@ -61,38 +64,6 @@ def _register(operation: str, equation: str) -> None:
         )
         trial.close("y", y_both, y.values + y_other.values, np.asarray(slack), case.steps)
 
-    @law(
-        operation,
-        "Strided inputs give what contiguous ones give; inputs are left alone and no output shares their memory.",
-        "Y(x[::2]) = Y(copy of x[::2])",
-        name="memory",
-        cases=lambda plan: cases.sums(plan),
-        strata=("small",),
-        dtypes=("float64", "float32"),
-        share=0.5,
-        skip=no_memory,
-    )
-    def memory(trial: Trial, case: SumCase) -> None:
-        for layout in trial.implementation.layouts:
-            laid = replace(case, layout=layout)
-            trial.agree(trial.call(operation, laid.scan(trial.dtype)), _value(operation, trial, case), case.steps)
-            pure(trial, operation, laid.scan(trial.dtype), case.cotangent(trial.dtype, square=False))
-
-    @law(
-        operation,
-        "Outputs and gradients have the dtype of the input.",
-        "dtype(y) = dtype(x) = dtype(dx)",
-        name="dtypes",
-        cases=cases.sums,
-        strata=("small",),
-        gradient=operation,
-        share=0.25,
-    )
-    def dtypes(trial: Trial, case: SumCase) -> None:
-        arrays, cotangents = case.scan(trial.dtype), case.cotangent(trial.dtype, square=False)
-        outputs, gradients = trial.vjp(operation, arrays, cotangents)
-        trial.expect_dtypes(outputs, gradients, arrays, ("y",))
-
     def bad_calls() -> list[BadCall]:
         def base() -> dict:
             return {"x": array(np.ones((2, 3)), "float32")}
@@ -103,6 +74,46 @@ def _register(operation: str, equation: str) -> None:
             with_arrays(base, operation, "a list", x=[1.0, 2.0]),
         ]
 
+    @law(
+        operation,
+        "A scale that is a power of two goes through without a rounding.",
+        "Y(2^p x) = 2^p Y(x), bit by bit",
+        name="scaling",
+        cases=cases.sums,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32", "bfloat16"),
+        compiled_dtypes=("float32",),
+        share=0.25,
+    )
+    def scaling(trial: Trial, case: SumCase) -> None:
+        x = case.scan(trial.dtype)["x"]
+        y, scaled = (
+            trial.call(operation, {"x": replace(x, values=scale * x.values)})["y"].values for scale in (1, _SCALE)
+        )
+        if not np.array_equal(scaled, _SCALE * y):
+            raise LawError("y", f"of {_SCALE}·x is not {_SCALE} times that of x")
+
+    @law(
+        operation,
+        "What the sum starts from is no later element's business: a first element changes the first sum alone.",
+        "Y((x_0, x))_t = Y((x_0′, x))_t for t > 0",
+        name="causality",
+        cases=cases.sums,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32"),
+        compiled_dtypes=("float32",),
+        share=0.25,
+    )
+    def causality(trial: Trial, case: SumCase) -> None:
+        x = case.scan(trial.dtype)["x"]
+        changed = x.values.copy()
+        changed[..., :1] = 3.0
+        y, of_changed = (
+            trial.call(operation, {"x": replace(x, values=values)})["y"].values for values in (x.values, changed)
+        )
+        if not np.array_equal(y[..., 1:], of_changed[..., 1:]):
+            raise LawError("y", "depends on an element before it")
+
     law(
         operation,
         "A bad call raises the reference's error, in type and text.",
@@ -111,18 +122,6 @@ def _register(operation: str, equation: str) -> None:
         rows=bad_calls,
         dtypes=("float32",),
     )(check_refusal)
-
-
-def no_memory(implementation: object) -> str | None:
-    if getattr(implementation, "framework", "") == "jax":
-        return "JAX arrays cannot be written to and have no strides"
-    return None
-
-
-def pure(trial: Trial, operation: str, arrays: dict, cotangents: dict, options: dict | None = None) -> None:
-    found = trial.implementation.impurities(operation, arrays, options or {}, cotangents)
-    if found:
-        raise LawError("", "; ".join(found[:4]))
 
 
 for _operation, _equation in OPERATIONS.items():
@@ -144,3 +143,71 @@ def offset(trial: Trial, case: SumCase) -> None:
     y, off = (trial.call(operation, arrays)["y"] for operation in OPERATIONS)
     slack = 2 * _value("rev_cumsum", trial, case).slack["y"]
     trial.close("y", y, off.values + arrays["x"].values, slack, case.steps)
+
+
+@law(
+    "rev_cumsum",
+    "The first sum is the total, and the last is the last element.",
+    "y_0 = Σ_s x_s, y_{S−1} = x_{S−1}",
+    name="total",
+    cases=lambda plan: cases.sums(plan).filter(lambda case: case.S > 0),
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    share=0.25,
+)
+def total(trial: Trial, case: SumCase) -> None:
+    x = case.scan(trial.dtype)
+    y = trial.call("rev_cumsum", x)["y"]
+    first = replace(y, values=y.values[..., 0])
+    slack = _value("rev_cumsum", trial, case).slack["y"][..., 0]
+    trial.close("y_0", first, x["x"].values.sum(axis=-1), slack, case.steps)
+    if not np.array_equal(y.values[..., -1], x["x"].values[..., -1]):
+        raise LawError("y", "the last element is not x's")
+
+
+@law(
+    "rev_cumsum",
+    "A reverse sum is a running sum of what is turned round.",
+    "y = flip(cumsum(flip(x)))",
+    name="flip",
+    cases=cases.sums,
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    share=0.25,
+)
+def flip(trial: Trial, case: SumCase) -> None:
+    x = case.scan(trial.dtype)
+    y = trial.call("rev_cumsum", x)["y"]
+    turned = np.cumsum(x["x"].values[..., ::-1], axis=-1)[..., ::-1]
+    trial.close("y", y, turned, _value("rev_cumsum", trial, case).slack["y"], case.steps)
+
+
+@law(
+    "rev_cumsum_off",
+    "The sum without its own element is the sum from the next element on, and 0 at the end.",
+    "rev_cumsum_off(x)_t = rev_cumsum(x)_{t+1}, rev_cumsum_off(x)_{S−1} = 0",
+    name="shift",
+    cases=cases.sums,
+    needs=("rev_cumsum", "rev_cumsum_off"),
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    share=0.25,
+)
+def shift(trial: Trial, case: SumCase) -> None:
+    arrays = case.scan(trial.dtype)
+    y, off = (trial.call(operation, arrays)["y"] for operation in OPERATIONS)
+    slack = _value("rev_cumsum", trial, case).slack["y"]
+    early = replace(off, values=off.values[..., :-1])
+    trial.close("y", early, y.values[..., 1:], slack[..., 1:], case.steps, times=2)
+    if (off.values[..., -1:] != 0).any():
+        raise LawError("y", "the last element is not 0")
+
+
+def no_memory(implementation: Any) -> str | None:
+    return implementation.lacks("layouts")
+
+
+def pure(trial: Trial, operation: str, arrays: dict, cotangents: dict, options: dict | None = None) -> None:
+    found = trial.implementation.impurities(operation, arrays, options or {}, cotangents)
+    if found:
+        raise LawError("", "; ".join(found[:4]))

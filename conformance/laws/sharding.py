@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.cases import SEEDS, Plan, generator
+from conformance.cases import SEEDS, Plan, generator, register
 from conformance.dtypes import array
 from conformance.laws import law
 from conformance.trial import LawError, Trial
@@ -19,6 +19,7 @@ from conformance.trial import LawError, Trial
 AXIS = "model"
 
 
+@register()
 @dataclass(frozen=True)
 class MeshCase:
     """An array of ``shape`` on an axis of ``devices`` devices.
@@ -82,7 +83,7 @@ def concatenation(trial: Trial, case: MeshCase) -> None:
     def device(place: dict[str, Any], x: Any) -> dict[str, Any]:
         return {"part": split(x, AXIS, case.axis, **place)}
 
-    parts = [part["part"] for part in implementation.on_axis(AXIS, case.devices, device, [x] * case.devices)]
+    parts = [part["part"] for part in implementation.on_mesh({AXIS: case.devices}, device, [x] * case.devices)]
     for number, part in enumerate(parts):
         if part.dtype != trial.dtype:
             raise LawError(f"slice of device {number}", f"dtype {part.dtype}, expected {trial.dtype}")
@@ -103,8 +104,8 @@ def split_bad_calls(trial: Trial, case: MeshCase) -> None:
     split = trial.implementation.functions["split_array_over_mesh"]
     x = array(case.values(), trial.dtype)
     try:
-        trial.implementation.on_axis(
-            AXIS, case.devices, lambda place, x: {"part": split(x, AXIS, case.axis, **place)}, [x] * case.devices
+        trial.implementation.on_mesh(
+            {AXIS: case.devices}, lambda place, x: {"part": split(x, AXIS, case.axis, **place)}, [x] * case.devices
         )
     except ValueError as error:
         if "split_array_over_mesh" not in str(error):
@@ -139,7 +140,7 @@ def roundtrip(trial: Trial, case: MeshCase) -> None:
         inverse = {name: x for name, x in place.items() if name == "mesh"}
         return {"stacked": stacked["p"].value, "again": unstack(stacked, AXIS, **inverse)["p"]}
 
-    results = implementation.on_axis(AXIS, case.devices, device, shards)
+    results = implementation.on_mesh({AXIS: case.devices}, device, shards)
     at = case.axis % (len(case.shape) + 1)
     expected_labels = tuple(AXIS if axis == at else None for axis in range(len(case.shape) + 1))
     if any(label != expected_labels for label in labels):
@@ -170,7 +171,7 @@ def distinct(trial: Trial, case: MeshCase) -> None:
 
     nothing = [array(np.zeros(()), trial.dtype)] * case.devices
     first, again = (
-        [r["drawn"].values for r in implementation.on_axis(AXIS, case.devices, device, nothing)] for _ in "12"
+        [r["drawn"].values for r in implementation.on_mesh({AXIS: case.devices}, device, nothing)] for _ in "12"
     )
     if not np.array_equal(first, again):
         raise LawError("", "two calls gave different random states")

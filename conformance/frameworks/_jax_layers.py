@@ -1,0 +1,62 @@
+"""Layers of JAX, ``flax.linen`` modules, with parameters by the names that every framework's layers have here."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from conformance.dtypes import Array
+from conformance.frameworks._trees import flattened, leaves, nested
+from conformance.implementation import Named, Results
+
+
+class JaxLayer:
+    """See `conformance.implementation.Layer`.
+
+    A module of flax has parameters once it knows what it is called with, so they are made from ``example``: one row of
+    as many features as the settings say.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        example: Mapping[str, Any],
+        rng: Any,
+        native: Callable[[Array], Any],
+        neutral: Callable[[Any], Array],
+    ):
+        self.module = module
+        self.made = flattened(module.init(rng, **example).get("params", {})) if example else {}
+        self.native = native
+        self.neutral = neutral
+
+    @property
+    def parameters(self) -> Results:
+        return {name: self.neutral(x) for name, x in self.made.items()}
+
+    def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
+        variables = {"params": nested(parameters)} if parameters else {}
+        return leaves(self.module.apply(variables, **arrays, **options))
+
+    def _natives(self, arrays: Named) -> dict[str, Any]:
+        return {name: self.native(x) for name, x in arrays.items()}
+
+    def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
+        outputs = jax.jit(lambda p, x: self._apply(p, x, options))(self._natives(parameters), self._natives(arrays))
+        return [self.neutral(y) for y in outputs]
+
+    def vjp(
+        self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
+    ) -> tuple[list[Array], Results]:
+        natives = self._natives(arrays)
+        whole = {name: x for name, x in natives.items() if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating)}
+        floating = {name: x for name, x in natives.items() if name not in whole}
+
+        def both(parameters: Any, floating: Any, cotangents: Any) -> Any:
+            outputs, pull = jax.vjp(lambda p, x: self._apply(p, {**x, **whole}, options), parameters, floating)
+            return outputs, pull(cotangents)
+
+        given = [self.native(d) for d in cotangents]
+        outputs, gradients = jax.jit(both)(self._natives(parameters), floating, given)
+        named = {**gradients[0], **gradients[1]}
+        return [self.neutral(y) for y in outputs], {name: self.neutral(g) for name, g in named.items()}

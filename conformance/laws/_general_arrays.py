@@ -1,0 +1,117 @@
+"""Laws of every operation about its arrays: where they lie, what happens to them, their dtypes, their very bits."""
+
+from typing import Any
+
+from conformance.implementation import Results
+from conformance.laws import law
+from conformance.laws._subjects import BROADCAST, Subject, laid_out
+from conformance.trial import LawError, Trial
+
+
+def register(subject: Subject) -> None:
+    """Register these laws for one operation."""
+    op, operation = subject.op, subject.operation
+
+    @law(
+        op,
+        "Strided, transposed, reversed and broadcast arrays, cotangents among them, give what contiguous ones give; "
+        "what comes in is left alone, and no result shares memory with it or with another.",
+        f"{operation}(x[::2]) = {operation}(copy of x[::2])",
+        name="memory",
+        cases=subject.cases,
+        strata=("small",),
+        dtypes=("float64", "float32"),
+        needs=(operation,),
+        share=0.75,
+        skip=lambda implementation: implementation.lacks("layouts"),
+    )
+    def memory(trial: Trial, case: Any) -> None:
+        call = subject.call(case, trial.dtype)
+        for layout in (*trial.implementation.layouts, BROADCAST):
+            laid = laid_out(call, layout)
+            subject.check(trial, case, laid, layout if layout == BROADCAST else "")
+            options = trial.options(operation, laid.options)
+            found = trial.served(trial.implementation.impurities, operation, laid.arrays, options, laid.cotangents)
+            if found:
+                raise LawError("", f"{layout}: {'; '.join(found[:4])}")
+
+    @law(
+        op,
+        "Outputs have the dtype of the values, states the accumulation dtype, each gradient the dtype of its primal.",
+        "dtype(y) = dtype(x), dtype(state) = float32 or wider, dtype(dx) = dtype(x)",
+        name="dtypes",
+        cases=subject.cases,
+        strata=("small",),
+        needs=(operation,),
+        gradient=operation,
+        share=0.25,
+    )
+    def dtypes(trial: Trial, case: Any) -> None:
+        call = subject.call(case, trial.dtype)
+        outputs, gradients = trial.vjp(operation, call.arrays, call.cotangents, call.options)
+        gradients = {name: gradients[name] for name in call.primals if name in gradients}
+        trial.expect_dtypes(outputs, gradients, call.arrays, subject.in_dtype)
+
+    @law(
+        op,
+        "Two runs give the same bits, in value and in gradient.",
+        f"{operation}(x) = {operation}(x), bit by bit",
+        name="determinism",
+        cases=subject.cases,
+        strata=subject.strata,
+        dtypes=("float32", "bfloat16"),
+        needs=(operation,),
+    )
+    def determinism(trial: Trial, case: Any) -> None:
+        call = subject.call(case, trial.dtype)
+        once, again = (trial.call(operation, call.arrays, call.options) for _ in "12")
+        _same_bits(once, again)
+        if subject.differentiable(trial):
+            first, second = (trial.vjp(operation, call.arrays, call.cotangents, call.options) for _ in "12")
+            _same_bits(first[0], second[0])
+            _same_bits(first[1], second[1], "gradient of ")
+
+    @law(
+        op,
+        "No result depends on what memory held before: with NaN in all that is newly allocated, it is the same.",
+        f"{operation}(x) is the reference's where every uninitialised element is NaN",
+        name="uninitialised",
+        cases=subject.cases,
+        strata=tuple(stratum for stratum in subject.strata if stratum != "long"),
+        dtypes=("float32", "bfloat16"),
+        needs=(operation,),
+        share=0.5,
+        skip=lambda implementation: implementation.lacks("poisoned"),
+    )
+    def uninitialised(trial: Trial, case: Any) -> None:
+        call = subject.call(case, trial.dtype)
+        with trial.implementation.poisoned():
+            subject.check(trial, case, call)
+
+    if subject.extremes is None:
+        return
+
+    @law(
+        op,
+        "Finite in, finite out: no gate, however extreme, makes a NaN, in outputs or gradients.",
+        "forget gates in [−∞, ∞], input gates in [−∞, ∞) ⇒ no NaN",
+        name="finite",
+        cases=subject.extremes,
+        strata=subject.strata,
+        needs=(operation,),
+        share=0.75,
+    )
+    def finite(trial: Trial, case: Any) -> None:
+        call = subject.call(case, trial.dtype)
+        trial.expect_no_nan(trial.call(operation, call.arrays, call.options))
+        if subject.differentiable(trial):
+            outputs, gradients = trial.vjp(operation, call.arrays, call.cotangents, call.options)
+            trial.expect_no_nan(outputs)
+            trial.expect_no_nan(gradients, "gradient of ")
+
+
+def _same_bits(first: Results, again: Results, of: str = "") -> None:
+    for name, x in first.items():
+        y = again[name]
+        if x.shape != y.shape or x.values.tobytes() != y.values.tobytes():
+            raise LawError(f"{of}{name}", "differs between two runs of one call")

@@ -1,0 +1,140 @@
+"""Laws of the operations that have kernel backends: the one asked for runs, and what cannot run is refused."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance.implementation import Launches, RefusedError
+from conformance.laws import law
+from conformance.laws._refusals import BadUse, check_use
+from conformance.laws._subjects import Call, Subject
+from conformance.operations import OPERATIONS
+from conformance.trial import LawError, Trial
+
+
+def register(subject: Subject) -> None:
+    """Register these laws for one operation."""
+    law(
+        subject.op,
+        "A kernel backend that is named runs, its own kernels and no others launched, or is refused with the reason "
+        "that explain_backend gives; without a name, the one that explain_backend says runs.",
+        "launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's",
+        name="backend",
+        cases=lambda plan: st.sampled_from(subject.rows),
+        strata=("small",),
+        dtypes=("float64", "float32", "bfloat16"),
+        compiled_dtypes=("float32", "bfloat16"),
+        needs=(subject.operation,),
+        share=0.1,
+        skip=partial(_no_choice, subject.operation),
+    )(partial(_backend, subject))
+    law(
+        subject.op,
+        "A kernel backend that does not exist, or that is no name, is refused with the reference's words.",
+        "error(target) = error(reference), up to the names of backends",
+        name="bad_backend",
+        rows=lambda: [
+            BadUse(subject.op, label, partial(_named, subject, backend), until="expected None")
+            for label, backend in (("a kernel backend that there is not", "no such backend"), ("a number for one", 3))
+        ],
+        dtypes=("float32",),
+        needs=(subject.operation,),
+        skip=partial(_no_choice, subject.operation),
+    )(check_use)
+
+
+def _no_choice(operation: str, implementation: Any) -> str | None:
+    try:
+        takes = "kernel_backend" in inspect.signature(implementation.functions[operation]).parameters
+    except ValueError:
+        return None
+    return None if takes else f"{operation} takes no kernel_backend here"
+
+
+def _named(subject: Subject, backend: Any, implementation: Any) -> None:
+    call = subject.call(subject.rows[0], "float32")
+    implementation.attempt(subject.operation, call.arrays, {**call.options, "kernel_backend": backend})
+
+
+def _backend(subject: Subject, trial: Trial, case: Any) -> None:
+    call = subject.call(case, trial.dtype)
+    asked = trial.kernel_backend
+    if "explain_backend" in trial.implementation.functions:
+        chosen, against = _explained(trial, subject, call)
+        if asked is None:
+            _expect_launches(trial, chosen, _launched(trial, subject, call, {}), "taken unasked")
+    elif asked is None:
+        raise RefusedError("it offers no explain_backend, and --kernel-backend names no backend")
+    else:
+        chosen, against = asked, {}
+    for backend in (chosen, *against) if asked is None else (asked,):
+        try:
+            launches = _launched(trial, subject, call, {"kernel_backend": backend})
+        except ValueError as error:
+            _expect_reason(backend, chosen, against, str(error))
+            if backend == asked:
+                raise RefusedError(str(error)) from error
+            continue
+        _expect_launches(trial, backend, launches, "asked for")
+        if trial.implementation.eager:
+            options = {**call.options, "kernel_backend": backend}
+            outputs = trial.implementation.call(subject.operation, call.arrays, options)
+            subject.expect_value(trial, case, call, outputs)
+
+
+def _launched(trial: Trial, subject: Subject, call: Call, named: dict[str, Any]) -> Launches:
+    options = {**call.options, **named}
+    return trial.implementation.launched(subject.operation, call.arrays, options, call.cotangents)
+
+
+def _explained(trial: Trial, subject: Subject, call: Call) -> tuple[str, dict[str, str]]:
+    """The backend that explain_backend says a call takes, and its reason against each other, by name."""
+    explain: Callable = trial.implementation.functions["explain_backend"]
+    found: list[Any] = []
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        found.append(explain(subject.operation, *args, **kwargs))
+        raise _AskedError
+
+    natives = {name: trial.implementation.native(x) for name, x in call.arrays.items()}
+    try:
+        OPERATIONS[subject.operation].call(ask, natives, call.options)
+    except _AskedError:
+        pass
+    (explanation,) = found
+    return _name(explanation.chosen), {_name(backend): why for backend, why in explanation.against.items()}
+
+
+class _AskedError(Exception):
+    """Ends a call that was only to be explained."""
+
+
+def _name(backend: Any) -> str:
+    return str(getattr(backend, "value", backend))
+
+
+def _expect_reason(backend: str, chosen: str, against: dict[str, str], said: str) -> None:
+    if "`kernel_backend`" not in said:
+        raise LawError(backend, f"was asked for and raised {said[:200]!r}, which is no word about `kernel_backend`")
+    if backend in against:
+        if against[backend] not in said:
+            raise LawError(backend, f"was refused with {said[:200]!r}; explain_backend gives {against[backend]!r}")
+    elif backend == chosen and against:
+        raise LawError(backend, f"was refused with {said[:200]!r}; explain_backend says that it is taken")
+
+
+def _expect_launches(trial: Trial, backend: str, launches: Launches, how: str) -> None:
+    has_kernels = trial.implementation.backends.get(backend)
+    if has_kernels is None:
+        return
+    parts = {"the call": launches.forward}
+    if trial.implementation.framework != "numpy":
+        parts["its backward pass"] = launches.backward
+    for part, names in parts.items():
+        if has_kernels and not names:
+            raise LawError(backend, f"was {how}, and {part} launched no kernel")
+        if names and not has_kernels:
+            raise LawError(backend, f"was {how}, and {part} launched {', '.join(sorted(set(names)))}")

@@ -1,0 +1,176 @@
+"""Laws of every operation about what its framework does to functions: compile, map, checkpoint, differentiate twice."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.budget import KAPPA
+from conformance.cases import Plan, generator
+from conformance.dtypes import ROUNDOFF, Array
+from conformance.implementation import Named, RefusedError, Results
+from conformance.laws import law
+from conformance.laws._refusals import REFERENCE
+from conformance.laws._subjects import Call, Subject
+from conformance.trial import Trial
+
+_SENTENCES = {
+    "compile": (
+        "Compiled (torch.compile of the call, fullgraph; jax.jit) and not compiled, value and gradient are the same.",
+        "compile(f)(x) = f(x), d compile(f) = df",
+    ),
+    "compile gradient": (
+        "A compiled gradient, torch.compile of torch.func.vjp, is the gradient; no part of it is left out.",
+        "compile(vjp(f))(x) = vjp(f)(x)",
+    ),
+    "functional": ("torch.func.vjp gives the value and the gradient that torch.autograd gives.", "vjp(f)(x) = (f, df)"),
+    "vmap": (
+        "Mapped over a new axis, the function and its gradient are those of each element of the axis.",
+        "vmap(f)(x)_b = f(x_b), vmap(vjp(f))(x)_b = vjp(f)(x_b)",
+    ),
+    "checkpoint": (
+        "With nothing kept for the backward pass and the forward pass run again, the gradient is the same.",
+        "d checkpoint(f) = df",
+    ),
+}
+
+
+def register(subject: Subject) -> None:
+    """Register these laws for one operation."""
+    for kind, (sentence, equation) in _SENTENCES.items():
+        check = _mapped if kind == "vmap" else _alike
+        law(
+            subject.op,
+            sentence,
+            equation,
+            name=kind.replace(" ", "_"),
+            cases=_rows(subject),
+            strata=("small",),
+            dtypes=("float32",),
+            needs=(subject.operation,),
+            gradient=subject.operation,
+            share=0.1,
+            skip=partial(_lacking, kind),
+        )(partial(check, kind, subject))
+    law(
+        subject.op,
+        "The second derivative is the derivative of the gradient, or asking for it raises; it is never something else.",
+        "∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or an error",
+        name="second_derivative",
+        cases=_rows(subject),
+        strata=("small",),
+        dtypes=("float64",),
+        needs=(subject.operation,),
+        gradient=subject.operation,
+        share=0.1,
+        skip=partial(_lacking, "second derivative"),
+    )(partial(_second_derivative, subject))
+
+
+def _rows(subject: Subject) -> Callable[[Plan], st.SearchStrategy]:
+    return lambda plan: st.sampled_from(subject.rows if plan.eager else subject.rows[:1])
+
+
+def _lacking(feature: str, implementation: Any) -> str | None:
+    return implementation.lacks(feature)
+
+
+def _transformed(trial: Trial, kind: str, subject: Subject, call: Call) -> tuple[Results, Results]:
+    transformed = partial(trial.implementation.transformed, kind)
+    options = trial.options(subject.operation, call.options)
+    return trial.served(transformed, subject.operation, call.arrays, options, call.cotangents)
+
+
+def _alike(kind: str, subject: Subject, trial: Trial, case: Any) -> None:
+    call = subject.call(case, trial.dtype)
+    outputs, gradients = _transformed(trial, kind, subject, call)
+    subject.expect_value(trial, case, call, outputs)
+    subject.expect_gradient(trial, case, call, gradients)
+
+
+def _mapped(kind: str, subject: Subject, trial: Trial, case: Any) -> None:
+    first = subject.call(case, trial.dtype)
+    # Other values of the same shapes, so that no element of the axis may stand for another.
+    shuffled = {name: _reversed(x) if name in first.primals else x for name, x in first.arrays.items()}
+    second = Call(shuffled, {n: _reversed(d) for n, d in first.cotangents.items()}, first.options, first.steps)
+    arrays = {
+        name: _stacked(x, second.arrays[name]) if name in first.primals else x for name, x in first.arrays.items()
+    }
+    cotangents = {name: _stacked(d, second.cotangents[name]) for name, d in first.cotangents.items()}
+    outputs, gradients = _transformed(trial, kind, subject, Call(arrays, cotangents, first.options, first.steps))
+    for b, call in enumerate((first, second)):
+        form = f"element {b}" if b else ""
+        subject.expect_value(trial, case, call, _element(outputs, b), form)
+        subject.expect_gradient(trial, case, call, _element(gradients, b), form)
+
+
+def _reversed(x: Array) -> Array:
+    return Array(x.values[::-1].copy() if x.values.ndim else x.values, x.dtype)
+
+
+def _stacked(*parts: Array) -> Array:
+    return Array(np.stack([part.values for part in parts]), parts[0].dtype)
+
+
+def _element(results: Results, b: int) -> Results:
+    return {name: Array(x.values[b], x.dtype) for name, x in results.items()}
+
+
+def _second_derivative(subject: Subject, trial: Trial, case: Any) -> None:
+    call = subject.call(case, trial.dtype)
+    rng = generator(0, 50)
+    along = {name: Array(rng.normal(size=call.arrays[name].shape), trial.dtype) for name in call.primals}
+    options = trial.options(subject.operation, call.options)
+    try:
+        got = trial.implementation.second_derivative(subject.operation, call.arrays, options, call.cotangents, along)
+    except Exception as error:
+        if trial.kernel_backend is not None and "`kernel_backend`" in str(error):
+            raise RefusedError(str(error)) from error
+        return
+    for name, (expected, slack) in _quotients(subject, call, along).items():
+        trial.close(f"second derivative by {name}", got[name], expected, slack, call.steps)
+
+
+def _quotients(subject: Subject, call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Difference quotients of the reference's gradients and outputs along a direction, and how far off each may be.
+
+    A central quotient of width w is off by w²·c, with a c that two widths tell: D(w) − D(w/2) = ¾·w²·c. Each value in
+    it is rounded, which adds u·|value|/w; w = u^⅓ balances the two. Where two widths disagree, at a kink, that much may
+    be off. By a cotangent, the derivative is that of the outputs; it is not asked for where an output is infinite.
+    """
+    width = ROUNDOFF["float64"] ** (1 / 3)
+    wide, narrow = (_quotient(subject, call, along, w) for w in (width, width / 2))
+    quotients = {}
+    for name, (at_wide, largest) in wide.items():
+        at_narrow, _ = narrow[name]
+        slack = np.abs(at_wide - at_narrow) + KAPPA * ROUNDOFF["float64"] / width * largest
+        unknown = ~np.isfinite(at_wide) | ~np.isfinite(at_narrow)
+        quotients[name] = np.where(unknown, 0.0, at_narrow), np.where(unknown, np.inf, slack)
+    return quotients
+
+
+def _quotient(subject: Subject, call: Call, along: Named, width: float) -> dict[str, tuple[np.ndarray, float]]:
+    """By name: the quotient, and the largest value in it."""
+    sides = []
+    for sign in (1, -1):
+        moved = {
+            name: Array(x.values + sign * width * along[name].values, x.dtype) if name in along else x
+            for name, x in call.arrays.items()
+        }
+        with np.errstate(all="ignore"):
+            outputs, gradients = REFERENCE.vjp(subject.operation, moved, call.options, call.cotangents)
+        sides.append(
+            {
+                **{name: gradients[name].values for name in call.primals},
+                **{f"cotangent of {name}": outputs[name].values for name in call.cotangents},
+            }
+        )
+    plus, minus = sides
+    with np.errstate(invalid="ignore"):
+        return {name: ((x - minus[name]) / (2 * width), _largest(x)) for name, x in plus.items()}
+
+
+def _largest(x: np.ndarray) -> float:
+    return float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
