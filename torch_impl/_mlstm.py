@@ -20,6 +20,7 @@ from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._framework import TORCH, autocast_dtype, cast
 from torch_impl._mlstm_operators import mlstm_autograd, mlstm_direct, step_autograd, step_direct
 from torch_impl._operators import needs_transform
+from torch_impl._remembered import remembered
 
 
 def mlstm(
@@ -69,8 +70,7 @@ def mlstm(
     """
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
-    call = check_mlstm(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
-    backend = choose(request(call, v, cu_seqlens is not None), kernel_backend).value
+    backend = _mlstm_backend(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
     C, n, m = (None, None, None) if initial_state is None else initial_state
     run = mlstm_autograd if needs_transform(q, k, v, i, f, C, n, m) else mlstm_direct
     h, C, n, m = run(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size or 0, float(eps), True, backend, 0)
@@ -81,6 +81,21 @@ def _autocast(low: torch.dtype, q: Any, k: Any, v: Any, i: Any, f: Any, state: A
     if isinstance(state, tuple | list):
         state = tuple(cast(part, torch.float32) for part in state)
     return *(cast(x, low) for x in (q, k, v)), *(cast(x, torch.float32) for x in (i, f)), state
+
+
+def _mlstm_checked(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend) -> str:
+    call = check_mlstm(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
+    return choose(request(call, v, cu_seqlens is not None), kernel_backend).value
+
+
+_mlstm_remembered = remembered(_mlstm_checked)
+
+
+def _mlstm_backend(*arguments: Any) -> str:
+    """The backend that a call takes, which is checked: each time where a packing's values are, else once."""
+    cu_seqlens, kernel_backend = arguments[6], arguments[10]
+    check = _mlstm_remembered if cu_seqlens is None and kernel_backend is None else _mlstm_checked
+    return check(*arguments)
 
 
 @explains("mlstm")
@@ -121,12 +136,19 @@ def mlstm_step(
     """
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, state = _autocast(low, q, k, v, i, f, state)
-    call = check_mlstm_step(TORCH, q, k, v, i, f, state, eps)
-    backend = choose(request(call, v), kernel_backend).value
+    check = _step_remembered if kernel_backend is None else _step_checked
+    backend = check(q, k, v, i, f, state, eps, kernel_backend)
     C, n, m = state
     run = step_autograd if needs_transform(q, k, v, i, f, C, n, m) else step_direct
     h, C, n, m = run(q, k, v, i, f, C, n, m, float(eps), backend)
     return h, MLSTMState(C, n, m)
+
+
+def _step_checked(q, k, v, i, f, state, eps, kernel_backend) -> str:
+    return choose(request(check_mlstm_step(TORCH, q, k, v, i, f, state, eps), v), kernel_backend).value
+
+
+_step_remembered = remembered(_step_checked)
 
 
 @explains("mlstm_step")

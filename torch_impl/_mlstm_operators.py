@@ -319,19 +319,25 @@ mlstm_autograd, mlstm_backward_autograd = transformable(_Forward), transformable
 def _mlstm_step(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if backend == "triton":
         return kernels.mlstm_step(q, k, v, i, f, C, n, m, eps=eps)
-    dtype, out = ACCUMULATION[v.dtype], v.dtype
-    q, k, v, i, f = (x.to(dtype) for x in (q, k, v, i, f))
+    # On a CPU the operators' own fixed cost is what a step takes, so there are as few as can be, all on (B·N, ·, ·).
+    h, dtype = v.new_empty(v.shape), ACCUMULATION[v.dtype]
+    if v.dtype is not dtype:
+        q, k, v = (x.to(dtype) for x in (q, k, v))
+    if f.dtype is not dtype:
+        i, f = i.to(dtype), f.to(dtype)
+    (B, N, K), V = q.shape, v.shape[-1]
     a, m_before = logsigmoid(f), m
     m = torch.maximum(a + m, i)
     finite = m.clamp(min=torch.finfo(dtype).min)
-    kept = torch.sub(m_before, finite).add_(a).exp_()[:, :, None]
-    k = k * torch.sub(i, finite).exp_()[:, :, None]
-    C = (C * kept[:, :, :, None]).addcmul_(k[:, :, :, None], v[:, :, None, :])
-    n = torch.addcmul(k, n, kept)
-    q = q * q.shape[-1] ** -0.5
-    Y = torch.maximum((q * n).sum(-1, keepdim=True).abs_(), m.clamp(max=LARGEST_M).neg_().exp_()[:, :, None])
-    h = torch.matmul(q[:, :, None, :], C)[:, :, 0].div_(Y.add_(eps))
-    return h.to(out), C, n, m
+    kept = torch.sub(m_before, finite).add_(a).exp_().view(B * N, 1, 1)
+    k = k.reshape(B * N, K, 1) * torch.sub(i, finite).exp_().view(B * N, 1, 1)
+    C = (C.reshape(B * N, K, V) * kept).addcmul_(k, v.reshape(B * N, 1, V))
+    n = torch.addcmul(k, n.reshape(B * N, K, 1), kept)
+    q = q.reshape(B * N, 1, K) * K**-0.5
+    floor = m.clamp(max=LARGEST_M).neg_().exp_().view(B * N, 1, 1)
+    Y = torch.maximum(torch.bmm(q, n).abs_(), floor)
+    torch.div(torch.bmm(q, C), Y.add_(eps) if eps else Y, out=h.view(B * N, 1, V))
+    return h, C.view(B, N, K, V), n.view(B, N, K), m
 
 
 def _mlstm_step_shapes(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -4,6 +4,7 @@ What is launched, of what width, and why, stands with its bytes and latencies in
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from reference.backends import Row
 from torch_impl.kernels._interpret import DTYPES, interpreted, unavailable
 from torch_impl.kernels._launch import Launch, dot_precision, launch, power_of_two
+from torch_impl.kernels._tuned import tuned
 
 ROWS = (Row("triton", "gru", devices=("cuda", "cpu"), dtypes=DTYPES, largest=(("H", 1024),), unavailable=unavailable),)
 
@@ -48,6 +50,16 @@ def plan(H: int, wide: bool) -> Plan:
         return Plan(128, 16, 8, Launch(8, 2))
     # 64 kB of shared memory on AMD, 227 on Hopper.
     return Plan(256, 32, 16, Launch(8, 2 if torch.version.hip else 3))
+
+
+def plans(H: int, wide: bool) -> tuple[Plan, ...]:
+    """Those that a pass over the steps may be tuned to, `plan`'s first."""
+    first = plan(H, wide)
+    warps, stages = first.how
+    if first.part is not None:
+        return first, first._replace(how=Launch(warps, 5 - stages)), first._replace(part=2 * first.part)
+    others = [first._replace(unroll=unroll) for unroll in (1, 2, 4, 8) if unroll != first.unroll and not wide]
+    return first, *others, first._replace(rows=16), first._replace(how=Launch(warps, stages + 1))
 
 
 class Operand(NamedTuple):
@@ -142,13 +154,21 @@ def _sources(arrays: tuple[Tensor, ...], N: int) -> list[Any]:
     return sources
 
 
-def forward(arrays: tuple[Tensor, ...], state: Tensor | None, cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
+def _tuned(kernel: str, shape: Shape, operand: Operand, device: torch.device, run: Callable[[Plan], Any]) -> Plan:
+    sizes = f"{str(operand.dtype).removeprefix('torch.')} {operand.precision} H{shape.H}"
+    return tuned(kernel, sizes, lambda: plans(shape.H, operand.wide), device, run)
+
+
+def forward(
+    arrays: tuple[Tensor, ...], state: Tensor | None, cu_seqlens: Tensor | None, chosen: Plan | None = None
+) -> tuple[Tensor, Tensor]:
     """Every h' and the last of each sequence.
 
     Args:
         arrays: input, weight, forget_input, forget_weight, reset_input, reset_weight, of any strides.
         state: ``(B, N, H)`` in float32, or None.
         cu_seqlens: ``(B+1,)``, never read by the host; a bad one reads and writes within bounds.
+        chosen: how to run, in place of what `plans` are tuned to.
 
     Returns:
         ``(output, output_state)``, the first in the arrays' dtype, the second in float32; both fresh and contiguous.
@@ -163,7 +183,8 @@ def forward(arrays: tuple[Tensor, ...], state: Tensor | None, cu_seqlens: Tensor
         return y, last
     packing = Packing.of(cu_seqlens, shape.T, tokens=False)
     operand = Operand.of(x.dtype)
-    chosen = plan(shape.H, operand.wide)
+    if chosen is None:
+        chosen = _tuned("gru_forward", shape, operand, x.device, lambda plan: forward(arrays, state, cu_seqlens, plan))
     programs = shape.programs(chosen.rows)
     args = [*_sources(arrays, shape.N), state, _strides(state, 3), y, last, packing.cu_seqlens, packing.order]
     constants = dict(HAS_STATE=state is not None, PACKED=packed, BLOCK_H=chosen.block, ROWS=chosen.rows, FAST=_fast(),
@@ -272,6 +293,18 @@ def _factors(
     return [r, f, az, af, ar]
 
 
+class _Copies:
+    """Copies for a pass that writes in place and is only measured; made when they are first asked for."""
+
+    def __init__(self, originals: list[Tensor]):
+        self._originals = originals
+        self._copies: list[Tensor] = []
+
+    def tensors(self) -> list[Tensor]:
+        self._copies = self._copies or [x.clone() for x in self._originals]
+        return self._copies
+
+
 def _walk(
     arrays: tuple[Tensor, ...],
     packing: Packing,
@@ -282,12 +315,18 @@ def _walk(
     f: Tensor,
     du: list[Tensor],
     shape: Shape,
+    chosen: Plan | None = None,
 ) -> Tensor:
     """Walk back; the factors in ``du`` become gradients. Returns the gradient of the initial states."""
     from torch_impl.kernels import gru_backward as kernels
 
     packed, operand = packing.cu_seqlens is not None, Operand.of(arrays[0].dtype, gradients=True)
-    chosen = plan(shape.H, operand.wide)
+    if chosen is None:
+        spare = _Copies(du)
+        chosen = _tuned(
+            "gru_backward", shape, operand, r.device,
+            lambda plan: _walk(arrays, packing, dy, dlast, clip, r, f, spare.tensors(), shape, plan),
+        )  # fmt: skip
     programs = shape.programs(chosen.rows)
     dstate = r.new_empty((shape.B, shape.N, shape.H))
     sources = _sources(arrays, shape.N)

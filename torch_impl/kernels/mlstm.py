@@ -12,6 +12,7 @@ from torch import Tensor
 from reference.backends import Row
 from torch_impl.kernels._interpret import DTYPES, unavailable
 from torch_impl.kernels._launch import Launch, dot_precision, hopper, launch, power_of_two
+from torch_impl.kernels._tuned import tuned
 
 ROWS = tuple(
     Row("triton", operation, ("cuda", "cpu"), DTYPES, (("K", 512), ("V", 512)), unavailable=unavailable)
@@ -124,6 +125,34 @@ def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
         BK, tile = (64, 64) if wide else (32, 32)
         plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=32), tile, Launch(4, 2), Launch(8, 2))
     return _with_chunk(plan, chunk)._replace(every=1)
+
+
+def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[Plan, ...]:
+    """Those that `mlstm_forward` may be tuned to, `forward_plan`'s first. All have blocks of one length."""
+    first = forward_plan(dtype, K, V, chunk, wide)
+    warps, stages = first.inside
+    others = [
+        first._replace(inside=Launch(12 - warps, stages)),
+        first._replace(inside=Launch(warps, stages % 3 + 1)),
+        first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
+    ]
+    if not chunk:
+        others += [first._replace(every=first.every * 2), first._replace(every=max(first.every // 2, 1))]
+    return first, *others
+
+
+def backward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[Plan, ...]:
+    """Those that `mlstm_backward` may be tuned to, likewise."""
+    first = backward_plan(dtype, K, V, chunk, wide)
+    warps, stages = first.inside
+    return (
+        first,
+        first._replace(inside=Launch(warps, stages % 3 + 1)),
+        first._replace(inside=Launch(warps, 1 if stages != 1 else 3)),
+        first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
+        first._replace(BK=max(first.BK // 2, 16)),
+        first._replace(BV=max(first.BV // 2, 16)),
+    )
 
 
 def _with_chunk(plan: Plan, chunk: int) -> Plan:
@@ -307,7 +336,16 @@ def mlstm_forward(
 
     x = _call(q, k, v, i, f, cu_seqlens)
     C, n, m = (None if part is None else part.contiguous() for part in (C, n, m))
-    plan = plan or forward_plan(v.dtype, x.K, x.V, chunk, hopper(q.device))
+    if plan is None:
+        plan = tuned(
+            "mlstm_forward",
+            _sizes(x, chunk),
+            lambda: forward_plans(v.dtype, x.K, x.V, chunk, hopper(q.device)),
+            q.device,
+            lambda plan: mlstm_forward(
+                q, k, v, i, f, C, n, m, cu_seqlens, chunk=chunk, eps=eps, stabilized=stabilized, plan=plan
+            ),
+        )
     blocks = _blocks(q, cu_seqlens, plan.L)
     gates = _gates(x, blocks, plan.L)
     # Kept memories are those of every block, as the backward pass wants them.
@@ -359,7 +397,15 @@ def mlstm_backward(
 
     x = _call(q, k, v, i, f, cu_seqlens)
     C, n, m, dC, dn, dm = (None if part is None else part.contiguous() for part in (C, n, m, dC, dn, dm))
-    plan = plan or backward_plan(v.dtype, x.K, x.V, chunk, hopper(q.device))
+    options = {"chunk": chunk, "eps": eps, "stabilized": stabilized}
+    if plan is None:
+        plan = tuned(
+            "mlstm_backward",
+            _sizes(x, chunk),
+            lambda: backward_plans(v.dtype, x.K, x.V, chunk, hopper(q.device)),
+            q.device,
+            lambda plan: mlstm_backward(q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, kept, **options, plan=plan),
+        )
     plan = plan._replace(L=_kept_length(kept, plan.L, x))
     if dh is None:
         dh = v.new_zeros(()).expand(v.shape)
@@ -409,6 +455,11 @@ def mlstm_backward(
     if through_m is not None:
         dm_first += torch.where(c.step_last == 0, through_m, 0.0)
     return *d, dC_first, dn_first, dm_first
+
+
+def _sizes(x: _Call, chunk: int) -> str:
+    """What plans hang on: nothing of B, S and N."""
+    return f"{str(x.v.dtype).removeprefix('torch.')} {x.precision} K{x.K} V{x.V} chunk{chunk}"
 
 
 def _kept_length(kept: Kept, L: int, x: _Call) -> int:

@@ -1,0 +1,74 @@
+"""Choose on this GPU among the few plans that a Triton kernel offers; `torch_impl.kernels._tuned` keeps the choice."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.cases import Case, parse
+
+
+@click.command("tune")
+@click.option("--shapes", metavar="SHAPES", multiple=True, default=("gpu",), help="As in `python -m benchmarks run`.")
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="A copy of what was measured."
+)
+def tune_command(shapes: tuple[str, ...], json_path: Path | None) -> None:
+    """Measure every plan once at these shapes; later calls, in any process, run with the fastest."""
+    import torch
+
+    from torch_impl.kernels import _tuned
+
+    try:
+        cases = [case for text in shapes for case in parse(text)]
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if not torch.cuda.is_available():
+        raise click.UsageError("PyTorch sees no CUDA device here; plans are measured on the GPU that they are for")
+    os.environ["GATESPEC_AUTOTUNE"] = "1"
+    for case in cases:
+        run(case, torch.device("cuda"))
+    measured = json.loads(_tuned.cache_file().read_text()) if _tuned.cache_file().exists() else {}
+    for line in lines(measured):
+        click.echo(line)
+    click.echo(f"kept in {_tuned.cache_file()}; remove it to measure again")
+    if json_path is not None:
+        json_path.write_text(json.dumps(measured, indent=1))
+
+
+def run(case: Case, device: Any) -> None:
+    """A forward pass of the case on its Triton kernels, and where it has one a backward pass."""
+    import torch
+
+    from torch_impl import MLSTMState, gru, mlstm, mlstm_step
+
+    dtype = getattr(torch, case.dtype)
+    arrays = {
+        name: torch.from_numpy(x).to(device, torch.float32 if name in ("C", "n", "m") else dtype)
+        for name, x in case.arrays().items()
+    }
+    both = case.direction == "both"
+    if case.op == "gru":
+        weights = [arrays[name] for name in ("weight", "forget_weight", "reset_weight")]
+        leaves = [x.requires_grad_(both) for weight in weights for x in (arrays["x"].clone(), weight)]
+        outputs = gru(*leaves, kernel_backend="triton")[0]
+    elif case.op == "mlstm_step":
+        state = MLSTMState(*(arrays.pop(name) for name in ("C", "n", "m")))
+        leaves, outputs = [], mlstm_step(*arrays.values(), state, kernel_backend="triton")[0]
+    else:
+        leaves = [x.requires_grad_(both) for x in arrays.values()]
+        outputs = mlstm(*leaves, kernel_backend="triton")
+    if both and leaves:
+        torch.autograd.grad(outputs, leaves, torch.ones_like(outputs))
+
+
+def lines(measured: dict[str, Any]) -> list[str]:
+    """What was chosen for each key, and how much faster it is than the plan that would be taken without."""
+    found = []
+    for key, entry in measured.items():
+        times = entry["milliseconds"]
+        first = next(iter(times.values()))
+        found.append(f"{key}: {entry['plan']} ({times[entry['plan']]:.3f} ms, the plan at hand {first:.3f} ms)")
+    return found

@@ -1,0 +1,194 @@
+"""How a plan is chosen and remembered, with a clock that is none; and that every plan offered computes the same."""
+
+import json
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from tests.torch.kernels.test_mlstm_kernels import Case
+from torch_impl.kernels import _tuned, gru, mlstm
+from torch_impl.kernels._launch import Launch
+
+GPU = torch.device("cuda", 0)
+
+
+class Plan(NamedTuple):
+    L: int
+    how: Launch
+
+
+PLANS = Plan(64, Launch(4, 2)), Plan(32, Launch(4, 2)), Plan(32, Launch(8, 1))
+
+
+@pytest.fixture
+def clock(monkeypatch, tmp_path):
+    """A GPU on which the plans take as long as the list says; ``clock.runs`` counts what was measured."""
+
+    class Clock:
+        def __init__(self):
+            self.times = dict(zip(PLANS, (3.0, 1.0, 2.0), strict=True))
+            self.runs: list[Plan] = []
+            self.file = tmp_path / "plans" / "triton-plans.json"
+
+        def choose(self, sizes="bfloat16 K128", plans=PLANS):
+            return _tuned.tuned("kernel", sizes, lambda: plans, GPU, self.run)
+
+        def run(self, plan):
+            self.runs.append(plan)
+
+    def milliseconds(run):
+        run()
+        return clock.times[clock.runs[-1]]
+
+    clock = Clock()
+    monkeypatch.setattr(_tuned, "_milliseconds", milliseconds)
+    monkeypatch.setattr(_tuned, "_device_name", lambda device: "some GPU")
+    monkeypatch.setattr(_tuned, "_triton_version", lambda: "3.6.0")
+    monkeypatch.setattr(_tuned, "interpreted", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setenv("GATESPEC_CACHE", str(clock.file.parent))
+    monkeypatch.setenv("GATESPEC_AUTOTUNE", "1")
+    _tuned.forget()
+    yield clock
+    _tuned.forget()
+
+
+def test_nothing_is_measured_unasked(clock, monkeypatch) -> None:
+    monkeypatch.delenv("GATESPEC_AUTOTUNE")
+    assert clock.choose() == PLANS[0]
+    assert not clock.runs and not clock.file.exists()
+
+
+def test_the_fastest_is_measured_once_and_outlives_the_process(clock, monkeypatch) -> None:
+    assert clock.choose() == clock.choose() == PLANS[1]
+    assert clock.runs == list(PLANS)
+    _tuned.forget()
+    monkeypatch.delenv("GATESPEC_AUTOTUNE")
+    assert clock.choose() == PLANS[1]
+    assert clock.runs == list(PLANS)
+    (key,) = json.loads(clock.file.read_text())
+    assert key == "some GPU | triton 3.6.0 | kernel | bfloat16 K128"
+    assert [path.name for path in clock.file.parent.iterdir()] == [clock.file.name]
+
+
+def test_each_set_of_sizes_is_measured_and_kept_beside_the_others(clock) -> None:
+    clock.choose("bfloat16 K128")
+    clock.choose("bfloat16 K64")
+    assert len(clock.runs) == 6
+    assert len(json.loads(clock.file.read_text())) == 2
+
+
+def test_the_file_can_be_left_aside(clock, monkeypatch) -> None:
+    clock.choose()
+    monkeypatch.setenv("GATESPEC_AUTOTUNE", "0")
+    assert clock.choose() == PLANS[0]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"some GPU | triton 3.6.0 | kernel | bfloat16 K128": 3}'])
+def test_a_file_that_is_none_counts_for_nothing(text, clock, monkeypatch) -> None:
+    clock.file.parent.mkdir()
+    clock.file.write_text(text)
+    monkeypatch.delenv("GATESPEC_AUTOTUNE")
+    assert clock.choose() == PLANS[0]
+    monkeypatch.setenv("GATESPEC_AUTOTUNE", "1")
+    assert clock.choose() == PLANS[1]
+    assert len(json.loads(clock.file.read_text())) == 1
+
+
+def test_a_plan_that_is_not_offered_counts_for_nothing(clock) -> None:
+    clock.choose()
+    _tuned.forget()
+    assert clock.choose(plans=(PLANS[0], PLANS[2])) == PLANS[2]
+
+
+def test_a_plan_that_does_not_fit_is_no_candidate(clock, monkeypatch) -> None:
+    errors = pytest.importorskip("triton.runtime.errors")
+
+    def run(plan):
+        clock.runs.append(plan)
+        if plan is PLANS[1]:
+            raise errors.OutOfResources(300, 227, "shared memory")
+
+    monkeypatch.setattr(clock, "run", run)
+    assert clock.choose() == PLANS[2]
+
+    def fails(plan):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(clock, "run", fails)
+    with pytest.raises(ZeroDivisionError):
+        clock.choose("others")
+
+
+def test_nothing_is_measured_while_a_graph_is_captured(clock, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert clock.choose() == PLANS[0]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert clock.choose() == PLANS[1]
+
+
+def test_a_directory_that_cannot_be_written_is_a_warning(clock) -> None:
+    clock.file.parent.write_text("a file where the directory should be")
+    with pytest.warns(RuntimeWarning, match="what was measured cannot be kept in"):
+        assert clock.choose() == PLANS[1]
+
+
+def test_what_plans_hang_on_is_nothing_of_the_batch(monkeypatch) -> None:
+    seen = []
+    for module in (mlstm, gru):
+        monkeypatch.setattr(
+            module, "tuned", lambda kernel, sizes, plans, device, run: (seen.append((kernel, sizes)), plans()[0])[1]
+        )
+        monkeypatch.setattr(module, "launch", lambda *args, **constants: None)
+    for B, S, N in ((1, 7, 2), (3, 90, 5)):
+        tokens = [torch.empty(B, S, N, *c, device="meta") for c in ((8,), (8,), (16,), (), ())]
+        mlstm.mlstm_forward(*tokens)
+        mlstm.mlstm_backward(*tokens, None, None, None, None, tokens[2])
+        arrays = (torch.empty(B, S, N, 16, device="meta"), torch.empty(N, 16, 16, device="meta")) * 3
+        y, _ = gru.forward(arrays, None, None)
+        gru.backward(arrays, None, None, y, y, None, None)
+    assert seen[:4] == seen[4:]
+    assert [kernel for kernel, _ in seen[:4]] == ["mlstm_forward", "mlstm_backward", "gru_forward", "gru_backward"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("wide", [True, False])
+def test_plans_differ_in_no_block_length_and_are_few(dtype, wide) -> None:
+    for K, V, chunk in ((128, 256, 0), (512, 512, 0), (16, 16, 0), (64, 64, 32)):
+        for plans in (mlstm.forward_plans, mlstm.backward_plans):
+            offered = plans(dtype, K, V, chunk, wide)
+            assert {plan.L for plan in offered} == {mlstm.block_length(dtype, chunk)}
+            assert len(offered) <= 6
+            assert all(plan.every >= 1 and plan.BK >= 16 and plan.BV >= 16 for plan in offered)
+    for H in (16, 32, 64, 128, 256, 1024):
+        assert len(gru.plans(H, dtype is torch.float32)) <= 6
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_every_plan_computes_the_same(number, device) -> None:
+    case = Case(1, 70, 1, 20, 40, device)
+    forward, backward = (plans(torch.float32, 20, 40)[number] for plans in (mlstm.forward_plans, mlstm.backward_plans))
+    h, *last, kept = mlstm.mlstm_forward(*case.tokens, *case.state, plan=forward)
+    d = mlstm.mlstm_backward(*case.tokens, *case.state, None, case.dh, *case.dstate, kept, plan=backward)
+    case.check(h, last, d)
+
+
+@pytest.mark.parametrize("H", [16, 130])
+def test_every_plan_of_a_gru_computes_the_same(H, device, monkeypatch) -> None:
+    generator = torch.Generator().manual_seed(H)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return (torch.randn(shape, generator=generator) / shape[-1] ** 0.5).to(device)
+
+    arrays = (draw(2, 3, 1, H), draw(1, H, H)) * 3
+    dy = draw(2, 3, 1, H)
+    results = []
+    for number in range(len(gru.plans(H, True))):
+        monkeypatch.setattr(gru, "tuned", lambda kernel, sizes, plans, device, run, number=number: plans()[number])
+        y, last = gru.forward(arrays, None, None)
+        results.append([y, last, *gru.backward(arrays, None, None, y, dy, None, None)])
+    assert len(results) > 1
+    for found in results[1:]:
+        for x, first in zip(found, results[0], strict=True):
+            assert torch.linalg.norm(x - first) <= 1e-5 * torch.linalg.norm(first)
