@@ -8,10 +8,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from conformance import judging
 from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
-from conformance.report import TargetReport, exit_status
-from conformance.runner import EXAMPLES, MAX_STEPS, Settings, agenda, run, selected
+from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, QUICK_EXAMPLES
+from conformance.report import exit_status
+from conformance.runner import selected
+from conformance.settings import EXAMPLES, MAX_STEPS, Settings
 from conformance.targets import FRAMEWORKS, load
 
 # Command → the module and the attribute that hold it; read when it is asked for, for each has imports of its own.
@@ -74,6 +77,9 @@ def main() -> None:
     """The laws of gatespec's operations, and the suite that tries to break them."""
 
 
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
 @main.command("run", context_settings={"show_default": True})
 @click.argument("targets", metavar="TARGET...", nargs=-1)
 @click.option("--op", "ops", metavar="NAME", multiple=True, help="Only laws about this operation.")
@@ -84,13 +90,40 @@ def main() -> None:
 @click.option(
     "--framework", type=click.Choice(FRAMEWORKS), help="What the functions take; else seen from their imports."
 )
-@click.option("--examples", metavar="N", type=click.IntRange(min=1), default=EXAMPLES, help="Cases per law and dtype.")
-@click.option("--max-steps", metavar="S", type=click.IntRange(min=1), default=MAX_STEPS, help="The longest sequence.")
+@click.option("--quick", is_flag=True, help="Values and gradients alone, in float32, on short sequences.")
+@click.option(
+    "--examples",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help=f"Cases per law and dtype.  [default: {EXAMPLES}; {QUICK_EXAMPLES} with --quick, "
+    f"{INTERPRETED_EXAMPLES} under a kernel interpreter]",
+)
+@click.option(
+    "--max-steps",
+    metavar="S",
+    type=click.IntRange(min=1),
+    help=f"The longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]",
+)
 @click.option("--seed", type=_Seed(), default=0, help="From which all cases are drawn; `random` for a new one.")
-@click.option("--strict", is_flag=True, help="A law that cannot be tried counts as broken.")
-@click.option("--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Report.")
-@click.option("--html", "html_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Report.")
-@click.option("--junit", "junit_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Report.")
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Processes for a target.  [default: 2 on a CPU of two cores or more, else 1]",
+)
+@click.option("--strict", is_flag=True, help="What cannot be tried, and a known failure that passes, fails too.")
+@click.option("--known", metavar="PATH", type=_FILE, help="Known failures: reported, but no reason to exit with 1.")
+@click.option("--write-known", metavar="PATH", type=_FILE, help="Write the failures there, for you to say why.")
+@click.option(
+    "--failures",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("reports/failures"),
+    help="Where a script for each failure is saved.",
+)
+@click.option("--json", "json_path", metavar="PATH", type=_FILE, help="Report.")
+@click.option("--html", "html_path", metavar="PATH", type=_FILE, help="Report.")
+@click.option("--junit", "junit_path", metavar="PATH", type=_FILE, help="Report.")
 def run_command(
     targets: tuple[str, ...],
     ops: tuple[str, ...],
@@ -99,10 +132,15 @@ def run_command(
     device: str,
     kernel_backend: str | None,
     framework: str | None,
-    examples: int,
-    max_steps: int,
+    quick: bool,
+    examples: int | None,
+    max_steps: int | None,
     seed: int,
+    jobs: int | None,
     strict: bool,
+    known: Path | None,
+    write_known: Path | None,
+    failures: Path,
     json_path: Path | None,
     html_path: Path | None,
     junit_path: Path | None,
@@ -118,34 +156,48 @@ def run_command(
 
     if not targets:
         raise click.UsageError("name what is to be judged, for example: python -m conformance run torch_impl")
-    settings = Settings(ops, laws, dtypes, examples, max_steps, seed, kernel_backend, strict)
+    paths = {"json": json_path, "html": html_path, "junit": junit_path}
     try:
-        selected(settings)
+        settings = judging.settings_of(
+            judging.Names(ops, laws, dtypes),
+            examples=examples,
+            max_steps=max_steps,
+            seed=seed,
+            kernel_backend=kernel_backend,
+            device=device,
+            strict=strict,
+            quick=quick,
+            known=known,
+            failures=failures,
+        )
+        for option, path in {**paths, "write-known": write_known}.items():
+            judging.make_room(option, path)
+        judging.make_directory(failures)
+        if write_known is not None and write_known.exists() and write_known != known:
+            raise UsageError(
+                f"{write_known} exists; add --known {write_known} to keep its entries, or give another path"
+            )
         implementations = [load(target, framework, device) for target in targets]
     except UsageError as error:
         raise click.UsageError(str(error)) from error
-    paths = {"json": json_path, "html": html_path, "junit": junit_path}
-    for option, path in paths.items():
-        _make_room(option, path)
 
     console = Console()
     reports = []
-    for implementation in implementations:
+    for implementation, own in judging.in_own_places(implementations, settings):
         start = time.monotonic()
-        total = len(agenda(implementation, settings))
-        results = terminal.with_progress(console, implementation.name, total, run(implementation, settings))
-        report = TargetReport(
-            implementation.name,
-            implementation.framework,
-            implementation.device,
-            {**_own_version(), **implementation.versions()},
-            settings,
-            results,
-            time.monotonic() - start,
-        )
+        total, coming = judging.results_of(implementation, own, framework, jobs)
+        try:
+            results = terminal.with_progress(console, implementation.name, total, coming)
+        except KeyboardInterrupt:
+            click.echo(f"Interrupted while judging {implementation.name}; nothing was written.", err=True)
+            raise SystemExit(130) from None
+        report = judging.report_of(implementation, own, results, start, framework)
         terminal.show(console, report)
         reports.append(report)
-    _write(reports, paths)
+    judging.write_reports(reports, paths)
+    if write_known is not None:
+        new = judging.write_known(write_known, reports, settings.known)
+        click.echo(f"{write_known}: {new} new entries; write the reason of each before it is read with --known.")
     status = exit_status(reports)
     if status == 2:
         idle = ", ".join(report.target for report in reports if not report.ran)
@@ -165,32 +217,3 @@ def laws_command(ops: tuple[str, ...]) -> None:
         show_laws(Console(), selected(Settings(ops=ops)))
     except UsageError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _make_room(option: str, path: Path | None) -> None:
-    """Refuse a report that could not be written before anything has run."""
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        raise click.UsageError(f"--{option} {path} cannot be written ({error.strerror}); give another path") from error
-
-
-def _write(reports: list[TargetReport], paths: dict[str, Path | None]) -> None:
-    for option, path in paths.items():
-        if path is not None:
-            writer = importlib.import_module(f"conformance.report.{option}")
-            path.write_text(writer.render(reports), encoding="utf-8")
-
-
-def _own_version() -> dict[str, str]:
-    import importlib.metadata
-    import platform
-
-    try:
-        own = importlib.metadata.version("gatespec")
-    except importlib.metadata.PackageNotFoundError:
-        own = "source"
-    return {"gatespec": own, "python": platform.python_version()}

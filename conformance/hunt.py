@@ -3,15 +3,17 @@
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance.cases import to_json
+from conformance.evidence import CallRecord
 from conformance.implementation import RefusedError
 from conformance.laws import Law
 from conformance.trial import LawError, Trial
 
-SHRINK_SECONDS = 12.0
+SHRINK_SECONDS = 6.0
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,13 @@ class Counterexample:
     Attributes:
         case: it, in words.
         problem: what went wrong.
-        where: the array.
+        where: the array, or the name of the exception that was raised.
         index, got, expected, allowed, ulp: the first bad element, where there is one.
+        stored: the case as `conformance.cases.from_json` reads it.
+        script: where a script that shows the failure alone was saved, if it was.
+        script_text: the whole of it.
+        script_note: what came of running it once.
+        script_failed: whether it failed again; None where it was not run.
     """
 
     case: str
@@ -33,18 +40,47 @@ class Counterexample:
     expected: float | None = None
     allowed: float | None = None
     ulp: float | None = None
+    stored: dict[str, Any] = field(default_factory=dict)
+    script: str | None = None
+    script_text: str | None = None
+    script_note: str = ""
+    script_failed: bool | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was seen when a law broke: more than a report keeps, for the script that shows it again.
+
+    Attributes:
+        case: the case.
+        error: what was raised, by the law or by the target.
+        calls: the calls of the target up to there.
+    """
+
+    case: Any
+    error: Exception
+    calls: list[CallRecord]
 
 
 class Hunt:
-    """Counts examples and keeps the smallest one that broke the law."""
+    """Counts examples and keeps the smallest one that broke the law.
 
-    def __init__(self, law: Law, trial: Trial):
+    Args:
+        excused: arrays (or exceptions) in which the law is known to break; a case that breaks it there is passed over.
+    """
+
+    def __init__(
+        self, law: Law, trial: Trial, shrink_seconds: float = SHRINK_SECONDS, excused: frozenset[str] = frozenset()
+    ):
         self.law = law
         self.trial = trial
         self.examples = 0
+        self.excused = excused
         self.found: Counterexample | None = None
+        self.scene: Scene | None = None
         self.worst_broken: float | None = None
         self.deadline: float | None = None
+        self._shrink_seconds = shrink_seconds
         self._smallest: int | None = None
 
         def example(case: Any) -> None:
@@ -66,30 +102,36 @@ class Hunt:
             raise
         except LawError as broken:
             verdict = broken.verdict
+            if broken.where in self.excused:
+                return None
             numbers = (
                 {}
                 if verdict is None
                 else {name: getattr(verdict, name) for name in ("index", "got", "expected", "allowed", "ulp")}
             )
-            self._note(case, Counterexample(case.describe(), str(broken), broken.where, **numbers))
+            self._note(case, broken, str(broken), broken.where, **numbers)
             if verdict is not None:
                 self.worst_broken = max(verdict.worst, self.worst_broken or 0.0)
             # One class whatever the text: to Hypothesis every break of a law is the same fault, and it shrinks on.
             return _FaultError()
         except Exception as error:
+            if type(error).__name__ in self.excused:
+                return None
             frame = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{Path(frame.filename).name}:{frame.lineno}"
             text = str(error).strip().split("\n")[0][:300]
-            self._note(case, Counterexample(case.describe(), f"raised {type(error).__name__}: {text} ({at})"))
+            self._note(case, error, f"raised {type(error).__name__}: {text} ({at})", type(error).__name__)
             return _FaultError()
         self.trial.end()
         return None
 
-    def _note(self, case: Any, found: Counterexample) -> None:
+    def _note(self, case: Any, error: Exception, problem: str, where: str, **numbers: Any) -> None:
         if self.found is None:
-            self.deadline = time.monotonic() + SHRINK_SECONDS
+            self.deadline = time.monotonic() + self._shrink_seconds
         if self._smallest is None or case.size <= self._smallest:
-            self._smallest, self.found = case.size, found
+            self._smallest = case.size
+            self.found = Counterexample(case.describe(), problem, where, **numbers, stored=to_json(case))
+            self.scene = Scene(case, error, self.trial.calls)
 
 
 class _FaultError(Exception):

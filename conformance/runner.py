@@ -1,11 +1,11 @@
-"""Tries every law on every target: which laws apply, how many examples of which sizes, the smallest that breaks one."""
+"""Tries every law on a target: which laws apply, how many examples of which sizes, the smallest that breaks one."""
 
 import math
 import time
 import warnings
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
@@ -13,67 +13,17 @@ from hypothesis.errors import Unsatisfiable
 
 from conformance.cases import Plan
 from conformance.dtypes import FLOATING, HALF
-from conformance.hunt import Counterexample, Hunt
+from conformance.evidence import CallRecord
+from conformance.hunt import Counterexample, Hunt, Scene
 from conformance.implementation import Implementation, RefusedError, UsageError
+from conformance.known import KnownOutcome
 from conformance.laws import Law, all_laws
-from conformance.trial import Point, Trial
+from conformance.settings import EXAMPLES as EXAMPLES
+from conformance.settings import Result, Settings
+from conformance.trial import Trial
 
-EXAMPLES = 20
-MAX_STEPS = 1031
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 SUPPRESSED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the command line asks for; empty tuples mean all.
-
-    Attributes:
-        ops, laws, dtypes: names to keep.
-        examples: cases per law and dtype.
-        max_steps: the longest sequence.
-        seed: from which all cases are drawn.
-        kernel_backend: passed on to operations that take one.
-        strict: whether a skip counts as a failure.
-    """
-
-    ops: tuple[str, ...] = ()
-    laws: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    examples: int = EXAMPLES
-    max_steps: int = MAX_STEPS
-    seed: int = 0
-    kernel_backend: str | None = None
-    strict: bool = False
-
-
-@dataclass(frozen=True)
-class Result:
-    """One law in one dtype on one target.
-
-    Attributes:
-        status: ``passed``, ``failed`` or ``skipped``.
-        reason: why it was skipped, or what failed.
-        examples: cases tried.
-        worst: the largest error over its budget, None where no number was compared.
-        kinks, elements: elements at which the gradient of either side passes, and all that were looked at.
-        spread: elements by the branch that they took.
-        points: how far off each example was.
-        seconds: how long it took.
-    """
-
-    law: Law
-    dtype: str
-    status: str
-    reason: str | None = None
-    examples: int = 0
-    worst: float | None = None
-    counterexample: Counterexample | None = None
-    kinks: int = 0
-    elements: int = 0
-    spread: dict[str, float] = field(default_factory=dict)
-    points: list[Point] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 def selected(settings: Settings) -> list[Law]:
@@ -96,7 +46,10 @@ def selected(settings: Settings) -> list[Law]:
         for law in laws
         if (not settings.ops or law.op in settings.ops)
         and (not settings.laws or law.name in settings.laws or law.id in settings.laws)
+        and (law.quick or not settings.quick)
     ]
+    if not kept and settings.quick:
+        raise UsageError("no law that --op and --law keep is part of a quick run; leave out --quick")
     if not kept:
         raise UsageError(
             f"no law is named {' or '.join(settings.laws)} among those about {' or '.join(settings.ops)}; "
@@ -110,6 +63,8 @@ def agenda(implementation: Implementation, settings: Settings) -> list[tuple[Law
     pairs = []
     for law in selected(settings):
         usual = law.dtypes if implementation.eager else law.compiled_dtypes
+        if settings.quick and not settings.dtypes:
+            usual = tuple(dtype for dtype in usual if dtype == "float32")
         if settings.dtypes:
             # A law about one dtype alone (bad calls) is tried in it only where that dtype is asked for.
             dtypes = [d for d in settings.dtypes if d in (law.dtypes if law.rows else FLOATING)]
@@ -135,19 +90,54 @@ def why_not(implementation: Implementation, law: Law, dtype: str) -> str | None:
 
 
 def run(implementation: Implementation, settings: Settings) -> Iterator[Result]:
-    """Try every law on one target."""
+    """Try every law on one target, and save a script for each that broke where the settings say so."""
     for law, dtype in agenda(implementation, settings):
-        yield run_law(implementation, law, dtype, settings)
+        yield run_and_save(implementation, law, dtype, settings)
+
+
+def run_and_save(implementation: Implementation, law: Law, dtype: str, settings: Settings) -> Result:
+    """`run_law`, and a script that shows the failure alone where the settings say where to save one."""
+    result, scene = _tried(implementation, law, dtype, settings)
+    if scene is None or settings.failures is None or result.counterexample is None:
+        return result
+    from conformance.failures import save
+
+    found = save(implementation, law, dtype, result.counterexample, scene, settings.kernel_backend, settings.failures)
+    return replace(result, counterexample=found)
 
 
 def run_law(implementation: Implementation, law: Law, dtype: str, settings: Settings) -> Result:
+    """Try one law; nothing is written anywhere."""
+    return _tried(implementation, law, dtype, settings)[0]
+
+
+def retried(
+    implementation: Implementation, law: Law, dtype: str, case: object, kernel_backend: str | None
+) -> tuple[Counterexample | None, list[CallRecord]]:
+    """What one case breaks, None where the law holds of it; and the calls of the target that were made.
+
+    Raises:
+        RefusedError: the target says itself that it cannot serve the call.
+    """
+    trial = Trial(implementation, dtype, kernel_backend, law.forward)
+    hunt = Hunt(law, trial, shrink_seconds=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hunt.attempt(case)
+    return hunt.found, trial.calls
+
+
+def _tried(implementation: Implementation, law: Law, dtype: str, settings: Settings) -> tuple[Result, Scene | None]:
     start = time.monotonic()
     reason = why_not(implementation, law, dtype)
     if reason is not None:
-        return Result(law, dtype, "skipped", reason)
+        return Result(law, dtype, "skipped", reason), None
     trial = Trial(implementation, dtype, settings.kernel_backend, law.forward)
-    hunt = Hunt(law, trial)
+    hunt = Hunt(law, trial, settings.shrink_seconds)
+    known: tuple[KnownOutcome, ...] = ()
     try:
+        known = _known_outcomes(implementation, law, dtype, settings)
+        hunt.excused = frozenset(outcome.where for outcome in known if outcome.fails)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if law.rows is not None:
@@ -156,19 +146,19 @@ def run_law(implementation: Implementation, law: Law, dtype: str, settings: Sett
             else:
                 _search(hunt, law, dtype, settings)
     except RefusedError as refusal:
-        return Result(law, dtype, "skipped", str(refusal), hunt.examples, seconds=time.monotonic() - start)
-    if hunt.examples == 0:
-        return Result(law, dtype, "skipped", f"it has no case of at most {settings.max_steps} steps")
+        return Result(law, dtype, "skipped", str(refusal), hunt.examples, seconds=time.monotonic() - start), None
+    if hunt.examples == 0 and not known:
+        return Result(law, dtype, "skipped", f"it has no case of at most {settings.max_steps} steps"), None
     found = hunt.found
-    status = "passed" if found is None else "failed"
     worst = trial.worst or None
     if hunt.worst_broken is not None:
         worst = max(hunt.worst_broken, trial.worst)
-    return Result(
+    status, reason = _status(found, known)
+    result = Result(
         law,
         dtype,
         status,
-        None if found is None else found.problem,
+        reason,
         hunt.examples,
         worst,
         found,
@@ -177,7 +167,32 @@ def run_law(implementation: Implementation, law: Law, dtype: str, settings: Sett
         dict(trial.spread),
         trial.points,
         time.monotonic() - start,
+        known,
     )
+    return result, hunt.scene
+
+
+def _status(found: Counterexample | None, known: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:
+    if found is not None:
+        return "failed", found.problem
+    if not known:
+        return "passed", None
+    status = "known" if any(outcome.fails for outcome in known) else "fixed"
+    return status, "; ".join(outcome.said for outcome in known)
+
+
+def _known_outcomes(
+    implementation: Implementation, law: Law, dtype: str, settings: Settings
+) -> tuple[KnownOutcome, ...]:
+    outcomes = []
+    for entry in settings.known:
+        case = entry.revived() if entry.applies(implementation.name, law.id, dtype) else None
+        if case is None or getattr(case, "steps", 0) > settings.max_steps:
+            continue
+        found, _ = retried(implementation, law, dtype, case, settings.kernel_backend)
+        fails = found is not None and found.where == entry.where
+        outcomes.append(KnownOutcome(entry.reason, entry.link, entry.where, case.describe(), fails))
+    return tuple(outcomes)
 
 
 def _search(hunt: Hunt, law: Law, dtype: str, settings: Settings) -> None:
@@ -185,6 +200,8 @@ def _search(hunt: Hunt, law: Law, dtype: str, settings: Settings) -> None:
     total = sum(SHARES[stratum] for stratum in law.strata)
     implementation = hunt.trial.implementation
     for stratum in law.strata:
+        if stratum == "long" and settings.quick and len(law.strata) > 1:
+            continue
         if stratum == "long" and settings.max_steps <= 130 and len(law.strata) > 1:
             continue
         if stratum == "long" and dtype in HALF and not implementation.eager:

@@ -3,91 +3,18 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from conformance import budget, oracle
-from conformance.budget import Expected, Precision, Verdict, judge
+from conformance import oracle
+from conformance.budget import Expected, Precision, Verdict, allowed, judge
 from conformance.dtypes import ROUNDOFF, Array, accumulation
+from conformance.evidence import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.implementation import Implementation, Named, RefusedError, Results
 
 TAKES_BACKEND = ("mlstm", "mlstm_step", "gru")
-
-
-@dataclass
-class CallRecord:
-    """A call of the target.
-
-    Attributes:
-        kind: ``call``, ``vjp``, or ``attempt`` for a call that ought to be refused.
-        operation, arrays, options, cotangents: what it was given.
-        results: outputs, and gradients as ``gradient of q``; None as long as it has not come back.
-    """
-
-    kind: str
-    operation: str
-    arrays: Mapping[str, Any]
-    options: Mapping[str, Any]
-    cotangents: Named = field(default_factory=dict)
-    results: Results | None = None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The comparison that broke a law, whole.
-
-    Attributes:
-        got: the array as the target gave it.
-        expected: what it ought to be, elementwise.
-        allowed: how far off each element may be.
-        m: where a state is compared as ``got·exp(m_got − m)``, the oracle's stabiliser.
-    """
-
-    got: Array
-    expected: np.ndarray
-    allowed: np.ndarray
-    m: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class WrongDtype:
-    """An array that came back in another dtype than ``expected``."""
-
-    got: Array
-    expected: str
-
-
-@dataclass(frozen=True)
-class HasNaN:
-    """An array that holds a NaN where none may be."""
-
-    got: Array
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """The exception that a call ought to raise: the name of its type, its text, and whether that must be the same."""
-
-    type: str
-    text: str
-    compares_text: bool = True
-
-
-@dataclass(frozen=True)
-class Point:
-    """How far off one example was at its worst.
-
-    Attributes:
-        steps: its longest sequence.
-        budget_ratio: largest error over its budget.
-        roundoffs: largest error of an array, in roundoffs of that array's largest element.
-    """
-
-    steps: int
-    budget_ratio: float
-    roundoffs: float
 
 
 class LawError(Exception):
@@ -104,7 +31,7 @@ class LawError(Exception):
         where: str,
         text: str,
         verdict: Verdict | None = None,
-        comparison: Comparison | WrongDtype | HasNaN | Refusal | None = None,
+        comparison: Evidence | None = None,
     ):
         super().__init__(f"{where}: {text}" if where else text)
         self.where = where
@@ -158,12 +85,14 @@ class Trial:
     def precision(self, steps: int) -> Precision:
         return Precision(self.dtype, steps, self.upcasts)
 
-    def _options(self, operation: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    def options(self, operation: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A call's options, and the kernel backend that was asked for where the operation takes one."""
         if self.kernel_backend is None or operation not in TAKES_BACKEND:
             return options
         return {**options, "kernel_backend": self.kernel_backend}
 
-    def _served(self, function: Callable, operation: str, *arguments: Any) -> Any:
+    def served(self, function: Callable, operation: str, *arguments: Any) -> Any:
+        """What ``function(operation, …)`` returns; a target that refuses the kernel backend makes the law a skip."""
         try:
             with np.errstate(all="ignore"):
                 return function(operation, *arguments)
@@ -174,19 +103,20 @@ class Trial:
 
     def call(self, operation: str, arrays: Named, options: Mapping[str, Any] | None = None) -> Results:
         """The target's outputs."""
-        options = self._options(operation, options or {})
-        record = self._record(CallRecord("call", operation, arrays, options))
+        options = self.options(operation, options or {})
+        compiled = not self.forward and not self.implementation.eager
+        record = self._record(CallRecord("outputs" if compiled else "call", operation, arrays, options))
         function = self.implementation.call if self.forward else self.implementation.outputs
-        record.results = self._served(function, operation, arrays, options)
-        return record.results
+        results = record.results = self.served(function, operation, arrays, options)
+        return results
 
     def vjp(
         self, operation: str, arrays: Named, cotangents: Named, options: Mapping[str, Any] | None = None
     ) -> tuple[Results, Results]:
         """The target's outputs and gradients."""
-        options = self._options(operation, options or {})
+        options = self.options(operation, options or {})
         record = self._record(CallRecord("vjp", operation, arrays, options, cotangents))
-        outputs, gradients = self._served(self.implementation.vjp, operation, arrays, options, cotangents)
+        outputs, gradients = self.served(self.implementation.vjp, operation, arrays, options, cotangents)
         record.results = {**outputs, **{f"gradient of {name}": gradient for name, gradient in gradients.items()}}
         return outputs, gradients
 
@@ -233,10 +163,10 @@ class Trial:
         self._measure(got, expected, verdict.worst, steps)
         if verdict.worst > 1:
             given, m = state or (got, None)
-            comparison = None
-            allowance = getattr(budget, "allowance", None)
-            if got.shape == expected.shape and allowance is not None:
-                comparison = Comparison(given, expected, allowance(got.dtype, expected, slack, precision, times), m)
+            comparison = WrongShape(given, expected.shape)
+            if got.shape == expected.shape:
+                dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
+                comparison = Comparison(given, expected, allowed(expected, slack, precision, dtype, times), m)
             raise LawError(where, _said(verdict), verdict, comparison)
         self.worst = max(self.worst, verdict.worst)
 

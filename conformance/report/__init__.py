@@ -1,8 +1,9 @@
 """What a run leaves behind: a table in the terminal, JSON, JUnit and HTML."""
 
+import shlex
 from dataclasses import dataclass
 
-from conformance.runner import Result, Settings
+from conformance.settings import Result, Settings
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class TargetReport:
         settings: what was asked for.
         results: one for each law and dtype.
         seconds: how long it took.
+        started: when, as text.
+        named_framework: the framework where the command line named it.
     """
 
     target: str
@@ -24,15 +27,21 @@ class TargetReport:
     settings: Settings
     results: list[Result]
     seconds: float
+    started: str | None = None
+    named_framework: str | None = None
 
     def count(self, status: str) -> int:
         return sum(result.status == status for result in self.results)
 
     @property
     def failures(self) -> list[Result]:
-        """Broken laws; under ``--strict`` also those that could not be tried."""
-        strict = self.settings.strict
-        return [r for r in self.results if r.status == "failed" or (strict and r.status == "skipped")]
+        """Broken laws; under ``--strict`` also those that could not be tried, and known failures that pass now."""
+        strict = ("skipped", "fixed") if self.settings.strict else ()
+        return [
+            result
+            for result in self.results
+            if result.status in ("failed", *strict) or (strict and any(not outcome.fails for outcome in result.known))
+        ]
 
     @property
     def ran(self) -> bool:
@@ -42,10 +51,12 @@ class TargetReport:
         """The command that tries this very law again on the same cases."""
         settings = self.settings
         words = [
-            f"python -m conformance run {self.target} --op {result.law.op} --law {result.law.name}",
+            f"python -m conformance run {shlex.quote(self.target)} --op {result.law.op} --law {result.law.name}",
             f"--dtype {result.dtype} --seed {settings.seed} --examples {settings.examples}",
             f"--max-steps {settings.max_steps} --device {self.device}",
         ]
+        if self.named_framework is not None:
+            words.append(f"--framework {self.named_framework}")
         if settings.kernel_backend is not None:
             words.append(f"--kernel-backend {settings.kernel_backend}")
         return " ".join(words)

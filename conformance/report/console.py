@@ -1,5 +1,6 @@
-"""The terminal: a live bar while a target runs, then its table, then what failed in about ten lines each."""
+"""The terminal: a live bar while a target runs, then its table, then what failed in at most fifteen lines each."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -10,9 +11,11 @@ from rich.table import Table
 from conformance.dtypes import FLOATING
 from conformance.laws import Law
 from conformance.report import TargetReport
-from conformance.runner import Result
+from conformance.report.failure import branches, headline, lines
+from conformance.settings import Result
 
 SHOWN = 6
+KINKS_ALLOWED = 0.01
 
 
 def with_progress(console: Console, target: str, total: int, results: Iterator[Result]) -> list[Result]:
@@ -42,13 +45,15 @@ def with_progress(console: Console, target: str, total: int, results: Iterator[R
 def show(console: Console, report: TargetReport) -> None:
     console.print(_table(report))
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    counts = f"{report.count('passed')} passed, {report.count('failed')} failed, {report.count('skipped')} skipped"
+    counts = ", ".join(f"{report.count(status)} {status}" for status in ("passed", "failed", "skipped"))
+    counts += "".join(f", {report.count(status)} {status}" for status in ("known", "fixed") if report.count(status))
     console.print(
         f"[bold]{escape(report.target)}[/bold]: {counts} in {report.seconds:.0f} s "
         f"({versions}, {report.device}, seed {report.settings.seed})",
         highlight=False,
     )
     _show_skips(console, report)
+    _show_notes(console, report)
     for result in report.failures[:SHOWN]:
         _show_failure(console, report, result)
     rest = report.failures[SHOWN:]
@@ -76,7 +81,8 @@ def _cell(result: Result | None) -> str:
     if result.status == "skipped":
         return "[dim]–[/dim]"
     worst = "" if result.worst is None else f"{result.worst:.2f} " if result.worst < 100 else f"{result.worst:.0e} "
-    return f"{worst}[green]✓[/green]" if result.status == "passed" else f"[red]{worst}✗[/red]"
+    marks = {"passed": "[green]✓[/green]", "known": "[yellow]k[/yellow]", "fixed": "[bold yellow]![/bold yellow]"}
+    return f"{worst}{marks[result.status]}" if result.status in marks else f"[red]{worst}✗[/red]"
 
 
 def _show_skips(console: Console, report: TargetReport) -> None:
@@ -90,15 +96,34 @@ def _show_skips(console: Console, report: TargetReport) -> None:
 
 
 def _show_failure(console: Console, report: TargetReport, result: Result) -> None:
-    law, found = result.law, result.counterexample
-    console.print(f"\n[red bold]✗ {law.id}[/red bold] in {result.dtype}: {escape(law.sentence)}", highlight=False)
-    console.print(f"    law       {escape(law.equation)}", highlight=False)
-    if found is None:
-        console.print(f"    skipped   {escape(result.reason or '')}", highlight=False)
-    else:
-        console.print(f"    case      {escape(found.case)}", highlight=False)
-        console.print(f"    problem   {escape(found.problem)}", highlight=False)
-    console.print(f"    again     {escape(report.reproduce(result))}", highlight=False, soft_wrap=True)
+    console.print(f"\n[red bold]✗[/red bold] {escape(headline(result))}", highlight=False, soft_wrap=True)
+    for word, said in lines(report, result):
+        console.print(f"    {word:<9} {escape(said)}", highlight=False, soft_wrap=True)
+
+
+def _show_notes(console: Console, report: TargetReport) -> None:
+    """What the suite has to say about its own data, and about known failures."""
+    for result in report.results:
+        if result.elements and result.kinks > KINKS_ALLOWED * result.elements:
+            console.print(
+                f"[yellow]note on the suite itself: {result.law.id} ({result.dtype}) had "
+                f"{100 * result.kinks / result.elements:.1f} % of its elements at a kink, where the gradient of either "
+                "side passes; more than 1 % is too many[/yellow]",
+                highlight=False,
+            )
+    spreads: dict[str, Counter[str]] = {}
+    for result in report.results:
+        if result.spread:
+            spreads.setdefault(result.law.id, Counter()).update(result.spread)
+    for law, spread in spreads.items():
+        if said := branches(spread):
+            console.print(f"[dim]branches of {law}: {said}[/dim]", highlight=False)
+    for result in report.results:
+        for outcome in result.known:
+            colour = "dim" if outcome.fails else "bold yellow"
+            console.print(
+                f"[{colour}]{result.law.id} ({result.dtype}) {escape(outcome.said)}[/{colour}]", highlight=False
+            )
 
 
 def show_laws(console: Console, laws: list[Law]) -> None:

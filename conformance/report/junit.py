@@ -3,6 +3,7 @@
 from xml.etree import ElementTree
 
 from conformance.report import TargetReport
+from conformance.report.failure import text
 
 
 def render(reports: list[TargetReport]) -> str:
@@ -29,16 +30,16 @@ def render(reports: list[TargetReport]) -> str:
             )
             if id(result) in failed:
                 failure = ElementTree.SubElement(case, "failure", message=_legal(result.reason or ""))
-                found = result.counterexample
-                told = [result.law.sentence, result.law.equation]
-                told += [f"case: {found.case}", found.problem] if found else [result.reason or ""]
-                failure.text = _legal("\n".join([*told, report.reproduce(result)]))
+                failure.text = _legal(text(report, result))
             elif result.status == "skipped":
                 ElementTree.SubElement(case, "skipped", message=_legal(result.reason or ""))
+            elif result.status in ("known", "fixed"):
+                # JUnit has no word for a failure that is known; what is known goes where a test's output goes.
+                ElementTree.SubElement(case, "system-out").text = _legal(result.reason or "")
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _legal(text: str) -> str:
+def _legal(said: str) -> str:
     """Without the control characters that XML forbids."""
-    return "".join(c for c in text if c in "\t\n\r" or ord(c) >= 32)
+    return "".join(c for c in said if c in "\t\n\r" or ord(c) >= 32)

@@ -1,0 +1,293 @@
+"""Scripts that make one call of the target in its own framework and look at one array; they do not need this suite."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import FLOATING, Array, array
+from conformance.evidence import CallRecord, Comparison, Refusal
+from conformance.failures._calls import WORDINGS, output_names
+from conformance.failures._judgement import judgement
+from conformance.failures._words import Script, assigned, environment, heading, literal
+from conformance.hunt import Counterexample, Scene
+from conformance.implementation import Implementation
+from conformance.laws import Law
+from conformance.targets import imports
+from conformance.tensors import CODES
+from conformance.trial import LawError
+
+_OF = "gradient of "
+_LAYOUTS = {
+    "torch": {
+        "strided": "torch.stack([x, x], -1).flatten(-2)[..., ::2]",
+        "transposed": "x.mT.contiguous().mT",
+        "broadcast": "x[:1].expand_as(x)",
+    },
+    "numpy": {
+        "strided": "np.repeat(x, 2, axis=-1)[..., ::2]",
+        "reversed": "np.flip(np.flip(x).copy())",
+        "transposed": "x.swapaxes(-1, -2).copy().swapaxes(-1, -2)",
+        "broadcast": "np.broadcast_to(x[:1], x.shape)",
+    },
+    "jax": {},
+}
+_LOADERS = {"torch": "torch", "numpy": "numpy", "jax": "flax"}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The call that a script makes, in words.
+
+    Attributes:
+        record: what the target was given.
+        floating, whole: the arrays that have a gradient, and the others.
+        text: the call.
+        unpacked, outputs: the left side that it is assigned to, and the names in it.
+        backward: for a NumPy target, the call of its backward.
+    """
+
+    record: CallRecord
+    floating: tuple[str, ...]
+    whole: tuple[str, ...]
+    text: str
+    unpacked: str
+    outputs: list[str]
+    backward: str
+
+
+def direct(implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene) -> Script | None:
+    """The script, None where what broke the law is not one array of one call."""
+    record = _call_that_broke(scene)
+    if record is None or record.operation not in WORDINGS:
+        return None
+    evidence = getattr(scene.error, "comparison", None)
+    try:
+        tensors, inputs, call = _written(implementation, record)
+        where = _where(record, evidence)
+        making = _MAKING[implementation.framework](call, where, law.id)
+        if isinstance(evidence, Comparison):
+            tensors |= {"expected": _wide(evidence.expected), "allowed": _wide(evidence.allowed)}
+            if evidence.m is not None:
+                tensors["expected_m"] = _wide(evidence.m)
+        names = [record.operation]
+        if implementation.framework == "numpy" and call.backward and "gradients" in "\n".join(making):
+            names = [name for name in (*names, f"{record.operation}_backward") if name in implementation.functions]
+        target = imports(implementation.name, names)
+    except (KeyError, ValueError):
+        return None
+    lines = [
+        *heading(law, dtype, found),
+        *_imports(implementation, tensors, target, call),
+        *inputs,
+        *making,
+        *judgement(law, found, evidence, implementation.framework),
+    ]
+    return Script("\n".join(lines) + "\n", tensors, _marker(law, scene))
+
+
+def _marker(law: Law, scene: Scene) -> str:
+    if isinstance(scene.error, LawError):
+        return f"{law.id} is broken"
+    return type(scene.error).__name__
+
+
+def _call_that_broke(scene: Scene) -> CallRecord | None:
+    if not isinstance(scene.error, LawError):
+        # The target raised: the last call has not come back.
+        return scene.calls[-1] if scene.calls and scene.calls[-1].results is None else None
+    evidence = scene.error.comparison
+    if isinstance(evidence, Refusal):
+        return scene.calls[-1] if scene.calls and scene.calls[-1].kind == "attempt" else None
+    if evidence is None:
+        return None
+    for record in scene.calls:
+        if any(each is evidence.got for each in (record.results or {}).values()):
+            return record
+    return None
+
+
+def _where(record: CallRecord, evidence: Any) -> str:
+    """The result to look at; empty where the call itself is what matters, or its gradient where one was asked for."""
+    if evidence is None or isinstance(evidence, Refusal):
+        return _OF if record.kind == "vjp" else ""
+    return next(name for name, each in (record.results or {}).items() if each is evidence.got)
+
+
+def _wide(values: np.ndarray) -> Array:
+    return array(values, "float64")
+
+
+def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[str, Array], list[str], _Call]:
+    """The arrays to save, the lines that load them, and the call.
+
+    Raises:
+        KeyError, ValueError: an array or an option cannot be written down.
+    """
+    tensors: dict[str, Array] = {}
+    options = {name: literal(value, name, tensors) for name, value in record.options.items()}
+    spare = list(tensors)
+    given: dict[str, Any] = {}
+    lines, laid = [], []
+    for name, x in record.arrays.items():
+        if not isinstance(x, Array):
+            given[name] = x
+            if x is not None:
+                lines.append(f"{name} = {literal(x, name, tensors)}")
+            continue
+        if x.dtype not in CODES:
+            raise ValueError(f"an array of {x.dtype} cannot be saved")
+        given[name] = x
+        tensors[name] = replace(x, layout="contiguous")
+        if _layout(x) != "contiguous":
+            lines.append(f"{name} = laid({name})")
+            laid.append(_LAYOUTS[implementation.framework][_layout(x)])
+    if len(set(laid)) > 1:
+        raise ValueError("arrays in several layouts")
+    cotangents = _cotangents(record)
+    tensors |= cotangents
+    place = (
+        f'.to("{implementation.device}")'
+        if implementation.framework == "torch" and implementation.device != "cpu"
+        else ""
+    )
+    load = assigned([*(n for n in given if isinstance(given[n], Array)), *spare, *cotangents], place)
+    if laid:
+        load += ["", "", "def laid(x):", f"    return {laid[0]}", "", ""]
+    arrays = {name: x for name, x in given.items() if isinstance(x, Array)}
+    floating = tuple(name for name, x in arrays.items() if x.dtype in FLOATING)
+    wording = WORDINGS[record.operation]
+    unpacked = wording.unpacked(record.options)
+    named = {**given, **cotangents}
+    backward = ""
+    if implementation.framework == "numpy":
+        backward = wording.backward(named, options, implementation.functions.get(f"{record.operation}_backward"))
+    whole = tuple(name for name in arrays if name not in floating)
+    text = wording.call(named, options)
+    return tensors, [*load, *lines], _Call(record, floating, whole, text, unpacked, output_names(unpacked), backward)
+
+
+def _layout(x: Array) -> str:
+    least = {"contiguous": 0, "transposed": 2}.get(x.layout, 1)
+    return x.layout if x.values.ndim >= least else "contiguous"
+
+
+def _cotangents(record: CallRecord) -> dict[str, Array]:
+    """The cotangents in the dtype of their outputs, where those came back, with zeros for the ones left out."""
+    results = {name: y for name, y in (record.results or {}).items() if not name.startswith(_OF)}
+    if record.kind not in ("vjp", "outputs"):
+        return {}
+    given = {
+        name: array(x.values, results[name].dtype if name in results else x.dtype)
+        for name, x in record.cotangents.items()
+    }
+    zeros = {name: array(np.zeros(y.shape), y.dtype) for name, y in results.items() if name not in given}
+    return {f"d_{name}": x for name, x in {**given, **zeros}.items()}
+
+
+def _imports(implementation: Implementation, tensors: Mapping[str, Array], target: list[str], call: _Call) -> list[str]:
+    framework = implementation.framework
+    lines = ["import sys"]
+    if "MLSTMState(" in call.text + call.backward:
+        lines.append("from collections import namedtuple")
+    lines += ["from pathlib import Path", ""]
+    if framework == "jax":
+        lines.append("import jax")
+    if framework == "numpy" and any(x.dtype == "bfloat16" for x in tensors.values()):
+        lines.append("import ml_dtypes  # noqa: F401, NumPy's bfloat16")
+    lines.append("import numpy as np")
+    if framework == "torch":
+        lines.append("import torch")
+    lines += [f"from safetensors.{_LOADERS[framework]} import load_file", ""]
+    if framework == "jax":
+        lines += ['jax.config.update("jax_enable_x64", True)']
+        lines += ['jax.config.update("jax_platforms", "cpu")'] if implementation.device == "cpu" else []
+    lines += [*environment(), *target, ""]
+    if "MLSTMState(" in call.text + call.backward:
+        lines.append('MLSTMState = namedtuple("MLSTMState", "C n m")')
+    return [*lines, 'saved = load_file(Path(__file__).with_suffix(".safetensors"))']
+
+
+def _torch(call: _Call, where: str, law: str) -> list[str]:
+    if call.record.kind == "attempt":
+        return _attempt(call)
+    if not where.startswith(_OF) and call.record.kind != "vjp":
+        return ["with torch.no_grad():", f"    {call.unpacked} = {call.text}", *_got(where, call)]
+    leaves = ", ".join(call.floating)
+    pairs = ", ".join(f"({name}, d_{name})" for name in call.outputs)
+    lines = [
+        f"leaves = [x.requires_grad_() for x in ({leaves},)]",
+        f"{call.unpacked} = {call.text}",
+        *_got(where, call),
+    ]
+    if where.startswith(_OF):
+        of = where.removeprefix(_OF)
+        lines += [
+            f"pairs = [(y, dy) for y, dy in ({pairs},) if y.requires_grad]",
+            "ys, dys = zip(*pairs, strict=True)",
+            "gradients = torch.autograd.grad(ys, leaves, dys, allow_unused=True, materialize_grads=True)",
+        ]
+        lines += [f"got = gradients[{call.floating.index(of)}]  # of {of}"] if of else []
+    return lines
+
+
+def _jax(call: _Call, where: str, law: str) -> list[str]:
+    if call.record.kind == "attempt":
+        return _attempt(call)
+    outputs = ", ".join(call.outputs)
+    arguments = ", ".join((*call.floating, *call.whole))
+    if call.record.kind == "call":
+        return [
+            "@jax.jit",
+            f"def call({arguments}):",
+            f"    {call.unpacked} = {call.text}",
+            f"    return {outputs},",
+            "",
+            "",
+            f"{outputs}, = call({arguments})",
+            *_got(where, call),
+        ]
+    floating = ", ".join(call.floating)
+    cotangents = ", ".join(f"d_{name}" for name in call.outputs)
+    whole = "".join(f", {name}" for name in call.whole)
+    lines = [
+        "@jax.jit",
+        f"def run(primals, cotangents{whole}):",
+        f"    def call({floating}):",
+        f"        {call.unpacked} = {call.text}",
+        f"        return {outputs},",
+        "",
+        "    results, pull = jax.vjp(call, *primals)",
+        "    return results, pull(cotangents)",
+        "",
+        "",
+        f"({outputs},), gradients = run(({floating},), ({cotangents},){whole})",
+        *_got(where, call),
+    ]
+    of = where.removeprefix(_OF)
+    if where.startswith(_OF) and of:
+        lines.append(f"got = gradients[{call.floating.index(of)}]  # of {of}")
+    return lines
+
+
+def _numpy(call: _Call, where: str, law: str) -> list[str]:
+    if call.record.kind == "attempt":
+        return _attempt(call)
+    lines = [f"{call.unpacked} = {call.text}", *_got(where, call)]
+    if where.startswith(_OF):
+        of = where.removeprefix(_OF)
+        lines.append(f"gradients = {call.backward}")
+        lines += [f"got = {WORDINGS[call.record.operation].gradient(of)}"] if of else []
+    return lines
+
+
+def _attempt(call: _Call) -> list[str]:
+    return ["try:", f"    {call.text}", "    raised = None", "except Exception as error:", "    raised = error"]
+
+
+def _got(where: str, call: _Call) -> list[str]:
+    return [f"got = {where}"] if where and not where.startswith(_OF) else []
+
+
+_MAKING = {"torch": _torch, "jax": _jax, "numpy": _numpy}

@@ -1,0 +1,57 @@
+"""Scripts that try a law again on the stored case, for laws that are more than one call."""
+
+import pprint
+from pathlib import Path
+
+from conformance.dtypes import Array
+from conformance.failures._words import Script, environment, heading
+from conformance.hunt import Counterexample, Scene
+from conformance.implementation import Implementation
+from conformance.laws import Law
+from conformance.targets import absolute, path_lines
+from conformance.tensors import CODES
+from conformance.trial import LawError
+
+
+def replayed(
+    implementation: Implementation,
+    law: Law,
+    dtype: str,
+    found: Counterexample,
+    scene: Scene,
+    kernel_backend: str | None,
+) -> Script:
+    """The script; the inputs of every call that the law made lie beside it."""
+    tensors = {}
+    for number, record in enumerate(scene.calls):
+        arrays = {**record.arrays, **{f"d_{name}": x for name, x in record.cotangents.items()}}
+        tensors |= {f"{number}.{name}": x for name, x in arrays.items() if isinstance(x, Array) and x.dtype in CODES}
+    case = pprint.pformat(found.stored, width=110, compact=True, sort_dicts=False)
+    lines = [
+        *heading(law, dtype, found),
+        "import sys",
+        "from pathlib import Path",
+        "",
+        *environment(),
+        *path_lines(Path(__file__).parents[2]),
+        "from conformance.replay import replay",
+        "",
+        f"case = {case}",
+        "broken = replay(",
+        f'    "{absolute(implementation.name)}",',
+        f'    law="{law.id}",',
+        f'    dtype="{dtype}",',
+        "    case=case,",
+        '    arrays=Path(__file__).with_suffix(".safetensors"),',
+        f'    framework="{implementation.framework}",',
+        f'    device="{implementation.device}",',
+        f"    kernel_backend={kernel_backend!r},",
+        ")",
+        "if broken is not None:",
+        f'    sys.exit(f"{law.id} is broken: {{broken}}")',
+        f'print("{law.id} holds here")',
+    ]
+    marker = f"{law.id} is broken"
+    if not isinstance(scene.error, LawError):
+        marker = f"{marker}: raised {type(scene.error).__name__}"
+    return Script("\n".join(lines) + "\n", tensors, marker)

@@ -1,0 +1,102 @@
+"""Saves the script of a failure with its arrays, and runs it once."""
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from conformance.failures._direct import direct
+from conformance.failures._replayed import replayed
+from conformance.failures._words import Script
+from conformance.hunt import Counterexample, Scene
+from conformance.implementation import Implementation
+from conformance.laws import Law
+from conformance.tensors import pack
+
+SECONDS = 60.0
+"""How long a script may take: a framework has to be loaded and, where it compiles, one call compiled."""
+
+ALL_SECONDS = 120.0
+"""How long all scripts of one process may take together; a target that breaks every law has hundreds of them."""
+
+
+class _Runner:
+    """Runs scripts, each once, as long as there is time."""
+
+    def __init__(self) -> None:
+        self.left = ALL_SECONDS
+
+    def fails(self, path: Path, marker: str) -> tuple[bool | None, str]:
+        """Whether the script fails as it should, and what came of running it."""
+        if self.left <= 0:
+            return None, f"not run: the {ALL_SECONDS:.0f} s for scripts went to those before it"
+        start = time.monotonic()
+        limit = min(SECONDS, self.left)
+        try:
+            done = subprocess.run(
+                [sys.executable, str(path)], capture_output=True, text=True, errors="replace", timeout=limit
+            )
+        except subprocess.TimeoutExpired:
+            return None, f"ran once and was stopped after {limit:.0f} s"
+        finally:
+            self.left -= time.monotonic() - start
+        if done.returncode != 0 and marker in done.stderr:
+            return True, "ran once and failed again"
+        if done.returncode == 0:
+            return False, (
+                "the script did not fail again: the target is not deterministic, or it fails only after other calls "
+                "in the same process"
+            )
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:200]
+        return False, f"the script failed in another way: {last}"
+
+
+_runner = _Runner()
+
+
+def save(
+    implementation: Implementation,
+    law: Law,
+    dtype: str,
+    found: Counterexample,
+    scene: Scene,
+    kernel_backend: str | None,
+    directory: Path,
+) -> Counterexample:
+    """Save a script that shows the failure alone, and run it; one that does not fail again gives way to a replay."""
+    path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}.py"
+    again = replayed(implementation, law, dtype, found, scene, kernel_backend)
+    first = direct(implementation, law, dtype, found, scene)
+    kept, failed, note = again, None, ""
+    for script in (first, again):
+        if script is None:
+            continue
+        kept = script
+        try:
+            _write(path, script)
+        except OSError as error:
+            return replace(found, script_note=f"no script was saved: {error}")
+        failed, note = _runner.fails(path, script.marker)
+        if failed is not False:
+            break
+    return replace(found, script=_shown(path), script_text=kept.text, script_note=note, script_failed=failed)
+
+
+def _write(path: Path, script: Script) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script.text, encoding="utf-8")
+    path.with_suffix(".safetensors").write_bytes(pack(script.tensors))
+
+
+def _stem(target: str) -> str:
+    name = Path(target).stem if target.endswith(".py") else target
+    return re.sub(r"[^\w.]+", "_", name)
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

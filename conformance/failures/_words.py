@@ -1,0 +1,84 @@
+"""What all scripts have in common: their heading, the arrays they load, the values they spell out."""
+
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.dtypes import Array
+from conformance.hunt import Counterexample
+from conformance.laws import Law
+from conformance.tensors import CODES
+
+_SWITCHES = ("TRITON_INTERPRET", "GATESPEC_PALLAS_INTERPRET")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that shows a failure.
+
+    Attributes:
+        text: the script.
+        tensors: the arrays saved beside it.
+        marker: what it says where it fails as it should.
+    """
+
+    text: str
+    tensors: Mapping[str, Array]
+    marker: str
+
+
+def heading(law: Law, dtype: str, found: Counterexample) -> list[str]:
+    """The docstring: the law, the case, and what the exit status means."""
+    said = [
+        *textwrap.wrap(f"{law.id} in {dtype}: {law.sentence}", 110),
+        "",
+        *textwrap.wrap(law.equation, 106, initial_indent="    ", subsequent_indent="    "),
+        "",
+        *textwrap.wrap(f"The smallest case found: {found.case}. Exit status 1 as long as the law is broken.", 110),
+    ]
+    text = "\n".join(said).replace("\\", "\\\\").replace('"""', "'''")
+    return [f'"""{text}', '"""', ""]
+
+
+def environment() -> list[str]:
+    """Lines that turn on the interpreters under which the suite ran."""
+    on = [name for name in _SWITCHES if os.environ.get(name)]
+    return ["import os", *(f'os.environ["{name}"] = "{os.environ[name]}"' for name in on)] if on else []
+
+
+def assigned(names: Sequence[str], place: str = "") -> list[str]:
+    """``q, k = (saved[name] for name in ("q", "k"))``."""
+    if not names:
+        return []
+    if len(names) == 1:
+        return [f'{names[0]} = saved["{names[0]}"]{place}']
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return [f"{', '.join(names)} = (saved[name]{place} for name in ({quoted}))"]
+
+
+def literal(value: Any, name: str, tensors: dict[str, Array]) -> str:
+    """A value as Python reads it; arrays within go to ``tensors`` and are named after ``name``.
+
+    Raises:
+        ValueError: it has no such form.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value)
+    if isinstance(value, float):
+        return repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
+    if isinstance(value, Array):
+        if value.dtype not in CODES:
+            raise ValueError(f"an array of {value.dtype} cannot be saved")
+        stem = name if name not in tensors else f"{name}_{len(tensors)}"
+        tensors[stem] = value
+        return stem
+    if isinstance(value, tuple | list):
+        parts = [literal(each, f"{name}_{at}", tensors) for at, each in enumerate(value)]
+        if isinstance(value, tuple):
+            return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+        return f"[{', '.join(parts)}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {literal(each, str(key), tensors)}" for key, each in value.items()) + "}"
+    raise ValueError(f"a {type(value).__name__} cannot be written down")

@@ -1,0 +1,188 @@
+"""Several processes for one target: each loads it by its name and takes whole groups of laws.
+
+A group is one operation in one dtype: its laws share the oracle's answers and what the target compiles, and nothing
+that one group does can be seen in another. Results come back in the order of the agenda, and are the same for any
+number of processes.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from conformance.laws import Law
+from conformance.runner import agenda, run_and_save
+from conformance.settings import Result, Settings
+from conformance.targets import load
+
+DEATHS = 8
+"""After so many processes have died the rest is given up."""
+
+WORTHWHILE = 24
+"""Fewer laws than that are done before a second process has loaded the target."""
+
+Item = tuple[Law, str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a process needs to load the target itself."""
+
+    name: str
+    framework: str | None
+    device: str
+
+
+def usual(device: str, items: list[Item]) -> int:
+    """How many processes are used where nobody says: two on a CPU, one beside an accelerator or a debugger."""
+    if device != "cpu" or sys.gettrace() is not None or len(items) < WORTHWHILE:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(2, cores)
+
+
+def run_in_processes(target: Target, items: list[Item], settings: Settings, processes: int) -> Iterator[Result]:
+    """Try the laws of ``items``, the target's agenda, in up to ``processes`` processes; results come in its order."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number, (law, dtype) in enumerate(items):
+        groups.setdefault((law.op, dtype), []).append(number)
+    # The largest first: the last group to be taken should not be the one that takes longest.
+    pool = _Pool(target, items, settings, sorted(groups.values(), key=len, reverse=True))
+    done: dict[int, Result] = {}
+    try:
+        pool.start(min(processes, len(groups)))
+        for number in range(len(items)):
+            while number not in done:
+                done |= pool.some()
+            yield done.pop(number)
+    finally:
+        pool.stop()
+
+
+@dataclass
+class _Worker:
+    process: Any
+    connection: Connection
+    task: list[int] = field(default_factory=list)
+
+
+class _Pool:
+    """The processes, and the groups that none of them has taken yet."""
+
+    def __init__(self, target: Target, items: list[Item], settings: Settings, groups: list[list[int]]):
+        self._target = target
+        self._items = items
+        self._settings = settings
+        self._groups = groups
+        self._workers: list[_Worker] = []
+        self._deaths = 0
+        self._context = multiprocessing.get_context("spawn")
+
+    def start(self, number: int) -> None:
+        for _ in range(number):
+            here, there = self._context.Pipe()
+            process = self._context.Process(target=_work, args=(there, self._target, self._settings), daemon=True)
+            process.start()
+            there.close()
+            worker = _Worker(process, here)
+            self._workers.append(worker)
+            self._give(worker)
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join(5)
+            worker.connection.close()
+        self._workers.clear()
+
+    def _give(self, worker: _Worker) -> None:
+        """Hand out the next group; an empty one says that there is no more."""
+        worker.task = self._groups.pop(0) if self._groups else []
+        try:
+            worker.connection.send(worker.task)
+        except OSError:
+            pass  # It has died: the next `some` sees the end of its connection.
+
+    def some(self) -> dict[int, Result]:
+        """Wait until a process has something to say; the results that came, by their number in the agenda.
+
+        Raises:
+            RuntimeError: the suite itself failed in a process; the text is that process's traceback.
+        """
+        if not self._workers:
+            return self._given_up()
+        results = {}
+        waiting = {worker.connection: worker for worker in self._workers}
+        for connection in wait(list(waiting)):
+            worker = waiting[connection]  # pyright: ignore[reportArgumentType]
+            try:
+                said, told = worker.connection.recv()
+            except (EOFError, OSError):
+                results |= self._bury(worker)
+                continue
+            if said == "fault":
+                raise RuntimeError(f"the suite failed in a process of its own:\n{told}")
+            number = worker.task.pop(0)
+            law, dtype = self._items[number]
+            results[number] = Result(law, dtype, **told)
+            if not worker.task:
+                self._give(worker)
+        return results
+
+    def _bury(self, worker: _Worker) -> dict[int, Result]:
+        """A process has ended: where that was in the middle of a law, the law has failed and another one goes on."""
+        worker.process.join(5)
+        self._workers.remove(worker)
+        worker.connection.close()
+        if not worker.task:
+            return {}
+        self._deaths += 1
+        number, *rest = worker.task
+        if rest:
+            self._groups.insert(0, rest)
+        if self._groups and self._deaths < DEATHS:
+            self.start(1)
+        reason = f"the process that tried it died ({_ending(worker.process.exitcode)})"
+        return {number: Result(*self._items[number], "failed", reason)}
+
+    def _given_up(self) -> dict[int, Result]:
+        left = [number for group in self._groups for number in group]
+        if not left:
+            raise RuntimeError("all processes have ended and results are missing")
+        self._groups.clear()
+        reason = f"not tried: {self._deaths} processes died of the laws before it"
+        return {number: Result(*self._items[number], "failed", reason) for number in left}
+
+
+def _ending(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"exit status {exitcode}"
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"
+
+
+def _work(connection: Connection, target: Target, settings: Settings) -> None:
+    """What a process does: load the target, take groups of laws, and send back what each came to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        implementation = load(target.name, target.framework, target.device)
+        items = agenda(implementation, settings)
+        while task := connection.recv():
+            for number in task:
+                law, dtype = items[number]
+                result = run_and_save(implementation, law, dtype, settings)
+                told = {each.name: getattr(result, each.name) for each in fields(result)}
+                del told["law"], told["dtype"]
+                connection.send(("result", told))
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception:
+        connection.send(("fault", traceback.format_exc()))

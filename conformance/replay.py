@@ -1,0 +1,62 @@
+"""One law, tried again on one stored case: what a saved script calls."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.cases import from_json
+from conformance.dtypes import Array
+from conformance.implementation import UsageError
+from conformance.laws import all_laws
+from conformance.runner import retried
+from conformance.targets import load
+from conformance.tensors import unpack
+
+
+def replay(
+    target: str,
+    *,
+    law: str,
+    dtype: str,
+    case: dict[str, Any],
+    arrays: Path | None = None,
+    framework: str | None = None,
+    device: str = "cpu",
+    kernel_backend: str | None = None,
+) -> str | None:
+    """Try ``law`` on ``case``.
+
+    Args:
+        target: as on the command line.
+        law: its id, ``mlstm.gradient``.
+        dtype: of the values.
+        case: as `conformance.cases.to_json` wrote it.
+        arrays: a file with the inputs of every call; the first call's must be those that the case draws here, bit for
+            bit, or it is not the case that was stored.
+
+    Returns:
+        What broke the law, None where it holds.
+
+    Raises:
+        UsageError: there is no such law or target, or the arrays differ.
+    """
+    laws = {each.id: each for each in all_laws()}
+    if law not in laws:
+        raise UsageError(f"there is no law {law!r}; `python -m conformance laws` lists them")
+    implementation = load(target, framework, device)
+    found, calls = retried(implementation, laws[law], dtype, from_json(case), kernel_backend)
+    if arrays is not None and calls:
+        stored = unpack(arrays.read_bytes())
+        drawn = {**calls[0].arrays, **{f"d_{name}": x for name, x in calls[0].cotangents.items()}}
+        for name, x in drawn.items():
+            before = stored.get(f"0.{name}")
+            if isinstance(x, Array) and before is not None and not _same(x, before):
+                raise UsageError(
+                    f"{name} is not what {arrays} holds: NumPy {np.__version__} draws other numbers from this seed"
+                )
+    return None if found is None else found.problem
+
+
+def _same(x: Array, y: Array) -> bool:
+    return x.shape == y.shape and bool(np.array_equal(x.values, y.values, equal_nan=True))
