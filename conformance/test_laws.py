@@ -1,0 +1,8 @@
+"""Collected by ``pytest --pyargs conformance --implementation=mypkg``: one test for each law and dtype."""
+
+from typing import Any
+
+
+def test_law(conformance_item: Any, conformance_tests: Any) -> None:
+    """The law holds: see `conformance.pytest_plugin`."""
+    conformance_tests.judge(conformance_item)
