@@ -127,6 +127,7 @@ class Hunt:
 
     def _note(self, case: Any, error: Exception, problem: str, where: str, **numbers: Any) -> None:
         if self.found is None:
+            self.trial.end()
             self.deadline = time.monotonic() + self._shrink_seconds
         if self._smallest is None or case.size <= self._smallest:
             self._smallest = case.size

@@ -10,8 +10,9 @@ from dataclasses import replace
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import Unsatisfiable
+from hypothesis.strategies import SearchStrategy
 
-from conformance.cases import Plan
+from conformance.cases import Plan, pinned
 from conformance.dtypes import FLOATING, HALF
 from conformance.evidence import CallRecord
 from conformance.hunt import Counterexample, Hunt, Scene
@@ -210,31 +211,37 @@ def _search(hunt: Hunt, law: Law, dtype: str, settings: Settings) -> None:
         plan = Plan(stratum, implementation.eager, dtype, settings.max_steps, _layouts(implementation))
         # By operation, not by law: laws that draw from one strategy see the same cases and share the oracle's answers.
         seed = zlib.crc32(f"{settings.seed}/{law.op}/{stratum}/{dtype}".encode())
-        hunt.deadline = None
-        test = hypothesis.given(law.cases(plan))(hunt.example)
-        test = hypothesis.seed(seed)(test)
-        test = hypothesis.settings(
-            max_examples=count,
-            database=None,
-            deadline=None,
-            phases=(Phase.generate, Phase.shrink),
-            print_blob=False,
-            report_multiple_bugs=False,
-            verbosity=Verbosity.quiet,
-            suppress_health_check=SUPPRESSED,
-        )(test)
-        try:
-            test()
-        except RefusedError:
+        for part, examples in pinned(plan, count):
+            _draw(hunt, law.cases(part), seed, examples)
+            if hunt.found is not None:
+                return
+
+
+def _draw(hunt: Hunt, cases: SearchStrategy, seed: int, examples: int) -> None:
+    """Let Hypothesis draw so many cases, and smaller ones where one breaks the law."""
+    hunt.deadline = None
+    test = hypothesis.given(cases)(hunt.example)
+    test = hypothesis.seed(seed)(test)
+    test = hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        print_blob=False,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=SUPPRESSED,
+    )(test)
+    try:
+        test()
+    except RefusedError:
+        raise
+    except Unsatisfiable:
+        return  # No case of this stratum fits: the law is skipped if none fits in any.
+    except BaseException as error:
+        # What broke the law is in the hunt's own records, whatever Hypothesis makes of a search that was cut short.
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError) or hunt.found is None:
             raise
-        except Unsatisfiable:
-            continue
-        except BaseException as error:
-            # What broke the law is in the hunt's own records, whatever Hypothesis makes of a search that was cut short.
-            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError) or hunt.found is None:
-                raise
-        if hunt.found is not None:
-            return
 
 
 def _layouts(implementation: Implementation) -> tuple[str, ...]:

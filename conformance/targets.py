@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from conformance.implementation import Implementation, UsageError
-from conformance.operations import BACKWARDS, PUBLIC
+from conformance.operations import BACKWARDS, HELPERS, PUBLIC
 
 ENTRY_POINTS = "gatespec.implementations"
 FRAMEWORKS = ("numpy", "torch", "jax")
@@ -24,7 +24,7 @@ def find(target: str) -> tuple[dict[str, Any], str]:
         UsageError: there is nothing of that name, or it offers none of the contract's names.
     """
     offered = _namespace(target)
-    functions = {name: offered[name] for name in (*PUBLIC, *BACKWARDS, "Partitioned") if callable(offered.get(name))}
+    functions = {name: offered[name] for name in (*PUBLIC, *BACKWARDS, *HELPERS) if callable(offered.get(name))}
     if not any(name in PUBLIC for name in functions):
         raise UsageError(f"{target} offers none of the contract's names; define at least one of {', '.join(PUBLIC)}")
     home = offered.get("__name__")
@@ -55,7 +55,7 @@ def _members(found: Any, target: str) -> dict[str, Any]:
         return dict(found)
     if inspect.isfunction(found) or (callable(found) and getattr(found, "__name__", None) in PUBLIC):
         return {getattr(found, "__name__", ""): found}
-    offered = {name: getattr(found, name) for name in (*PUBLIC, *BACKWARDS) if hasattr(found, name)}
+    offered = {name: getattr(found, name) for name in (*PUBLIC, *BACKWARDS, *HELPERS) if hasattr(found, name)}
     if not offered:
         raise UsageError(
             f"{target} is a {type(found).__name__} without any of the contract's names; expected a module, "
