@@ -97,6 +97,11 @@ class Precision:
         return KAPPA * self.roundoff + (OMEGA * ROUNDOFF[self.dtype] if rounds else 0.0)
 
     @property
+    def drift(self) -> float:
+        """`KAPPA` roundings, of each step that a memory was carried."""
+        return KAPPA * self.roundoff
+
+    @property
     def least(self) -> float:
         return max(self.steps, 1) * 16 * SMALLEST["float64" if self.upcasts else accumulation(self.dtype)]
 

@@ -90,7 +90,8 @@ def unstabilised(arrays: Values, cotangents: Values | None, precision: Precision
         m_of_all = np.concatenate([m] * (1 + COPIES)) if B else last.m
         named = {"h": h[:, :, None], "m": last.m[:, None]}
         named |= {"C": rescaled(last.C, last.m, m_of_all)[:, None], "n": rescaled(last.n, last.m, m_of_all)[:, None]}
-        return budgeted(named, B, magnitudes_of(arrays, 0.0, None, floor_is_one=True).outputs, precision)
+        terms = magnitudes_of(arrays, 0.0, None, floor_is_one=True)
+        return budgeted(named, B, terms.outputs, terms.drift, precision)
     d = {name: squeeze(name, x) for name, x in dcopies.items()}
     gradients = function.backward(*ordered, dh=d["h"], dc_last=d["C"], dn_last=d["n"], dm_last=d["m"])
     named = dict(zip((*"qkvif", "C0", "n0", "m0"), gradients, strict=True))
@@ -99,8 +100,8 @@ def unstabilised(arrays: Values, cotangents: Values | None, precision: Precision
         for name, x in named.items()
     }
     exact = {name: split(stacked, B)[0] for name, stacked in headed.items()}
-    magnitudes = gradient_magnitudes(magnitudes_of(arrays, 0.0, cotangents, floor_is_one=True), exact)
+    terms = gradient_magnitudes(magnitudes_of(arrays, 0.0, cotangents, floor_is_one=True), exact)
     of_ones = {**bare, "v": np.ones((*bare["v"].shape[:-1], 1)), "C0": bare["n0"][..., None]}
     nu_over_floor, _ = function(*(of_ones[name] for name in (*"qkvif", "C0", "n0", "m0")))
-    expected = counted(budgeted(headed, B, magnitudes, precision), copies, nu_over_floor)
+    expected = counted(budgeted(headed, B, *terms, precision), copies, nu_over_floor)
     return either_side(expected, arrays, cotangents["m"])

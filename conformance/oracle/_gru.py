@@ -10,6 +10,7 @@ from conformance import budget
 from conformance.budget import DRAWS, Expected, Precision
 from conformance.operations import GRU_ARRAYS
 from conformance.oracle._common import Values, without_warnings
+from conformance.oracle._gru_magnitudes import gru_gradient_magnitudes, gru_magnitudes
 
 
 def _axis(name: str) -> int:
@@ -54,14 +55,21 @@ def gru(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Exp
     y, state = reference.gru(
         *(copies[name] for name in GRU_ARRAYS), input_state=copies.get("input_state"), cu_seqlens=cu_seqlens
     )
+    terms = gru_magnitudes(arrays, _split("y", y, N, N)[0], cu_seqlens)
     exact, slack = {}, {}
     for name, stacked in (("y", y), ("state", state)):
         exact[name], draws = _split(name, stacked, N, N)
-        size = 1 + float(np.abs(y).max(initial=0.0))
         steps = y.ndim - 3 if name == "y" else None
-        carried = precision.growth * size if y.size else 0.0
-        slack[name] = budget.response(exact[name], draws, steps=steps) + carried
+        slack[name] = budget.response(exact[name], draws, steps=steps) + _rounded(terms, name, precision)
     return Expected(exact, slack)
+
+
+def _rounded(terms: dict, name: str, precision: Precision) -> np.ndarray | float:
+    """What products of 16-bit operands and everything that is carried may be off by; no sequence, nothing."""
+    if name not in terms:
+        return 0.0
+    products, drift = terms[name]
+    return precision.cancellation * products + precision.drift * drift
 
 
 @without_warnings
@@ -83,19 +91,13 @@ def gru_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values,
         dy=dcopies["y"],
         dstate=dcopies["state"],
     )
+    exact_y = _split("y", y, N, N)[0]
+    terms = gru_gradient_magnitudes(arrays, exact_y, cotangents, options.get("gradient_clipping"), cu_seqlens)
     exact, slack = {}, {}
-    # The carried gradient is rounded at each step: γ of the largest that reaches any state, times what it multiplies.
-    reaching = max(np.abs(x).max(initial=0.0) for x in (*cotangents.values(), gradients["input_state"]))
-    size = (1 + float(np.abs(y).max(initial=0.0))) * float(reaching)
     for name, stacked in gradients.items():
-        count = heads.get(name, N)
-        exact[name], draws = _split(name, stacked, count, N)
-        terms = np.sqrt(N / count)
-        if name.endswith("weight"):
-            terms *= np.sqrt(max(1, y.size / max(1, y.shape[-1] * y.shape[-2])))
+        exact[name], draws = _split(name, stacked, heads.get(name, N), N)
         steps = y.ndim - 3 if name.endswith("input") else None
-        own = budget.response(exact[name], draws, steps=steps)
-        slack[name] = own + (precision.growth * size * terms if y.size else 0.0)
+        slack[name] = budget.response(exact[name], draws, steps=steps) + _rounded(terms, name, precision)
     return Expected(exact, slack)
 
 

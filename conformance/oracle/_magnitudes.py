@@ -1,4 +1,6 @@
-"""Σ|terms| of an mLSTM: the recurrence and its transpose with the magnitude of every factor."""
+"""Σ|terms| of an mLSTM, and the roundings that its memory collects: the recurrence and its transpose once more, with
+the magnitude of every factor.
+"""
 
 from dataclasses import dataclass
 
@@ -9,14 +11,43 @@ from conformance.oracle._common import Values
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """Σ|terms| of every output and gradient of an mLSTM: what is summed, before anything cancels.
+    """What rounds in every output and gradient of an mLSTM, whether or not its exact value responds to anything.
 
     The response to perturbed inputs does not see an identity that holds for all inputs: with one step h does not depend
     on q, so dq is 0 however the inputs are perturbed, but it is computed as a difference of two terms, each rounded.
+
+    Attributes:
+        outputs, gradients: Σ|terms|, what is summed before anything cancels.
+        drift, gradient_drift: the root of the sum of squares of what a memory was when it was rounded, step after step;
+            of an old memory that is √age times its size.
     """
 
     outputs: Values
     gradients: Values
+    drift: Values
+    gradient_drift: Values
+
+
+class _Held:
+    """What is carried from step to step, ``(B, N, K, V+1)``: C with n for a last column, or their cotangents.
+
+    Attributes:
+        size: Σ|terms|.
+        folds: Σ|terms|·Λ, with exp(−Λ) the weight that a term has come down to. A kernel that forms the weight from a
+            sum of logarithms rounds that sum at each step, relative to Λ, however small the weight is by then.
+        square: of the drift, in units of roundoff.
+    """
+
+    def __init__(self, size: np.ndarray):
+        self.size, self.folds, self.square = size, np.zeros(size.shape), np.zeros(size.shape)
+
+    def decay(self, weight: np.ndarray, folds: np.ndarray) -> None:
+        self.folds = weight * (self.folds + folds * self.size)
+        self.size, self.square = weight * self.size, weight * weight * self.square
+
+    def add(self, terms: np.ndarray, folds: np.ndarray | float = 0.0) -> None:
+        self.size, self.folds = self.size + terms, self.folds + folds * terms
+        self.square = self.square + self.size**2 + self.folds**2
 
 
 def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_is_one: bool = False) -> Magnitudes:
@@ -26,95 +57,120 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     multiplies everything that is divided by Y. On the floor it is the error of m, |m|·u relative, that does: with m
     above 64 it does not cancel between C and exp(−min(m, 64)), and never between C and eps.
     """
-    q, k, v = (np.abs(arrays[name]) for name in "qkv")
-    i, a = arrays["i"], -np.logaddexp(0.0, -arrays["f"])
-    K = q.shape[-1]
-    q_hat, exact_q = q / np.sqrt(K), arrays["q"] / np.sqrt(K)
-    C, n, m = np.abs(arrays["C0"]), np.abs(arrays["n0"]), arrays["m0"]
-    exact_n, exact_C = arrays["n0"], arrays["C0"]
-    S = q.shape[1]
-    h = np.zeros(v.shape)
-    amplified, Y, size = np.zeros(i.shape), np.ones(i.shape), np.zeros(v.shape)
-    above, decays, gains, states = np.zeros(i.shape, bool), np.zeros(i.shape), np.zeros(i.shape), [(C, n)]
+    steps = {name: np.moveaxis(arrays[name], 1, 0) for name in "qkvif"}
+    i, a = steps["i"], -np.logaddexp(0.0, -steps["f"])
+    S, K = len(i), steps["q"].shape[-1]
+    exact_q, exact_k, exact_v = steps["q"] / np.sqrt(K), steps["k"], _beside(steps["v"], np.ones((*i.shape, 1)))
+    q, k, v = np.abs(exact_q), np.abs(exact_k), np.abs(exact_v)
+    m = np.zeros((S + 1, *arrays["m0"].shape))
+    m[0] = arrays["m0"]
     for t in range(S):
-        m_new = np.maximum(a[:, t] + m, i[:, t])
-        decays[:, t] = np.where(np.isneginf(m_new), 0.0, np.exp(a[:, t] + m - m_new))
-        gains[:, t] = np.where(np.isneginf(m_new), 0.0, np.exp(i[:, t] - m_new))
-        m = m_new
-        decay, gain = decays[:, t, :, None], gains[:, t, :, None]
-        C = decay[..., None] * C + (gain * k[:, t])[..., None] * v[:, t, :, None]
-        n = decay * n + gain * k[:, t]
-        exact_C = decay[..., None] * exact_C + (gain * arrays["k"][:, t])[..., None] * arrays["v"][:, t, :, None]
-        exact_n = decay * exact_n + gain * arrays["k"][:, t]
-        states.append((C, n))
-        floor = np.ones_like(m) if floor_is_one else _floor(m)
-        nu = np.abs(np.einsum("bnk,bnk->bn", exact_n, exact_q[:, t]))
-        Y[:, t] = np.maximum(nu, floor) + eps
-        above[:, t] = nu >= floor * (1 - 1e-2)
-        exact_h = np.abs(np.einsum("bnkv,bnk->bnv", exact_C, exact_q[:, t])) / Y[:, t, :, None]
-        of_nu = np.einsum("bnk,bnk->bn", n, q_hat[:, t]) / Y[:, t]
-        of_m = np.where(np.isfinite(m), np.abs(m), 0.0)
-        amplified[:, t] = np.maximum(1.0, np.where(above[:, t], of_nu, of_m) + of_m * eps / Y[:, t])
-        size[:, t] = exact_h
-        h[:, t] = np.einsum("bnkv,bnk->bnv", C, q_hat[:, t]) / Y[:, t, :, None] + amplified[:, t, :, None] * exact_h
-    outputs = {"h": h, "C": C, "n": n, "m": np.zeros(m.shape)}
+        m[t + 1] = np.maximum(a[t] + m[t], i[t])
+    decay, lost = _weight(a + m[:-1] - m[1:])
+    gain, shy = _weight(i - m[1:])
+    exact = _beside(arrays["C0"], arrays["n0"][..., None])
+    held, sizes, squares, exacts = _Held(np.abs(exact)), [np.abs(exact)], [np.zeros(exact.shape)], []
+    written, wide = gain[..., None] * exact_k, (*gain.shape, 1, 1)
+    for t in range(S):
+        terms = written[t][..., None] * exact_v[t][..., None, :]
+        exact = decay[t].reshape(wide[1:]) * exact + terms
+        held.decay(decay[t].reshape(wide[1:]), lost[t].reshape(wide[1:]))
+        held.add(np.abs(terms), shy[t].reshape(wide[1:]))
+        exacts.append(exact)
+        sizes.append(held.size)
+        squares.append(held.square)
+    size, square = np.stack(sizes), np.stack(squares)
+    after, after_square = size[1:], square[1:]
+    read = np.einsum("tbnkv,tbnk->tbnv", np.stack(exacts) if S else after, exact_q)
+    floor = np.ones(i.shape) if floor_is_one else _floor(m[1:])
+    Y = np.maximum(np.abs(read[..., -1]), floor) + eps
+    above = np.abs(read[..., -1]) >= floor * (1 - 1e-2)
+    of_m = np.where(np.isfinite(m[1:]), np.abs(m[1:]), 0.0)
+    term = np.einsum("tbnkv,tbnk->tbnv", after, q) / Y[..., None]
+    amplified = np.maximum(1.0, np.where(above, term[..., -1], of_m) + of_m * eps / Y)[..., None]
+    exact_h = np.abs(read[..., :-1]) / Y[..., None]
+    h = term[..., :-1] + amplified * exact_h
+    root = _root("tbnkv,tbnk->tbnv", after_square, q) / Y[..., None]
+    of_h = root[..., :-1] + np.where(above, root[..., -1], 0.0)[..., None] * exact_h
+    last, last_square = size[-1], np.sqrt(square[-1])
+    none = np.zeros(m[0].shape)
+    outputs = {"h": np.moveaxis(h, 0, 1), "C": last[..., :-1], "n": last[..., -1], "m": none}
+    drift = {"h": np.moveaxis(of_h, 0, 1), "C": last_square[..., :-1], "n": last_square[..., -1], "m": none}
     if cotangents is None:
-        return Magnitudes(outputs, {})
+        return Magnitudes(outputs, {}, drift, {})
 
-    dh, dC, dn = (np.abs(cotangents[name]) for name in "hCn")
-    g = np.abs(cotangents["m"]) + _total(C, dC) + _total(n, dn)
-    gradients = {name: np.zeros(arrays[name].shape) for name in "qkvif"}
-    carried = g
+    d = _Held(_beside(np.abs(cotangents["C"]), np.abs(cotangents["n"])[..., None]))
+    g = np.abs(cotangents["m"]) + _dot(last, d.size)
+    of_g = np.sqrt(_dot(square[-1], d.size**2))
+    delta = np.abs(np.moveaxis(cotangents["h"], 1, 0)) / Y[..., None] * amplified
+    dnu = np.where(above, np.einsum("tbnv,tbnv->tbn", delta, h), 0.0)
+    delta = _beside(delta, dnu[..., None])
+    at_step, at_step_square = np.zeros(after.shape), np.zeros(after.shape)
+    before, before_square = np.zeros(after.shape), np.zeros(after.shape)
     for t in reversed(range(S)):
-        C, n = states[t + 1]
-        delta = dh[:, t] / Y[:, t, :, None] * amplified[:, t, :, None]
-        dnu = np.where(above[:, t], np.einsum("bnv,bnv->bn", delta, h[:, t]), 0.0)[..., None]
-        dC = dC + q_hat[:, t, :, :, None] * delta[:, :, None, :]
-        dn = dn + dnu * q_hat[:, t]
-        gradients["q"][:, t] = (np.einsum("bnkv,bnv->bnk", C, delta) + dnu * n) / np.sqrt(K)
-        gain = gains[:, t, :, None]
-        gradients["k"][:, t] = gain * (np.einsum("bnkv,bnv->bnk", dC, v[:, t]) + dn)
-        gradients["v"][:, t] = gain * np.einsum("bnkv,bnk->bnv", dC, k[:, t])
-        gradients["i"][:, t] = np.einsum("bnk,bnk->bn", k[:, t], gradients["k"][:, t])
-        decay = decays[:, t, :, None]
-        dC, dn = decay[..., None] * dC, decay * dn
-        C, n = states[t]
-        gradients["f"][:, t] = _total(C, dC) + _total(n, dn)
-        carried = np.maximum(carried, gradients["f"][:, t])
-    gate = np.exp(-np.logaddexp(0.0, arrays["f"]))
-    zero = np.zeros(g.shape)
-    return Magnitudes(
-        outputs,
-        {
-            **gradients,
-            "f": gradients["f"] * gate,
-            "C0": dC,
-            "n0": dn,
-            "m0": _total(np.abs(arrays["C0"]), dC) + _total(np.abs(arrays["n0"]), dn) if S else zero,
-            "g": g,
-            "gate": gate,
-            "carried": carried,
-        },
-    )
+        d.add(q[t][..., None] * delta[t][..., None, :])
+        at_step[t], at_step_square[t] = d.size, d.square
+        d.decay(decay[t].reshape(wide[1:]), lost[t].reshape(wide[1:]))
+        before[t], before_square[t] = d.size, d.square
+    gate = np.exp(-np.logaddexp(0.0, steps["f"]))
+    gain, shy = gain[..., None], 1 + shy[..., None]
+    dk = gain * shy * np.einsum("tbnkv,tbnv->tbnk", at_step, v)
+    of_dk = gain * _root("tbnkv,tbnv->tbnk", at_step_square, v)
+    da = _dot(size[:-1], before)
+    found = {
+        "q": np.einsum("tbnkv,tbnv->tbnk", after, delta) / np.sqrt(K),
+        "k": dk,
+        "v": gain * shy * np.einsum("tbnkv,tbnk->tbnv", at_step[..., :-1], k),
+        "i": np.einsum("tbnk,tbnk->tbn", k, dk),
+        "f": da * gate,
+    }
+    of = {
+        "q": _root("tbnkv,tbnv->tbnk", after_square, delta) / np.sqrt(K),
+        "k": of_dk,
+        "v": gain * _root("tbnkv,tbnk->tbnv", at_step_square[..., :-1], k),
+        "i": np.einsum("tbnk,tbnk->tbn", k, of_dk),
+        "f": np.sqrt(_dot(square[:-1], before**2) + _dot(size[:-1] ** 2, before_square)) * gate,
+    }
+    found, of = ({name: np.moveaxis(x, 0, 1) for name, x in each.items()} for each in (found, of))
+    root, initial = np.sqrt(d.square), size[0]
+    found |= {"C0": d.size[..., :-1], "n0": d.size[..., -1], "m0": _dot(initial, d.size) if S else none, "g": g}
+    of |= {"C0": root[..., :-1], "n0": root[..., -1], "m0": _dot(initial, root), "g": of_g}
+    carried = np.maximum(g, da.max(axis=0, initial=0.0))
+    return Magnitudes(outputs, {**found, "gate": np.moveaxis(gate, 0, 1), "carried": carried}, drift, of)
 
 
-def _total(part: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-    return (part * cotangent).sum(axis=tuple(range(2, part.ndim)))
+def _beside(x: np.ndarray, column: np.ndarray) -> np.ndarray:
+    return np.concatenate([x, column], axis=-1)
+
+
+def _weight(log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``exp(−Λ)`` and Λ, both 0 for the weight of nothing (−∞, or −∞ − (−∞))."""
+    none = ~np.isfinite(log_weight)
+    return np.where(none, 0.0, np.exp(log_weight)), np.where(none, 0.0, -log_weight)
+
+
+def _root(subscripts: str, square: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.einsum(subscripts, square, factor * factor))
+
+
+def _dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.einsum("...kv,...kv->...", x, y)
 
 
 def _floor(m: np.ndarray) -> np.ndarray:
     return np.exp(-np.minimum(m, 64.0))
 
 
-def gradient_magnitudes(magnitudes: Magnitudes, exact: Values) -> Values:
-    """The magnitudes of the gradients, with that of g where the exact gradient may hold it: at the write that attained
-    the final m and at every decay since.
+def gradient_magnitudes(magnitudes: Magnitudes, exact: Values) -> tuple[Values, Values]:
+    """The magnitudes of the gradients and their drift, with those of g where the exact gradient may hold it: at the
+    write that attained the final m and at every decay since.
     """
-    found = dict(magnitudes.gradients)
-    g, gate = found.pop("g"), found.pop("gate")
-    found.pop("carried")
-    reached = np.abs(exact["f"]) > 0
-    found["i"] = found["i"] + g[:, None] * (np.abs(exact["i"]) > 0)
-    found["f"] = found["f"] + g[:, None] * gate * reached
-    found["m0"] = found["m0"] + g
-    return found
+    gate = magnitudes.gradients["gate"]
+    reached, wrote = np.abs(exact["f"]) > 0, np.abs(exact["i"]) > 0
+
+    def with_g(found: Values) -> Values:
+        g = found["g"]
+        shares = {"i": g[:, None] * wrote, "f": g[:, None] * gate * reached, "m0": g}
+        return {name: found[name] + shares.get(name, 0.0) for name in exact}
+
+    return with_g(magnitudes.gradients), with_g(magnitudes.gradient_drift)

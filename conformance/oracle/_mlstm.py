@@ -95,12 +95,13 @@ def split(stacked: np.ndarray, B: int) -> tuple[np.ndarray, np.ndarray]:
     return copies[0], copies[1:]
 
 
-def budgeted(named: Values, B: int, magnitudes: Values, precision: Precision) -> Expected:
+def budgeted(named: Values, B: int, magnitudes: Values, drift: Values, precision: Precision) -> Expected:
     exact, slack = {}, {}
     for name, stacked in named.items():
         exact[name], draws = split(stacked, B)
-        magnitude = np.where(np.isfinite(magnitudes[name]), magnitudes[name], 0.0)
-        slack[name] = budget.response(exact[name], draws, **_POOL[name]) + precision.cancellation * magnitude
+        rounded = precision.cancellation * magnitudes[name] + precision.drift * drift[name]
+        response = budget.response(exact[name], draws, **_POOL[name])
+        slack[name] = response + np.where(np.isfinite(rounded), rounded, 0.0)
     return Expected(exact, slack)
 
 
@@ -129,8 +130,8 @@ def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> E
     m, _ = split(last.m, B)
     m_of_all = np.concatenate([m] * (1 + COPIES)) if B else last.m
     parts = {"C": rescaled(last.C, last.m, m_of_all), "n": rescaled(last.n, last.m, m_of_all), "m": last.m}
-    magnitudes = magnitudes_of(arrays, options.get("eps", 0.0), None).outputs
-    return budgeted({"h": h, **parts}, B, magnitudes, precision)
+    terms = magnitudes_of(arrays, options.get("eps", 0.0), None)
+    return budgeted({"h": h, **parts}, B, terms.outputs, terms.drift, precision)
 
 
 @without_warnings
@@ -150,7 +151,7 @@ def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Value
     named = {**gradients, **dict(zip(("C0", "n0", "m0"), dstate, strict=True))}
     exact = {name: split(stacked, B)[0] for name, stacked in named.items()}
     terms = magnitudes_of(arrays, options.get("eps", 0.0), cotangents)
-    expected = budgeted(named, B, gradient_magnitudes(terms, exact), precision)
+    expected = budgeted(named, B, *gradient_magnitudes(terms, exact), precision)
     ones = np.ones((*copies["v"].shape[:-1], 1))
     unit = MLSTMState(copies["n0"][..., None], copies["n0"], copies["m0"])
     nu_over_floor, _ = reference.mlstm_recurrent(

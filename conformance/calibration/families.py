@@ -1,0 +1,94 @@
+"""Cases for a calibration, many at once: drawn from the laws' own strategies, in families of one shape.
+
+A case has a shape (sizes, packing, which arguments there are) and contents (gates, magnitudes, cotangents, seed). Both
+are drawn by Hypothesis as the laws draw them; every `SIZE` cases that were drawn one after the other then take the
+shape of their first, so that they can be computed in one call. Cases without a sequence hold nothing to judge and are
+drawn again.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+
+from conformance.cases import LONG_STEPS, Plan
+
+SIZE = 16
+SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
+"""The share of each stratum among the examples of a law (as in `conformance.runner`)."""
+
+CONTENTS = ("gates", "held", "scale", "cotangents", "seed", "values")
+
+
+@dataclass(frozen=True)
+class Family:
+    """Cases of one shape in one dtype."""
+
+    dtype: str
+    stratum: str
+    cases: tuple[Any, ...]
+
+
+def drawn(strategy: st.SearchStrategy, count: int, seed: int) -> list[Any]:
+    """``count`` examples of a strategy."""
+    found: list[Any] = []
+
+    def keep(case: Any) -> None:
+        found.append(case)
+
+    test = hypothesis.seed(seed)(hypothesis.given(strategy)(keep))
+    hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )(test)()
+    return found[:count]
+
+
+def shaped(case: Any, like: Any) -> Any:
+    """``case`` in the shape of another: every field but the contents."""
+    if hasattr(case, "inner"):
+        return replace(like, inner=shaped(case.inner, like.inner))
+    return replace(like, **{f.name: getattr(case, f.name) for f in fields(case) if f.name in CONTENTS})
+
+
+def _holds(case: Any) -> bool:
+    inner = getattr(case, "inner", case)
+    lead = getattr(inner, "lead", None)
+    if lead is not None:
+        return 0 not in lead
+    return inner.B > 0
+
+
+def families(
+    strategy: Callable[[Plan], st.SearchStrategy],
+    name: str,
+    strata: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    count: int,
+    seed: int,
+) -> Iterator[Family]:
+    """``count`` cases, spread over dtypes and strata.
+
+    Args:
+        name: tells this strategy's draws from another's.
+    """
+    total = sum(SHARES[stratum] for stratum in strata)
+    for dtype in dtypes:
+        for stratum in strata:
+            wanted = max(1, round(count * SHARES[stratum] / total / len(dtypes)))
+            plan = Plan(stratum, True, dtype, LONG_STEPS)
+            key = zlib.crc32(f"{seed}/calibrate/{name}/{stratum}/{dtype}".encode())
+            cases = drawn(strategy(plan).filter(_holds), wanted, key)
+            while len(cases) < wanted:
+                key += 1
+                cases += drawn(strategy(plan).filter(_holds), wanted - len(cases), key)
+            for start in range(0, wanted, SIZE):
+                part = cases[start : start + SIZE]
+                yield Family(dtype, stratum, tuple(shaped(case, part[0]) for case in part))

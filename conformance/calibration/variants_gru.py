@@ -1,0 +1,186 @@
+"""The GRU as kernels compute it, and its way back.
+
+Heads are written out: inputs ``(B, S, N, H)``, weights ``(N, H, H)``, state ``(B, N, H)``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.calibration.arithmetic import (
+    Arithmetic,
+    Sum,
+    compensated_sum,
+    pairwise_sum,
+    plain_sum,
+    sequential_sum,
+    sigmoid,
+    two_sum,
+)
+
+Values = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Choices that change the order of operations and no meaning.
+
+    Attributes:
+        blend: how h' is formed: ``products`` (f⊙h + (1−f)⊙z), ``from z`` (z + f⊙(h−z)), ``from h`` (h + (1−f)⊙(z−h)).
+        product: how h W is: ``dot`` (term by term, summed as the arithmetic says), ``unit`` (a matrix unit), ``joined``
+            (W_f and W_r as one matrix).
+        weights: how the gradients of weights are summed: ``steps`` (at each step), ``end`` (once), or chunks of so many.
+        add: how terms of a dot product are summed.
+        compensated: the state carries its rounding along.
+        operands: 16-bit values stay 16 bits wide as operands of products.
+    """
+
+    blend: str = "products"
+    product: str = "dot"
+    weights: str | int = "steps"
+    add: Sum = plain_sum
+    by_tanh: bool = False
+    compensated: bool = False
+    operands: bool = False
+
+    def gate(self, x: np.ndarray) -> np.ndarray:
+        return x.dtype.type(0.5) * np.tanh(x.dtype.type(0.5) * x) + x.dtype.type(0.5) if self.by_tanh else sigmoid(x)
+
+
+FORMS: Mapping[str, Form] = {
+    "sequential": Form(add=sequential_sum),
+    "pairwise": Form(add=pairwise_sum, weights="end"),
+    "compensated": Form(add=compensated_sum, compensated=True),
+    "fused, one product for both gates": Form(product="joined", blend="from z", weights="end"),
+    "blended from h, sigmoid by tanh": Form(blend="from h", by_tanh=True, weights=8),
+    "matrix unit, chunkwise weight gradients, L = 16": Form(product="unit", weights=16),
+    "matrix unit, chunkwise weight gradients, L = 100": Form(product="unit", blend="from z", weights=100),
+    "16-bit operands": Form(product="unit", weights="end", operands=True),
+}
+
+
+def _times(h: np.ndarray, W: np.ndarray, form: Form, A: Arithmetic) -> np.ndarray:
+    """Row vectors ``(B, N, H)`` times ``(N, H, ·)``."""
+    h = A.operand(h)
+    if form.product == "dot":
+        return A.add(h[..., :, None] * W, 2)
+    return (np.moveaxis(h, 0, 1) @ W).swapaxes(0, 1)
+
+
+def _gates(h: np.ndarray, xf: np.ndarray, xr: np.ndarray, Wf: np.ndarray, Wr: np.ndarray, form: Form, A: Arithmetic):
+    if form.product == "joined":
+        both = _times(h, np.concatenate([Wf, Wr], axis=-1), form, A)
+        f, r = np.split(both, 2, axis=-1)
+        return form.gate(f + xf), form.gate(r + xr)
+    return form.gate(_times(h, Wf, form, A) + xf), form.gate(_times(h, Wr, form, A) + xr)
+
+
+def forward(x: Values, form: Form, A: Arithmetic) -> tuple[np.ndarray, list[tuple]]:
+    """Every state, ``(B, S, N, H)``, and of each step what its way back needs."""
+    h, lost = x["input_state"], np.zeros_like(x["input_state"])
+    y, kept = np.zeros((h.shape[0], x["input"].shape[1], *h.shape[1:]), A.type), []
+    for t in range(y.shape[1]):
+        f, r = _gates(
+            h, x["forget_input"][:, t], x["reset_input"][:, t], x["forget_weight"], x["reset_weight"], form, A
+        )
+        z = np.tanh(_times(r * h, x["weight"], form, A) + x["input"][:, t])
+        kept.append((h, f, r, z))
+        if form.compensated:
+            h, error = two_sum(f * h, (1 - f) * z)
+            lost = f * lost + error
+            y[:, t] = h + lost
+            continue
+        if form.blend == "from z":
+            h = z + f * (h - z)
+        elif form.blend == "from h":
+            h = h + (1 - f) * (z - h)
+        else:
+            h = f * h + (1 - f) * z
+        y[:, t] = h
+    return y, kept
+
+
+def backward(x: Values, kept: list[tuple], dy: np.ndarray, dstate: np.ndarray, clip: float, form: Form, A: Arithmetic):
+    """Gradients with heads written out; of weights as one term a sequence, ``(B, N, H, H)``."""
+    dh = dstate
+    W, Wf, Wr = (x[f"{name}weight"].swapaxes(-1, -2) for name in ("", "forget_", "reset_"))
+    d = {name: np.zeros_like(x[name]) for name in ("input", "forget_input", "reset_input")}
+    terms: dict[str, list[np.ndarray]] = {"weight": [], "forget_weight": [], "reset_weight": []}
+    for t in reversed(range(len(kept))):
+        h, f, r, z = kept[t]
+        dh = np.clip(dh, -A.type(clip), A.type(clip)) + dy[:, t]
+        dz = dh * (1 - f) * (1 - z * z)
+        df = dh * (h - z) * f * (1 - f)
+        drh = _times(dz, W, form, A)
+        dr = drh * h * r * (1 - r)
+        dh = dh * f + drh * r + (_times(df, Wf, form, A) + _times(dr, Wr, form, A))
+        d["input"][:, t], d["forget_input"][:, t], d["reset_input"][:, t] = dz, df, dr
+        for name, left, right in (("weight", r * h, dz), ("forget_weight", h, df), ("reset_weight", h, dr)):
+            terms[name].append(A.operand(left)[..., :, None] * A.operand(right)[..., None, :])
+        if form.weights == "steps":
+            terms = {name: [sum(pending[1:], pending[0])] for name, pending in terms.items()}
+        elif isinstance(form.weights, int) and (len(kept) - t) % form.weights == 0:
+            head = {name: pending[: -form.weights] for name, pending in terms.items()}
+            terms = {name: [*head[name], A.add(np.stack(pending[-form.weights :]), 0)] for name, pending in terms.items()}
+    none = np.zeros((*dstate.shape, dstate.shape[-1]), A.type)
+    return d, {name: A.add(np.stack([none, *pending]), 0) for name, pending in terms.items()}, dh
+
+
+def _each_sequence(x: Values, cu_seqlens: np.ndarray | None) -> list[Values]:
+    if cu_seqlens is None:
+        return [x]
+    bounds = [int(bound) for bound in cu_seqlens]
+    return [
+        {
+            name: part
+            if name.endswith("weight")
+            else part[b : b + 1]
+            if name in ("input_state", "state")
+            else part[None, bounds[b] : bounds[b + 1]]
+            for name, part in x.items()
+        }
+        for b in range(len(bounds) - 1)
+    ]
+
+
+def _axis(name: str) -> int:
+    return 0 if name.endswith("weight") else -2
+
+
+def _grouped(name: str, gradient: np.ndarray, heads: int, A: Arithmetic) -> np.ndarray:
+    """What one head that serves several receives from each, summed."""
+    axis = _axis(name) % gradient.ndim
+    shape = gradient.shape
+    return A.add(gradient.reshape(*shape[:axis], heads, shape[axis] // heads, *shape[axis + 1 :]), axis + 1)
+
+
+def run(
+    form: Form, arrays: Values, cu_seqlens: np.ndarray | None, clip: float | None, cotangents: Values, dtype: str
+) -> tuple[Values, Values]:
+    """Outputs and gradients of one call."""
+    A = Arithmetic(dtype, form.operands, form.add)
+    N = arrays["input_state"].shape[1]
+    written_out = {
+        name: np.repeat(x, N // x.shape[_axis(name)], axis=_axis(name)).astype(A.type) for name, x in arrays.items()
+    }
+    given = {**written_out, **{name: x.astype(A.type) for name, x in cotangents.items()}}
+    bound = np.inf if clip is None else abs(clip)
+    outputs, d, of_weights, states = [], [], [], []
+    for x in _each_sequence(given, cu_seqlens):
+        y, kept = forward(x, form, A)
+        last = y[:, -1] if y.shape[1] else x["input_state"]
+        of_inputs, weights, dh = backward(x, kept, x["y"], x["state"], bound, form, A)
+        outputs.append((y, last))
+        d.append(of_inputs)
+        of_weights.append(weights)
+        states.append(dh)
+
+    def tokens(parts: list[np.ndarray]) -> np.ndarray:
+        return parts[0] if cu_seqlens is None else np.concatenate(parts, axis=1)[0]
+
+    gradients = {name: tokens([part[name] for part in d]) for name in d[0]}
+    gradients |= {name: A.add(np.concatenate([part[name] for part in of_weights]), 0) for name in of_weights[0]}
+    gradients = {name: _grouped(name, x, arrays[name].shape[_axis(name)], A) for name, x in gradients.items()}
+    results = {"y": tokens([y for y, _ in outputs]), "state": np.concatenate([last for _, last in outputs])}
+    return results, {**gradients, "input_state": np.concatenate(states)}

@@ -1,0 +1,244 @@
+"""What rounds in a GRU beside its inputs: products of 16-bit operands, and the state that is carried.
+
+Two sums are kept of every quantity, each to first order and local: an error is followed to the state or the gradient
+that it reaches at its own step, then as far as that is *carried*: a state times f, a gradient times f or as the whole
+gradient of its head grows or shrinks on that step, whichever is more (behind shut gates what arrives came through the
+weights). How else it travels is what the response to perturbed inputs measures.
+
+- ``products``: Σ|terms| of products whose operands may be rounded to 16 bits, in units of that roundoff.
+- ``drift``: the root of a sum of squares over steps of everything else that is rounded, in units of roundoff. A gate is
+  off by a roundoff of 1, not of itself (1 − f, and a sigmoid by tanh, are no better).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from conformance.operations import GRU_ARRAYS
+from conformance.oracle._common import Values
+
+Pair = tuple[np.ndarray, np.ndarray]
+WEIGHTS = ("weight", "forget_weight", "reset_weight")
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """Of one sequence or a dense batch, steps first ``(S, B, N, H)``: values, and errors as (products, drift)."""
+
+    h: np.ndarray
+    f: np.ndarray
+    r: np.ndarray
+    z: np.ndarray
+    of_h: Pair
+    of_f: Pair
+    of_r: Pair
+    of_z: Pair
+    after: Pair
+
+
+def gru_magnitudes(arrays: Values, y: np.ndarray, cu_seqlens: np.ndarray | None) -> dict[str, Pair]:
+    """``(products, drift)`` of both outputs of a GRU whose states are ``y``."""
+    parts = [_forward(part) for part in _sequences(arrays, y, {}, cu_seqlens)]
+    each = [
+        {
+            "y": tuple(np.moveaxis(x[1:], 0, 1) for x in part.after),
+            "state": tuple(x[-1] for x in part.after),
+        }
+        for part in parts
+    ]
+    return _joined(each, ("state",), cu_seqlens)
+
+
+def gru_gradient_magnitudes(
+    arrays: Values, y: np.ndarray, cotangents: Values, clipping: float | None, cu_seqlens: np.ndarray | None
+) -> dict[str, Pair]:
+    """``(products, drift)`` of every gradient; those of weights are summed over what a head serves."""
+    each = [
+        _backward(part, _forward(part), np.inf if clipping is None else abs(clipping))
+        for part in _sequences(arrays, y, cotangents, cu_seqlens)
+    ]
+    found = _joined(each, ("input_state", *WEIGHTS), cu_seqlens)
+    return {name: _served(name, pair, arrays[name]) if name in arrays else pair for name, pair in found.items()}
+
+
+def _axis(name: str) -> int:
+    return 0 if name.endswith("weight") else -2
+
+
+def _sequences(arrays: Values, y: np.ndarray, d: Values, cu_seqlens: np.ndarray | None) -> Iterator[Values]:
+    """Each sequence (or the dense batch) with its heads written out, steps first."""
+    N = y.shape[-2]
+    heads = {name: np.repeat(arrays[name], N // arrays[name].shape[_axis(name)], _axis(name)) for name in GRU_ARRAYS}
+    tokens = {name: x for name, x in heads.items() if not name.endswith("weight")} | {"y": y}
+    tokens |= {"dy": d["y"]} if d else {}
+    B = y.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
+    states = {"input_state": arrays.get("input_state", np.zeros((B, *y.shape[-2:])))}
+    states |= {"dstate": d["state"]} if d else {}
+    weights = {name: heads[name] for name in WEIGHTS}
+    if cu_seqlens is None:
+        yield {**weights, **states, **{name: np.moveaxis(x, 1, 0) for name, x in tokens.items()}}
+        return
+    for b, (start, end) in enumerate(pairwise(int(bound) for bound in cu_seqlens)):
+        of_b = {name: x[b : b + 1] for name, x in states.items()}
+        yield {**weights, **of_b, **{name: x[start:end, None] for name, x in tokens.items()}}
+
+
+def _joined(each: list[dict[str, Pair]], states: tuple[str, ...], cu_seqlens: np.ndarray | None) -> dict[str, Pair]:
+    def join(name: str, parts: list[np.ndarray]) -> np.ndarray:
+        if cu_seqlens is None:
+            return parts[0]
+        return np.concatenate(parts) if name in states else np.concatenate([part[0] for part in parts])
+
+    if not each:
+        return {}
+    return {name: tuple(join(name, [part[name][at] for part in each]) for at in (0, 1)) for name in each[0]}
+
+
+def _served(name: str, pair: Pair, served: np.ndarray) -> Pair:
+    """Summed over the heads that share one: products add up, drifts as squares do; weights also over sequences."""
+    products, square = pair[0], pair[1] ** 2
+    if name.endswith("weight"):
+        products, square = products.sum(axis=0), square.sum(axis=0)
+    axis, count = _axis(name) % products.ndim, served.shape[_axis(name)]
+    shape = (*products.shape[:axis], count, products.shape[axis] // count, *products.shape[axis + 1 :])
+    return products.reshape(shape).sum(axis=axis + 1), np.sqrt(square.reshape(shape).sum(axis=axis + 1))
+
+
+def _times(h: np.ndarray, W: np.ndarray) -> np.ndarray:
+    return np.einsum("...ni,nij->...nj", h, W)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0.0, -x))
+
+
+def _size(x: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(x), np.abs(x), 0.0)
+
+
+def _forward(x: Values) -> _Forward:
+    W, Wf, Wr = (x[name] for name in WEIGHTS)
+    h = np.concatenate([x["input_state"][None], x["y"]])[:-1]
+    r, f = _sigmoid(_times(h, Wr) + x["reset_input"]), _sigmoid(_times(h, Wf) + x["forget_input"])
+    z = np.tanh(_times(r * h, W) + x["input"])
+    size = np.abs(h)
+    of_f = _times(size, np.abs(Wf)) * f * (1 - f)
+    of_r = _times(size, np.abs(Wr)) * r * (1 - r)
+    in_z = _times(size * r, np.abs(W))
+    of_z = (in_z + _times(size * of_r, np.abs(W))) * (1 - z * z)
+    drift_f, drift_r = (
+        of_f + _size(x["forget_input"]) * f * (1 - f) + 1,
+        of_r + _size(x["reset_input"]) * r * (1 - r) + 1,
+    )
+    drift_z = (in_z + _size(x["input"]) + _times(size * drift_r, np.abs(W))) * (1 - z * z) + np.abs(z)
+    products = np.abs(h - z) * of_f + (1 - f) * of_z
+    rounded = np.abs(h - z) * drift_f + (1 - f) * drift_z + size + np.abs(x["y"])
+    carried, square = np.zeros((len(h) + 1, *h.shape[1:])), np.zeros((len(h) + 1, *h.shape[1:]))
+    for t in range(len(h)):
+        carried[t + 1] = f[t] * carried[t] + products[t]
+        square[t + 1] = f[t] ** 2 * square[t] + rounded[t] ** 2
+    drift = np.sqrt(square)
+    return _Forward(
+        h, f, r, z, (carried[:-1], drift[:-1]), (of_f, drift_f), (of_r, drift_r), (of_z, drift_z), (carried, drift)
+    )
+
+
+def _backward(x: Values, forward: _Forward, bound: float) -> dict[str, Pair]:
+    W, Wf, Wr = (x[name].swapaxes(-1, -2) for name in WEIGHTS)
+    h, f, r, z = forward.h, forward.f, forward.r, forward.z
+    S, shape = len(h), h.shape
+    dh, dhs, dz, df, drh, dr = x["dstate"], *(np.zeros(shape) for _ in range(5))
+    growth = np.zeros(shape[:-1])
+    for t in reversed(range(S)):
+        dh = np.clip(dh, -bound, bound) + x["dy"][t]
+        dhs[t], dz[t] = dh, dh * (1 - f[t]) * (1 - z[t] ** 2)
+        df[t] = dh * (h[t] - z[t]) * f[t] * (1 - f[t])
+        drh[t] = _times(dz[t], W)
+        dr[t] = drh[t] * h[t] * r[t] * (1 - r[t])
+        dh = dh * f[t] + drh[t] * r[t] + _times(df[t], Wf) + _times(dr[t], Wr)
+        growth[t] = _ratio(np.abs(dh).max(axis=-1, initial=0.0), np.abs(dhs[t]).max(axis=-1, initial=0.0))
+    found: dict[str, list[np.ndarray]] = {}
+    for at in (0, 1):
+        for name, terms in _gradient_errors(forward, at, (W, Wf, Wr), (dhs, dz, df, drh, dr), growth).items():
+            found.setdefault(name, []).append(terms)
+    weights: dict[str, tuple] = {"weight": (r * h, dz), "forget_weight": (h, df), "reset_weight": (h, dr)}
+    carried = {"weight": tuple(r * of for of in forward.of_h), "forget_weight": forward.of_h}
+    own = {"weight": tuple(np.abs(h) * of for of in forward.of_r)}
+    of_weights = {
+        name: _of_weight(
+            x, own.get(name, (0 * h, 0 * h)), carried.get(name, forward.of_h), d, found[of], found[through]
+        )
+        for (name, (x, d)), of, through in zip(weights.items(), _INPUTS, _THROUGH, strict=True)
+    }
+    tokens = {
+        name: tuple(np.moveaxis(found[name][at] + found[through][at], 0, 1) for at in (0, 1))
+        for name, through in zip(_INPUTS, _THROUGH, strict=True)
+    }
+    return {**tokens, **of_weights, "input_state": (found["input_state"][0], found["input_state"][1])}
+
+
+_INPUTS = ("input", "forget_input", "reset_input")
+_THROUGH = tuple(f"{name}, arriving" for name in _INPUTS)
+
+
+def _ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.divide(x, y, out=np.zeros(x.shape), where=y > 0)
+
+
+def _gradient_errors(
+    forward: _Forward, at: int, weights: tuple, gradients: tuple, growth: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Errors of the gradients of one call's inputs, in products (``at`` 0) or drift (1); apart, those that arrived.
+
+    Args:
+        growth: by how much the gradient of a head grows from step to step, ``(S, B, N)``.
+    """
+    h, f, r, z = forward.h, forward.f, forward.r, forward.z
+    of_h, of_f, of_r, of_z = (pair[at] for pair in (forward.of_h, forward.of_f, forward.of_r, forward.of_z))
+    W, Wf, Wr = (np.abs(w) for w in weights)
+    size, dz, df, drh, dr = (np.abs(d) for d in gradients)
+    slope_f, slope_r, difference = f * (1 - f), r * (1 - r), np.abs(h - z)
+    own = 4 if at else 1  # roundings of a product of so many factors; or of an operand
+    of_dz = size * ((1 - z * z) * of_f + (1 - f) * 2 * np.abs(z) * of_z) + own * dz
+    of_df = size * (slope_f * (of_h + of_z) + difference * np.abs(1 - 2 * f) * of_f) + own * df
+    of_drh = _times(of_dz, W)
+    of_dr = of_drh * np.abs(h) * slope_r + drh * (slope_r * of_h + np.abs(h) * np.abs(1 - 2 * r) * of_r) + own * dr
+    terms = size * of_f + r * of_drh + drh * of_r + _times(of_df, Wf) + _times(of_dr, Wr)
+    arriving, carried = np.zeros(h.shape), np.zeros(h.shape[1:])
+    for t in reversed(range(len(h))):
+        arriving[t] = np.sqrt(carried) if at else carried
+        power = 2 if at else 1
+        largest = growth[t][..., None] ** power * carried.max(axis=-1, keepdims=True, initial=0.0)
+        carried = np.maximum(f[t] ** power * carried, largest) + (terms[t] + at * size[t]) ** power
+    through_z = arriving * (1 - f) * (1 - z * z)
+    return {
+        "input": of_dz,
+        "forget_input": of_df,
+        "reset_input": of_dr,
+        "input, arriving": through_z,
+        "forget_input, arriving": arriving * difference * slope_f,
+        "reset_input, arriving": _times(through_z, W) * np.abs(h) * slope_r,
+        "input_state": np.sqrt(carried) if at else carried,
+    }
+
+
+def _of_weight(
+    x: np.ndarray, of_x: Pair, carried_x: Pair, d: np.ndarray, of_d: list[np.ndarray], carried_d: list[np.ndarray]
+) -> Pair:
+    """Of ``Σ_t xᵀd`` for each sequence, ``(B, N, H, H)``.
+
+    Both operands may be rounded. What was carried is off alike at step after step, and its errors add up; the others
+    are independent. n terms are summed in any order, and their partial sums are as large as the terms are in the root
+    of the sum of their squares, or as the whole.
+    """
+
+    def outer(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.einsum("tbni,tbnj->bnij", a, b)
+
+    size, of = np.abs(x), np.abs(d)
+    products = outer(size + of_x[0] + carried_x[0], of) + outer(size, of_d[0] + carried_d[0])
+    alike = outer(carried_x[1], of) + outer(size, carried_d[1])
+    square = outer(of_x[1] ** 2, d**2) + outer(x**2, of_d[1] ** 2)
+    return products, alike + np.sqrt(square + (len(x) + 1) * (outer(x**2, d**2) + outer(x, d) ** 2))
