@@ -63,8 +63,8 @@ def public_calls() -> dict[str, Callable[[], Any]]:
     def gru(x: torch.Tensor, weight: torch.Tensor) -> Any:
         return torch_impl.gru(x, weight, x, weight, x, weight)
 
-    def one_step(*arrays: Any) -> Any:
-        return torch_impl.mlstm_step(*arrays, state)
+    def one_step(q: Any, k: Any, v: Any, i: Any, f: Any) -> Any:
+        return torch_impl.mlstm_step(q, k, v, i, f, state)
 
     def inference(function: Callable[[], Any]) -> Callable[[], Any]:
         return torch.no_grad()(function)

@@ -326,8 +326,9 @@ def _mlstm_step(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, T
     if f.dtype is not dtype:
         i, f = i.to(dtype), f.to(dtype)
     (B, N, K), V = q.shape, v.shape[-1]
-    a, m_before = logsigmoid(f), m
-    m = torch.maximum(a + m, i)
+    i, m_before = i.contiguous(), m.contiguous()
+    a = logsigmoid(f.contiguous())
+    m = torch.maximum(a + m_before, i)
     finite = m.clamp(min=torch.finfo(dtype).min)
     kept = torch.sub(m_before, finite).add_(a).exp_().view(B * N, 1, 1)
     k = k.reshape(B * N, K, 1) * torch.sub(i, finite).exp_().view(B * N, 1, 1)
@@ -337,7 +338,7 @@ def _mlstm_step(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, T
     floor = m.clamp(max=LARGEST_M).neg_().exp_().view(B * N, 1, 1)
     Y = torch.maximum(torch.bmm(q, n).abs_(), floor)
     torch.div(torch.bmm(q, C), Y.add_(eps) if eps else Y, out=h.view(B * N, 1, V))
-    return h, C.view(B, N, K, V), n.view(B, N, K), m
+    return h, C.view(B, N, K, V), n.reshape(B, N, K), m
 
 
 def _mlstm_step_shapes(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, Tensor, Tensor]:
