@@ -30,7 +30,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup test conformance lint lint-check lint-format lint-types format figures clean
+.PHONY: help setup test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,25 @@ conformance: $(READY) $(READY_JAX)  ## the laws, on the spec and both implementa
 	@mkdir -p reports
 	$(PY) -m conformance run reference torch_impl jax_impl --json reports/conformance.json
 	$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json
+
+mutants: $(READY)  ## every planted fault with ten seeds: the suite's score (an hour)
+	$(PY) -m conformance mutants --json conformance/mutants/score.json
+
+calibration: $(READY)  ## every correct variant on ten thousand cases an operation: the budgets' false alarms (an hour)
+	$(PY) -m conformance calibrate --json conformance/calibration/results.json
+
+aot: $(READY)  ## compile every Triton kernel for every GPU it is for: registers, spills, shared memory (an hour)
+	$(PY) -m benchmarks aot
+
+browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one
+	@if ! tools/find_chromium.sh >/dev/null 2>&1; then \
+		if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; \
+		else \
+			tools/find_chromium.sh; \
+		fi; \
+	fi
+	@echo "browser: $$(tools/find_chromium.sh)"
 
 lint: lint-check lint-format lint-types  ## ruff and pyright
 
