@@ -106,6 +106,10 @@ class Implementation(Protocol):
         """Versions of what computed."""
         ...
 
+    def with_functions(self, functions: Mapping[str, Any]) -> "Implementation":
+        """The same adapter over other functions: a law's own, made of the target's."""
+        ...
+
     def cannot(self, dtype: str) -> str | None:
         """Why arrays of ``dtype`` cannot be made, None where they can."""
         ...
@@ -187,6 +191,10 @@ class Implementation(Protocol):
             settings: the keywords that make it.
             seed: from which its parameters are drawn.
         """
+        ...
+
+    def overlap(self, x: Any, y: Any) -> bool:
+        """Whether two arrays of the framework's own share memory."""
         ...
 
     def run(self, key: Hashable, function: Callable[[dict[str, Any]], dict[str, Any]], arrays: Named) -> Results:

@@ -48,6 +48,9 @@ class JaxImplementation:
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "numpy": np.__version__}
 
+    def with_functions(self, functions: Mapping[str, Any]) -> Implementation:
+        return JaxImplementation(self.name, functions, self.device, self._place)
+
     def cannot(self, dtype: str) -> str | None:
         return None
 
@@ -168,6 +171,9 @@ class JaxImplementation:
 
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
         return []
+
+    def overlap(self, x: Any, y: Any) -> bool:
+        return False
 
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
         if key not in self._compiled:

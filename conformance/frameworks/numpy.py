@@ -46,6 +46,9 @@ class NumPyImplementation:
     def versions(self) -> dict[str, str]:
         return {"numpy": importlib.metadata.version("numpy")}
 
+    def with_functions(self, functions: Mapping[str, Any]) -> Implementation:
+        return NumPyImplementation(self.name, functions)
+
     def cannot(self, dtype: str) -> str | None:
         try:
             _dtype(dtype)
@@ -171,6 +174,9 @@ class NumPyImplementation:
 
     def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
         return NumPyLayer(self.functions[name], settings, seed, self.native, self.neutral)
+
+    def overlap(self, x: np.ndarray, y: np.ndarray) -> bool:
+        return _overlap(x, y)
 
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
         return self._neutrals(function(self._natives(arrays)))

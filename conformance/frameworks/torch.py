@@ -41,6 +41,9 @@ class TorchImplementation:
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__, "numpy": np.__version__}
 
+    def with_functions(self, functions: Mapping[str, Any]) -> Implementation:
+        return TorchImplementation(self.name, functions, self.device)
+
     def cannot(self, dtype: str) -> str | None:
         return None
 
@@ -169,6 +172,9 @@ class TorchImplementation:
             torch.manual_seed(seed)
             module = self.functions[name](**settings)
         return TorchLayer(module.to(self.device), self.native, self.neutral)
+
+    def overlap(self, x: torch.Tensor, y: torch.Tensor) -> bool:
+        return _overlap(x, y)
 
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
         with torch.no_grad():

@@ -53,6 +53,7 @@ class Subject:
         call: makes a call of a case, in a dtype.
         value, gradient: the oracle's answer to the arrays of a call.
         rows: a few small cases, the first of them dense, for laws that are dear.
+        stepless: a case without a step but with a state, which must not come back as it went in.
         in_dtype: the outputs that come in the dtype of the values; all others are states.
         extremes: cases with extreme gates, None where there are no gates.
         strata: which sizes all laws see.
@@ -68,6 +69,7 @@ class Subject:
     in_dtype: tuple[str, ...]
     extremes: Strategy | None = None
     strata: tuple[str, ...] = ("small", "chunk", "long")
+    stepless: tuple[Any, ...] = ()
 
     def differentiable(self, trial: Trial) -> bool:
         return trial.implementation.no_gradient(self.operation) is None

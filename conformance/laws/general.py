@@ -110,6 +110,7 @@ def _mlstm() -> Subject:
         ),
         in_dtype=("h",),
         extremes=lambda plan: st.one_of(*(cases.mlstm(plan, gates=gates) for gates in _EXTREME)),
+        stepless=(MLSTMCase(2, 0, 1, 3, 2, state="random"),),
     )
 
 
@@ -179,6 +180,7 @@ def _fwbw() -> Subject:
             lambda case: replace(case, inner=replace(case.inner, gates="extreme"))
         ),
         strata=("small", "chunk"),
+        stepless=(FwbwCase(replace(inner, S=0), return_state=True, use_initial_state=True),),
     )
 
 
@@ -199,6 +201,7 @@ def _gru() -> Subject:
         ),
         in_dtype=("y",),
         extremes=lambda plan: st.one_of(*(cases.gru(plan, gates=gates) for gates in ("extreme", "saturated"))),
+        stepless=(GRUCase(2, 0, 3, cases.HEADS[1], state=True),),
     )
 
 

@@ -1,11 +1,12 @@
 """What one device of a mesh sees: `split_array_over_mesh`, `stack_params`, `unstack_params`, `fold_rng_over_axis`.
 
-A law asks the adapter to run a function as every device along one axis: a loop with ``axis_index=`` for NumPy, a loop
-with a mesh for torch, ``vmap`` over a named axis for JAX.
+A law asks the adapter to run a function as every device of a mesh: a loop with ``axis_index=`` for NumPy, a loop with a
+mesh for torch, ``vmap`` over named axes for JAX.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,113 +14,170 @@ from hypothesis import strategies as st
 
 from conformance.cases import SEEDS, Plan, generator, register
 from conformance.dtypes import array
+from conformance.implementation import Results
 from conformance.laws import law
+from conformance.laws._refusals import BadUse, check_use
+from conformance.laws._sharding_refusals import fold_bad_uses, split_bad_uses, stack_bad_uses, unstack_bad_uses
 from conformance.trial import LawError, Trial
 
-AXIS = "model"
+BESIDE = "beside"
 
 
 @register()
 @dataclass(frozen=True)
 class MeshCase:
-    """An array of ``shape`` on an axis of ``devices`` devices.
+    """An array of ``shape`` on the devices of one mesh axis, or of two that count as one.
 
     Attributes:
+        devices: how many each of those axes has.
         axis: to split along, or at which to stack; may be negative.
         keep: the one device that keeps its values when stacking, or None for all.
+        beside: devices on one more axis, along which nothing may differ.
     """
 
     shape: tuple[int, ...]
-    devices: int
+    devices: tuple[int, ...]
     axis: int
     keep: int | None = None
+    beside: int = 1
     seed: int = 0
 
     @property
     def size(self) -> int:
-        return math.prod(self.shape) * self.devices
+        return math.prod(self.shape) * self.total * self.beside
+
+    @property
+    def total(self) -> int:
+        return math.prod(self.devices)
 
     def describe(self) -> str:
         kept = "" if self.keep is None else f", mask_except={self.keep}"
-        return f"shape {list(self.shape)} on {self.devices} devices, axis {self.axis}{kept}, seed={self.seed}"
+        beside = "" if self.beside == 1 else f", {self.beside} on an axis beside"
+        devices = "x".join(map(str, self.devices))
+        return f"shape {list(self.shape)} on {devices} devices{beside}, axis {self.axis}{kept}, seed={self.seed}"
 
     def values(self, *salt: int) -> np.ndarray:
         return generator(self.seed, 40, *salt).normal(size=self.shape)
 
+    @property
+    def axes(self) -> dict[str, int]:
+        """The mesh: its axes and their sizes."""
+        names = ("first", "second")[: len(self.devices)]
+        return {**dict(zip(names, self.devices, strict=True)), BESIDE: self.beside}
+
+    @property
+    def axis_name(self) -> Any:
+        """As the functions take it: a name, or a tuple of names."""
+        first, *more, _ = self.axes
+        return (first, *more) if more else first
+
+
+DEVICES = ((2,), (1,), (3,), (4,), (2, 3), (2, 1))
+
+
+# Every new shape is a compilation where there is one, so a few stand for all: a mask, two axes as one, a number.
+_SPLIT_TABLE = (
+    MeshCase((3, 4), (2,), -1, beside=2, seed=1),
+    MeshCase((6, 2), (2, 3), 0, seed=2),
+    MeshCase((3,), (3,), -1, seed=3),
+)
+_STACK_TABLE = (
+    MeshCase((3, 2), (2,), -1, keep=1, beside=2, seed=1),
+    MeshCase((3, 2), (2, 3), 1, seed=2),
+    MeshCase((), (2, 3), 0, keep=4, seed=3),
+)
+
 
 @st.composite
 def _splits(draw: Any, plan: Plan) -> MeshCase:
-    devices = draw(st.sampled_from((2, 1, 3, 4)))
+    if not plan.eager:
+        return draw(st.sampled_from(_SPLIT_TABLE))
+    devices, beside = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
     shape = [draw(st.sampled_from((1, 2, 3))) for _ in range(draw(st.sampled_from((1, 2, 3))))]
     axis = draw(st.integers(-len(shape), len(shape) - 1))
-    shape[axis] *= devices
-    return MeshCase(tuple(shape), devices, axis, seed=draw(SEEDS))
+    shape[axis] *= math.prod(devices)
+    return MeshCase(tuple(shape), devices, axis, beside=beside, seed=draw(SEEDS))
 
 
 @st.composite
 def _stacks(draw: Any, plan: Plan) -> MeshCase:
-    devices = draw(st.sampled_from((2, 1, 3, 4)))
+    if not plan.eager:
+        return draw(st.sampled_from(_STACK_TABLE))
+    devices, beside = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
     shape = tuple(draw(st.sampled_from((1, 2, 3))) for _ in range(draw(st.sampled_from((1, 2, 0, 3)))))
     axis = draw(st.integers(-len(shape) - 1, len(shape)))
-    keep = draw(st.sampled_from((None, *range(devices))))
-    return MeshCase(shape, devices, axis, keep, draw(SEEDS))
+    keep = draw(st.sampled_from((None, *range(math.prod(devices)))))
+    return MeshCase(shape, devices, axis, keep, beside, draw(SEEDS))
+
+
+def _expect(what: str, number: int, result: Any, expected: np.ndarray, trial: Trial) -> None:
+    if result.dtype != trial.dtype:
+        raise LawError(f"{what} of device {number}", f"dtype {result.dtype}, expected {trial.dtype}")
+    if not np.array_equal(result.values, expected):
+        raise LawError(f"{what} of device {number}", f"is {result.values.tolist()}, expected {expected.tolist()}")
 
 
 @law(
     "split_array_over_mesh",
-    "The devices' slices, put together, are the array; negative axes count from the last.",
+    "The devices' slices, put together, are the array, the first of two mesh axes varying slowest; negative axes count "
+    "from the last; no slice shares memory with the array, and devices beside each other have the same one.",
     "concat_d split(x)_d = x",
     name="concatenation",
     cases=_splits,
     strata=("small",),
     dtypes=("float32", "bfloat16"),
     share=0.5,
+    quick=True,
 )
 def concatenation(trial: Trial, case: MeshCase) -> None:
     implementation = trial.implementation
     x = array(case.values(), trial.dtype)
-    split = implementation.functions["split_array_over_mesh"]
+    split, shared = implementation.functions["split_array_over_mesh"], []
 
     def device(place: dict[str, Any], x: Any) -> dict[str, Any]:
-        return {"part": split(x, AXIS, case.axis, **place)}
+        part = split(x, case.axis_name, case.axis, **place)
+        shared.append(implementation.overlap(x, part))
+        return {"part": part}
 
-    parts = [part["part"] for part in implementation.on_mesh({AXIS: case.devices}, device, [x] * case.devices)]
+    parts = implementation.on_mesh(case.axes, device, [x] * (case.total * case.beside))
+    expected = np.split(x.values, case.total, axis=case.axis)
     for number, part in enumerate(parts):
-        if part.dtype != trial.dtype:
-            raise LawError(f"slice of device {number}", f"dtype {part.dtype}, expected {trial.dtype}")
-    whole = np.concatenate([part.values for part in parts], axis=case.axis)
-    if not np.array_equal(whole, x.values):
-        raise LawError("slices", "put together are not the array")
+        _expect("slice", number, part["part"], expected[number // case.beside], trial)
+    if any(shared):
+        raise LawError("slices", "share memory with the array")
 
 
-@law(
-    "split_array_over_mesh",
-    "An axis that the mesh axis does not divide, or that the array has not, is a ValueError.",
-    "size mod devices ≠ 0 ⇒ ValueError",
-    name="bad_calls",
-    rows=lambda: [MeshCase((3, 5), 2, 1), MeshCase((4, 4), 2, 2), MeshCase((4, 4), 2, -3)],
-    dtypes=("float32",),
-)
-def split_bad_calls(trial: Trial, case: MeshCase) -> None:
-    split = trial.implementation.functions["split_array_over_mesh"]
-    x = array(case.values(), trial.dtype)
-    try:
-        trial.implementation.on_mesh(
-            {AXIS: case.devices}, lambda place, x: {"part": split(x, AXIS, case.axis, **place)}, [x] * case.devices
-        )
-    except ValueError as error:
-        if "split_array_over_mesh" not in str(error):
-            raise LawError("", f"said {str(error)[:200]!r}; expected a message of split_array_over_mesh") from error
-    except Exception as error:
-        raise LawError("", f"raised {type(error).__name__}: {str(error)[:200]}; expected ValueError") from error
-    else:
-        raise LawError("", f"accepted {case.describe()}")
+def _stacked(trial: Trial, case: MeshCase, labels: list[tuple]) -> list[Results]:
+    implementation = trial.implementation
+    stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
+
+    def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
+        stacked = stack({"p": value}, case.axis_name, axis=case.axis, mask_except=case.keep, **place)
+        labels.append(tuple(stacked["p"].names))
+        if len(labels[-1]) != len(case.shape) + 1:
+            return {"stacked": stacked["p"].value}
+        again = unstack(stacked, case.axis_name, **_inverse(place))["p"]
+        shares = [
+            implementation.overlap(*pair)
+            for pair in ((value, stacked["p"].value), (value, again), (stacked["p"].value, again))
+        ]
+        if any(shares):
+            raise LawError("parameters", "share memory with those that were stacked, or unstacked")
+        return {"stacked": stacked["p"].value, "again": again}
+
+    shards = [array(case.values(number), trial.dtype) for number in range(case.total * case.beside)]
+    return implementation.on_mesh(case.axes, device, shards)
+
+
+def _inverse(place: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of `unstack_params`, which need not know where it runs."""
+    return {name: x for name, x in place.items() if name == "mesh"}
 
 
 @law(
     "stack_params",
     "Stacking adds an axis of size 1 that is labelled with the mesh axis, at the place asked for; a mask makes all "
-    "other devices' shards zero and keeps the dtype; unstacking gives the parameters back.",
+    "other devices' shards zero and keeps the dtype; unstacking gives the parameters back; nothing shares memory.",
     "unstack(stack(p)) = p,  stack(p)_d = p_d·[d = mask_except]",
     name="roundtrip",
     cases=_stacks,
@@ -127,53 +185,121 @@ def split_bad_calls(trial: Trial, case: MeshCase) -> None:
     dtypes=("float32", "bfloat16"),
     needs=("stack_params", "unstack_params"),
     share=0.5,
+    quick=True,
 )
 def roundtrip(trial: Trial, case: MeshCase) -> None:
+    labels: list[tuple] = []
+    results = _stacked(trial, case, labels)
+    at = case.axis % (len(case.shape) + 1)
+    wanted = tuple(case.axis_name if axis == at else None for axis in range(len(case.shape) + 1))
+    if any(label != wanted for label in labels):
+        raise LawError("names", f"are {labels[0]}, expected {wanted}")
+    for number, result in enumerate(results):
+        shard = array(case.values(number), trial.dtype).values
+        kept = shard if case.keep in (None, number // case.beside) else 0 * shard
+        _expect("stacked", number, result["stacked"], np.expand_dims(kept, at), trial)
+        _expect("unstacked", number, result["again"], kept, trial)
+
+
+@law(
+    "stack_params",
+    "A parameter that is sharded over one axis can be stacked over another; its own label moves with its dimension, "
+    "and unstacking either leaves the other.",
+    "unstack_a(stack_b(stack_a(p))) = stack_b(p)",
+    name="two_axes",
+    cases=_stacks,
+    strata=("small",),
+    dtypes=("float32",),
+    needs=("stack_params", "unstack_params"),
+    share=0.25,
+)
+def two_axes(trial: Trial, case: MeshCase) -> None:
     implementation = trial.implementation
     stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
-    shards = [array(case.values(number), trial.dtype) for number in range(case.devices)]
-    labels = []
+    labels: list[tuple] = []
 
     def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
-        stacked = stack({"p": value}, AXIS, axis=case.axis, mask_except=case.keep, **place)
-        labels.append(tuple(stacked["p"].names))
-        inverse = {name: x for name, x in place.items() if name == "mesh"}
-        return {"stacked": stacked["p"].value, "again": unstack(stacked, AXIS, **inverse)["p"]}
+        once = stack({"p": value}, BESIDE, **place)
+        twice = stack(once, case.axis_name, axis=case.axis, **place)
+        inverse = _inverse(place)
+        back, other = unstack(twice, case.axis_name, **inverse)["p"], unstack(twice, BESIDE, **inverse)["p"]
+        labels.append(tuple(tuple(box.names) for box in (twice["p"], back, other)))
+        whole = unstack({"p": back}, BESIDE, **inverse)["p"]
+        return {"twice": twice["p"].value, "back": back.value, "other": other.value, "whole": whole}
 
-    results = implementation.on_mesh({AXIS: case.devices}, device, shards)
-    at = case.axis % (len(case.shape) + 1)
-    expected_labels = tuple(AXIS if axis == at else None for axis in range(len(case.shape) + 1))
-    if any(label != expected_labels for label in labels):
-        raise LawError("names", f"are {labels[0]}, expected {expected_labels}")
+    shards = [array(case.values(number), trial.dtype) for number in range(case.total * case.beside)]
+    results = implementation.on_mesh(case.axes, device, shards)
+    once = [BESIDE, *[None] * len(case.shape)]
+    at = case.axis % (len(once) + 1)
+    twice = [*once[:at], case.axis_name, *once[at:]]
+    wanted = tuple(map(tuple, (twice, once, [name for name in twice if name != BESIDE])))
+    if any(label != wanted for label in labels):
+        raise LawError("names", f"are {labels[0]}, expected {wanted}")
     for number, (result, shard) in enumerate(zip(results, shards, strict=True)):
-        kept = shard.values if case.keep in (None, number) else 0 * shard.values
-        for name, expected in (("stacked", np.expand_dims(kept, at)), ("again", kept)):
-            if result[name].dtype != trial.dtype:
-                raise LawError(f"{name} of device {number}", f"dtype {result[name].dtype}, expected {trial.dtype}")
-            if not np.array_equal(result[name].values, expected):
-                raise LawError(f"{name} of device {number}", "is not the device's own shard")
+        values = shard.values[None]
+        twice_at = np.expand_dims(values, at)
+        own = twice.index(BESIDE)
+        _expect("stacked twice", number, result["twice"], twice_at, trial)
+        _expect("unstacked over the second", number, result["back"], values, trial)
+        _expect("unstacked over the first", number, result["other"], np.squeeze(twice_at, own), trial)
+        _expect("unstacked over both", number, result["whole"], shard.values, trial)
 
 
 @law(
     "fold_rng_over_axis",
-    "Every device along the axis has a random state of its own, and has it again when asked again.",
-    "fold(rng)_d ≠ fold(rng)_e for d ≠ e",
+    "Every device along the axis, and every seed, has a random state of its own, and has it again when asked again; "
+    "devices beside each other have the same one.",
+    "fold(rng)_d = fold(rng′)_e ⇔ (rng, d) = (rng′, e)",
     name="distinct",
-    rows=lambda: [MeshCase((), devices, 0, seed=seed) for devices in (1, 2, 4) for seed in (0, 1)],
+    rows=lambda: [MeshCase((), devices, 0, beside=2) for devices in ((1,), (4,), (2, 3))],
     dtypes=("float32",),
 )
 def distinct(trial: Trial, case: MeshCase) -> None:
     implementation = trial.implementation
     fold = implementation.functions["fold_rng_over_axis"]
 
-    def device(place: dict[str, Any], _: Any) -> dict[str, Any]:
-        return {"drawn": implementation.drawn(fold(implementation.rng(case.seed), AXIS, **place))}
+    def device(seed: int, place: dict[str, Any], _: Any) -> dict[str, Any]:
+        return {"drawn": implementation.drawn(fold(implementation.rng(seed), case.axis_name, **place))}
 
-    nothing = [array(np.zeros(()), trial.dtype)] * case.devices
-    first, again = (
-        [r["drawn"].values for r in implementation.on_mesh({AXIS: case.devices}, device, nothing)] for _ in "12"
-    )
-    if not np.array_equal(first, again):
-        raise LawError("", "two calls gave different random states")
-    if len({tuple(np.ravel(drawn)) for drawn in first}) != case.devices:
-        raise LawError("", "two devices have the same random state")
+    def drawn(seed: int) -> list[tuple]:
+        nothing = [array(np.zeros(()), trial.dtype)] * (case.total * case.beside)
+        results = implementation.on_mesh(case.axes, partial(device, seed), nothing)
+        return [tuple(np.ravel(result["drawn"].values).tolist()) for result in results]
+
+    seen = {}
+    for seed in range(4):
+        states = drawn(seed)
+        if states != drawn(seed):
+            raise LawError("", "two calls gave different random states")
+        for number, state in enumerate(states):
+            owner = seed, number // case.beside
+            if seen.setdefault(state, owner) != owner:
+                raise LawError("", f"(seed, device) {seen[state]} and {owner} have the same random state")
+    if len(seen) != 4 * case.total:
+        raise LawError("", "devices beside each other have different random states")
+
+
+def _refusals(operation: str, rows: Any) -> None:
+    law(
+        operation,
+        "A bad call is refused with the reference's words: an axis that there is not, or that does not divide, a mask "
+        "of no device, a parameter that is no array.",
+        "error(target) = error(reference)",
+        name="bad_calls",
+        rows=rows,
+        dtypes=("float32",),
+        needs=tuple(dict.fromkeys((operation, "stack_params") if operation == "unstack_params" else (operation,))),
+    )(check_use)
+
+
+def _uses(operation: str) -> list[BadUse]:
+    return {
+        "fold_rng_over_axis": fold_bad_uses,
+        "split_array_over_mesh": split_bad_uses,
+        "stack_params": stack_bad_uses,
+        "unstack_params": unstack_bad_uses,
+    }[operation]()
+
+
+for _operation in ("split_array_over_mesh", "stack_params", "unstack_params", "fold_rng_over_axis"):
+    _refusals(_operation, partial(_uses, _operation))

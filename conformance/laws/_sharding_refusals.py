@@ -1,0 +1,120 @@
+"""Bad calls of the sharding functions, on a mesh with one axis of two devices."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import array
+from conformance.laws._refusals import BadUse
+
+AXIS = "model"
+_AXIS_NAMES: tuple[tuple[str, Any], ...] = (
+    ("an axis that the mesh has not", "data"),
+    ("a tuple with an axis that the mesh has not", (AXIS, "data")),
+    ("an empty tuple of axes", ()),
+    ("a number for an axis name", 0),
+    ("a list of axes", [AXIS]),
+)
+
+
+def _on_device(operation: str, call: Callable[[Callable, dict[str, Any], Any], Any]) -> Callable[[Any], Any]:
+    """Makes a call of ``operation`` as every device, with an array of 3 rows of 5."""
+
+    def use(implementation: Any) -> Any:
+        function = implementation.functions[operation]
+
+        def device(place: dict[str, Any], x: Any) -> dict[str, Any]:
+            call(function, place, x)
+            return {"x": x}
+
+        x = array(np.ones((3, 5)), "float32")
+        return implementation.on_mesh({AXIS: 2}, device, [x, x])
+
+    return use
+
+
+def fold_bad_uses() -> list[BadUse]:
+    """Of `fold_rng_over_axis`."""
+    operation = "fold_rng_over_axis"
+
+    def use(name: Any) -> Callable[[Any], Any]:
+        return lambda implementation: _on_device(
+            operation, lambda f, place, x: f(implementation.rng(0), name, **place)
+        )(implementation)
+
+    return [BadUse(operation, label, use(name)) for label, name in _AXIS_NAMES]
+
+
+def split_bad_uses() -> list[BadUse]:
+    """Of `split_array_over_mesh`."""
+    operation = "split_array_over_mesh"
+    axes: tuple[tuple[str, Any], ...] = (
+        ("an axis that the devices do not divide", 1),
+        ("an axis beyond the last", 2),
+        ("an axis before the first", -3),
+        ("an axis of 1.0", 1.0),
+        ("no axis", None),
+    )
+
+    def use(name: Any, axis: Any, value: Any = None) -> Callable[[Any], Any]:
+        return _on_device(operation, lambda f, place, x: f(x if value is None else value, name, axis, **place))
+
+    return [
+        *(BadUse(operation, label, use(AXIS, axis)) for label, axis in axes),
+        *(BadUse(operation, label, use(name, 0)) for label, name in _AXIS_NAMES),
+        BadUse(operation, "a list for an array", use(AXIS, 0, [1.0, 2.0])),
+    ]
+
+
+def stack_bad_uses() -> list[BadUse]:
+    """Of `stack_params`."""
+    operation = "stack_params"
+    options: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("an axis beyond the last", {"axis": 3}),
+        ("an axis before the first", {"axis": -4}),
+        ("an axis of 1.0", {"axis": 1.0}),
+        ("a mask of a device beyond the last", {"mask_except": 2}),
+        ("a mask of a device before the first", {"mask_except": -1}),
+    )
+
+    def use(name: Any = AXIS, options: dict[str, Any] | None = None, leaf: Any = None) -> Callable[[Any], Any]:
+        def call(function: Callable, place: dict[str, Any], x: Any) -> Any:
+            return function({"p": x if leaf is None else leaf}, name, **(options or {}), **place)
+
+        return _on_device(operation, call)
+
+    def twice(function: Callable, place: dict[str, Any], x: Any) -> Any:
+        return function(function({"p": x}, AXIS, **place), AXIS, **place)
+
+    return [
+        *(BadUse(operation, label, use(options=given)) for label, given in options),
+        *(BadUse(operation, label, use(name)) for label, name in _AXIS_NAMES),
+        BadUse(operation, "a number for a parameter", use(leaf=1.0)),
+        BadUse(operation, "a parameter that is sharded over the axis already", _on_device(operation, twice)),
+    ]
+
+
+def unstack_bad_uses() -> list[BadUse]:
+    """Of `unstack_params`."""
+    operation = "unstack_params"
+
+    def longer(implementation: Any) -> Any:
+        unstack, stack = implementation.functions[operation], implementation.functions["stack_params"]
+
+        def device(place: dict[str, Any], x: Any) -> dict[str, Any]:
+            box = stack({"p": x}, AXIS, **place)["p"]
+            unstack({"p": type(box)(x, (AXIS, None))}, AXIS)
+            return {"x": x}
+
+        x = array(np.ones((3, 5)), "float32")
+        return implementation.on_mesh({AXIS: 2}, device, [x, x])
+
+    def use(name: Any) -> Callable[[Any], Any]:
+        return _on_device(operation, lambda f, place, x: f({"p": x}, name))
+
+    wrong = [(label, name) for label, name in _AXIS_NAMES if not isinstance(name, str) and "mesh" not in label]
+    return [
+        *(BadUse(operation, label, use(name)) for label, name in wrong),
+        BadUse(operation, "a shard of more than one row", longer),
+    ]
