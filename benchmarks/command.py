@@ -6,8 +6,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.aot import aot_command
 from benchmarks.cases import BYTES, DIRECTIONS, OPS, SHAPES, Case, parse
 from benchmarks.contenders import PEERS
+from benchmarks.tune import tune_command
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -130,3 +132,7 @@ def _peers(text: str) -> tuple[str, ...]:
     if unknown:
         raise click.UsageError(f"there is no peer {unknown[0]!r}; name some of {', '.join(PEERS)}, or all, or none")
     return names
+
+
+main.add_command(aot_command)
+main.add_command(tune_command)
