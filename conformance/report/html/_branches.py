@@ -1,0 +1,104 @@
+"""How the data of each gradient law spread over the branches: a law that never saw a branch says nothing about it."""
+
+from dataclasses import dataclass
+
+from conformance.laws import Law
+from conformance.report.html._columns import Column, operations
+from conformance.report.html._words import percent
+from conformance.settings import Result
+
+LEAST = 0.1
+"""The share that every branch ought to have: a page that shows less says so."""
+MOST_KINKS = 0.01
+"""The share of elements at a kink that a law may see: either side passes there."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One branch.
+
+    Attributes:
+        kind: the class of its colour.
+        start, width: where its piece of the bar lies, in percent.
+        few: whether it has less than its share.
+    """
+
+    kind: str
+    label: str
+    start: float
+    width: float
+    few: bool
+
+    @property
+    def share(self) -> str:
+        return percent(self.width / 100)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One law on one target, all dtypes together: a bar for the normaliser, one for the stabiliser."""
+
+    target: str
+    bars: list[list[Part]]
+    kinks: str
+    many_kinks: bool
+
+
+@dataclass(frozen=True)
+class Branches:
+    law: Law
+    spreads: list[Spread]
+
+
+def branches(targets: list[Column]) -> list[Branches]:
+    """The laws of which any target has counted branches."""
+    found = []
+    for law in (law for laws in operations(targets).values() for law in laws):
+        spreads = [_spread(target, law.id) for target in targets]
+        if any(spread is not None for spread in spreads):
+            found.append(Branches(law, [spread for spread in spreads if spread is not None]))
+    return found
+
+
+def _spread(target: Column, law: str) -> Spread | None:
+    results = [result for result, _ in target.of(law)]
+    counts = _total(results)
+    above, floor = counts.get("above", 0.0), counts.get("floor", 0.0)
+    carry, write, m0 = (counts.get(name, 0.0) for name in ("carry", "write", "m0"))
+    bars = [
+        _bar([("above", "|n·q̂| above its floor", above, True), ("floor", "on its floor", floor, False)]),
+        # Of the carried ones, those that no write has attained yet are m₀'s: carried too, and counted for both.
+        _bar(
+            [
+                ("m0", "m carried from m₀", m0, True),
+                ("carry", "m carried from a write", carry - m0, False),
+                ("write", "m just written", write, True),
+            ]
+        ),
+    ]
+    bars = [bar for bar in bars if bar]
+    if not bars:
+        return None
+    elements = sum(result.elements for result in results)
+    kinks = sum(result.kinks for result in results) / elements if elements else 0.0
+    return Spread(target.name, bars, percent(kinks), kinks > MOST_KINKS)
+
+
+def _total(results: list[Result]) -> dict[str, float]:
+    counts: dict[str, float] = {}
+    for result in results:
+        for name, count in result.spread.items():
+            counts[name] = counts.get(name, 0.0) + count
+    return counts
+
+
+def _bar(counts: list[tuple[str, str, float, bool]]) -> list[Part]:
+    whole = sum(count for _, _, count, _ in counts)
+    if not whole > 0:
+        return []
+    parts, start = [], 0.0
+    for kind, label, count, wanted in counts:
+        width = 100 * count / whole
+        parts.append(Part(kind, label, round(start, 2), round(width, 2), wanted and count < LEAST * whole))
+        start += width
+    return parts

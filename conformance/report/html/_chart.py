@@ -1,0 +1,96 @@
+"""What a drawing is made of. The template draws it in the colours of the style, so that it follows the theme."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from conformance.dtypes import FLOATING
+from conformance.report.html._scale import Tick
+
+SHAPES = (
+    "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0Z",
+    "M-3.2 -3.2h6.4v6.4h-6.4Z",
+    "M0 -4.4L4.2 3H-4.2Z",
+    "M0 -4.6L4.6 0L0 4.6L-4.6 0Z",
+)
+"""A shape for each dtype: circle, square, triangle, diamond; colour alone would say nothing to some."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """One value that can be pointed at.
+
+    Attributes:
+        series: the class of its colour.
+        shape: its outline around (0, 0).
+        title: what is said of it.
+    """
+
+    x: float
+    y: float
+    series: str
+    shape: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A path that cannot be pointed at: a cloud of points, a histogram, a line."""
+
+    kind: str
+    series: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Label:
+    x: float
+    y: float
+    text: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One drawing.
+
+    Attributes:
+        heading: above it.
+        title, text: what it shows, in a few words and in a sentence, for whoever does not see it.
+        x, y: ticks, at places along the axis.
+        left, right, top, bottom: where the axes lie.
+    """
+
+    id: str
+    heading: str
+    title: str
+    text: str
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    x: list[Tick]
+    y: list[Tick]
+    traces: list[Trace]
+    markers: list[Marker]
+    labels: list[Label]
+
+
+def series(dtype: str) -> str:
+    """The class of a dtype's colour."""
+    return f"series-{FLOATING.index(dtype) if dtype in FLOATING else 0}"
+
+
+def shape(dtype: str) -> str:
+    return SHAPES[FLOATING.index(dtype) if dtype in FLOATING else 0]
+
+
+def cloud(places: Iterable[tuple[float, float]]) -> str:
+    """A dot at every place, once: no two that round to the same pixel."""
+    seen = dict.fromkeys((round(x), round(y)) for x, y in places)
+    return "".join(f"M{x} {y}h0" for x, y in seen)
+
+
+def line(places: Iterable[tuple[float, float]]) -> str:
+    return "".join(f"{'L' if at else 'M'}{x:g} {y:g}" for at, (x, y) in enumerate(places))

@@ -1,0 +1,111 @@
+"""What broke, law by law: the smallest case, the first bad element, the command and the script that show it again."""
+
+from dataclasses import dataclass
+
+from conformance.known import KnownOutcome
+from conformance.laws import Law
+from conformance.report.failure import lines
+from conformance.report.html._columns import Column, operations
+from conformance.report.html._words import Mark, apart, mark
+from conformance.settings import Result
+
+_ELSEWHERE = ("law", "known", "again", "script")
+
+
+@dataclass(frozen=True)
+class Note:
+    """What was said of a known failure, and where it is discussed."""
+
+    name: str
+    text: str
+    link: str
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A law broken in one dtype.
+
+    Attributes:
+        headline: what went wrong, in a line.
+        facts: names and values of what is known of it.
+        command: tries the law again on the same cases.
+        script: where the script is that shows it on its own, "" if there is none.
+        text: the script.
+        remark: what came of running it once.
+        notes: of a known failure, why it is known and whether the stored case still fails.
+    """
+
+    dtype: str
+    mark: Mark
+    headline: str
+    facts: list[tuple[str, str]]
+    command: str
+    script: str
+    text: str
+    remark: str
+    notes: list[Note]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A law that one target broke, with every dtype in which it did."""
+
+    law: Law
+    target: str
+    anchor: str
+    mark: Mark
+    instances: list[Instance]
+
+
+def failures(targets: list[Column], statuses: tuple[str, ...]) -> list[Failure]:
+    """Every law with a result of one of these statuses; targets in their order, then operations in theirs."""
+    found = []
+    for target in targets:
+        for law in (law for laws in operations([target]).values() for law in laws):
+            broken = [(result, status) for result, status in target.of(law.id) if status in statuses]
+            if broken:
+                instances = [_instance(target, result, status) for result, status in broken]
+                found.append(Failure(law, target.name, target.anchor(law.id), mark(broken[0][1]), instances))
+    return found
+
+
+def _instance(target: Column, result: Result, status: str) -> Instance:
+    found = result.counterexample
+    return Instance(
+        result.dtype,
+        mark(status),
+        _headline(result),
+        _facts(target, result),
+        target.report.reproduce(result),
+        (found.script or "") if found is not None else "",
+        (found.script_text or "") if found is not None else "",
+        found.script_note if found is not None else "",
+        [_note(outcome) for outcome in result.known],
+    )
+
+
+def _note(outcome: KnownOutcome) -> Note:
+    text = f"{outcome.reason} (in {outcome.where}: {outcome.case})"
+    # What is no address of the web stays text: nothing on the page may do more than lead elsewhere.
+    link = outcome.link if outcome.link.startswith(("https://", "http://")) else ""
+    text += f" {outcome.link}" if outcome.link and not link else ""
+    return Note("known" if outcome.fails else "holds now", text, link)
+
+
+def _headline(result: Result) -> str:
+    found = result.counterexample
+    if found is None or found.got is None:
+        return result.reason or (found.problem if found is not None else "")
+    at = f"{found.where}{list(found.index)}" if found.index is not None else found.where
+    got, expected = apart(found.got, found.expected)
+    return f"{at} is {got}, expected {expected}"
+
+
+def _facts(target: Column, result: Result) -> list[tuple[str, str]]:
+    """What the terminal says of it, but for what has a place of its own here."""
+    told = [(word, said) for word, said in lines(target.report, result) if word not in _ELSEWHERE]
+    told.append(("examples", str(result.examples)))
+    found = result.counterexample
+    if found is not None and not found.script and found.script_note:
+        told.append(("script", found.script_note))
+    return told

@@ -1,0 +1,146 @@
+"""Error against S: one drawing for each operation and target, on axes that all targets of an operation share."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from conformance.report.html._chart import Chart, Label, Marker, Trace, cloud, line, series, shape
+from conformance.report.html._columns import Column, operations
+from conformance.report.html._scale import LogScale, Tick, scale
+from conformance.report.html._words import number
+
+WIDTH, HEIGHT = 340.0, 200.0
+LEFT, RIGHT, TOP, BOTTOM = 42.0, 328.0, 12.0, 170.0
+ZERO = 12.0
+"""How far below the axis 0 stands: an exact answer is common, and a logarithm has no place for it."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One example: how long it was and how large its worst error.
+
+    Attributes:
+        error: in roundoffs.
+    """
+
+    law: str
+    dtype: str
+    steps: int
+    error: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The drawings of one operation.
+
+    Attributes:
+        exact: the targets of which every answer was exact, to the last bit; an empty drawing would say less.
+        broken: whether one of its laws is.
+    """
+
+    op: str
+    charts: list[Chart]
+    exact: list[str]
+    broken: bool
+
+
+def growths(targets: list[Column]) -> list[Growth]:
+    """A drawing for every operation and target of which any example was measured."""
+    found = []
+    for at, op in enumerate(operations(targets)):
+        samples = [(target, list(_samples(target, op))) for target in targets]
+        samples = [(target, each) for target, each in samples if each]
+        if not samples:
+            continue
+        everything = [sample for _, each in samples for sample in each]
+        x = scale([s.steps for s in everything], 1, 2**20, LEFT + 6, RIGHT - 6, base=2)
+        errors = [s.error for s in everything]
+        y = scale(errors, 1e-3, 1e9, BOTTOM - ZERO, TOP + 4, zero=BOTTOM, least=2)
+        charts, exact = [], []
+        for target, each in samples:
+            if any(s.error != 0 for s in each) or _broken(target, op):
+                charts.append(_chart(f"growth-{at}-{target.index}", op, target, each, x, y))
+            else:
+                exact.append(target.name)
+        broken = any(_broken(target, op) for target in targets)
+        found.append(Growth(op, charts, exact, broken))
+    return found
+
+
+def _keys(target: Column, op: str) -> list[tuple[str, str]]:
+    return [key for key, result in target.cells.items() if result.law.op == op]
+
+
+def _broken(target: Column, op: str) -> bool:
+    return any(target.statuses[key] == "failed" for key in _keys(target, op))
+
+
+def _samples(target: Column, op: str) -> Iterator[Sample]:
+    for law, dtype in _keys(target, op):
+        for point in target.cells[law, dtype].points:
+            yield Sample(law, dtype, max(point.steps, 1), point.roundoffs)
+
+
+def _chart(id: str, op: str, target: Column, samples: list[Sample], x: LogScale, y: LogScale) -> Chart:
+    traces, markers, told = [], [], []
+    for dtype in target.dtypes:
+        own = [sample for sample in samples if sample.dtype == dtype]
+        if not own:
+            continue
+        traces.append(Trace("cloud", series(dtype), cloud((x(s.steps), y(s.error)) for s in own)))
+        worst = _worst_by_length(own)
+        traces.append(Trace("line", series(dtype), line((x(s.steps), y(s.error)) for s in worst)))
+        markers += [
+            Marker(
+                x(s.steps),
+                y(s.error),
+                series(dtype),
+                shape(dtype),
+                f"{dtype}, S = {s.steps}: {number(s.error)} roundoffs ({s.law})",
+            )
+            for s in worst
+        ]
+        most = max(own, key=_size)
+        told.append(f"{dtype} up to {number(most.error)} at S = {most.steps}")
+    guide, label = _guide(x, y)
+    return Chart(
+        id,
+        target.name,
+        f"{op} on {target.name}: error against S",
+        f"Error in roundoffs against the number of steps, both logarithmic: {'; '.join(told)}.",
+        WIDTH,
+        HEIGHT,
+        LEFT,
+        RIGHT,
+        TOP,
+        BOTTOM,
+        x.ticks(base=2, most=8),
+        [*y.ticks(most=6), Tick(y.zero, "0")],
+        [*guide, *traces],
+        markers,
+        label,
+    )
+
+
+def _size(sample: Sample) -> float:
+    return math.inf if math.isnan(sample.error) else sample.error
+
+
+def _worst_by_length(samples: list[Sample]) -> list[Sample]:
+    """The worst of every half octave of S, in the order of S."""
+    worst: dict[int, Sample] = {}
+    for sample in samples:
+        octave = round(2 * math.log2(sample.steps))
+        if octave not in worst or _size(sample) > _size(worst[octave]):
+            worst[octave] = sample
+    return sorted(worst.values(), key=lambda sample: sample.steps)
+
+
+def _guide(x: LogScale, y: LogScale) -> tuple[list[Trace], list[Label]]:
+    """√S, as the sum of S roundings of random sign would grow."""
+    start = max(x.low, y.low**2)
+    end = min(x.high, y.high**2)
+    if start >= end:
+        return [], []
+    ends = [(x(start), y(math.sqrt(start))), (x(end), y(math.sqrt(end)))]
+    return [Trace("guide", "", line(ends))], [Label(ends[1][0], max(ends[1][1] - 5, TOP + 8), "√S", "end")]

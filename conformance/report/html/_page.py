@@ -1,0 +1,139 @@
+"""The page itself: every part is worked out here and written by the templates, which escape whatever they are given."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from conformance.dtypes import FLOATING
+from conformance.laws import Law
+from conformance.report import TargetReport, exit_status
+from conformance.report.html import _words as words
+from conformance.report.html._branches import branches
+from conformance.report.html._chart import series, shape
+from conformance.report.html._columns import Column, columns, operations
+from conformance.report.html._failures import failures
+from conformance.report.html._growth import growths
+from conformance.report.html._matrix import anchors, groups, heads, summed
+from conformance.report.html._ratios import ratios
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The run in a line.
+
+    Attributes:
+        kind: the class of its colour.
+        sign, text: what it came to.
+        detail: the numbers behind it.
+    """
+
+    kind: str
+    sign: str
+    text: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Laws that were not tried, and the one reason why."""
+
+    target: str
+    reason: str
+    laws: list[str]
+
+
+def render(reports: list[TargetReport]) -> str:
+    """The report of all targets as one HTML page that loads nothing and runs nothing."""
+    targets = columns(reports)
+    page = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            targets=targets,
+            verdict=verdict(reports, targets),
+            counts=[(mark, [_count(target, status) for target in targets]) for status, mark in words.MARKS.items()],
+            heads=heads(targets),
+            groups=groups(targets),
+            broken=failures(targets, ("failed",)),
+            known=failures(targets, ("known", "fixed")),
+            ratios=ratios(targets),
+            growths=growths(targets),
+            branches=branches(targets),
+            skips=skips(targets),
+            laws=_laws(targets),
+            legend=_legend(targets),
+            marks=[mark for status, mark in words.MARKS.items() if any(_count(target, status) for target in targets)],
+            plural=words.plural,
+        )
+    )
+    # A name that came from a file system may hold what no encoding has.
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("conformance.report.html"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters.update(seconds=words.seconds, breakable=words.breakable)
+    return environment
+
+
+def verdict(reports: list[TargetReport], targets: list[Column]) -> Verdict:
+    """Broken, held or never tried, as the exit status says."""
+    statuses = [status for target in targets for status in target.statuses.values()]
+    tried = len(statuses) - statuses.count("skipped")
+    against = f"on {words.plural(len(targets), 'target')}"
+    detail = f"{words.plural(tried, 'check')} (a law in a dtype) {against}"
+    laws = {(target.index, law) for target in targets for (law, _), s in target.statuses.items() if s == "failed"}
+    status = exit_status(reports)
+    if laws:
+        names = {law for _, law in laws}
+        return Verdict("failed", "✗", f"{words.plural(len(names), 'law is', 'laws are')} broken", detail)
+    if status == 2:
+        idle = ", ".join(target.name for target in targets if not target.report.ran) or "any target"
+        return Verdict("failed", "✗", f"No law ran on {idle}", detail)
+    known = statuses.count("known")
+    if known:
+        return Verdict("known", "⊘", "All laws hold but the known failures", f"{detail}, {known} known to fail")
+    return Verdict("passed", "✓", "All laws hold", detail)
+
+
+def _count(target: Column, status: str) -> int:
+    return list(target.statuses.values()).count(status)
+
+
+def skips(targets: list[Column]) -> list[Skip]:
+    """The laws that were not tried, gathered by target and reason."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for target in targets:
+        for (law, _), result in target.cells.items():
+            if result.status == "skipped":
+                found.setdefault((target.name, result.reason or "no reason was given"), {})[law] = None
+    return [Skip(target, reason, list(laws)) for (target, reason), laws in found.items()]
+
+
+def _legend(targets: list[Column]) -> list[tuple[str, str, str]]:
+    present = {dtype for target in targets for dtype in target.dtypes}
+    return [(dtype, series(dtype), shape(dtype)) for dtype in FLOATING if dtype in present]
+
+
+def _laws(targets: list[Column]) -> list[tuple[str, list[tuple[Law, str, list[tuple[str, list[Any]]]]]]]:
+    """Every law by operation: its anchor, and for each target what it came to in each dtype."""
+    numbers = anchors(targets)
+    return [
+        (op, [(law, numbers[law.id], [(t.name, _told(t, law)) for t in targets if t.of(law.id)]) for law in laws])
+        for op, laws in operations(targets).items()
+    ]
+
+
+def _told(target: Column, law: Law) -> list[tuple[str, words.Mark, str]]:
+    return [
+        (result.dtype, words.mark(status), summed(result, words.mark(status))) for result, status in target.of(law.id)
+    ]

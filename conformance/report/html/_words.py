@@ -1,0 +1,114 @@
+"""How the page writes numbers, verdicts and names, whatever came: NaN, nothing, or a name of a hundred letters."""
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from conformance.report import TargetReport
+
+SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A verdict as it is shown: by a sign and a word, and only then by a colour.
+
+    Attributes:
+        kind: the class of its colour.
+        sign: what stands in a cell.
+        word: what it means; a screen reader says it.
+        many: the same of several.
+    """
+
+    kind: str
+    sign: str
+    word: str
+    many: str
+
+
+MARKS = {
+    "passed": Mark("passed", "✓", "holds", "hold"),
+    "failed": Mark("failed", "✗", "broken", "broken"),
+    "known": Mark("known", "⊘", "known failure", "known failures"),
+    "fixed": Mark("fixed", "✓!", "known failure that holds now", "known failures that hold now"),
+    "skipped": Mark("skipped", "–", "not tried", "not tried"),
+}
+
+_GRAVITY = ("failed", "known", "fixed", "passed", "skipped")
+
+
+def mark(status: str) -> Mark:
+    return MARKS.get(status) or Mark("skipped", "?", status, status)
+
+
+def gravest(statuses: list[str]) -> str:
+    """The status that a group is shown with: broken if one is, not tried only if all are."""
+    return min(statuses, key=lambda status: _GRAVITY.index(status) if status in _GRAVITY else len(_GRAVITY))
+
+
+def number(value: Any) -> str:
+    """Two digits, for a quick look: 0.83, 1.2e5, ∞; nothing where there is no number."""
+    if value is None:
+        return ""
+    value = float(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2g}"
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken where its words end, and nowhere else if the line allows."""
+    parts = [escape(part) for part in re.split(r"(?<=[._/:])", name)]
+    return Markup("<wbr>").join(parts)
+
+
+def apart(one: float, other: float | None) -> tuple[str, str]:
+    """Two numbers with as many digits as it takes to tell them apart."""
+    if other is None or not (math.isfinite(one) and math.isfinite(other)) or one == other:
+        return number(one), number(other)
+    for digits in range(3, 18):
+        told = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        if float(told[0]) != float(told[1]):
+            break
+    return told
+
+
+def percent(share: float) -> str:
+    """A share in percent; one that is not nothing is never written as 0."""
+    if not math.isfinite(share):
+        return "–"
+    hundredths = 100 * share
+    if 0 < hundredths < 0.01:
+        return "< 0.01 %"
+    return f"{hundredths:.0f} %" if hundredths >= 10 or hundredths == 0 else f"{hundredths:.2g} %"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def names(reports: list[TargetReport]) -> list[str]:
+    """What heads each target's column: of a file its name, if that says which; twins are numbered."""
+    short = [PurePath(report.target).name if report.target.endswith(".py") else report.target for report in reports]
+    shared = Counter(short)
+    told = [full.target if shared[name] > 1 else name for full, name in zip(reports, short, strict=True)]
+    again = Counter(told)
+    seen: Counter[str] = Counter()
+    for at, name in enumerate(told):
+        seen[name] += 1
+        told[at] = f"{name} ({seen[name]})" if again[name] > 1 else name or "(no name)"
+    return told

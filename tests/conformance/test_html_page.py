@@ -1,0 +1,177 @@
+"""The HTML report as text: whatever a run comes to, it is one well-formed page that loads nothing and runs nothing."""
+
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from conformance.evidence import Point
+from conformance.hunt import Counterexample
+from conformance.known import KnownOutcome
+from conformance.laws import Law, all_laws
+from conformance.report import TargetReport
+from conformance.report.html import render
+from conformance.settings import Result, Settings
+
+VOID = {"meta", "link", "input", "wbr"}
+HOSTILE = "</style></pre><script>alert('x')</script>\"><img src=x onerror=alert(1)> & ]]> \x00\udc80"
+FOUND = Counterexample(
+    "S=3", "y: off", "y", (0, 2), 1.0, 2.0, 1e-7, 1e7, script="reports/failures/a.py", script_text="assert 1 < 2"
+)
+
+
+class Page(HTMLParser):
+    """Sees that tags are closed in turn, and gathers ids, links and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = dict(attrs)
+        assert not any(name.startswith("on") for name in given), attrs
+        self.ids += [str(given["id"])] if "id" in given else []
+        self.links += [str(given[name]) for name in ("href", "src") if name in given]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def read(reports: list[TargetReport]) -> Page:
+    text = render(reports)
+    text.encode("utf-8")
+    page = Page(text)
+    assert len(set(page.ids)) == len(page.ids)
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+    assert [link for link in page.links if not link.startswith(("#", "data:,", "https://"))] == []
+    assert {"script", "img", "iframe", "object", "embed"}.isdisjoint(page.tags)
+    assert re.search(r"url\(|@import", text) is None
+    return page
+
+
+def target(results: list[Result], name: str = "sound", **settings: Any) -> TargetReport:
+    return TargetReport(name, "numpy", "cpu", {"numpy": "2.4"}, Settings(**settings), results, 1.5)
+
+
+def laws(op: str = "rev_cumsum") -> list[Law]:
+    return [law for law in all_laws() if law.op == op]
+
+
+def passed(law: Law, dtype: str = "float32", **fields: Any) -> Result:
+    return Result(law, dtype, "passed", examples=3, worst=0.25, points=[Point(8, 0.25, 1.5)], **fields)
+
+
+def test_where_all_laws_hold_it_says_so_and_shows_no_failure() -> None:
+    page = read([target([passed(law) for law in laws()])])
+    assert "All laws hold" in page.words and "Broken laws" not in page.words and "broken" not in page.ids
+    assert f"{len(laws())} checks (a law in a dtype) on 1 target" in page.words
+
+
+@pytest.mark.parametrize(
+    "reports", [[], [target([])], [target([Result(laws()[0], "float32", "skipped", "absent: it")])]]
+)
+def test_where_nothing_ran_it_does_not_say_that_laws_hold(reports: list[TargetReport]) -> None:
+    page = read(reports)
+    assert "All laws hold" not in page.words and "No law ran" in page.words
+
+
+def test_hostile_names_stay_names() -> None:
+    law = replace(laws()[0], op=HOSTILE, name=HOSTILE, sentence=HOSTILE, equation=HOSTILE)
+    found = replace(
+        FOUND, case=HOSTILE, problem=HOSTILE, where=HOSTILE, script=HOSTILE, script_text=HOSTILE, script_note=HOSTILE
+    )
+    known = (KnownOutcome(HOSTILE, "javascript:alert(1)", HOSTILE, HOSTILE, True),)
+    broken = Result(law, HOSTILE, "failed", HOSTILE, 1, 3.0, found, spread={HOSTILE: 1.0}, points=[Point(1, 3.0, 1.0)])
+    other = replace(law, name="other")
+    reports = [
+        replace(target([broken, Result(other, "float32", "known", HOSTILE, known=known)], HOSTILE), device=HOSTILE),
+        replace(target([Result(law, "float32", "skipped", HOSTILE)], HOSTILE), versions={HOSTILE: HOSTILE}),
+    ]
+    page = read(reports)
+    assert "<script>alert('x')</script>" in page.words and "<img src=x onerror=alert(1)>" in page.words
+    assert "javascript:alert(1)" in page.words
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, 1.7e308])
+def test_no_number_is_too_odd(number: float) -> None:
+    odd = replace(FOUND, got=number, expected=number, allowed=number, ulp=number)
+    points = [Point(0, number, number), Point(1, abs(number), abs(number)), Point(2**40, 0.5, 2.0)]
+    broken = Result(laws()[0], "float32", "failed", "off", 3, number, odd, points=points, seconds=number)
+    page = read([replace(target([broken, passed(laws()[1])]), seconds=number)])
+    shown = {math.inf: "∞", -math.inf: "−∞"}.get(number, "NaN" if math.isnan(number) else str(number))
+    assert shown in page.words
+    for place in re.findall(r' (?:d|x|y|width|height|transform|viewBox)="([^"]*)"', render([target([broken])])):
+        assert "nan" not in place and "inf" not in place
+
+
+def test_a_thousand_failures_are_all_there() -> None:
+    dtypes = ("float64", "float32", "bfloat16", "float16")
+    points = [Point(1 + at, 0.1 * at, float(at)) for at in range(40)]
+    every = list({law.id: law for law in all_laws()}.values())
+    results = [Result(law, dtype, "failed", "off", 3, 7.0, FOUND, points=points) for law in every for dtype in dtypes]
+    reports = [target(results, f"package_number_{at}.implementation") for at in range(4)]
+    text = render(reports)
+    assert text.count("assert 1 &lt; 2") == 4 * len(every) * len(dtypes)
+    assert f"{len(every)} laws are broken" in text
+    assert len(text) < 8_000_000
+
+
+def test_known_failures_stand_apart_with_reason_and_link() -> None:
+    one, other, *_ = laws()
+    fails = KnownOutcome("treated as a constant", "https://example.org/12", "y", "S=4", True)
+    holds = KnownOutcome("was repaired", "", "y", "S=4", False)
+    results = [
+        Result(one, "float32", "known", fails.said, 3, 2.0, FOUND, known=(fails,)),
+        replace(passed(other), status="fixed", known=(holds,)),
+    ]
+    page = read([target(results)])
+    assert "All laws hold but the known failures" in page.words and "1 known to fail" in page.words
+    assert "treated as a constant" in page.words and "https://example.org/12" in page.links
+    assert "was repaired" in page.words and "known failure that holds now" in page.words
+    assert "broken" not in page.ids
+
+
+def test_under_strict_a_law_that_was_not_tried_is_broken() -> None:
+    results = [Result(laws()[0], "float32", "skipped", "absent: rev_cumsum"), passed(laws()[1])]
+    assert "1 law is broken" in read([target(results, strict=True)]).words
+    page = read([target(results)])
+    assert "All laws hold" in page.words and "absent: rev_cumsum" in page.words
+
+
+def test_branches_that_are_short_of_data_are_marked() -> None:
+    law = next(law for law in all_laws() if law.id == "mlstm.gradient")
+    few = {"above": 95.0, "floor": 5.0, "carry": 98.0, "write": 2.0, "m0": 50.0}
+    page = read([target([passed(law, elements=100, kinks=3, spread=few)])])
+    words = " ".join(page.words.split())
+    assert "m just written 2 % ▲" in words and "m carried from m₀ 50 %" in words and "3 % at a kink ▲" in words
+    assert "|n·q̂| above its floor 95 %" in words and "on its floor 5 %" in words and "on its floor 5 % ▲" not in words
+
+
+def test_targets_of_one_name_are_told_apart() -> None:
+    names = ("a/kernels.py", "b/kernels.py", "c/gru.py", "torch_impl", "torch_impl")
+    reports = [target([passed(laws()[0])], name) for name in names]
+    assert read(reports).tags.count("article") == 5
+    text = render(reports)
+    for name in ("a/kernels.py", "b/kernels.py", "gru.py", "torch_impl (1)", "torch_impl (2)"):
+        assert f'title="{name}, rev_cumsum.value in float32: holds' in text
