@@ -208,8 +208,16 @@ OTHERS = (
 )
 """Public functions and layers that are no map of arrays to arrays; the laws about them say how they are called."""
 
-HELPERS = ("Partitioned", "KernelBackend", "MLSTMState", "mLSTMBackendFwbwConfig")
-"""Public types that the functions above take or return; a target need not have its own."""
+HELPERS = (
+    "Partitioned",
+    "KernelBackend",
+    "MLSTMState",
+    "mLSTMBackendFwbwConfig",
+    "mlstm_recurrent",
+    "mlstm_parallel",
+    "mlstm_chunkwise",
+)
+"""Public types that the functions above take or return, and forms of one; a target need not have its own."""
 
 PUBLIC = (*OPERATIONS, *OTHERS)
 BACKWARDS = tuple(f"{name}_backward" for name in OPERATIONS)

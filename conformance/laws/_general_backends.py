@@ -5,12 +5,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hypothesis import strategies as st
-
 from conformance.implementation import Launches, RefusedError
 from conformance.laws import law
 from conformance.laws._refusals import BadUse, check_use
-from conformance.laws._subjects import Call, Subject
+from conformance.laws._subjects import Call, Subject, of_rows
 from conformance.operations import OPERATIONS
 from conformance.trial import LawError, Trial
 
@@ -23,7 +21,7 @@ def register(subject: Subject) -> None:
         "that explain_backend gives; without a name, the one that explain_backend says runs.",
         "launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's",
         name="backend",
-        cases=lambda plan: st.sampled_from(subject.rows),
+        cases=of_rows(subject),
         strata=("small",),
         dtypes=("float64", "float32", "bfloat16"),
         compiled_dtypes=("float32", "bfloat16"),

@@ -1,19 +1,17 @@
 """Laws of every operation about what its framework does to functions: compile, map, checkpoint, differentiate twice."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from conformance.budget import KAPPA
-from conformance.cases import Plan, generator
+from conformance.cases import generator
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import Named, RefusedError, Results
 from conformance.laws import law
 from conformance.laws._refusals import REFERENCE
-from conformance.laws._subjects import Call, Subject
+from conformance.laws._subjects import Call, Subject, of_rows
 from conformance.trial import Trial
 
 _SENTENCES = {
@@ -46,7 +44,7 @@ def register(subject: Subject) -> None:
             sentence,
             equation,
             name=kind.replace(" ", "_"),
-            cases=_rows(subject),
+            cases=of_rows(subject),
             strata=("small",),
             dtypes=("float32",),
             needs=(subject.operation,),
@@ -59,7 +57,7 @@ def register(subject: Subject) -> None:
         "The second derivative is the derivative of the gradient, or asking for it raises; it is never something else.",
         "∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or an error",
         name="second_derivative",
-        cases=_rows(subject),
+        cases=of_rows(subject),
         strata=("small",),
         dtypes=("float64",),
         needs=(subject.operation,),
@@ -67,10 +65,6 @@ def register(subject: Subject) -> None:
         share=0.1,
         skip=partial(_lacking, "second derivative"),
     )(partial(_second_derivative, subject))
-
-
-def _rows(subject: Subject) -> Callable[[Plan], st.SearchStrategy]:
-    return lambda plan: st.sampled_from(subject.rows if plan.eager else subject.rows[:1])
 
 
 def _lacking(feature: str, implementation: Any) -> str | None:

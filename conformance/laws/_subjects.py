@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from conformance.budget import Expected, Precision
+from conformance.cases import PINS, Plan
 from conformance.dtypes import FLOATING, Array
 from conformance.implementation import Results
 from conformance.laws import Strategy
@@ -110,3 +112,14 @@ def broadcast(x: Array) -> Array:
 def laid_out(call: Call, layout: str) -> Call:
     """The call with all that it is given, cotangents and packings too, in another memory layout."""
     return call.changed(broadcast if layout == BROADCAST else lambda x: replace(x, layout=layout))
+
+
+def of_rows(subject: Subject) -> Strategy:
+    """The subject's rows one after the other, a pin each; of a target that compiles per shape, the first alone."""
+
+    def strategy(plan: Plan) -> st.SearchStrategy:
+        rows = subject.rows if plan.eager else subject.rows[:1]
+        number = PINS[plan.stratum].index(plan.pin) if plan.pin else 0
+        return st.just(rows[number]) if number < len(rows) else st.nothing()
+
+    return strategy

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.cases import SEEDS, Plan, generator, register
+from conformance.cases import PINS, SEEDS, Plan, generator, register
 from conformance.dtypes import array
 from conformance.implementation import Results
 from conformance.laws import law
@@ -75,7 +75,7 @@ class MeshCase:
 DEVICES = ((2,), (1,), (3,), (4,), (2, 3), (2, 1))
 
 
-# Every new shape is a compilation where there is one, so a few stand for all: a mask, two axes as one, a number.
+# What no run may miss; and all that is tried where every new shape is a compilation.
 _SPLIT_TABLE = (
     MeshCase((3, 4), (2,), -1, beside=2, seed=1),
     MeshCase((6, 2), (2, 3), 0, seed=2),
@@ -88,10 +88,18 @@ _STACK_TABLE = (
 )
 
 
+def _pinned(table: tuple[MeshCase, ...], plan: Plan) -> st.SearchStrategy | None:
+    """A row of the table for each pin; without one, None, or for a target that compiles no more cases."""
+    if plan.pin:
+        return st.just(table[PINS[plan.stratum].index(plan.pin)])
+    return None if plan.eager else st.nothing()
+
+
 @st.composite
 def _splits(draw: Any, plan: Plan) -> MeshCase:
-    if not plan.eager:
-        return draw(st.sampled_from(_SPLIT_TABLE))
+    pinned = _pinned(_SPLIT_TABLE, plan)
+    if pinned is not None:
+        return draw(pinned)
     devices, beside = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
     shape = [draw(st.sampled_from((1, 2, 3))) for _ in range(draw(st.sampled_from((1, 2, 3))))]
     axis = draw(st.integers(-len(shape), len(shape) - 1))
@@ -101,8 +109,9 @@ def _splits(draw: Any, plan: Plan) -> MeshCase:
 
 @st.composite
 def _stacks(draw: Any, plan: Plan) -> MeshCase:
-    if not plan.eager:
-        return draw(st.sampled_from(_STACK_TABLE))
+    pinned = _pinned(_STACK_TABLE, plan)
+    if pinned is not None:
+        return draw(pinned)
     devices, beside = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
     shape = tuple(draw(st.sampled_from((1, 2, 3))) for _ in range(draw(st.sampled_from((1, 2, 0, 3)))))
     axis = draw(st.integers(-len(shape) - 1, len(shape)))
@@ -126,7 +135,7 @@ def _expect(what: str, number: int, result: Any, expected: np.ndarray, trial: Tr
     cases=_splits,
     strata=("small",),
     dtypes=("float32", "bfloat16"),
-    share=0.5,
+    compiled_dtypes=("bfloat16",),
     quick=True,
 )
 def concatenation(trial: Trial, case: MeshCase) -> None:
@@ -183,8 +192,8 @@ def _inverse(place: dict[str, Any]) -> dict[str, Any]:
     cases=_stacks,
     strata=("small",),
     dtypes=("float32", "bfloat16"),
+    compiled_dtypes=("bfloat16",),
     needs=("stack_params", "unstack_params"),
-    share=0.5,
     quick=True,
 )
 def roundtrip(trial: Trial, case: MeshCase) -> None:
@@ -211,7 +220,7 @@ def roundtrip(trial: Trial, case: MeshCase) -> None:
     strata=("small",),
     dtypes=("float32",),
     needs=("stack_params", "unstack_params"),
-    share=0.25,
+    share=0.5,
 )
 def two_axes(trial: Trial, case: MeshCase) -> None:
     implementation = trial.implementation
@@ -267,15 +276,16 @@ def distinct(trial: Trial, case: MeshCase) -> None:
         return [tuple(np.ravel(result["drawn"].values).tolist()) for result in results]
 
     seen = {}
-    for seed in range(4):
+    seeds = range(3)
+    for seed in seeds:
         states = drawn(seed)
-        if states != drawn(seed):
+        if seed == seeds[-1] and states != drawn(seed):
             raise LawError("", "two calls gave different random states")
         for number, state in enumerate(states):
             owner = seed, number // case.beside
             if seen.setdefault(state, owner) != owner:
                 raise LawError("", f"(seed, device) {seen[state]} and {owner} have the same random state")
-    if len(seen) != 4 * case.total:
+    if len(seen) != len(seeds) * case.total:
         raise LawError("", "devices beside each other have different random states")
 
 
