@@ -92,10 +92,19 @@ class Trial:
         return {**options, "kernel_backend": self.kernel_backend}
 
     def served(self, function: Callable, operation: str, *arguments: Any) -> Any:
-        """What ``function(operation, …)`` returns; a target that refuses the kernel backend makes the law a skip."""
+        """What ``function(operation, …)`` returns.
+
+        Raises:
+            RefusedError: the target does not run that kernel backend here, or raises `NotImplementedError`; the law is
+                then skipped, with what the target says as the reason.
+        """
         try:
             with np.errstate(all="ignore"):
                 return function(operation, *arguments)
+        except NotImplementedError as error:
+            raise RefusedError(
+                f"{operation} says that it does not do this: {error or 'NotImplementedError'}"
+            ) from error
         except ValueError as error:
             if self.kernel_backend is not None and "`kernel_backend`" in str(error):
                 raise RefusedError(str(error)) from error

@@ -1,0 +1,240 @@
+"""Scripts of failures: they make the very call, judge the very array, and are run once to make sure."""
+
+import runpy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from conformance.cases import FwbwCase, GRUCase, MLSTMCase
+from conformance.cli import main
+from conformance.dtypes import Array, array
+from conformance.evidence import Comparison, HasNaN, Refusal, WrongDtype, WrongShape
+from conformance.failures._direct import direct
+from conformance.hunt import Counterexample, Scene
+from conformance.laws import all_laws
+from conformance.targets import load
+from conformance.tensors import pack
+from conformance.trial import LawError, Trial
+
+LAW = next(law for law in all_laws() if law.id == "mlstm.gradient")
+FOUND = Counterexample("a case in words", "a problem", "an array")
+TARGETS = {"numpy": "reference", "torch": "torch_impl", "jax": "jax_impl"}
+
+
+def mlstm(dtype: str, **fields: object) -> tuple[dict, dict, dict]:
+    case = replace(MLSTMCase(2, 3, 2, 3, 2, state="random", seed=1), **fields)
+    return case.arrays(dtype), case.cotangent_arrays(dtype), case.options()
+
+
+def step(dtype: str) -> tuple[dict, dict, dict]:
+    arrays, cotangents, options = mlstm(dtype)
+    first = {name: replace(x, values=x.values[:, 0]) for name, x in arrays.items() if name in "qkvif"}
+    dh = replace(cotangents["h"], values=cotangents["h"].values[:, 0])
+    return {**arrays, **first}, {**cotangents, "h": dh}, options
+
+
+def fwbw(dtype: str) -> tuple[dict, dict, dict]:
+    inner = MLSTMCase(2, 3, 1, 3, 2, state="random", seed=1)
+    case = FwbwCase(inner, chunk_size=2, return_state=True, use_initial_state=True, stabilize_correctly=True)
+    return case.arrays(dtype), case.cotangent_arrays(dtype), {"config": case.config()}
+
+
+def gru(dtype: str) -> tuple[dict, dict, dict]:
+    case = GRUCase(2, 3, 3, (1, 2, 1, 1, 2, 1), state=True, clipping=0.5, seed=1)
+    return case.arrays(dtype), case.cotangent_arrays(dtype), case.options()
+
+
+def sums(*names: str, square: bool = False) -> Callable[[str], tuple[dict, dict, dict]]:
+    def make(dtype: str) -> tuple[dict, dict, dict]:
+        shape = (2, 4, 1) if names == ("igate", "fgate") else (2, 4)
+        values = np.arange(8.0).reshape(shape) - 6.5
+        dy = array(np.cos(np.arange(32.0)).reshape(2, 4, 4) if square else values**2, dtype)
+        return {name: array(values * (1 + at), dtype) for at, name in enumerate(names)}, {"y": dy}, {}
+
+    return make
+
+
+CALLS = {
+    "rev_cumsum": (sums("x"), "y", "x"),
+    "rev_cumsum_off": (sums("x"), "y", "x"),
+    "causal_forget_matrix": (sums("forget_gates", square=True), "y", "forget_gates"),
+    "dtilde_matrix": (sums("igate", "fgate", square=True), "y", "fgate"),
+    "mlstm": (lambda dtype: mlstm(dtype, chunk_size=2, layout="strided"), "C", "m0"),
+    "mlstm_step": (step, "m", "n0"),
+    "mlstm_fwbw_custom_grad": (fwbw, "n", "C0"),
+    "gru": (gru, "state", "reset_weight"),
+}
+
+
+def outcome(scene: Scene, framework: str, directory: Path) -> str:
+    """What the script for a scene says: that the law holds, or what is broken."""
+    script = direct(load(TARGETS[framework], None, "cpu"), LAW, "float32", FOUND, scene)
+    assert script is not None, "the call could not be written down"
+    assert "conformance" not in script.text and len(script.text.splitlines()) <= 50
+    path = directory / "script.py"
+    path.write_text(script.text)
+    path.with_suffix(".safetensors").write_bytes(pack(script.tensors))
+    try:
+        runpy.run_path(str(path))
+    except SystemExit as ended:
+        assert str(ended.code).startswith(script.marker)
+        return str(ended.code)
+    return "holds"
+
+
+def seen(framework: str, operation: str, name: str, inputs: tuple[dict, dict, dict], dtype: str = "float32") -> tuple:
+    """A trial that has made the call, and the array of that name."""
+    arrays, cotangents, options = inputs
+    if framework == "jax":
+        arrays = {name: replace(x, layout="contiguous") for name, x in arrays.items()}
+    trial = Trial(load(TARGETS[framework], None, "cpu"), dtype)
+    if name.startswith("gradient of "):
+        return trial, trial.vjp(operation, arrays, cotangents, options)[1][name.removeprefix("gradient of ")]
+    return trial, trial.call(operation, arrays, options)[name]
+
+
+def compared(trial: Trial, got: Array, off: float, m: np.ndarray | None = None) -> Scene:
+    allowed = 1e-5 * (1 + np.abs(np.nan_to_num(got.values, posinf=0, neginf=0)))
+    comparison = Comparison(got, got.values + off, allowed, m)
+    return Scene(None, LawError("an array", "is wrong", comparison=comparison), trial.calls)
+
+
+def cases() -> list:
+    kept = []
+    for framework in TARGETS:
+        for operation in CALLS:
+            # A JAX call takes seconds to compile: one of each kind of wording is enough there.
+            if framework != "jax" or operation in ("rev_cumsum", "mlstm"):
+                kept.append(pytest.param(framework, operation, id=f"{framework}-{operation}"))
+    return kept
+
+
+@pytest.mark.parametrize(("framework", "operation"), cases())
+def test_the_script_makes_the_very_call(framework: str, operation: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    make, output, argument = CALLS[operation]
+    names = [f"gradient of {argument}"] if framework == "jax" else [output, f"gradient of {argument}"]
+    for name in names:
+        trial, got = seen(framework, operation, name, make("float32"))
+        assert outcome(compared(trial, got, 0.0), framework, tmp_path) == "holds"
+        assert "an array at [" in outcome(compared(trial, got, 1.0), framework, tmp_path)
+
+
+def test_a_state_is_compared_in_units_of_the_references_stabiliser(tmp_path: Path) -> None:
+    trial, got = seen("numpy", "mlstm", "C", mlstm("float32"))
+    m = trial.calls[0].results["m"].values
+    scene = compared(trial, got, 0.0, m + 1.0)
+    scaled = replace(scene.error.comparison, expected=got.values * np.exp(-1.0))
+    scene = Scene(None, LawError("C", "is wrong", comparison=scaled), trial.calls)
+    assert outcome(scene, "numpy", tmp_path) == "holds"
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_infinities_and_bfloat16_survive(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    pytest.importorskip("ml_dtypes")
+    inputs = mlstm("bfloat16", gates="extreme", state="empty", seed=3)
+    assert any(np.isinf(x.values).any() for x in inputs[0].values())
+    trial, got = seen(framework, "mlstm", "gradient of v", inputs, "bfloat16")
+    assert outcome(compared(trial, got, 0.0), framework, tmp_path) == "holds"
+    trial, got = seen(framework, "mlstm", "m", mlstm("bfloat16", gates="closed", state="empty"), "bfloat16")
+    assert outcome(compared(trial, got, 0.0), framework, tmp_path) == "holds"
+
+
+def test_dtype_shape_nan_and_refusals_are_judged_too(tmp_path: Path) -> None:
+    trial, got = seen("numpy", "rev_cumsum", "y", CALLS["rev_cumsum"][0]("float32"))
+
+    def said(comparison: object) -> str:
+        return outcome(Scene(None, LawError("y", "…", comparison=comparison), trial.calls), "numpy", tmp_path)
+
+    assert said(WrongDtype(got, "float64")) == "holds" and "expected float32" in said(WrongDtype(got, "float32"))
+    assert said(WrongShape(got, got.shape)) == "holds" and "expected (3,)" in said(WrongShape(got, (3,)))
+    assert said(HasNaN(got)) == "holds"
+    trial.begin()
+    with pytest.raises(TypeError) as refused:
+        trial.attempt("rev_cumsum", {"x": [1.0, 2.0]}, {})
+    assert said(Refusal("TypeError", str(refused.value))) == "holds"
+    assert "expected TypeError: another text" in said(Refusal("TypeError", "another text"))
+    assert "expected ValueError" in said(Refusal("ValueError", str(refused.value), compares_text=False))
+
+
+TORCH = """
+import torch
+from torch_impl import mlstm as exact
+
+def mlstm(q, k, v, i, f, **keywords):
+    return exact(q, 2 * k - k.detach(), v, i, f, **keywords)
+"""
+
+
+def test_a_failure_is_told_in_fifteen_lines_and_shown_by_a_script(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    target = tmp_path / "kernel.py"
+    target.write_text(TORCH)
+    arguments = ("run", str(target), "--op", "mlstm", "--law", "gradient", "--dtype", "float32", "--examples", "4")
+    result = CliRunner().invoke(main, [*arguments, "--failures", str(tmp_path / "failures")])
+    assert result.exit_code == 1, result.output
+    told = result.output[result.output.index("✗ mlstm.gradient in") :].strip().splitlines()
+    assert len(told) <= 15
+    words = [line.split()[0] for line in told[1:]]
+    assert words == ["law", "case", "array", "got", "expected", "error", "branches", "again", "script"]
+    assert "gradient of k, first wrong at [" in told[3] and "times its budget" in told[6]
+    assert told[-1].endswith("ran once and failed again")
+    script = tmp_path / "failures" / "kernel-mlstm.gradient-float32.py"
+    text = script.read_text()
+    assert "torch.autograd.grad(" in text and "from kernel import mlstm" in text and "conformance" not in text
+    assert len(text.splitlines()) <= 40 and script.with_suffix(".safetensors").exists()
+
+
+SCANS = """
+import numpy as np
+from reference import rev_cumsum as exact
+
+calls = 0
+
+def rev_cumsum(x):
+    global calls
+    calls += 1
+    {body}
+"""
+
+
+def judged(directory: Path, law: str, body: str) -> tuple[str, str]:
+    """What the terminal says of a scan with that body, and the script that was saved."""
+    target = directory / "scan.py"
+    target.write_text(SCANS.format(body=body))
+    arguments = ("run", str(target), "--op", "rev_cumsum", "--law", law, "--dtype", "float32", "--examples", "4")
+    result = CliRunner().invoke(main, [*arguments, "--failures", str(directory)])
+    assert result.exit_code == 1, result.output
+    return result.output, (directory / f"scan-rev_cumsum.{law}-float32.py").read_text()
+
+
+def test_a_law_of_several_calls_is_replayed(tmp_path: Path) -> None:
+    output, text = judged(tmp_path, "linearity", "return exact(x) + 1")
+    assert "ran once and failed again" in output
+    assert "from conformance.replay import replay" in text and 'law="rev_cumsum.linearity"' in text
+
+
+def test_an_exception_of_the_target_is_let_through(tmp_path: Path) -> None:
+    output, text = judged(tmp_path, "value", "return exact(x) if x.shape[-1] < 3 else exact(undefined)")
+    assert "raised NameError: name 'undefined' is not defined" in output and "ran once and failed again" in output
+    assert "y = rev_cumsum(x)" in text and "conformance" not in text
+
+
+def test_it_is_said_where_the_script_does_not_fail_again(tmp_path: Path) -> None:
+    output, _ = judged(tmp_path, "value", "return exact(x) + (calls > 2)")
+    assert "did not fail again: the target is not deterministic, or it fails only after other calls" in output
+
+
+def test_a_script_of_an_unimportable_file_name_runs(tmp_path: Path) -> None:
+    target = tmp_path / "my-kernel.py"
+    target.write_text(SCANS.format(body="return exact(x) + 1"))
+    arguments = ("run", str(target), "--op", "rev_cumsum", "--law", "value", "--dtype", "float32", "--examples", "2")
+    result = CliRunner().invoke(main, [*arguments, "--failures", str(tmp_path)])
+    assert "ran once and failed again" in result.output
+    (script,) = tmp_path.glob("my_kernel-*.py")
+    assert "runpy.run_path(" in script.read_text()

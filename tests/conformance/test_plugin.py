@@ -1,0 +1,93 @@
+"""``pytest --pyargs conformance --implementation=…``, from outside the repository."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reference
+from conformance.implementation import UsageError
+from conformance.law_tests import LawTests
+
+ROOT = Path(reference.__file__).resolve().parents[1]
+SCANS = """
+from reference import rev_cumsum as exact
+
+def rev_cumsum(x):
+    return exact(x) + {value}
+"""
+
+
+def pytest_in(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # Loaded by name too, so that the test holds in an environment that was installed before the entry point was there.
+    plugins = ("-p", "no:cacheprovider", "-p", "conformance.pytest_plugin")
+    command = [sys.executable, "-m", "pytest", *plugins, "--pyargs", "conformance", "-rsxX", *arguments]
+    return subprocess.run(
+        command, cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    path = tmp_path / "kernels.py"
+    path.write_text(SCANS.format(value=0))
+    return path
+
+
+SMALL = ("--conformance-op=rev_cumsum", "--conformance-dtype=float32", "--conformance-examples=2")
+
+
+def test_without_an_implementation_the_laws_are_skipped_with_a_sentence(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path)
+    assert done.returncode == 0 and "1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "name what is to be judged: pytest --pyargs conformance --implementation=mypkg" in done.stdout
+
+
+def test_each_law_and_dtype_is_a_test(target: Path) -> None:
+    done = pytest_in(target.parent, "--implementation=kernels", *SMALL, "-v", "-k", "value or gradient", "-n", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_law[rev_cumsum.value-float32]" in done.stdout and "1 passed" in done.stdout
+    assert "where it offers rev_cumsum_backward" in done.stdout, "a skip says why"
+
+
+def test_a_failure_is_told_as_on_the_command_line(target: Path) -> None:
+    target.write_text(SCANS.format(value=1))
+    done = pytest_in(target.parent, f"--implementation={target}", *SMALL, "-k", "rev_cumsum.value")
+    assert done.returncode == 1, done.stdout + done.stderr
+    for said in ("The value is the reference's.", "first wrong at [", "ran once and failed again", "--law value"):
+        assert said in done.stdout
+    assert "Traceback" not in done.stdout
+    assert (target.parent / "reports" / "failures" / "kernels-rev_cumsum.value-float32.py").exists()
+
+
+def test_a_wrong_call_says_what_to_type(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, "--implementation=no_such_module")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "a path that ends in .py" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("op", ["mlstn"], "name one of rev_cumsum"),
+        ("law", ["valeu"], "lists the names"),
+        ("dtype", ["float8"], "name one of float64"),
+        ("examples", 0, "--conformance-examples 0 is too few; give 1 or more"),
+        ("max_steps", -1, "--conformance-max-steps -1 is too few"),
+        ("known", "no/such/file.toml", "--write-known no/such/file.toml makes such a file"),
+    ],
+)
+def test_wrong_options_say_what_to_type(option: str, value: object, said: str) -> None:
+    given = {"implementation": ["reference"], "conformance_device": "cpu", "conformance_failures": "failures"}
+    given |= {f"conformance_{name}": [] for name in ("op", "law", "dtype")} | {"conformance_seed": 0}
+    given[f"conformance_{option}"] = value
+    with pytest.raises(UsageError, match=said):
+        LawTests.of(given.get)
+
+
+def test_the_plugin_imports_nothing_until_it_is_asked_for(tmp_path: Path) -> None:
+    heavy = "{'numpy', 'hypothesis', 'torch', 'jax'}"
+    code = f"import sys, conformance.pytest_plugin; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
