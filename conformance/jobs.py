@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.runner import agenda, run_and_save
 from conformance.settings import Result, Settings
@@ -23,8 +24,11 @@ from conformance.targets import load
 DEATHS = 8
 """After so many processes have died the rest is given up."""
 
-WORTHWHILE = 24
-"""Fewer laws than that are done before a second process has loaded the target."""
+WORTHWHILE = {True: 24, False: 4}
+"""Fewer laws than that are done before a second process has loaded the target; by whether it is eager or compiles."""
+
+_WEIGHTS = {"mlstm": 4, "fwbw": 4, "gru": 3, "mlstm_step": 3}
+"""How long a law of an operation takes beside one of the others, roughly: compiled, a recurrence is what takes time."""
 
 Item = tuple[Law, str]
 
@@ -38,9 +42,10 @@ class Target:
     device: str
 
 
-def usual(device: str, items: list[Item]) -> int:
+def usual(implementation: Implementation, items: list[Item]) -> int:
     """How many processes are used where nobody says: two on a CPU, one beside an accelerator or a debugger."""
-    if device != "cpu" or sys.gettrace() is not None or len(items) < WORTHWHILE:
+    little = len(items) < WORTHWHILE[implementation.eager]
+    if implementation.device != "cpu" or sys.gettrace() is not None or little:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(2, cores)
@@ -52,7 +57,8 @@ def run_in_processes(target: Target, items: list[Item], settings: Settings, proc
     for number, (law, dtype) in enumerate(items):
         groups.setdefault((law.op, dtype), []).append(number)
     # The largest first: the last group to be taken should not be the one that takes longest.
-    pool = _Pool(target, items, settings, sorted(groups.values(), key=len, reverse=True))
+    largest_first = sorted(groups.items(), key=lambda group: -_WEIGHTS.get(group[0][0], 1) * len(group[1]))
+    pool = _Pool(target, items, settings, [numbers for _, numbers in largest_first])
     done: dict[int, Result] = {}
     try:
         pool.start(min(processes, len(groups)))

@@ -80,7 +80,7 @@ def results_of(
 ) -> tuple[int, Iterator[Result]]:
     """How many results there will be, and the results."""
     items = agenda(implementation, settings)
-    number = processes or jobs.usual(implementation.device, items)
+    number = processes or jobs.usual(implementation, items)
     if number == 1 or len(items) < 2:
         return len(items), run(implementation, settings)
     target = jobs.Target(implementation.name, named_framework, implementation.device)

@@ -200,15 +200,15 @@ def _search(hunt: Hunt, law: Law, dtype: str, settings: Settings) -> None:
     assert law.cases is not None
     total = sum(SHARES[stratum] for stratum in law.strata)
     implementation = hunt.trial.implementation
-    for stratum in law.strata:
-        if stratum == "long" and settings.quick and len(law.strata) > 1:
-            continue
+    for stratum in _quick(law.strata, implementation) if settings.quick else law.strata:
         if stratum == "long" and settings.max_steps <= 130 and len(law.strata) > 1:
             continue
         if stratum == "long" and dtype in HALF and not implementation.eager:
             continue
         count = max(1, math.ceil(settings.examples * law.share * SHARES[stratum] / total - 1e-9))
-        plan = Plan(stratum, implementation.eager, dtype, settings.max_steps, _layouts(implementation))
+        plan = Plan(
+            stratum, implementation.eager, dtype, settings.max_steps, _layouts(implementation), quick=settings.quick
+        )
         # By operation, not by law: laws that draw from one strategy see the same cases and share the oracle's answers.
         seed = zlib.crc32(f"{settings.seed}/{law.op}/{stratum}/{dtype}".encode())
         for part, examples in pinned(plan, count):
@@ -242,6 +242,12 @@ def _draw(hunt: Hunt, cases: SearchStrategy, seed: int, examples: int) -> None:
         # What broke the law is in the hunt's own records, whatever Hypothesis makes of a search that was cut short.
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError) or hunt.found is None:
             raise
+
+
+def _quick(strata: tuple[str, ...], implementation: Implementation) -> tuple[str, ...]:
+    """The strata of a quick run: no long one, and a single one where each shape has to be compiled."""
+    short = tuple(stratum for stratum in strata if stratum != "long") or strata
+    return short if implementation.eager else short[-1:]
 
 
 def _layouts(implementation: Implementation) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,16 +59,17 @@ def test_a_process_that_dies_is_a_failed_law_and_the_others_go_on(tmp_path: Path
 
 
 def test_a_debugger_or_an_accelerator_or_little_work_means_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = agenda(load("reference", None, "cpu"), Settings())
+    target = load("reference", None, "cpu")
+    items, cuda = agenda(target, Settings()), SimpleNamespace(eager=True, device="cuda")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(sys, "gettrace", lambda: None)
-    assert jobs.usual("cpu", items) == 2
-    assert jobs.usual("cuda", items) == 1 and jobs.usual("cpu", items[:5]) == 1
+    assert jobs.usual(target, items) == 2
+    assert jobs.usual(cuda, items) == 1 and jobs.usual(target, items[:5]) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    assert jobs.usual("cpu", items) == 1
+    assert jobs.usual(target, items) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(sys, "gettrace", lambda: print)
-    assert jobs.usual("cpu", items) == 1
+    assert jobs.usual(target, items) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as a terminal sends them")
