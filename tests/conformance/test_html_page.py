@@ -164,7 +164,7 @@ def test_branches_that_are_short_of_data_are_marked() -> None:
     few = {"above": 95.0, "floor": 5.0, "carry": 98.0, "write": 2.0, "m0": 50.0}
     page = read([target([passed(law, elements=100, kinks=3, spread=few)])])
     words = " ".join(page.words.split())
-    assert "m just written 2 % ▲" in words and "m carried from m₀ 50 %" in words and "3 % at a kink ▲" in words
+    assert "written 2 % ▲" in words and "m from m₀ 50 %" in words and "3 % at a kink ▲" in words
     assert "|n·q̂| above its floor 95 %" in words and "on its floor 5 %" in words and "on its floor 5 % ▲" not in words
 
 

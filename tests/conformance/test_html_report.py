@@ -144,7 +144,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths = [word for kind in ("html", "json") for word in (f"--{kind}", str(home / f"report.{kind}"))]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
-        result = CliRunner().invoke(main, ["run", "sound.py", "broken.py", *RUN.split(), *LESS.split(), *paths])
+        command = ["run", "sound.py", "broken.py", *RUN.split(), *LESS.split(), *paths]
+        result = CliRunner().invoke(main, command, catch_exceptions=False)
     assert result.exit_code == 1, result.output
     return home / "report.html"
 

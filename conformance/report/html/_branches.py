@@ -20,14 +20,19 @@ class Part:
     Attributes:
         kind: the class of its colour.
         start, width: where its piece of the bar lies, in percent.
-        few: whether it has less than its share.
+        wanted: whether it ought to have its share.
     """
 
     kind: str
     label: str
     start: float
     width: float
-    few: bool
+    wanted: bool
+
+    @property
+    def few(self) -> bool:
+        """Whether it ought to have its share and has not."""
+        return self.wanted and self.width < 100 * LEAST
 
     @property
     def share(self) -> str:
@@ -46,17 +51,29 @@ class Spread:
 
 @dataclass(frozen=True)
 class Branches:
+    """One law on every target.
+
+    Attributes:
+        least: the smallest share that a branch has which ought to have one.
+        marked: whether a target is short of some branch or has many kinks.
+    """
+
     law: Law
     spreads: list[Spread]
+    least: str
+    marked: bool
 
 
 def branches(targets: list[Column]) -> list[Branches]:
     """The laws of which any target has counted branches."""
     found = []
     for law in (law for laws in operations(targets).values() for law in laws):
-        spreads = [_spread(target, law.id) for target in targets]
-        if any(spread is not None for spread in spreads):
-            found.append(Branches(law, [spread for spread in spreads if spread is not None]))
+        spreads = [spread for spread in (_spread(target, law.id) for target in targets) if spread is not None]
+        if spreads:
+            parts = [part for spread in spreads for bar in spread.bars for part in bar if part.wanted]
+            marked = any(part.few for part in parts) or any(spread.many_kinks for spread in spreads)
+            least = min(parts, key=lambda part: part.width)
+            found.append(Branches(law, spreads, f"{least.label} {least.share}", marked))
     return found
 
 
@@ -70,9 +87,9 @@ def _spread(target: Column, law: str) -> Spread | None:
         # Of the carried ones, those that no write has attained yet are m₀'s: carried too, and counted for both.
         _bar(
             [
-                ("m0", "m carried from m₀", m0, True),
-                ("carry", "m carried from a write", carry - m0, False),
-                ("write", "m just written", write, True),
+                ("m0", "m from m₀", m0, True),
+                ("carry", "from a write", carry - m0, False),
+                ("write", "written", write, True),
             ]
         ),
     ]
@@ -99,6 +116,6 @@ def _bar(counts: list[tuple[str, str, float, bool]]) -> list[Part]:
     parts, start = [], 0.0
     for kind, label, count, wanted in counts:
         width = 100 * count / whole
-        parts.append(Part(kind, label, round(start, 2), round(width, 2), wanted and count < LEAST * whole))
+        parts.append(Part(kind, label, round(start, 2), round(width, 2), wanted))
         start += width
     return parts

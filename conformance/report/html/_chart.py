@@ -58,6 +58,7 @@ class Chart:
         title, text: what it shows, in a few words and in a sentence, for whoever does not see it.
         x, y: ticks, at places along the axis.
         left, right, top, bottom: where the axes lie.
+        above: whether the ticks of x are written at the top too, of a drawing that is taller than a screen.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Chart:
     traces: list[Trace]
     markers: list[Marker]
     labels: list[Label]
+    above: bool = False
 
 
 def series(dtype: str) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from conformance.report.html._chart import Chart, Label, Marker, Trace, line, series, shape
 from conformance.report.html._columns import Column, operations
@@ -18,15 +19,33 @@ Ratio = tuple[str, str, float]
 """Law, dtype, error over budget."""
 
 
-def ratios(targets: list[Column]) -> list[Chart]:
+@dataclass(frozen=True)
+class Ratios:
+    """What there is of one target.
+
+    Attributes:
+        chart: the drawing; None where there is no error to draw.
+        exact: the operations of which every answer was exact: a lane with all at its left edge would say no more.
+    """
+
+    target: str
+    chart: Chart | None
+    exact: list[str]
+
+
+def ratios(targets: list[Column]) -> list[Ratios]:
     """The drawings, on one axis; none of a target on which no number was compared."""
     found = [(target, {op: list(_ratios(target, op)) for op in operations([target])}) for target in targets]
     everything = [ratio for _, by in found for each in by.values() for _, _, ratio in each]
     # From a thousandth of the budget to a hundred budgets: there is nothing to tell apart beyond.
     x = scale([1e-3, 10.0, *everything], 1e-3, 100, LEFT + 30, RIGHT - 16, zero=LEFT + 4)
-    return [
-        _chart(target, {op: each for op, each in by.items() if each}, x) for target, by in found if any(by.values())
-    ]
+    told = []
+    for target, by in found:
+        drawn = {op: each for op, each in by.items() if any(ratio != 0 for _, _, ratio in each)}
+        exact = [op for op, each in by.items() if each and op not in drawn]
+        if drawn or exact:
+            told.append(Ratios(target.name, _chart(target, drawn, x) if drawn else None, exact))
+    return told
 
 
 def _ratios(target: Column, op: str) -> Iterator[Ratio]:
@@ -61,9 +80,8 @@ def _chart(target: Column, by: dict[str, list[Ratio]], x: LogScale) -> Chart:
         y += GAP
     assert worst is not None
     over = sum(_size(each) > 1 for every in by.values() for each in every)
-    ticks = [Tick(x.zero, "0"), *x.ticks(most=8)]
+    ticks = [Tick(x.zero, "0"), *(Tick(t.at, "budget" if t.label == "1" else t.label) for t in x.ticks(most=8))]
     traces.insert(0, Trace("limit", "", f"M{x(1):g} {TOP:g}V{y:g}"))
-    labels.append(Label(x(1), TOP - 4, "budget", "middle"))
     return Chart(
         f"ratios-{target.index}",
         target.name,
@@ -81,6 +99,7 @@ def _chart(target: Column, by: dict[str, list[Ratio]], x: LogScale) -> Chart:
         traces,
         markers,
         labels,
+        above=True,
     )
 
 
