@@ -54,8 +54,8 @@ import numpy as np
 
 from conformance.dtypes import HALF, LARGEST, ROUNDOFF, SMALLEST, Array, accumulation
 
-KAPPA = 4.0
-OMEGA = 2.0
+KAPPA = 3.0
+OMEGA = 1.0
 DRAWS = 8
 _MAGNITUDES = np.array([NormalDist().inv_cdf((1 + (at + 0.5) / DRAWS) / 2) for at in range(DRAWS)])
 

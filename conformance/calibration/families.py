@@ -21,6 +21,7 @@ SIZE = 16
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 """The share of each stratum among the examples of a law (as in `conformance.runner`)."""
 
+_SUPPRESSED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 CONTENTS = ("gates", "held", "scale", "cotangents", "seed", "values")
 
 
@@ -46,7 +47,7 @@ def drawn(strategy: st.SearchStrategy, count: int, seed: int) -> list[Any]:
         database=None,
         deadline=None,
         phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=_SUPPRESSED,
     )(test)()
     return found[:count]
 

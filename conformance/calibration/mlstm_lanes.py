@@ -89,7 +89,8 @@ def run_mlstm(
     parts = []
     for start in range(0, max(G, 1), few):
         part = slice(start, start + few)
-        x = Lanes(*(lanes[name][part] for name in (*"qkvif", "C0", "n0", "m0")), eps, floor_is_one)
+        ordered = (lanes[name][part] for name in (*"qkvif", "C0", "n0", "m0"))
+        x = Lanes(*ordered, eps=eps, floor_is_one=floor_is_one)
         parts.append(_run_lanes(form, x, {name: y[part] for name, y in d.items()}, A))
     outputs, gradients = (
         {name: np.concatenate([part[at][name] for part in parts]) for name in parts[0][at]} for at in (0, 1)

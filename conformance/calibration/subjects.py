@@ -201,9 +201,7 @@ def _sum_calls(operation: str, family: Family) -> list[Call]:
         for one in family.cases
     ]
     arrays = {name: np.concatenate([one[name] for one in batch]) for name in batch[0]}
-    cotangents = {
-        "y": np.concatenate([one.cotangent(dtype, square=square)["y"].values[None] for one in family.cases])
-    }
+    cotangents = {"y": np.concatenate([one.cotangent(dtype, square=square)["y"].values[None] for one in family.cases])}
     precision = Precision(dtype, case.steps)
     of_gradient = Precision(dtype, case.steps**2) if square else precision
     if operation == "dtilde_matrix":

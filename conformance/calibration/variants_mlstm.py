@@ -204,9 +204,7 @@ def one_chunk(x: Lanes, arithmetic: Arithmetic, style: Style = PLAIN) -> tuple[C
     return Chunk(x, E, e, P, nu, Y, h, m), (C, n, m[:, -1])
 
 
-def chunkwise(
-    x: Lanes, arithmetic: Arithmetic, L: int | None, style: Style = PLAIN
-) -> tuple[Results, list[Chunk]]:
+def chunkwise(x: Lanes, arithmetic: Arithmetic, L: int | None, style: Style = PLAIN) -> tuple[Results, list[Chunk]]:
     """Chunks of L steps (None: all steps in one), the state carried between them."""
     state, chunks, h = (x.C, x.n, x.m), [], [x.v[:, :0]]
     for start in range(0, x.steps, L or max(x.steps, 1)):

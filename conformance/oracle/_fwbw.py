@@ -75,7 +75,8 @@ def unstabilised(arrays: Values, cotangents: Values | None, precision: Precision
     """The reference's own fwbw, whose floor is 1, on stacked copies; heads are one."""
     arrays = with_state(arrays)
     B = arrays["q"].shape[0]
-    copies, dcopies = copies_of(arrays, cotangents or {}, precision)
+    terms = magnitudes_of(arrays, 0.0, cotangents, floor_is_one=True)
+    copies, dcopies = copies_of(arrays, cotangents or {}, terms, precision)
 
     def squeeze(name: str, x: np.ndarray) -> np.ndarray:
         return x[:, :, 0] if name in (*"qkvif", "h") else x[:, 0]
@@ -90,7 +91,6 @@ def unstabilised(arrays: Values, cotangents: Values | None, precision: Precision
         m_of_all = np.concatenate([m] * (1 + COPIES)) if B else last.m
         named = {"h": h[:, :, None], "m": last.m[:, None]}
         named |= {"C": rescaled(last.C, last.m, m_of_all)[:, None], "n": rescaled(last.n, last.m, m_of_all)[:, None]}
-        terms = magnitudes_of(arrays, 0.0, None, floor_is_one=True)
         return budgeted(named, B, terms.outputs, terms.drift, precision)
     d = {name: squeeze(name, x) for name, x in dcopies.items()}
     gradients = function.backward(*ordered, dh=d["h"], dc_last=d["C"], dn_last=d["n"], dm_last=d["m"])
@@ -100,8 +100,7 @@ def unstabilised(arrays: Values, cotangents: Values | None, precision: Precision
         for name, x in named.items()
     }
     exact = {name: split(stacked, B)[0] for name, stacked in headed.items()}
-    terms = gradient_magnitudes(magnitudes_of(arrays, 0.0, cotangents, floor_is_one=True), exact)
     of_ones = {**bare, "v": np.ones((*bare["v"].shape[:-1], 1)), "C0": bare["n0"][..., None]}
     nu_over_floor, _ = function(*(of_ones[name] for name in (*"qkvif", "C0", "n0", "m0")))
-    expected = counted(budgeted(headed, B, *terms, precision), copies, nu_over_floor)
-    return either_side(expected, arrays, cotangents["m"])
+    expected = counted(budgeted(headed, B, *gradient_magnitudes(terms, exact), precision), copies, nu_over_floor)
+    return either_side(expected, arrays, terms.g, precision)

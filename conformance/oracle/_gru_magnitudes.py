@@ -7,7 +7,7 @@ weights). How else it travels is what the response to perturbed inputs measures.
 
 - ``products``: Σ|terms| of products whose operands may be rounded to 16 bits, in units of that roundoff.
 - ``drift``: the root of a sum of squares over steps of everything else that is rounded, in units of roundoff. A gate is
-  off by a roundoff of 1, not of itself (1 − f, and a sigmoid by tanh, are no better).
+  off by a roundoff of itself and of its preactivation; 1 − f is off by as much, however small it is.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ import numpy as np
 from conformance.operations import GRU_ARRAYS
 from conformance.oracle._common import Values
 
-Pair = tuple[np.ndarray, np.ndarray]
+Pair = tuple[np.ndarray, np.ndarray]  # (products, drift)
 WEIGHTS = ("weight", "forget_weight", "reset_weight")
 
 
@@ -93,7 +93,12 @@ def _joined(each: list[dict[str, Pair]], states: tuple[str, ...], cu_seqlens: np
 
     if not each:
         return {}
-    return {name: tuple(join(name, [part[name][at] for part in each]) for at in (0, 1)) for name in each[0]}
+
+    def both(name: str) -> Pair:
+        products, drift = (join(name, [part[name][at] for part in each]) for at in (0, 1))
+        return products, drift
+
+    return {name: both(name) for name in each[0]}
 
 
 def _served(name: str, pair: Pair, served: np.ndarray) -> Pair:
@@ -128,13 +133,12 @@ def _forward(x: Values) -> _Forward:
     of_r = _times(size, np.abs(Wr)) * r * (1 - r)
     in_z = _times(size * r, np.abs(W))
     of_z = (in_z + _times(size * of_r, np.abs(W))) * (1 - z * z)
-    drift_f, drift_r = (
-        of_f + _size(x["forget_input"]) * f * (1 - f) + 1,
-        of_r + _size(x["reset_input"]) * r * (1 - r) + 1,
-    )
+    drift_f = of_f + _size(x["forget_input"]) * f * (1 - f) + f
+    drift_r = of_r + _size(x["reset_input"]) * r * (1 - r) + r
     drift_z = (in_z + _size(x["input"]) + _times(size * drift_r, np.abs(W))) * (1 - z * z) + np.abs(z)
     products = np.abs(h - z) * of_f + (1 - f) * of_z
-    rounded = np.abs(h - z) * drift_f + (1 - f) * drift_z + size + np.abs(x["y"])
+    # h − z, its product and the sum, in the form z + f⊙(h − z).
+    rounded = np.abs(h - z) * (drift_f + 2) + (1 - f) * drift_z + size + np.abs(x["y"])
     carried, square = np.zeros((len(h) + 1, *h.shape[1:])), np.zeros((len(h) + 1, *h.shape[1:]))
     for t in range(len(h)):
         carried[t + 1] = f[t] * carried[t] + products[t]
@@ -163,24 +167,20 @@ def _backward(x: Values, forward: _Forward, bound: float) -> dict[str, Pair]:
     for at in (0, 1):
         for name, terms in _gradient_errors(forward, at, (W, Wf, Wr), (dhs, dz, df, drh, dr), growth).items():
             found.setdefault(name, []).append(terms)
-    weights: dict[str, tuple] = {"weight": (r * h, dz), "forget_weight": (h, df), "reset_weight": (h, dr)}
-    carried = {"weight": tuple(r * of for of in forward.of_h), "forget_weight": forward.of_h}
-    own = {"weight": tuple(np.abs(h) * of for of in forward.of_r)}
-    of_weights = {
-        name: _of_weight(
-            x, own.get(name, (0 * h, 0 * h)), carried.get(name, forward.of_h), d, found[of], found[through]
-        )
-        for (name, (x, d)), of, through in zip(weights.items(), _INPUTS, _THROUGH, strict=True)
-    }
-    tokens = {
-        name: tuple(np.moveaxis(found[name][at] + found[through][at], 0, 1) for at in (0, 1))
-        for name, through in zip(_INPUTS, _THROUGH, strict=True)
-    }
-    return {**tokens, **of_weights, "input_state": (found["input_state"][0], found["input_state"][1])}
-
-
-_INPUTS = ("input", "forget_input", "reset_input")
-_THROUGH = tuple(f"{name}, arriving" for name in _INPUTS)
+    none = (np.zeros(shape), np.zeros(shape))
+    of_h, of_r = forward.of_h, forward.of_r
+    own_rh, carried_rh = (np.abs(h) * of_r[0], np.abs(h) * of_r[1]), (r * of_h[0], r * of_h[1])
+    gradients: dict[str, Pair] = {"input_state": (found["input_state"][0], found["input_state"][1])}
+    for name, of, x_t, own, carried, d in (
+        ("weight", "input", r * h, own_rh, carried_rh, dz),
+        ("forget_weight", "forget_input", h, none, of_h, df),
+        ("reset_weight", "reset_input", h, none, of_h, dr),
+    ):
+        local, through = found[of], found[f"{of}, arriving"]
+        products, drift = (np.moveaxis(local[at] + through[at], 0, 1) for at in (0, 1))
+        gradients[of] = products, drift
+        gradients[name] = _of_weight(x_t, own, carried, d, local, through)
+    return gradients
 
 
 def _ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:

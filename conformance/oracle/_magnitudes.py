@@ -20,12 +20,16 @@ class Magnitudes:
         outputs, gradients: Σ|terms|, what is summed before anything cancels.
         drift, gradient_drift: the root of the sum of squares of what a memory was when it was rounded, step after step;
             of an old memory that is √age times its size.
+        nu: |ν| = |n·q̂|, its floor, its Σ|terms| and its drift, each ``(B, S, N)``.
+        g: |dm_T − ⟨C_T, dC_T⟩ − ⟨n_T, dn_T⟩| of each lane.
     """
 
     outputs: Values
     gradients: Values
     drift: Values
     gradient_drift: Values
+    nu: tuple[np.ndarray, ...]
+    g: np.ndarray
 
 
 class _Held:
@@ -91,16 +95,19 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     exact_h = np.abs(read[..., :-1]) / Y[..., None]
     h = term[..., :-1] + amplified * exact_h
     root = _root("tbnkv,tbnk->tbnv", after_square, q) / Y[..., None]
+    of_nu = (np.abs(read[..., -1]), floor, term[..., -1] * Y, root[..., -1] * Y)
+    nu = tuple(np.moveaxis(x, 0, 1) for x in of_nu)
     of_h = root[..., :-1] + np.where(above, root[..., -1], 0.0)[..., None] * exact_h
     last, last_square = size[-1], np.sqrt(square[-1])
     none = np.zeros(m[0].shape)
     outputs = {"h": np.moveaxis(h, 0, 1), "C": last[..., :-1], "n": last[..., -1], "m": none}
     drift = {"h": np.moveaxis(of_h, 0, 1), "C": last_square[..., :-1], "n": last_square[..., -1], "m": none}
     if cotangents is None:
-        return Magnitudes(outputs, {}, drift, {})
+        return Magnitudes(outputs, {}, drift, {}, nu, none)
 
     d = _Held(_beside(np.abs(cotangents["C"]), np.abs(cotangents["n"])[..., None]))
     g = np.abs(cotangents["m"]) + _dot(last, d.size)
+    exact_g = cotangents["m"] - _dot(exact, _beside(cotangents["C"], cotangents["n"][..., None]))
     of_g = np.sqrt(_dot(square[-1], d.size**2))
     delta = np.abs(np.moveaxis(cotangents["h"], 1, 0)) / Y[..., None] * amplified
     dnu = np.where(above, np.einsum("tbnv,tbnv->tbn", delta, h), 0.0)
@@ -136,7 +143,9 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     found |= {"C0": d.size[..., :-1], "n0": d.size[..., -1], "m0": _dot(initial, d.size) if S else none, "g": g}
     of |= {"C0": root[..., :-1], "n0": root[..., -1], "m0": _dot(initial, root), "g": of_g}
     carried = np.maximum(g, da.max(axis=0, initial=0.0))
-    return Magnitudes(outputs, {**found, "gate": np.moveaxis(gate, 0, 1), "carried": carried}, drift, of)
+    return Magnitudes(
+        outputs, {**found, "gate": np.moveaxis(gate, 0, 1), "carried": carried}, drift, of, nu, np.abs(exact_g)
+    )
 
 
 def _beside(x: np.ndarray, column: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from conformance import budget
 from conformance.budget import DRAWS, Expected, Precision
 from conformance.oracle._branches import counted, total
 from conformance.oracle._common import Values, without_warnings
-from conformance.oracle._magnitudes import gradient_magnitudes, magnitudes_of
+from conformance.oracle._magnitudes import Magnitudes, gradient_magnitudes, magnitudes_of
 from reference.arguments import MLSTMState
 
 COPIES = DRAWS + 2
@@ -27,8 +27,21 @@ def _largest_m(i: np.ndarray, f: np.ndarray, m0: np.ndarray) -> np.ndarray:
     return largest[:, None]
 
 
-def copies_of(arrays: Values, cotangents: Values, precision: Precision) -> tuple[Values, Values]:
+def _beside_the_floor(terms: Magnitudes, precision: Precision) -> np.ndarray:
+    """By how much q is scaled either way, ``(B, S, N, 1)``: beside its floor so far that |n·q̂| lies on both sides.
+
+    |n·q̂| is beside its floor where the two are within its own budget of each other.
+    """
+    nu, floor, magnitude, drift = terms.nu
+    own = precision.operand * nu + precision.cancellation * magnitude + precision.drift * drift
+    beside = np.abs(nu - floor) <= own
+    across = np.divide(1.5 * own, nu, out=np.zeros(nu.shape), where=nu > 0)
+    return np.where(beside, np.maximum(across, precision.operand), precision.operand)[..., None]
+
+
+def copies_of(arrays: Values, cotangents: Values, terms: Magnitudes, precision: Precision) -> tuple[Values, Values]:
     """The inputs and their perturbed copies, stacked along B: copy 0 is exact, the last two scale q."""
+    scale = _beside_the_floor(terms, precision)
     rng = np.random.default_rng(0)
     largest = _largest_m(arrays["i"], arrays["f"], arrays["m0"])
     scales: dict[str, np.ndarray | float] = {"i": largest, "f": 0.0, "m0": largest[:, 0], "m": 0.0}
@@ -38,7 +51,7 @@ def copies_of(arrays: Values, cotangents: Values, precision: Precision) -> tuple
             draws = budget.perturbed_gates(x, precision, rng, scales[name])
         else:
             draws = budget.perturbed_operands(x, precision, rng)
-        scaled = [x * (1 + sign * precision.operand) if name == "q" else x for sign in (1, -1)]
+        scaled = [x * (1 + sign * scale) if name == "q" else x for sign in (1, -1)]
         return np.concatenate([x, *draws, *scaled])
 
     stacked = {name: copies(name, x, name in ("i", "f", "m0")) for name, x in arrays.items()}
@@ -105,17 +118,32 @@ def budgeted(named: Values, B: int, magnitudes: Values, drift: Values, precision
     return Expected(exact, slack)
 
 
-def either_side(expected: Expected, arrays: Values, dm: np.ndarray) -> Expected:
-    """Where the memory ends empty, every candidate for m_T is −∞: dm may come out at any of them, for none moves m."""
-    m, a = arrays["m0"], -np.logaddexp(0.0, -arrays["f"])
-    for t in range(a.shape[1]):
-        m = np.maximum(a[:, t] + m, arrays["i"][:, t])
-    tied = np.where(np.isneginf(m), 1.01 * np.abs(dm), 0.0)
+def either_side(expected: Expected, arrays: Values, g: np.ndarray, precision: Precision) -> Expected:
+    """Where candidates for m_T tie within rounding, g may come out at any of them, and at the gates between.
+
+    Candidate 0 is m₀, candidate j the write of step j; each decays by the gates after it. Where the memory ends empty
+    all of them are −∞: none moves m.
+    """
+    a, i, m0 = -np.logaddexp(0.0, -arrays["f"]), arrays["i"], arrays["m0"]
+    until = np.flip(np.cumsum(np.flip(a, 1), axis=1), 1)
+    after = np.concatenate([until[:, 1:], np.zeros_like(m0)[:, None]], axis=1)
+    candidates = np.concatenate([(m0 + a.sum(axis=1))[:, None], i + after], axis=1)
+    best = candidates.max(axis=1, keepdims=True)
+    rounding = 2 * precision.growth * np.maximum(1.0, _largest_m(i, arrays["f"], m0))
+    tied = (candidates >= best - rounding) | np.isneginf(best)
+    several = (tied.sum(axis=1) > 1)[:, None]
+    later = np.flip(np.logical_or.accumulate(np.flip(tied, 1), axis=1), 1)
+    between = np.logical_or.accumulate(tied, axis=1)[:, :-1] & later[:, 1:]
+    share = 1.01 * g[:, None]
     gate = np.exp(-np.logaddexp(0.0, arrays["f"]))
-    slack = dict(expected.slack)
-    for name, share in (("i", tied[:, None]), ("f", tied[:, None] * gate), ("m0", tied)):
-        slack[name] = slack[name] + share
-    return replace(expected, slack=slack, kinks=expected.kinks + int(np.count_nonzero(tied)))
+    shares = {
+        "i": share * (tied[:, 1:] & several),
+        "f": share * (between & several) * gate,
+        "m0": g * 1.01 * (tied & several)[:, 0],
+    }
+    slack = {name: x + shares.get(name, 0.0) for name, x in expected.slack.items()}
+    empty = np.isneginf(best[:, 0]) & (g > 0)
+    return replace(expected, slack=slack, kinks=expected.kinks + int(np.count_nonzero(empty)))
 
 
 @without_warnings
@@ -123,14 +151,14 @@ def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> E
     """Value of `mlstm` from its recurrent form. States are in the units of their own m (see `rescaled`)."""
     arrays = with_state(arrays)
     B = arrays["q"].shape[0]
-    copies, _ = copies_of(arrays, {}, precision)
+    terms = magnitudes_of(arrays, options.get("eps", 0.0), None)
+    copies, _ = copies_of(arrays, {}, terms, precision)
     h, last = reference.mlstm_recurrent(
         *(copies[name] for name in "qkvif"), initial_state=_state(copies), eps=options.get("eps", 0.0)
     )
     m, _ = split(last.m, B)
     m_of_all = np.concatenate([m] * (1 + COPIES)) if B else last.m
     parts = {"C": rescaled(last.C, last.m, m_of_all), "n": rescaled(last.n, last.m, m_of_all), "m": last.m}
-    terms = magnitudes_of(arrays, options.get("eps", 0.0), None)
     return budgeted({"h": h, **parts}, B, terms.outputs, terms.drift, precision)
 
 
@@ -139,7 +167,8 @@ def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Value
     """Gradient of `mlstm`, states included."""
     arrays = with_state(arrays)
     B = arrays["q"].shape[0]
-    copies, dcopies = copies_of(arrays, cotangents, precision)
+    terms = magnitudes_of(arrays, options.get("eps", 0.0), cotangents)
+    copies, dcopies = copies_of(arrays, cotangents, terms, precision)
     gradients = reference.mlstm_backward(
         *(copies[name] for name in "qkvif"),
         initial_state=_state(copies),
@@ -150,7 +179,6 @@ def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Value
     dstate = gradients.pop("initial_state")
     named = {**gradients, **dict(zip(("C0", "n0", "m0"), dstate, strict=True))}
     exact = {name: split(stacked, B)[0] for name, stacked in named.items()}
-    terms = magnitudes_of(arrays, options.get("eps", 0.0), cotangents)
     expected = budgeted(named, B, *gradient_magnitudes(terms, exact), precision)
     ones = np.ones((*copies["v"].shape[:-1], 1))
     unit = MLSTMState(copies["n0"][..., None], copies["n0"], copies["m0"])
@@ -159,7 +187,7 @@ def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Value
     )
     expected = counted(expected, copies, nu_over_floor[..., 0])
     expected = replace(expected, carried=precision.growth * terms.gradients["carried"])
-    return either_side(expected, arrays, cotangents["m"])
+    return either_side(expected, arrays, terms.g, precision)
 
 
 def each_sequence(arrays: Values, cotangents: Values, lengths: tuple[int, ...]) -> list[tuple[Values, Values]]:

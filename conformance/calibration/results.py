@@ -1,0 +1,108 @@
+"""A calibration as it is kept: which cases, which versions, which formula, and what came of every variant.
+
+The result that stands in the repository is `COMMITTED`. It says for which constants and for which formula it holds, so
+that neither can change without a new measurement: the formula is known by a hash of the code of the modules that say
+how large a budget is, comments and docstrings left out.
+"""
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import conformance
+from conformance import budget
+from conformance.calibration.scoring import Score
+
+COMMITTED = Path(__file__).with_name("results.json")
+
+_MLSTM = ("oracle/_magnitudes.py", "oracle/_mlstm.py")
+_FORMULA = {
+    "mlstm": _MLSTM,
+    "mlstm_step": _MLSTM,
+    "mlstm_fwbw_custom_grad": (*_MLSTM, "oracle/_fwbw.py"),
+    "gru": ("oracle/_gru.py", "oracle/_gru_magnitudes.py"),
+}
+
+
+def constants() -> dict[str, float]:
+    """The constants of the budget as they are now."""
+    return {"KAPPA": budget.KAPPA, "OMEGA": budget.OMEGA, "DRAWS": budget.DRAWS}
+
+
+@cache
+def formula(op: str) -> str:
+    """A hash of what says how large an operation's budget is, as it stood when this process first asked."""
+    package = Path(conformance.__file__).parent
+    digest = hashlib.sha256()
+    for module in ("budget.py", *_FORMULA.get(op, ("oracle/_sums.py",))):
+        digest.update(_code(package / module).encode())
+    return digest.hexdigest()[:16]
+
+
+def _code(path: Path) -> str:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [part for part in body if not _is_text(part)]  # pyright: ignore[reportAttributeAccessIssue]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in ("numpy", "hypothesis")},
+    }
+
+
+def as_json(op: str, scores: Iterable[Score], cases: int, seed: int) -> dict[str, Any]:
+    """What is kept of one operation."""
+    return {
+        "seed": seed,
+        "cases": cases,
+        "constants": constants(),
+        "formula": formula(op),
+        "versions": versions(),
+        "variants": {score.variant: _of_variant(score) for score in scores},
+    }
+
+
+def _of_variant(score: Score) -> dict[str, Any]:
+    def short(ratios: dict[str, float]) -> dict[str, float]:
+        return {name: float(f"{ratio:.3g}") for name, ratio in ratios.items()}
+
+    return {
+        "cases": score.cases,
+        "false_alarms": score.false_alarms,
+        "worst": float(f"{score.worst_ratio:.3g}"),
+        "unrounded": float(f"{max(score.unrounded, default=0.0):.3g}"),
+        "worst_by_dtype": short(score.by_dtype(score.worst)),
+        "unrounded_by_dtype": short(score.by_dtype(score.unrounded)),
+        "quantiles": short(score.quantiles()),
+    }
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A kept calibration by operation; empty where there is none yet."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def save(path: Path, kept: dict[str, Any]) -> None:
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def holds(kept: dict[str, Any], op: str, cases: int, seed: int) -> bool:
+    """Whether an operation was calibrated on these cases with the constants and the formula of now."""
+    now = (seed, cases, constants(), formula(op))
+    of = kept.get(op)
+    return of is not None and (of["seed"], of["cases"], of["constants"], of["formula"]) == now
