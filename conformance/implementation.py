@@ -123,7 +123,7 @@ class Implementation(Protocol):
 
         Args:
             feature: ``layouts`` (arrays with strides, that can be written to), ``poisoned``, ``second derivative``,
-                or a kind of `transformed`.
+                ``layer gradient``, or a kind of `transformed`.
         """
         ...
 

@@ -13,26 +13,25 @@ from conformance.implementation import Named, Results
 class JaxLayer:
     """See `conformance.implementation.Layer`.
 
-    A module of flax has parameters once it knows what it is called with, so they are made from ``example``: one row of
-    as many features as the settings say.
+    A module of flax has parameters once it knows what it is called with, so ``init`` makes them of an example, and only
+    where they are asked for.
     """
 
     def __init__(
         self,
         module: Any,
-        example: Mapping[str, Any],
-        rng: Any,
+        init: Callable[[], Any],
         native: Callable[[Array], Any],
         neutral: Callable[[Any], Array],
     ):
         self.module = module
-        self.made = flattened(module.init(rng, **example).get("params", {})) if example else {}
+        self.init = init
         self.native = native
         self.neutral = neutral
 
     @property
     def parameters(self) -> Results:
-        return {name: self.neutral(x) for name, x in self.made.items()}
+        return {name: self.neutral(x) for name, x in flattened(self.init().get("params", {})).items()}
 
     def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
         variables = {"params": nested(parameters)} if parameters else {}

@@ -163,7 +163,8 @@ class JaxImplementation:
     def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
         module = self.functions[name](**settings)
         example = {"input": jnp.zeros((1, 1, settings["input_size"]))} if "input_size" in settings else {}
-        return JaxLayer(module, example, self.rng(seed), self.native, self.neutral)
+        init = self._jitted("init", name, settings, lambda: module.init)
+        return JaxLayer(module, lambda: init(self.rng(seed), **example), self.native, self.neutral)
 
     def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}

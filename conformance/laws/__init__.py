@@ -15,7 +15,7 @@ from conformance.dtypes import FLOATING
 
 Strategy = Callable[[Plan], st.SearchStrategy]
 
-MODULES = ("scan", "decay", "mlstm", "mlstm_step", "fwbw", "gru", "accumulate", "sharding", "general")
+MODULES = ("scan", "decay", "mlstm", "mlstm_step", "fwbw", "gru", "accumulate", "sharding", "modules", "general")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,309 @@
+"""The layers that hold parameters or a configuration: `GRU` and `mLSTMBackendFwbw`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import reference
+from conformance import cases, oracle
+from conformance.cases import PINS, SEEDS, FwbwCase, MLSTMCase, Plan, generator, register
+from conformance.dtypes import ROUNDOFF, Array, accumulation, array
+from conformance.implementation import Layer
+from conformance.laws import law
+from conformance.laws._layer_oracle import gru_layer
+from conformance.laws._refusals import BadUse, check_use
+from conformance.trial import LawError, Trial
+
+_COUNTS = (
+    "num_input_heads",
+    "num_forget_input_heads",
+    "num_reset_input_heads",
+    "num_weight_heads",
+    "num_forget_weight_heads",
+    "num_reset_weight_heads",
+)
+
+
+@register()
+@dataclass(frozen=True)
+class LayerCase:
+    """A `GRU` layer and a call of it.
+
+    Attributes:
+        B, S: sequences and steps; for packed calls both follow from ``lengths``.
+        features, H, outputs: sizes of the layer.
+        heads: the six head counts in the order of the layer's arguments (input, forget input, reset input, weight, …).
+        bias: whether its projections add one.
+        state: whether an initial state is given.
+    """
+
+    B: int
+    S: int
+    features: int
+    H: int
+    outputs: int
+    heads: tuple[int, int, int, int, int, int]
+    bias: bool = True
+    state: bool = True
+    clipping: float | None = None
+    lengths: tuple[int, ...] | None = None
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        return self.S if self.lengths is None else max(self.lengths, default=0)
+
+    @property
+    def size(self) -> int:
+        return (self.B * self.S + sum(self.lengths or ()) + 1) * sum(self.heads) * self.H * self.features
+
+    def describe(self) -> str:
+        packed = f"lengths {list(self.lengths)}" if self.lengths is not None else f"B={self.B}, S={self.S}"
+        said = ", ".join(f"{name}={value}" for name, value in self.settings().items())
+        return f"{packed}, state={self.state}, seed={self.seed}; GRU({said})"
+
+    def settings(self) -> dict[str, Any]:
+        sizes = {"input_size": self.features, "state_head_dim": self.H, "output_size": self.outputs}
+        heads = dict(zip(_COUNTS, self.heads, strict=True))
+        return {**sizes, **heads, "add_bias": self.bias, "gradient_clipping": self.clipping}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every parameter."""
+        Nx, Nxf, Nxr, Nw, Nwf, Nwr = self.heads
+        H, N, projected = self.H, max(self.heads), (Nx + Nxf + Nxr) * self.H
+        shapes = {
+            "input_projection.kernel": (self.features, projected),
+            "input_projection.bias": (projected,),
+            "state_weight": (Nw, H, H),
+            "forget_weight": (Nwf, H, H),
+            "reset_weight": (Nwr, H, H),
+            "output_projection.kernel": (N * H, self.outputs),
+            "output_projection.bias": (self.outputs,),
+        }
+        return {name: shape for name, shape in shapes.items() if self.bias or not name.endswith("bias")}
+
+    def parameters(self, dtype: str) -> dict[str, Array]:
+        rng = generator(self.seed, 60)
+        return {
+            name: array(rng.normal(size=shape) / np.sqrt(shape[-2] if len(shape) > 1 else 1.0), dtype)
+            for name, shape in self.shapes().items()
+        }
+
+    def _tokens(self) -> tuple[int, ...]:
+        return (self.B, self.S) if self.lengths is None else (sum(self.lengths),)
+
+    def arrays(self, dtype: str) -> dict[str, Array]:
+        rng = generator(self.seed, 61)
+        arrays = {"input": array(rng.normal(size=(*self._tokens(), self.features)), dtype)}
+        if self.state:
+            arrays["input_state"] = array(rng.normal(size=self._state()), accumulation(dtype))
+        if self.lengths is not None:
+            arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
+        return arrays
+
+    def _state(self) -> tuple[int, ...]:
+        return (self.B if self.lengths is None else len(self.lengths), max(self.heads), self.H)
+
+    def cotangents(self, dtype: str) -> dict[str, Array]:
+        rng = generator(self.seed, 62)
+        output = array(rng.normal(size=(*self._tokens(), self.outputs)), dtype)
+        return {"output": output, "state": array(rng.normal(size=self._state()), accumulation(dtype))}
+
+
+_TABLE = (
+    LayerCase(2, 4, 3, 2, 5, (4, 1, 2, 1, 2, 4), clipping=0.3, seed=1),
+    LayerCase(0, 0, 4, 3, 2, (1, 2, 1, 2, 1, 1), bias=False, lengths=(2, 0, 3), state=False, seed=2),
+)
+_HEADS = ((1, 1, 1, 1, 1, 1), (4, 1, 2, 1, 2, 4), (1, 3, 1, 3, 3, 1), (2, 4, 1, 4, 1, 2), (1, 1, 1, 6, 2, 3))
+
+
+@st.composite
+def _layers(draw: Any, plan: Plan) -> LayerCase:
+    number = PINS[plan.stratum].index(plan.pin) if plan.pin else len(_TABLE)
+    if number < len(_TABLE) or not plan.eager:
+        return draw(st.just(_TABLE[number]) if number < len(_TABLE) else st.nothing())
+    lengths = draw(st.sampled_from((None, (3, 2), (0, 4), (1,))))
+    B, S = (draw(st.sampled_from((2, 1))), draw(st.sampled_from((5, 1, 0, 13)))) if lengths is None else (0, 0)
+    features, H, outputs = (draw(st.sampled_from((3, 1, 5))) for _ in range(3))
+    heads, bias, state = draw(st.sampled_from(_HEADS)), draw(st.booleans()), draw(st.booleans())
+    clipping = draw(st.sampled_from((None, 0.1)))
+    return LayerCase(B, S, features, H, outputs, heads, bias, state, clipping, lengths, draw(SEEDS))
+
+
+def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
+    if len(outputs) != len(names):
+        raise LawError("", f"returned {len(outputs)} arrays, expected {len(names)}: {', '.join(names)}")
+    return dict(zip(names, outputs, strict=True))
+
+
+@law(
+    "GRU",
+    "The layer is projection, gru, projection, in value and in the gradient of its input, state and every parameter.",
+    "output = gru(split(input·K + b), weights)·K′ + b′, in the order x, f, r",
+    name="value",
+    cases=_layers,
+    strata=("small",),
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+)
+def value(trial: Trial, case: LayerCase) -> None:
+    layer = trial.implementation.layer("GRU", case.settings(), case.seed)
+    arrays, cotangents = case.arrays(trial.dtype), case.cotangents(trial.dtype)
+    parameters = case.parameters("float64" if trial.upcasts else trial.dtype)
+    options = {} if case.clipping is None else {"gradient_clipping": case.clipping}
+    values = oracle.values({**parameters, **arrays})
+    expected = gru_layer(values, case.heads[:3], oracle.values(cotangents), options, trial.precision(case.steps))
+    if trial.implementation.lacks("layer gradient"):
+        outputs = layer.call(parameters, arrays, {})
+        trial.agree(_named(outputs, ("output", "state")), expected, case.steps, only=("output", "state"))
+        return
+    outputs, gradients = layer.vjp(parameters, arrays, {}, list(cotangents.values()))
+    got = _named(outputs, ("output", "state")) | {f"gradient of {name}": x for name, x in gradients.items()}
+    trial.agree(got, expected, case.steps)
+
+
+@law(
+    "GRU",
+    "Every parameter has the shape that the head counts say; weights are drawn within ±H^−½, none is left unset, no "
+    "two are alike, and another seed draws others.",
+    "W ~ U(−H^−½, H^−½)",
+    name="parameters",
+    rows=lambda: [
+        LayerCase(1, 1, 3, 8, 5, (4, 1, 2, 2, 4, 1)),
+        LayerCase(1, 1, 2, 8, 3, (1, 1, 1, 6, 2, 3), bias=False),
+    ],
+    dtypes=("float32",),
+)
+def parameters(trial: Trial, case: LayerCase) -> None:
+    first, other = (trial.implementation.layer("GRU", case.settings(), seed).parameters for seed in (1, 2))
+    shapes = {name: x.shape for name, x in first.items()}
+    if shapes != case.shapes():
+        raise LawError("parameters", f"are {shapes}, expected {case.shapes()}")
+    bound = case.H**-0.5
+    for name, x in first.items():
+        if not np.isfinite(x.values).all():
+            raise LawError(name, "holds what was never set")
+        if not name.endswith("weight"):
+            continue
+        largest = np.abs(x.values).max()
+        if largest > bound * (1 + ROUNDOFF["float32"]):
+            raise LawError(name, f"holds {largest}, beyond H^−½ = {bound:.4g}")
+        # Of 64 or more uniform numbers one lies beyond half the bound, and two of either sign, but for 1 in 2^62.
+        if x.values.max() < bound / 2 and x.values.min() > -bound / 2:
+            raise LawError(name, f"reaches {largest:.4g} of a bound of {bound:.4g}")
+        if np.unique(x.values).size < x.values.size // 2 or (x.values > 0).all() or (x.values < 0).all():
+            raise LawError(name, "is not drawn at random")
+        if np.array_equal(x.values, other[name].values):
+            raise LawError(name, "is the same for another seed")
+
+
+def _gru_bad_uses() -> list[BadUse]:
+    good = LayerCase(2, 3, 5, 4, 6, (4, 1, 2, 2, 4, 1))
+    sizes: list[tuple[str, dict[str, Any]]] = [
+        *((f"{name} of {wrong!r}", {name: wrong}) for name in ("input_size", *_COUNTS) for wrong in (0, 2.0)),
+        ("a state head dim of -1", {"state_head_dim": -1}),
+        ("an output size of None", {"output_size": None}),
+        ("3 weight heads of 4", {"num_weight_heads": 3}),
+        ("3 reset input heads of 4", {"num_reset_input_heads": 3}),
+        ("1 for a bias", {"add_bias": 1}),
+        ("a word for the clipping", {"gradient_clipping": "1"}),
+    ]
+    inputs = (("an input of other features", (2, 3, 6)), ("an input without steps", (2, 5)))
+
+    def made(changes: dict[str, Any], implementation: Any) -> Any:
+        return implementation.layer("GRU", {**good.settings(), **changes}, 0)
+
+    def called(shape: tuple[int, ...], implementation: Any) -> Any:
+        layer = implementation.layer("GRU", good.settings(), 0)
+        return layer.call(good.parameters("float32"), {"input": array(np.ones(shape), "float32")}, {})
+
+    return [
+        *(BadUse("GRU", label, partial(made, changes)) for label, changes in sizes),
+        *(BadUse("GRU", label, partial(called, shape)) for label, shape in inputs),
+    ]
+
+
+law(
+    "GRU",
+    "Sizes and head counts that make no layer, and inputs that do not fit it, are refused with the reference's words.",
+    "error(target) = error(reference)",
+    name="bad_calls",
+    rows=_gru_bad_uses,
+    dtypes=("float32",),
+)(check_use)
+
+
+def _fwbw_cases(plan: Plan) -> st.SearchStrategy:
+    if plan.eager:
+        return cases.fwbw(plan)
+    inner = MLSTMCase(2, 5, 1, 3, 2, state="random", seed=1)
+    only = FwbwCase(inner, 2, use_initial_state=True, stabilize_correctly=True, flat_gates=False)
+    return st.just(only) if plan.pin in ("", PINS[plan.stratum][0]) else st.nothing()
+
+
+@law(
+    "mLSTMBackendFwbw",
+    "The layer is the custom-gradient function, whether its configuration is the dataclass or its dict, and returns "
+    "the final state where the configuration or the call says so.",
+    "mLSTMBackendFwbw(config)(q, k, v, i, f, …) = mlstm_fwbw_custom_grad(config)(q, k, v, i, f, …)",
+    name="function",
+    cases=_fwbw_cases,
+    strata=("small",),
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    share=0.5,
+)
+def function(trial: Trial, case: FwbwCase) -> None:
+    config_class = trial.implementation.functions["mLSTMBackendFwbw"].config_class
+    as_dict = case.config()
+    told = replace(case, return_state=True)
+    ways: list[tuple[Any, FwbwCase, dict[str, Any]]] = [(config_class(**as_dict), told, {"return_last_states": True})]
+    if trial.implementation.eager:
+        ways += [(as_dict, case, {}), (config_class(**as_dict), case, {})]
+    for config, returned, options in ways:
+        layer = trial.implementation.layer("mLSTMBackendFwbw", {"config": config}, 0)
+        _agrees_with_function(trial, layer, returned, options)
+
+
+def _agrees_with_function(trial: Trial, layer: Layer, case: FwbwCase, options: dict[str, Any]) -> None:
+    arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+    given = {_ARGUMENTS.get(name, name): x for name, x in arrays.items()}
+    values, precision, names = oracle.values(arrays), trial.precision(case.steps), tuple(cotangents)
+    if trial.implementation.lacks("layer gradient"):
+        outputs = layer.call({}, given, options)
+    else:
+        outputs, gradients = layer.vjp({}, given, options, list(cotangents.values()))
+        of_arrays = {name: gradients[_ARGUMENTS.get(name, name)] for name in arrays}
+        expected = oracle.fwbw_gradient(values, case.config(), oracle.values(cotangents), precision)
+        trial.agree(of_arrays, expected, case.steps, of="gradient of ", only=tuple(arrays))
+    trial.agree(_named(outputs, names), oracle.fwbw(values, case.config(), precision), case.steps, only=names)
+
+
+_ARGUMENTS = {"C0": "c_initial", "n0": "n_initial", "m0": "m_initial"}
+
+
+@law(
+    "mLSTMBackendFwbw",
+    "The configuration has the contract's fields and defaults, takes over a model's where the names agree, and the "
+    "layer says that heads may be mapped over.",
+    "config = mLSTMBackendFwbwConfig()",
+    name="configuration",
+    rows=lambda: [LayerCase(1, 1, 1, 1, 1, (1, 1, 1, 1, 1, 1))],
+    dtypes=("float32",),
+)
+def configuration(trial: Trial, case: LayerCase) -> None:
+    layer = trial.implementation.functions["mLSTMBackendFwbw"]
+    expected: Mapping[str, Any] = vars(reference.mLSTMBackendFwbwConfig())
+    config = layer.config_class()
+    if vars(config) != expected:
+        raise LawError("config", f"is {vars(config)}, expected {dict(expected)}")
+    config.assign_model_config_params(SimpleNamespace(chunk_size=7, keep_c=True, embedding_dim=3))
+    if vars(config) != {**expected, "chunk_size": 7, "keep_c": True}:
+        raise LawError("config", f"took {vars(config)} from a model's chunk_size=7 and keep_c=True")
+    if layer(layer.config_class()).can_vmap_over_heads is not True:
+        raise LawError("can_vmap_over_heads", "is not True")
