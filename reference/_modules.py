@@ -118,7 +118,8 @@ class GRU:
         y, last = gru(
             x, W, xf, Wf, xr, Wr, state, self.gradient_clipping, cu_seqlens, max_seqlen, kernel_backend=kernel_backend
         )
-        return _project(y.reshape(*y.shape[:-2], -1), self.params["output_projection"]), last
+        joined = y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1])
+        return _project(joined, self.params["output_projection"]), last
 
 
 def _project(x: np.ndarray, projection: dict[str, np.ndarray]) -> np.ndarray:
