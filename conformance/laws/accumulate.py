@@ -82,7 +82,6 @@ def _squares_alone(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
     strata=("small",),
     dtypes=("float64", "float32"),
     share=0.75,
-    quick=True,
 )
 def mean(trial: Trial, case: Batch) -> None:
     rng, n = generator(case.seed, 30), case.n
