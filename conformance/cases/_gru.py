@@ -38,6 +38,7 @@ class GRUCase:
         gates: a regime of `GRU_GATES`, for the forget and reset preactivations.
         scale: magnitude of inputs and weights.
         clipping: the call's.
+        room: by how much max_seqlen exceeds the longest sequence; None leaves it out.
         cotangents: a pattern of `COTANGENTS`.
     """
 
@@ -50,6 +51,7 @@ class GRUCase:
     gates: str = "ordinary"
     scale: float = 1.0
     clipping: float | None = None
+    room: int | None = None
     cotangents: str = "dense"
     cut: float = 0.5
     layout: str = "contiguous"
@@ -76,7 +78,8 @@ class GRUCase:
         return words(self, {**_GRU_ORDINARY, **({"B": self.B, "S": self.S} if self.packed else {})})
 
     def options(self) -> dict[str, Any]:
-        return {} if self.clipping is None else {"gradient_clipping": self.clipping}
+        clipping = {} if self.clipping is None else {"gradient_clipping": self.clipping}
+        return clipping if self.room is None else {**clipping, "max_seqlen": self.steps + self.room}
 
     def _tokens(self) -> tuple[int, ...]:
         return (self.B, self.S) if self.lengths is None else (1, sum(self.lengths))
@@ -137,6 +140,7 @@ _GRU_ORDINARY = {
     "state": False,
     "scale": 1.0,
     "clipping": None,
+    "room": None,
     "cotangents": "dense",
     "cut": 0.5,
     "layout": "contiguous",
@@ -204,10 +208,10 @@ def packed_gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
         B = draw(st.sampled_from((3, 2) if plan.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
         H, heads, state = draw(st.sampled_from((3, 1, 2))), draw(st.sampled_from(HEADS)), draw(st.booleans())
-        clipping = draw(st.sampled_from((None, 0.1)))
+        clipping, room = draw(st.sampled_from((None, 0.1))), draw(st.sampled_from((None, 0, 3)))
     else:
         B, T, H, heads, clipping = draw(rows(_PACKED_GRU_TABLE, plan))
-        T, state = limited(T, plan), True
+        T, state, room = limited(T, plan), True, None
     case = GRUCase(
         B,
         0,
@@ -216,6 +220,7 @@ def packed_gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
         lengths=lengths_of(draw, B, T),
         state=state,
         clipping=clipping,
+        room=room,
         **draw(_gru_dynamic(plan)),
     )
     return replace(case, **fixed)

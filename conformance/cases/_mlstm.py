@@ -38,6 +38,7 @@ class MLSTMCase:
         scale: magnitude of k and v, and of q where it is small.
         cotangents: a pattern of `COTANGENTS`.
         chunk_size, eps: the call's.
+        room: by how much max_seqlen exceeds the longest sequence; None leaves it out.
         wide_gates: float32 gates beside 16-bit values.
         cut: where laws that cut a sequence do so, as a share of S.
         layout: of every array.
@@ -57,6 +58,7 @@ class MLSTMCase:
     cotangents: str = "dense"
     chunk_size: int | None = None
     eps: float = 0.0
+    room: int | None = None
     wide_gates: bool = False
     cut: float = 0.5
     layout: str = "contiguous"
@@ -85,6 +87,8 @@ class MLSTMCase:
             options["chunk_size"] = self.chunk_size
         if self.eps:
             options["eps"] = self.eps
+        if self.room is not None:
+            options["max_seqlen"] = self.steps + self.room
         return options
 
     def _tokens(self) -> tuple[int, ...]:
@@ -158,22 +162,25 @@ _MLSTM_ORDINARY = {
     "cotangents": "dense",
     "chunk_size": None,
     "eps": 0.0,
+    "room": None,
     "wide_gates": False,
     "cut": 0.5,
     "layout": "contiguous",
 }
 
-# (B, S, N, K, V, state) per stratum: what a compiled target is tried on. float32 sees all rows, other dtypes the first.
+# (B, S, N, K, V, state, eps) per stratum: what a compiled target is tried on. float32 sees all rows, others the first.
 _MLSTM_TABLE = {
-    "small": ((2, 5, 3, 3, 2, True), (2, 0, 1, 3, 2, True), (1, 1, 1, 1, 1, True)),
-    "chunk": ((1, 65, 2, 5, 3, True), (2, 130, 1, 3, 5, False)),
-    "long": ((1, LONG_STEPS, 1, 4, 3, True),),
+    "small": ((2, 5, 3, 3, 2, True, 0.0), (2, 0, 1, 3, 2, True, 0.0), (1, 1, 1, 1, 1, True, 1e-3)),
+    "chunk": ((1, 65, 2, 5, 3, True, 0.0), (2, 130, 1, 3, 5, False, 1e-3)),
+    "long": ((1, LONG_STEPS, 1, 4, 3, True, 0.0),),
 }
+# (B, T, N, K, V, eps), with a state.
 _PACKED_TABLE = {
-    "small": ((4, 9, 2, 3, 2),),
-    "chunk": ((3, 150, 1, 5, 3),),
-    "long": ((3, LONG_STEPS, 1, 4, 3),),
+    "small": ((4, 9, 2, 3, 2, 1e-3),),
+    "chunk": ((3, 150, 1, 5, 3, 0.0),),
+    "long": ((3, LONG_STEPS, 1, 4, 3, 0.0),),
 }
+_EPS = (0.0, 0.0, 0.0, 1e-3)
 
 
 @st.composite
@@ -212,11 +219,11 @@ def mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
             N = draw(st.sampled_from((3, 2) if plan.pin else (1, 2, 3)))
             K, V = draw(st.sampled_from((1, 3, 5, 8, 17))), draw(st.sampled_from((1, 2, 5, 11)))
         S, state = draw(st.sampled_from(plan.steps())), draw(st.sampled_from((False, True, True)))
-        eps = draw(st.sampled_from((0.0, 0.0, 0.0, 1e-3)))
+        eps = draw(st.sampled_from(_EPS))
         wide_gates = plan.dtype in HALF and draw(st.booleans())
     else:
-        B, S, N, K, V, state = draw(rows(_MLSTM_TABLE, plan))
-        S, eps, wide_gates = limited(S, plan), 0.0, plan.dtype in HALF
+        B, S, N, K, V, state, eps = draw(rows(_MLSTM_TABLE, plan))
+        S, wide_gates = limited(S, plan), plan.dtype in HALF and plan.stratum != "small"
     case = MLSTMCase(B, S, N, K, V, eps=eps, wide_gates=wide_gates, **draw(_dynamic(plan, state)))
     return replace(case, **fixed)
 
@@ -228,10 +235,16 @@ def packed_mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
         B = draw(st.sampled_from((3, 2) if plan.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
         N, K, V = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 8))), draw(st.sampled_from((2, 5)))
-        state = draw(st.sampled_from((False, True, True)))
+        state, wide_gates = draw(st.sampled_from((False, True, True))), plan.dtype in HALF and draw(st.booleans())
+        options = {
+            "eps": draw(st.sampled_from(_EPS)),
+            "chunk_size": draw(st.sampled_from((None, None, 1, 7, 16))) if plan.stratum != "long" else None,
+            "room": draw(st.sampled_from((None, 0, 3))),
+        }
     else:
-        B, T, N, K, V = draw(rows(_PACKED_TABLE, plan))
-        T, state = limited(T, plan), True
-    lengths = lengths_of(draw, B, T)
-    case = MLSTMCase(B, 0, N, K, V, lengths=lengths, wide_gates=plan.dtype in HALF, **draw(_dynamic(plan, state)))
+        B, T, N, K, V, eps = draw(rows(_PACKED_TABLE, plan))
+        T, state, wide_gates = limited(T, plan), True, plan.dtype in HALF and plan.stratum != "small"
+        options = {"eps": eps}
+    dynamic = draw(_dynamic(plan, state))
+    case = MLSTMCase(B, 0, N, K, V, lengths=lengths_of(draw, B, T), wide_gates=wide_gates, **options, **dynamic)
     return replace(case, **fixed)

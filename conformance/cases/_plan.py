@@ -37,6 +37,7 @@ class Plan:
         max_steps: the longest sequence.
         layouts: how arrays may lie in memory.
         pin: of `PINS`, what the regimes of values are pinned to; "" for nothing.
+        quick: whether one row of a table is enough.
     """
 
     stratum: str
@@ -45,6 +46,7 @@ class Plan:
     max_steps: int
     layouts: tuple[str, ...] = ("contiguous",)
     pin: str = ""
+    quick: bool = False
 
     def steps(self) -> tuple[int, ...]:
         choice = {"small": SMALL_STEPS, "chunk": CHUNK_STEPS, "long": (min(LONG_STEPS, self.max_steps),)}[self.stratum]
@@ -91,7 +93,7 @@ def cotangent(rng: np.random.Generator, name: str, shape: tuple[int, ...], patte
 
 def rows(table: Mapping[str, tuple], plan: Plan) -> st.SearchStrategy:
     rows = table[plan.stratum]
-    return st.sampled_from(rows if plan.dtype == "float32" else rows[:1])
+    return st.sampled_from(rows if plan.dtype == "float32" and not plan.quick else rows[:1])
 
 
 def limited(S: int, plan: Plan) -> int:

@@ -10,9 +10,9 @@ from conformance.budget import Expected
 from conformance.cases import MLSTMCase
 from conformance.dtypes import Array
 from conformance.laws import law
+from conformance.laws._mlstm import CARRY, MLSTM, expected_value
+from conformance.laws._recurrence import along_steps
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays, with_options
-from conformance.laws.mlstm import CARRY, along_steps, carried, expected_value
-from conformance.laws.scan import no_memory, pure
 from conformance.trial import Trial
 
 OP = "mlstm_step"
@@ -22,7 +22,8 @@ def at_step(arrays: dict[str, Array], t: int) -> dict[str, Array]:
     return {name: replace(arrays[name], values=arrays[name].values[:, t]) for name in "qkvif"}
 
 
-def _zero_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
+def zero_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
+    """The initial state of a step: the case's, or the zeros that one left out stands for."""
     state = replace(case, state="random").arrays(dtype)
     zeros = {name: replace(state[name], values=0 * state[name].values) for name in ("C0", "n0", "m0")}
     return {**zeros, **{name: x for name, x in case.arrays(dtype).items() if name in zeros}}
@@ -40,12 +41,12 @@ def _zero_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
 )
 def sequence(trial: Trial, case: MLSTMCase) -> None:
     arrays = case.arrays(trial.dtype)
-    state, h, last = _zero_state(case, trial.dtype), [], {}
+    state, h, last = zero_state(case, trial.dtype), [], {}
     options = {"eps": case.eps} if case.eps else {}
     for t in range(case.S):
         last = trial.call(OP, {**at_step(arrays, t), **state}, options)
         h.append(replace(last["h"], values=last["h"].values[:, None]))
-        state = carried(last)
+        state = MLSTM.carried(last)
     if h:
         trial.agree(
             {"h": along_steps(*h), **{name: last[name] for name in CARRY}},
@@ -71,9 +72,10 @@ def _one_step(plan: cases.Plan) -> Any:
     cases=_one_step,
     strata=("small",),
     gradient=OP,
+    quick=True,
 )
 def gradient(trial: Trial, case: MLSTMCase) -> None:
-    arrays = {**case.arrays(trial.dtype), **_zero_state(case, trial.dtype)}
+    arrays = {**case.arrays(trial.dtype), **zero_state(case, trial.dtype)}
     cotangents = case.cotangent_arrays(trial.dtype)
     step = {**at_step(arrays, 0), **{name: arrays[name] for name in ("C0", "n0", "m0")}}
     dstep = {**cotangents, "h": replace(cotangents["h"], values=cotangents["h"].values[:, 0])}
@@ -92,30 +94,6 @@ def _squeezed(expected: Expected, names: tuple[str, ...]) -> Expected:
         return {name: x[:, 0] if name in names else x for name, x in arrays.items()}
 
     return Expected(squeeze(expected.values), squeeze(expected.slack))
-
-
-@law(
-    OP,
-    "Strided inputs give what contiguous ones give; inputs are left alone and no output shares memory.",
-    "mlstm_step(x[::2]) = mlstm_step(copy of x[::2])",
-    name="memory",
-    cases=_one_step,
-    strata=("small",),
-    dtypes=("float64", "float32"),
-    share=0.5,
-    skip=no_memory,
-)
-def memory(trial: Trial, case: MLSTMCase) -> None:
-    expected = _squeezed(expected_value(trial, case), ("h",))
-    cotangents = case.cotangent_arrays(trial.dtype)
-    for layout in trial.implementation.layouts:
-        arrays = {**case.arrays(trial.dtype), **_zero_state(case, trial.dtype)}
-        step = {**at_step(arrays, 0), **{name: arrays[name] for name in ("C0", "n0", "m0")}}
-        step = {name: replace(x, layout=layout) for name, x in step.items()}
-        options = {"eps": case.eps} if case.eps else {}
-        trial.agree(trial.call(OP, step, options), expected, 1)
-        dstep = {**cotangents, "h": replace(cotangents["h"], values=cotangents["h"].values[:, 0])}
-        pure(trial, OP, step, dstep, options)
 
 
 def _base() -> dict[str, Any]:
@@ -139,6 +117,8 @@ def _bad_calls() -> list[BadCall]:
     options = [
         ("a negative eps", {"eps": -1.0}),
         ("no state", {"initial_state": None}),
+        ("a kernel backend that there is not", {"kernel_backend": "no such backend"}),
+        ("a number for a kernel backend", {"kernel_backend": 3}),
         ("a pair for a state", {"initial_state": (1, 2)}),
     ]
     return [

@@ -1,0 +1,184 @@
+"""GRUs whose answer is known without the recurrence: checks of laws in `gru`. The oracle says how exact to be."""
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance import oracle
+from conformance.budget import Expected
+from conformance.cases import GRUCase
+from conformance.dtypes import Array
+from conformance.laws._gru import GRU, HEAD_AXIS, WEIGHTS
+from conformance.operations import GRU_ARRAYS
+from conformance.oracle import Values
+from conformance.trial import LawError, Trial
+
+
+def expanded(name: str, x: np.ndarray, heads: int) -> np.ndarray:
+    """The array with all heads written out: head n of N is head ``n // (N/N′)`` of N′."""
+    return np.repeat(x, heads // x.shape[HEAD_AXIS[name]], axis=HEAD_AXIS[name])
+
+
+def grouped(name: str, x: np.ndarray, heads: int) -> np.ndarray:
+    """Transpose of `expanded`: the sum over the heads that one of ``heads`` serves."""
+    axis = HEAD_AXIS[name] % x.ndim
+    return x.reshape(*x.shape[:axis], heads, x.shape[axis] // heads, *x.shape[axis + 1 :]).sum(axis=axis + 1)
+
+
+def with_values(arrays: dict[str, Array], **values: float) -> dict[str, Array]:
+    """The arrays, some of them filled with one value."""
+    filled = {name: replace(arrays[name], values=np.full(arrays[name].shape, x)) for name, x in values.items()}
+    return {**arrays, **filled}
+
+
+def grouped_heads(trial: Trial, case: GRUCase) -> None:
+    arrays, N = case.arrays(trial.dtype), case.N
+    written_out = {
+        name: replace(x, values=expanded(name, x.values, N)) if name in HEAD_AXIS else x for name, x in arrays.items()
+    }
+    expected = GRU.value(trial, case)
+    if not GRU.has_gradient(trial):
+        trial.agree(trial.call("gru", written_out, case.options()), expected, case.steps)
+        return
+    cotangents = case.cotangent_arrays(trial.dtype)
+    outputs, gradients = trial.vjp("gru", written_out, cotangents, case.options())
+    trial.agree(outputs, expected, case.steps)
+    of_groups = GRU.gradient(trial, case)
+    for name, axis in HEAD_AXIS.items():
+        got, heads = gradients[name], arrays[name].shape[axis]
+        summed = replace(got, values=grouped(name, got.values, heads))
+        slack = of_groups.slack[name] + trial.precision(1).roundoff * grouped(name, np.abs(got.values), heads)
+        trial.close(f"gradient of {name}", summed, of_groups.values[name], slack, case.steps, times=2)
+
+
+def fixed_point(trial: Trial, case: GRUCase) -> None:
+    arrays = with_values(case.arrays(trial.dtype), forget_input=np.inf)
+    h0 = _initial(case, arrays)
+    kept = np.broadcast_to(h0[:, None], (case.B, case.S, case.N, case.H))
+
+    def bit_by_bit(outputs: dict[str, Array]) -> None:
+        if not np.array_equal(outputs["y"].values, kept) or not np.array_equal(outputs["state"].values, h0):
+            raise LawError("y", "a state behind a forget gate of exactly 1 changed")
+
+    bit_by_bit(trial.call("gru", arrays, case.options()))
+    if not GRU.has_gradient(trial):
+        return
+    cotangents = case.cotangent_arrays(trial.dtype)
+    outputs, gradients = trial.vjp("gru", arrays, cotangents, case.options())
+    bit_by_bit(outputs)
+    for name in GRU_ARRAYS:
+        if np.abs(gradients[name].values).max(initial=0.0) > 0:
+            raise LawError(f"gradient of {name}", "is not 0 behind forget gates of exactly 1")
+    if case.state:
+        dy, dstate = cotangents["y"].values, cotangents["state"].values
+        slack = trial.precision(case.steps).growth * (np.abs(dy).sum(axis=1) + np.abs(dstate))
+        got = gradients["input_state"]
+        trial.close("gradient of input_state", got, dstate + dy.sum(axis=1), slack, case.steps)
+
+
+def zero_weights(trial: Trial, case: GRUCase) -> None:
+    zeros = dict.fromkeys(WEIGHTS, 0.0)
+    arrays, cotangents = with_values(case.arrays(trial.dtype), **zeros), case.cotangent_arrays(trial.dtype)
+    values, precision = oracle.values(arrays), trial.precision(case.steps)
+    outputs, gradients = _closed_form(case, values, oracle.values(cotangents))
+    slack = oracle.gru(values, {}, precision).slack
+    expected = Expected(outputs, slack)
+    if not GRU.has_gradient(trial):
+        trial.agree(trial.call("gru", arrays, case.options()), expected, case.steps)
+        return
+    got, dgot = trial.vjp("gru", arrays, cotangents, case.options())
+    trial.agree(got, expected, case.steps)
+    slack = oracle.gru_gradient(values, {}, oracle.values(cotangents), precision).slack
+    trial.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(case))
+
+
+def _closed_form(case: GRUCase, arrays: Values, cotangents: Values) -> tuple[Values, Values]:
+    """With no weights every step is h_t = f_t h_{t−1} + (1−f_t) z_t, f = σ(x_f), z = tanh(x): linear, and summed.
+
+    With P[t,j] = Π_{j<s≤t} f_s and P[t,0] for h_0: h_t = P[t,0] h_0 + Σ_j P[t,j] (1−f_j) z_j, and what reaches h_j is
+    g_j = Σ_{t≥j} P[t,j] dy_t.
+    """
+    N, S = case.N, case.S
+    x, xf, xr = (expanded(name, arrays[name], N) for name in ("input", "forget_input", "reset_input"))
+    with np.errstate(over="ignore"):
+        f, r, z = 1 / (1 + np.exp(-xf)), 1 / (1 + np.exp(-xr)), np.tanh(x)
+        one_minus_f = 1 / (1 + np.exp(xf))
+    h0 = arrays.get("input_state", np.zeros((case.B, N, case.H)))
+    P = np.zeros((S + 1, S + 1, *h0.shape))
+    for j in range(S + 1):
+        P[j, j] = 1
+        for t in range(j + 1, S + 1):
+            P[t, j] = P[t - 1, j] * f[:, t - 1]
+    written = np.concatenate([h0[None], np.moveaxis(one_minus_f * z, 1, 0)])
+    h = np.einsum("tjbnh,jbnh->btnh", P, written)
+    dh = np.concatenate([0 * h0[None], np.moveaxis(cotangents["y"], 1, 0)])
+    dh[S] += cotangents["state"]
+    g = np.einsum("tjbnh,tbnh->bjnh", P, dh)
+    before, g_t = h[:, :-1], g[:, 1:]
+    dx, dxf = g_t * one_minus_f * (1 - z * z), g_t * (before - z) * f * one_minus_f
+    full = {
+        "input": dx,
+        "weight": np.einsum("btni,btnj->nij", r * before, dx),
+        "forget_input": dxf,
+        "forget_weight": np.einsum("btni,btnj->nij", before, dxf),
+        "reset_input": 0 * dx,
+        "reset_weight": np.zeros((N, case.H, case.H)),
+    }
+    gradients = {name: grouped(name, d, arrays[name].shape[HEAD_AXIS[name]]) for name, d in full.items()}
+    return {"y": h[:, 1:], "state": h[:, -1]}, {**gradients, "input_state": g[:, 0]}
+
+
+def candidate(trial: Trial, case: GRUCase) -> None:
+    arrays = with_values(case.arrays(trial.dtype), forget_input=-np.inf, weight=0.0)
+    x, cotangents = expanded("input", arrays["input"].values, case.N), case.cotangent_arrays(trial.dtype)
+    last = np.tanh(x[:, -1]) if case.S else _initial(case, arrays)
+    values, precision = oracle.values(arrays), trial.precision(case.steps)
+    expected = Expected({"y": np.tanh(x), "state": last}, oracle.gru(values, {}, precision).slack)
+    if not GRU.has_gradient(trial):
+        trial.agree(trial.call("gru", arrays, case.options()), expected, case.steps)
+        return
+    outputs, gradients = trial.vjp("gru", arrays, cotangents, case.options())
+    trial.agree(outputs, expected, case.steps)
+    if case.state and case.S and np.abs(gradients["input_state"].values).max(initial=0.0) > 0:
+        raise LawError("gradient of input_state", "is not 0 behind forget gates of exactly 0 and a weight of 0")
+    through = cotangents["y"].values.copy()
+    through[:, -1:] += cotangents["state"].values[:, None]
+    heads = arrays["input"].shape[-2]
+    slack = oracle.gru_gradient(values, {}, oracle.values(cotangents), precision).slack["input"]
+    exact = grouped("input", through * (1 - np.tanh(x) ** 2), heads)
+    trial.close("gradient of input", gradients["input"], exact, slack, case.steps)
+
+
+def torch_layer(trial: Trial, case: GRUCase) -> None:
+    layer: Any = importlib.import_module("conformance.frameworks.torch_gru")
+    arrays, cotangents = dict(case.arrays(trial.dtype)), case.cotangent_arrays(trial.dtype)
+    diagonal = np.eye(case.H, dtype=bool)
+    arrays["weight"] = replace(arrays["weight"], values=np.where(diagonal, arrays["weight"].values, 0.0))
+    values, of = oracle.values(arrays), oracle.values(cotangents)
+    precision = trial.precision(case.steps)
+    outputs, gradients = layer.outputs_and_gradients(values, of, case.N)
+    expected = Expected(outputs, oracle.gru(values, {}, precision).slack)
+    if not GRU.has_gradient(trial):
+        trial.agree(trial.call("gru", arrays, case.options()), expected, case.steps)
+        return
+    got, dgot = trial.vjp("gru", arrays, cotangents, case.options())
+    trial.agree(got, expected, case.steps)
+    # r⊙(hW) and (r⊙h)W are one function of a diagonal W, and only there: the gradient off the diagonal is another's.
+    dgot["weight"] = replace(dgot["weight"], values=np.where(diagonal, dgot["weight"].values, 0.0))
+    slack = oracle.gru_gradient(values, {}, of, precision).slack
+    trial.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(case))
+
+
+def state_accumulation(trial: Trial, case: GRUCase) -> None:
+    # With no weights there is no product whose operand might be rounded: only the carried state is left.
+    arrays = with_values(case.arrays(trial.dtype), forget_input=4.0, **dict.fromkeys(WEIGHTS, 0.0))
+    precise = replace(trial.precision(case.steps), dtype="float32")
+    expected = oracle.gru(oracle.values(arrays), {}, precise)
+    got = trial.call("gru", arrays, case.options())
+    trial.agree(got, expected, case.steps, only=("state",))
+
+
+def _initial(case: GRUCase, arrays: dict[str, Array]) -> np.ndarray:
+    return arrays["input_state"].values if case.state else np.zeros((case.B, case.N, case.H))

@@ -1,0 +1,97 @@
+"""Calls of `mlstm` that must be refused."""
+
+from typing import Any
+
+import numpy as np
+
+from conformance.cases import MLSTMCase
+from conformance.dtypes import array
+from conformance.laws._refusals import BadCall, integers, recast, reshaped, with_arrays, with_options
+
+
+def _base() -> dict[str, Any]:
+    return MLSTMCase(2, 3, 2, 4, 5).arrays("float32")
+
+
+def _stateful() -> dict[str, Any]:
+    return MLSTMCase(2, 3, 2, 4, 5, state="random").arrays("float32")
+
+
+def _packed() -> dict[str, Any]:
+    return MLSTMCase(2, 0, 2, 4, 5, lengths=(2, 4)).arrays("float32")
+
+
+def bad_calls() -> list[BadCall]:
+    op = "mlstm"
+    arrays = [
+        ("`q` of rank 3", {"q": reshaped(2, 3, 4)}),
+        ("`q` of rank 5", {"q": reshaped(1, 2, 3, 2, 4)}),
+        ("a head dim of 0", {"q": reshaped(2, 3, 2, 0), "k": reshaped(2, 3, 2, 0)}),
+        ("`k` of another K", {"k": reshaped(2, 3, 2, 8)}),
+        ("`k` of another S", {"k": reshaped(2, 4, 2, 4)}),
+        ("`v` of another N", {"v": reshaped(2, 3, 1, 5)}),
+        ("`v` of rank 3", {"v": reshaped(2, 3, 5)}),
+        ("`i` with a last axis of 1", {"i": reshaped(2, 3, 2, 1)}),
+        ("`f` of another B", {"f": reshaped(1, 3, 2)}),
+        ("`q` of integers", {"q": recast("int32")}),
+        ("`f` of integers", {"f": recast("int32")}),
+        ("`k` in float64", {"k": recast("float64")}),
+        ("`v` in float16", {"v": recast("float16")}),
+        ("gates in float64", {"i": recast("float64"), "f": recast("float64")}),
+        ("one gate in float16", {"i": recast("float16")}),
+        ("a list for `v`", {"v": [1.0]}),
+        ("None for `k`", {"k": None}),
+    ]
+    states = [
+        ("a state without `n`", {"n0": None}),
+        ("a state without `C`", {"C0": None}),
+        ("`C` of another V", {"C0": reshaped(2, 2, 4, 4)}),
+        ("`C` transposed", {"C0": reshaped(2, 2, 5, 4)}),
+        ("`n` of another K", {"n0": reshaped(2, 2, 5)}),
+        ("`m` of another B", {"m0": reshaped(3, 2)}),
+        ("`m` with a last axis of 1", {"m0": reshaped(2, 2, 1)}),
+        ("a state in float16", {"C0": recast("float16")}),
+        ("an integer `m`", {"m0": recast("int32")}),
+    ]
+    packings = [
+        ("`cu_seqlens` that falls", integers(0, 5, 4, 6)),
+        ("`cu_seqlens` that starts above 0", integers(1, 2, 6)),
+        ("`cu_seqlens` that starts below 0", integers(-1, 2, 6)),
+        ("`cu_seqlens` that ends short", integers(0, 2, 5)),
+        ("`cu_seqlens` that ends beyond", integers(0, 2, 7)),
+        ("`cu_seqlens` of rank 2", integers([0, 2, 6])),
+        ("`cu_seqlens` of rank 0", integers(6)),
+        ("empty `cu_seqlens`", integers()),
+        ("floating `cu_seqlens`", array(np.array([0.0, 2.0, 6.0]), "float32")),
+        ("a list for `cu_seqlens`", [0, 2, 6]),
+    ]
+    options = [
+        ("a chunk size of 0", {"chunk_size": 0}),
+        ("a negative chunk size", {"chunk_size": -4}),
+        ("a chunk size of 2.5", {"chunk_size": 2.5}),
+        ("a chunk size of True", {"chunk_size": True}),
+        ("a negative eps", {"eps": -1e-6}),
+        ("an eps of NaN", {"eps": float("nan")}),
+        ("an infinite eps", {"eps": float("inf")}),
+        ("a word for eps", {"eps": "0"}),
+        ("`max_seqlen` without `cu_seqlens`", {"max_seqlen": 3}),
+        ("a pair for a state", {"initial_state": (1, 2)}),
+        ("a number for a state", {"initial_state": 1.0}),
+        ("a word for a state", {"initial_state": "CNM"}),
+        ("a kernel backend that there is not", {"kernel_backend": "no such backend"}),
+        ("a number for a kernel backend", {"kernel_backend": 3}),
+    ]
+    packed_options = [
+        ("a `max_seqlen` that is too short", {"max_seqlen": 3}),
+        ("a negative `max_seqlen`", {"max_seqlen": -1}),
+        ("a `max_seqlen` of 4.0", {"max_seqlen": 4.0}),
+    ]
+    return [
+        *(with_arrays(_base, op, label, **changes) for label, changes in arrays),
+        *(with_arrays(_stateful, op, label, **changes) for label, changes in states),
+        *(with_arrays(_packed, op, label, cu_seqlens=packing) for label, packing in packings),
+        with_arrays(_packed, op, "packed `k` of another T", k=reshaped(5, 2, 4)),
+        with_arrays(_base, op, "`cu_seqlens` beside dense arrays", cu_seqlens=integers(0, 3)),
+        *(with_options(_base, op, label, **changes) for label, changes in options),
+        *(with_options(_packed, op, label, **changes) for label, changes in packed_options),
+    ]

@@ -1,0 +1,260 @@
+"""Laws of every recurrence: a sequence may be cut, owes nothing to its future, its neighbours or its place."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance import oracle
+from conformance.budget import Expected
+from conformance.laws import Strategy, law
+from conformance.laws._recurrence import (
+    Arrays,
+    Recurrence,
+    along_steps,
+    at_steps,
+    changed,
+    expected_of,
+    nothing_of,
+    rounding_of,
+)
+from conformance.trial import LawError, Trial
+
+
+def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: Strategy) -> None:
+    """Register these laws for one recurrence.
+
+    Args:
+        dense: cases of any kind.
+        cuts: cases that are cut at a share ``cut`` of their steps.
+        batches: cases of two sequences or more.
+    """
+    op, y = recurrence.op, recurrence.output
+
+    @law(
+        op,
+        "Cutting a sequence and carrying the state gives what the uncut sequence gives, gradients included.",
+        f"{op}(x) = concat({op}(x[:t]), {op}(x[t:], state({op}(x[:t]))))",
+        name="split_and_carry",
+        cases=cuts,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32", "bfloat16"),
+        compiled_dtypes=("float32",),
+        share=0.75,
+    )
+    def split_and_carry(trial: Trial, case: Any) -> None:
+        arrays, options = case.arrays(trial.dtype), case.options()
+        cut = round(case.cut * case.S)
+        early = {**recurrence.part(arrays, slice(None, cut)), **recurrence.kept(arrays)}
+        late = recurrence.part(arrays, slice(cut, None))
+        if not recurrence.has_gradient(trial):
+            first = trial.call(op, early, options)
+            second = trial.call(op, {**late, **recurrence.carried(first)}, options)
+        else:
+            cotangents = case.cotangent_arrays(trial.dtype)
+            of_early = {**nothing_of(cotangents), y: at_steps(cotangents[y], slice(None, cut))}
+            of_late = {**cotangents, y: at_steps(cotangents[y], slice(cut, None))}
+            first, _ = trial.vjp(op, early, of_early, options)
+            second, after = trial.vjp(op, {**late, **recurrence.carried(first)}, of_late, options)
+            of_early |= {name: after[argument] for name, argument in recurrence.states.items()}
+            _, before = trial.vjp(op, early, of_early, options)
+            joined = {name: along_steps(before[name], after[name]) for name in recurrence.sequences}
+            joined |= recurrence.kept(before)
+            expected = recurrence.gradient(trial, case)
+            slack = {**expected.slack, **recurrence.cut(expected, arrays)}
+            for name in recurrence.weights:
+                joined[name] = replace(before[name], values=before[name].values + after[name].values)
+                slack[name] = slack[name] + rounding_of(before[name], after[name])
+            names = recurrence.differentiable(case)
+            trial.agree(joined, Expected(expected.values, slack), case.steps, of="gradient of ", only=names, times=2)
+        outputs = {y: along_steps(first[y], second[y]), **{name: second[name] for name in recurrence.states}}
+        trial.agree(outputs, recurrence.value(trial, case), case.steps, times=2)
+
+    @law(
+        op,
+        "No output depends on a later input, and no later input has a gradient from an earlier output.",
+        f"{y}_t(x) = {y}_t(x′) where x_s = x′_s for s ≤ t;  ∂{y}_t/∂x_s = 0 for s > t",
+        name="causality",
+        cases=dense,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32"),
+        share=0.5,
+    )
+    def causality(trial: Trial, case: Any) -> None:
+        arrays, options = case.arrays(trial.dtype), case.options()
+        cut = round(case.cut * case.S)
+        other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme").arrays(trial.dtype)
+        mixed = {
+            name: along_steps(at_steps(x, slice(None, cut)), at_steps(other[name], slice(cut, None)))
+            if recurrence.stepped(name)
+            else x
+            for name, x in arrays.items()
+        }
+        slack = recurrence.value(trial, case).slack[y]
+        outputs, of_mixed = (trial.call(op, given, options)[y] for given in (arrays, mixed))
+        early = at_steps(of_mixed, slice(None, cut))
+        trial.close(y, early, outputs.values[:, :cut], slack[:, :cut], case.steps, times=2)
+        if not recurrence.has_gradient(trial):
+            return
+        cotangents = case.cotangent_arrays(trial.dtype)
+        cotangents = {**nothing_of(cotangents), y: cotangents[y]}
+        cotangents[y].values[:, cut:] = 0
+        _, gradients = trial.vjp(op, arrays, cotangents, options)
+        for name in recurrence.sequences:
+            _expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
+
+    @law(
+        op,
+        "Sequences of a batch, and heads, are independent: permuting them permutes results and gradients; where a "
+        "head serves several, it moves with them.",
+        f"{op}(πx) = π {op}(x),  d{op}(πx) = π d{op}(x)",
+        name="permutation",
+        cases=dense,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32"),
+        share=0.5,
+    )
+    def permutation(trial: Trial, case: Any) -> None:
+        # Head n of N reads head n // (N/N′) of N′, so the order of all heads reversed is that of every N′ reversed.
+        def permuted(name: str, x: np.ndarray) -> np.ndarray:
+            if name in recurrence.weights:
+                return x[::-1]
+            return x[::-1, :, ::-1] if recurrence.stepped(name) else x[::-1, ::-1]
+
+        arrays, options = changed(case.arrays(trial.dtype), permuted), case.options()
+        expected = expected_of(recurrence.value(trial, case), permuted)
+        if not recurrence.has_gradient(trial):
+            trial.agree(trial.call(op, arrays, options), expected, case.steps)
+            return
+        cotangents = changed(case.cotangent_arrays(trial.dtype), permuted)
+        outputs, gradients = trial.vjp(op, arrays, cotangents, options)
+        trial.agree(outputs, expected, case.steps)
+        of_gradient = expected_of(recurrence.gradient(trial, case), permuted)
+        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=recurrence.differentiable(case))
+
+    @law(
+        op,
+        "A sequence's results and gradients do not depend on the batch that it rides in, whatever its companions hold.",
+        f"{op}([x, x′])[0] = {op}([x])[0],  d{op}([x, x′])[0] = d{op}([x])[0]",
+        name="batch_invariance",
+        cases=batches,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32", "bfloat16"),
+        compiled_dtypes=("float32",),
+        share=0.5,
+    )
+    def batch_invariance(trial: Trial, case: Any) -> None:
+        other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme")
+
+        def beside(name: str, x: np.ndarray, companions: Arrays) -> np.ndarray:
+            return x if name in recurrence.weights else np.concatenate([x[:1], companions[name].values[1:]])
+
+        def alone(name: str, x: np.ndarray) -> np.ndarray:
+            return x if name in recurrence.weights else x[:1]
+
+        arrays, options = case.arrays(trial.dtype), case.options()
+        companions, cotangents = other.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+        batch = changed(arrays, lambda name, x: beside(name, x, companions))
+        single, of_single = changed(arrays, alone), changed(cotangents, alone)
+        values, precision = oracle.values(single), trial.precision(case.steps)
+        expected = recurrence.oracle_value(values, options, precision)
+        calls = [(batch, changed(cotangents, lambda name, x: _first_alone(x)))]
+        # A batch of one has a shape of its own, which a framework that compiles would have to compile for it.
+        calls += [(single, of_single)] if trial.implementation.eager else []
+        for given, dgiven in calls:
+            if not recurrence.has_gradient(trial):
+                trial.agree(changed(trial.call(op, given, options), alone), expected, case.steps)
+                continue
+            outputs, gradients = trial.vjp(op, given, dgiven, options)
+            trial.agree(changed(outputs, alone), expected, case.steps)
+            of_gradient = recurrence.oracle_gradient(values, options, oracle.values(of_single), precision)
+            names = recurrence.differentiable(case)
+            trial.agree(changed(gradients, alone), of_gradient, case.steps, of="gradient of ", only=names)
+
+
+def _first_alone(cotangent: np.ndarray) -> np.ndarray:
+    return np.concatenate([cotangent[:1], 0 * cotangent[1:]])
+
+
+def _expect_zero(name: str, gradient: np.ndarray, where: str) -> None:
+    if gradient.size and not np.abs(gradient).max() == 0:
+        raise LawError(f"gradient of {name}", f"is {np.abs(gradient).max():.3g} {where}")
+
+
+def register_packed(recurrence: Recurrence, packed: Strategy) -> None:
+    """Register the laws of packed sequences: ``packed`` draws them."""
+    op = recurrence.op
+
+    @law(
+        op,
+        "The order in which sequences are packed is that of their results and gradients, and changes nothing else.",
+        f"{op}(concat x_π(b)) = concat {op}(x_π(b)),  its gradient likewise",
+        name="packing_order",
+        cases=packed,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32"),
+        compiled_dtypes=("float32",),
+        share=0.5,
+    )
+    def packing_order(trial: Trial, case: Any) -> None:
+        order = np.random.default_rng(case.seed).permutation(len(case.lengths))
+        bounds = [0, *np.cumsum(case.lengths).tolist()]
+        tokens = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in order])
+
+        def reordered(name: str, x: np.ndarray) -> np.ndarray:
+            if name in recurrence.weights:
+                return x
+            if name == "cu_seqlens":
+                return np.cumsum([0, *(case.lengths[b] for b in order)]).astype(x.dtype)
+            return x[tokens] if recurrence.stepped(name) else x[order]
+
+        arrays, options = changed(case.arrays(trial.dtype), reordered), case.options()
+        expected = expected_of(recurrence.value(trial, case), reordered)
+        if not recurrence.has_gradient(trial):
+            trial.agree(trial.call(op, arrays, options), expected, case.steps)
+            return
+        cotangents = changed(case.cotangent_arrays(trial.dtype), reordered)
+        outputs, gradients = trial.vjp(op, arrays, cotangents, options)
+        trial.agree(outputs, expected, case.steps)
+        of_gradient = expected_of(recurrence.gradient(trial, case), reordered)
+        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=recurrence.differentiable(case))
+
+    @law(
+        op,
+        "The gradient of a packed call is the sum of its sequences' own, and a sequence's own is exactly 0 at the "
+        "tokens and states of all others.",
+        f"d{op} = Σ_b d{op}_b,  d{op}_b/dx_c = 0 for c ≠ b",
+        name="packing_sum",
+        cases=packed,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32"),
+        compiled_dtypes=("float32",),
+        gradient=op,
+        share=0.25,
+    )
+    def packing_sum(trial: Trial, case: Any) -> None:
+        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+        bounds = [0, *np.cumsum(case.lengths).tolist()]
+        parts = []
+        for b in range(len(case.lengths)):
+            tokens = slice(bounds[b], bounds[b + 1])
+
+            def own(name: str, x: np.ndarray, b: int = b, tokens: slice = tokens) -> np.ndarray:
+                if name in recurrence.weights:
+                    return x
+                only = np.zeros(x.shape)
+                at = tokens if recurrence.stepped(name) else b
+                only[at] = x[at]
+                return only
+
+            _, gradients = trial.vjp(op, arrays, changed(cotangents, own), case.options())
+            for name in recurrence.differentiable(case):
+                rest = gradients[name].values - own(name, gradients[name].values)
+                _expect_zero(name, rest, f"outside sequence {b}, which alone has cotangents")
+            parts.append(gradients)
+        expected = recurrence.gradient(trial, case)
+        for name in recurrence.differentiable(case):
+            total = replace(parts[0][name], values=np.asarray(sum(part[name].values for part in parts)))
+            slack = expected.slack[name] + rounding_of(*(part[name] for part in parts))
+            where, times = f"gradient of {name}", 2 if name in recurrence.weights else 1
+            trial.close(where, total, expected.values[name], slack, case.steps, times=times)
