@@ -213,8 +213,12 @@ def _search(hunt: Hunt, law: Law, dtype: str, settings: Settings) -> None:
         seed = zlib.crc32(f"{settings.seed}/{law.op}/{stratum}/{dtype}".encode())
         for part, examples in pinned(plan, count):
             _draw(hunt, law.cases(part), seed, examples)
-            if hunt.found is not None:
-                return
+            if hunt.found is None:
+                continue
+            if part.pin and settings.shrink_seconds > 0:
+                # Among the cases that are drawn freely there may be a smaller one.
+                _draw(hunt, law.cases(plan), seed, count)
+            return
 
 
 def _draw(hunt: Hunt, cases: SearchStrategy, seed: int, examples: int) -> None:
