@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -49,19 +49,20 @@ def run(case: Case, device: Any) -> None:
         name: torch.from_numpy(x).to(device, torch.float32 if name in ("C", "n", "m") else dtype)
         for name, x in case.arrays().items()
     }
-    both = case.direction == "both"
+    for x in arrays.values():
+        x.requires_grad_(case.direction == "both")
     if case.op == "gru":
-        weights = [arrays[name] for name in ("weight", "forget_weight", "reset_weight")]
-        leaves = [x.requires_grad_(both) for weight in weights for x in (arrays["x"].clone(), weight)]
-        outputs = gru(*leaves, kernel_backend="triton")[0]
-    elif case.op == "mlstm_step":
-        state = MLSTMState(*(arrays.pop(name) for name in ("C", "n", "m")))
-        leaves, outputs = [], mlstm_step(*arrays.values(), state, kernel_backend="triton")[0]
+        x, W, Wf, Wr = (arrays[name] for name in ("x", "weight", "forget_weight", "reset_weight"))
+        outputs = gru(x, W, x, Wf, x, Wr, kernel_backend="triton")[0]
     else:
-        leaves = [x.requires_grad_(both) for x in arrays.values()]
-        outputs = mlstm(*leaves, kernel_backend="triton")
-    if both and leaves:
-        torch.autograd.grad(outputs, leaves, torch.ones_like(outputs))
+        q, k, v, i, f = (arrays[name] for name in "qkvif")
+        if case.op == "mlstm_step":
+            state = MLSTMState(*(arrays[name] for name in ("C", "n", "m")))
+            outputs = mlstm_step(q, k, v, i, f, state, kernel_backend="triton")[0]
+        else:
+            outputs = cast(torch.Tensor, mlstm(q, k, v, i, f, kernel_backend="triton"))
+    if case.direction == "both":
+        outputs.backward(torch.ones_like(outputs))
 
 
 def lines(measured: dict[str, Any]) -> list[str]:

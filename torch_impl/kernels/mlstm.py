@@ -110,7 +110,9 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
         plan = Plan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(4, 2))
     else:
         BK, tile = (64, 64) if wide else (32, 32)
-        plan = Plan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=64), tile, Launch(4, 2), Launch(4, 2))
+        # Beside float16 a product of the states that are returned is three.
+        states = Launch(8 if wide and dtype is torch.float16 else 4, 2)
+        plan = Plan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=64), tile, states, Launch(4, 2))
     return _with_chunk(plan, chunk)
 
 
@@ -426,9 +428,9 @@ def mlstm_backward(
     M, inverse, dnu = x.per_step() if kept.M is None else kept.M, x.per_step(), x.per_step()
     inside = {"L": plan.L, "BK": plan.BK, "BV": plan.BV, "NK": -(-x.K // plan.BK), "NV": max(-(-x.V // plan.BV), 1)}
     launch(
-        mlstm_chunk.normalisers, blocks.count * x.N, device, plan.inside, *x.strided(x.q), *x.strided(x.k),
-        *x.strided(x.v), *x.strided(dh), gates.a, gates.i, gates.p, x.rows, c.m_start, c.C, c.n, kept.M, kept.G, M,
-        inverse, dnu, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
+        mlstm_chunk.normalisers, blocks.count * x.N, device, Launch(8, plan.inside.num_stages), *x.strided(x.q),
+        *x.strided(x.k), *x.strided(x.v), *x.strided(dh), gates.a, gates.i, gates.p, x.rows, c.m_start, c.C, c.n,
+        kept.M, kept.G, M, inverse, dnu, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
         PACKED=x.packed, **inside, PRECISION=x.precision, FLOOR=stabilized,
     )  # fmt: skip
     dC_end, dn_end = x.states(blocks.count, dtype=x.operand)

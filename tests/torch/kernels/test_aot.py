@@ -1,31 +1,64 @@
 """The default kernels compile for GPUs that are not there, spill nothing, and fit into shared memory."""
 
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from tests.torch.kernels.aot import SHARED_MEMORY
 from torch_impl.kernels._interpret import interpreted
 
-ROOT = Path(__file__).resolve().parents[3]
-KERNELS = {"gates", "stabilisers", "memories", "outputs", "normalisers", "returning", "gradients", "step"}
+pytestmark = [
+    pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(interpreted(), reason="this process interprets kernels"),
+]
+
+MLSTM = {"gates", "stabilisers", "memories", "outputs", "normalisers", "returning", "gradients"}
+GRU = {
+    *("forward_resident", "forward_streamed", "factors", "factors_gates", "factors_candidate"),
+    *("backward_resident", "backward_streamed", "weights_gradient"),
+}
+REST = {"step", "cumulative", "decay", "decay_backward"}
+H16, H64, H256 = "B8 S4096 N85 H16", "B16 S1024 N12 H64", "B128 S128 N1 H256"
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.skipif(interpreted(), reason="this process interprets kernels")
-def test_aot_default_mlstm_kernels_for_hopper() -> None:
-    """At the benchmark's shape, bfloat16; ``python -m tests.torch.kernels.aot`` does the other targets and dtypes."""
-    command = [sys.executable, "-m", "tests.torch.kernels.aot", "--dtype", "bfloat16", "sm_90"]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    compiled = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {one["kernel"] for one in compiled} == KERNELS
-    for one in compiled:
-        assert one["spills"] == 0, one
-        assert one["shared"] <= SHARED_MEMORY["sm_90"], one
+@pytest.mark.parametrize(
+    ("dtype", "mlstm", "gru", "others"),
+    [
+        ("bfloat16", ("dense", "packed", "step"), (H16, H64, H256), REST),
+        ("float16", ("packed",), (H16, H256), set()),
+        ("float32", ("dense",), (H16, H256), set()),
+    ],
+)
+def test_aot_default_kernels_for_hopper(dtype, mlstm, gru, others) -> None:
+    """At the shapes they are designed for; ``python -m benchmarks aot`` does other targets, calls and plans."""
+    from benchmarks.aot import compiled, refused
+
+    calls = {"mlstm": mlstm, "gru": gru, "sums": bool(others)}
+    entries = list(compiled("sm_90", (dtype,), all_plans=False, jobs=2, **calls))
+    assert {entry.kernel for entry in entries} == MLSTM | GRU | others
+    assert [entry for entry in entries if refused(entry)] == []
+
+
+def test_what_is_refused() -> None:
+    from dataclasses import replace
+
+    from benchmarks.aot import Entry, page, refused
+
+    good = Entry("sm_90", "gates", "mlstm", "bf16", 0, 1, 1, 34, 0, 0, True)
+    assert not refused(good)
+    assert refused(replace(good, spills=4)) and refused(replace(good, fits=False))
+    assert not refused(replace(good, spills=4, plan=1)) and not refused(replace(good, spills=4, target="gfx942"))
+    text = page([good, replace(good, plan=2, spills=4, dtype="fp32")], {"triton": "3.6.0"})
+    assert "| gates | mlstm | bf16 | 1 | 1 | 34 | 0 | 0 |" in text
+    assert "Of 1 kernels of plans that tuning may choose instead, 1 spill or do not fit:" in text
+    assert "- plan 2 gates, mlstm fp32: 34 registers, 4 bytes spilled, 0 bytes shared" in text
+
+
+def test_launches_that_compile_alike_are_compiled_once() -> None:
+    from benchmarks.aot_launches import cases
+
+    first, second = (next(iter(cases("sm_90", most_plans=1, mlstm=("dense",), gru=()))).launched for _ in range(2))
+    names, different = [launched.name for launched in first], {launched.identity() for launched in first}
+    assert different == {launched.identity() for launched in second}
+    # The backward pass needs the gates and stabilisers again.
+    assert names.count("gates") == names.count("stabilisers") == names.count("memories") == 2
+    assert len(different) == len(first) - 2

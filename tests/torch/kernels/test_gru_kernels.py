@@ -1,12 +1,6 @@
 """The GRU's kernels against the float64 reference: values, all gradients, head counts, packing, strides, extremes."""
 
-import json
 import math
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +8,6 @@ import torch
 
 from reference import gru, gru_backward
 from reference.backends import Request
-from tests.torch.kernels.aot import SHARED_MEMORY
-from torch_impl.kernels._interpret import interpreted
 from torch_impl.kernels.gru import ROWS, Plan, backward, forward, plan
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 3.7e-7, 1.4e-3, 4.9e-3. A bfloat16
@@ -23,11 +15,6 @@ from torch_impl.kernels.gru import ROWS, Plan, backward, forward, plan
 BOUND = {torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 1.5e-2}
 NAMES = ("input", "weight", "forget_input", "forget_weight", "reset_input", "reset_weight")
 INF = float("inf")
-ROOT = Path(__file__).resolve().parents[3]
-KERNELS = {
-    "forward_resident", "forward_streamed", "factors", "factors_gates", "factors_candidate", "backward_resident",
-    "backward_streamed", "weights_gradient", "cumulative", "decay", "decay_backward",
-}  # fmt: skip
 
 
 class Case:
@@ -220,18 +207,3 @@ def test_rows() -> None:
     wide = row.reasons(Request("gru", "cuda", "bfloat16", sizes))
     assert any("H up to 1024" in reason for reason in wide)
     assert any("float64" in reason for reason in row.reasons(Request("gru", "cuda", "float64", {"H": 4})))
-
-
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.skipif(interpreted(), reason="this process interprets kernels")
-def test_aot_default_kernels_for_hopper() -> None:
-    """In bfloat16; ``python -m tests.torch.kernels.aot_gru`` does the other targets and dtypes."""
-    command = [sys.executable, "-m", "tests.torch.kernels.aot_gru", "--dtype", "bfloat16", "sm_90"]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    compiled = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {one["kernel"] for one in compiled} == KERNELS
-    for one in compiled:
-        assert one["spills"] == 0, one
-        assert one["shared"] <= SHARED_MEMORY["sm_90"], one

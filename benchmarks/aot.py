@@ -1,0 +1,144 @@
+"""``python -m benchmarks aot``: what every Triton kernel takes of a GPU, compiled where none is."""
+
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+RESULTS = Path(__file__).parent / "results"
+TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel as it was compiled. `plan` is 0 where it is launched without tuning.
+
+    Attributes:
+        target: the GPU, ``sm_90``.
+        case, dtype: the call that launches it; launches that compile to the same code have the first one's.
+        registers: a thread; ``spills`` a thread, and ``shared`` a program, in bytes.
+        fits: whether shared memory suffices.
+    """
+
+    target: str
+    kernel: str
+    case: str
+    dtype: str
+    plan: int
+    num_warps: int
+    num_stages: int
+    registers: int
+    spills: int
+    shared: int
+    fits: bool
+
+
+@click.command("aot")
+@click.option("--target", "targets", type=click.Choice(TARGETS), multiple=True, help="Only this GPU.")
+@click.option("--dtype", "dtypes", type=click.Choice(tuple(DTYPES)), multiple=True, help="Only this dtype.")
+@click.option("--all-plans/--default-plans", default=True, help="Those that tuning may choose, too.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, help="Compilers at a time.")
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS / "aot-triton.json"
+)
+def aot_command(targets: tuple[str, ...], dtypes: tuple[str, ...], all_plans: bool, jobs: int, json_path: Path) -> None:
+    """Compile every kernel, at the shapes it is designed for, and write a table; the same in words, as .md, beside it.
+
+    Exit status 1: a default plan spills or does not fit on an NVIDIA GPU.
+    """
+    from torch_impl.kernels._interpret import interpreted
+
+    if interpreted():
+        raise click.UsageError("TRITON_INTERPRET is set: kernels are interpreted in this process; unset it to compile")
+    entries: list[Entry] = []
+    for target in targets or TARGETS:
+        for entry in compiled(target, dtypes or tuple(DTYPES), all_plans, jobs):
+            entries.append(entry)
+            if entry.spills or not entry.fits:
+                click.echo(
+                    f"{target} {entry.kernel} {entry.case} {entry.dtype}, plan {entry.plan}: {_resources(entry)}"
+                )
+        click.echo(f"{target}: {sum(entry.target == target for entry in entries)} kernels")
+    json_path.parent.mkdir(parents=True, exist_ok=True)
+    json_path.write_text(
+        json.dumps({"versions": versions(), "kernels": [asdict(entry) for entry in entries]}, indent=1)
+    )
+    json_path.with_suffix(".md").write_text(page(entries, versions()))
+    click.echo(f"{json_path} and {json_path.with_suffix('.md').name}")
+    if any(refused(entry) for entry in entries):
+        raise SystemExit(1)
+
+
+def compiled(target: str, dtypes: Iterable[str], all_plans: bool, jobs: int, **only: Any) -> Iterator[Entry]:
+    """Compile the kernels of a target; ``only`` goes to `benchmarks.aot_launches.cases`."""
+    import torch
+
+    from benchmarks.aot_compile import SHARED_MEMORY, compile_for
+    from benchmarks.aot_launches import MOST_PLANS, cases
+
+    chosen = tuple(getattr(torch, name) for name in dtypes)
+    different: dict[str, tuple[Any, Any]] = {}
+    for case in cases(target, chosen, MOST_PLANS if all_plans else 1, **only):
+        for launched in case.launched:
+            different.setdefault(launched.identity(), (case, launched))
+    with ThreadPoolExecutor(jobs) as pool:
+        results = pool.map(lambda job: compile_for(job[1], target), different.values())
+        for (case, _), one in zip(different.values(), results, strict=True):
+            fits = one.shared <= SHARED_MEMORY[target]
+            yield Entry(target=target, case=case.name, dtype=case.dtype, plan=case.plan, fits=fits, **asdict(one))
+
+
+def refused(entry: Entry) -> bool:
+    """Whether a kernel may not be so: by default, on an NVIDIA GPU, none spills and all fit."""
+    return entry.plan == 0 and entry.target.startswith("sm_") and (entry.spills > 0 or not entry.fits)
+
+
+def versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("torch", "triton")}
+
+
+def _resources(entry: Entry) -> str:
+    fits = "" if entry.fits else ", too much"
+    return f"{entry.registers} registers, {entry.spills} bytes spilled, {entry.shared} bytes shared{fits}"
+
+
+def page(entries: list[Entry], versions: dict[str, str]) -> str:
+    """The table in Markdown: every kernel with the plan at hand, then what speaks against others."""
+    lines = [
+        "# Triton kernels, compiled ahead of time",
+        "",
+        f"Made by `python -m benchmarks aot` with {', '.join(f'{name} {text}' for name, text in versions.items())}.",
+        "Nothing here ran on a GPU. Registers a thread, bytes spilled a thread, bytes of shared memory a program.",
+    ]
+    for target in dict.fromkeys(entry.target for entry in entries):
+        mine = [entry for entry in entries if entry.target == target]
+        at_hand = [entry for entry in mine if entry.plan == 0]
+        others = [entry for entry in mine if entry.plan]
+        spoilt = [entry for entry in others if entry.spills or not entry.fits]
+        lines += ["", f"## {target}", "", "| kernel | case | dtype | warps | stages | registers | spilled | shared |"]
+        lines += ["|---|---|---|---|---|---|---|---|"]
+        lines += [_row(entry) for entry in at_hand]
+        if others:
+            lines += [
+                "",
+                f"Of {len(others)} kernels of plans that tuning may choose instead, {len(spoilt)} spill or do not fit:",
+            ]
+            lines += [
+                f"- plan {entry.plan} {entry.kernel}, {entry.case} {entry.dtype}: {_resources(entry)}"
+                for entry in spoilt
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(entry: Entry) -> str:
+    spilled = f"**{entry.spills}**" if entry.spills else "0"
+    shared = f"{entry.shared}" if entry.fits else f"**{entry.shared}**"
+    cells = entry.kernel, entry.case, entry.dtype, entry.num_warps, entry.num_stages, entry.registers, spilled, shared
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"

@@ -1,0 +1,125 @@
+"""Compile Triton kernels ahead of time for a GPU that need not be there, from the very launches that a call makes."""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+SHARED_MEMORY = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
+"""Bytes of shared memory that a program may have, by target."""
+
+TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One launch: the kernel, its arguments in order with constexprs by name, warps and stages."""
+
+    kernel: Any
+    args: tuple[Any, ...]
+    constants: dict[str, Any]
+    num_warps: int
+    num_stages: int
+
+    @property
+    def name(self) -> str:
+        return self.kernel.fn.__name__
+
+    def signature(self) -> tuple[dict[str, str], dict[tuple[int, ...], Any], dict[tuple[int, ...], Any]]:
+        """The arguments' types, the constants among them and what is known of the rest, as the compiler wants them."""
+        names = self.kernel.arg_names
+        constants: dict[tuple[int, ...], Any] = {}
+        attributes: dict[tuple[int, ...], Any] = {}
+        types = {
+            name: _specialise(x, (number,), constants, attributes)
+            for number, (name, x) in enumerate(zip(names, self.args, strict=False))
+        }
+        for name, value in self.constants.items():
+            types[name] = "constexpr"
+            constants[(names.index(name),)] = value
+        return types, constants, attributes
+
+    def identity(self) -> str:
+        """Equal for launches that compile to the same code."""
+        return repr((self.name, self.num_warps, self.num_stages, *self.signature()))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a kernel takes of a multiprocessor. ``registers`` a thread; ``spills`` a thread and ``shared`` in bytes."""
+
+    kernel: str
+    num_warps: int
+    num_stages: int
+    registers: int
+    spills: int
+    shared: int
+
+
+def launches(module: ModuleType, call: Callable[[], Any]) -> list[Launched]:
+    """The launches that ``call`` makes through ``module``, none of them carried out; arguments may be meta tensors."""
+    seen = []
+
+    def record(kernel, grid, device, how, *args, **constants):
+        seen.append(Launched(kernel, args, constants, how.num_warps, how.num_stages))
+
+    with patch.object(module, "launch", record):
+        call()
+    return seen
+
+
+def _specialise(x: Any, path: tuple[int, ...], constants: dict, attributes: dict) -> Any:
+    """The type of an argument as a launch would tell it: 1 and None are constants, and what 16 divides is marked."""
+    if isinstance(x, tuple):
+        return tuple(_specialise(part, (*path, number), constants, attributes) for number, part in enumerate(x))
+    if x is None or (isinstance(x, int) and x == 1):
+        constants[path] = x
+        return "constexpr"
+    if isinstance(x, float):
+        return "fp32"
+    if isinstance(x, torch.Tensor) or x % 16 == 0:
+        attributes[path] = [["tt.divisibility", 16]]
+    if isinstance(x, torch.Tensor):
+        return f"*{TYPES[x.dtype]}"
+    return "i32" if -(2**31) <= x < 2**31 else "i64"
+
+
+def compile_for(launched: Launched, target: str) -> Compiled:
+    """Compile a launch's kernel for ``sm_80``, ``sm_90``, ``sm_100`` or ``gfx942`` and read its resources."""
+    import triton  # pyright: ignore[reportMissingImports]
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
+    from triton.compiler import ASTSource  # pyright: ignore[reportMissingImports]
+
+    nvidia = target.startswith("sm_")
+    gpu = GPUTarget("cuda", int(target[3:]), 32) if nvidia else GPUTarget("hip", target, 64)
+    options = {"num_warps": launched.num_warps, "num_stages": launched.num_stages}
+    compiled = triton.compile(ASTSource(launched.kernel, *launched.signature()), target=gpu, options=options)
+    registers, spills = _ptxas(compiled.asm["ptx"], target) if nvidia else _amd(compiled.asm["amdgcn"])
+    return Compiled(launched.name, **options, registers=registers, spills=spills, shared=compiled.metadata.shared)
+
+
+def _ptxas(ptx: str, target: str) -> tuple[int, int]:
+    import triton  # pyright: ignore[reportMissingImports]
+
+    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    ptxas = folder / ("ptxas-blackwell" if target == "sm_100" and (folder / "ptxas-blackwell").exists() else "ptxas")
+    architecture = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [str(ptxas), "-v", f"--gpu-name={architecture}", "-o", "/dev/null", file.name]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers = int(re.findall(r"Used (\d+) registers", report)[0])
+    return registers, sum(map(int, re.findall(r"(\d+) bytes spill", report)))
+
+
+def _amd(assembly: str) -> tuple[int, int]:
+    counts = {name: int(re.findall(rf"\.{name}:\s+(\d+)", assembly)[0]) for name in ("vgpr_count", "vgpr_spill_count")}
+    return counts["vgpr_count"], 4 * counts["vgpr_spill_count"]

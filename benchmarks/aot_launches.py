@@ -1,0 +1,142 @@
+"""Every launch of every Triton kernel at the shapes it is designed for, with the plan at hand and its neighbours."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.aot_compile import TYPES, Launched, launches
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MLSTM = (8, 8192, 16, 128, 256)
+"""B, S, N, K, V."""
+MLSTM_CALLS = ("dense", "packed", "kept", "step")
+"""Forward and backward pass; packed, with an initial state and cotangents of the final one; with everything kept."""
+GRU = {
+    "B8 S4096 N85 H16": (8, 4096, 85, 16),
+    "B8 S1024 N8 H32": (8, 1024, 8, 32),
+    "B16 S1024 N12 H64": (16, 1024, 12, 64),
+    "B16 S1024 N8 H128": (16, 1024, 8, 128),
+    "B128 S128 N1 H256": (128, 128, 1, 256),
+    "B16 S512 N8 H512": (16, 512, 8, 512),
+    "B16 S512 N1 H1024": (16, 512, 1, 1024),
+}
+"""B, S, N, H: one shape at least for every range of H that has a plan of its own."""
+MOST_PLANS = 6
+
+
+class Case(NamedTuple):
+    """A call's launches. ``plan`` is 0 for the plans at hand, else which of those that tuning may choose instead."""
+
+    name: str
+    dtype: str
+    plan: int
+    launched: list[Launched]
+
+
+def cases(
+    target: str,
+    dtypes: tuple[torch.dtype, ...] = DTYPES,
+    most_plans: int = MOST_PLANS,
+    mlstm: tuple[str, ...] = MLSTM_CALLS,
+    gru: tuple[str, ...] = tuple(GRU),
+    sums: bool = True,
+) -> Iterator[Case]:
+    """The launches for a target: of the mLSTM's calls, of shapes in `GRU`, and of scans and decay matrices."""
+    from torch_impl.kernels import gru as gru_kernels
+    from torch_impl.kernels import mlstm as mlstm_kernels
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(torch.version, "hip", None if target.startswith("sm_") else "6"))
+        stack.enter_context(patch.object(mlstm_kernels, "hopper", lambda device: target == "sm_90"))
+        for number in range(most_plans):
+            with ExitStack() as plans:
+                for module in (mlstm_kernels, gru_kernels):
+                    plans.enter_context(patch.object(module, "tuned", _numbered(number)))
+                for dtype in dtypes:
+                    # The others have the dense call's kernels, or are not tuned.
+                    found = list(_mlstm(dtype, mlstm if number == 0 else mlstm[:1]))
+                    found += [(f"gru {name}", _gru(dtype, *GRU[name])) for name in gru]
+                    found += _sums(dtype) if sums and number == 0 else []
+                    yield from (Case(name, TYPES[dtype], number, launched) for name, launched in found)
+
+
+def _numbered(number: int) -> Callable[..., Any]:
+    """Stands for `tuned`: the plan of that number, the last where there are fewer."""
+
+    def choose(kernel: str, sizes: str, plans: Callable[[], Any], device: Any, run: Any) -> Any:
+        offered = plans()
+        return offered[min(number, len(offered) - 1)]
+
+    return choose
+
+
+def _empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, list[Launched]]]:
+    """Those of `MLSTM_CALLS` that are named."""
+    from torch_impl.kernels import mlstm
+
+    B, S, N, K, V = MLSTM
+    q, k, v, i, f = (_empty(dtype, B, S, N, *shape) for shape in ((K,), (K,), (V,), (), ()))
+    C, n, m = (_empty(torch.float32, B, N, *shape) for shape in ((K, V), (K,), ()))
+
+    def dense() -> None:
+        mlstm.mlstm_forward(q, k, v, i, f)
+        mlstm.mlstm_backward(q, k, v, i, f, None, None, None, None, v)
+
+    def kept() -> None:
+        *_, left = mlstm.mlstm_forward(q, k, v, i, f, keep_G=True, keep_gates=True, keep_M=True, keep_c=True)
+        mlstm.mlstm_backward(q, k, v, i, f, None, None, None, None, v, kept=left)
+
+    def packed() -> None:
+        x = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), i.flatten(0, 1), f.flatten(0, 1)
+        bounds = torch.empty(B + 1, dtype=torch.int64, device="meta")
+        mlstm.mlstm_forward(*x, C, n, m, bounds)
+        mlstm.mlstm_backward(*x, C, n, m, bounds, x[2], C, n, m)
+
+    def step() -> None:
+        mlstm.mlstm_step(q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m)
+
+    calls = {"dense": dense, "packed": packed, "kept": kept, "step": step}
+    for name in names:
+        yield f"mlstm K{K} V{V} {name}", launches(mlstm, calls[name])
+
+
+def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int) -> list[Launched]:
+    """Forward and backward pass, with an initial state, a final cotangent and clipping."""
+    from torch_impl.kernels import gru
+
+    x, W, h0 = _empty(dtype, B, S, N, H), _empty(dtype, N, H, H), _empty(torch.float32, B, N, H)
+    arrays = (x, W, x, W, x, W)
+
+    def both() -> None:
+        gru.forward(arrays, h0, None)
+        gru.backward(arrays, h0, None, x, x, h0, 1.0)
+
+    return launches(gru, both)
+
+
+def _sums(dtype: torch.dtype) -> Iterator[tuple[str, list[Launched]]]:
+    """The scans and the decay matrices, forward and backward."""
+    from torch_impl.kernels import decay, scan
+
+    x, a, i = _empty(dtype, 8, 16, 4096), _empty(dtype, 8, 16, 512), _empty(dtype, 8, 16, 512, 1)
+    dF = _empty(dtype, 8, 16, 512, 512)
+
+    def sums() -> None:
+        scan.rev_cumsum(x)
+        scan.rev_cumsum_off_backward(x)
+
+    def matrices() -> None:
+        decay.causal_forget_matrix(a)
+        decay.causal_forget_matrix_backward(dF)
+        decay.dtilde_matrix(i, i)
+        decay.dtilde_matrix_backward(dF, i)
+
+    yield "scan S4096", launches(scan, sums)
+    yield "decay S512", launches(decay, matrices)
