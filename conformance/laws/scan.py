@@ -1,7 +1,6 @@
 """Reverse cumulative sums: `rev_cumsum` and `rev_cumsum_off`."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -201,13 +200,3 @@ def shift(trial: Trial, case: SumCase) -> None:
     trial.close("y", early, y.values[..., 1:], slack[..., 1:], case.steps, times=2)
     if (off.values[..., -1:] != 0).any():
         raise LawError("y", "the last element is not 0")
-
-
-def no_memory(implementation: Any) -> str | None:
-    return implementation.lacks("layouts")
-
-
-def pure(trial: Trial, operation: str, arrays: dict, cotangents: dict, options: dict | None = None) -> None:
-    found = trial.implementation.impurities(operation, arrays, options or {}, cotangents)
-    if found:
-        raise LawError("", "; ".join(found[:4]))
