@@ -171,6 +171,11 @@ def look(browser: Any, report: Path) -> Iterator[Any]:
         context.close()
 
 
+def is_dark(page: Any) -> bool:
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")) < 3 * 128
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_it_fits_and_is_legible(look: Any, report: Path, tmp_path: Path, size: str, scheme: str) -> None:
@@ -186,9 +191,7 @@ def test_it_fits_and_is_legible(look: Any, report: Path, tmp_path: Path, size: s
     texts = page.evaluate(CONTRAST)
     assert len(texts) > 200
     assert [(round(ratio, 2), words) for ratio, words in texts if ratio < 4.5] == []
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    dark = sum(int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")) < 3 * 128
-    assert dark == (scheme == "dark")
+    assert is_dark(page) == (scheme == "dark")
     assert seen.complaints == []
     assert seen.requests == [report.as_uri()], "the page is one file"
     assert page.locator("script").count() == 0
@@ -268,3 +271,14 @@ def test_a_failure_unfolds_to_its_script(look: Any) -> None:
     script.locator("summary").click()
     assert script.locator("pre").is_visible()
     assert "rev_cumsum" in script.locator("pre").inner_text()
+
+
+def test_paper_is_white_and_shows_what_is_folded(look: Any) -> None:
+    page = look("desk", "dark").page
+    assert not page.locator("tr.law", has_text="gradient").last.is_visible()
+    page.emulate_media(media="print", color_scheme="dark")
+    assert not is_dark(page)
+    assert page.locator("tr.law", has_text="gradient").last.is_visible()
+    for script in page.locator("details.script pre").all():
+        assert script.bounding_box()["height"] > 50
+    assert not page.locator("nav").is_visible()

@@ -143,4 +143,7 @@ def _guide(x: LogScale, y: LogScale) -> tuple[list[Trace], list[Label]]:
     if start >= end:
         return [], []
     ends = [(x(start), y(math.sqrt(start))), (x(end), y(math.sqrt(end)))]
-    return [Trace("guide", "", line(ends))], [Label(ends[1][0], max(ends[1][1] - 5, TOP + 8), "√S", "end")]
+    # Beside its end where the line leaves at the top, else above it.
+    beside = Label(ends[1][0] + 5, ends[1][1] + 10, "√S")
+    above = Label(ends[1][0], ends[1][1] - 5, "√S", "end")
+    return [Trace("guide", "", line(ends))], [beside if end < x.high else above]
