@@ -31,6 +31,7 @@ class Framework:
         upcasts: whether the implementation computes and answers in float64 whatever came (the reference does); its
             states are then float64 beside inputs of any dtype.
         refuses: what to give instead of an array that the framework would only take with a silent cast, or None.
+        device: where an array is, for frameworks that do not move arrays by themselves; those of one call must agree.
     """
 
     array: str
@@ -38,6 +39,7 @@ class Framework:
     values: Callable[[Any], np.ndarray | None]
     upcasts: bool = False
     refuses: Callable[[Any], str | None] = lambda _: None
+    device: Callable[[Any], Any] | None = None
 
 
 def dtype_name(x: Any) -> str:
@@ -75,6 +77,7 @@ class Call:
         self.framework = framework
         self.sizes: dict[str, int] = {}
         self._bound_by: dict[str, str] = {}
+        self._place: tuple[str, Any] | None = None
 
     def refuse(self, error: type[Exception], argument: str, got: str, expected: str) -> NoReturn:
         raise error(f"{self.function}: `{argument}` is {got}; expected {expected}")
@@ -87,7 +90,7 @@ class Call:
         self._bound_by[letter] = argument
 
     def kind(self, **arrays: Any) -> None:
-        """Refuse what is no array of this framework."""
+        """Refuse what is no array of this framework, and arrays that are not where the call's first one is."""
         for argument, x in arrays.items():
             if not self.framework.is_array(x):
                 foreign = hasattr(x, "dtype") and hasattr(x, "shape")
@@ -96,6 +99,16 @@ class Call:
             instead = self.framework.refuses(x)
             if instead is not None:
                 self.refuse(TypeError, argument, describe(x), instead)
+            if self.framework.device is not None:
+                self._same_place(argument, x, self.framework.device(x))
+
+    def _same_place(self, argument: str, x: Any, device: Any) -> None:
+        if self._place is None:
+            self._place = argument, device
+        first, place = self._place
+        # A packing is read by whoever lays out the work, which may be the host.
+        if device != place and not (argument == "cu_seqlens" and str(device) == "cpu"):
+            self.refuse(ValueError, argument, f"{describe(x)} on {device}", f"it on {place} to match `{first}`")
 
     def floating(self, **arrays: Any) -> None:
         """Refuse what is no floating array, and arrays whose dtypes differ from the first one's."""

@@ -30,7 +30,12 @@ def _values(x: torch.Tensor) -> np.ndarray | None:
     return x.numpy()
 
 
-TORCH = Framework(array="a torch.Tensor", is_array=lambda x: isinstance(x, torch.Tensor), values=_values)
+TORCH = Framework(
+    array="a torch.Tensor",
+    is_array=lambda x: isinstance(x, torch.Tensor),
+    values=_values,
+    device=lambda x: x.device,
+)
 
 
 def autocast_dtype(x: Any) -> torch.dtype | None:

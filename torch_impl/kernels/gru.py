@@ -127,10 +127,10 @@ class Packing(NamedTuple):
     sequence_of: Tensor | None
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor | None, T: int, tokens: bool) -> "Packing":
+    def of(cls, cu_seqlens: Tensor | None, T: int, tokens: bool, device: torch.device) -> "Packing":
         if cu_seqlens is None:
             return cls(None, None, None)
-        cu_seqlens = cu_seqlens.to(torch.int64).contiguous()
+        cu_seqlens = cu_seqlens.to(device, torch.int64).contiguous()
         order = torch.argsort(cu_seqlens.diff(), descending=True, stable=True)
         if not tokens:
             return cls(cu_seqlens, order, None)
@@ -181,7 +181,7 @@ def forward(
     last = x.new_empty((shape.B, shape.N, shape.H), dtype=torch.float32)
     if shape.empty:
         return y, last
-    packing = Packing.of(cu_seqlens, shape.T, tokens=False)
+    packing = Packing.of(cu_seqlens, shape.T, tokens=False, device=x.device)
     operand = Operand.of(x.dtype)
     if chosen is None:
         chosen = _tuned("gru_forward", shape, operand, x.device, lambda plan: forward(arrays, state, cu_seqlens, plan))
@@ -225,7 +225,7 @@ def backward(
     shape = Shape.of(arrays, cu_seqlens)
     if shape.empty:
         return [*(torch.zeros_like(x) for x in arrays), y.new_empty((shape.B, shape.N, shape.H), dtype=torch.float32)]
-    packing = Packing.of(cu_seqlens, shape.T, tokens=True)
+    packing = Packing.of(cu_seqlens, shape.T, tokens=True, device=y.device)
     r, f, *du = _factors(arrays, state, packing, y, shape)
     dstate = _walk(arrays, packing, dy, dlast, clip, r, f, du, shape)
     weights = _weights(arrays, state, packing, y, r, du, shape)
