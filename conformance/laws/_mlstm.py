@@ -1,11 +1,13 @@
 """The mLSTM as the laws see it: what the oracle says of a case, and which arrays carry its state."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from conformance import oracle
-from conformance.budget import Expected
+from conformance.budget import Expected, Precision
 from conformance.cases import MLSTMCase
 from conformance.laws._recurrence import Arrays, Recurrence
 from conformance.oracle import Values
@@ -35,14 +37,19 @@ def expected_value(trial: Trial, case: MLSTMCase) -> Expected:
 
 def expected_gradient(trial: Trial, case: MLSTMCase) -> Expected:
     def make() -> Expected:
-        arrays, precision = oracle.values(case.arrays(trial.dtype)), trial.precision(case.steps)
-        cotangents = oracle.values(case.cotangent_arrays(trial.dtype))
-        if case.lengths is None:
-            return oracle.mlstm_gradient(arrays, case.options(), cotangents, precision)
-        calls = oracle.each_sequence(arrays, cotangents, case.lengths)
-        return oracle.joined([oracle.mlstm_gradient(x, case.options(), dx, precision) for x, dx in calls])
+        arrays, cotangents = oracle.values(case.arrays(trial.dtype)), oracle.values(case.cotangent_arrays(trial.dtype))
+        return _gradient(arrays, case.options(), cotangents, trial.precision(case.steps))
 
     return trial.remember(("mlstm gradient", _unchanging(case)), make)
+
+
+def _gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
+    """The oracle's gradient, dense or packed."""
+    if "cu_seqlens" not in arrays:
+        return oracle.mlstm_gradient(arrays, options, cotangents, precision)
+    lengths = tuple(int(length) for length in np.diff(arrays["cu_seqlens"]))
+    calls = oracle.each_sequence(arrays, cotangents, lengths)
+    return oracle.joined([oracle.mlstm_gradient(x, options, dx, precision) for x, dx in calls])
 
 
 def _cut(expected: Expected, arrays: Arrays) -> Values:
@@ -64,6 +71,6 @@ MLSTM = Recurrence(
     expected_value,
     expected_gradient,
     oracle.mlstm,
-    oracle.mlstm_gradient,
+    _gradient,
     _cut,
 )

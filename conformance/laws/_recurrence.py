@@ -10,7 +10,7 @@ from conformance.budget import Expected
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import Results
 from conformance.oracle import Values
-from conformance.trial import Trial
+from conformance.trial import LawError, Trial
 
 Arrays = dict[str, Array]
 Change = Callable[[str, np.ndarray], np.ndarray]
@@ -27,7 +27,8 @@ class Recurrence:
         states: each final state, and the argument by which a later call continues from it.
         weights: the arguments that all sequences share.
         value, gradient: the oracle's answer to a case.
-        oracle_value, oracle_gradient: the oracle's answer to dense arrays.
+        oracle_value: the oracle's answer to dense arrays.
+        oracle_gradient: likewise, to dense or packed ones.
         cut: what the gradient of a cut sequence may be off by beside the uncut one's budget.
     """
 
@@ -97,3 +98,9 @@ def rounding_of(*parts: Array) -> np.ndarray:
 
 def nothing_of(cotangents: Mapping[str, Array]) -> Arrays:
     return changed(cotangents, lambda name, x: 0 * x)
+
+
+def expect_zero(name: str, gradient: np.ndarray, where: str) -> None:
+    """A gradient that is exactly 0, whatever is rounded."""
+    if gradient.size and not np.abs(gradient).max() == 0:
+        raise LawError(f"gradient of {name}", f"is {np.abs(gradient).max():.3g} {where}")

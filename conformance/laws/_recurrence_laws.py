@@ -14,11 +14,12 @@ from conformance.laws._recurrence import (
     along_steps,
     at_steps,
     changed,
+    expect_zero,
     expected_of,
     nothing_of,
     rounding_of,
 )
-from conformance.trial import LawError, Trial
+from conformance.trial import Trial
 
 
 def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: Strategy) -> None:
@@ -101,7 +102,7 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
         cotangents[y].values[:, cut:] = 0
         _, gradients = trial.vjp(op, arrays, cotangents, options)
         for name in recurrence.sequences:
-            _expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
+            expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
 
     @law(
         op,
@@ -174,87 +175,3 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
 
 def _first_alone(cotangent: np.ndarray) -> np.ndarray:
     return np.concatenate([cotangent[:1], 0 * cotangent[1:]])
-
-
-def _expect_zero(name: str, gradient: np.ndarray, where: str) -> None:
-    if gradient.size and not np.abs(gradient).max() == 0:
-        raise LawError(f"gradient of {name}", f"is {np.abs(gradient).max():.3g} {where}")
-
-
-def register_packed(recurrence: Recurrence, packed: Strategy) -> None:
-    """Register the laws of packed sequences: ``packed`` draws them."""
-    op = recurrence.op
-
-    @law(
-        op,
-        "The order in which sequences are packed is that of their results and gradients, and changes nothing else.",
-        f"{op}(concat x_π(b)) = concat {op}(x_π(b)),  its gradient likewise",
-        name="packing_order",
-        cases=packed,
-        strata=("small", "chunk"),
-        dtypes=("float64", "float32"),
-        compiled_dtypes=("float32",),
-        share=0.5,
-    )
-    def packing_order(trial: Trial, case: Any) -> None:
-        order = np.random.default_rng(case.seed).permutation(len(case.lengths))
-        bounds = [0, *np.cumsum(case.lengths).tolist()]
-        tokens = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in order])
-
-        def reordered(name: str, x: np.ndarray) -> np.ndarray:
-            if name in recurrence.weights:
-                return x
-            if name == "cu_seqlens":
-                return np.cumsum([0, *(case.lengths[b] for b in order)]).astype(x.dtype)
-            return x[tokens] if recurrence.stepped(name) else x[order]
-
-        arrays, options = changed(case.arrays(trial.dtype), reordered), case.options()
-        expected = expected_of(recurrence.value(trial, case), reordered)
-        if not recurrence.has_gradient(trial):
-            trial.agree(trial.call(op, arrays, options), expected, case.steps)
-            return
-        cotangents = changed(case.cotangent_arrays(trial.dtype), reordered)
-        outputs, gradients = trial.vjp(op, arrays, cotangents, options)
-        trial.agree(outputs, expected, case.steps)
-        of_gradient = expected_of(recurrence.gradient(trial, case), reordered)
-        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=recurrence.differentiable(case))
-
-    @law(
-        op,
-        "The gradient of a packed call is the sum of its sequences' own, and a sequence's own is exactly 0 at the "
-        "tokens and states of all others.",
-        f"d{op} = Σ_b d{op}_b,  d{op}_b/dx_c = 0 for c ≠ b",
-        name="packing_sum",
-        cases=packed,
-        strata=("small", "chunk"),
-        dtypes=("float64", "float32"),
-        compiled_dtypes=("float32",),
-        gradient=op,
-        share=0.25,
-    )
-    def packing_sum(trial: Trial, case: Any) -> None:
-        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
-        bounds = [0, *np.cumsum(case.lengths).tolist()]
-        parts = []
-        for b in range(len(case.lengths)):
-            tokens = slice(bounds[b], bounds[b + 1])
-
-            def own(name: str, x: np.ndarray, b: int = b, tokens: slice = tokens) -> np.ndarray:
-                if name in recurrence.weights:
-                    return x
-                only = np.zeros(x.shape)
-                at = tokens if recurrence.stepped(name) else b
-                only[at] = x[at]
-                return only
-
-            _, gradients = trial.vjp(op, arrays, changed(cotangents, own), case.options())
-            for name in recurrence.differentiable(case):
-                rest = gradients[name].values - own(name, gradients[name].values)
-                _expect_zero(name, rest, f"outside sequence {b}, which alone has cotangents")
-            parts.append(gradients)
-        expected = recurrence.gradient(trial, case)
-        for name in recurrence.differentiable(case):
-            total = replace(parts[0][name], values=np.asarray(sum(part[name].values for part in parts)))
-            slack = expected.slack[name] + rounding_of(*(part[name] for part in parts))
-            where, times = f"gradient of {name}", 2 if name in recurrence.weights else 1
-            trial.close(where, total, expected.values[name], slack, case.steps, times=times)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conformance import cases
 from conformance.cases import GRUCase, Plan
 from conformance.laws import _gru_checks as checks
-from conformance.laws import _recurrence_laws, law
+from conformance.laws import _packing_laws, _recurrence_laws, law
 from conformance.laws._gru import GRU, expected_gradient, expected_value
 from conformance.laws._gru_calls import bad_calls
 from conformance.laws._refusals import check_refusal
@@ -96,7 +96,7 @@ law(
     share=0.75,
 )(check_gradient)
 
-_recurrence_laws.register_packed(GRU, lambda plan: cases.packed_gru(plan).filter(lambda case: bool(case.lengths)))
+_packing_laws.register(GRU, lambda plan: cases.packed_gru(plan).filter(lambda case: bool(case.lengths)))
 
 law(
     "gru",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from conformance import cases
 from conformance.cases import MLSTMCase, Plan
 from conformance.laws import _mlstm_checks as checks
-from conformance.laws import _recurrence_laws, law
+from conformance.laws import _packing_laws, _recurrence_laws, law
 from conformance.laws._mlstm import FORMS, MLSTM, expected_gradient, expected_value
 from conformance.laws._mlstm_calls import bad_calls
 from conformance.laws._refusals import check_refusal
@@ -163,7 +163,7 @@ def packed_gradient(trial: Trial, case: MLSTMCase) -> None:
     check_gradient(trial, case)
 
 
-_recurrence_laws.register_packed(MLSTM, _packed)
+_packing_laws.register(MLSTM, _packed)
 
 law(
     "mlstm",

@@ -1,0 +1,143 @@
+"""Laws of every recurrence about packed sequences: their order, their gradients apart and together."""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from conformance import oracle
+from conformance.dtypes import ROUNDOFF
+from conformance.implementation import Implementation
+from conformance.laws import Strategy, law
+from conformance.laws._recurrence import Recurrence, changed, expect_zero, expected_of, rounding_of
+from conformance.trial import Trial
+
+
+def register(recurrence: Recurrence, packed: Strategy) -> None:
+    """Register the laws of packed sequences: ``packed`` draws them."""
+    op = recurrence.op
+
+    @law(
+        op,
+        "The order in which sequences are packed is that of their results and gradients, and changes nothing else.",
+        f"{op}(concat x_π(b)) = concat {op}(x_π(b)),  its gradient likewise",
+        name="packing_order",
+        cases=packed,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32"),
+        compiled_dtypes=("float32",),
+        share=0.5,
+    )
+    def packing_order(trial: Trial, case: Any) -> None:
+        order = np.random.default_rng(case.seed).permutation(len(case.lengths))
+        bounds = [0, *np.cumsum(case.lengths).tolist()]
+        tokens = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in order])
+
+        def reordered(name: str, x: np.ndarray) -> np.ndarray:
+            if name in recurrence.weights:
+                return x
+            if name == "cu_seqlens":
+                return np.cumsum([0, *(case.lengths[b] for b in order)]).astype(x.dtype)
+            return x[tokens] if recurrence.stepped(name) else x[order]
+
+        arrays, options = changed(case.arrays(trial.dtype), reordered), case.options()
+        expected = expected_of(recurrence.value(trial, case), reordered)
+        if not recurrence.has_gradient(trial):
+            trial.agree(trial.call(op, arrays, options), expected, case.steps)
+            return
+        cotangents = changed(case.cotangent_arrays(trial.dtype), reordered)
+        outputs, gradients = trial.vjp(op, arrays, cotangents, options)
+        trial.agree(outputs, expected, case.steps)
+        of_gradient = expected_of(recurrence.gradient(trial, case), reordered)
+        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=recurrence.differentiable(case))
+
+    @law(
+        op,
+        "The gradient of a packed call is the sum of its sequences' own, and a sequence's own is exactly 0 at the "
+        "tokens and states of all others.",
+        f"d{op} = Σ_b d{op}_b,  d{op}_b/dx_c = 0 for c ≠ b",
+        name="packing_sum",
+        cases=packed,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32"),
+        compiled_dtypes=("float32",),
+        gradient=op,
+        share=0.25,
+    )
+    def packing_sum(trial: Trial, case: Any) -> None:
+        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+        bounds = [0, *np.cumsum(case.lengths).tolist()]
+        parts = []
+        for b in range(len(case.lengths)):
+            tokens = slice(bounds[b], bounds[b + 1])
+
+            def own(name: str, x: np.ndarray, b: int = b, tokens: slice = tokens) -> np.ndarray:
+                if name in recurrence.weights:
+                    return x
+                only = np.zeros(x.shape)
+                at = tokens if recurrence.stepped(name) else b
+                only[at] = x[at]
+                return only
+
+            _, gradients = trial.vjp(op, arrays, changed(cotangents, own), case.options())
+            for name in recurrence.differentiable(case):
+                rest = gradients[name].values - own(name, gradients[name].values)
+                expect_zero(name, rest, f"outside sequence {b}, which alone has cotangents")
+            parts.append(gradients)
+        expected = recurrence.gradient(trial, case)
+        for name in recurrence.differentiable(case):
+            total = replace(parts[0][name], values=np.asarray(sum(part[name].values for part in parts)))
+            slack = expected.slack[name] + rounding_of(*(part[name] for part in parts))
+            where, times = f"gradient of {name}", 2 if name in recurrence.weights else 1
+            trial.close(where, total, expected.values[name], slack, case.steps, times=times)
+
+    @law(
+        op,
+        "The gradient of a sum over two packings of the same tokens is the sum of their gradients: neither call keeps "
+        "anything of the other.",
+        f"d({op}(x, cu) + {op}(x, cu′)) = d{op}(x, cu) + d{op}(x, cu′)",
+        name="packings",
+        cases=packed,
+        strata=("small",),
+        dtypes=("float64", "float32"),
+        compiled_dtypes=("float32",),
+        gradient=op,
+        share=0.25,
+        skip=lambda implementation: (
+            "a NumPy target's own backward takes one packing" if implementation.framework == "numpy" else None
+        ),
+    )
+    def packings(trial: Trial, case: Any) -> None:
+        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+        one = arrays["cu_seqlens"].values
+        other = np.sort([0, *np.random.default_rng(case.seed).integers(0, one[-1] + 1, len(one) - 2), one[-1]])
+        other = other.astype(one.dtype)
+        both = {**arrays, "cu_seqlens": replace(arrays["cu_seqlens"], values=np.stack([one, other]))}
+        # A longest sequence that is right for one packing may be too short for the other.
+        options = trial.options(op, replace(case, room=None).options())
+        _, gradients = trial.served(_of_both(trial.implementation, op).vjp, op, both, options, cotangents)
+        steps = int(max(np.diff(one).max(), np.diff(other).max()))
+        values, of, precision = oracle.values(arrays), oracle.values(cotangents), trial.precision(steps)
+        parts = [
+            recurrence.oracle_gradient({**values, "cu_seqlens": cu}, options, of, precision) for cu in (one, other)
+        ]
+        for name in recurrence.differentiable(case):
+            total, slack = (sum(getattr(part, field)[name] for part in parts) for field in ("values", "slack"))
+            # Each is rounded to its dtype before they are added, and they may cancel.
+            rounded = sum(ROUNDOFF[gradients[name].dtype] * np.abs(part.values[name]) for part in parts)
+            trial.close(f"gradient of {name}", gradients[name], np.asarray(total), np.asarray(slack + rounded), steps)
+
+
+@lru_cache(maxsize=4)
+def _of_both(implementation: Implementation, op: str) -> Implementation:
+    """The target, but for ``op``: that is the sum of two calls, one for each row of ``cu_seqlens``."""
+    function = implementation.functions[op]
+
+    def summed(*arrays: Any, cu_seqlens: Any, **keywords: Any) -> tuple[Any, Any]:
+        (y, state), (y_other, other) = (function(*arrays, cu_seqlens=cu_seqlens[row], **keywords) for row in (0, 1))
+        if isinstance(state, tuple):
+            return y + y_other, tuple(a + b for a, b in zip(state, other, strict=True))
+        return y + y_other, state + other
+
+    return implementation.with_functions({op: summed})
