@@ -148,9 +148,13 @@ def make_directory(path: Path) -> None:
     Raises:
         UsageError: it could not.
     """
-    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UsageError(f"--failures {path} is no directory that can be written to; give another one")
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--failures {path} cannot be written to ({error.strerror}); give another one") from error
+    for each in missing:  # It is made again where there is a failure.
+        each.rmdir()
 
 
 def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) -> None:

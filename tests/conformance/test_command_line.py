@@ -1,17 +1,30 @@
 """``python -m conformance``: exit statuses, reports, targets, and what a wrong call is told to type instead."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import hypothesis
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis.errors import Unsatisfiable
+from rich.console import Console
 
 import reference
+from conformance.cases import Plan
 from conformance.cli import main
+from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, Names, settings_of
 from conformance.laws import all_laws
+from conformance.report import TargetReport
+from conformance.report.console import show
+from conformance.runner import SUPPRESSED
+from conformance.settings import EXAMPLES, MAX_STEPS, Settings
+from conformance.settings import Result as LawResult
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 QUICK = ("--op", "rev_cumsum", "--dtype", "float32", "--examples", "4", "--max-steps", "33")
@@ -152,6 +165,15 @@ def test_a_function_and_a_module_are_targets(target: str) -> None:
         (("run", "reference", "--examples", "0"), "x>=1"),
         (("run", "reference", "--device", "cuda"), "leave out --device cuda"),
         (("run", "reference", "--json", "/proc/no/report.json"), "give another path"),
+        (("run", "reference", "--max-steps", "0"), "x>=1"),
+        (("run", "reference", "--jobs", "0"), "x>=1"),
+        (("run", "reference", "--jobs", "two"), "is not a valid integer"),
+        (("run", "reference", "--quick", "--law", "bad_calls"), "leave out --quick"),
+        (("run", "reference", "--failures", "/proc/no/such"), "give another one"),
+        (("run", "reference", "--known", "no/such/file.toml"), "--write-known no/such/file.toml makes such a file"),
+        (("run", "reference", "--write-known", "/proc/no/known.toml"), "--write-known /proc/no/known.toml cannot be"),
+        (("run", "reference", "--framework", "keras"), "'numpy', 'torch', 'jax'"),
+        (("run", "reference", "--nosuch"), "No such option"),
         (("laws", "--op", "mlstn"), "name one of rev_cumsum"),
     ],
 )
@@ -181,3 +203,80 @@ def test_a_law_whose_shapes_do_not_fit_the_steps_allowed_is_no_crash() -> None:
     options = ("--op", "gru", "--law", "grouped_heads", "--dtype", "float32", "--max-steps", "12", "--examples", "2")
     result = invoke("run", "jax_impl", *options)
     assert result.exit_code == 0, result.output
+
+
+def test_a_missing_room_breaks_no_other_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "conformance.mutants.command", None)
+    result = invoke("mutants")
+    assert result.exit_code == 2 and "`mutants` needs conformance.mutants.command" in " ".join(result.output.split())
+    assert invoke("--help").exit_code == 0 and invoke("laws").exit_code == 0
+
+
+def test_a_quick_run_tries_values_and_gradients_alone(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    result = invoke("run", "reference", "--quick", "--op", "gru", "--op", "rev_cumsum", "--json", str(report))
+    assert result.exit_code == 0, result.output
+    (judged,) = json.loads(report.read_text())
+    assert {"rev_cumsum.value", "gru.value", "gru.gradient"} <= {law["id"] for law in judged["laws"]}
+    assert {law["dtype"] for law in judged["laws"]} == {"float32"} and judged["settings"]["quick"]
+    assert max(point["steps"] for law in judged["laws"] for point in law["points"]) < 200
+
+
+def test_a_random_seed_is_printed_and_gives_the_same_run_again(sound: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / "one.json", tmp_path / "two.json"]
+    law = ("--op", "rev_cumsum", "--law", "value", "--dtype", "float32", "--examples", "4")
+    first = invoke("run", str(sound), *law, "--seed", "random", "--json", str(paths[0]))
+    seed = json.loads(paths[0].read_text())[0]["seed"]
+    assert f"seed {seed}" in " ".join(first.output.split())
+    invoke("run", str(sound), *law, "--seed", str(seed), "--json", str(paths[1]))
+    points = [json.loads(path.read_text())[0]["laws"][0]["points"] for path in paths]
+    assert points[0] == points[1] and points[0]
+
+
+def test_under_a_kernel_interpreter_there_are_fewer_and_shorter_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.delenv("GATESPEC_PALLAS_INTERPRET", raising=False)
+    slow = settings_of(Names(), kernel_backend="triton")
+    assert (slow.examples, slow.max_steps) == (INTERPRETED_EXAMPLES, INTERPRETED_STEPS)
+    for usual in (
+        settings_of(Names(), kernel_backend="triton", device="cuda"),
+        settings_of(Names(), kernel_backend="pallas"),
+        settings_of(Names()),
+    ):
+        assert (usual.examples, usual.max_steps) == (EXAMPLES, MAX_STEPS)
+    asked = settings_of(Names(), kernel_backend="triton", examples=3, max_steps=65)
+    assert (asked.examples, asked.max_steps) == (3, 65)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
+def test_no_case_is_longer_than_the_steps_allowed(eager: bool) -> None:
+    lengths = []
+
+    def keep(case: Any) -> None:
+        lengths.append(getattr(case, "steps", 0))
+
+    for law in all_laws():
+        for stratum in law.strata if law.cases is not None else ():
+            _draw_two(law.cases(Plan(stratum, eager, "float32", 12)), keep)
+    assert len(lengths) > 100 and max(lengths) == 12
+
+
+def _draw_two(strategy: Any, keep: Any) -> None:
+    options = {"max_examples": 2, "database": None, "deadline": None, "suppress_health_check": SUPPRESSED}
+    with contextlib.suppress(Unsatisfiable):
+        hypothesis.settings(phases=(hypothesis.Phase.generate,), **options)(hypothesis.given(strategy)(keep))()
+
+
+def test_kinks_are_flagged_as_a_note_on_the_suite_itself() -> None:
+    law = next(law for law in all_laws() if law.id == "mlstm.gradient")
+    spread = {"above": 60.0, "floor": 40.0, "carry": 50.0, "write": 25.0, "m0": 25.0}
+    results = [
+        LawResult(law, "float32", "passed", examples=5, kinks=3, elements=100, spread=spread),
+        LawResult(law, "float64", "passed", examples=5, kinks=1, elements=100, spread=spread),
+    ]
+    console = Console(record=True, width=300, file=io.StringIO())
+    show(console, TargetReport("target", "numpy", "cpu", {}, Settings(), results, 1.0))
+    said = console.export_text()
+    assert "note on the suite itself: mlstm.gradient (float32) had 3.0 % of its elements at a kink" in said
+    assert "(float64) had" not in said
+    assert "branches of mlstm.gradient: |n·q̂| above its floor 60 %, at it 40 %; m by carry 50 %" in said
