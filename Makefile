@@ -77,7 +77,7 @@ browser:  ## see that there is a Chromium for the HTML report's test; as root on
 			tools/find_chromium.sh; \
 		fi; \
 	fi
-	@echo "browser: $$(tools/find_chromium.sh)"
+	@path=$$(tools/find_chromium.sh) && echo "browser: $$path"
 
 lint: lint-check lint-format lint-types  ## ruff and pyright
 

@@ -97,6 +97,8 @@ def test_wheel_ships_the_four_packages_and_nothing_else(tmp_path: Path) -> None:
     roots = {name.partition("/")[0] for name in shipped}
     assert roots == PACKAGES | {"gatespec-0.1.0.dist-info"}
     assert "gatespec-0.1.0.dist-info/licenses/LICENSE" in shipped
+    # What is no code and is read at run time.
+    assert "conformance/report/html/templates/page.html" in shipped
     sources = {str(f.relative_to(ROOT)) for package in PACKAGES for f in ROOT.joinpath(package).rglob("*.py")}
     assert {name for name in shipped if name.endswith(".py")} == sources
 
