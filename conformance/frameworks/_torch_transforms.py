@@ -118,5 +118,6 @@ def second_derivative(of: Flat, along: Tensors) -> Tensors:
     assert isinstance(total, torch.Tensor)
     if not total.requires_grad:
         return zeros
-    second = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(leaves, second, strict=True))
+    # Not torch.autograd.grad: it leaves out what leads to no leaf, and so the node by which a backward pass refuses.
+    total.backward()
+    return {name: zeros[name] if x.grad is None else x.grad for name, x in leaves.items()}

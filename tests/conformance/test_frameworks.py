@@ -1,0 +1,152 @@
+"""The adapters: what JAX's does to a function, where arrays lie, meshes, layers' names."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.dtypes import Array, array
+from conformance.frameworks._mesh import Mesh, place
+from conformance.frameworks._trees import flattened, leaves, nested
+from conformance.frameworks.numpy import NumPyImplementation
+from conformance.laws import all_laws
+from conformance.runner import run_law
+from conformance.settings import Result, Settings
+
+LAWS = {law.id: law for law in all_laws()}
+
+
+def test_places_on_a_mesh():
+    axes = {"x": 2, "y": 3}
+    assert [place(axes, number) for number in range(6)] == [{"x": x, "y": y} for x in range(2) for y in range(3)]
+    mesh = Mesh(axes, 4)
+    assert (mesh.mesh_dim_names, mesh.ndim, mesh.shape, mesh.size()) == (("x", "y"), 2, (2, 3), 6)
+    assert (mesh.get_local_rank("x"), mesh.get_local_rank(1), mesh.size(1)) == (1, 1, 3)
+
+
+def test_trees_of_parameters():
+    tree = {"a": {"kernel": 1, "bias": 2}, "b": 3}
+    assert flattened(tree) == {"a.kernel": 1, "a.bias": 2, "b": 3}
+    assert nested(flattened(tree)) == tree
+    assert leaves((1, (2, (3, 4)))) == [1, 2, 3, 4]
+
+
+def adapters() -> list[Any]:
+    from importlib.util import find_spec
+
+    found: list[Any] = [NumPyImplementation("any", {})]
+    if find_spec("torch"):
+        from conformance.frameworks.torch import adapter
+
+        found.append(adapter("any", {}, "cpu"))
+    return found
+
+
+def test_layouts_keep_values_and_have_the_strides_they_say():
+    x = array(np.arange(12.0).reshape(3, 4), "float32")
+    for implementation in adapters():
+        for layout in implementation.layouts:
+            native = implementation.native(Array(x.values, "float32", layout))
+            assert np.array_equal(implementation.neutral(native).values, x.values)
+        same = implementation.native(Array(np.repeat(x.values[:1], 3, axis=0), "float32", "broadcast"))
+        assert np.array_equal(implementation.neutral(same).values, np.repeat(x.values[:1], 3, axis=0))
+        assert implementation.overlap(same[0], same[2])
+        assert not implementation.overlap(implementation.native(x), implementation.native(x))
+
+
+def test_the_same_adapter_over_other_functions():
+    for implementation in adapters():
+        other = implementation.with_functions({"rev_cumsum": abs})
+        assert other.functions == {"rev_cumsum": abs} and type(other) is type(implementation)
+
+
+def judged(law: str, function: Any, dtype: str = "float32") -> Result:
+    from conformance.frameworks.jax import adapter
+
+    return run_law(adapter("planted", {"rev_cumsum": function}, "cpu"), LAWS[law], dtype, Settings(examples=4))
+
+
+@pytest.fixture(scope="module")
+def right():
+    jnp = pytest.importorskip("jax.numpy")
+    return lambda x: jnp.flip(jnp.cumsum(jnp.flip(x, -1), -1), -1)
+
+
+@pytest.mark.parametrize("law", ["compile", "vmap", "checkpoint", "determinism"])
+def test_a_right_jax_function_keeps_every_law(right, law):
+    result = judged(f"rev_cumsum.{law}", right)
+    assert (result.status, result.reason) == ("passed", None)
+
+
+def test_planted_faults_in_jax(right):
+    import jax
+
+    traces = [0]
+
+    def right_when_first_traced(x: Any) -> Any:
+        traces[0] += 1
+        return right(x) if traces[0] == 1 else 2 * right(x)
+
+    calls = [0]
+
+    def different_each_time(x: Any) -> Any:
+        def noise() -> np.ndarray:
+            calls[0] += 1
+            return np.asarray(calls[0] * 1e-7, x.dtype)
+
+        return right(x) * (1 + jax.pure_callback(noise, jax.ShapeDtypeStruct((), x.dtype)))
+
+    @jax.custom_batching.custom_vmap
+    def maps_wrongly(x: Any) -> Any:
+        return right(x)
+
+    @maps_wrongly.def_vmap
+    def _(size: int, batched: Any, x: Any) -> Any:
+        return right(x[::-1]), True
+
+    assert judged("rev_cumsum.checkpoint", right_when_first_traced).status == "passed"
+    assert judged("rev_cumsum.compile", right_when_first_traced).status == "failed"
+    assert judged("rev_cumsum.determinism", different_each_time).status == "failed"
+    assert judged("rev_cumsum.vmap", maps_wrongly).status == "failed"
+
+
+def test_a_second_derivative_in_jax_is_right_or_refused_but_never_detached(right):
+    import jax
+
+    def with_rule(backward: Any) -> Any:
+        function = jax.custom_vjp(right)
+        function.defvjp(lambda x: (right(x), None), lambda _, dy: (backward(dy),))
+        return function
+
+    def refuses(dy: Any) -> Any:
+        inner = jax.custom_vjp(lambda d: d.cumsum(-1))
+        inner.defvjp(lambda d: (d.cumsum(-1), None), _no_second)
+        return inner(dy)
+
+    def _no_second(_: Any, __: Any) -> Any:
+        raise NotImplementedError("second derivatives are not available")
+
+    for backward in (lambda dy: dy.cumsum(-1), refuses):
+        assert judged("rev_cumsum.second_derivative", with_rule(backward), "float64").status == "passed"
+    detached = with_rule(lambda dy: jax.lax.stop_gradient(dy).cumsum(-1))
+    broken = judged("rev_cumsum.second_derivative", detached, "float64")
+    assert broken.status == "failed" and "second derivative by cotangent of y" in str(broken.reason)
+
+
+def test_kernels_are_found_wherever_they_stand_in_a_jaxpr():
+    jax = pytest.importorskip("jax")
+    pl = pytest.importorskip("jax.experimental.pallas")
+    from conformance.frameworks._jaxpr import kernels
+
+    def copy(source: Any, target: Any) -> None:
+        target[...] = source[...]
+
+    def launched(x: Any) -> Any:
+        return pl.pallas_call(copy, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+    def hidden(x: Any) -> Any:
+        return jax.lax.scan(lambda c, _: (jax.jit(launched)(c), None), x, None, length=2)[0]
+
+    x = jax.numpy.ones((4, 4))
+    assert len(kernels(jax.make_jaxpr(launched)(x))) == len(kernels(jax.make_jaxpr(hidden)(x))) == 1
+    assert kernels(jax.make_jaxpr(lambda x: x @ x)(x)) == ()

@@ -1,0 +1,247 @@
+"""Each law that all operations share is broken by a function that has just the fault it is about, and by no other."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reference
+from conformance.frameworks.numpy import NumPyImplementation
+from conformance.laws import all_laws
+from conformance.runner import run_law
+from conformance.settings import Result, Settings
+
+torch = pytest.importorskip("torch")
+LAWS = {law.id: law for law in all_laws()}
+
+
+def judged(law: str, dtype: str = "float32", examples: int = 8, **functions: Any) -> Result:
+    from conformance.frameworks.torch import adapter
+
+    return run_law(adapter("planted", functions, "cpu"), LAWS[law], dtype, Settings(examples=examples))
+
+
+def right(x: Any) -> Any:
+    if not torch.is_tensor(x):
+        raise TypeError
+    return x.flip(-1).cumsum(-1).flip(-1)
+
+
+class _Backward(torch.autograd.Function):
+    """A reverse sum with its backward pass written out, from which the planted ones differ."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return right(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        return dy.cumsum(-1)
+
+
+class _Detached(_Backward):
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        return dy.detach().cumsum(-1)
+
+
+class _Refusing(_Backward):
+    backward = staticmethod(torch.autograd.function.once_differentiable(_Backward.backward))
+
+
+class _OfAutogradAlone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return right(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        return dy.cumsum(-1)
+
+
+class _MapsInReverse(_Backward):
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Any) -> Any:
+        return right(x.movedim(in_dims[0], 0).flip(0)), 0
+
+
+def assumes_its_strides(x: Any) -> Any:
+    return right(torch.as_strided(x, x.shape, torch.empty(x.shape).stride()))
+
+
+def writes_to_its_input(x: Any) -> Any:
+    y = right(x)
+    with torch.no_grad():
+        x.mul_(2)
+    return y
+
+
+def leaves_a_hole(x: Any) -> Any:
+    y = torch.empty_like(x)
+    y[..., :1] = right(x)[..., :1]
+    return torch.where(torch.arange(x.shape[-1]) < 1, y, right(x)) + 0 * y
+
+
+def depends_on_the_day() -> Any:
+    calls = [0]
+
+    def function(x: Any) -> Any:
+        calls[0] += 1
+        return right(x) * (1 + (calls[0] % 3 == 0) * torch.finfo(x.dtype).eps)
+
+    return function
+
+
+def asks_for_a_value(x: Any) -> Any:
+    return right(x) if bool((x == x).all()) else x
+
+
+def loses_its_gradient_when_compiled(x: Any) -> Any:
+    return right(x.detach() if torch.compiler.is_compiling() else x)
+
+
+def keeps_something_between_passes() -> Any:
+    passes = [0]
+
+    def function(x: Any) -> Any:
+        passes[0] += 1
+        return right(x * torch.full_like(x, 1.0 if passes[0] % 2 else 2.0))
+
+    return function
+
+
+def widens(x: Any) -> Any:
+    return right(x.double())
+
+
+PLANTED = {
+    "memory, by strides": ("memory", assumes_its_strides),
+    "memory, by writing": ("memory", writes_to_its_input),
+    "dtypes": ("dtypes", widens),
+    "uninitialised": ("uninitialised", leaves_a_hole),
+    "determinism": ("determinism", depends_on_the_day()),
+    "compile, in one piece": ("compile", asks_for_a_value),
+    "compile, whole": ("compile", loses_its_gradient_when_compiled),
+    "compile_gradient": ("compile_gradient", loses_its_gradient_when_compiled),
+    "functional": ("functional", _OfAutogradAlone.apply),
+    "vmap, at all": ("vmap", asks_for_a_value),
+    "vmap, rightly": ("vmap", _MapsInReverse.apply),
+    "checkpoint": ("checkpoint", keeps_something_between_passes()),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_fault_breaks_its_law(planted):
+    law, function = PLANTED[planted]
+    assert judged(f"rev_cumsum.{law}", rev_cumsum=function).status == "failed"
+
+
+@pytest.mark.parametrize("law", dict.fromkeys(law for law, _ in PLANTED.values()))
+def test_a_right_function_keeps_every_law(law):
+    result = judged(f"rev_cumsum.{law}", rev_cumsum=right)
+    assert (result.status, result.reason) == ("passed", None)
+
+
+def test_a_second_derivative_is_right_or_refused_but_never_detached():
+    for function, status in ((right, "passed"), (_Backward.apply, "passed"), (_Refusing.apply, "passed")):
+        assert judged("rev_cumsum.second_derivative", "float64", rev_cumsum=function).status == status
+    broken = judged("rev_cumsum.second_derivative", "float64", rev_cumsum=_Detached.apply)
+    assert broken.status == "failed" and "second derivative by cotangent of y" in str(broken.reason)
+
+
+def test_poison_goes_away_again():
+    from conformance.frameworks.torch import adapter
+
+    with adapter("any", {}, "cpu").poisoned():
+        assert torch.empty(3).isnan().all() and torch.empty_like(torch.ones(2)).isnan().all()
+    assert not torch.are_deterministic_algorithms_enabled()
+    with NumPyImplementation("any", {}).poisoned():
+        assert np.isnan(np.empty((2, 2))).all() and np.isnan(np.empty_like(np.ones(2))).all()
+    assert np.empty(2).shape == (2,) and np.empty.__module__ == "numpy"
+
+
+def test_a_numpy_target_that_leaves_a_hole_or_rolls_dice():
+    rng = np.random.default_rng(0)
+
+    def hole(x: Any) -> Any:
+        y = np.empty(x.shape)
+        y[..., 1:] = reference.rev_cumsum(x)[..., 1:]
+        return y
+
+    def dice(x: Any) -> Any:
+        return reference.rev_cumsum(x) * (1 + 2**-52 * (rng.random() < 0.1))
+
+    for law, function in (("uninitialised", hole), ("determinism", dice)):
+        implementation = NumPyImplementation("planted", {"rev_cumsum": function})
+        assert run_law(implementation, LAWS[f"rev_cumsum.{law}"], "float32", Settings()).status == "failed"
+
+
+def test_a_backend_that_is_named_and_does_not_run():
+    import torch_impl
+
+    def ignores(*args: Any, kernel_backend: Any = None, **kwargs: Any) -> Any:
+        return torch_impl.mlstm_step(*args, **kwargs)
+
+    def says(*args: Any, **kwargs: Any) -> Any:
+        explanation = torch_impl.explain_backend(*args, **kwargs)
+        return dataclasses.replace(explanation, against=dict.fromkeys(explanation.against, "it is Tuesday"))
+
+    honest = {"mlstm_step": torch_impl.mlstm_step, "explain_backend": torch_impl.explain_backend}
+    assert judged("mlstm_step.backend", **honest).status == "passed"
+    assert judged("mlstm_step.bad_backend", **honest).status == "passed"
+    ignored = judged("mlstm_step.backend", **{**honest, "mlstm_step": ignores})
+    assert ignored.status == "failed" and "launched no kernel" in str(ignored.reason)
+    assert judged("mlstm_step.bad_backend", **{**honest, "mlstm_step": ignores}).status == "failed"
+    other_reason = judged("mlstm_step.backend", **{**honest, "explain_backend": says})
+    assert other_reason.status == "failed" and "it is Tuesday" in str(other_reason.reason)
+    no_choice = judged("mlstm_step.backend", mlstm_step=lambda q, k, v, i, f, state, *, eps=0.0: None)
+    assert no_choice.status == "skipped" and "takes no kernel_backend" in str(no_choice.reason)
+
+
+def test_a_launch_is_seen_wherever_triton_starts_one(monkeypatch):
+    pytest.importorskip("triton")
+    from triton.runtime.interpreter import GridExecutor
+    from triton.runtime.jit import JITFunction
+
+    from conformance.frameworks._torch_launches import launches
+
+    def summing() -> None: ...
+
+    monkeypatch.setattr(GridExecutor, "__call__", lambda self: None)
+    monkeypatch.setattr(JITFunction, "run", lambda self, **kwargs: None)
+    with launches() as seen:
+        GridExecutor(summing, (), (1,))()
+        JITFunction(summing).run(grid=(1,), warmup=False)
+        JITFunction(summing).run(grid=(1,), warmup=True)
+    GridExecutor(summing, (), (1,))()
+    assert seen == ["summing", "summing"]
+
+
+def test_a_layer_that_forgets_a_weight_mixes_up_its_heads_or_drops_a_gradient():
+    import torch_impl
+
+    class Unset(torch_impl.GRU):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            torch.nn.init.zeros_(self.reset_weight)
+
+    class Swapped(torch_impl.GRU):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.state_weight, self.forget_weight = self.forget_weight, self.state_weight
+
+    class Detached(torch_impl.GRU):
+        def forward(self, input: Any, input_state: Any = None, cu_seqlens: Any = None, **kwargs: Any) -> Any:
+            state = None if input_state is None else input_state.detach()
+            return super().forward(input, state, cu_seqlens, **kwargs)
+
+    assert judged("GRU.parameters", GRU=torch_impl.GRU).status == "passed"
+    assert judged("GRU.parameters", GRU=Unset).status == "failed"
+    assert judged("GRU.parameters", GRU=Swapped).status == "failed"
+    broken = judged("GRU.value", GRU=Detached, examples=1)
+    assert broken.status == "failed" and str(broken.reason).startswith("gradient of input_state")
