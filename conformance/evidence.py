@@ -38,12 +38,14 @@ class Comparison:
         expected: what it ought to be, elementwise.
         allowed: how far off each element may be.
         m: where a state is compared as ``got·exp(m_got − m)``, the oracle's stabiliser.
+        alone: whether ``expected`` owes nothing to the target, so that it holds for a mended one as well.
     """
 
     got: Array
     expected: np.ndarray
     allowed: np.ndarray
     m: np.ndarray | None = None
+    alone: bool = True
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,11 @@ def _tests(config: pytest.Config) -> LawTests:
     return config.stash[_TESTS]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("implementation"):
+        _tests(config)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "conformance_item" not in metafunc.fixturenames:
         return

@@ -157,6 +157,7 @@ class Trial:
         times: float = 1.0,
         upcasts: bool | None = None,
         state: tuple[Array, np.ndarray] | None = None,
+        of_oracle: bool = False,
     ) -> None:
         """Hold one array to its budget.
 
@@ -164,6 +165,7 @@ class Trial:
             upcasts: whether this very array ought to be in float64; None for what the target does with its arrays.
             state: where ``got`` is a state in units of the oracle's stabiliser, the state as the target gave it and
                 that stabiliser.
+            of_oracle: whether ``expected`` is the oracle's; otherwise it may be made of other results of the target.
         """
         precision = self.precision(steps)
         if upcasts is not None:
@@ -172,10 +174,11 @@ class Trial:
         self._measure(got, expected, verdict.worst, steps)
         if verdict.worst > 1:
             given, m = state or (got, None)
+            alone = of_oracle or len(self.calls) == 1
             comparison = WrongShape(given, expected.shape)
             if got.shape == expected.shape:
                 dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
-                comparison = Comparison(given, expected, allowed(expected, slack, precision, dtype, times), m)
+                comparison = Comparison(given, expected, allowed(expected, slack, precision, dtype, times), m, alone)
             raise LawError(where, _said(verdict), verdict, comparison)
         self.worst = max(self.worst, verdict.worst)
 
@@ -212,7 +215,16 @@ class Trial:
             array, state = got[name], None
             if name in ("C", "n") and not of:
                 array, state = self._rescaled(name, got, expected), (got[name], expected.values["m"])
-            self.close(f"{of}{name}", array, expected.values[name], expected.slack[name], steps, times, state=state)
+            self.close(
+                f"{of}{name}",
+                array,
+                expected.values[name],
+                expected.slack[name],
+                steps,
+                times,
+                state=state,
+                of_oracle=True,
+            )
 
     def _rescaled(self, name: str, got: Results, expected: Expected) -> Array:
         m = expected.values["m"]

@@ -100,7 +100,7 @@ def _call_that_broke(scene: Scene) -> CallRecord | None:
     evidence = scene.error.comparison
     if isinstance(evidence, Refusal):
         return scene.calls[-1] if scene.calls and scene.calls[-1].kind == "attempt" else None
-    if evidence is None:
+    if evidence is None or (isinstance(evidence, Comparison) and not evidence.alone):
         return None
     for record in scene.calls:
         if any(each is evidence.got for each in (record.results or {}).values()):

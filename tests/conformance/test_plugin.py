@@ -1,5 +1,6 @@
 """``pytest --pyargs conformance --implementation=…``, from outside the repository."""
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from conformance.implementation import UsageError
 from conformance.law_tests import LawTests
 
 ROOT = Path(reference.__file__).resolve().parents[1]
+PLUGIN = "conformance.pytest_plugin"
 SCANS = """
 from reference import rev_cumsum as exact
 
@@ -21,8 +23,9 @@ def rev_cumsum(x):
 
 
 def pytest_in(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # Loaded by name too, so that the test holds in an environment that was installed before the entry point was there.
-    plugins = ("-p", "no:cacheprovider", "-p", "conformance.pytest_plugin")
+    # Loaded by name in an environment that was installed before the entry point was there.
+    installed = any(each.value == PLUGIN for each in importlib.metadata.entry_points(group="pytest11"))
+    plugins = ("-p", "no:cacheprovider", *(() if installed else ("-p", PLUGIN)))
     command = [sys.executable, "-m", "pytest", *plugins, "--pyargs", "conformance", "-rsxX", *arguments]
     return subprocess.run(
         command, cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
