@@ -51,7 +51,8 @@ def calibrate_command(ops: tuple[str, ...], cases: int, seed: int, jobs: int, js
         if json_path is not None:
             results.save(json_path, {name: kept[name] for name in SUBJECTS if name in kept})
     shown = {op: kept[op] for op in wanted}
-    console.print(_table(shown))
+    for op, of in shown.items():
+        console.print(_table(op, of))
     alarms = sum(of["false_alarms"] for op in shown.values() for of in op["variants"].values())
     console.print(f"{alarms} false alarms; constants {results.constants()}")
     raise SystemExit(1 if alarms else 0)
@@ -83,16 +84,13 @@ def _explain(console: Console, scores: list[Score]) -> None:
             console.print(f"[red]refused[/red] {score.op}, {score.variant}, {dtype}: {where} of {case.describe()}")
 
 
-def _table(kept: dict) -> Table:
-    table = Table(title="Correct variants, judged by the error budget")
-    for heading in ("operation", "variant"):
-        table.add_column(heading)
+def _table(op: str, of: dict) -> Table:
+    table = Table(title=f"{op}: correct variants, error over budget", title_justify="left")
+    table.add_column("variant", overflow="fold")
     for heading in ("cases", "false alarms", "worst", "before rounding", "median", "99 %", "99.9 %"):
         table.add_column(heading, justify="right")
-    for op, of in kept.items():
-        for variant, found in of["variants"].items():
-            quantiles = (f"{found['quantiles'][q]:.2f}" for q in ("0.5", "0.99", "0.999"))
-            ratios = (f"{found[name]:.2f}" for name in ("worst", "unrounded"))
-            table.add_row(op, variant, str(found["cases"]), str(found["false_alarms"]), *ratios, *quantiles)
-        table.add_section()
+    for variant, found in of["variants"].items():
+        quantiles = (f"{found['quantiles'][q]:.2f}" for q in ("0.5", "0.99", "0.999"))
+        ratios = (f"{found[name]:.2f}" for name in ("worst", "unrounded"))
+        table.add_row(variant, str(found["cases"]), str(found["false_alarms"]), *ratios, *quantiles)
     return table

@@ -1,8 +1,8 @@
 """Cases for a calibration, many at once: drawn from the laws' own strategies, in families of one shape.
 
 A case has a shape (sizes, packing, which arguments there are) and contents (gates, magnitudes, cotangents, seed). Both
-are drawn by Hypothesis as the laws draw them; every `SIZE` cases that were drawn one after the other then take the
-shape of their first, so that they can be computed in one call. Cases without a sequence hold nothing to judge and are
+are drawn by Hypothesis as the laws draw them; cases that were drawn one after the other (`SIZES`) then take the shape
+of the first of them, so that they can be computed in one call. Cases without a sequence hold nothing to judge and are
 drawn again.
 """
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from conformance.cases import LONG_STEPS, Plan
 
-SIZE = 16
+SIZES = {"small": 16, "chunk": 32, "long": 32}
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 """The share of each stratum among the examples of a law (as in `conformance.runner`)."""
 
@@ -90,6 +90,6 @@ def families(
             while len(cases) < wanted:
                 key += 1
                 cases += drawn(strategy(plan).filter(_holds), wanted - len(cases), key)
-            for start in range(0, wanted, SIZE):
-                part = cases[start : start + SIZE]
+            for start in range(0, wanted, SIZES[stratum]):
+                part = cases[start : start + SIZES[stratum]]
                 yield Family(dtype, stratum, tuple(shaped(case, part[0]) for case in part))

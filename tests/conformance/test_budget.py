@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from conformance import oracle
-from conformance.budget import Precision, judge, response
+from conformance.budget import DRAWS, Precision, allowed, judge, normal_draws, response
 from conformance.cases import GRUCase, MLSTMCase
 from conformance.dtypes import ROUNDOFF, Array, rounded
+from conformance.oracle._magnitudes import magnitudes_of
 
 FLOAT32 = Precision("float32", steps=1)
 
@@ -105,3 +106,62 @@ def test_the_gradient_of_either_side_passes_at_the_kink() -> None:
     for side in (0.0, 1.0):
         got = Array(np.full(one.shape, side), "float32")
         assert judge(got, expected.values["q"], 1.01 * expected.slack["q"], FLOAT32).worst <= 1, side
+
+
+def test_what_overflows_the_output_dtype_may_come_back_as_an_infinity() -> None:
+    assert verdict([-np.inf], [-970000.0], dtype="float16") == 0
+    assert verdict([np.inf], [65503.0], slack=2.0, dtype="float16") == 0
+    assert verdict([np.inf], [60000.0], slack=2.0, dtype="float16") == np.inf
+    assert verdict([np.inf], [-970000.0], dtype="float16") == np.inf
+    assert verdict([65504.0], [970000.0], dtype="float16") > 1
+
+
+def test_the_budget_of_every_element_is_what_judge_goes_by() -> None:
+    expected, slack = np.array([1.0, -2.0, 0.0]), np.array([1e-6, 1e-5, 1e-7])
+    budget = allowed(expected, slack, FLOAT32, "float32", times=2)
+    got = Array(expected + budget * np.array([0.5, 0.25, -1.5]), "float32")
+    assert judge(got, expected, slack, FLOAT32, times=2).worst == pytest.approx(1.5)
+
+
+def test_no_element_is_near_zero_in_all_draws() -> None:
+    draws = normal_draws((1000, 3), np.random.default_rng(0))
+    assert draws.shape == (DRAWS, 1000, 3)
+    assert np.abs(draws).max(axis=0).min() > 1.5
+    assert abs(draws.mean()) < 0.02 and abs(np.square(draws).mean() - 1) < 0.1
+    assert len(np.unique(np.sign(draws), axis=1).T) > 2
+
+
+def test_a_memory_that_is_kept_drifts_like_the_root_of_its_age() -> None:
+    steps = 400
+    one, gate = np.ones((1, steps, 1, 1)), np.full((1, steps, 1), -np.inf)
+    arrays = {"q": one, "k": one, "v": one, "i": gate, "f": -gate}
+    initial = {"C0": 3 * one[:, :1], "n0": one[:, 0], "m0": np.zeros((1, 1))}
+    drift = magnitudes_of({**arrays, **initial}, 0.0, None).drift
+    assert drift["C"].item() == pytest.approx(3 * np.sqrt(steps))
+    assert drift["n"].item() == pytest.approx(np.sqrt(steps))
+
+
+def test_a_tie_for_m_passes_either_way_and_what_is_no_tie_does_not() -> None:
+    """Step 1 writes as much more than step 2 as it has decayed by then; step 3 writes nothing to speak of."""
+    one = np.zeros((1, 3, 1, 1))
+    lost = np.logaddexp(0.0, -8.0)
+    arrays = {"q": one, "k": one, "v": one, "i": np.array([5 + lost, 5, -20]).reshape(1, 3, 1), "f": one[..., 0] + 8}
+    cotangents = {"h": one, "C": one[:, :1], "n": one[:, 0], "m": np.ones((1, 1))}
+    for apart, tied in ((0.0, True), (1e-3, False)):
+        arrays["i"][0, 1] = 5 + apart
+        expected = oracle.mlstm_gradient(arrays, {}, cotangents, Precision("float32", 3))
+        assert (expected.slack["i"][0, :2, 0] > 1).all() == tied
+        assert (expected.slack["f"][0, 1, 0] > 3e-4) == tied
+        assert expected.slack["i"][0, 2, 0] < 1e-5 and expected.slack["m0"].item() < 1e-5
+
+
+def test_a_normaliser_within_its_own_budget_of_its_floor_passes_on_either_side() -> None:
+    """n·q̂ is a difference of two large terms: as computed, it may lie on either side of the floor."""
+    q = np.array([1000.0, -999.0 + 1e-6]).reshape(1, 1, 1, 2) * np.sqrt(2)
+    k, v, gate = np.ones((1, 1, 1, 2)), np.ones((1, 1, 1, 1)), np.zeros((1, 1, 1))
+    arrays = {"q": q, "k": k, "v": v, "i": gate, "f": gate - np.inf}
+    cotangents = {"h": v, "C": np.zeros((1, 1, 2, 1)), "n": np.zeros((1, 1, 2)), "m": gate[0]}
+    expected = oracle.mlstm_gradient(arrays, {}, cotangents, Precision("float32", 1))
+    assert expected.kinks == 1
+    on_the_floor = Array(np.full(q.shape, 1 / np.sqrt(2)), "float32")
+    assert judge(on_the_floor, expected.values["q"], 1.01 * expected.slack["q"], FLOAT32).worst <= 1
