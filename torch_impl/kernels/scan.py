@@ -57,7 +57,8 @@ def cumulative(x: Tensor, *, reverse: bool, exclusive: bool) -> Tensor:
     rows = Rows.of(x, 1)
     if y.numel():
         width = power_of_two(S, most=1024)
-        height = max(1, min(2048 // width, power_of_two(rows.count, least=1)))
+        # Not by the number of rows: a tile's shape decides in what order sums are taken.
+        height = 2048 // width
         launch(kernels.cumulative, -(-rows.count // height), x.device, Launch(4),
                rows.x, rows.sizes, rows.strides, rows.x.stride(-1), y, rows.count, S,
                REVERSE=reverse, EXCLUSIVE=exclusive, BLOCK_R=height, BLOCK_S=width)  # fmt: skip

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can show, from the source tree, installing nothing:
+#
+#   bash benchmarks/on_gpu.sh DIR [STAGE …]
+#
+# Stages, ten minutes each at most: versions kernels conformance mlstm gru large tune. Results and logs go to DIR, a
+# short table comes last. A stage that fails does not end the run; the exit status is then 1, and 2 if the call is wrong.
+#
+# PYTHON names the interpreter (python3). With --dry-run the stages run as far as a CPU can run them.
+
+set -u -o pipefail
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+if [[ $# -lt 1 || $1 == -* ]]; then
+    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+fi
+mkdir -p -- "$1" || exit 2
+directory=$(cd -- "$1" && pwd) || exit 2
+shift
+
+# Kernels are compiled here, and what is measured stays in DIR.
+unset TRITON_INTERPRET GATESPEC_PALLAS_INTERPRET
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+export GATESPEC_CACHE="$directory/cache"
+cd -- "$root" || exit 2
+exec "${PYTHON:-python3}" -m benchmarks.on_gpu "$directory" "$@"
