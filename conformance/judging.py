@@ -15,7 +15,7 @@ from conformance.implementation import Implementation, UsageError
 from conformance.known import Known, read, write
 from conformance.report import TargetReport
 from conformance.runner import agenda, run, selected
-from conformance.settings import EXAMPLES, MAX_STEPS, Result, Settings
+from conformance.settings import EXAMPLES, INTERPRETERS, MAX_STEPS, Result, Settings
 
 QUICK_EXAMPLES = 6
 INTERPRETED_EXAMPLES = 8
@@ -34,8 +34,7 @@ class Names:
 
 def interpreted(kernel_backend: str | None, device: str) -> bool:
     """Whether a kernel backend is asked for that runs under its interpreter here."""
-    switches = {"triton": "TRITON_INTERPRET", "pallas": "GATESPEC_PALLAS_INTERPRET"}
-    return device == "cpu" and os.environ.get(switches.get(kernel_backend or "", ""), "") not in ("", "0")
+    return device == "cpu" and os.environ.get(INTERPRETERS.get(kernel_backend or "", ""), "") not in ("", "0")
 
 
 def settings_of(

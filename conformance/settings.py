@@ -11,6 +11,9 @@ from conformance.laws import Law
 EXAMPLES = 20
 MAX_STEPS = 1031
 
+INTERPRETERS = {"triton": "TRITON_INTERPRET", "pallas": "GATESPEC_PALLAS_INTERPRET"}
+"""The variable of the environment that runs the kernels of a backend under its interpreter."""
+
 
 @dataclass(frozen=True)
 class Settings:

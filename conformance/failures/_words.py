@@ -9,9 +9,8 @@ from typing import Any
 from conformance.dtypes import Array
 from conformance.hunt import Counterexample
 from conformance.laws import Law
+from conformance.settings import INTERPRETERS
 from conformance.tensors import CODES
-
-_SWITCHES = ("TRITON_INTERPRET", "GATESPEC_PALLAS_INTERPRET")
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def heading(law: Law, dtype: str, found: Counterexample) -> list[str]:
 
 def environment() -> list[str]:
     """Lines that turn on the interpreters under which the suite ran."""
-    on = [name for name in _SWITCHES if os.environ.get(name)]
+    on = [name for name in INTERPRETERS.values() if os.environ.get(name)]
     return ["import os", *(f'os.environ["{name}"] = "{os.environ[name]}"' for name in on)] if on else []
 
 

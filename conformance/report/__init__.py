@@ -1,9 +1,10 @@
 """What a run leaves behind: a table in the terminal, JSON, JUnit and HTML."""
 
+import os
 import shlex
 from dataclasses import dataclass
 
-from conformance.settings import Result, Settings
+from conformance.settings import INTERPRETERS, Result, Settings
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ class TargetReport:
             words.append(f"--framework {self.named_framework}")
         if settings.kernel_backend is not None:
             words.append(f"--kernel-backend {settings.kernel_backend}")
+            on = [f"{name}={os.environ[name]}" for name in INTERPRETERS.values() if os.environ.get(name)]
+            words = [*on, *words]
+        if settings.quick:
+            words.append("--quick")
         return " ".join(words)
 
 

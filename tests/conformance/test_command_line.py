@@ -280,3 +280,14 @@ def test_kinks_are_flagged_as_a_note_on_the_suite_itself() -> None:
     assert "note on the suite itself: mlstm.gradient (float32) had 3.0 % of its elements at a kink" in said
     assert "(float64) had" not in said
     assert "branches of mlstm.gradient: |n·q̂| above its floor 60 %, at it 40 %; m by carry 50 %" in said
+
+
+def test_the_command_that_runs_a_failure_again_says_all_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    law = next(law for law in all_laws() if law.id == "mlstm.gradient")
+    settings = Settings(examples=3, max_steps=9, seed=5, kernel_backend="triton", quick=True)
+    report = TargetReport("a file.py", "torch", "cuda", {}, settings, [], 1.0, named_framework="torch")
+    assert report.reproduce(LawResult(law, "float32", "failed")) == (
+        "TRITON_INTERPRET=1 python -m conformance run 'a file.py' --op mlstm --law gradient --dtype float32 --seed 5 "
+        "--examples 3 --max-steps 9 --device cuda --framework torch --kernel-backend triton --quick"
+    )
