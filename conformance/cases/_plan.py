@@ -50,7 +50,11 @@ class Plan:
 
     def steps(self) -> tuple[int, ...]:
         choice = {"small": SMALL_STEPS, "chunk": CHUNK_STEPS, "long": (min(LONG_STEPS, self.max_steps),)}[self.stratum]
-        return tuple(S for S in choice if self.max_steps >= S > (2 if self.pin else -1)) or (self.max_steps,)
+        if self.pin:
+            # Steps enough for every branch of a law that has hardly any other case.
+            choice = (65,) if (self.stratum, self.pin) == ("chunk", "well-conditioned") else choice
+            choice = tuple(S for S in choice if S > 2)
+        return tuple(S for S in choice if self.max_steps >= S) or (self.max_steps,)
 
 
 def pinned(plan: Plan, count: int) -> list[tuple[Plan, int]]:

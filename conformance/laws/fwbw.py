@@ -102,7 +102,6 @@ def gradient(trial: Trial, case: FwbwCase) -> None:
     dtypes=("float64", "float32", "bfloat16"),
     compiled_dtypes=("float32",),
     needs=("fwbw_forward", "fwbw_backward"),
-    share=0.75,
 )
 def by_hand(trial: Trial, case: FwbwCase) -> None:
     functions, config = trial.implementation.functions, case.config()
@@ -140,7 +139,7 @@ def _keeps(plan: Plan) -> st.SearchStrategy:
     compiled_dtypes=("float32",),
     needs=(OP,),
     gradient=OP,
-    share=0.5,
+    share=0.75,
 )
 def keep(trial: Trial, case: FwbwCase) -> None:
     arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
@@ -150,24 +149,31 @@ def keep(trial: Trial, case: FwbwCase) -> None:
         _agree(trial, case, outputs, gradients)
 
 
+def _few(plan: Plan) -> st.SearchStrategy:
+    # A memory that ends empty is at a tie, where either side passes: among few elements that is too many.
+    drawn = cases.fwbw(plan, use_initial_state=False).filter(lambda case: case.inner.gates not in ("closed", "mixed"))
+    if not plan.eager:
+        return drawn
+    return drawn.map(lambda case: replace(case, inner=replace(case.inner, B=3 * case.inner.B)))
+
+
 @law(
     "fwbw",
     "An initial state may be left out although the configuration uses one: that means zeros, and has a gradient path.",
     "f(q, k, v, i, f) = f(q, k, v, i, f, 0, 0, 0)",
     name="zero_state",
-    cases=lambda plan: cases.fwbw(plan),
+    cases=_few,
     strata=("small",),
     dtypes=("float32",),
     needs=(OP,),
     gradient=OP,
-    share=0.25,
+    share=0.5,
 )
 def zero_state(trial: Trial, case: FwbwCase) -> None:
-    bare = replace(case, use_initial_state=False)
-    arrays, cotangents = bare.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+    arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
     config = {**case.config(), "use_initial_state": True}
     outputs, gradients = trial.vjp(OP, arrays, cotangents, {"config": config})
-    _agree(trial, bare, outputs, {name: gradients[name] for name in "qkvif"})
+    _agree(trial, case, outputs, {name: gradients[name] for name in "qkvif"})
 
 
 def _base(**config: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,21 +1,47 @@
 """What the laws are tried on: cases that can be written down, that spread over every branch, that come in all sizes."""
 
 import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from conformance import cases
+from conformance import cases, runner
+from conformance.budget import Expected
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase
+from conformance.laws import Law, _mlstm, all_laws, fwbw
+from conformance.settings import Settings
+from conformance.trial import Trial
 
 CASES = (
     MLSTMCase(2, 5, 3, 3, 2, state="random", gates="large m", eps=1e-3, seed=65535),
-    MLSTMCase(3, 0, 1, 1, 1, lengths=(4, 0, 1), wide_gates=True),
+    MLSTMCase(3, 0, 1, 1, 1, lengths=(4, 0, 1), wide_gates=True, room=3),
     MLSTMCase(0, 0, 1, 1, 1, lengths=()),
     FwbwCase(MLSTMCase(2, 5, 1, 3, 2, state="empty"), chunk_size=None, keep=("keep_G", "keep_c"), flat_gates=False),
     GRUCase(2, 5, 3, cases.HEADS[0], clipping=-0.1, scale=0.01),
     SumCase((2, 3), 5, "wide", "strided", 7),
     SumCase((), 0),
 )
+BY_BRANCH = (
+    "mlstm.gradient",
+    "mlstm.chunk_invariance",
+    "mlstm.packed_gradient",
+    "mlstm_step.gradient",
+    "fwbw.gradient",
+    "fwbw.by_hand",
+    "fwbw.keep",
+    "fwbw.zero_state",
+)
+OPERATIONS = ("rev_cumsum", "causal_forget_matrix", "dtilde_matrix", "mlstm", "mlstm_step", "fwbw", "gru")
+OF_ALL_KINDS = ("value", "gradient", "sequence", "packed", "packed_gradient", "by_hand", "chunk_invariance")
+DRAWN = [law for law in all_laws() if law.cases is not None]
+
+
+def named(law: Law) -> str:
+    return law.id
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
@@ -31,3 +57,96 @@ def test_a_class_that_never_joined_is_refused() -> None:
         cases.from_json({"kind": "Case"})
     with pytest.raises(ValueError, match="named MLSTMCase already"):
         cases.register()(MLSTMCase)
+
+
+class Collector:
+    """Stands in the runner's search where the hunt does, and keeps every case."""
+
+    def __init__(self, eager: bool, dtype: str):
+        target = SimpleNamespace(eager=eager, layouts=("contiguous",), upcasts=False, framework="numpy")
+        self.trial = Trial(target, dtype)  # pyright: ignore[reportArgumentType]
+        self.cases: list[Any] = []
+        self.example = lambda case: self.cases.append(case)
+        self.found = self.deadline = None
+
+
+@cache
+def drawn(law: Law, eager: bool, dtype: str, seed: int) -> Collector:
+    """The cases on which a law is tried, at the default number of examples."""
+    collector = Collector(eager, dtype)
+    runner._search(collector, law, dtype, Settings(seed=seed))  # pyright: ignore[reportArgumentType]
+    return collector
+
+
+def law_of(name: str) -> Law:
+    return next(law for law in all_laws() if law.id == name)
+
+
+def seeds_of(dtype: str) -> range:
+    return range(5 if dtype == "float32" else 2)
+
+
+def runs(law: Law, eager: bool) -> Iterator[tuple[str, int, Collector]]:
+    for dtype in law.dtypes if eager else law.compiled_dtypes:
+        for seed in seeds_of(dtype) if dtype in ("float32", "bfloat16") else ():
+            yield dtype, seed, drawn(law, eager, dtype, seed)
+
+
+def expected_gradient(trial: Trial, case: FwbwCase | MLSTMCase) -> Expected:
+    if isinstance(case, FwbwCase):
+        return fwbw.expected_gradient(trial, case)
+    return _mlstm.expected_gradient(trial, case)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", BY_BRANCH)
+def test_each_branch_has_a_tenth_of_the_elements_and_kinks_are_rare(name: str, eager: bool) -> None:
+    for dtype, seed, collector in runs(law_of(name), eager):
+        counts, kinks, elements = Counter(), 0, 0
+        for case in collector.cases:
+            expected = expected_gradient(collector.trial, case)
+            counts.update(expected.spread)
+            kinks, elements = kinks + expected.kinks, elements + expected.elements
+        steps, attained = counts["above"] + counts["floor"], counts["carry"] + counts["write"]
+        shares = {branch: counts[branch] / steps for branch in ("above", "floor")}
+        shares |= {branch: counts[branch] / attained for branch in ("carry", "write", "m0")}
+        assert min(shares.values()) >= 0.1, (dtype, seed, shares)
+        assert kinks <= 0.01 * elements, (dtype, seed, kinks, elements)
+
+
+def kinds(case: Any) -> set[str]:
+    """What a law may not miss, of what a case is."""
+    inner = getattr(case, "inner", case)
+    found = {"long"} if inner.steps >= 1000 else set()
+    if inner.steps < 1:
+        return found
+    if isinstance(inner, SumCase):
+        return found | {{"ordinary": "well-conditioned", "small": "small"}.get(inner.values, "")} - {""}
+    if inner.gates == "ordinary" and inner.scale == 1 and inner.cotangents == "dense":
+        found.add("well-conditioned")
+    return found | ({"small"} if inner.gates == "small" and inner.scale < 0.1 else set())
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
+@pytest.mark.parametrize("law", [law for law in DRAWN if law.name in OF_ALL_KINDS and law.op in OPERATIONS], ids=named)
+def test_no_law_misses_long_well_conditioned_or_small_inputs(law: Law, eager: bool) -> None:
+    for seed in range(2):
+        found = set().union(*(kinds(case) for case in drawn(law, eager, "float32", seed).cases))
+        assert found >= {"well-conditioned", "small"} | ({"long"} if "long" in law.strata else set()), seed
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
+def test_no_case_is_longer_than_it_may_be(eager: bool) -> None:
+    for law in DRAWN:
+        collector = Collector(eager, "float32")
+        runner._search(collector, law, "float32", Settings(max_steps=40, examples=4))  # pyright: ignore[reportArgumentType]
+        assert max((getattr(case, "steps", 0) for case in collector.cases), default=0) <= 40, law.id
+
+
+@pytest.mark.parametrize("law", all_laws(), ids=named)
+def test_the_cases_of_every_law_come_back_from_json(law: Law) -> None:
+    found = law.rows() if law.rows is not None else drawn(law, False, "float32", 0).cases
+    for case in found:
+        again = cases.from_json(json.loads(json.dumps(cases.to_json(case))))
+        assert again.describe() == case.describe() and type(again) is type(case)
+        assert law.rows is not None or again == case
