@@ -266,7 +266,8 @@ def _factors(
         launch(kernels.factors, -(-T // tokens) * N, y.device, how, *sources, *history, r, f, az, af, ar, S, T, N, H,
                BLOCK_H=block, BLOCK_T=tokens, **constants)  # fmt: skip
         return [r, f, az, af, ar]
-    tokens, units, part = (32, 64, 16) if operand.wide else (64, 64, 32)
+    tokens, part = (32, 16) if operand.wide else (64, 32)
+    units = min(block, 64)
     programs = -(-T // tokens) * N * -(-H // units)
     constants |= dict(BLOCK_H=units, BLOCK_K=part, BLOCK_T=tokens, STAGES=3)
     how = Launch(4 if operand.wide else 8, 3)
@@ -367,7 +368,7 @@ def _weights(
     span = -(-T // (chunks * tokens)) * tokens
     chunks = -(-T // span) if span else 0
     dW, dWf, dWr = (y.new_empty((chunks, N, H, H), dtype=torch.float32) for _ in range(3))
-    launch(kernels.weights_gradient, chunks * N * tiles, y.device, Launch(4, 2),
+    launch(kernels.weights_gradient, chunks * N * tiles, y.device, Launch(2 if block == 16 else 4, 2),
            state, _strides(state, 3), y, packing.cu_seqlens, packing.sequence_of,
            r, *du, dW, dWf, dWr, span, S, T, N, H, HAS_STATE=state is not None, PACKED=packed,
            BLOCK_I=block, BLOCK_J=block, BLOCK_T=tokens, STAGES=2, **operand.constants())  # fmt: skip
