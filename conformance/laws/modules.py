@@ -1,7 +1,7 @@
 """The layers that hold parameters or a configuration: `GRU` and `mLSTMBackendFwbw`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,128 +11,14 @@ from hypothesis import strategies as st
 
 import reference
 from conformance import cases, oracle
-from conformance.cases import PINS, SEEDS, FwbwCase, MLSTMCase, Plan, generator, register
-from conformance.dtypes import ROUNDOFF, Array, accumulation, array
+from conformance.cases import PINS, FwbwCase, MLSTMCase, Plan
+from conformance.dtypes import ROUNDOFF, Array, array
 from conformance.implementation import Layer
 from conformance.laws import law
+from conformance.laws._layer_cases import COUNTS, LayerCase, layers
 from conformance.laws._layer_oracle import gru_layer
 from conformance.laws._refusals import BadUse, check_use
 from conformance.trial import LawError, Trial
-
-_COUNTS = (
-    "num_input_heads",
-    "num_forget_input_heads",
-    "num_reset_input_heads",
-    "num_weight_heads",
-    "num_forget_weight_heads",
-    "num_reset_weight_heads",
-)
-
-
-@register()
-@dataclass(frozen=True)
-class LayerCase:
-    """A `GRU` layer and a call of it.
-
-    Attributes:
-        B, S: sequences and steps; for packed calls both follow from ``lengths``.
-        features, H, outputs: sizes of the layer.
-        heads: the six head counts in the order of the layer's arguments (input, forget input, reset input, weight, …).
-        bias: whether its projections add one.
-        state: whether an initial state is given.
-    """
-
-    B: int
-    S: int
-    features: int
-    H: int
-    outputs: int
-    heads: tuple[int, int, int, int, int, int]
-    bias: bool = True
-    state: bool = True
-    clipping: float | None = None
-    lengths: tuple[int, ...] | None = None
-    seed: int = 0
-
-    @property
-    def steps(self) -> int:
-        return self.S if self.lengths is None else max(self.lengths, default=0)
-
-    @property
-    def size(self) -> int:
-        return (self.B * self.S + sum(self.lengths or ()) + 1) * sum(self.heads) * self.H * self.features
-
-    def describe(self) -> str:
-        packed = f"lengths {list(self.lengths)}" if self.lengths is not None else f"B={self.B}, S={self.S}"
-        said = ", ".join(f"{name}={value}" for name, value in self.settings().items())
-        return f"{packed}, state={self.state}, seed={self.seed}; GRU({said})"
-
-    def settings(self) -> dict[str, Any]:
-        sizes = {"input_size": self.features, "state_head_dim": self.H, "output_size": self.outputs}
-        heads = dict(zip(_COUNTS, self.heads, strict=True))
-        return {**sizes, **heads, "add_bias": self.bias, "gradient_clipping": self.clipping}
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every parameter."""
-        Nx, Nxf, Nxr, Nw, Nwf, Nwr = self.heads
-        H, N, projected = self.H, max(self.heads), (Nx + Nxf + Nxr) * self.H
-        shapes = {
-            "input_projection.kernel": (self.features, projected),
-            "input_projection.bias": (projected,),
-            "state_weight": (Nw, H, H),
-            "forget_weight": (Nwf, H, H),
-            "reset_weight": (Nwr, H, H),
-            "output_projection.kernel": (N * H, self.outputs),
-            "output_projection.bias": (self.outputs,),
-        }
-        return {name: shape for name, shape in shapes.items() if self.bias or not name.endswith("bias")}
-
-    def parameters(self, dtype: str) -> dict[str, Array]:
-        rng = generator(self.seed, 60)
-        return {
-            name: array(rng.normal(size=shape) / np.sqrt(shape[-2] if len(shape) > 1 else 1.0), dtype)
-            for name, shape in self.shapes().items()
-        }
-
-    def _tokens(self) -> tuple[int, ...]:
-        return (self.B, self.S) if self.lengths is None else (sum(self.lengths),)
-
-    def arrays(self, dtype: str) -> dict[str, Array]:
-        rng = generator(self.seed, 61)
-        arrays = {"input": array(rng.normal(size=(*self._tokens(), self.features)), dtype)}
-        if self.state:
-            arrays["input_state"] = array(rng.normal(size=self._state()), accumulation(dtype))
-        if self.lengths is not None:
-            arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
-        return arrays
-
-    def _state(self) -> tuple[int, ...]:
-        return (self.B if self.lengths is None else len(self.lengths), max(self.heads), self.H)
-
-    def cotangents(self, dtype: str) -> dict[str, Array]:
-        rng = generator(self.seed, 62)
-        output = array(rng.normal(size=(*self._tokens(), self.outputs)), dtype)
-        return {"output": output, "state": array(rng.normal(size=self._state()), accumulation(dtype))}
-
-
-_TABLE = (
-    LayerCase(2, 4, 3, 2, 5, (4, 1, 2, 1, 2, 4), clipping=0.3, seed=1),
-    LayerCase(0, 0, 4, 3, 2, (1, 2, 1, 2, 1, 1), bias=False, lengths=(2, 0, 3), state=False, seed=2),
-)
-_HEADS = ((1, 1, 1, 1, 1, 1), (4, 1, 2, 1, 2, 4), (1, 3, 1, 3, 3, 1), (2, 4, 1, 4, 1, 2), (1, 1, 1, 6, 2, 3))
-
-
-@st.composite
-def _layers(draw: Any, plan: Plan) -> LayerCase:
-    number = PINS[plan.stratum].index(plan.pin) if plan.pin else len(_TABLE)
-    if number < len(_TABLE) or not plan.eager:
-        return draw(st.just(_TABLE[number]) if number < len(_TABLE) else st.nothing())
-    lengths = draw(st.sampled_from((None, (3, 2), (0, 4), (1,))))
-    B, S = (draw(st.sampled_from((2, 1))), draw(st.sampled_from((5, 1, 0, 13)))) if lengths is None else (0, 0)
-    features, H, outputs = (draw(st.sampled_from((3, 1, 5))) for _ in range(3))
-    heads, bias, state = draw(st.sampled_from(_HEADS)), draw(st.booleans()), draw(st.booleans())
-    clipping = draw(st.sampled_from((None, 0.1)))
-    return LayerCase(B, S, features, H, outputs, heads, bias, state, clipping, lengths, draw(SEEDS))
 
 
 def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
@@ -146,7 +32,7 @@ def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
     "The layer is projection, gru, projection, in value and in the gradient of its input, state and every parameter.",
     "output = gru(split(input·K + b), weights)·K′ + b′, in the order x, f, r",
     name="value",
-    cases=_layers,
+    cases=layers,
     strata=("small",),
     dtypes=("float64", "float32"),
     compiled_dtypes=("float32",),
@@ -205,7 +91,7 @@ def parameters(trial: Trial, case: LayerCase) -> None:
 def _gru_bad_uses() -> list[BadUse]:
     good = LayerCase(2, 3, 5, 4, 6, (4, 1, 2, 2, 4, 1))
     sizes: list[tuple[str, dict[str, Any]]] = [
-        *((f"{name} of {wrong!r}", {name: wrong}) for name in ("input_size", *_COUNTS) for wrong in (0, 2.0)),
+        *((f"{name} of {wrong!r}", {name: wrong}) for name in ("input_size", *COUNTS) for wrong in (0, 2.0)),
         ("a state head dim of -1", {"state_head_dim": -1}),
         ("an output size of None", {"output_size": None}),
         ("3 weight heads of 4", {"num_weight_heads": 3}),

@@ -4,119 +4,18 @@ A law asks the adapter to run a function as every device of a mesh: a loop with 
 mesh for torch, ``vmap`` over named axes for JAX.
 """
 
-import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
-from conformance.cases import PINS, SEEDS, Plan, generator, register
 from conformance.dtypes import array
 from conformance.implementation import Results
 from conformance.laws import law
+from conformance.laws._mesh_cases import BESIDE, MeshCase, splits, stacks
 from conformance.laws._refusals import BadUse, check_use
 from conformance.laws._sharding_refusals import fold_bad_uses, split_bad_uses, stack_bad_uses, unstack_bad_uses
 from conformance.trial import LawError, Trial
-
-BESIDE = "beside"
-
-
-@register()
-@dataclass(frozen=True)
-class MeshCase:
-    """An array of ``shape`` on the devices of one mesh axis, or of two that count as one.
-
-    Attributes:
-        devices: how many each of those axes has.
-        axis: to split along, or at which to stack; may be negative.
-        keep: the one device that keeps its values when stacking, or None for all.
-        beside: devices on one more axis, along which nothing may differ.
-    """
-
-    shape: tuple[int, ...]
-    devices: tuple[int, ...]
-    axis: int
-    keep: int | None = None
-    beside: int = 1
-    seed: int = 0
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape) * self.total * self.beside
-
-    @property
-    def total(self) -> int:
-        return math.prod(self.devices)
-
-    def describe(self) -> str:
-        kept = "" if self.keep is None else f", mask_except={self.keep}"
-        beside = "" if self.beside == 1 else f", {self.beside} on an axis beside"
-        devices = "x".join(map(str, self.devices))
-        return f"shape {list(self.shape)} on {devices} devices{beside}, axis {self.axis}{kept}, seed={self.seed}"
-
-    def values(self, *salt: int) -> np.ndarray:
-        return generator(self.seed, 40, *salt).normal(size=self.shape)
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """The mesh: its axes and their sizes."""
-        names = ("first", "second")[: len(self.devices)]
-        return {**dict(zip(names, self.devices, strict=True)), BESIDE: self.beside}
-
-    @property
-    def axis_name(self) -> Any:
-        """As the functions take it: a name, or a tuple of names."""
-        first, *more, _ = self.axes
-        return (first, *more) if more else first
-
-
-DEVICES = ((2,), (1,), (3,), (4,), (2, 3), (2, 1))
-
-
-# What no run may miss; and all that is tried where every new shape is a compilation.
-_SPLIT_TABLE = (
-    MeshCase((3, 4), (2,), -1, beside=2, seed=1),
-    MeshCase((6, 2), (2, 3), 0, seed=2),
-    MeshCase((3,), (3,), -1, seed=3),
-)
-_STACK_TABLE = (
-    MeshCase((3, 2), (2,), -1, keep=1, beside=2, seed=1),
-    MeshCase((3, 2), (2, 3), 1, seed=2),
-    MeshCase((), (2, 3), 0, keep=4, seed=3),
-)
-
-
-def _pinned(table: tuple[MeshCase, ...], plan: Plan) -> st.SearchStrategy | None:
-    """A row of the table for each pin; without one, None, or for a target that compiles no more cases."""
-    if plan.pin:
-        return st.just(table[PINS[plan.stratum].index(plan.pin)])
-    return None if plan.eager else st.nothing()
-
-
-@st.composite
-def _splits(draw: Any, plan: Plan) -> MeshCase:
-    pinned = _pinned(_SPLIT_TABLE, plan)
-    if pinned is not None:
-        return draw(pinned)
-    devices, beside = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
-    shape = [draw(st.sampled_from((1, 2, 3))) for _ in range(draw(st.sampled_from((1, 2, 3))))]
-    axis = draw(st.integers(-len(shape), len(shape) - 1))
-    shape[axis] *= math.prod(devices)
-    return MeshCase(tuple(shape), devices, axis, beside=beside, seed=draw(SEEDS))
-
-
-@st.composite
-def _stacks(draw: Any, plan: Plan) -> MeshCase:
-    pinned = _pinned(_STACK_TABLE, plan)
-    if pinned is not None:
-        return draw(pinned)
-    devices, beside = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
-    shape = tuple(draw(st.sampled_from((1, 2, 3))) for _ in range(draw(st.sampled_from((1, 2, 0, 3)))))
-    axis = draw(st.integers(-len(shape) - 1, len(shape)))
-    keep = draw(st.sampled_from((None, *range(math.prod(devices)))))
-    return MeshCase(shape, devices, axis, keep, beside, draw(SEEDS))
 
 
 def _expect(what: str, number: int, result: Any, expected: np.ndarray, trial: Trial) -> None:
@@ -132,7 +31,7 @@ def _expect(what: str, number: int, result: Any, expected: np.ndarray, trial: Tr
     "from the last; no slice shares memory with the array, and devices beside each other have the same one.",
     "concat_d split(x)_d = x",
     name="concatenation",
-    cases=_splits,
+    cases=splits,
     strata=("small",),
     dtypes=("float32", "bfloat16"),
     compiled_dtypes=("bfloat16",),
@@ -189,7 +88,7 @@ def _inverse(place: dict[str, Any]) -> dict[str, Any]:
     "other devices' shards zero and keeps the dtype; unstacking gives the parameters back; nothing shares memory.",
     "unstack(stack(p)) = p,  stack(p)_d = p_d·[d = mask_except]",
     name="roundtrip",
-    cases=_stacks,
+    cases=stacks,
     strata=("small",),
     dtypes=("float32", "bfloat16"),
     compiled_dtypes=("bfloat16",),
@@ -216,7 +115,7 @@ def roundtrip(trial: Trial, case: MeshCase) -> None:
     "and unstacking either leaves the other.",
     "unstack_a(stack_b(stack_a(p))) = stack_b(p)",
     name="two_axes",
-    cases=_stacks,
+    cases=stacks,
     strata=("small",),
     dtypes=("float32",),
     needs=("stack_params", "unstack_params"),
