@@ -22,14 +22,14 @@ def _copies(arrays: Values, cotangents: Values, precision: Precision) -> tuple[V
     N = max(arrays[name].shape[_axis(name)] for name in GRU_ARRAYS)
 
     def copies(name: str, x: np.ndarray) -> np.ndarray:
-        is_gate = name in ("input", "forget_input", "reset_input")
-
-        if is_gate:
+        # Heads are written out first: each that reads a shared input or weight rounds apart, and so does their sum.
+        axis = _axis(name)
+        x = np.repeat(x, N // x.shape[axis], axis=axis)
+        if name in ("input", "forget_input", "reset_input"):
             draws = budget.perturbed_gates(x, precision, rng, 0.0)
         else:
             draws = budget.perturbed_operands(x, precision, rng)
-        axis = _axis(name)
-        return np.concatenate([np.repeat(c, N // x.shape[axis], axis=axis) for c in (x, *draws)], axis=axis)
+        return np.concatenate([x, *draws], axis=axis)
 
     return (
         {name: copies(name, x) for name, x in arrays.items()},

@@ -103,12 +103,16 @@ def _joined(each: list[dict[str, Pair]], states: tuple[str, ...], cu_seqlens: np
 
 def _served(name: str, pair: Pair, served: np.ndarray) -> Pair:
     """Summed over the heads that share one: products add up, drifts as squares do; weights also over sequences."""
-    products, square = pair[0], pair[1] ** 2
+
+    def groups(x: np.ndarray) -> np.ndarray:
+        axis, count = _axis(name) % x.ndim, served.shape[_axis(name)]
+        x = x.reshape(*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :])
+        return np.moveaxis(x, axis + 1, 0)
+
+    products, drift = pair
     if name.endswith("weight"):
-        products, square = products.sum(axis=0), square.sum(axis=0)
-    axis, count = _axis(name) % products.ndim, served.shape[_axis(name)]
-    shape = (*products.shape[:axis], count, products.shape[axis] // count, *products.shape[axis + 1 :])
-    return products.reshape(shape).sum(axis=axis + 1), np.sqrt(square.reshape(shape).sum(axis=axis + 1))
+        return groups(products.sum(axis=0)).sum(axis=0), np.hypot.reduce(groups(np.hypot.reduce(drift, axis=0)), axis=0)
+    return groups(products).sum(axis=0), np.hypot.reduce(groups(drift), axis=0)
 
 
 def _times(h: np.ndarray, W: np.ndarray) -> np.ndarray:
@@ -139,14 +143,20 @@ def _forward(x: Values) -> _Forward:
     products = np.abs(h - z) * of_f + (1 - f) * of_z
     # h − z, its product and the sum, in the form z + f⊙(h − z).
     rounded = np.abs(h - z) * (drift_f + 2) + (1 - f) * drift_z + size + np.abs(x["y"])
-    carried, square = np.zeros((len(h) + 1, *h.shape[1:])), np.zeros((len(h) + 1, *h.shape[1:]))
+    carried, drift = np.zeros((len(h) + 1, *h.shape[1:])), np.zeros((len(h) + 1, *h.shape[1:]))
     for t in range(len(h)):
         carried[t + 1] = f[t] * carried[t] + products[t]
-        square[t + 1] = f[t] ** 2 * square[t] + rounded[t] ** 2
-    drift = np.sqrt(square)
-    return _Forward(
-        h, f, r, z, (carried[:-1], drift[:-1]), (of_f, drift_f), (of_r, drift_r), (of_z, drift_z), (carried, drift)
-    )
+        drift[t + 1] = np.hypot(f[t] * drift[t], rounded[t])
+
+    of_h = carried[:-1], drift[:-1]
+    # What was carried up to here is off in the gates and in z too.
+    through_f = [_times(of, np.abs(Wf)) * f * (1 - f) for of in of_h]
+    through_r = [_times(of, np.abs(Wr)) * r * (1 - r) for of in of_h]
+    through_z = [_times(r * of, np.abs(W)) * (1 - z * z) for of in of_h]
+    whole_f = of_f + through_f[0], drift_f + through_f[1]
+    whole_r = of_r + through_r[0], drift_r + through_r[1]
+    whole_z = of_z + through_z[0], drift_z + through_z[1]
+    return _Forward(h, f, r, z, of_h, whole_f, whole_r, whole_z, (carried, drift))
 
 
 def _backward(x: Values, forward: _Forward, bound: float) -> dict[str, Pair]:
@@ -208,10 +218,10 @@ def _gradient_errors(
     terms = size * of_f + r * of_drh + drh * of_r + _times(of_df, Wf) + _times(of_dr, Wr)
     arriving, carried = np.zeros(h.shape), np.zeros(h.shape[1:])
     for t in reversed(range(len(h))):
-        arriving[t] = np.sqrt(carried) if at else carried
-        power = 2 if at else 1
-        largest = growth[t][..., None] ** power * carried.max(axis=-1, keepdims=True, initial=0.0)
-        carried = np.maximum(f[t] ** power * carried, largest) + (terms[t] + at * size[t]) ** power
+        arriving[t] = carried
+        largest = growth[t][..., None] * carried.max(axis=-1, keepdims=True, initial=0.0)
+        carried = np.maximum(f[t] * carried, largest)
+        carried = np.hypot(carried, terms[t] + size[t]) if at else carried + terms[t]
     through_z = arriving * (1 - f) * (1 - z * z)
     return {
         "input": of_dz,
@@ -220,7 +230,7 @@ def _gradient_errors(
         "input, arriving": through_z,
         "forget_input, arriving": arriving * difference * slope_f,
         "reset_input, arriving": _times(through_z, W) * np.abs(h) * slope_r,
-        "input_state": np.sqrt(carried) if at else carried,
+        "input_state": carried,
     }
 
 
@@ -234,6 +244,10 @@ def _of_weight(
     of the sum of their squares, or as the whole.
     """
 
+    largest = np.abs(d).max(initial=0.0)
+    scale = largest if largest > 0 else 1.0
+    d, of_d, carried_d = d / scale, [of / scale for of in of_d], [of / scale for of in carried_d]
+
     def outer(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.einsum("tbni,tbnj->bnij", a, b)
 
@@ -241,4 +255,5 @@ def _of_weight(
     products = outer(size + of_x[0] + carried_x[0], of) + outer(size, of_d[0] + carried_d[0])
     alike = outer(carried_x[1], of) + outer(size, carried_d[1])
     square = outer(of_x[1] ** 2, d**2) + outer(x**2, of_d[1] ** 2)
-    return products, alike + np.sqrt(square + (len(x) + 1) * (outer(x**2, d**2) + outer(x, d) ** 2))
+    drift = alike + np.sqrt(square + (len(x) + 1) * (outer(x**2, d**2) + outer(x, d) ** 2))
+    return products * scale, drift * scale

@@ -39,19 +39,19 @@ class _Held:
         size: Σ|terms|.
         folds: Σ|terms|·Λ, with exp(−Λ) the weight that a term has come down to. A kernel that forms the weight from a
             sum of logarithms rounds that sum at each step, relative to Λ, however small the weight is by then.
-        square: of the drift, in units of roundoff.
+        drift: in units of roundoff. Nothing is squared that could leave the range of float64.
     """
 
     def __init__(self, size: np.ndarray):
-        self.size, self.folds, self.square = size, np.zeros(size.shape), np.zeros(size.shape)
+        self.size, self.folds, self.drift = size, np.zeros(size.shape), np.zeros(size.shape)
 
     def decay(self, weight: np.ndarray, folds: np.ndarray) -> None:
         self.folds = weight * (self.folds + folds * self.size)
-        self.size, self.square = weight * self.size, weight * weight * self.square
+        self.size, self.drift = weight * self.size, weight * self.drift
 
     def add(self, terms: np.ndarray, folds: np.ndarray | float = 0.0) -> None:
         self.size, self.folds = self.size + terms, self.folds + folds * terms
-        self.square = self.square + self.size**2 + self.folds**2
+        self.drift = np.hypot(self.drift, np.hypot(self.size, self.folds))
 
 
 def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_is_one: bool = False) -> Magnitudes:
@@ -73,7 +73,7 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     decay, lost = _weight(a + m[:-1] - m[1:])
     gain, shy = _weight(i - m[1:])
     exact = _beside(arrays["C0"], arrays["n0"][..., None])
-    held, sizes, squares, exacts = _Held(np.abs(exact)), [np.abs(exact)], [np.zeros(exact.shape)], []
+    held, sizes, drifts, exacts = _Held(np.abs(exact)), [np.abs(exact)], [np.zeros(exact.shape)], []
     written, wide = gain[..., None] * exact_k, (*gain.shape, 1, 1)
     for t in range(S):
         terms = written[t][..., None] * exact_v[t][..., None, :]
@@ -82,9 +82,9 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
         held.add(np.abs(terms), shy[t].reshape(wide[1:]))
         exacts.append(exact)
         sizes.append(held.size)
-        squares.append(held.square)
-    size, square = np.stack(sizes), np.stack(squares)
-    after, after_square = size[1:], square[1:]
+        drifts.append(held.drift)
+    size, drifted = np.stack(sizes), np.stack(drifts)
+    after, after_drift = size[1:], drifted[1:]
     read = np.einsum("tbnkv,tbnk->tbnv", np.stack(exacts) if S else after, exact_q)
     floor = np.ones(i.shape) if floor_is_one else _floor(m[1:])
     Y = np.maximum(np.abs(read[..., -1]), floor) + eps
@@ -94,35 +94,35 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     amplified = np.maximum(1.0, np.where(above, term[..., -1], of_m) + of_m * eps / Y)[..., None]
     exact_h = np.abs(read[..., :-1]) / Y[..., None]
     h = term[..., :-1] + amplified * exact_h
-    root = _root("tbnkv,tbnk->tbnv", after_square, q) / Y[..., None]
+    root = _root("tbnkv,tbnk->tbnv", after_drift, q) / Y[..., None]
     of_nu = (np.abs(read[..., -1]), floor, term[..., -1] * Y, root[..., -1] * Y)
     nu = tuple(np.moveaxis(x, 0, 1) for x in of_nu)
     of_h = root[..., :-1] + np.where(above, root[..., -1], 0.0)[..., None] * exact_h
-    last, last_square = size[-1], np.sqrt(square[-1])
+    last, last_drift = size[-1], drifted[-1]
     none = np.zeros(m[0].shape)
     outputs = {"h": np.moveaxis(h, 0, 1), "C": last[..., :-1], "n": last[..., -1], "m": none}
-    drift = {"h": np.moveaxis(of_h, 0, 1), "C": last_square[..., :-1], "n": last_square[..., -1], "m": none}
+    drift = {"h": np.moveaxis(of_h, 0, 1), "C": last_drift[..., :-1], "n": last_drift[..., -1], "m": none}
     if cotangents is None:
         return Magnitudes(outputs, {}, drift, {}, nu, none)
 
     d = _Held(_beside(np.abs(cotangents["C"]), np.abs(cotangents["n"])[..., None]))
     g = np.abs(cotangents["m"]) + _dot(last, d.size)
     exact_g = cotangents["m"] - _dot(exact, _beside(cotangents["C"], cotangents["n"][..., None]))
-    of_g = np.sqrt(_dot(square[-1], d.size**2))
+    of_g = _dot(drifted[-1], d.size)
     delta = np.abs(np.moveaxis(cotangents["h"], 1, 0)) / Y[..., None] * amplified
     dnu = np.where(above, np.einsum("tbnv,tbnv->tbn", delta, h), 0.0)
     delta = _beside(delta, dnu[..., None])
-    at_step, at_step_square = np.zeros(after.shape), np.zeros(after.shape)
-    before, before_square = np.zeros(after.shape), np.zeros(after.shape)
+    at_step, at_step_drift = np.zeros(after.shape), np.zeros(after.shape)
+    before, before_drift = np.zeros(after.shape), np.zeros(after.shape)
     for t in reversed(range(S)):
         d.add(q[t][..., None] * delta[t][..., None, :])
-        at_step[t], at_step_square[t] = d.size, d.square
+        at_step[t], at_step_drift[t] = d.size, d.drift
         d.decay(decay[t].reshape(wide[1:]), lost[t].reshape(wide[1:]))
-        before[t], before_square[t] = d.size, d.square
+        before[t], before_drift[t] = d.size, d.drift
     gate = np.exp(-np.logaddexp(0.0, steps["f"]))
     gain, shy = gain[..., None], 1 + shy[..., None]
     dk = gain * shy * np.einsum("tbnkv,tbnv->tbnk", at_step, v)
-    of_dk = gain * _root("tbnkv,tbnv->tbnk", at_step_square, v)
+    of_dk = gain * _root("tbnkv,tbnv->tbnk", at_step_drift, v)
     da = _dot(size[:-1], before)
     found = {
         "q": np.einsum("tbnkv,tbnv->tbnk", after, delta) / np.sqrt(K),
@@ -132,14 +132,14 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
         "f": da * gate,
     }
     of = {
-        "q": _root("tbnkv,tbnv->tbnk", after_square, delta) / np.sqrt(K),
+        "q": _root("tbnkv,tbnv->tbnk", after_drift, delta) / np.sqrt(K),
         "k": of_dk,
-        "v": gain * _root("tbnkv,tbnk->tbnv", at_step_square[..., :-1], k),
+        "v": gain * _root("tbnkv,tbnk->tbnv", at_step_drift[..., :-1], k),
         "i": np.einsum("tbnk,tbnk->tbn", k, of_dk),
-        "f": np.sqrt(_dot(square[:-1], before**2) + _dot(size[:-1] ** 2, before_square)) * gate,
+        "f": np.hypot(_dot(drifted[:-1], before), _dot(size[:-1], before_drift)) * gate,
     }
     found, of = ({name: np.moveaxis(x, 0, 1) for name, x in each.items()} for each in (found, of))
-    root, initial = np.sqrt(d.square), size[0]
+    root, initial = d.drift, size[0]
     found |= {"C0": d.size[..., :-1], "n0": d.size[..., -1], "m0": _dot(initial, d.size) if S else none, "g": g}
     of |= {"C0": root[..., :-1], "n0": root[..., -1], "m0": _dot(initial, root), "g": of_g}
     carried = np.maximum(g, da.max(axis=0, initial=0.0))
@@ -158,8 +158,12 @@ def _weight(log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(none, 0.0, np.exp(log_weight)), np.where(none, 0.0, -log_weight)
 
 
-def _root(subscripts: str, square: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.einsum(subscripts, square, factor * factor))
+def _root(subscripts: str, drift: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """The root of the sum of squares of ``drift·factor``, each scaled to its largest before it is squared."""
+    largest, of_factor = drift.max(axis=(-2, -1), initial=0.0), factor.max(axis=-1, initial=0.0)
+    scaled = drift / np.where(largest > 0, largest, 1.0)[..., None, None]
+    factor = factor / np.where(of_factor > 0, of_factor, 1.0)[..., None]
+    return np.sqrt(np.einsum(subscripts, scaled**2, factor**2)) * (largest * of_factor)[..., None]
 
 
 def _dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:

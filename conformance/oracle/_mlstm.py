@@ -125,6 +125,8 @@ def either_side(expected: Expected, arrays: Values, g: np.ndarray, precision: Pr
     all of them are −∞: none moves m.
     """
     a, i, m0 = -np.logaddexp(0.0, -arrays["f"]), arrays["i"], arrays["m0"]
+    if not a.shape[1]:
+        return expected
     until = np.flip(np.cumsum(np.flip(a, 1), axis=1), 1)
     after = np.concatenate([until[:, 1:], np.zeros_like(m0)[:, None]], axis=1)
     candidates = np.concatenate([(m0 + a.sum(axis=1))[:, None], i + after], axis=1)
