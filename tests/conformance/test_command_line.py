@@ -22,9 +22,10 @@ from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, Names, 
 from conformance.laws import all_laws
 from conformance.report import TargetReport
 from conformance.report.console import show
-from conformance.runner import SUPPRESSED
+from conformance.runner import SUPPRESSED, agenda
 from conformance.settings import EXAMPLES, MAX_STEPS, Settings
 from conformance.settings import Result as LawResult
+from conformance.targets import load
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 QUICK = ("--op", "rev_cumsum", "--dtype", "float32", "--examples", "4", "--max-steps", "33")
@@ -291,3 +292,11 @@ def test_the_command_that_runs_a_failure_again_says_all_that_matters(monkeypatch
         "TRITON_INTERPRET=1 python -m conformance run 'a file.py' --op mlstm --law gradient --dtype float32 --seed 5 "
         "--examples 3 --max-steps 9 --device cuda --framework torch --kernel-backend triton --quick"
     )
+
+
+def test_a_law_is_tried_in_no_dtype_that_it_does_not_hold_in() -> None:
+    target = load("reference", None, "cpu")
+    for law, dtype in agenda(target, Settings(dtypes=("bfloat16", "float32"))):
+        assert dtype in law.dtypes and dtype in ("bfloat16", "float32")
+    laws = {law.id for law, _ in agenda(target, Settings(dtypes=("bfloat16",)))}
+    assert "mlstm.gradient" in laws and "rev_cumsum.linearity" not in laws
