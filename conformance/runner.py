@@ -19,7 +19,6 @@ from conformance.hunt import Counterexample, Hunt, Scene
 from conformance.implementation import Implementation, RefusedError, UsageError
 from conformance.known import KnownOutcome
 from conformance.laws import Law, all_laws
-from conformance.settings import EXAMPLES as EXAMPLES
 from conformance.settings import Result, Settings
 from conformance.trial import Trial
 
