@@ -10,7 +10,7 @@ from conformance.cases import MLSTMCase
 from conformance.dtypes import Array, accumulation
 from conformance.laws._mlstm import CARRY, FORMS, MLSTM, expected_value
 from conformance.laws._recurrence import Arrays, rounding_of
-from conformance.trial import Trial
+from conformance.trial import LawError, Trial
 from reference.arguments import MLSTMState
 
 
@@ -77,6 +77,36 @@ def floor(trial: Trial, case: MLSTMCase) -> None:
         _, gradients = trial.vjp("mlstm", arrays, cotangents, case.options())
         of_gradient = oracle.mlstm_gradient(oracle.values(arrays), case.options(), oracle.values(cotangents), precision)
         trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=MLSTM.differentiable(case))
+
+
+def ties(trial: Trial, case: MLSTMCase) -> None:
+    # log σ(+∞) = 0 and the input gates are small integers: m is exact in whatever order it is formed, and mostly tied.
+    # Nothing is written or carried but zeros: the cotangent of m is all that is left, and its way is exact too.
+    arrays, cotangents = dict(case.arrays(trial.dtype)), dict(case.cotangent_arrays(trial.dtype))
+    rng = cases.generator(case.seed, 23)
+    for name in ("k", "v", "C0", "n0"):
+        if name in arrays:
+            arrays[name] = replace(arrays[name], values=0 * arrays[name].values)
+    arrays["f"] = replace(arrays["f"], values=np.full(arrays["f"].shape, np.inf))
+    for name in ("i", "m0"):
+        if name in arrays:
+            arrays[name] = replace(arrays[name], values=rng.integers(-2, 3, arrays[name].shape).astype(np.float64))
+    dm = rng.choice([-2.0, -0.5, 1.0, 3.0], cotangents["m"].shape)
+    cotangents["m"] = replace(cotangents["m"], values=dm)
+    i = arrays["i"].values
+    m0 = arrays["m0"].values if "m0" in arrays else np.zeros(dm.shape)
+    before = np.maximum.accumulate(np.concatenate([m0[:, None], i], axis=1), axis=1)
+    # Step j (0: m₀) is the last that raised m.
+    raised = np.concatenate([np.ones((len(i), 1, *i.shape[2:]), dtype=bool), i > before[:, :-1]], axis=1)
+    attained = raised.shape[1] - 1 - np.argmax(raised[:, ::-1], axis=1)
+    reached = dm[:, None] * (np.arange(raised.shape[1])[:, None] == attained[:, None])
+    expected = {"i": reached[:, 1:], "f": 0 * i, "m0": reached[:, 0]}
+    _, gradients = trial.vjp("mlstm", arrays, cotangents, case.options())
+    for name in MLSTM.differentiable(case):
+        if name in expected and not np.array_equal(gradients[name].values, expected[name]):
+            at = tuple(int(n) for n in np.argwhere(gradients[name].values != expected[name])[0])
+            got, wanted = gradients[name].values[at], expected[name][at]
+            raise LawError(f"gradient of {name}", f"at {list(at)} is {got}, expected exactly {wanted}")
 
 
 def state_accumulation(trial: Trial, case: MLSTMCase) -> None:

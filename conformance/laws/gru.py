@@ -68,7 +68,8 @@ def _batches(plan: Plan) -> st.SearchStrategy:
 
 def _unclipped(plan: Plan, **fixed: Any) -> st.SearchStrategy:
     if plan.eager:
-        return cases.gru(plan, clipping=None, **fixed)
+        # A state to keep: from zeros, much that is wrong comes out right.
+        return cases.gru(plan, **{"clipping": None, "state": True, **fixed})
     return cases.gru(plan, **fixed).filter(lambda case: not case.clipping)
 
 

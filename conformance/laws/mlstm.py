@@ -194,6 +194,19 @@ law(
 
 law(
     "mlstm",
+    "Where the carried memory and a write attain the stabiliser alike, exactly, the carried one counts.",
+    "a_t + m_{t−1} = i_t ⇒ ∂m_t/∂m_{t−1} = 1, ∂m_t/∂i_t = 0",
+    name="ties",
+    cases=cases.mlstm,
+    strata=("small", "chunk"),
+    dtypes=("float64", "float32"),
+    compiled_dtypes=("float32",),
+    gradient="mlstm",
+    share=0.25,
+)(checks.ties)
+
+law(
+    "mlstm",
     "A bad call raises the reference's error, in type and text.",
     "error(target) = error(reference)",
     name="bad_calls",
