@@ -1,46 +1,158 @@
-"""The suite catches faults: each row of `faults.FAULTS`, put into a copy of the reference, breaks a law."""
+"""The mutants: each row applies, the committed score is of these very rows and whole, and a sample is caught anew."""
 
-import importlib
-import shutil
-import sys
+import ast
+import json
+from importlib import resources
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import reference
-from conformance.runner import Result, Settings, run
-from conformance.targets import load
+from conformance.laws import all_laws
+from conformance.mutants._mutant import NAME, Mutant, copy_of_reference, planted
+from conformance.mutants.command import mutants_command
+from conformance.mutants.rows import MUTANTS
+from conformance.mutants.score import Score, first_broken, in_order, needed, sample, score
+from conformance.settings import Settings
 
-sys.path.insert(0, str(Path(__file__).parent))
-FAULTS = importlib.import_module("faults").FAULTS
+SAMPLE = 12
+ROTATION = 3
+"""Another number tries another sample."""
 
-
-def copy_of_reference(directory: Path, name: str) -> Path:
-    """A package that is the reference under another name."""
-    package = directory / name
-    shutil.copytree(Path(reference.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in package.glob("*.py"):
-        path.write_text(path.read_text().replace("from reference", f"from {name}"))
-    return package
+HARMLESS = Mutant("gru", "no fault", "_gru.py", "    return np.einsum(", "    return +np.einsum(")
 
 
-def first_broken(name: str, settings: Settings) -> Result | None:
-    return next((result for result in run(load(name, "numpy", "cpu"), settings) if result.status == "failed"), None)
+def committed() -> dict:
+    return json.loads(resources.files("conformance.mutants").joinpath("score.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("number", range(len(FAULTS)), ids=[fault.name.replace(" ", "-") for fault in FAULTS])
-def test_a_fault_breaks_a_law(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault, name = FAULTS[number], f"faulty_{number}"
-    fault.apply(copy_of_reference(tmp_path, name))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("conformance.hunt.SHRINK_SECONDS", 0.0)
-    broken = first_broken(name, Settings(ops=(fault.op,)))
-    assert broken is not None, f"no law of {fault.op} breaks: {fault.name}"
-    assert broken.counterexample is not None
+def test_there_are_enough_mutants_of_every_operation() -> None:
+    assert len(MUTANTS) >= 60
+    operations = {law.op for law in all_laws()}
+    assert {mutant.op for mutant in MUTANTS} <= operations
+    assert operations - {mutant.op for mutant in MUTANTS} == set(), "an operation has laws and no mutant"
 
 
-def test_the_copy_without_a_fault_breaks_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy_of_reference(tmp_path, "faultless")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    broken = first_broken("faultless", Settings(examples=6))
-    assert broken is None, broken
+def test_no_two_mutants_are_alike() -> None:
+    assert len({(mutant.op, mutant.name) for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({(mutant.op, mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.op}: {mutant.name}")
+def test_a_row_applies(mutant: Mutant) -> None:
+    text = (Path(reference.__file__).parent / mutant.file).read_text(encoding="utf-8")
+    changed = mutant.applied(text)
+    assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
+
+
+def test_a_row_that_has_rotted_says_so() -> None:
+    with pytest.raises(ValueError, match=r"mutant 'rotten': the text to replace stands 0 times in _gru\.py"):
+        Mutant("gru", "rotten", "_gru.py", "no such text", "").applied("text")
+    with pytest.raises(ValueError, match="stands 2 times"):
+        Mutant("gru", "rotten", "_gru.py", "t", "").applied("text")
+
+
+def test_the_copy_is_of_its_own(tmp_path: Path) -> None:
+    copy_of_reference(tmp_path, HARMLESS)
+    texts = [path.read_text(encoding="utf-8") for path in (tmp_path / NAME).glob("*.py")]
+    assert len(texts) == len(list(Path(reference.__file__).parent.glob("*.py")))
+    assert not any("import reference" in text or "from reference" in text for text in texts)
+    assert sum("+np.einsum(" in text for text in texts) == 1
+    with planted(HARMLESS) as implementation:
+        assert implementation.functions["gru"].__module__ == f"{NAME}._gru"
+
+
+def test_the_committed_score_is_of_the_present_rows_and_whole() -> None:
+    found = committed()
+    rows = [(row["op"], row["name"], row["digest"]) for row in found["rows"]]
+    here = [(mutant.op, mutant.name, mutant.digest) for mutant in MUTANTS]
+    assert rows == here, "run `python -m conformance mutants --jobs 2 --json conformance/mutants/score.json` again"
+    assert (found["score"], found["caught"], found["mutants"]) == (1.0, len(MUTANTS), len(MUTANTS))
+    assert found["seeds"] == list(range(10)) and found["needed"] == 9
+    assert found["examples"] == Settings().examples
+    assert all(row["caught"] >= 9 for row in found["rows"])
+    assert set(found["unmutated"]) == {mutant.op for mutant in MUTANTS}
+    assert not any(found["unmutated"].values())
+
+
+def test_hardly_a_mutant_is_caught_by_a_crash_alone() -> None:
+    # A wrong shape or label may well raise further on; a fault that does nothing else tests no law.
+    crashes = [(row["op"], row["name"]) for row in committed()["rows"] if row["raised"] == row["caught"]]
+    assert 20 * len(crashes) <= len(MUTANTS), crashes
+
+
+@pytest.mark.parametrize("mutant", sample(MUTANTS, SAMPLE, ROTATION), ids=lambda mutant: f"{mutant.op}: {mutant.name}")
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    # What broke when the score was measured goes first: only where it has ceased to are all the others tried.
+    recorded = next((row["laws"] for row in committed()["rows"] if row["digest"] == mutant.digest), ())
+    broken = first_broken(mutant, Settings(ops=(mutant.op,), shrink_seconds=0.0), tuple(recorded))
+    assert broken is not None, f"no law of {mutant.op} breaks: {mutant.name}"
+    assert broken.law.op == mutant.op and broken.counterexample is not None
+
+
+@pytest.mark.parametrize("op", ["rev_cumsum", "mlstm_step", "stack_params"])
+def test_a_copy_without_a_fault_breaks_no_law(op: str) -> None:
+    assert score(None, op, (0,)).passes
+
+
+def test_needed_is_all_but_a_tenth() -> None:
+    assert [needed(seeds) for seeds in (1, 5, 9, 10, 19, 20)] == [1, 5, 9, 9, 18, 18]
+
+
+def test_a_sample_is_spread_and_rotates() -> None:
+    first, second = sample(MUTANTS, 12), sample(MUTANTS, 12, rotation=1)
+    assert len({mutant.op for mutant in first}) > 4
+    assert len(set(first)) == len(set(second)) == 12 and not set(first) & set(second)
+    assert sample(MUTANTS, 10_000) == list(MUTANTS)
+
+
+def test_scores_stand_in_the_order_of_the_rows() -> None:
+    found = [Score(mutant, mutant.op, (0,), (None,)) for mutant in reversed(MUTANTS[:5])]
+    ordered = in_order([*found, Score(None, "gru", (0,), (None,))])
+    assert [one.mutant for one in ordered] == [None, *MUTANTS[:5]]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(mutants_command, arguments)
+    return done.exit_code, done.output
+
+
+def test_the_command_prints_the_score_and_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "score.json"
+    status, said = run("--op", "rev_cumsum_off", "--mutant", "late", "--seeds", "2", "--json", str(path))
+    assert status == 0
+    assert "1 of 1 mutants caught (100%)" in said and "2/2" in said
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert found["unmutated"] == {"rev_cumsum_off": 0} and found["needed"] == 2
+    assert [row["laws"] for row in found["rows"]] == [{"rev_cumsum_off.gradient float64": 2}]
+
+
+def test_a_mutant_that_slips_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    slips = Score(HARMLESS, "gru", (0,), (None,))
+    monkeypatch.setattr("conformance.mutants.command.scores", lambda *_: iter([slips]))
+    monkeypatch.setattr("conformance.mutants.command.in_order", lambda found: found)
+    status, said = run("--sample", "1", "--seeds", "1")
+    assert status == 1 and "0 of 1 mutants caught (0%)" in said
+
+
+def test_a_refused_copy_without_a_fault_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    caught = Score(MUTANTS[0], MUTANTS[0].op, (0,), ("rev_cumsum.value float32",))
+    refused = Score(None, "rev_cumsum", (0,), ("rev_cumsum.value float32",), problem="y: at [0] got 1.0")
+    monkeypatch.setattr("conformance.mutants.command.scores", lambda *_: iter([caught, refused]))
+    status, said = run("--sample", "1", "--seeds", "1")
+    assert status == 1 and "a copy without a fault is refused: rev_cumsum.value float32: y: at [0] got 1.0" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--op", "gur"), "there is no mutant of 'gur'; name one of rev_cumsum, "),
+        (("--mutant", "perpetuum"), "no mutant has 'perpetuum' in its name"),
+        (("--op", "gru", "--mutant", "1/sqrt(K)"), "no mutant of gru has '1/sqrt(K)' in its name"),
+        (("--seeds", "0"), "--seeds"),
+    ],
+)
+def test_a_wrong_call_is_exit_status_2(arguments: tuple[str, ...], said: str) -> None:
+    status, output = run(*arguments)
+    assert status == 2 and said in output

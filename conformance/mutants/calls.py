@@ -1,0 +1,152 @@
+"""Faults of the checks: what ought to be refused is accepted, or refused with the wrong error or words."""
+
+from conformance.mutants._mutant import Mutant
+
+_ENDS = '        if values[-1] != self["T"]:\n'
+_EPS = "0 <= number < math.inf)"
+
+ROWS = (
+    Mutant(
+        "rev_cumsum",
+        "integers are accepted",
+        "arguments.py",
+        "    call.floating(**{argument: x})\n",
+        "    call.kind(**{argument: x})\n",
+    ),
+    Mutant(
+        "causal_forget_matrix",
+        "error is a ValueError where the kind is wrong",
+        "_call.py",
+        "self.refuse(TypeError, argument, got, self.framework.array if foreign",
+        "self.refuse(ValueError, argument, got, self.framework.array if foreign",
+    ),
+    Mutant(
+        "dtilde_matrix",
+        "gates of two dtypes are accepted",
+        "arguments.py",
+        "    call.floating(igate=igate, fgate=fgate)\n",
+        "    call.floating(igate=igate)\n    call.floating(fgate=fgate)\n",
+    ),
+    Mutant(
+        "mlstm",
+        "chunk size is not checked",
+        "arguments.py",
+        '    call.integer("chunk_size", chunk_size, 1, optional=True)\n    _check_eps(call, eps)\n    return call\n',
+        "    _check_eps(call, eps)\n    return call\n",
+    ),
+    Mutant("mlstm", "infinite eps is accepted", "arguments.py", _EPS, "0 <= number)"),
+    Mutant("mlstm", "negative eps is accepted", "arguments.py", _EPS, "number < math.inf)"),
+    Mutant(
+        "mlstm",
+        "cu_seqlens that falls is accepted",
+        "_call.py",
+        "        if lengths.size and lengths.min() < 0:\n",
+        "        if lengths.size and lengths[-1] < 0:\n",
+    ),
+    Mutant("mlstm", "tokens after the last sequence are accepted", "_call.py", _ENDS, _ENDS.replace("!=", ">")),
+    Mutant(
+        "mlstm",
+        "tokens before the first sequence are accepted",
+        "_call.py",
+        "        if values[0] != 0:\n",
+        "        if values[0] < 0:\n",
+    ),
+    Mutant(
+        "mlstm",
+        "max_seqlen that is too short is accepted",
+        "_call.py",
+        "        if longest is not None and lengths.size and lengths.max() > longest:\n",
+        "        if longest is not None and lengths.size and lengths.min() > longest:\n",
+    ),
+    Mutant(
+        "mlstm",
+        "max_seqlen of just the longest sequence is refused",
+        "_call.py",
+        "        if longest is not None and lengths.size and lengths.max() > longest:\n",
+        "        if longest is not None and lengths.size and lengths.max() >= longest:\n",
+    ),
+    Mutant(
+        "mlstm",
+        "state in 16 bits is accepted",
+        "arguments.py",
+        '    call.state_dtype("v", v, **parts)\n',
+        "    call.kind(**parts)\n",
+    ),
+    Mutant(
+        "mlstm",
+        "gates in float64 beside float32 values are accepted",
+        "_call.py",
+        'allowed = (name, "float32") if name in ("float16", "bfloat16") else (name,)',
+        'allowed = (name, "float32", "float64")',
+    ),
+    Mutant(
+        "mlstm",
+        "message does not say which argument was to be matched",
+        "_call.py",
+        'match = " to match " + " and ".join(f"`{source}`" for source in sources) if sources else ""',
+        'match = ""',
+    ),
+    Mutant(
+        "mlstm",
+        "kernel_backend accepted and ignored",
+        "_mlstm.py",
+        "    choose(call, q, kernel_backend, packed=cu_seqlens is not None)\n",
+        "",
+    ),
+    Mutant(
+        "mlstm_step",
+        "message names another function",
+        "arguments.py",
+        '    function: str = "mlstm_step",\n',
+        '    function: str = "mlstm",\n',
+    ),
+    Mutant(
+        "fwbw",
+        "state that the configuration does not use is ignored",
+        "arguments.py",
+        "    if given and not config.use_initial_state:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "fwbw",
+        "switches are not checked",
+        "arguments.py",
+        '        call.flag(f"config.{name}", getattr(config, name))\n',
+        "        bool(getattr(config, name))\n",
+    ),
+    Mutant(
+        "gru",
+        "clipping of NaN is accepted",
+        "_call.py",
+        "        if number != number or not holds(number):\n",
+        "        if not holds(number):\n",
+    ),
+    Mutant(
+        "gru",
+        "state in 16 bits is accepted",
+        "arguments.py",
+        '        call.state_dtype("input", input, input_state=input_state)\n',
+        "        call.kind(input_state=input_state)\n",
+    ),
+    Mutant(
+        "accumulate_gradients",
+        "error is a TypeError where nothing divides",
+        "arguments.py",
+        'call.refuse(ValueError, "num_minibatches", str(count), expected)',
+        'call.refuse(TypeError, "num_minibatches", str(count), expected)',
+    ),
+    Mutant(
+        "stack_params",
+        "parameter that is sharded over the axis already is stacked again",
+        "arguments.py",
+        "    if axis_name in names:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "stack_params",
+        "mask of a device that there is not is accepted",
+        "arguments.py",
+        "    if isinstance(mask_except, int) and not 0 <= mask_except < axis_size:\n",
+        "    if False:\n",
+    ),
+)

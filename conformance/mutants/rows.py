@@ -1,0 +1,38 @@
+"""All mutants, in the order of the operations."""
+
+from conformance.mutants import (
+    accumulate,
+    calls,
+    decay,
+    fwbw,
+    fwbw_backward,
+    gru,
+    gru_backward,
+    layers,
+    mlstm,
+    mlstm_backward,
+    mlstm_chunkwise,
+    mlstm_step,
+    scan,
+    sharding,
+)
+from conformance.mutants._mutant import Mutant
+
+_FAMILIES = (
+    scan,
+    decay,
+    mlstm,
+    mlstm_chunkwise,
+    mlstm_backward,
+    mlstm_step,
+    fwbw,
+    fwbw_backward,
+    gru,
+    gru_backward,
+    accumulate,
+    sharding,
+    layers,
+    calls,
+)
+
+MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in _FAMILIES for mutant in family.ROWS)
