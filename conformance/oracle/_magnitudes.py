@@ -58,8 +58,8 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     """The recurrence and its transpose with the magnitude of every factor, at the exact stabilisers.
 
     An error of ν relative to itself is larger than that of its terms where they cancel: Σ|q̂||n| / Y of them, which
-    multiplies everything that is divided by Y. On the floor it is the error of m, |m|·u relative, that does: with m
-    above 64 it does not cancel between C and exp(−min(m, 64)), and never between C and eps.
+    multiplies everything that is divided by Y. On the floor it is the error of m, relative u of the largest |m| so far,
+    that does: with m above 64 it does not cancel between C and exp(−min(m, 64)), and never between C and eps.
     """
     steps = {name: np.moveaxis(arrays[name], 1, 0) for name in "qkvif"}
     i, a = steps["i"], -np.logaddexp(0.0, -steps["f"])
@@ -89,7 +89,7 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     floor = np.ones(i.shape) if floor_is_one else _floor(m[1:])
     Y = np.maximum(np.abs(read[..., -1]), floor) + eps
     above = np.abs(read[..., -1]) >= floor * (1 - 1e-2)
-    of_m = np.where(np.isfinite(m[1:]), np.abs(m[1:]), 0.0)
+    of_m = np.maximum.accumulate(np.where(np.isfinite(m), np.abs(m), 0.0), axis=0)[1:]
     term = np.einsum("tbnkv,tbnk->tbnv", after, q) / Y[..., None]
     amplified = np.maximum(1.0, np.where(above, term[..., -1], of_m) + of_m * eps / Y)[..., None]
     exact_h = np.abs(read[..., :-1]) / Y[..., None]
@@ -120,7 +120,8 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
         d.decay(decay[t].reshape(wide[1:]), lost[t].reshape(wide[1:]))
         before[t], before_drift[t] = d.size, d.drift
     gate = np.exp(-np.logaddexp(0.0, steps["f"]))
-    gain, shy = gain[..., None], 1 + shy[..., None]
+    # A weight of −Λ is a difference of log weights of size m, rounded at each step by itself.
+    gain, shy = gain[..., None], (1 + shy + of_m)[..., None]
     dk = gain * shy * np.einsum("tbnkv,tbnv->tbnk", at_step, v)
     of_dk = gain * _root("tbnkv,tbnv->tbnk", at_step_drift, v)
     da = _dot(size[:-1], before)
