@@ -58,8 +58,8 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     """The recurrence and its transpose with the magnitude of every factor, at the exact stabilisers.
 
     An error of ν relative to itself is larger than that of its terms where they cancel: Σ|q̂||n| / Y of them, which
-    multiplies everything that is divided by Y. On the floor it is the error of m, relative u of the largest |m| so far,
-    that does: with m above 64 it does not cancel between C and exp(−min(m, 64)), and never between C and eps.
+    multiplies everything that is divided by Y. On the floor it is the error of m that does, u·|m| at each step, squares
+    added up: with m above 64 it does not cancel between C and exp(−min(m, 64)), and never between C and eps.
     """
     steps = {name: np.moveaxis(arrays[name], 1, 0) for name in "qkvif"}
     i, a = steps["i"], -np.logaddexp(0.0, -steps["f"])
@@ -89,7 +89,8 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     floor = np.ones(i.shape) if floor_is_one else _floor(m[1:])
     Y = np.maximum(np.abs(read[..., -1]), floor) + eps
     above = np.abs(read[..., -1]) >= floor * (1 - 1e-2)
-    of_m = np.maximum.accumulate(np.where(np.isfinite(m), np.abs(m), 0.0), axis=0)[1:]
+    size_of_m = np.where(np.isfinite(m), np.abs(m), 0.0)
+    largest_m, of_m = np.maximum.accumulate(size_of_m)[1:], np.sqrt(np.cumsum(size_of_m**2, axis=0))[1:]
     term = np.einsum("tbnkv,tbnk->tbnv", after, q) / Y[..., None]
     amplified = np.maximum(1.0, np.where(above, term[..., -1], of_m) + of_m * eps / Y)[..., None]
     exact_h = np.abs(read[..., :-1]) / Y[..., None]
@@ -121,7 +122,7 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
         before[t], before_drift[t] = d.size, d.drift
     gate = np.exp(-np.logaddexp(0.0, steps["f"]))
     # A weight of −Λ is a difference of log weights of size m, rounded at each step by itself.
-    gain, shy = gain[..., None], (1 + shy + of_m)[..., None]
+    gain, shy = gain[..., None], (1 + shy + largest_m)[..., None]
     dk = gain * shy * np.einsum("tbnkv,tbnv->tbnk", at_step, v)
     of_dk = gain * _root("tbnkv,tbnv->tbnk", at_step_drift, v)
     da = _dot(size[:-1], before)
