@@ -51,8 +51,15 @@ the output dtype.
 A NaN passes only where the reference has one, an infinity only where the reference has the same or a number that, its
 budget counted in, is beyond the largest of the output dtype (a decay of 97 gates of −1e4 in float16).
 
-**Measured** by ``python -m conformance calibrate``: see `conformance/calibration/results.json`, whose constants and
-formula a test compares with those of this file.
+**Measured** by ``python -m conformance calibrate`` with κ = 3 and Ω = 1.5 (`OMEGA`), seed 0: eight to ten correct
+variants of each operation, 10,000 cases each, value and gradient, no false alarm. Worst error over its budget, before
+the last rounding (in 16 bits that may take up all of its own share, and does):
+
+    rev_cumsum, rev_cumsum_off 0.41    causal_forget_matrix 0.48    dtilde_matrix 0.55    mlstm 0.69
+    mlstm_step 0.67    mlstm_fwbw_custom_grad 0.54    gru 0.90 (float64; 0.78 elsewhere)
+
+With κ = 2 the GRU's 0.90 would be some 1.3; with Ω = 1 an intermediate that had been rounded twice came out at 1.01.
+What was measured stands in ``calibration/results.json`` with a hash of this formula; a test compares the two.
 """
 
 import math

@@ -90,7 +90,7 @@ def test_an_array_is_taken_apart_by_cases() -> None:
                 wrong.reshape(-1)[wrong.size // 2 :][:1] = 1.0
                 rows = call.by_case(where, wrong)
                 assert len(rows) == len(family.cases) == 16, (op, where)
-                assert rows.sum() == rows.max() == (1.0 if wrong.size else 0.0), (op, where)
+                assert rows.sum() == rows.max(initial=0.0) == (1.0 if wrong.size else 0.0), (op, where)
 
 
 def _families(op: str, strata: tuple[str, ...], dtypes: tuple[str, ...], count: int) -> list[Family]:
