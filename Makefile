@@ -60,13 +60,13 @@ conformance: $(READY) $(READY_JAX)  ## the laws, on the spec and both implementa
 	$(PY) -m conformance run reference torch_impl jax_impl --json reports/conformance.json
 	$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json
 
-mutants: $(READY)  ## every planted fault with ten seeds: the suite's score (an hour)
-	$(PY) -m conformance mutants --json conformance/mutants/score.json
+mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
+	$(PY) -m conformance mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
 
-calibration: $(READY)  ## every correct variant on ten thousand cases an operation: the budgets' false alarms (an hour)
+calibration: $(READY)  ## every correct variant on ten thousand cases an operation: false alarms (15 minutes)
 	$(PY) -m conformance calibrate --json conformance/calibration/results.json
 
-aot: $(READY)  ## compile every Triton kernel for every GPU it is for: registers, spills, shared memory (an hour)
+aot: $(READY)  ## compile every Triton kernel for every GPU it is for: registers, spills, shared memory (half an hour)
 	$(PY) -m benchmarks aot
 
 browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one
