@@ -1,5 +1,8 @@
 """``python -m benchmarks tune``, as far as a machine without a GPU can show it."""
 
+import importlib
+import pkgutil
+
 import pytest
 import torch
 from click.testing import CliRunner
@@ -28,15 +31,19 @@ def test_what_was_measured_is_said_in_lines() -> None:
 )
 def test_every_case_runs_on_its_kernels(shape, monkeypatch) -> None:
     """Triton's interpreter would need its own process; here it is the launches that are counted, none carried out."""
+    pytest.importorskip("triton")
+    from torch_impl import kernels
     from torch_impl.kernels import _interpret, gru, mlstm
 
+    # Before anything is patched: a kernel's module asks once, when it is imported, whether it will be interpreted.
+    for module in pkgutil.iter_modules(kernels.__path__):
+        importlib.import_module(f"{kernels.__name__}.{module.name}")
     launched = []
     for module in (gru, mlstm):
         monkeypatch.setattr(module, "launch", lambda kernel, *args, **constants: launched.append(kernel))
     monkeypatch.setattr(_interpret, "_INSTALLED", True)
     # Not the variable: Triton would read it, and define kernels for its interpreter that other tests then find.
     monkeypatch.setattr(_interpret, "interpreted", lambda: True)
-    pytest.importorskip("triton")
     (case,) = parse(shape)
     tune.run(case, torch.device("cpu"))
     passes = {"mlstm": 4 + 6, "mlstm_step": 1, "gru": 1 + 3}

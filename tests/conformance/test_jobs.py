@@ -83,6 +83,8 @@ def test_control_c_ends_all_processes(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # A test run that was put into the background ignores the signal, and what it starts would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not started.exists() and time.monotonic() < deadline:
