@@ -300,3 +300,14 @@ def test_a_law_is_tried_in_no_dtype_that_it_does_not_hold_in() -> None:
         assert dtype in law.dtypes and dtype in ("bfloat16", "float32")
     laws = {law.id for law, _ in agenda(target, Settings(dtypes=("bfloat16",)))}
     assert "mlstm.gradient" in laws and "rev_cumsum.linearity" not in laws
+
+
+def test_a_quick_run_sees_a_scale_that_is_1_for_a_head_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "scaled_twice.py"
+    path.write_text(
+        "import reference\n\n\n"
+        "def mlstm(q, k, v, i, f, **options):\n"
+        "    return reference.mlstm(q, k / k.shape[-1] ** 0.5, v, i, f, **options)\n"
+    )
+    result = invoke("run", str(path), "--quick", "--op", "mlstm", "--failures", str(tmp_path))
+    assert result.exit_code == 1 and "✗ mlstm.value in float32" in result.output
