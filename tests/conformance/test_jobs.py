@@ -76,15 +76,16 @@ def test_a_debugger_or_an_accelerator_or_little_work_means_one_process(monkeypat
 def test_control_c_ends_all_processes(tmp_path: Path) -> None:
     started = tmp_path / "started"
     target = scans(tmp_path, f"open({str(started)!r}, 'a').close(); __import__('time').sleep(30)")
-    command = [sys.executable, "-m", "conformance", "run", target, "--op", "rev_cumsum", "--jobs", "2"]
+    # A test run that was put into the background ignores the signal, and what it starts would too.
+    heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+    run = [sys.executable, "-m", "conformance", "run", target, "--op", "rev_cumsum", "--jobs", "2"]
+    command = [sys.executable, "-c", heed, *run]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         start_new_session=True,
-        # A test run that was put into the background ignores the signal, and what it starts would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not started.exists() and time.monotonic() < deadline:
