@@ -77,7 +77,7 @@ def test_control_c_ends_all_processes(tmp_path: Path) -> None:
     started = tmp_path / "started"
     target = scans(tmp_path, f"open({str(started)!r}, 'a').close(); __import__('time').sleep(30)")
     # A test run that was put into the background ignores the signal, and what it starts would too.
-    heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+    heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
     run = [sys.executable, "-m", "conformance", "run", target, "--op", "rev_cumsum", "--jobs", "2"]
     command = [sys.executable, "-c", heed, *run]
     process = subprocess.Popen(
