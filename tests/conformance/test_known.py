@@ -165,3 +165,12 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     ]
     write(tmp_path / "known.toml", entries)
     assert read(tmp_path / "known.toml") == tuple(entries)
+
+
+def test_a_known_failure_is_tried_at_its_own_length_whatever_the_longest_sequence(place: Place) -> None:
+    place.faults(value=1)
+    case = {"kind": "SumCase", "lead": [1], "S": 9, "values": "ordinary", "layout": "contiguous", "seed": 0}
+    entry = Known("rev_cumsum.value", "float32", "y", json.dumps(case), "known to be wrong", target=str(place.target))
+    write(place.file, [entry])
+    result = place.run("--known", str(place.file), "--max-steps", "3")
+    assert result.exit_code == 0 and "known to be wrong" in " ".join(result.output.split()), result.output
