@@ -13,6 +13,7 @@ from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from conformance.cases import Plan, pinned
+from conformance.drawing import the_same_everywhere
 from conformance.dtypes import FLOATING, HALF
 from conformance.evidence import CallRecord
 from conformance.hunt import Counterexample, Hunt, Scene
@@ -234,7 +235,8 @@ def _draw(hunt: Hunt, cases: SearchStrategy, seed: int, examples: int) -> None:
         suppress_health_check=SUPPRESSED,
     )(test)
     try:
-        test()
+        with the_same_everywhere():
+            test()
     except RefusedError:
         raise
     except Unsatisfiable:

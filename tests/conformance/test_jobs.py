@@ -1,5 +1,6 @@
 """Several processes: the same results in the same order as one, and no hang where one of them dies."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 import reference
 from conformance import jobs
-from conformance.runner import agenda
+from conformance.runner import agenda, run
 from conformance.settings import Settings
 from conformance.targets import load
 
@@ -35,13 +36,25 @@ def scans(directory: Path, body: str) -> str:
     return str(path)
 
 
+def load_module(name: str, path: Path) -> None:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
 def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     target = scans(tmp_path, "x = x[..., ::-1] if x.ndim == 2 else x")
     settings = Settings(ops=("rev_cumsum", "rev_cumsum_off"), dtypes=("float64", "float32"), examples=3)
     implementation = load(target, None, "cpu")
     items = agenda(implementation, settings)
-    # Both in fresh processes: Hypothesis mixes into its draws what constants it finds in modules imported so far.
-    one, two = (list(jobs.run_in_processes(jobs.Target(target, None, "cpu"), items, settings, n)) for n in (1, 2))
+    # Hypothesis would mix into its draws what constants it finds in modules imported so far.
+    constants = tmp_path / "constants.py"
+    constants.write_text(f"SIZES = {list(range(2, 400))}\n")
+    load_module("constants_of_no_meaning", constants)
+    one = list(run(implementation, settings))
+    two = list(jobs.run_in_processes(jobs.Target(target, None, "cpu"), items, settings, 2))
     assert [(result.law.id, result.dtype) for result in two] == [(law.id, dtype) for law, dtype in items]
     assert [replace(result, seconds=0.0) for result in one] == [replace(result, seconds=0.0) for result in two]
     assert any(result.status == "failed" for result in two) and any(result.status == "passed" for result in two)
