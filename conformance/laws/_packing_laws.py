@@ -10,7 +10,7 @@ from conformance import oracle
 from conformance.dtypes import ROUNDOFF
 from conformance.implementation import Implementation
 from conformance.laws import Strategy, law
-from conformance.laws._recurrence import Recurrence, changed, expect_zero, expected_of, rounding_of
+from conformance.laws._recurrence import Recurrence, changed, expect_zero, rounding_of
 from conformance.trial import Trial
 
 
@@ -41,16 +41,7 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
                 return np.cumsum([0, *(case.lengths[b] for b in order)]).astype(x.dtype)
             return x[tokens] if recurrence.stepped(name) else x[order]
 
-        arrays, options = changed(case.arrays(trial.dtype), reordered), case.options()
-        expected = expected_of(recurrence.value(trial, case), reordered)
-        if not recurrence.has_gradient(trial):
-            trial.agree(trial.call(op, arrays, options), expected, case.steps)
-            return
-        cotangents = changed(case.cotangent_arrays(trial.dtype), reordered)
-        outputs, gradients = trial.vjp(op, arrays, cotangents, options)
-        trial.agree(outputs, expected, case.steps)
-        of_gradient = expected_of(recurrence.gradient(trial, case), reordered)
-        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=recurrence.differentiable(case))
+        recurrence.agree_when(trial, case, reordered)
 
     @law(
         op,

@@ -70,6 +70,19 @@ class Recurrence:
     def stepped(self, name: str) -> bool:
         return name == self.output or name in self.sequences
 
+    def agree_when(self, trial: Trial, case: Any, change: Change) -> None:
+        """Of changed arguments and cotangents, results and gradients are the oracle's of the case, changed alike."""
+        arrays, options = changed(case.arrays(trial.dtype), change), case.options()
+        expected = expected_of(self.value(trial, case), change)
+        if not self.has_gradient(trial):
+            trial.agree(trial.call(self.op, arrays, options), expected, case.steps)
+            return
+        cotangents = changed(case.cotangent_arrays(trial.dtype), change)
+        outputs, gradients = trial.vjp(self.op, arrays, cotangents, options)
+        trial.agree(outputs, expected, case.steps)
+        of_gradient = expected_of(self.gradient(trial, case), change)
+        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=self.differentiable(case))
+
 
 def at_steps(x: Array, steps: slice) -> Array:
     return replace(x, values=x.values[:, steps])

@@ -15,7 +15,6 @@ from conformance.laws._recurrence import (
     at_steps,
     changed,
     expect_zero,
-    expected_of,
     nothing_of,
     rounding_of,
 )
@@ -122,16 +121,7 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
                 return x[::-1]
             return x[::-1, :, ::-1] if recurrence.stepped(name) else x[::-1, ::-1]
 
-        arrays, options = changed(case.arrays(trial.dtype), permuted), case.options()
-        expected = expected_of(recurrence.value(trial, case), permuted)
-        if not recurrence.has_gradient(trial):
-            trial.agree(trial.call(op, arrays, options), expected, case.steps)
-            return
-        cotangents = changed(case.cotangent_arrays(trial.dtype), permuted)
-        outputs, gradients = trial.vjp(op, arrays, cotangents, options)
-        trial.agree(outputs, expected, case.steps)
-        of_gradient = expected_of(recurrence.gradient(trial, case), permuted)
-        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=recurrence.differentiable(case))
+        recurrence.agree_when(trial, case, permuted)
 
     @law(
         op,
