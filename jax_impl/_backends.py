@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any
 
 from jax_impl._framework import platform
-from jax_impl.kernels import gru, mlstm_chunk
+from jax_impl.kernels import gru, mlstm_chunk, mlstm_decode
 from jax_impl.kernels._pallas import interpreted
 from reference.arguments import Call, dtype_name
 from reference.backends import Explanation, Request, Row, explain, select
@@ -23,7 +23,7 @@ class KernelBackend(Enum):
 
 ROWS = (
     *(Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "gru")),
-    *(mlstm_chunk.ROW, mlstm_chunk.STEP_ROW, gru.ROW),
+    *(mlstm_chunk.ROW, mlstm_decode.ROW, gru.ROW),
 )
 
 _requests: dict[str, Callable[..., Request]] = {}

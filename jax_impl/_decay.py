@@ -6,7 +6,7 @@ Source: Beck et al., xLSTM, arXiv:2405.04517, appendix A (the matrices F and D̃
 import jax
 import jax.numpy as jnp
 
-from jax_impl._framework import JAX, accumulation, first_order, vary_alike
+from jax_impl._framework import JAX, accumulation, first_order, own_gradient, vary_alike
 from jax_impl._gates import across, forget_matrix, log_sigmoid, sigmoid
 from reference.arguments import check_dtilde_matrix, check_scan
 
@@ -58,12 +58,12 @@ def dtilde_matrix(igate: jax.Array, fgate: jax.Array) -> jax.Array:
     return _jitted_dtilde(igate, fgate)
 
 
-@jax.custom_vjp
-def _dtilde(igate: jax.Array, fgate: jax.Array) -> jax.Array:
-    return _dtilde_forward(igate, fgate)[0]
+@own_gradient("dtilde_matrix")
+def _dtilde(_: None, igate: jax.Array, fgate: jax.Array) -> jax.Array:
+    return _dtilde_forward(_, igate, fgate)[0]
 
 
-def _dtilde_forward(igate: jax.Array, fgate: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _dtilde_forward(_: None, igate: jax.Array, fgate: jax.Array) -> tuple[jax.Array, jax.Array]:
     dtype = accumulation(igate)
     F = forget_matrix(log_sigmoid(fgate[..., 0].astype(dtype)))
     return (F + igate[..., None, :, 0].astype(dtype)).astype(igate.dtype), fgate
@@ -78,9 +78,5 @@ def _dtilde_gradient(_: None, fgate: jax.Array, dD: jax.Array) -> tuple[jax.Arra
     return di.astype(fgate.dtype), df.astype(fgate.dtype)
 
 
-def _dtilde_backward(fgate: jax.Array, dD: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _dtilde_gradient(None, fgate, dD)
-
-
-_dtilde.defvjp(_dtilde_forward, _dtilde_backward)
-_jitted_dtilde = jax.jit(lambda igate, fgate: _dtilde(*vary_alike((igate, fgate))))
+_dtilde.defvjp(_dtilde_forward, _dtilde_gradient)
+_jitted_dtilde = jax.jit(lambda igate, fgate: _dtilde(None, *vary_alike((igate, fgate))))

@@ -8,6 +8,8 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from reference.arguments import Framework, accumulation_dtype, dtype_name
 
@@ -121,8 +123,57 @@ def vary_to(axes: frozenset, x: jax.Array) -> jax.Array:
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
-own_gradient: Any = partial(jax.custom_vjp, nondiff_argnums=(0,))
-"""Decorates ``function(options, *arrays)`` with static options, whose gradient is written by hand."""
+def own_gradient(function: str) -> Callable[[Callable], Any]:
+    """Decorates ``f(options, *arrays)`` with static options, whose gradient is written by hand (``defvjp``).
+
+    Forward mode raises with the public ``function``'s name, jitted or not; mapped (``jax.jacfwd`` of the function
+    itself), JAX's own TypeError comes before.
+    """
+
+    def decorate(f: Callable) -> Any:
+        return _OwnGradient(function, f)
+
+    return decorate
+
+
+class _OwnGradient:
+    def __init__(self, function: str, f: Callable) -> None:
+        self._function = function
+        self._rule = jax.custom_vjp(f, nondiff_argnums=(0,))
+        self.defvjp = self._rule.defvjp
+
+    def __call__(self, options: Any, *arrays: Any) -> Any:
+        return self._rule(options, *jax.tree.map(self._in_reverse_only, arrays))
+
+    def _in_reverse_only(self, x: jax.Array) -> jax.Array:
+        return _in_reverse_only(self._function, x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _in_reverse_only(function: str, x: jax.Array) -> jax.Array:
+    return x
+
+
+@_in_reverse_only.defjvp
+def _(function: str, primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    return primals[0], _TANGENT.bind(tangents[0], function=function)
+
+
+def _refuse_forward(*_: Any, function: str, **__: Any) -> NoReturn:
+    raise NotImplementedError(_first_order_only(function))
+
+
+def _mapped(tangents: tuple, axes: tuple, *, function: str) -> tuple[Any, Any]:
+    return _TANGENT.bind(tangents[0], function=function), axes[0]
+
+
+_TANGENT = Primitive("reverse_only")
+"""The identity on tangents. Reverse mode transposes it and never runs it; forward mode has to, and is refused."""
+_TANGENT.def_impl(_refuse_forward)
+_TANGENT.def_abstract_eval(lambda tangent, **_: tangent)
+ad.deflinear2(_TANGENT, lambda cotangent, *_, **__: [cotangent])
+batching.primitive_batchers[_TANGENT] = _mapped
+mlir.register_lowering(_TANGENT, _refuse_forward)
 
 
 def first_order(function: str) -> Callable[[Callable], Callable]:
@@ -133,14 +184,19 @@ def first_order(function: str) -> Callable[[Callable], Callable]:
 
         @once.defjvp
         def refuse(options: Any, primals: Any, tangents: Any) -> NoReturn:
-            raise NotImplementedError(
-                f"{function}: second derivatives are not available; its gradient is written by hand, for one "
-                "differentiation in reverse mode"
-            )
+            raise NotImplementedError(_first_order_only(function))
 
         return once
 
     return decorate
+
+
+def _first_order_only(function: str) -> str:
+    return (
+        f"{function}: forward-mode and second derivatives are not available on any backend; its gradient is written "
+        "by hand, for one differentiation in reverse mode (jax.grad, jax.vjp). Where others are needed, differentiate "
+        "the recurrence written out with jax.lax.scan"
+    )
 
 
 def zeros_like_states(x: jax.Array, *shapes: tuple[int, ...]) -> tuple[jax.Array, ...]:

@@ -198,7 +198,7 @@ def _run(
     return h, last, ctx if context else None
 
 
-@own_gradient
+@own_gradient("mlstm_fwbw_custom_grad")
 def _fwbw(settings: _Settings, x: Steps, initial: MLSTMState | None) -> tuple[jax.Array, Any, FwbwContext]:
     return _forward(settings, x, initial)[0]
 

@@ -157,7 +157,7 @@ def _run(options: Options, arrays: Arrays, h0: jax.Array | None, cu_seqlens: jax
     return _gru(options, arrays, h0, cu_seqlens)
 
 
-@own_gradient
+@own_gradient("gru")
 def _gru(
     options: Options, arrays: Arrays, h0: jax.Array | None, cu_seqlens: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:

@@ -28,6 +28,7 @@ from jax_impl._framework import (
     zeros_like_states,
 )
 from jax_impl._packing import BLANK, Table, chunk_table, from_chunks, gather_chunks, gather_tokens, to_chunks
+from jax_impl.kernels import mlstm_decode
 from jax_impl.kernels.mlstm_chunk import Setting
 from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
 from reference.backends import Request
@@ -186,13 +187,10 @@ def _run(
 
 @partial(jax.jit, static_argnums=0)
 def _run_step(options: Options, x: Steps, state: MLSTMState) -> tuple[jax.Array, MLSTMState]:
-    x, state = vary_alike((x, state))
-    h, last = _mlstm(options, jax.tree.map(lambda part: part[:, None], x), state, None)
-    assert last is not None
-    return h[:, 0], last
+    return _step(options, *vary_alike((x, state)))
 
 
-@own_gradient
+@own_gradient("mlstm")
 def _mlstm(
     options: Options, x: Steps, initial: MLSTMState | None, cu_seqlens: jax.Array | None
 ) -> tuple[jax.Array, MLSTMState | None]:
@@ -227,6 +225,38 @@ def _gradient(options: Options, saved: tuple, cotangents: tuple) -> tuple[Steps,
     else:
         dx, dinitial = _packed_gradient(options, x, starts, cu_seqlens, dh, dlast)
     return dx, None if initial is None else attained(initial, dinitial)
+
+
+@own_gradient("mlstm_step")
+def _step(options: Options, x: Steps, state: MLSTMState) -> tuple[jax.Array, MLSTMState]:
+    return _step_forward(options, x, state)[0]
+
+
+def _step_forward(options: Options, x: Steps, state: MLSTMState) -> tuple[Any, Any]:
+    if options.interpret is None:
+        h, _, last = _dense(options, _with_steps(x), state)
+        h = h[:, 0]
+    else:
+        h, last = mlstm_decode.step(_setting(options), *x, state)
+    return (h, last), (x, state, last)
+
+
+@first_order("mlstm_step")
+def _step_backward(options: Options, saved: tuple, cotangents: tuple) -> tuple[Steps, MLSTMState]:
+    """XLA's for every backend: the gradient of one step is elementwise in C."""
+    x, state, last = saved
+    dh, dlast = cotangents
+    starts = jax.tree.map(lambda part: part[None], state)
+    dx, dstate = _dense_gradient(options, _with_steps(x), starts, dh[:, None], unattained(last, dlast))
+    return jax.tree.map(lambda part: part[:, 0], dx), attained(state, dstate)
+
+
+_step.defvjp(_step_forward, _step_backward)
+
+
+def _with_steps(x: Steps) -> Steps:
+    """One step as a sequence, ``(B, N, …)`` → ``(B, 1, N, …)``."""
+    return jax.tree.map(lambda part: part[:, None], x)
 
 
 def _setting(options: Options) -> Setting:

@@ -80,7 +80,7 @@ def launch(kernel: Any, interpret: bool, *, out_type: Sequence[jax.ShapeDtypeStr
         results = p.plgpu.kernel(
             kernel,
             out_type=[jax.ShapeDtypeStruct(of.shape, of.dtype, manual_axis_type=varying) for of in out_type],
-            interpret=p.plgpu.InterpretGPUParams() if interpret else None,
+            interpret=p.plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
             compiler_params=p.plgpu.CompilerParams(reduction_scratch_bytes=REDUCTION_SCRATCH),
             **options,
         )(*(vary_to(axes, x) for x in operands))

@@ -13,7 +13,6 @@ from the incoming memory to a read, from a write to the outgoing memory, and thr
 Running memories and their gradients are float32; operands of products are rounded to their dtype (`kernels._pallas`).
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -38,8 +37,6 @@ ROW = Row(
     packed=True,
     unavailable=unavailable,
 )
-
-STEP_ROW = replace(ROW, operation="mlstm_step")
 
 
 class Values(NamedTuple):

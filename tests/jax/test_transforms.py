@@ -202,24 +202,44 @@ def test_export_round_trip(name):
     assert_close(got_gradients, gradients, 1e-5)
 
 
+PUBLIC = {"fwbw": "mlstm_fwbw_custom_grad"}
+REFUSED = "forward-mode and second derivatives are not available on any backend; its gradient is written by hand"
+
+
 @each
-def test_forward_mode_says_that_there_is_none(name):
+def test_forward_mode_raises_by_name(name):
     function, _, arguments, *_ = plain(name)
+    refused = pytest.raises(NotImplementedError, match=f"^{PUBLIC.get(name, name)}: {REFUSED}")
     for transformed in (function, jax.jit(function)):
-        with pytest.raises(TypeError, match="forward-mode"):
+        with refused:
             jax.jvp(transformed, arguments, arguments)
+        with refused:
+            jax.linearize(transformed, *arguments)[1](*arguments)
+    with refused:
+        jax.jit(lambda x: jax.jvp(function, x, x))(arguments)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jacfwd(function)(*arguments)
+
+
+@each
+def test_gradient_of_vmap(name):
+    """Forward mode is refused by a rule on tangents, which mapping the function must not meet."""
+    function, _, arguments, cotangents, _, gradients = plain(name)
+    lanes = jax.tree.map(lambda x: x[None, None], (arguments, cotangents))
+    _, got = pull_back(jax.vmap(jax.vmap(function)), *lanes)
+    assert_close(jax.tree.map(lambda x: x[0, 0], got), gradients, 1e-5)
 
 
 @each
 def test_second_derivative_raises(name):
     function, _, arguments, *_ = plain(name)
-    named = {"mlstm_step": "mlstm", "fwbw": "fwbw_backward"}.get(name, name)
+    named = {"fwbw": "fwbw_backward"}.get(name, name)
 
     def gradient(x):
         return jax.grad(lambda x: jnp.sum(function(x, *arguments[1:])[0] ** 2))(x)
 
-    for twice in (jax.grad(lambda x: jnp.sum(gradient(x))), jax.jit(jax.jacfwd(gradient))):
-        with pytest.raises(NotImplementedError, match=rf"^{named}: second derivatives are not available"):
+    for twice in (jax.grad(lambda x: jnp.sum(gradient(x))), jax.jit(jax.jacfwd(gradient)), jax.jacrev(gradient)):
+        with pytest.raises(NotImplementedError, match=f"^{named}: {REFUSED}"):
             twice(arguments[0])
 
 

@@ -1,0 +1,155 @@
+"""One step of the mLSTM in one kernel: the memory is read once and written once (Mosaic GPU; TMA, no tensor cores).
+
+Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27. Per head, with ``a = log σ(f)`` and ``q̂ = q/√K``::
+
+    m' = max(a + m, i)      C' = exp(a + m − m') C + exp(i − m') k vᵀ      n' = exp(a + m − m') n + exp(i − m') k
+    h = C'ᵀq̂ / (max(|n'·q̂|, exp(−min(m', 64))) + eps)
+
+A block has one head of one sequence and 64 columns of C, which it streams in tiles of 64 rows; the gates are scalars of
+the block. What every column needs (n', m', n'·q̂) is computed by every block and written by the first. All arithmetic is
+float32; tiles that reach beyond C are TMA's: read as 0, never written.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl.kernels._pallas import REDUCTION_SCRATCH, TERMS, L, launch, pallas, store, tile, unavailable
+from jax_impl.kernels.mlstm_chunk import LARGEST_M, Setting
+from reference.arguments import MLSTMState
+from reference.backends import Row
+
+FLOAT = jnp.float32
+ROWS, COLUMNS = 8, 32
+"""C is read and written in place where K and V are multiples of these, the rows and columns of TMA's swizzled float32
+tiles; else it is copied to be filled up."""
+STAGES = 2
+"""TMA stages of C, and buffers from which it is copied out."""
+SLACK = 1024
+"""Bytes for barriers and for alignment."""
+
+ROW = Row(
+    backend="pallas",
+    operation="mlstm_step",
+    devices=("gpu", "cuda", "cpu"),
+    dtypes=tuple(TERMS),
+    largest=(("K", 512), ("V", 512)),
+    packed=False,
+    unavailable=unavailable,
+)
+
+
+def memory() -> int:
+    """Bytes of shared memory of a block, rounded up: C in and out, and rows of q, k and n."""
+    return STAGES * (2 * L * L * 4 + 3 * L * 4) + REDUCTION_SCRATCH + SLACK
+
+
+def step(
+    s: Setting, q: jax.Array, k: jax.Array, v: jax.Array, i: jax.Array, f: jax.Array, state: MLSTMState
+) -> tuple[jax.Array, MLSTMState]:
+    """h ``(B, N, V)`` in the dtype of v, and the state after the step.
+
+    Args:
+        q, k: ``(B, N, K)``.
+        v: ``(B, N, V)``.
+        i, f: ``(B, N)``.
+        state: ``(C, n, m)``, ``(B, N, K, V)``, ``(B, N, K)``, ``(B, N)``, float32.
+    """
+    p = pallas()
+    pl, plgpu = p.pl, p.plgpu
+    B, N, K, V = *q.shape, v.shape[-1]
+    if not i.size:
+        return jnp.zeros_like(v), state
+    C = _filled(state.C, ROWS, COLUMNS)
+    rows, columns = -(-C.shape[-2] // L), -(-C.shape[-1] // L)
+    scale = K**-0.5
+
+    def kernel(q_all, k_all, v_all, i_all, f_all, C_all, n_all, m_all, h_all, C_new, n_new, m_new, tiles):
+        b, head, column = (jax.lax.axis_index(name) for name in ("sequence", "head", "column"))
+        by_row, by_column = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
+        here = pl.ds(column * L, L)
+        m, decay, written = _gates(i_all[b, head].astype(FLOAT), f_all[b, head].astype(FLOAT), m_all[b, head])
+        v_here = plgpu.load(v_all.at[b, head, here], layout=by_column, optimized=False).astype(FLOAT)
+
+        def body(indices, q_tile, k_tile, n_tile, C_tile, carry):
+            (row,), (read, norm) = indices, carry
+            at_row = pl.ds(row * L, L)
+            q_row, k_row = (plgpu.load(of, layout=by_row).astype(FLOAT) for of in (q_tile, k_tile))
+            n = decay * plgpu.load(n_tile, layout=by_row) + written * k_row
+            C = decay * plgpu.load(C_tile, layout=plgpu.Layout.WGMMA)
+            C = C + _over_rows(written * k_row) * _over_columns(v_here)
+            C_out = tiles.at[jax.lax.rem(row, jnp.int32(STAGES))]
+            plgpu.wait_smem_to_gmem(STAGES - 1, wait_read_only=True)
+            C_out[...] = C
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(C_out, C_new.at[b, head, at_row, here])
+
+            @pl.when(column == 0)
+            def _():
+                store(n_new.at[b, head, at_row], n)
+
+            return read + C * _over_rows(q_row), norm + n * q_row
+
+        of_rows = plgpu.BlockSpec((L,), lambda row: (row,), memory_space=plgpu.SMEM)
+        of_C = plgpu.BlockSpec((L, L), lambda row: (row, column), memory_space=plgpu.SMEM)
+        pipeline = plgpu.emit_pipeline(
+            body,
+            grid=(rows,),
+            in_specs=[of_rows, of_rows, of_rows, of_C],
+            max_concurrent_steps=STAGES,
+            init_carry=(
+                plgpu.layout_cast(jnp.zeros((L, L), FLOAT), plgpu.Layout.WGMMA),
+                plgpu.layout_cast(jnp.zeros((L,), FLOAT), by_row),
+            ),
+        )
+        operands = (part.at[b, head] for part in (q_all, k_all, n_all, C_all))
+        read, norm = pipeline(*operands)
+        plgpu.wait_smem_to_gmem(0)
+        nu = jnp.sum(_over_rows(norm), axis=0) * scale
+        Y = jnp.maximum(jnp.abs(nu), jnp.exp(-jnp.minimum(m, LARGEST_M))) + s.eps
+        store(h_all.at[b, head, here], (jnp.sum(read, axis=0) * scale / Y).astype(v.dtype))
+
+        @pl.when(column == 0)
+        def _():
+            m_new[b, head] = m
+
+    h, C, n, m = launch(
+        kernel,
+        s.interpret,
+        out_type=[
+            jax.ShapeDtypeStruct((B, N, columns * L), v.dtype),
+            jax.ShapeDtypeStruct(C.shape, FLOAT),
+            jax.ShapeDtypeStruct((B, N, rows * L), FLOAT),
+            jax.ShapeDtypeStruct((B, N), FLOAT),
+        ],
+        scratch_types=[tile((STAGES, L, L), FLOAT)],
+        grid=(B, N, columns),
+        grid_names=("sequence", "head", "column"),
+    )(*(_filled(row, L) for row in (q, k, v)), i, f, C, _filled(state.n, L), state.m)
+    return h[..., :V], MLSTMState(C[..., :K, :V], n[..., :K], m)
+
+
+def _gates(i: Any, f: Any, m: Any) -> tuple[Any, Any, Any]:
+    """The stabiliser after the step, and the weights of the memory and of the write; an empty memory has none."""
+    small = jnp.exp(-jnp.abs(f))
+    near_1 = 1 + small
+    log1p = jnp.where(near_1 == 1, small, jnp.log(near_1) * (small / (near_1 - 1)))
+    kept = jnp.minimum(f, 0) - log1p + m
+    new = jnp.maximum(kept, i)
+    decay = jnp.where(kept == -jnp.inf, 0.0, jnp.exp(kept - new))
+    return new, decay, jnp.where(i == -jnp.inf, 0.0, jnp.exp(i - new))
+
+
+def _filled(x: jax.Array, *multiples: int) -> jax.Array:
+    """The last axes filled up with zeros to a multiple each, at least one."""
+    widths = [(0, -size % of if size else of) for size, of in zip(x.shape[-len(multiples) :], multiples, strict=True)]
+    return jnp.pad(x, [(0, 0)] * (x.ndim - len(widths)) + widths) if any(after for _, after in widths) else x
+
+
+def _over_rows(x: jax.Array) -> jax.Array:
+    return jax.lax.broadcast_in_dim(x, (L, L), (0,))
+
+
+def _over_columns(x: jax.Array) -> jax.Array:
+    return jax.lax.broadcast_in_dim(x, (L, L), (1,))

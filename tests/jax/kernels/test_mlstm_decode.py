@@ -1,0 +1,114 @@
+"""The mLSTM's one-step Pallas kernel: under the GPU interpreter against the definition, and lowered for an H100."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_impl
+import reference
+from jax_impl.kernels import _pallas, mlstm_decode
+from jax_impl.kernels.mlstm_chunk import Setting
+from reference.arguments import MLSTMState
+from tests.jax.kernels.tools import lowered, needs_mosaic, products, shape
+from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, pull_back
+
+TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
+
+
+def wide(tree):
+    return jax.tree.map(lambda x: np.asarray(x.astype(jnp.float32), np.float64), tree)
+
+
+def case(dtype, K, V):
+    """Values, gates at their limits among them, and a state, one of whose memories is empty."""
+    rng = np.random.default_rng(K * V)
+    *values, i, f = mlstm_inputs(rng, 2, N=2, K=K, V=V)
+    state = MLSTMState(*mlstm_state(rng, 2, 2, K=K, V=V))
+    i[0, 0], f[0, 1], f[1, 0], state.m[1, 1] = -np.inf, -np.inf, np.inf, -np.inf
+    gates = tuple(jnp.asarray(x, jnp.float32) for x in (i, f))
+    return (*(jnp.asarray(x, dtype) for x in values), *gates), jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float32), state
+    )
+
+
+@needs_mosaic
+@pytest.mark.parametrize(
+    ("dtype", "K", "V", "eps"),
+    [("float32", 1, 5, 0.0), ("bfloat16", 70, 66, 0.0), ("float16", 64, 128, 1e-3), ("float32", 130, 64, 0.0)],
+)
+def test_against_the_definition(dtype, K, V, eps):
+    x, state = case(dtype, K, V)
+    h, last = jax.jit(partial(mlstm_decode.step, Setting(eps, True)))(*x, state)
+    assert (h.dtype, last.C.dtype) == (x[2].dtype, jnp.float32)
+    expected, expected_last = reference.mlstm_step(*wide(x), wide(state), eps=eps)
+    assert_close(wide(h), expected, TOLERANCE[dtype])
+    assert_close(wide(last), expected_last, 1e-6)
+
+
+@needs_mosaic
+def test_an_emptied_memory():
+    x, state = case("float32", 3, 2)
+    x = (*x[:3], jnp.full_like(x[3], -jnp.inf), jnp.full_like(x[4], -jnp.inf))
+    h, last = mlstm_decode.step(Setting(0.0, True), *x, state)
+    assert not any(np.any(part) for part in (h, last.C, last.n))
+    assert np.all(last.m == -np.inf)
+
+
+@needs_mosaic
+def test_no_step_of_no_sequence():
+    x = tuple(jnp.zeros((0, 3, *width), jnp.bfloat16) for width in ((4,), (4,), (5,), (), ()))
+    state = MLSTMState(jnp.zeros((0, 3, 4, 5)), jnp.zeros((0, 3, 4)), jnp.zeros((0, 3)))
+    h, last = mlstm_decode.step(Setting(0.0, True), *x, state)
+    assert (h.shape, h.dtype, last.C.shape) == ((0, 3, 5), jnp.bfloat16, (0, 3, 4, 5))
+
+
+@needs_mosaic
+def test_the_public_step_takes_it_and_has_the_exact_gradient(monkeypatch):
+    monkeypatch.setenv(_pallas.INTERPRET, "1")
+    called = []
+    monkeypatch.setattr(mlstm_decode, "step", lambda *x, step=mlstm_decode.step: called.append(1) or step(*x))
+    x, state = case("float32", 5, 6)
+    x = tuple(jnp.nan_to_num(part, neginf=-2, posinf=3) for part in x)
+    state = state._replace(m=jnp.nan_to_num(state.m, neginf=-1))
+    step = partial(jax_impl.mlstm_step, kernel_backend="pallas")
+    cotangents = like(np.random.default_rng(1), jax.eval_shape(step, *x, state))
+    (h, _), gradients = pull_back(step, (*x, state), cotangents)
+    assert called
+    sequence = tuple(part[:, None] for part in wide(x))
+    dh, dlast = wide(cotangents)
+    expected = reference.mlstm_backward(*sequence, initial_state=wide(state), dh=dh[:, None], dstate=dlast)
+    assert_close(wide(h), reference.mlstm_step(*wide(x), wide(state))[0], 1e-6)
+    assert_close(wide(gradients[:5]), tuple(expected[name][:, 0] for name in "qkvif"), 3e-6)
+    assert_close(wide(gradients[5]), expected["initial_state"], 3e-6)
+
+
+@needs_mosaic
+def test_vmap():
+    x, state = case("float32", 3, 2)
+    step = partial(mlstm_decode.step, Setting(0.0, True))
+    one_by_one = step(*x, state)
+    lanes = jax.tree.map(lambda part: part[:, None], (x, state))
+    mapped = jax.jit(jax.vmap(lambda x, state: step(*x, state)))(*lanes)
+    assert_close(jax.tree.map(lambda part: part[:, 0], mapped), one_by_one, 1e-6)
+
+
+def call_shapes(dtype, K, V, B=2, N=3):
+    q, v, gate = shape(B, N, K, dtype=dtype), shape(B, N, V, dtype=dtype), shape(B, N, dtype=dtype)
+    return q, q, v, gate, gate, MLSTMState(shape(B, N, K, V), shape(B, N, K), shape(B, N))
+
+
+@needs_mosaic
+@pytest.mark.parametrize(("K", "V"), [(1, 1), (8, 32), (64, 64), (100, 130), (128, 256), (512, 512)])
+@pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
+def test_lowers_for_hopper_without_tensor_cores(dtype, K, V):
+    module = lowered(partial(mlstm_decode.step, Setting(0.0, False)), *call_shapes(dtype, K, V))
+    assert not products(module)
+    in_place = K % mlstm_decode.ROWS == 0 and V % mlstm_decode.COLUMNS == 0
+    assert (f": (tensor<2x3x{K}x{V}xf32>, tensor<f32>) -> " in module) == (not in_place)
+
+
+def test_shared_memory_fits():
+    assert mlstm_decode.memory() <= _pallas.SHARED_MEMORY
