@@ -6,7 +6,8 @@ grouping and the clipping of the state's gradient as in the xma layer of that na
     r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
 
 Inside, what shares a weight lies together: heads are split in W groups of G, each with one weight of its own, so that a
-step is W products of ``(B·G, H)`` by ``(H, H)``. Arrays are ``(S, W, B, G, H)``, packed ``(W, T, G, H)``.
+step is W products of ``(B·G, H)`` by ``(H, H)``. Arrays are ``(B, S, W, G, H)`` where XLA computes dense sequences
+(`_gru_xla`), packed ``(W, T, G, H)``, and for kernels ``(S, W, B, G, H)``.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_impl import _gru_pallas
+from jax_impl import _gru_pallas, _gru_xla
 from jax_impl._backends import KernelBackend, choose, interpret, request, request_builder
 from jax_impl._framework import (
     JAX,
@@ -29,6 +30,7 @@ from jax_impl._framework import (
     vary_alike,
     vary_like,
 )
+from jax_impl._gru_xla import Weights, gates, side_by_side, step_back
 from jax_impl._packing import sequence_of
 from reference.arguments import check_gru
 from reference.backends import Request
@@ -52,9 +54,9 @@ def gru(
 
     ``N``, the number of heads, is the largest of the six head counts; each divides it, and head n reads head
     ``n // (N/Nx)`` of an input with Nx heads, and likewise of a weight. Differentiable once, in reverse mode, with
-    respect to every floating argument; gates are computed again on the way back, and the weights' gradients are one
-    product after the loop. State and state gradient are in the accumulation dtype: float64 beside float64 values, else
-    float32.
+    respect to every floating argument; gates are computed again on the way back, and the weights' gradients are
+    products over many steps. State and state gradient are in the accumulation dtype: float64 beside float64 values,
+    else float32.
 
     Args:
         input: x, ``(B, S, Nx, H)``, or ``(T, Nx, H)`` with `cu_seqlens`.
@@ -127,13 +129,6 @@ class Arrays(NamedTuple):
     Wr: jax.Array
 
 
-class Weights(NamedTuple):
-    """Weights of the W groups: ``(W, H, H)``, and those of both gates side by side, ``(W, H, 2H)``."""
-
-    W: jax.Array
-    Wfr: jax.Array
-
-
 def _plan_by_values(
     arrays: Arrays, input_state: Any, clipping: Any, cu_seqlens: Any, max_seqlen: Any, backend: Any, precision: str
 ) -> Options:
@@ -172,22 +167,22 @@ def _forward(options: Options, arrays: Arrays, h0: Any, cu_seqlens: Any) -> tupl
 
 def _compute(options: Options, arrays: Arrays, h0: Any, cu_seqlens: Any) -> tuple[jax.Array, jax.Array]:
     """Output and final state, both in the accumulation dtype."""
-    weights, inputs = _weights(arrays), _inputs(arrays, cu_seqlens)
-    h0 = _lanes(_initial(arrays, h0, cu_seqlens), arrays)
-    if _by_kernels(options, inputs):
-        y, last = _gru_pallas.forward(
-            options.interpret, _narrow(arrays, inputs), _kernel_weights(arrays), h0, cu_seqlens
-        )
+    weights, h0 = _weights(arrays), _lanes(_initial(arrays, h0, cu_seqlens), arrays)
+    dot = partial(_dot, options)
+    if _by_kernels(options, arrays):
+        inputs = _narrow(arrays, _inputs(arrays, cu_seqlens))
+        y, last = _gru_pallas.forward(options.interpret, inputs, _kernel_weights(arrays), h0, cu_seqlens)
         return _tokens(y, cu_seqlens), _heads_last(last)
+    if cu_seqlens is None:
+        y, last = _gru_xla.forward(dot, tuple(_grouped(x, arrays) for x in _of_all_heads(arrays)), weights, h0)
+        return _ungrouped(y), _heads_last(last)
+    both = side_by_side(weights)
 
     def step(h: jax.Array, x: tuple) -> jax.Array:
-        _, f, z = _gates(options, h, x, weights)
+        _, f, z = gates(dot, h, x, both)
         return f * h + (1 - f) * z
 
-    if cu_seqlens is None:
-        last, y = jax.lax.scan(lambda h, x: (h := step(h, x), h), h0, inputs)
-    else:
-        y, last = _over_packed(step, h0, inputs, cu_seqlens)
+    y, last = _over_packed(step, h0, _inputs(arrays, cu_seqlens), cu_seqlens)
     return _tokens(y, cu_seqlens), _heads_last(last)
 
 
@@ -196,34 +191,28 @@ def _gradient(options: Options, saved: tuple, cotangents: tuple) -> tuple[Arrays
     """Gradients by the equations of the reference's ``gru_backward``."""
     arrays, h0, cu_seqlens, y = saved
     dy, dlast = cotangents
-    weights, inputs = _weights(arrays), _inputs(arrays, cu_seqlens)
-    h = _before(_stepwise(y, arrays, cu_seqlens), _lanes(_initial(arrays, h0, cu_seqlens), arrays), cu_seqlens)
-    r, f, z = _gates(options, h, inputs, weights)
-    dy = _stepwise(dy.astype(y.dtype), arrays, cu_seqlens)
-    xs = (h, r, f, z, dy)
-
-    def step(dh: jax.Array, x: tuple) -> tuple[jax.Array, tuple]:
-        h, r, f, z, dy = x
-        dh = dy + (dh if options.bound is None else jnp.clip(dh, -options.bound, options.bound))
-        dx = dh * (1 - f) * (1 - z * z)
-        dxf = dh * (h - z) * f * (1 - f)
-        drh = _dot(options, "wbgk,whk->wbgh", dx, weights.W)
-        dxr = drh * h * r * (1 - r)
-        through_gates = _dot(options, "wbgk,whk->wbgh", jnp.concatenate([dxf, dxr], axis=-1), weights.Wfr)
-        return dh * f + drh * r + through_gates, (dx, dxf, dxr)
-
-    dh = _lanes(dlast, arrays)
-    if _by_kernels(options, xs):
-        saved, by = (*xs[:4], *_narrow(arrays, (dy,))), _kernel_weights(arrays)
-        dinputs, dh0 = _gru_pallas.backward(bool(options.interpret), options.bound, saved, by, dh, cu_seqlens)
-        dinputs = tuple(part.astype(y.dtype) for part in dinputs)
-    elif cu_seqlens is None:
-        dh0, dinputs = jax.lax.scan(step, dh, xs, reverse=True)
+    dot, dy = partial(_dot, options), dy.astype(y.dtype)
+    weights, dh = _weights(arrays), _lanes(dlast, arrays)
+    first = _lanes(_initial(arrays, h0, cu_seqlens), arrays)
+    if cu_seqlens is None and not _by_kernels(options, arrays):
+        xs = tuple(_grouped(x, arrays) for x in (*_of_all_heads(arrays), y))
+        dinputs, dweights, dh0 = _gru_xla.backward(dot, options.bound, xs, weights, first, _grouped(dy, arrays), dh)
+        dinputs = tuple(map(_ungrouped, dinputs))
     else:
-        dinputs, dh0 = _over_packed(step, dh, xs, cu_seqlens, reverse=True)
-    dx, dxf, dxr = dinputs
-    product = "swbgh,swbgk->whk" if cu_seqlens is None else "wtgh,wtgk->whk"
-    dweights = [_dot(options, product, of, by) for of, by in ((r * h, dx), (h, dxf), (h, dxr))]
+        h = _before(_stepwise(y, arrays, cu_seqlens), first, cu_seqlens)
+        r, f, z = _gates_of_all(options, h, _inputs(arrays, cu_seqlens), weights)
+        xs = (h, r, f, z, _stepwise(dy, arrays, cu_seqlens))
+        if cu_seqlens is None or _by_kernels(options, arrays):
+            saved, by = (*xs[:4], *_narrow(arrays, xs[4:])), _kernel_weights(arrays)
+            dinputs, dh0 = _gru_pallas.backward(bool(options.interpret), options.bound, saved, by, dh, cu_seqlens)
+            dinputs = tuple(part.astype(y.dtype) for part in dinputs)
+        else:
+            transposed = Weights(*(jnp.swapaxes(weight, -1, -2) for weight in weights))
+            step = partial(step_back, dot, options.bound, transposed)
+            dinputs, dh0 = _over_packed(step, dh, xs, cu_seqlens, reverse=True)
+        product = "swbgh,swbgk->whk" if cu_seqlens is None else "wtgh,wtgk->whk"
+        dweights = [dot(product, of, by) for of, by in zip((r * h, h, h), dinputs, strict=True)]
+        dinputs = tuple(_tokens(d, cu_seqlens) for d in dinputs)
 
     def reduced(gradient: jax.Array, like: jax.Array, axis: int) -> jax.Array:
         """The gradient summed over the heads that one head served, in its dtype."""
@@ -231,9 +220,8 @@ def _gradient(options: Options, saved: tuple, cotangents: tuple) -> tuple[Arrays
         shape = (*gradient.shape[:axis], heads, gradient.shape[axis] // heads, *gradient.shape[axis + 1 :])
         return jnp.sum(gradient.reshape(shape), axis=axis + 1).astype(like.dtype)
 
-    inputs = (_tokens(d, cu_seqlens) for d in dinputs)
     dx, dxf, dxr = (
-        reduced(d, like, like.ndim - 2) for d, like in zip(inputs, (arrays.x, arrays.xf, arrays.xr), strict=True)
+        reduced(d, like, like.ndim - 2) for d, like in zip(dinputs, (arrays.x, arrays.xf, arrays.xr), strict=True)
     )
     dW, dWf, dWr = (reduced(d, like, 0) for d, like in zip(dweights, (arrays.W, arrays.Wf, arrays.Wr), strict=True))
     return Arrays(dx, dW, dxf, dWf, dxr, dWr), None if h0 is None else _heads_last(dh0)
@@ -246,14 +234,13 @@ def _backward(options: Options, saved: tuple, cotangents: tuple) -> tuple[Arrays
 _gru.defvjp(_forward, _backward)
 
 
-def _gates(options: Options, h: jax.Array, inputs: tuple, weights: Weights) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """r, f and z of one step, or of all steps at once if ``h`` holds the states before each."""
-    x, xf, xr = inputs
-    H = h.shape[-1]
-    product = {4: "wbgh,whk->wbgk", 5: "swbgh,whk->swbgk"}[h.ndim]
-    fr = _dot(options, product, h, weights.Wfr)
-    f, r = jax.nn.sigmoid(fr[..., :H] + xf), jax.nn.sigmoid(fr[..., H:] + xr)
-    return r, f, jnp.tanh(_dot(options, product, r * h, weights.W) + x)
+def _gates_of_all(options: Options, h: jax.Array, inputs: tuple, weights: Weights) -> tuple:
+    """r, f and z of all steps at once, from the states before each."""
+    if h.ndim == 4:
+        return gates(partial(_dot, options), h, inputs, side_by_side(weights))
+    h, x, xf, xr = (jnp.moveaxis(part, 0, 1) for part in (h, *inputs))
+    found = gates(partial(_dot, options), h, (x, xf, xr), side_by_side(weights))
+    return tuple(jnp.moveaxis(part, 1, 0) for part in found)
 
 
 def _over_packed(step: Callable, carry: jax.Array, xs: Any, cu_seqlens: jax.Array, reverse: bool = False) -> Any:
@@ -298,9 +285,9 @@ def _before(y: jax.Array, h0: jax.Array, cu_seqlens: jax.Array | None) -> jax.Ar
     return jnp.where(begins[:, None, None], h0[:, owner], jnp.roll(y, 1, axis=1))
 
 
-def _by_kernels(options: Options, xs: tuple) -> bool:
+def _by_kernels(options: Options, arrays: Arrays) -> bool:
     """Whether Pallas kernels compute the loop; one without a step or a lane is nobody's work."""
-    return options.interpret is not None and xs[0].size > 0
+    return options.interpret is not None and arrays.x.size > 0
 
 
 def _narrow(arrays: Arrays, xs: tuple) -> tuple:
@@ -325,36 +312,48 @@ def _groups(arrays: Arrays) -> int:
 
 def _weights(arrays: Arrays) -> Weights:
     groups, dtype = _groups(arrays), accumulation(arrays.x)
-    W, Wf, Wr = (jnp.repeat(w.astype(dtype), groups // w.shape[0], axis=0) for w in (arrays.W, arrays.Wf, arrays.Wr))
-    return Weights(W, jnp.concatenate([Wf, Wr], axis=-1))
+    return Weights(
+        *(jnp.repeat(w.astype(dtype), groups // w.shape[0], axis=0) for w in (arrays.W, arrays.Wf, arrays.Wr))
+    )
+
+
+def _of_all_heads(arrays: Arrays) -> tuple[jax.Array, ...]:
+    """The three inputs with all heads, in the accumulation dtype."""
+    N, dtype = _heads(arrays), accumulation(arrays.x)
+    return tuple(jnp.repeat(x.astype(dtype), N // x.shape[-2], axis=-2) for x in (arrays.x, arrays.xf, arrays.xr))
 
 
 def _inputs(arrays: Arrays, cu_seqlens: jax.Array | None) -> tuple[jax.Array, ...]:
-    """The three inputs with all heads, in the layout of the loop."""
-    N, dtype = _heads(arrays), accumulation(arrays.x)
-    return tuple(
-        _stepwise(jnp.repeat(x.astype(dtype), N // x.shape[-2], axis=-2), arrays, cu_seqlens)
-        for x in (arrays.x, arrays.xf, arrays.xr)
-    )
+    """The same, in the layout of the packed loop or of the kernels."""
+    return tuple(_stepwise(x, arrays, cu_seqlens) for x in _of_all_heads(arrays))
+
+
+def _grouped(x: jax.Array, arrays: Arrays) -> jax.Array:
+    """``(…, N, H)`` → ``(…, W, G, H)``."""
+    W = _groups(arrays)
+    return x.reshape(*x.shape[:-2], W, x.shape[-2] // W, x.shape[-1])
+
+
+def _ungrouped(x: jax.Array) -> jax.Array:
+    """Inverse of `_grouped`."""
+    return x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])
 
 
 def _stepwise(x: jax.Array, arrays: Arrays, cu_seqlens: jax.Array | None) -> jax.Array:
     """``(B, S, N, H)`` → ``(S, W, B, G, H)``, or ``(T, N, H)`` → ``(W, T, G, H)``."""
-    W = _groups(arrays)
-    x = x.reshape(*x.shape[:-2], W, x.shape[-2] // W, x.shape[-1])
+    x = _grouped(x, arrays)
     return jnp.moveaxis(x, 1, 0) if cu_seqlens is not None else jnp.transpose(x, (1, 2, 0, 3, 4))
 
 
 def _tokens(x: jax.Array, cu_seqlens: jax.Array | None) -> jax.Array:
     """Inverse of `_stepwise`."""
     x = jnp.moveaxis(x, 0, 1) if cu_seqlens is not None else jnp.transpose(x, (2, 0, 1, 3, 4))
-    return x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])
+    return _ungrouped(x)
 
 
 def _lanes(h: jax.Array, arrays: Arrays) -> jax.Array:
     """A state ``(B, N, H)`` → ``(W, B, G, H)``."""
-    W = _groups(arrays)
-    return jnp.moveaxis(h.reshape(h.shape[0], W, h.shape[1] // W, h.shape[2]), 1, 0)
+    return jnp.moveaxis(_grouped(h, arrays), 1, 0)
 
 
 def _heads_last(h: jax.Array) -> jax.Array:
