@@ -1,5 +1,5 @@
-"""The GRU by Pallas kernels: heads laid out in the kernels' tiles of 64 columns, packed sequences cut into blocks
-of steps.
+"""The GRU by Pallas kernels: heads laid out in the kernels' tiles of 64 units, packed sequences cut into blocks of
+steps.
 
 Arrays come and go as in `_gru`: dense ``(S, W, B, G, H)``, packed ``(W, T, G, H)``, states ``(W, B, G, H)``.
 """
@@ -11,12 +11,11 @@ import jax.numpy as jnp
 
 from jax_impl._framework import first_order, vary_like
 from jax_impl.kernels import gru
-from jax_impl.kernels._pallas import TERMS, L, split
+from jax_impl.kernels._pallas import L
+from jax_impl.kernels.gru_parts import Cut
 
-ROWS = 8
-"""TMA takes whole groups of eight rows."""
 BLOCK = 64
-"""Steps of packed sequences that one launch takes."""
+"""Steps of packed sequences that one launch takes, unless all tokens are fewer."""
 
 
 @first_order("gru")
@@ -33,12 +32,15 @@ def forward(
         inputs: x, x_f, x_r in the values' dtype.
         weights: W, W_f, W_r, ``(W, H, H)`` in the values' dtype.
     """
-    setting, operands = _setting(weights, None, interpret)
+    c = _cut(weights, h0, False, interpret)
+    W, Wf, Wr = (_square(c, weight) for weight in weights)
 
     def steps(h: jax.Array, xs: tuple, remaining: jax.Array) -> tuple[jax.Array, tuple]:
-        x, xf, xr = map(_tiled, xs)
-        y, h_last = gru.forward(setting, (x, xf, xr), operands, _tiled(h), _rows(remaining, h))
-        return _untiled(h_last, h), (_untiled(y, xs[0]),)
+        x, xf, xr = (_tiled(c, part) for part in xs)
+        inputs = jnp.stack([xf, xr, x], axis=2)
+        y = gru.forward(c, inputs, (Wf, Wr, W), _tiled(c, h), _lanes(c, remaining, h))
+        y = _untiled(y, xs[0])
+        return y[-1], (y,)
 
     if cu_seqlens is None:
         last, (y,) = steps(h0, inputs, jnp.full(h0.shape[1], inputs[0].shape[0]))
@@ -60,13 +62,20 @@ def backward(
     Args:
         saved: the state before each step, r, f and z in float32, and the output's cotangent in the values' dtype.
     """
-    setting, operands = _setting(weights, bound, interpret)
+    c = _cut(weights, dlast, True, interpret)
+    W, Wf, Wr = (_square(c, weight) for weight in weights)
     dtype = weights[0].dtype
 
     def steps(dh: jax.Array, xs: tuple, remaining: jax.Array) -> tuple[jax.Array, tuple]:
-        h, r, f, z, dy = map(_tiled, xs)
-        *dxs, dh_first = gru.backward(setting, (h, r, f, z, dy), operands, _tiled(dh), _rows(remaining, dh), dtype)
-        return _untiled(dh_first, dh), tuple(_untiled(dx, xs[0]) for dx in dxs)
+        h, r, f, z, dy = xs
+        pairs = (
+            ((1 - f) * (1 - z * z), f),
+            (h * r * (1 - r), r),
+            (dy.astype(jnp.float32), (h - z) * f * (1 - f)),
+        )
+        factors = jnp.stack([jnp.concatenate([_tiled(c, part) for part in pair], axis=-2) for pair in pairs], axis=2)
+        dxs, dfirst = gru.backward(c, bound, factors, (Wf, W, Wr), _tiled(c, dh), _lanes(c, remaining, dh), dtype)
+        return _untiled(dfirst, dh), tuple(_untiled(dxs[:, :, kind], h) for kind in range(3))
 
     if cu_seqlens is None:
         dh0, dinputs = steps(dlast, saved, jnp.full(dlast.shape[1], saved[0].shape[0]))
@@ -83,22 +92,22 @@ def _over_blocks(
     dtypes: tuple,
     reverse: bool = False,
 ) -> tuple[jax.Array, tuple]:
-    """Packed sequences as lanes, `BLOCK` steps at a time; a lane whose sequence is over (reversed: has not begun)
+    """Packed sequences as lanes, a block of steps at a time; a lane whose sequence is over (reversed: has not begun)
     waits.
 
     Whatever ``cu_seqlens`` holds, no index is out of bounds.
     """
     W, T, G, H = xs[0].shape
-    length = jnp.diff(cu_seqlens)
-    blocks = -(-jnp.max(length) // BLOCK)
+    length, size = jnp.diff(cu_seqlens), min(BLOCK, T)
+    blocks = -(-jnp.max(length) // size)
 
     def body(number: jax.Array, loop: tuple) -> tuple[jax.Array, tuple]:
         carry, results = loop
-        first = (blocks - 1 - number if reverse else number) * BLOCK
-        position = first + jnp.arange(BLOCK)[:, None]
+        first = (blocks - 1 - number if reverse else number) * size
+        position = first + jnp.arange(size)[:, None]
         token = cu_seqlens[:-1] + position
         block = tuple(jnp.moveaxis(jnp.take(x, token, axis=1, mode="clip"), 0, 1) for x in xs)
-        carry, of_block = steps(carry, block, jnp.clip(length - first, 0, BLOCK))
+        carry, of_block = steps(carry, block, jnp.clip(length - first, 0, size))
         place = jnp.where((position < length) & (token >= 0), token, T)
         results = tuple(
             all.at[:, place].set(jnp.moveaxis(one, 1, 0), mode="drop")
@@ -110,46 +119,45 @@ def _over_blocks(
     return jax.lax.fori_loop(0, blocks, body, (carry, blank))
 
 
-def _setting(weights: tuple, bound: float | None, interpret: bool) -> tuple[gru.Setting, jax.Array]:
-    """The kernels' setting and their weights, ``(terms, 3, tiles, 64, 64)``."""
-    terms = TERMS[weights[0].dtype.name]
-    return gru.Setting(terms, bound, interpret), split(jnp.stack([_diagonal(weight) for weight in weights]), terms)
+def _cut(weights: tuple, h: jax.Array, gradient: bool, interpret: bool) -> Cut:
+    _, B, G, H = h.shape
+    return gru.cut(weights[0].dtype.name, H, B * G, gradient, interpret)
 
 
 def _heads_a_tile(H: int) -> int:
     return max(1, L // max(H, 1))
 
 
-def _diagonal(weight: jax.Array) -> jax.Array:
-    """``(W, H, H)`` → ``(tiles, 64, 64)``, as many heads as fit along the diagonal of each."""
+def _square(c: Cut, weight: jax.Array) -> jax.Array:
+    """``(W, H, H)`` → ``(tiles, 64·U, 64·U)``, as many heads as fit along the diagonal of each."""
     W, H, _ = weight.shape
-    p = _heads_a_tile(H)
+    p, edge = _heads_a_tile(H), L * c.tiles
     weight = jnp.pad(weight, [(0, -W % p), (0, 0), (0, 0)]).reshape(-1, p, H, H)
     place = jnp.eye(p, dtype=bool)[:, None, :, None]
     diagonal = jnp.where(place, weight[:, :, :, None, :], 0).reshape(-1, p * H, p * H)
-    return jnp.pad(diagonal, [(0, 0), (0, L - p * H), (0, L - p * H)])
+    return jnp.pad(diagonal, [(0, 0), (0, edge - p * H), (0, edge - p * H)])
 
 
-def _tiled(x: jax.Array) -> jax.Array:
-    """``(…, W, B, G, H)`` → ``(…, tiles, B·G, 64)``, rows filled up to a multiple of 8."""
+def _tiled(c: Cut, x: jax.Array) -> jax.Array:
+    """``(…, W, B, G, H)`` → ``(…, weights, U, 64, R)``, lanes filled up to whole blocks."""
     *before, W, B, G, H = x.shape
-    p = _heads_a_tile(H)
-    lead = [(0, 0)] * len(before)
-    x = jnp.pad(x.reshape(*before, W, B * G, H), [*lead, (0, -W % p), (0, 0), (0, 0)])
-    x = jnp.swapaxes(x.reshape(*before, -1, p, B * G, H), -3, -2).reshape(*before, -1, B * G, p * H)
-    return jnp.pad(x, [*lead, (0, 0), (0, -B * G % ROWS), (0, L - p * H)])
+    p, edge, lead = _heads_a_tile(H), L * c.tiles, [(0, 0)] * len(before)
+    x = jnp.swapaxes(x.reshape(*before, W, B * G, H), -1, -2)
+    x = jnp.pad(x, [*lead, (0, -W % p), (0, 0), (0, -B * G % c.lanes)])
+    x = x.reshape(*before, -1, p * H, x.shape[-1])
+    x = jnp.pad(x, [*lead, (0, 0), (0, edge - p * H), (0, 0)])
+    return x.reshape(*before, -1, c.tiles, L, x.shape[-1])
 
 
 def _untiled(x: jax.Array, like: jax.Array) -> jax.Array:
     """Inverse of `_tiled`, in the shape of ``like``."""
     *before, W, B, G, H = like.shape
     p = _heads_a_tile(H)
-    x = x[..., : B * G, : p * H].reshape(*before, -1, B * G, p, H)
-    x = jnp.swapaxes(x, -3, -2).reshape(*before, -1, B * G, H)
-    return x[..., :W, :, :].reshape(like.shape)
+    x = x.reshape(*before, x.shape[-4], -1, x.shape[-1])[..., : p * H, : B * G].reshape(*before, -1, H, B * G)
+    return jnp.swapaxes(x[..., :W, :, :], -1, -2).reshape(like.shape)
 
 
-def _rows(remaining: jax.Array, h: jax.Array) -> jax.Array:
-    """Steps left, ``(B,)``, for each row of a tile, filled up to a multiple of 64."""
-    rows = jnp.repeat(remaining.astype(jnp.int32), h.shape[2])
-    return jnp.pad(rows, (0, -rows.size % L))
+def _lanes(c: Cut, remaining: jax.Array, h: jax.Array) -> jax.Array:
+    """Steps left, ``(B,)``, for each lane, ``(64, R)``."""
+    lanes = jnp.repeat(remaining.astype(jnp.int32), h.shape[2])
+    return jnp.broadcast_to(jnp.pad(lanes, (0, -lanes.size % c.lanes)), (L, lanes.size + -lanes.size % c.lanes))

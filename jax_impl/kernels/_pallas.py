@@ -70,8 +70,19 @@ def _unsuitable_gpu() -> str | None:
     return f"it needs a Hopper GPU (compute capability 9.0) or later, this is {device.device_kind} ({capability})"
 
 
-def launch(kernel: Any, interpret: bool, *, out_type: Sequence[jax.ShapeDtypeStruct], **options: Any) -> Any:
-    """``plgpu.kernel`` with the settings that all kernels share; takes operands that vary over any mesh axes."""
+def launch(
+    kernel: Any,
+    interpret: bool,
+    *,
+    out_type: Sequence[jax.ShapeDtypeStruct],
+    auto_barriers: bool = True,
+    **options: Any,
+) -> Any:
+    """``plgpu.kernel`` with the settings that all kernels share; takes operands that vary over any mesh axes.
+
+    Without ``auto_barriers`` the warps of a warpgroup meet only where the kernel says so (`commit_smem`), and not
+    around every store as well.
+    """
     p = pallas()
 
     def run(*operands: jax.Array) -> list[jax.Array]:
@@ -81,7 +92,9 @@ def launch(kernel: Any, interpret: bool, *, out_type: Sequence[jax.ShapeDtypeStr
             kernel,
             out_type=[jax.ShapeDtypeStruct(of.shape, of.dtype, manual_axis_type=varying) for of in out_type],
             interpret=p.plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
-            compiler_params=p.plgpu.CompilerParams(reduction_scratch_bytes=REDUCTION_SCRATCH),
+            compiler_params=p.plgpu.CompilerParams(
+                reduction_scratch_bytes=REDUCTION_SCRATCH, unsafe_no_auto_barriers=not auto_barriers
+            ),
             **options,
         )(*(vary_to(axes, x) for x in operands))
         return [vary_to(axes, x) for x in results]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import reference
-from jax_impl import _gru_pallas
-from jax_impl.kernels import _pallas, gru
+from jax_impl import _gru_pallas, explain_backend
+from jax_impl.kernels import _pallas, gru, gru_parts
 from reference.backends import Request
 from tests.jax.kernels.tools import lowered, needs_mosaic, products, shape
 from tests.jax.tools import assert_close
@@ -34,12 +34,12 @@ def gates(x, weights, before, group):
     return r, f, np.tanh(times(r * before, weights[0]) + x[0])
 
 
-def compare(dtype, tokens, groups, group, H, bound, cu_seqlens=None):
-    """Heads in ``groups`` of ``group``, each with weights of its own."""
+def compare(dtype, tokens, groups, group, H, bound, cu_seqlens=None, size=1.0):
+    """Heads in ``groups`` of ``group``, each with weights of its own; inputs of ``size``."""
     rng = np.random.default_rng(H)
     N, packed = groups * group, cu_seqlens is not None
     B = len(cu_seqlens) - 1 if packed else tokens[0]
-    x = [jnp.asarray(rng.normal(size=(*tokens, N, H)), dtype) for _ in range(3)]
+    x = [jnp.asarray(size * rng.normal(size=(*tokens, N, H)), dtype) for _ in range(3)]
     weights = [jnp.asarray(rng.normal(size=(groups, H, H)) / np.sqrt(H), dtype) for _ in range(3)]
     dy = jnp.asarray(rng.normal(size=(*tokens, N, H)), dtype)
     h0, dlast = (jnp.asarray(rng.normal(size=(B, N, H)), jnp.float32) for _ in range(2))
@@ -87,39 +87,110 @@ def compare(dtype, tokens, groups, group, H, bound, cu_seqlens=None):
 @needs_mosaic
 @pytest.mark.parametrize(
     ("dtype", "tokens", "groups", "group", "H", "bound"),
-    [("bfloat16", (2, 5), 5, 1, 16, 0.5), ("float16", (1, 4), 1, 2, 64, None), ("float32", (33, 3), 1, 2, 33, 0.3)],
+    [
+        ("bfloat16", (2, 5), 5, 1, 16, 0.5),
+        ("float16", (1, 4), 1, 2, 64, None),
+        ("float32", (33, 3), 1, 2, 33, 0.3),
+        ("bfloat16", (2, 3), 1, 2, 100, 0.5),
+        ("float16", (9, 1), 1, 1, 128, None),
+        ("float32", (33, 2), 1, 1, 65, 0.3),
+        ("bfloat16", (1, 2), 1, 1, 300, None),
+    ],
 )
 def test_dense(dtype, tokens, groups, group, H, bound):
     compare(dtype, tokens, groups, group, H, bound)
 
 
 @needs_mosaic
-def test_packed_over_several_blocks_of_steps():
-    compare("float32", (80,), 1, 2, 7, 0.7, np.array([0, 0, 70, 70, 79, 80]))
+@pytest.mark.parametrize("H", [20, 65])
+def test_packed_over_several_blocks_of_steps(H, monkeypatch):
+    monkeypatch.setattr(_gru_pallas, "BLOCK", 2)
+    compare("float32", (10,), 1, 2, H, 0.7, np.array([0, 0, 5, 5, 8, 10, 10]))
 
 
 @needs_mosaic
-@pytest.mark.parametrize(("dtype", "terms"), sorted(_pallas.TERMS.items()))
-def test_lowers_for_hopper_with_bfloat16_products(dtype, terms):
-    S, W, R = 9, 3, 72
-    x, state = shape(S, W, R, 64, dtype=dtype), shape(W, R, 64)
-    kept, weights = shape(S, W, R, 64), shape(terms, 3, W, 64, 64, dtype=jnp.bfloat16)
-    remaining = shape(128, dtype=jnp.int32)
-    setting = gru.Setting(terms, 1.0, interpret=False)
-    forward = lowered(partial(gru.forward, setting), (x, x, x), weights, state, remaining)
-    gradient = partial(gru.backward, setting, dtype=jnp.dtype(dtype))
-    backward = lowered(gradient, (kept, kept, kept, kept, x), weights, state, remaining)
-    assert products(forward) == products(backward) == {"f32.bf16.bf16"}
+@pytest.mark.parametrize("H", [16, 129])
+def test_saturated_gates(H):
+    compare("float32", (1, 3), 1, 1, H, 0.5, size=200.0)
 
 
-@pytest.mark.parametrize(("dtype", "terms"), sorted(_pallas.TERMS.items()))
+WIDTHS = [1, 64, 65, 128, 129, 192, 256, 384, 512, 640, 1024]
+
+
+@needs_mosaic
 @pytest.mark.parametrize("gradient", [False, True])
-def test_shared_memory_fits(dtype, terms, gradient):
-    assert gru.memory(terms, jnp.dtype(dtype).itemsize, gradient) <= _pallas.SHARED_MEMORY
+@pytest.mark.parametrize("H", [64, 128, 256, 1024])
+@pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
+def test_lowers_for_hopper_with_bfloat16_products(dtype, H, gradient):
+    from jax.experimental.mosaic.gpu.core import artificial_shared_memory_limit
+
+    c = gru.cut(dtype, H, 40, gradient)
+    S, W, R, edge = 5, 2, 64, 64 * c.tiles
+    steps = shape(S, W, 3, c.tiles, 128 if gradient else 64, R, dtype=jnp.float32 if gradient else dtype)
+    rest = [shape(W, edge, edge, dtype=dtype)] * 3, shape(W, c.tiles, 64, R), shape(64, R, dtype=jnp.int32)
+    run = partial(gru.backward, c, 1.0, dtype=jnp.dtype(dtype)) if gradient else partial(gru.forward, c)
+    with (
+        artificial_shared_memory_limit(gru.memory(c, dtype, gradient) - gru_parts.SLACK),
+        pytest.raises(ValueError, match="exceeds available shared memory"),
+    ):
+        lowered(run, steps, *rest)
+    with artificial_shared_memory_limit(gru.memory(c, dtype, gradient)):
+        assert products(lowered(run, steps, *rest)) == {"f32.bf16.bf16"}
 
 
-def test_a_wide_head_is_a_reason(monkeypatch):
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("rows", [1, 8, 9, 17, 1000])
+@pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
+def test_shared_memory_fits(dtype, rows, gradient):
+    for H in WIDTHS:
+        c = gru.cut(dtype, H, rows, gradient)
+        assert gru.memory(c, dtype, gradient) <= _pallas.SHARED_MEMORY
+        assert c.tiles % c.wide == 0 and 64 * c.tiles >= H
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gradient", "widest"),
+    [
+        ("bfloat16", False, 128),
+        ("bfloat16", True, 128),
+        ("float16", False, 128),
+        ("float16", True, 64),
+        ("float32", False, 64),
+        ("float32", True, 64),
+    ],
+)
+def test_weights_are_resident_where_they_fit(dtype, gradient, widest):
+    resident = [H for H in WIDTHS if gru.cut(dtype, H, 8, gradient).resident]
+    assert resident == [H for H in WIDTHS if H <= widest]
+
+
+@pytest.fixture
+def interpreter(monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.12.0")
     monkeypatch.setenv(_pallas.INTERPRET, "1")
-    asked = Request("gru", "cpu", "bfloat16", {"H": 65}, packed=True)
-    assert gru.ROW.reasons(asked) == ["it takes H up to 64, the call has H=65"]
+
+
+def asks(H, dtype="bfloat16"):
+    return Request("gru", "cpu", dtype, {"H": H}, packed=True)
+
+
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
+def test_every_width_up_to_1024_is_served(dtype):
+    assert all(gru.ROW.reasons(asks(H, dtype)) == [] for H in WIDTHS)
+
+
+@pytest.mark.usefixtures("interpreter")
+def test_a_wider_head_is_a_reason():
+    assert gru.ROW.reasons(asks(1025)) == ["it takes H up to 1024, the call has H=1025"]
+
+
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize(
+    ("H", "why"),
+    [(300, "not pallas: xla is preferred"), (1025, "not pallas: it takes H up to 1024, the call has H=1025")],
+)
+def test_explanations(H, why):
+    x, weight = jnp.zeros((2, 3, 1, H)), jnp.zeros((1, H, H))
+    explained = explain_backend("gru", *(x, weight) * 3)
+    assert str(explained) == f"takes xla\n{why}"
