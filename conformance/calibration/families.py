@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from conformance.cases import LONG_STEPS, Plan
+from conformance.drawing import the_same_everywhere
 
 SIZES = {"small": 16, "chunk": 32, "long": 32}
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
@@ -42,13 +43,15 @@ def drawn(strategy: st.SearchStrategy, count: int, seed: int) -> list[Any]:
         found.append(case)
 
     test = hypothesis.seed(seed)(hypothesis.given(strategy)(keep))
-    hypothesis.settings(
+    generate = hypothesis.settings(
         max_examples=count,
         database=None,
         deadline=None,
         phases=(Phase.generate,),
         suppress_health_check=_SUPPRESSED,
-    )(test)()
+    )(test)
+    with the_same_everywhere():
+        generate()
     return found[:count]
 
 

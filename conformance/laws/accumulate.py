@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.budget import DIFFERENCES
 from conformance.cases import SEEDS, Plan, generator, register
 from conformance.dtypes import ROUNDOFF, array
 from conformance.laws import law
@@ -90,8 +91,7 @@ def mean(trial: Trial, case: Batch) -> None:
     batch = {"x": array(x, trial.dtype), "y": array(y, trial.dtype)}
     x, y = (batch[name].values.reshape(n, case.rows, -1) for name in "xy")
     error = x @ params["w"].values + params["b"].values - y[..., 0]
-    # A NumPy target differentiates by differences of the loss, whose own error is of order 1e-16/step.
-    roundoff = 1e-10 if trial.implementation.framework == "numpy" else trial.precision(1).roundoff
+    roundoff = DIFFERENCES if trial.implementation.framework == "numpy" else trial.precision(1).roundoff
     own = 16 * ROUNDOFF[trial.dtype]
     terms = 2 * np.abs(error)[..., None] * np.abs(x) / (n * case.rows)
     size = (np.abs(x) @ np.abs(params["w"].values) + np.abs(params["b"].values) + np.abs(y[..., 0])).max(initial=1.0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.budget import NEAR_FLOOR
 from conformance.oracle._common import Values
 
 
@@ -88,7 +89,7 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     read = np.einsum("tbnkv,tbnk->tbnv", np.stack(exacts) if S else after, exact_q)
     floor = np.ones(i.shape) if floor_is_one else _floor(m[1:])
     Y = np.maximum(np.abs(read[..., -1]), floor) + eps
-    above = np.abs(read[..., -1]) >= floor * (1 - 1e-2)
+    above = np.abs(read[..., -1]) >= floor * (1 - NEAR_FLOOR)
     size_of_m = np.where(np.isfinite(m), np.abs(m), 0.0)
     largest_m, of_m = np.maximum.accumulate(size_of_m)[1:], np.sqrt(np.cumsum(size_of_m**2, axis=0))[1:]
     term = np.einsum("tbnkv,tbnk->tbnv", after, q) / Y[..., None]
