@@ -27,6 +27,7 @@ from torch_impl._mlstm_operators import (
     KEEP_G,
     KEEP_GATES,
     KEEP_M,
+    kept_axes,
     kept_sizes,
     mlstm_autograd,
     mlstm_backward_autograd,
@@ -122,6 +123,12 @@ def fwbw_backward(
     C, n, m = ctx[5:8] if config.use_initial_state else (None, None, None)
     call = check_fwbw(TORCH, q, k, v, i, f, config, C, n, m, "fwbw_backward")
     check_fwbw_cotangents(call, v, dh, dc_last, dn_last, dm_last)
+    for number, (part, axes) in enumerate(zip(ctx[size - kept :], kept_axes(q, v, keep, backend), strict=True)):
+        if part.ndim != axes - 1:
+            raise ValueError(
+                f"fwbw_backward: `ctx[{size - kept + number}]` has {part.ndim} axes; expected {axes - 1} of what this "
+                "`config` keeps there"
+            )
     arguments = (
         *_with_head(q, k, v, i, f, C, n, m),
         None,

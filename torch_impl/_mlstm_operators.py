@@ -79,6 +79,13 @@ def kept_sizes(keep: int, backend: str) -> tuple[int, int, int, int]:
     return G, gates, M, c
 
 
+def kept_axes(q: Tensor, v: Tensor, keep: int, backend: str) -> list[int]:
+    """How many axes each of the tensors has that a dense call keeps, the head axis among them."""
+    q, v = (torch.empty((1, 1, 1, x.shape[-1]), dtype=x.dtype, device="meta") for x in (q, v))
+    outputs = _mlstm_forward_shapes(q, q, v, q, q, None, None, None, None, 1, 0.0, True, backend, keep)
+    return [x.ndim for x in outputs[4:]]
+
+
 def _split(kept: Sequence[Tensor], keep: int, backend: str) -> list[Sequence[Tensor]]:
     """What was kept, bit by bit; empty where a bit is not set."""
     rest = iter(kept)
@@ -94,7 +101,10 @@ def _from_kernels(kept: kernels.Kept, B: int) -> list[Tensor]:
     if M is not None:
         outputs.append(M.mT)
     if c is not None:
-        outputs += [*(_by_lane(part, B) for part in c[:4]), *(part.clone().unsqueeze(1) for part in c[4:])]
+        outputs += [
+            *(_by_lane(part, B) for part in c[:5] if part is not None),
+            *(part.clone().unsqueeze(1) for part in c[5:]),
+        ]
     return outputs
 
 
@@ -182,7 +192,7 @@ def _kept_shapes(q: Tensor, v: Tensor, B: int, N: int, K: int, V: int, L: int, k
         outputs.append(empty(B, N, S).mT)
     if keep & KEEP_C:
         operand = torch.bfloat16 if v.dtype is torch.bfloat16 else torch.float32
-        outputs += [empty(B, blocks + 1, N, K, V, dtype=operand), empty(B, blocks + 1, N, K)]
+        outputs += [empty(B, blocks + 1, N, K, V, dtype=operand), *(empty(B, blocks + 1, N, d) for d in (K, V))]
         outputs += [*(empty(B, blocks, N) for _ in range(2)), empty(B, 1, N, K, V), empty(B, 1, N, K), empty(B, 1, N)]
         outputs.append(empty(B, 1, N, dtype=torch.int32))
     return outputs
@@ -288,10 +298,10 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(
         q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, chunk_size, eps, stabilize, backend,
-        keep, k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13, k14, k15, k16,
+        keep, k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13, k14, k15, k16, k17,
     ):  # fmt: skip
         primals, cotangents = (q, k, v, i, f, C, n, m, cu_seqlens), (dh, dC, dn, dm)
-        kept = k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13, k14, k15, k16
+        kept = k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13, k14, k15, k16, k17
         kept = kept[: sum(kept_sizes(keep, backend))]
         return tuple(_backward_direct(*primals, *cotangents, chunk_size, eps, stabilize, backend, keep, kept))
 

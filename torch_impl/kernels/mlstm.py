@@ -35,10 +35,14 @@ class Gates(NamedTuple):
 
 class Memories(NamedTuple):
     """C and n at the start of every block (one of a lane more than it has), ``(blocks + B, N, ·)``; m at a block's two
-    ends, ``(blocks, N)``; C, n and m at the end of every lane, ``(B, N, ·)``, and the step that attains that m."""
+    ends, ``(blocks, N)``; C, n and m at the end of every lane, ``(B, N, ·)``, and the step that attains that m.
+
+    With a centre c, ``(blocks + B, N, V)`` in float32, C at the start of blocks is R = C − n cᵀ.
+    """
 
     C: Tensor
     n: Tensor
+    centre: Tensor | None
     m_start: Tensor
     m_end: Tensor
     C_last: Tensor
@@ -119,13 +123,13 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
 def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> Plan:
     """Sizes for `mlstm_backward`, whose chunks are single blocks; arguments as in `forward_plan`."""
     if _scalar(dtype):
-        plan = Plan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(4, 2), Launch(4, 1))
+        plan = Plan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(8, 2), Launch(8, 1))
     elif dtype is torch.bfloat16:
         BK = 128 if wide and K <= 128 else 64
         plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=64), 64, Launch(4, 3), Launch(8, 2))
     else:
-        BK, tile = (64, 64) if wide else (32, 32)
-        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=32), tile, Launch(4, 2), Launch(8, 2))
+        BK, BV, tile = (64, 32, 64) if wide else (32, 16, 32)
+        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), tile, Launch(4, 2), Launch(8, 2))
     return _with_chunk(plan, chunk)._replace(every=1)
 
 
@@ -199,7 +203,7 @@ def _blocks(q: Tensor, cu_seqlens: Tensor | None, L: int) -> _Blocks:
 def _addressable(x: Tensor, packed: bool) -> Tensor:
     """``x`` itself, or a copy where a stride within a tile (64 steps and the next, 512 columns) exceeds 32 bits."""
     step, _, *column = x.stride()[0 if packed else 1 :]
-    return x.contiguous() if max(65 * step, *(512 * stride for stride in column), 0) >= 2**31 else x
+    return x.contiguous() if 65 * step + sum(512 * stride for stride in column) >= 2**31 else x
 
 
 class _Call(NamedTuple):
@@ -275,14 +279,17 @@ def _memories(
     gates: Gates,
     initial: tuple[Tensor | None, Tensor | None, Tensor | None],
     exact: bool,
+    centred: bool,
 ) -> Memories:
-    """C and n at the start of every ``plan.every``-th block.
+    """C and n at the start of every ``plan.every``-th block, which is every one where they are centred.
 
     ``exact``: whether what is written to C keeps float32's accuracy, as a state that is returned must.
     """
     from torch_impl.kernels import mlstm_chunk
 
     C, n, m = initial
+    centre = x.q.new_empty((blocks.count + x.B, x.N, x.V), dtype=torch.float32) if centred else None
+    first = _centre(C, n) if centred and C is not None and n is not None else None
     m_start, m_end = (torch.empty_like(gates.total) for _ in range(2))
     m_last, step_last = (x.q.new_empty((x.B, x.N), dtype=dtype) for dtype in (torch.float32, torch.int32))
     launch(
@@ -291,16 +298,31 @@ def _memories(
     )  # fmt: skip
     starts = x.states(blocks.count // plan.every + x.B, dtype=x.operand)
     lasts = x.states(x.B)
-    tiles = _tiles(x, plan.state_tile)
+    side, how = plan.state_tile, plan.states
+    if exact and centred:
+        # To centre what is summed in several pieces takes the registers of a larger tile.
+        side = min(side, 16 if x.v.dtype is torch.float16 else 32)
+        how = how._replace(num_warps=8 if x.v.dtype is torch.float32 else 4)
+    tiles = _tiles(x, side)
     launch(
-        mlstm_chunk.memories, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), x.q.device, plan.states, *x.strided(x.k),
-        *x.strided(x.v), gates.g, x.rows, gates.total, m_start, m_end, C, n, *starts, *lasts, blocks.table, x.N, x.K,
-        x.V,
+        mlstm_chunk.memories, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), x.q.device, how, *x.strided(x.k),
+        *x.strided(x.v), gates.g, x.rows, gates.total, m_start, m_end, C, n, first, *starts, centre, *lasts,
+        blocks.table, x.N, x.K, x.V,
         PACKED=x.packed, L=plan.L, EVERY=plan.every, **tiles,
         PRECISION="tf32x3" if exact and x.precision == "tf32" and x.v.dtype is torch.float16 else x.precision,
         PIECES=3 if exact and x.operand is torch.bfloat16 else 1,
     )  # fmt: skip
-    return Memories(*starts, m_start, m_end, *lasts, m_last, step_last)
+    return Memories(*starts, centre, m_start, m_end, *lasts, m_last, step_last)
+
+
+def _centre(C: Tensor, n: Tensor) -> Tensor:
+    """Of an initial state the c for which C − n cᵀ is smallest, ``(B, N, V)``, and behind it a weight: that of as many
+    keys of length √K as make up n."""
+    least = torch.finfo(n.dtype).tiny
+    size = n.abs().amax(-1, keepdim=True).clamp(min=least)
+    unit = n / size
+    c = (C * unit[..., None]).sum(-2) / (unit.square().sum(-1, keepdim=True) * size).clamp(min=least)
+    return torch.cat([c, unit.norm(dim=-1, keepdim=True) * (size * n.shape[-1] ** -0.5)], -1)
 
 
 def mlstm_forward(
@@ -352,14 +374,14 @@ def mlstm_forward(
     gates = _gates(x, blocks, plan.L)
     # Kept memories are those of every block, as the backward pass wants them.
     stored = 1 if keep_c else plan.every
-    memories = _memories(x, blocks, plan._replace(every=stored), gates, (C, n, m), exact=True)
+    memories = _memories(x, blocks, plan._replace(every=stored), gates, (C, n, m), exact=True, centred=keep_c)
     h = v.new_empty(v.shape)
     G, M = x.scores(plan.L) if keep_G else None, x.per_step() if keep_M else None
     NK, NV = -(-x.K // plan.BK), max(-(-x.V // plan.BV), 1)
     launch(
         mlstm_chunk.outputs, blocks.count * x.N * NV, q.device, plan.inside, *x.strided(x.q), *x.strided(x.k),
-        *x.strided(x.v), *gates[:4], x.rows, gates.total, memories.m_start, memories.C, memories.n, *x.strided(h),
-        M, G, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
+        *x.strided(x.v), *gates[:4], x.rows, gates.total, memories.m_start, memories.C, memories.n,
+        memories.centre, *x.strided(h), M, G, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
         PACKED=x.packed, L=plan.L, EVERY=plan.every, STORED=stored, BK=plan.BK, BV=plan.BV, NK=NK, NV=NV,
         PRECISION=x.precision, FLOOR=stabilized,
     )  # fmt: skip
@@ -415,7 +437,7 @@ def mlstm_backward(
     device = q.device
     blocks = _blocks(q, cu_seqlens, plan.L)
     gates = kept.gates or _gates(x, blocks, plan.L)
-    c = kept.c or _memories(x, blocks, plan, gates, (C, n, m), exact=False)
+    c = kept.c or _memories(x, blocks, plan, gates, (C, n, m), exact=False, centred=True)
 
     through_m = None
     if dC is not None or dn is not None or dm is not None:
@@ -425,30 +447,33 @@ def mlstm_backward(
         if dn is not None:
             through_m -= (c.n_last * dn).sum(-1)
 
-    M, inverse, dnu = x.per_step() if kept.M is None else kept.M, x.per_step(), x.per_step()
+    M = x.per_step() if kept.M is None else kept.M
+    inverse, shift, dnu, tau = (x.per_step() for _ in range(4))
     inside = {"L": plan.L, "BK": plan.BK, "BV": plan.BV, "NK": -(-x.K // plan.BK), "NV": max(-(-x.V // plan.BV), 1)}
     launch(
         mlstm_chunk.normalisers, blocks.count * x.N, device, Launch(8, plan.inside.num_stages), *x.strided(x.q),
         *x.strided(x.k), *x.strided(x.v), *x.strided(dh), gates.a, gates.i, gates.p, x.rows, c.m_start, c.C, c.n,
-        kept.M, kept.G, M, inverse, dnu, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
+        c.centre, kept.M, kept.G, M, inverse, shift, dnu, tau, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
         PACKED=x.packed, **inside, PRECISION=x.precision, FLOOR=stabilized,
     )  # fmt: skip
-    dC_end, dn_end = x.states(blocks.count, dtype=x.operand)
-    dC_first, dn_first = x.states(x.B)
     tiles = _tiles(x, plan.state_tile)
+    parts = tiles["NV"] + 1
+    dC_end, _ = x.states(blocks.count, dtype=x.operand)
+    dn_end, dn_start = (M.new_empty((blocks.count, x.N, parts, x.K)) for _ in range(2))
+    dC_first, dn_first = x.states(x.B)
     launch(
         mlstm_chunk.returning, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), device, plan.states, *x.strided(x.q),
-        *x.strided(dh), gates.p, M, inverse, dnu, x.rows, gates.total, c.m_start, c.m_end, dC, dn, dC_end, dn_end,
-        dC_first, dn_first, blocks.table, x.N, x.K, x.V, x.K**-0.5,
+        *x.strided(dh), gates.p, M, inverse, dnu, tau, x.rows, gates.total, c.m_start, c.m_end, c.centre, dC, dn,
+        dC_end, dn_end, dn_start, dC_first, dn_first, blocks.table, x.N, x.K, x.V, x.K**-0.5,
         PACKED=x.packed, L=plan.L, **tiles, PRECISION=x.precision,
     )  # fmt: skip
     d = [y.new_empty(y.shape) for y in (q, k, v, i, f)]
     launch(
         mlstm_chunk.gradients, blocks.count * x.N, device, plan.inside, *x.strided(x.q), *x.strided(x.k),
-        *x.strided(x.v), *x.strided(x.f), *x.strided(dh), *gates[:4], M, inverse, dnu, x.rows, gates.total, c.m_start,
-        c.m_end, c.C, c.n, dC_end, dn_end, through_m, c.step_last, kept.G,
+        *x.strided(x.v), *x.strided(x.f), *x.strided(dh), *gates[:4], M, inverse, shift, tau, x.rows, gates.total,
+        c.m_start, c.m_end, c.C, c.n, dC_end, dn_end, dn_start, through_m, c.step_last, kept.G,
         *(part for dx in d for part in x.strided(dx)), blocks.table, x.N, x.K, x.V, x.K**-0.5,
-        PACKED=x.packed, **inside, PRECISION=x.precision,
+        PACKED=x.packed, **inside, PARTS=parts, PRECISION=x.precision,
     )  # fmt: skip
 
     dm_first = torch.zeros_like(c.m_last)

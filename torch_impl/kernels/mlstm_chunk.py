@@ -13,10 +13,19 @@ kernel         a program                                     writes
 `stabilisers`  lane, head                                    m at every block's two ends
 `memories`     lane, head, tile of C (or a stretch of n)     C and n at the start of every EVERY-th block
 `outputs`      block, head, tile of V                        h, and if they are kept m and G
-`normalisers`  block, head                                   m, 1/Y and dν
-`returning`    lane, head, tile of C (or a stretch of n)     dC and dn at the end of every block
+`normalisers`  block, head                                   m, 1/Y, dh·c and τ
+`returning`    lane, head, tile of C (or a stretch of n)     dC and dn + dC c at the end of every block
 `gradients`    block, head                                   dq, dk, dv, di, df
 =============  ============================================  ==============================================
+
+Where one write outweighs all others, h is that write's v whatever q is, and gradients are small differences of large
+terms: C δ + n dν, δ·v_j + dν, dC v_j + dn, with δ = dh/Y. So the backward pass takes values less a centre c of the
+memory, the mean of all v in it by weight. With R = C − n cᵀ and τ = dν + δ·c these terms are::
+
+    R δ + n τ        δ·(v_j − c) + τ        dC (v_j − c) + (dn + dC c)
+
+and what is rounded to 16 bits is multiplied by what is as small as the result. Any c gives the same sums; c belongs to
+a block's start but in the last term, where it is that of the block's end.
 
 States are carried in float32 registers. What is stored of C between kernels is an operand of the products alone: it
 is bfloat16 beside bfloat16 and float32 otherwise, as are all computed operands (scores, weighted keys): float16 could
@@ -171,15 +180,16 @@ def _ends(total, m_start, m_end, here, mask):
 
 @triton.jit
 def memories(
-    k, k_strides, v, v_strides, g, row_strides, total, m_start, m_end, C_first, n_first, C_start, n_start, C_last,
-    n_last, table, N, K, V,
+    k, k_strides, v, v_strides, g, row_strides, total, m_start, m_end, C_first, n_first, c_first, C_start, n_start,
+    c_start, C_last, n_last, table, N, K, V,
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """``C' = γC + Σ_j w_j k_j v_jᵀ`` along a lane, ``γ = exp(total + m − m')``, ``w_j = exp(g_j − m')``.
 
-    A program holds a ``(BK, BV)`` tile of C in registers; those of the last column hold a stretch of n instead. PIECES:
-    into how many operands w k is split, which is float32.
+    A program holds a ``(BK, BV)`` tile of C in registers; those of the last column hold a stretch of n instead. With
+    ``c_start`` what is stored is the centred R = C − n cᵀ, and c beside it: see the head of this module. PIECES: into
+    how many operands w k is split, which is float32.
     """
     y = tl.program_id(0) % (NV + 1)
     x = tl.program_id(0) // (NV + 1) % NK
@@ -197,10 +207,27 @@ def memories(
         C = tl.zeros((BK, BV), tl.float32)
         if C_first is not None:
             C = tl.load(C_first + state * K * V + place, mask=inside, other=0.0)
+        if c_start is not None:
+            centre = tl.zeros((BV,), tl.float32)
+            weight = tl.zeros((), tl.float32)
+            vector = tl.zeros((BK,), tl.float32)
+            if C_first is not None:
+                vector = tl.load(n_first + state * K + row, mask=row < K, other=0.0)
+                centre = tl.load(c_first + state * (V + 1) + col, mask=col < V, other=0.0)
+                weight += tl.load(c_first + state * (V + 1) + V)
+                # Where n is next to nothing, C/n is no value that was ever written.
+                t = first + tl.zeros((), tl.int32)
+                values = load_tile(steps_at(v, v_strides, lane, t, head), v_strides, slot, col, steps, V)
+                most = tl.max(tl.max(tl.abs(values.to(tl.float32)), axis=1), axis=0)
+                centre = tl.minimum(tl.maximum(centre, -most), most)
         for rank in range(bound(blocks)):
             kept = (chunk + rank // EVERY).to(tl.int64) * N + head
             into = C_start + kept * K * V + place
-            tl.store(into, C.to(C_start.dtype.element_ty), mask=inside & (rank % EVERY == 0))
+            if c_start is not None:
+                tl.store(c_start + kept * V + col, centre, mask=(col < V) & (x == 0))
+                tl.store(into, (C - vector[:, None] * centre[None, :]).to(C_start.dtype.element_ty), mask=inside)
+            else:
+                tl.store(into, C.to(C_start.dtype.element_ty), mask=inside & (rank % EVERY == 0))
             sums, m, m_next = ends
             m_next = _finite(m_next)
             ends = _ends(total, m_start, m_end, (block + rank + 1).to(tl.int64) * N + head, rank + 1 < blocks)
@@ -209,14 +236,28 @@ def memories(
             w = tl.exp(tl.load(g + rank * L + slot, mask=slot < left, other=float("-inf")) - m_next)
             keys = load_tile_transposed(steps_at(k, k_strides, lane, t, head), k_strides, slot, row, left, K)
             values = load_tile(steps_at(v, v_strides, lane, t, head), v_strides, slot, col, left, V)
-            C *= tl.exp(sums + m - m_next)
+            kept_part = tl.exp(sums + m - m_next)
+            C *= kept_part
             written = keys.to(tl.float32) * w[None, :]
+            if c_start is not None:
+                weight *= kept_part
+                weight_next = weight + tl.sum(w, axis=0)
+                share = 1.0 / tl.maximum(weight_next, 1e-30)
+                centre *= weight * share
+                centre += tl.sum(values.to(tl.float32) * (w * share)[:, None], axis=0)
+                weight = weight_next
+                vector *= kept_part
             # Of a float32 in bfloat16 the first piece holds 8 bits, three pieces all 24.
             for _ in tl.static_range(PIECES):
                 piece = written.to(C_start.dtype.element_ty)
                 C = dot(piece, values.to(C_start.dtype.element_ty), C, PRECISION)
                 written -= piece.to(tl.float32)
+                if c_start is not None:
+                    # What C has of k, n must have too, or their difference keeps the rounding.
+                    vector += tl.sum(piece.to(tl.float32), axis=1)
         tl.store(C_last + state * K * V + place, C, mask=inside)
+        if c_start is not None:
+            tl.store(c_start + ((chunk + blocks).to(tl.int64) * N + head) * V + col, centre, mask=(col < V) & (x == 0))
     else:
         vector = tl.zeros((BK,), tl.float32)
         if n_first is not None:
@@ -238,8 +279,8 @@ def memories(
 
 @triton.jit
 def outputs(
-    q, q_strides, k, k_strides, v, v_strides, a, i, p, g, row_strides, total, m_start, C_start, n_start, h, h_strides,
-    m_out, G_out, table, N, K, V, scale, eps,
+    q, q_strides, k, k_strides, v, v_strides, a, i, p, g, row_strides, total, m_start, C_start, n_start, c_start, h,
+    h_strides, m_out, G_out, table, N, K, V, scale, eps,
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, STORED: tl.constexpr, BK: tl.constexpr,
     BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
@@ -290,6 +331,9 @@ def outputs(
         between += tl.load(total + here - (back + 1) * N)
     m_chunk = tl.load(m_start + here - before * N)
     e = tl.exp(prefix + between + m_chunk - _finite(m)) * scale
+    if c_start is not None:
+        centre = tl.load(c_start + memory * V + col, mask=col < V, other=0.0)
+        num += nu[:, None] * centre[None, :]
     num *= e[:, None]
     nu *= e
     G = scores * E * scale
@@ -326,15 +370,16 @@ def outputs(
 
 @triton.jit
 def normalisers(
-    q, q_strides, k, k_strides, v, v_strides, dh, dh_strides, a, i, p, row_strides, m_start, C_start, n_start, m_kept,
-    G_kept, m_out, inverse_out, dnu_out, table, N, K, V, scale, eps,
+    q, q_strides, k, k_strides, v, v_strides, dh, dh_strides, a, i, p, row_strides, m_start, C_start, n_start, c_start,
+    m_kept, G_kept, m_out, inverse_out, shift_out, dnu_out, tau_out, table, N, K, V, scale, eps,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
-    """m, ``1/Y`` and ``dν = −(dh·num)/Y² · [|ν| > floor] sign(ν)``, with num and ν computed again in float32.
+    """m, ``1/Y``, ``dh·c``, ``dν = −(dh·num)/Y² · [|ν| > floor] sign(ν)`` and ``τ = dν + dh·c/Y``.
 
-    h as it was returned is rounded to 16 bits. Where one write j outweighs all others, dG[t,j] = dh·v_j/Y + dν is a
-    difference of equal terms, so num meets dh through the very products ``dh·v_j`` that `gradients` adds dν to.
+    num and ν are computed again, since h as it was returned is rounded to 16 bits, and num as it is centred: dh meets
+    it through the very products ``dh·v_j − dh·c`` that `gradients` adds τ to. What dν and dh·c/Y have in common is left
+    out of τ: where |ν| is above the floor there remains dh·c (1/Y − |ν|/Y²) = dh·c eps/Y².
     """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
     lane, rank, first, steps = _place(block, table, PACKED, L)
@@ -372,12 +417,15 @@ def normalisers(
             G = scores * (tl.exp(E - _finite(m)[:, None]) * scale)
 
     product = tl.zeros((L,), tl.float32)
+    shift = tl.zeros((L,), tl.float32)
     dscores = tl.zeros((L, L), tl.float32)
     for y in range(NV):
         col = y * BV + tl.arange(0, BV)
         upstream = load_tile(dh, dh_strides, slot, col, left, V)
         values = load_tile_transposed(v, v_strides, slot, col, left, V)
         dscores = dot(upstream, values, dscores, PRECISION)
+        centre = tl.load(c_start + memory * V + col, mask=col < V, other=0.0)
+        shift += tl.sum(upstream.to(tl.float32) * centre[None, :], axis=1)
         read = tl.zeros((L, BV), tl.float32)
         for x in range(NK):
             row = x * BK + tl.arange(0, BK)
@@ -392,23 +440,43 @@ def normalisers(
         nu += tl.sum(load_tile(q, q_strides, slot, row, left, K).to(tl.float32) * n[None, :], axis=1)
     e = tl.exp(prefix + m_block - _finite(m)) * scale
     nu = nu * e + tl.sum(G, axis=1)
-    product = product * e + tl.sum(G * dscores, axis=1)
+    product = product * e + tl.sum(G * (dscores - shift[:, None]), axis=1)
 
     floor = tl.exp(-tl.minimum(m, 64.0)) if FLOOR else tl.zeros_like(m) + 1.0
     inverse = 1.0 / (tl.maximum(tl.abs(nu), floor) + eps)
-    counted = tl.where(tl.abs(nu) > floor, tl.where(nu < 0.0, product, -product), 0.0)
+    above = tl.abs(nu) > floor
+    tau = tl.where(above, tl.where(nu < 0.0, product, -product), 0.0) * inverse * inverse
+    dnu = tl.where(above, tau - shift * tl.abs(nu) * inverse * inverse, 0.0)
+    tau += shift * inverse * tl.where(above, eps * inverse, 1.0)
     tl.store(_row(inverse_out, row_strides, lane, head, t) + slot, inverse, mask=inside)
-    tl.store(_row(dnu_out, row_strides, lane, head, t) + slot, counted * inverse * inverse, mask=inside)
+    tl.store(_row(shift_out, row_strides, lane, head, t) + slot, shift, mask=inside)
+    tl.store(_row(dnu_out, row_strides, lane, head, t) + slot, dnu, mask=inside)
+    tl.store(_row(tau_out, row_strides, lane, head, t) + slot, tau, mask=inside)
+
+
+@triton.jit
+def _centres(c, memory, head, N, V, col, mask):
+    """The centres at a block's start and at its end. Asked for a block ahead, like `_ends`; to pass one on from block
+    to block would keep Triton 3.6 from pipelining the loop."""
+    here = c + (memory.to(tl.int64) * N + head) * V + col
+    mask = mask & (col < V)
+    return tl.load(here, mask=mask, other=0.0), tl.load(here + N * V, mask=mask, other=0.0)
 
 
 @triton.jit
 def returning(
-    q, q_strides, dh, dh_strides, p, m, inverse, dnu, row_strides, total, m_start, m_end, dC_last, dn_last, dC_end,
-    dn_end, dC_first, dn_first, table, N, K, V, scale,
+    q, q_strides, dh, dh_strides, p, m, inverse, dnu, tau, row_strides, total, m_start, m_end, c_start, dC_last,
+    dn_last, dC_end, dn_end, dn_start, dC_first, dn_first, table, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``dC = γdC' + Σ_t e_t q̂_t δ_tᵀ`` back along a lane, ``e_t = exp(p_t + m − m_t)``; tiles as in `memories`."""
+    """``dC = γdC' + Σ_t e_t q̂_t δ_tᵀ`` back along a lane, ``e_t = exp(p_t + m − m_t)``; tiles as in `memories`.
+
+    ``dn + dC c`` is carried in NV + 1 parts that add up to it: the last column's own, Σ_t e_t q̂_t τ_t, and of every
+    tile of dC what the centre's moves make of it. At the end of every block it is left as ``dn_start``, with the c of
+    the block's start, and as ``dn_end``, less dC c for the dC that is stored, which is rounded: dC v_j + dn is then as
+    exact as dC (v_j − c). dn itself, unrounded, is wanted at a lane's start alone.
+    """
     y = tl.program_id(0) % (NV + 1)
     x = tl.program_id(0) // (NV + 1) % NK
     head = tl.program_id(0) // (NV + 1) // NK % N
@@ -420,6 +488,7 @@ def returning(
     m = _row(m, row_strides, lane, head, first)
     inverse = _row(inverse, row_strides, lane, head, first)
     dnu = _row(dnu, row_strides, lane, head, first)
+    tau = _row(tau, row_strides, lane, head, first)
     ends = _ends(total, m_start, m_end, (block + blocks - 1).to(tl.int64) * N + head, blocks > 0)
     if y < NV:
         inside = (row < K)[:, None] & (col < V)[None, :]
@@ -427,10 +496,21 @@ def returning(
         dC = tl.zeros((BK, BV), tl.float32)
         if dC_last is not None:
             dC = tl.load(dC_last + state * K * V + place, mask=inside, other=0.0)
+        memory = block + lane + blocks
+        centre = tl.load(c_start + (memory.to(tl.int64) * N + head) * V + col, mask=col < V, other=0.0)
+        moved = tl.sum(dC * centre[None, :], axis=1)
+        centres = _centres(c_start, memory - 1, head, N, V, col, blocks > 0)
         for back in range(bound(blocks)):
             rank = blocks - 1 - back
             here = (block + rank).to(tl.int64) * N + head
-            tl.store(dC_end + here * K * V + place, dC.to(dC_end.dtype.element_ty), mask=inside)
+            rounded = dC.to(dC_end.dtype.element_ty)
+            tl.store(dC_end + here * K * V + place, rounded, mask=inside)
+            c_here, c_next = centres
+            centres = _centres(c_start, block + lane + rank - 1, head, N, V, col, rank > 0)
+            part = (here * (NV + 1) + y) * K + row
+            tl.store(dn_end + part, moved - tl.sum(rounded.to(tl.float32) * c_next[None, :], axis=1), mask=row < K)
+            moved += tl.sum(dC * (c_here - c_next)[None, :], axis=1)
+            tl.store(dn_start + part, moved, mask=row < K)
             t = first + rank * L
             left = steps - rank * L
             sums, m_block, m_next = ends
@@ -443,7 +523,9 @@ def returning(
             weight = e * scale * tl.load(inverse + rank * L + slot, mask=slot < left, other=0.0)
             queries = load_tile_transposed(steps_at(q, q_strides, lane, t, head), q_strides, slot, row, left, K)
             upstream = load_tile(steps_at(dh, dh_strides, lane, t, head), dh_strides, slot, col, left, V)
-            dC *= tl.exp(sums + m_block - _finite(m_next))
+            kept = tl.exp(sums + m_block - _finite(m_next))
+            moved *= kept
+            dC *= kept
             dC = dot(
                 (queries * weight[None, :]).to(dC_end.dtype.element_ty),
                 upstream.to(dC_end.dtype.element_ty),
@@ -455,10 +537,12 @@ def returning(
         dn = tl.zeros((BK,), tl.float32)
         if dn_last is not None:
             dn = tl.load(dn_last + state * K + row, mask=row < K, other=0.0)
+        own = dn
         for back in range(bound(blocks)):
             rank = blocks - 1 - back
             here = (block + rank).to(tl.int64) * N + head
-            tl.store(dn_end + here * K + row, dn, mask=row < K)
+            tl.store(dn_end + (here * (NV + 1) + y) * K + row, own, mask=row < K)
+            tl.store(dn_start + (here * (NV + 1) + y) * K + row, own, mask=row < K)
             t = first + rank * L
             left = steps - rank * L
             sums, m_block, m_next = ends
@@ -468,22 +552,28 @@ def returning(
                 + m_block
                 - _finite(tl.load(m + rank * L + slot, mask=slot < left, other=float("inf")))
             )
-            weight = e * scale * tl.load(dnu + rank * L + slot, mask=slot < left, other=0.0)
+            e *= scale
             queries = load_tile(steps_at(q, q_strides, lane, t, head), q_strides, slot, row, left, K).to(tl.float32)
-            dn *= tl.exp(sums + m_block - _finite(m_next))
-            dn += tl.sum(queries * weight[:, None], axis=0)
+            kept = tl.exp(sums + m_block - _finite(m_next))
+            weight = e * tl.load(tau + rank * L + slot, mask=slot < left, other=0.0)
+            own = own * kept + tl.sum(queries * weight[:, None], axis=0)
+            weight = e * tl.load(dnu + rank * L + slot, mask=slot < left, other=0.0)
+            dn = dn * kept + tl.sum(queries * weight[:, None], axis=0)
         tl.store(dn_first + state * K + row, dn, mask=row < K)
 
 
 @triton.jit
 def gradients(
-    q, q_strides, k, k_strides, v, v_strides, f, f_strides, dh, dh_strides, a, i, p, g, m, inverse, dnu, row_strides,
-    total, m_start, m_end, C_start, n_start, dC_end, dn_end, through_m, attained, G_kept, dq, dq_strides, dk,
-    dk_strides, dv, dv_strides, di, di_strides, df, df_strides, table, N, K, V, scale,
+    q, q_strides, k, k_strides, v, v_strides, f, f_strides, dh, dh_strides, a, i, p, g, m, inverse, shift, tau,
+    row_strides, total, m_start, m_end, C_start, n_start, dC_end, dn_end, dn_start, through_m, attained, G_kept, dq,
+    dq_strides, dk, dk_strides, dv, dv_strides, di, di_strides, df, df_strides, table, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a block, from its own steps and from the memory and its gradient at the two ends."""
+    """All gradients of a block, from its own steps and from the memory and its gradient at the two ends.
+
+    PARTS: how many parts of ``dn + dC c`` there are.
+    """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
     lane, rank, first, steps = _place(block, table, PACKED, L)
     if rank * L >= steps:
@@ -504,7 +594,7 @@ def gradients(
     gate = tl.load(_row(i, row_strides, lane, head, t) + slot, mask=inside, other=float("-inf"))
     stabiliser = _finite(tl.load(_row(m, row_strides, lane, head, t) + slot, mask=inside, other=float("inf")))
     inverse_Y = tl.load(_row(inverse, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
-    dnorm = tl.load(_row(dnu, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
+    dnorm = tl.load(_row(tau, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
 
     if G_kept is None:
         scores = tl.zeros((L, L), tl.float32)
@@ -522,6 +612,7 @@ def gradients(
         values = load_tile_transposed(v, v_strides, slot, col, left, V)
         dscores = dot(upstream, values, dscores, PRECISION)
 
+    dscores -= tl.load(_row(shift, row_strides, lane, head, t) + slot, mask=inside, other=0.0)[:, None]
     E = tl.exp(_decays(decay, gate, L) - stabiliser[:, None]) * scale
     dscores = dscores * inverse_Y[:, None] + dnorm[:, None]
     if G_kept is None:
@@ -569,8 +660,11 @@ def gradients(
             dkeys = dot(values.to(operand), tl.trans(dC), dkeys, PRECISION)
             through += tl.sum(C.to(tl.float32) * dC.to(tl.float32), axis=1)
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
-        dn = tl.load(dn_end + here * K + row, mask=row < K, other=0.0)
-        through += n * dn
+        dn = tl.zeros((BK,), tl.float32)
+        for part in range(PARTS):
+            place = (here * PARTS + part) * K + row
+            dn += tl.load(dn_end + place, mask=row < K, other=0.0)
+            through += n * tl.load(dn_start + place, mask=row < K, other=0.0)
         keys = load_tile(k, k_strides, slot, row, left, K)
         dkeys = (dkeys + dn[None, :]) * written[:, None]
         writes += tl.sum(keys.to(tl.float32) * dkeys, axis=1)
