@@ -110,35 +110,43 @@ def _resources(entry: Entry) -> str:
 
 
 def page(entries: list[Entry], versions: dict[str, str]) -> str:
-    """The table in Markdown: every kernel with the plan at hand, then what speaks against others."""
+    """The table in Markdown: for every target and kernel what the plans at hand take at most, and the others."""
     lines = [
         "# Triton kernels, compiled ahead of time",
         "",
         f"Made by `python -m benchmarks aot` with {', '.join(f'{name} {text}' for name, text in versions.items())}.",
-        "Nothing here ran on a GPU. Registers a thread, bytes spilled a thread, bytes of shared memory a program.",
+        "Nothing here ran on a GPU. Registers and bytes spilled a thread, bytes of shared memory a program: the most",
+        "over all calls and dtypes; each kernel by itself stands in the JSON file beside this one. *Default* plans are",
+        "those that are taken unless `python -m benchmarks tune` chooses one of the *others*.",
     ]
     for target in dict.fromkeys(entry.target for entry in entries):
         mine = [entry for entry in entries if entry.target == target]
-        at_hand = [entry for entry in mine if entry.plan == 0]
-        others = [entry for entry in mine if entry.plan]
-        spoilt = [entry for entry in others if entry.spills or not entry.fits]
-        lines += ["", f"## {target}", "", "| kernel | case | dtype | warps | stages | registers | spilled | shared |"]
-        lines += ["|---|---|---|---|---|---|---|---|"]
-        lines += [_row(entry) for entry in at_hand]
-        if others:
-            lines += [
-                "",
-                f"Of {len(others)} kernels of plans that tuning may choose instead, {len(spoilt)} spill or do not fit:",
-            ]
-            lines += [
-                f"- plan {entry.plan} {entry.kernel}, {entry.case} {entry.dtype}: {_resources(entry)}"
-                for entry in spoilt
-            ]
+        lines += ["", f"## {target}", "", f"| kernel | {_HEAD.format('default')} | {_HEAD.format('other')} |"]
+        lines += ["|---" * 9 + "|"]
+        for kernel in dict.fromkeys(entry.kernel for entry in mine):
+            plans = [[e for e in mine if e.kernel == kernel and (e.plan == 0) == at_hand] for at_hand in (True, False)]
+            lines.append(f"| {kernel} | " + " | ".join(_most(some) for some in plans) + " |")
+        spoilt = [entry for entry in mine if entry.spills or not entry.fits]
+        if spoilt:
+            lines += ["", f"Of {len(mine)} kernels {len(spoilt)} spill or do not fit:", ""]
+            lines += [f"- {_plan(e)} {e.kernel}, {e.case} {e.dtype}: {_resources(e)}" for e in spoilt]
+        else:
+            lines += ["", f"None of {len(mine)} kernels spills, and all fit."]
     return "\n".join(lines) + "\n"
 
 
-def _row(entry: Entry) -> str:
-    spilled = f"**{entry.spills}**" if entry.spills else "0"
-    shared = f"{entry.shared}" if entry.fits else f"**{entry.shared}**"
-    cells = entry.kernel, entry.case, entry.dtype, entry.num_warps, entry.num_stages, entry.registers, spilled, shared
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+_HEAD = "{0} plans | registers | spilled | shared"
+
+
+def _plan(entry: Entry) -> str:
+    return f"other plan {entry.plan}" if entry.plan else "default plan"
+
+
+def _most(entries: list[Entry]) -> str:
+    """How many there are, and what they take at most."""
+    if not entries:
+        return "0 | | |"
+    registers, spills, shared = (max(getattr(e, name) for e in entries) for name in ("registers", "spills", "shared"))
+    fits = all(entry.fits for entry in entries)
+    words = (len(entries), registers, f"**{spills}**" if spills else 0, shared if fits else f"**{shared}**")
+    return " | ".join(map(str, words))

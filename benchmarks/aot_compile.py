@@ -101,23 +101,35 @@ def compile_for(launched: Launched, target: str) -> Compiled:
     gpu = GPUTarget("cuda", int(target[3:]), 32) if nvidia else GPUTarget("hip", target, 64)
     options = {"num_warps": launched.num_warps, "num_stages": launched.num_stages}
     compiled = triton.compile(ASTSource(launched.kernel, *launched.signature()), target=gpu, options=options)
-    registers, spills = _ptxas(compiled.asm["ptx"], target) if nvidia else _amd(compiled.asm["amdgcn"])
+    registers, spills = _nvidia(compiled.asm, target) if nvidia else _amd(compiled.asm["amdgcn"])
     return Compiled(launched.name, **options, registers=registers, spills=spills, shared=compiled.metadata.shared)
 
 
-def _ptxas(ptx: str, target: str) -> tuple[int, int]:
+def _nvidia(assembly: Any, target: str) -> tuple[int, int]:
+    """Registers and spills. What is spilled lies on the stack: without one, the assembler need not be asked again."""
+    report = _report("cuobjdump", ["-res-usage"], assembly["cubin"])
+    registers, stack = (int(re.findall(rf"{name}:(\d+)", report)[0]) for name in ("REG", "STACK"))
+    if stack == 0:
+        return registers, 0
+    ptx = assembly["ptx"]
+    architecture = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
+    ptxas = "ptxas-blackwell" if target == "sm_100" and (_tools() / "ptxas-blackwell").exists() else "ptxas"
+    report = _report(ptxas, ["-v", f"--gpu-name={architecture}", "-o", "/dev/null"], ptx.encode())
+    return registers, sum(map(int, re.findall(r"(\d+) bytes spill", report)))
+
+
+def _tools() -> Path:
     import triton  # pyright: ignore[reportMissingImports]
 
-    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    ptxas = folder / ("ptxas-blackwell" if target == "sm_100" and (folder / "ptxas-blackwell").exists() else "ptxas")
-    architecture = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(ptx)
+    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+def _report(tool: str, options: list[str], text: bytes) -> str:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(text)
         file.flush()
-        command = [str(ptxas), "-v", f"--gpu-name={architecture}", "-o", "/dev/null", file.name]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    registers = int(re.findall(r"Used (\d+) registers", report)[0])
-    return registers, sum(map(int, re.findall(r"(\d+) bytes spill", report)))
+        done = subprocess.run([_tools() / tool, *options, file.name], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
 
 
 def _amd(assembly: str) -> tuple[int, int]:

@@ -43,11 +43,13 @@ def plan(H: int, wide: bool) -> Plan:
     """The plan for heads of ``H`` whose operands are of 32 bits (``wide``) or of 16."""
     block = power_of_two(H)
     if block <= RESIDENT and not wide:
-        return Plan(block, None, 8, Launch(block // 16, 2), 4)
+        # A tile of AMD's matrix cores has 16 lanes at least.
+        rows, unroll = (16, 2 if block < RESIDENT else 1) if torch.version.hip else (8, 4)
+        return Plan(block, None, rows, Launch(block // 16, 2), unroll)
     if block <= RESIDENT // 2:
         return Plan(block, None, 8, Launch(1 if block == 16 else 4, 2))
     if wide:
-        return Plan(128, 16, 8, Launch(8, 2))
+        return Plan(128, 32, 8, Launch(8, 2))
     # 64 kB of shared memory on AMD, 227 on Hopper.
     return Plan(256, 32, 16, Launch(8, 2 if torch.version.hip else 3))
 
@@ -262,7 +264,7 @@ def _factors(
     constants = dict(HAS_STATE=state is not None, PACKED=packed, FAST=_fast(), **operand.constants())
     block = power_of_two(H)
     if block <= (16 if operand.wide else 64):
-        tokens, how = (64, Launch(4)) if block <= 32 else (32, Launch(8))
+        tokens, how = (64, Launch(4)) if block <= 32 else (32, Launch(4 if torch.version.hip else 8))
         launch(kernels.factors, -(-T // tokens) * N, y.device, how, *sources, *history, r, f, az, af, ar, S, T, N, H,
                BLOCK_H=block, BLOCK_T=tokens, **constants)  # fmt: skip
         return [r, f, az, af, ar]
@@ -270,7 +272,7 @@ def _factors(
     units = min(block, 64)
     programs = -(-T // tokens) * N * -(-H // units)
     constants |= dict(BLOCK_H=units, BLOCK_K=part, BLOCK_T=tokens, STAGES=3)
-    how = Launch(4 if operand.wide else 8, 3)
+    how = Launch(8, 3)
     launch(
         kernels.factors_gates, programs, y.device, how, *sources[6:], *history, r, f, af, ar, S, T, N, H, **constants
     )
