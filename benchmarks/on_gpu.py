@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,7 +91,7 @@ def _kernels(directory: Path, dry: bool) -> list[list[str]]:
     options = ["-c", os.devnull, "--rootdir", ".", "--confcutdir", str(KERNEL_TESTS), "--import-mode=importlib"]
     options += ["-q", "-p", "no:cacheprovider", "-p", "benchmarks.shard", *(["-k", "rows"] if dry else [])]
     left_out = [f"--ignore={KERNEL_TESTS / name}" for name in ("test_interpreter.py", "test_aot.py")]
-    shards = 1 if dry else min(os.cpu_count() or 1, 12)
+    shards = 1 if dry else _cores()
     return [
         ["-m", "pytest", *options, *left_out, f"--junitxml={directory / f'kernels-{number}.xml'}",
          f"--shard={number}/{shards}", str(KERNEL_TESTS)]
@@ -98,24 +99,54 @@ def _kernels(directory: Path, dry: bool) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _conformance(directory: Path, dry: bool) -> list[list[str]]:
-    commands = []
-    jax_too = find_spec("jax") if dry else find_spec("jax_cuda12_plugin") or find_spec("jax_cuda13_plugin")
-    for target in ("torch_impl", *(["jax_impl"] if jax_too else [])):
-        options = ["--device", "cpu" if dry else "cuda", "--json", str(directory / f"conformance-{target}.json")]
-        options += ["--failures", str(directory / "failures")]
-        options += ["--op", "rev_cumsum", "--examples", "2", "--max-steps", "9"] if dry else []
-        commands.append(["-m", "conformance", "run", target, *options])
-    return commands
+def _cores() -> int:
+    return min(os.cpu_count() or 1, 12)
 
 
-def _benchmark(*ops: str) -> Callable[[Path, bool], list[list[str]]]:
+def _suite(name: str, target: str, *options: str, ops: tuple[str, ...] = ()) -> Callable[[Path, bool], list[list[str]]]:
+    """The suite on ``target``; where operations are named one after the other, so that what is done in time stays."""
+
     def commands(directory: Path, dry: bool) -> list[list[str]]:
-        named = [word for op in ops for word in ("--op", op)]
-        where = ["--device", "cpu", "--shapes", "smoke", "--rounds", "3"] if dry else ["--device", "cuda"]
-        return [["-m", "benchmarks", "run", *named, *where, "--json", str(directory / f"{ops[0]}.json")]]
+        where = ["--device", "cpu"] if dry else ["--device", "cuda", "--jobs", str(_cores())]
+        little = ["--op", "rev_cumsum", "--examples", "2", "--max-steps", "9"]
+        runs = [(name, little)] if dry else [(f"{name}-{op}", ["--op", op]) for op in ops] or [(name, [])]
+        return [
+            ["-m", "conformance", "run", target, *where, *options, *some, "--failures", str(directory / "failures"),
+             "--json", str(directory / f"suite-{one}.json")]
+            for one, some in runs
+        ]  # fmt: skip
 
     return commands
+
+
+MLSTM = [f"mlstm:{65536 // S}x{S}x16x128x256:bfloat16" for S in (8192, 65536, 2048, 512)]
+"""The shapes that the mLSTM's kernels are for, the most telling first."""
+STEPS = [f"mlstm_step:{B}x16x128x256:bfloat16" for B in (1024, 1)]
+GRU = [f"gru:{sizes}:bfloat16" for sizes in ("8x4096x85x16", "16x1024x12x64", "128x128x1x256")]
+TORCH, JAX = ("triton", "torch"), ("pallas", "xla")
+
+
+def _benchmark(
+    name: str, shapes: list[str], backends: tuple[str, ...], peers: str
+) -> Callable[[Path, bool], list[list[str]]]:
+    """One process; its results are written case by case."""
+
+    def commands(directory: Path, dry: bool) -> list[list[str]]:
+        words = [word for backend in backends for word in ("--backend", backend)]
+        chosen = ["mlstm:1x64x2x16x16", "mlstm_step:1x2x16x16", "gru:2x16x2x8"] if dry else shapes
+        words += [word for shape in chosen for word in ("--shapes", shape)]
+        where = ["--device", "cpu", "--rounds", "3"] if dry else ["--device", "cuda"]
+        return [
+            ["-m", "benchmarks", "run", *where, *words, "--peers", peers, "--json", str(directory / f"{name}.json")]
+        ]
+
+    return commands
+
+
+def _pallas_tests(directory: Path, dry: bool) -> list[list[str]]:
+    options = ["-q", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={directory / 'pallas.xml'}"]
+    folder = KERNEL_TESTS.parents[1] / "jax" / "kernels"
+    return [["-m", "pytest", *options, *(["-k", "rows"] if dry else []), str(folder)]]
 
 
 def _large(directory: Path, dry: bool) -> list[list[str]]:
@@ -136,31 +167,52 @@ def _versions_summary(directory: Path) -> str:
     return ", ".join(f"{name} {found[name]}" for name in ("device", "python", "torch", "triton") if found.get(name))
 
 
-def _kernels_summary(directory: Path) -> str:
-    roots = [ElementTree.parse(path).getroot() for path in sorted(directory.glob("kernels-*.xml"))]
+def _tests_summary(pattern: str, directory: Path) -> str:
+    roots = [ElementTree.parse(path).getroot() for path in sorted(directory.glob(pattern))]
     suites = [suite for root in roots for suite in ([root] if root.tag == "testsuite" else root)]
     counts = {
         name: sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")
     }
     if not counts["tests"]:
         raise ValueError("no test ran")
-    (directory / "kernels.json").write_text(json.dumps(counts, indent=1))
+    (directory / f"{pattern.partition('-')[0].partition('.')[0]}.json").write_text(json.dumps(counts, indent=1))
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _conformance_summary(directory: Path) -> str:
-    words = []
-    for path in sorted(directory.glob("conformance-*.json")):
-        documents = _read(path)
-        for document in documents if isinstance(documents, list) else [documents]:
-            counts = Counter(law["status"] for law in document["laws"])
-            words.append(f"{document['target']}: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
-    return "; ".join(words)
-
-
-def _rows_summary(name: str) -> Callable[[Path], str]:
+def _suite_summary(name: str) -> Callable[[Path], str]:
     def summary(directory: Path) -> str:
-        return f"{len(_read(directory / name)['rows'])} rows in {name}"
+        counts: Counter[str] = Counter()
+        paths = sorted(directory.glob(f"suite-{name}*.json"))
+        for path in paths:
+            counts.update(law["status"] for document in _read(path) for law in document["laws"])
+        if not counts:
+            raise ValueError("no law was tried")
+        return ", ".join(f"{count} {status}" for status, count in counts.items()) + f" in {len(paths)} runs"
+
+    return summary
+
+
+def _times(name: str) -> Callable[[Path], str]:
+    """Of every case our fastest time, the floor's share of it, and how much longer the fastest other one takes."""
+
+    def summary(directory: Path) -> str:
+        rows = _read(directory / f"{name}.json")["rows"]
+        timed = [row for row in rows if row["seconds"] is not None]
+        words = []
+        for case in dict.fromkeys(row["case"] for row in timed):
+            ours, others = (
+                [row for row in timed if row["case"] == case and row["own"] is own] for own in (True, False)
+            )
+            if not ours:
+                continue
+            best = min(ours, key=lambda row: row["seconds"])
+            text = f"{case}: {best['contender']} {1e3 * best['seconds']:.3f} ms"
+            text += f", {best['seconds'] / best['floor_seconds']:.1f} floors" if best["floor_seconds"] else ""
+            if others:
+                peer = min(others, key=lambda row: row["seconds"])
+                text += f", {peer['contender']} {peer['seconds'] / best['seconds']:.2f}x"
+            words.append(text)
+        return "; ".join(words) + (f" ({len(timed)} of {len(rows)} rows timed)")
 
     return summary
 
@@ -176,17 +228,50 @@ def _tune_summary(directory: Path) -> str:
     return f"{len(_read(directory / 'tune.json'))} choices in cache/triton-plans.json"
 
 
+SUITE, TIMES = ("torch", "triton", "hypothesis", "click", "rich"), ("torch", "triton", "click", "rich")
+REST = (
+    "mlstm_step",
+    "rev_cumsum",
+    "rev_cumsum_off",
+    "causal_forget_matrix",
+    "dtilde_matrix",
+    "GRU",
+    "mLSTMBackendFwbw",
+)
+
 STAGES = {
     "versions": Stage(_versions, _versions_summary, ("torch", "triton")),
-    "kernels": Stage(_kernels, _kernels_summary, ("torch", "triton", "pytest"), together=True),
-    "conformance": Stage(_conformance, _conformance_summary, ("torch", "triton", "hypothesis", "click", "rich")),
-    "mlstm": Stage(
-        _benchmark("mlstm", "mlstm_step"), _rows_summary("mlstm.json"), ("torch", "triton", "click", "rich")
+    "kernels": Stage(_kernels, partial(_tests_summary, "kernels-*.xml"), ("torch", "triton", "pytest"), together=True),
+    "mlstm": Stage(_benchmark("mlstm", [*MLSTM, *STEPS], TORCH, "mlstm_kernels,fla"), _times("mlstm"), TIMES),
+    "gru": Stage(_benchmark("gru", GRU, TORCH, "torch_gru,flashrnn"), _times("gru"), TIMES),
+    "conformance": Stage(
+        _suite("short", "torch_impl", "--examples", "5", "--max-steps", "260"), _suite_summary("short"), SUITE
     ),
-    "gru": Stage(_benchmark("gru"), _rows_summary("gru.json"), ("torch", "triton", "click", "rich")),
     "large": Stage(_large, _large_summary, ("torch", "triton")),
-    "tune": Stage(_tune, _tune_summary, ("torch", "triton", "click", "rich"), gpu=True),
+    "tune": Stage(_tune, _tune_summary, TIMES, gpu=True),
+    "tuned": Stage(_benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], "fla"), _times("tuned"), TIMES),
+    "suite-mlstm": Stage(_suite("mlstm", "torch_impl", ops=("mlstm", "fwbw")), _suite_summary("mlstm"), SUITE),
+    "suite-gru": Stage(_suite("gru", "torch_impl", ops=("gru",)), _suite_summary("gru"), SUITE),
+    "suite-rest": Stage(_suite("rest", "torch_impl", ops=REST), _suite_summary("rest"), SUITE),
+    "pallas": Stage(_pallas_tests, partial(_tests_summary, "pallas.xml"), ("jax", "pytest", "hypothesis")),
+    "pallas-suite": Stage(
+        _suite("pallas", "jax_impl", "--kernel-backend", "pallas", ops=("mlstm_step", "mlstm", "gru")),
+        _suite_summary("pallas"),
+        ("jax", "hypothesis", "click", "rich"),
+        gpu=True,
+    ),
+    "pallas-times": Stage(
+        _benchmark("pallas-times", [*MLSTM, *STEPS, *GRU], JAX, "none"),
+        _times("pallas-times"),
+        ("jax", "click", "rich"),
+    ),
+    "forward": Stage(
+        _benchmark("forward", [f"{shape}:forward" for shape in (*MLSTM, *GRU)], TORCH, "mlstm_kernels,fla,torch_gru"),
+        _times("forward"),
+        TIMES,
+    ),
 }
+"""In the order in which they are run: what decides comes first."""
 
 
 def run(name: str, stage: Stage, directory: Path, dry: bool, limit: float = LIMIT) -> Outcome:

@@ -48,9 +48,10 @@ def test_what_is_refused() -> None:
     assert refused(replace(good, spills=4)) and refused(replace(good, fits=False))
     assert not refused(replace(good, spills=4, plan=1)) and not refused(replace(good, spills=4, target="gfx942"))
     text = page([good, replace(good, plan=2, spills=4, dtype="fp32")], {"triton": "3.6.0"})
-    assert "| gates | mlstm | bf16 | 1 | 1 | 34 | 0 | 0 |" in text
-    assert "Of 1 kernels of plans that tuning may choose instead, 1 spill or do not fit:" in text
-    assert "- plan 2 gates, mlstm fp32: 34 registers, 4 bytes spilled, 0 bytes shared" in text
+    assert "| gates | 1 | 34 | 0 | 0 | 1 | 34 | **4** | 0 |" in text
+    assert "Of 2 kernels 1 spill or do not fit:" in text
+    assert "- other plan 2 gates, mlstm fp32: 34 registers, 4 bytes spilled, 0 bytes shared" in text
+    assert "None of 1 kernels spills, and all fit." in page([good], {})
 
 
 def test_launches_that_compile_alike_are_compiled_once() -> None:
