@@ -15,6 +15,9 @@ PY := .venv/bin/python
 PY_JAX := .venv-jax/bin/python
 READY := .venv/.stamp
 READY_JAX := .venv-jax/.stamp
+# The oldest JAX that Pallas kernels take.
+PY_AOT := .venv-aot/bin/python
+READY_AOT := .venv-aot/.stamp
 
 # The same examples in every run: a failure in CI is a failure at the desk. `HYPOTHESIS_PROFILE=explore make test` searches afresh.
 export HYPOTHESIS_PROFILE ?= fixed
@@ -51,6 +54,11 @@ $(READY_JAX): pyproject.toml constraints/py312.txt
 	$(PY_JAX) -m pip install --quiet --constraint constraints/py312.txt --no-build-isolation --editable '.[jax,test]'
 	@touch $@
 
+$(READY_AOT): constraints/aot.txt
+	$(call venv,.venv-aot,3.12)
+	$(PY_AOT) -m pip install --quiet --constraint constraints/aot.txt jax flax absl-py click
+	@touch $@
+
 test: lint $(READY) $(READY_JAX)  ## lint, all tests, and those of JAX and the house again under the newest JAX
 	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 	$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house
@@ -66,8 +74,9 @@ mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite
 calibration: $(READY)  ## every correct variant on ten thousand cases an operation: false alarms (15 minutes)
 	$(PY) -m conformance calibrate --json conformance/calibration/results.json
 
-aot: $(READY)  ## compile every Triton kernel for every GPU it is for: registers, spills, shared memory (half an hour)
+aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there: registers, spills, shared memory (half an hour)
 	$(PY) -m benchmarks aot
+	$(PY_AOT) -m benchmarks.aot_pallas
 
 browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one
 	@if ! tools/find_chromium.sh >/dev/null 2>&1; then \
@@ -97,6 +106,6 @@ format: $(READY)  ## let ruff rewrite what it can
 figures: $(READY)  ## draw the pictures of README and docs/ again
 	$(PY) docs/figures.py
 
-clean:  ## remove reports, builds and caches; the environments stay (`rm -rf .venv .venv-jax` starts over)
+clean:  ## remove reports, builds and caches; the environments stay (`rm -rf .venv*` starts over)
 	rm -rf reports build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +

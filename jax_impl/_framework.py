@@ -45,9 +45,16 @@ def is_traced(x: Any) -> bool:
 
 
 def platform(x: Any) -> str:
-    """The device type that holds ``x``; of a tracer or a NumPy array, the one that a computation goes to by default."""
+    """The device type that holds ``x``.
+
+    Of a tracer or a NumPy array, the one of the abstract mesh in use (for export to devices that are not there), else
+    the one that a computation goes to by default.
+    """
     if isinstance(x, jax.Array) and not is_traced(x):
         return next(iter(x.sharding.device_set)).platform
+    abstract = jax.sharding.get_abstract_mesh().abstract_device
+    if abstract is not None:
+        return abstract.platform
     device = _setting("jax_default_device")
     return jax.default_backend() if device is None else getattr(device, "platform", device)
 
@@ -77,12 +84,24 @@ def planned_once(plan: Callable[..., Any]) -> Callable[..., Any]:
 MOST_PLANS = 4096
 
 
+_PLAIN = frozenset((type(None), bool, int, float, str))
+_concrete: set[type] = set()
+"""The classes of arrays with values that were seen: asking `isinstance` each time is a third of a call's fixed cost."""
+
+
 def _signature(x: Any) -> Any:
     """What a plan may depend on: hashable, or a TypeError where it is hashed."""
-    if _is_array(x):
-        return x.shape, x.dtype, platform(x)
+    kind = type(x)
+    if kind in _concrete:
+        return x.aval, x.sharding
+    if kind in _PLAIN:
+        return kind, x
     if isinstance(x, tuple):
-        return type(x), tuple(map(_signature, x))
+        return kind, tuple(map(_signature, x))
+    if _is_array(x):
+        if isinstance(x, jax.Array) and not is_traced(x):
+            _concrete.add(kind)
+        return x.shape, x.dtype, platform(x)
     return type(x), x
 
 

@@ -237,8 +237,13 @@ def _step_forward(options: Options, x: Steps, state: MLSTMState) -> tuple[Any, A
         h, _, last = _dense(options, _with_steps(x), state)
         h = h[:, 0]
     else:
-        h, last = mlstm_decode.step(_setting(options), *x, state)
+        h, last = _step_by_kernel(options, x, state)
     return (h, last), (x, state, last)
+
+
+@first_order("mlstm_step")
+def _step_by_kernel(options: Options, x: Steps, state: MLSTMState) -> tuple[jax.Array, MLSTMState]:
+    return mlstm_decode.step(_setting(options), *x, state)
 
 
 @first_order("mlstm_step")

@@ -65,7 +65,7 @@ def step(
     rows, columns = -(-C.shape[-2] // L), -(-C.shape[-1] // L)
     scale = K**-0.5
 
-    def kernel(q_all, k_all, v_all, i_all, f_all, C_all, n_all, m_all, h_all, C_new, n_new, m_new, tiles):
+    def mlstm_decode(q_all, k_all, v_all, i_all, f_all, C_all, n_all, m_all, h_all, C_new, n_new, m_new, tiles):
         b, head, column = (jax.lax.axis_index(name) for name in ("sequence", "head", "column"))
         by_row, by_column = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
         here = pl.ds(column * L, L)
@@ -115,7 +115,7 @@ def step(
             m_new[b, head] = m
 
     h, C, n, m = launch(
-        kernel,
+        mlstm_decode,
         s.interpret,
         out_type=[
             jax.ShapeDtypeStruct((B, N, columns * L), v.dtype),

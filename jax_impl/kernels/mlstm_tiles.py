@@ -121,7 +121,7 @@ def states(
     c, N, B, K, V = weights.shape[0], weights.shape[1], initial_C.shape[0], x.shape[-1], y.shape[-1]
     columns = V // wide
 
-    def kernel(x_all, y_all, weights_all, C_first, n_first, begin_all, count_all, *rest):
+    def mlstm_states(x_all, y_all, weights_all, C_first, n_first, begin_all, count_all, *rest):
         against_all = rest[0] if against is not None else None
         C_all, n_all, C_last, n_last, *dots = rest[0 if against is None else 1 :]
         *dots, scaled, snapshots = dots
@@ -147,20 +147,21 @@ def states(
                 dot = jnp.sum(C * joined(against_tile), axis=1)
                 store(dots[0].at[here, head, column, at_row], dot)
             values = joined(x_tile)
-            w, u = (plgpu.load(weight.at[of], layout=plgpu.Layout.WGMMA.reduce(1)) for of in (0, 1))
+            # All of them before the fence of commit_smem, behind which the next tiles may take their place.
+            w, u, decay = (plgpu.load(weight.at[of], layout=plgpu.Layout.WGMMA.reduce(1)) for of in (0, 1, 2))
+            decay_n = plgpu.load(weight.at[3], layout=plgpu.Layout.WGMMA.reduce(0))
             for term, part in enumerate(split_in_kernel(values * _over_rows(w, values), WRITTEN, t.interpret)):
                 scaled[term] = part
             plgpu.commit_smem()
             _copy_out(snapshot, C_all.at[:, here, head, at_row, at_column], terms)
             added = jnp.sum(values * _over_rows(u, values), axis=0)
-            decay = _over_rows(plgpu.load(weight.at[2], layout=plgpu.Layout.WGMMA.reduce(1)), C)
-            n = n * plgpu.load(weight.at[3], layout=plgpu.Layout.WGMMA.reduce(0)) + added
+            n = n * decay_n + added
 
             def update(acc):
                 multiply(acc, parts(scaled, WRITTEN), y_tile, transpose_a=True)
                 return acc[...]
 
-            return decay * C + pl.run_scoped(update, plgpu.ACC((L, wide), FLOAT)), n
+            return _over_rows(decay, C) * C + pl.run_scoped(update, plgpu.ACC((L, wide), FLOAT)), n
 
         def first(C_tile, n_tile, barrier):
             plgpu.copy_gmem_to_smem(C_first.at[b, head, at_row, at_column], C_tile, barrier)
@@ -198,7 +199,7 @@ def states(
         out_type.append(jax.ShapeDtypeStruct((c, N, columns, K), FLOAT))
         operands.append(against)
     C, n, C_last, n_last, *dots = launch(
-        kernel,
+        mlstm_states,
         t.interpret,
         out_type=out_type,
         scratch_types=[tile((WRITTEN, L, L), HALF), tile((SNAPSHOTS, terms, L, wide), HALF)],
@@ -223,7 +224,7 @@ def scores(t: Tiles, q: jax.Array, k: jax.Array, vectors: jax.Array, scale: floa
     terms = t.terms
     c, N = vectors.shape[:2]
 
-    def kernel(q_all, k_all, vectors_all, P_all, sum_all, vector, P_tiles, barrier):
+    def mlstm_scores(q_all, k_all, vectors_all, P_all, sum_all, vector, P_tiles, barrier):
         head, chunk = jax.lax.axis_index("head"), jax.lax.axis_index("chunk")
         plgpu.copy_gmem_to_smem(vectors_all.at[chunk, head], vector, barrier)
         product = _product(t, q_all, k_all, head, chunk)
@@ -234,7 +235,7 @@ def scores(t: Tiles, q: jax.Array, k: jax.Array, vectors: jax.Array, scale: floa
         plgpu.wait_smem_to_gmem(0)
 
     return launch(
-        kernel,
+        mlstm_scores,
         t.interpret,
         out_type=[jax.ShapeDtypeStruct((terms, c, N, L, L), HALF), jax.ShapeDtypeStruct((c, N, L), FLOAT)],
         scratch_types=[plgpu.SMEM(vectors.shape[2:], FLOAT), tile((terms, L, L), HALF), plgpu.Barrier()],
@@ -263,7 +264,9 @@ def scores_gradient(
     terms = t.terms
     c, N = vectors.shape[:2]
 
-    def kernel(q_all, k_all, v_all, dh_all, vectors_all, P_all, dS_all, rows_all, columns_all, W_all, *scratch):
+    def mlstm_scores_gradient(
+        q_all, k_all, v_all, dh_all, vectors_all, P_all, dS_all, rows_all, columns_all, W_all, *scratch
+    ):
         vector, P_tiles, dS_tiles, barrier = scratch
         head, chunk = jax.lax.axis_index("head"), jax.lax.axis_index("chunk")
         plgpu.copy_gmem_to_smem(vectors_all.at[chunk, head], vector, barrier)
@@ -289,7 +292,7 @@ def scores_gradient(
     by_level = jax.ShapeDtypeStruct((c, N, LEVELS, L), FLOAT)
     operand = tile((terms, L, L), HALF)
     return launch(
-        kernel,
+        mlstm_scores_gradient,
         t.interpret,
         out_type=[matrix, matrix, by_level, by_level, jax.ShapeDtypeStruct((c, N, L), FLOAT)],
         scratch_types=[plgpu.SMEM(vectors.shape[2:], FLOAT), operand, operand, plgpu.Barrier()],
@@ -346,7 +349,7 @@ def mix(
     terms, wide = t.terms, t.wide
     c, N, D, inner = A.shape[1], A.shape[2], X.shape[-1], Y.shape[-1]
 
-    def kernel(A_all, X_all, Y_all, M_all, weights_all, *rest):
+    def mlstm_mix(A_all, X_all, Y_all, M_all, weights_all, *rest):
         rest = list(rest)
         vector_all = rest.pop(0) if how.outer else None
         Z_all = rest.pop(0) if how.dotted else None
@@ -419,7 +422,7 @@ def mix(
         scratch.append(operand)
     return tuple(
         launch(
-            kernel,
+            mlstm_mix,
             t.interpret,
             out_type=out_type,
             scratch_types=scratch,

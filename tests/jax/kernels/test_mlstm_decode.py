@@ -12,7 +12,7 @@ import reference
 from jax_impl.kernels import _pallas, mlstm_decode
 from jax_impl.kernels.mlstm_chunk import Setting
 from reference.arguments import MLSTMState
-from tests.jax.kernels.tools import lowered, needs_mosaic, products, shape
+from tests.jax.kernels.tools import lowered, lowered_kernels, needs_mosaic, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, pull_back
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
@@ -104,11 +104,16 @@ def call_shapes(dtype, K, V, B=2, N=3):
 @pytest.mark.parametrize(("K", "V"), [(1, 1), (8, 32), (64, 64), (100, 130), (128, 256), (512, 512)])
 @pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
 def test_lowers_for_hopper_without_tensor_cores(dtype, K, V):
-    module = lowered(partial(mlstm_decode.step, Setting(0.0, False)), *call_shapes(dtype, K, V))
+    call = partial(mlstm_decode.step, Setting(0.0, False))
+    module = lowered(call, *call_shapes(dtype, K, V))
     assert not products(module)
     in_place = K % mlstm_decode.ROWS == 0 and V % mlstm_decode.COLUMNS == 0
     assert (f": (tensor<2x3x{K}x{V}xf32>, tensor<f32>) -> " in module) == (not in_place)
 
 
-def test_shared_memory_fits():
-    assert mlstm_decode.memory() <= _pallas.SHARED_MEMORY
+@needs_mosaic
+def test_shared_memory():
+    kernels = lowered_kernels(partial(mlstm_decode.step, Setting(0.0, False)), *call_shapes("float32", 512, 512))
+    ((kernel,),) = kernels.values()
+    assert (kernel.name, kernel.products) == ("mlstm_decode", ())
+    assert kernel.shared <= mlstm_decode.memory() <= _pallas.SHARED_MEMORY

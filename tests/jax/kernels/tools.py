@@ -5,8 +5,9 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from jax import export
 
+from benchmarks import lowering
+from benchmarks.lowering import products as products
 from jax_impl.kernels import _pallas
 
 JAX = tuple(int(part) for part in re.findall(r"\d+", jax.__version__)[:3])
@@ -21,13 +22,10 @@ def shape(*sizes: int, dtype=jnp.float32) -> jax.ShapeDtypeStruct:
 
 def lowered(function, *shapes) -> str:
     """The module of ``function`` for an H100; raises where a kernel does not lower or takes too much shared memory."""
-    device = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu")
-    unchecked = [export.DisabledSafetyCheck.custom_call("mosaic_gpu_v2")]
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
-        exported = export.export(jax.jit(function), platforms=["cuda"], disabled_checks=unchecked)(*shapes)
-    return exported.mlir_module()
+    return lowering.lowered(function, *shapes)[0]
 
 
-def products(module: str) -> set[str]:
-    """The dtypes of all tensor core products of a lowered module: sum, and both operands."""
-    return set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.m\d+n\d+k\d+\.(\w+\.\w+\.\w+)", module))
+def lowered_kernels(function, *shapes) -> dict[str, set[lowering.Kernel]]:
+    """The kernels of ``function`` as they are lowered for an H100, by name."""
+    kernels = lowering.lowered(function, *shapes)[1]
+    return {name: {kernel for kernel in kernels if kernel.name == name} for name, *_ in kernels}
