@@ -23,8 +23,8 @@ LARGEST = 1024
 """Units of a head: with more, its state would not fit in shared memory beside the stream."""
 LANES = (32, 16, 8)
 """Lanes of a block whose weights are streamed, as many as there are and as fit; a resident one has the fewest."""
-STAGES = (3, 2)
-"""TMA stages of streamed weights, as many as fit."""
+STAGES = (4, 3, 2)
+"""TMA stages, as many as fit; of streamed weights three at most."""
 
 ROW = Row(
     backend="pallas",
@@ -43,17 +43,15 @@ def cut(dtype: str, H: int, rows: int, gradient: bool, interpret: bool = False) 
     Streamed, a stage has 24 or 32 KB of the weights.
     """
     terms, tiles = TERMS[dtype], -(-H // L)
-    resident = Cut(True, terms, tiles, tiles, LANES[-1], 4, interpret)
-    if memory(resident, dtype, gradient) <= SHARED_MEMORY:
-        return resident
     wide = min(4 // terms, tiles)
-    streamed = Cut(False, terms, -(-tiles // wide) * wide, wide, LANES[-1], STAGES[0], interpret)
-    offered = (
+    streamed = Cut(False, terms, -(-tiles // wide) * wide, wide, LANES[-1], STAGES[-1], interpret)
+    resident = [Cut(True, terms, tiles, tiles, LANES[-1], stages, interpret) for stages in STAGES]
+    offered = resident + [
         streamed._replace(lanes=lanes, stages=stages)
-        for stages in STAGES
+        for stages in STAGES[1:]
         for lanes in LANES
         if lanes < 2 * max(rows, LANES[-1])
-    )
+    ]
     return next(c for c in offered if memory(c, dtype, gradient) <= SHARED_MEMORY)
 
 

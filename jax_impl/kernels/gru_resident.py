@@ -1,14 +1,15 @@
 """GRU steps with the weights in shared memory: heads of up to 64 units, or 128 where their terms fit.
 
-A block carries its lanes over all steps, the state in registers. Forwards a step is two products in a row: both gates
-at once, then the candidate. Backwards it is two as well: dx Wᵀ and dx_f W_fᵀ at once, then dx_r W_rᵀ. TMA fetches what
-the next steps read.
+A block carries its lanes over all steps, the state in registers. Forwards a step is two products in a row, r and z;
+that of f runs beside them. Backwards it is two as well, dx Wᵀ and dx_r W_rᵀ, and dx_f W_fᵀ beside them. TMA fetches
+what the next steps read.
 
 The warps of a block meet twice a step, each time when operands have been written (`commit_smem`). That is enough:
 
 - Shared memory is either written by TMA and read by the warps, or written by the warps and read by wgmma.
-- Every operand of a step has a buffer of its own. Between a warp's write and the last product that read the buffer, of
-  the step before, lies another meeting, which no warp reaches before it has waited for that product.
+- Every operand of a step has a buffer of its own; one that is written before the first meeting and whose product is
+  waited for after the second has two, in turn. So between a warp's write and the last product that read the buffer
+  lies another meeting, which no warp reaches before it has waited for that product.
 - A tile that TMA brought is read before the first meeting of its step, and overwritten after the last.
 """
 
@@ -21,8 +22,8 @@ import jax.numpy as jnp
 from jax_impl.kernels._pallas import L, launch, pallas, store, tile
 from jax_impl.kernels.gru_parts import FLOAT, HALF, SLACK, Cut, accumulate, clipped, flat, load, put, sigmoid
 
-OPERANDS = {False: 2, True: 3}
-"""Operands of a step, forwards and backwards, each in a buffer of its own."""
+OPERANDS = {False: 3, True: 4}
+"""Buffers of operands, forwards (h twice, r⊙h) and backwards (dx_f twice, dx, dx_r)."""
 
 
 def memory(c: Cut, value_bytes: int, gradient: bool) -> int:
@@ -48,13 +49,20 @@ def forward(c: Cut, inputs: jax.Array, weights: jax.Array, h0: jax.Array, remain
         def body(indices, x, h):
             (step,) = indices
             x = [load(x.at[n]).astype(FLOAT) for n in range(3 * U)]
-            _put(c, (h, operand.at[0]))
-            f, r = _products(c, weight, [(0, operand.at[0]), (1, operand.at[0])])
-            f = [sigmoid(f[u] + x[u]) for u in range(U)]
-            r = [sigmoid(r[u] + x[U + u]) for u in range(U)]
-            _put(c, ([r[u] * h[u] for u in range(U)], operand.at[1]))
-            (z,) = _products(c, weight, [(2, operand.at[1])])
-            z = [jnp.tanh(z[u] + x[2 * U + u]) for u in range(U)]
+            turn = jax.lax.rem(step, jnp.int32(2))
+
+            def compute(*accs):
+                f, r, z = _of_each(c, accs)
+                _put(c, (h, operand.at[turn]))
+                _multiply(c, r, weight, 1, operand.at[turn])
+                _multiply(c, f, weight, 0, operand.at[turn])
+                r = [sigmoid(part + x[U + u]) for u, part in enumerate(_products(c, r, beside=1))]
+                _put(c, ([r[u] * h[u] for u in range(U)], operand.at[2]))
+                _multiply(c, z, weight, 2, operand.at[2])
+                f = [sigmoid(part + x[u]) for u, part in enumerate(_products(c, f, beside=1))]
+                return f, [jnp.tanh(part + x[2 * U + u]) for u, part in enumerate(_products(c, z, beside=0))]
+
+            f, z = pl.run_scoped(compute, *_accumulators(c))
             h = tuple(jnp.where(left > step, f[u] * h[u] + (1 - f[u]) * z[u], h[u]) for u in range(U))
             for u in range(U):
                 store(y_all.at[step, at, u, :, lanes], h[u])
@@ -113,11 +121,20 @@ def backward(
             dh = [dy[u] + clipped(carry[u], bound) for u in range(U)]
             dxf = [dh[u] * a_f[u] for u in range(U)]
             dx = [dh[u] * a_z[u] for u in range(U)]
-            _put(c, (dxf, operand.at[0]), (dx, operand.at[1]))
-            through_f, drh = _products(c, weight, [(0, operand.at[0]), (1, operand.at[1])])
-            dxr = [drh[u] * a_r[u] for u in range(U)]
-            _put(c, (dxr, operand.at[2]))
-            (through_r,) = _products(c, weight, [(2, operand.at[2])])
+            turn = jax.lax.rem(step, jnp.int32(2))
+
+            def compute(*accs):
+                through_f, drh, through_r = _of_each(c, accs)
+                _put(c, (dx, operand.at[2]), (dxf, operand.at[turn]))
+                _multiply(c, drh, weight, 1, operand.at[2])
+                _multiply(c, through_f, weight, 0, operand.at[turn])
+                drh = _products(c, drh, beside=1)
+                dxr = [drh[u] * a_r[u] for u in range(U)]
+                _put(c, (dxr, operand.at[3]))
+                _multiply(c, through_r, weight, 2, operand.at[3])
+                return dxr, drh, _products(c, through_f, beside=1), _products(c, through_r, beside=0)
+
+            dxr, drh, through_f, through_r = pl.run_scoped(compute, *_accumulators(c))
             for kind, gradient in enumerate((dx, dxf, dxr)):
                 for u in range(U):
                     store(dinputs_all.at[step, at, kind, u, :, lanes], gradient[u].astype(dtype))
@@ -176,15 +193,22 @@ def _put(c: Cut, *operands: tuple[Sequence[jax.Array], Any]) -> None:
     pallas().plgpu.commit_smem()
 
 
-def _products(c: Cut, weight: Any, pairs: list[tuple[int, Any]]) -> list[list[jax.Array]]:
-    """For each kind of weight and its operand, their product by tile; none waits for another."""
-    p = pallas()
+def _accumulators(c: Cut) -> list[Any]:
+    return [pallas().plgpu.ACC((L, c.lanes), FLOAT)] * (3 * c.tiles)
 
-    def compute(*accs):
-        for n, (kind, operand) in enumerate(pairs):
-            for u in range(c.tiles):
-                accumulate(c, accs[n * c.tiles + u], weight, (kind * c.tiles + u) * c.terms * L, operand, 0)
-        return [acc[...] for acc in accs]
 
-    results = p.pl.run_scoped(compute, *[p.plgpu.ACC((L, c.lanes), FLOAT)] * (len(pairs) * c.tiles))
-    return [results[n * c.tiles : (n + 1) * c.tiles] for n in range(len(pairs))]
+def _of_each(c: Cut, accs: Sequence[Any]) -> tuple[Sequence[Any], ...]:
+    """Accumulators of each kind of weight."""
+    return tuple(accs[kind * c.tiles : (kind + 1) * c.tiles] for kind in range(3))
+
+
+def _multiply(c: Cut, accs: Sequence[Any], weight: Any, kind: int, operand: Any) -> None:
+    """Start a kind of weight's products with an operand."""
+    for u, acc in enumerate(accs):
+        accumulate(c, acc, weight, (kind * c.tiles + u) * c.terms * L, operand, 0)
+
+
+def _products(c: Cut, accs: Sequence[Any], beside: int) -> list[jax.Array]:
+    """Wait for the products of one kind of weight, while those of the ``beside`` kinds started last may go on."""
+    started = c.tiles * c.wide * c.terms * (c.terms + 1) // 2
+    return [pallas().plgpu.wgmma_accumulator_load(acc, wait_n=beside * started) for acc in accs]

@@ -138,6 +138,16 @@ def test_lowers_for_hopper_with_bfloat16_products(dtype, H, gradient):
         assert products(lowered(run, steps, *rest)) == {"f32.bf16.bf16"}
 
 
+@needs_mosaic
+@pytest.mark.parametrize("H", [64, 256])
+def test_mapped_calls_lower(H):
+    c = gru.cut("bfloat16", H, 8, gradient=False)
+    values = partial(shape, 3, dtype=jnp.bfloat16)
+    weights, state = [values(2, 64 * c.tiles, 64 * c.tiles)] * 3, shape(3, 2, c.tiles, 64, 8)
+    arguments = values(5, 2, 3, c.tiles, 64, 8), weights, state, shape(3, 64, 8, dtype=jnp.int32)
+    assert products(lowered(jax.vmap(partial(gru.forward, c)), *arguments)) == {"f32.bf16.bf16"}
+
+
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("rows", [1, 8, 9, 17, 1000])
 @pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
