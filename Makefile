@@ -63,10 +63,14 @@ test: lint $(READY) $(READY_JAX)  ## lint, all tests, and those of JAX and the h
 	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 	$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house
 
+# What the kernels' interpreter can do in a minute and a half; docs/pallas-kernels.md says how to run all of it.
+PALLAS_PART := --op mlstm --op mlstm_step --op gru --law value --law gradient --dtype float32 --dtype bfloat16 --examples 1 --max-steps 70
+
 conformance: $(READY) $(READY_JAX)  ## the laws, on the spec and both implementations
 	@mkdir -p reports
 	$(PY) -m conformance run reference torch_impl jax_impl --json reports/conformance.json
 	$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json
+	GATESPEC_PALLAS_INTERPRET=1 $(PY_JAX) -m conformance run jax_impl --kernel-backend pallas $(PALLAS_PART) --json reports/conformance-pallas.json
 
 mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
 	$(PY) -m conformance mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json

@@ -33,9 +33,10 @@ from jax_impl.kernels.mlstm_chunk import Setting
 from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
 from reference.backends import Request
 
-BLOCK = 32768
-"""Steps, counted over sequences and heads, that are computed at once. What lies between them is kept for the gradient;
-what lies inside is computed again, so that this bounds the memory beside inputs and results."""
+BLOCK, BLOCK_ON_CPU = 32768, 1024
+"""Steps, counted over sequences and heads, that are computed at once: enough to fill a GPU, or what a CPU's cache
+holds. The memory between them is kept for the gradient; what lies inside is computed again, so that this bounds what is
+held beside inputs and results."""
 
 
 def mlstm(
@@ -81,7 +82,7 @@ def mlstm(
         TypeError: an argument is no array of a floating dtype, or dtypes differ.
         ValueError: shapes disagree, an option is out of range, `cu_seqlens` is no packing, or `kernel_backend` cannot
             serve the call.
-        NotImplementedError: a second derivative is taken.
+        NotImplementedError: it is differentiated in forward mode, or twice.
     """
     plan = _plan if cu_seqlens is None else _plan_by_values
     options = plan(
@@ -128,7 +129,8 @@ def _plan_by_values(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_
     asked = request(call, v, cu_seqlens is not None)
     interpreted = interpret(asked, choose(asked, backend))
     steps = call["S"] if cu_seqlens is None else call["T"]
-    return Options(choose_chunk(steps, chunk_size), float(eps), False, precision, state, interpreted)
+    block = BLOCK_ON_CPU if asked.device == "cpu" else BLOCK
+    return Options(choose_chunk(steps, chunk_size), float(eps), False, precision, state, interpreted, block)
 
 
 _plan = planned_once(_plan_by_values)
@@ -330,7 +332,7 @@ def _packed_gradient(
 def _block_size(options: Options, x: Steps) -> int:
     """Steps a block: a whole number of chunks, blocks of equal length."""
     B, S, N = x.i.shape
-    blocks = max(1, -(-B * S * N // BLOCK))
+    blocks = max(1, -(-B * S * N // options.block))
     return options.L * max(1, -(-S // (blocks * options.L)))
 
 
