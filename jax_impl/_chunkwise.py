@@ -37,6 +37,7 @@ class Options(NamedTuple):
         precision: of the products.
         return_state: whether the final state is wanted.
         interpret: None where XLA computes; else Pallas kernels do, and this says whether under their interpreter.
+        block: steps, counted over sequences and heads, that are computed at once.
     """
 
     L: int
@@ -45,6 +46,7 @@ class Options(NamedTuple):
     precision: str
     return_state: bool
     interpret: bool | None = None
+    block: int = 32768
 
 
 class Steps(NamedTuple):
