@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jax_impl._framework import JAX, accumulation
+from jax_impl._framework import JAX, accumulation, planned_once
 from jax_impl._gates import sum_from
 from reference.arguments import check_scan
 
@@ -21,7 +21,7 @@ def rev_cumsum(x: jax.Array) -> jax.Array:
         TypeError: `x` is no floating array.
         ValueError: `x` has no axis.
     """
-    check_scan(JAX, x, "rev_cumsum")
+    _checked(x, "rev_cumsum")
     return _rev_cumsum(x)
 
 
@@ -30,8 +30,14 @@ def rev_cumsum_off(x: jax.Array) -> jax.Array:
 
     Arguments, dtypes, derivatives and errors as in `rev_cumsum`.
     """
-    check_scan(JAX, x, "rev_cumsum_off")
+    _checked(x, "rev_cumsum_off")
     return _rev_cumsum_off(x)
+
+
+@planned_once
+def _checked(x: jax.Array, function: str) -> bool:
+    check_scan(JAX, x, function)
+    return True
 
 
 @jax.jit
