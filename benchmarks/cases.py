@@ -120,6 +120,7 @@ SHAPES: dict[str, tuple[Case, ...]] = {
     + tuple(Case("gru", B, 256, 2, 64, 64) for B in (1, 2, 4, 8, 16, 32)),
     "head": tuple(Case("mlstm", 1, 1024, 2, K, K) for K in (16, 32, 64, 128, 256))
     + tuple(Case("gru", 8, 256, 1, H, H) for H in (16, 32, 64, 128, 256, 512)),
+    "oracle": _both("mlstm", (1, 1024, 4, 64, 64), dtype="float64"),
     "gpu": (
         *_both("mlstm", *((65536 // S, S, 16, 128, 256) for S in (512, 2048, 8192, 65536)), dtype="bfloat16"),
         *(Case("mlstm_step", B, 1, 16, 128, 256, "bfloat16", "forward") for B in (1, 1024)),
@@ -130,6 +131,7 @@ SHAPES: dict[str, tuple[Case, ...]] = {
         Case("mlstm_step", 1, 1, 2, 16, 16, direction="forward"),
         *_gru((2, 16, 2, 8)),
     ),
+    "oracle_smoke": _both("mlstm", (1, 64, 2, 16, 16), dtype="float64"),
 }
 """Groups of cases by name, for ``--shapes``: the goals on a laptop and on a GPU, and how costs grow."""
 

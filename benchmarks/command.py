@@ -1,6 +1,8 @@
 """The command line: ``python -m benchmarks run`` and ``python -m benchmarks report``."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -8,10 +10,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.aot import aot_command
 from benchmarks.cases import BYTES, DIRECTIONS, OPS, SHAPES, Case, parse
-from benchmarks.contenders import PEERS
+from benchmarks.contenders import PEERS, YARDSTICKS
+from benchmarks.suites import SUITES, Part
 from benchmarks.tune import tune_command
 
-RESULTS = Path(__file__).parent / "results"
+if TYPE_CHECKING:
+    from benchmarks.measure import Bench, Measurement
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -20,19 +27,26 @@ def main() -> None:
 
 
 @main.command("run")
+@click.option("--suite", type=click.Choice(tuple(SUITES)), help="A whole run with its goals: shapes, peers and rounds.")
 @click.option("--op", "ops", type=click.Choice(OPS), multiple=True, help="Only this operation.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="Where it runs.")
-@click.option("--peers", metavar="NAMES", default="all", help=f"all, none, or some of {', '.join(PEERS)} with commas.")
+@click.option(
+    "--peers",
+    metavar="NAMES",
+    default="all",
+    help=f"all, none, or some of {', '.join(PEERS + YARDSTICKS)} with commas.",
+)
 @click.option("--shapes", metavar="SHAPES", multiple=True, help=f"{', '.join(SHAPES)}, or op:BxSxNx…:dtype:direction.")
 @click.option("--dtype", "dtypes", type=click.Choice(tuple(BYTES)), multiple=True, help="Only cases of this dtype.")
 @click.option("--direction", type=click.Choice(DIRECTIONS), help="Only this direction.")
 @click.option("--backend", "backends", metavar="NAME", multiple=True, help="Only this one of our own backends.")
-@click.option("--rounds", type=click.IntRange(min=3), default=15, help="Of interleaved timing.")
+@click.option("--rounds", type=click.IntRange(min=3), help="Of interleaved timing; 15, or what a suite says.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of PyTorch on a CPU; else its own choice.")
-@click.option("--memory/--no-memory", default=False, help="Peak memory on a CPU too: two processes a contender.")
+@click.option("--memory/--no-memory", default=False, help="Peak memory on a CPU too.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Where results go.")
 @click.option("--plot", "plot_path", type=click.Path(dir_okay=False, path_type=Path), help="An SVG or PNG of them.")
 def run_command(
+    suite: str | None,
     ops: tuple[str, ...],
     device: str,
     peers: str,
@@ -40,55 +54,70 @@ def run_command(
     dtypes: tuple[str, ...],
     direction: str | None,
     backends: tuple[str, ...],
-    rounds: int,
+    rounds: int | None,
     threads: int | None,
     memory: bool,
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
     """Judge every contender of every case, then time those that conform, interleaved."""
-    from benchmarks import memory as processes
     from benchmarks import results, table
     from benchmarks.measure import Bench
 
-    cases = _cases(shapes or ("gpu" if device == "cuda" else "laptop",), ops, dtypes, direction)
+    if suite is not None and (shapes or backends or memory or device != "cpu"):
+        raise click.UsageError("a suite says its own shapes, backends and device; leave --suite or those away")
     named = _peers(peers)
+    if suite is None:
+        parts = [Part(text, named, rounds or 15, memory, backends) for text in shapes or (_usual(device),)]
+    else:
+        parts = [_within(part, named if peers != "all" else None, rounds) for part in SUITES[suite]]
+    kept = [(part, _cases((part.shapes,), ops, dtypes, direction)) for part in parts]
+    if not any(cases for _, cases in kept):
+        raise click.UsageError("no case is left; take away --op, --dtype or --direction, or name other --shapes")
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    bench, console, measurements = Bench(device, named, rounds, backends), Console(), []
+    console, measurements, versions, calls = Console(), [], {}, None
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=len(cases))
-        for case in cases:
-            progress.update(task, description=case.id)
-            measurement = bench.measure(case)
-            if memory and device == "cpu":
-                for entry in measurement.entries:
-                    if entry.timing is not None:
-                        entry.peak_bytes = processes.of_process(case, entry, named)
-            measurements.append(measurement)
-            table.show(console, measurement)
+        task = progress.add_task("starting", total=sum(len(cases) for _, cases in kept) + (suite is not None))
+        if suite is not None:
+            from benchmarks import calls as public_calls
+
+            progress.update(task, description="public calls")
+            calls = public_calls.rows(max(9, rounds or 0))
             progress.advance(task)
-            if json_path is not None:
-                results.write(json_path, device, bench.versions(), measurements)
+        for part, cases in kept:
+            bench = Bench(device, part.peers, part.rounds, part.backends, part.memory)
+            for case in cases:
+                progress.update(task, description=case.id)
+                measurements.append(_measured(bench, case))
+                table.show(console, measurements[-1])
+                progress.advance(task)
+                versions |= bench.versions()
+                if json_path is not None:
+                    results.write(json_path, results.document(device, versions, measurements, calls, suite))
     console.print(f"[dim]{table.LEGEND}[/dim]", highlight=False)
+    document = results.document(device, versions, measurements, calls, suite)
+    if suite is not None:
+        console.print(table.of_goals(document["goals"]), highlight=False)
     if plot_path is not None:
         from benchmarks import plots
 
-        plots.draw(plot_path, [row for each in measurements for row in results.rows(each)])
-    if not any(entry.timing for each in measurements for entry in each.entries):
+        plots.draw(plot_path, document["rows"])
+    if not any(row["seconds"] for row in document["rows"]):
         click.echo("Error: nothing was timed; see the reasons above.", err=True)
         raise SystemExit(2)
-    if any(entry.reason and entry.reason.startswith("wrong") for each in measurements for entry in each.entries):
+    if any(row["reason"] and row["reason"].startswith("wrong") for row in document["rows"]):
         raise SystemExit(1)
 
 
 @main.command("report")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), default="reports/benchmarks.html")
-def report_command(files: tuple[Path, ...], html_path: Path) -> None:
+@click.option("--readme", is_flag=True, help="Put the run of FILE (cpu.json) into README.md, with its two pictures.")
+def report_command(files: tuple[Path, ...], html_path: Path, readme: bool) -> None:
     """Draw committed results, or those of FILES, as one page."""
     from benchmarks import page, results
 
@@ -105,6 +134,45 @@ def report_command(files: tuple[Path, ...], html_path: Path) -> None:
     html_path.parent.mkdir(parents=True, exist_ok=True)
     html_path.write_text(page.render(documents), encoding="utf-8")
     click.echo(f"{html_path}: {', '.join(documents)}")
+    if readme:
+        name = next(iter(documents)) if files else "cpu"
+        if name not in documents:
+            raise click.UsageError("there is no benchmarks/results/cpu.json; run the suite cpu, or name a FILE")
+        _write_readme(name, documents[name])
+
+
+def _write_readme(name: str, document: dict[str, Any]) -> None:
+    from benchmarks import plots
+    from benchmarks import readme as section
+
+    rows, machine = document["rows"], document["machine"]
+    where = f"{machine['device']}, {machine['cores']} cores"
+    plots.draw_ratios(ROOT / section.BARS, section.without_yardsticks(section.of_goals(rows)), where)
+    if section.grows(rows):
+        plots.draw_lengths(ROOT / section.LENGTHS, [row for row in rows if row["own"]], where)
+    section.rewrite(ROOT / "README.md", name, document)
+    click.echo(f"README.md and its pictures: {where}")
+
+
+def _usual(device: str) -> str:
+    return "gpu" if device == "cuda" else "laptop"
+
+
+def _within(part: Part, peers: tuple[str, ...] | None, rounds: int | None) -> Part:
+    """A part of a suite with fewer peers and other rounds, where either is asked for; its yardsticks stay."""
+    named = part.peers if peers is None else tuple(name for name in part.peers if name in (*peers, *YARDSTICKS))
+    return replace(part, peers=named, rounds=rounds or part.rounds)
+
+
+def _measured(bench: "Bench", case: Case) -> "Measurement":
+    from benchmarks import memory
+
+    measurement = bench.measure(case)
+    if bench.memory and bench.device == "cpu":
+        for entry in measurement.entries:
+            if entry.timing is not None and entry.peak_bytes is None:
+                entry.peak_bytes = memory.of_process(case, entry, bench.peers)
+    return measurement
 
 
 def _cases(shapes: tuple[str, ...], ops: tuple[str, ...], dtypes: tuple[str, ...], direction: str | None) -> list[Case]:
@@ -112,25 +180,23 @@ def _cases(shapes: tuple[str, ...], ops: tuple[str, ...], dtypes: tuple[str, ...
         drawn = [case for text in shapes for case in parse(text)]
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    kept = [
+    return [
         case
         for case in drawn
         if (not ops or case.op in ops)
         and (not dtypes or case.dtype in dtypes)
         and (direction is None or case.direction == direction)
     ]
-    if not kept:
-        raise click.UsageError("no case is left; take away --op, --dtype or --direction, or name other --shapes")
-    return kept
 
 
 def _peers(text: str) -> tuple[str, ...]:
     if text in ("all", "none"):
         return PEERS if text == "all" else ()
     names = tuple(name.strip() for name in text.split(","))
-    unknown = [name for name in names if name not in PEERS]
+    unknown = [name for name in names if name not in PEERS + YARDSTICKS]
     if unknown:
-        raise click.UsageError(f"there is no peer {unknown[0]!r}; name some of {', '.join(PEERS)}, or all, or none")
+        known = ", ".join(PEERS + YARDSTICKS)
+        raise click.UsageError(f"there is no peer {unknown[0]!r}; name some of {known}, or all, or none")
     return names
 
 

@@ -22,7 +22,7 @@ class Contender:
     Attributes:
         name: as it is shown, ``torch_impl (torch)``.
         op: of `benchmarks.cases.OPS`.
-        framework: ``torch`` or ``jax``.
+        framework: ``torch``, ``jax`` or ``numpy``.
         load: the function for a case and one of ``choices``; raises `UnavailableError`.
         devices, dtypes: where it runs.
         choices: settings of which the fastest counts (chunk sizes).
@@ -60,7 +60,10 @@ class Contender:
 
 
 PEERS = ("mlstm_kernels", "fla", "torch_gru", "flax_gru", "keras_gru", "flashrnn")
-"""The rooms of `benchmarks.peers`, by which ``--peers`` names them."""
+"""The rooms of `benchmarks.peers` that hold other packages, by which ``--peers`` names them."""
+
+YARDSTICKS = ("products", "loops", "reference")
+"""The rooms with what a goal is measured by: products alone, a loop under autograd, the oracle. Named like peers."""
 
 
 def contenders(op: str, peers: tuple[str, ...]) -> list[Contender]:

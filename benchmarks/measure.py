@@ -42,7 +42,7 @@ class Measurement:
     """One case with all who took part.
 
     Attributes:
-        flop_rate, byte_rate: measured ceilings.
+        flop_rate, byte_rate: measured ceilings, the best of the frameworks that take part.
         floor: seconds below which the case cannot be done at these rates.
     """
 
@@ -66,15 +66,25 @@ class Bench:
         peers: rooms of `benchmarks.peers`.
         rounds: of interleaved timing.
         backends: our own backends to measure, all where empty.
+        memory: whether the peak is measured on a CPU too.
     """
 
-    def __init__(self, device: str, peers: tuple[str, ...], rounds: int = ROUNDS, backends: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        device: str,
+        peers: tuple[str, ...],
+        rounds: int = ROUNDS,
+        backends: tuple[str, ...] = (),
+        memory: bool = False,
+    ):
+        self.memory = memory
         self.device = device
         self.peers = peers
         self.rounds = rounds
         self.backends = backends
+        self._drawn: tuple[Case | None, Any, dict[tuple[str, bool], Any]] = (None, {}, {})
         self._drivers: dict[tuple[str, str], Any] = {}
-        self._rates: dict[str, tuple[float, float]] = {}
+        self._rates: dict[tuple[str, str], tuple[float, float]] = {}
 
     def driver(self, framework: str, dtype: str) -> Any:
         key = (framework, dtype)
@@ -123,10 +133,7 @@ class Bench:
             raise UnavailableError(
                 f"wrong: {found.where} is off by {found.worst:.3g} budgets, {found.relative:.2g} of its size"
             )
-        arrays = case.arrays()
-        if contender.head_first and case.op == "mlstm":
-            arrays = {name: x.swapaxes(1, 2) for name, x in arrays.items()}
-        natives = driver.natives(arrays)
+        natives = self._natives(case, contender, driver)
         clock, best = driver.clock(), None
         for choice, function in self._choices(contender, case):
             run = (driver.forward if case.direction == "forward" else driver.both)(function, natives)
@@ -136,8 +143,21 @@ class Bench:
                 best, entry.choice, entry.first_call = (seconds, run), choice, first
         if best is None:
             raise UnavailableError("none of its settings serves this shape")
-        entry.peak_bytes = driver.peak_bytes(best[1])
+        if self.memory or self.device != "cpu":
+            entry.peak_bytes = driver.peak_bytes(best[1])
         return best[1]
+
+    def _natives(self, case: Case, contender: Contender, driver: Any) -> Any:
+        """The inputs of a case, drawn once and shared by all who take them in the same layout."""
+        if self._drawn[0] != case:
+            self._drawn = (case, case.arrays(), {})
+        _, arrays, laid = self._drawn
+        head_first = contender.head_first and case.op == "mlstm"
+        key = contender.framework, head_first
+        if key not in laid:
+            given = {name: x.swapaxes(1, 2) for name, x in arrays.items()} if head_first else arrays
+            laid[key] = driver.natives(given)
+        return laid[key]
 
     def _choices(self, contender: Contender, case: Case) -> Iterator[tuple[Any, Any]]:
         refused = None
@@ -154,11 +174,12 @@ class Bench:
     def _time(self, result: Measurement, runs: dict[str, Run]) -> None:
         case = result.case
         ours = [entry for entry in result.entries if entry.contender.own and entry.contender.name in runs]
-        framework = next(entry.contender.framework for entry in result.entries if entry.contender.name in runs)
-        driver = self.driver(framework, case.dtype)
-        if case.dtype not in self._rates:
-            self._rates[case.dtype] = driver.rates(case.dtype)
-        result.flop_rate, result.byte_rate = self._rates[case.dtype]
+        frameworks = dict.fromkeys(
+            entry.contender.framework for entry in result.entries if entry.contender.name in runs
+        )
+        rates = [self._rates_of(framework, case.dtype) for framework in frameworks]
+        result.flop_rate, result.byte_rate = (max(each) for each in zip(*rates, strict=True))
+        driver = self.driver(next(iter(frameworks)), case.dtype)
         timings = measured(list(interleaved(runs, self.rounds, driver.clock())))
         for entry in result.entries:
             entry.timing = timings.get(entry.contender.name)
@@ -168,3 +189,8 @@ class Bench:
                 entry.fraction = result.floor / entry.timing.median
                 if best is not None:
                     entry.ratio = ratio(best, entry.timing)
+
+    def _rates_of(self, framework: str, dtype: str) -> tuple[float, float]:
+        if (framework, dtype) not in self._rates:
+            self._rates[framework, dtype] = self.driver(framework, dtype).rates(dtype)
+        return self._rates[framework, dtype]

@@ -1,8 +1,10 @@
-"""Peak memory on a CPU: of a process that makes one call and nothing else, beyond one that makes none.
+"""Peak memory on a CPU: of a process that makes one call and nothing else, beyond what it held before.
 
-``python -m benchmarks.memory CASE CONTENDER PEERS [idle]`` prints the process's high-water mark in bytes.
+``python -m benchmarks.memory CASE CONTENDER PEERS`` prints it in bytes. A small call of the same kind comes first, so
+that what a framework sets up once is not counted.
 """
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -10,16 +12,24 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.cases import Case
+from benchmarks.conforming import smaller
 from benchmarks.measure import Bench, Entry
+from benchmarks.timing import Run
 
 TIMEOUT = 600
 
 
-def high_water_mark() -> int:
-    """This process's largest resident set, in bytes (Linux)."""
+def resident(field: str) -> int:
+    """Bytes that this process holds (``VmRSS``), or held at its most (``VmHWM``); Linux."""
     status = Path("/proc/self/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    line = next(line for line in status.splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
+
+
+def forget_high_water_mark() -> None:
+    """Give back what is free, and let ``VmHWM`` begin anew at what the process holds then."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def of_process(case: Case, entry: Entry, peers: tuple[str, ...]) -> int:
@@ -28,17 +38,13 @@ def of_process(case: Case, entry: Entry, peers: tuple[str, ...]) -> int:
     Raises:
         RuntimeError: the process failed; the text is the end of what it said.
     """
-
-    def run(*extra: str) -> int:
-        words = [json.dumps(asdict(case)), entry.contender.name, json.dumps(entry.choice), json.dumps(peers), *extra]
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.memory", *words], capture_output=True, text=True, timeout=TIMEOUT
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr.strip()[-500:])
-        return int(done.stdout.split()[-1])
-
-    return max(0, run() - run("idle"))
+    words = [json.dumps(asdict(case)), entry.contender.name, json.dumps(entry.choice), json.dumps(peers)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory", *words], capture_output=True, text=True, timeout=TIMEOUT
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-500:])
+    return int(done.stdout.split()[-1])
 
 
 def main(words: list[str]) -> None:
@@ -47,14 +53,20 @@ def main(words: list[str]) -> None:
     case, name, choice, peers = Case(**json.loads(words[0])), words[1], json.loads(words[2]), json.loads(words[3])
     (contender,) = [each for each in contenders(case.op, tuple(peers)) if each.name == name]
     driver = Bench("cpu", tuple(peers)).driver(contender.framework, case.dtype)
-    arrays = case.arrays()
-    if contender.head_first and case.op == "mlstm":
-        arrays = {name: x.swapaxes(1, 2) for name, x in arrays.items()}
-    natives = driver.natives(arrays)
-    function = contender.load(case, choice)
-    if "idle" not in words[4:]:
-        (driver.forward if case.direction == "forward" else driver.both)(function, natives)()
-    print(high_water_mark())
+
+    def call(case: Case) -> Run:
+        arrays = case.arrays()
+        if contender.head_first and case.op == "mlstm":
+            arrays = {name: x.swapaxes(1, 2) for name, x in arrays.items()}
+        function, natives = contender.load(case, choice), driver.natives(arrays)
+        return (driver.forward if case.direction == "forward" else driver.both)(function, natives)
+
+    call(smaller(case))()
+    run = call(case)
+    forget_high_water_mark()
+    before = resident("VmRSS")
+    run()
+    print(resident("VmHWM") - before)
 
 
 if __name__ == "__main__":

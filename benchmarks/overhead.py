@@ -33,7 +33,33 @@ def calls(function: Callable[[], Any]) -> int:
 
 
 def public_calls() -> dict[str, Callable[[], Any]]:
-    """A smallest call of every recurrent operation of `torch_impl`, forward and with its gradient."""
+    """A smallest call of every operation with a kernel, in `torch_impl` with its gradient too, and in `jax_impl`."""
+    return {**_in_torch(), **_in_jax()}
+
+
+def _in_jax() -> dict[str, Callable[[], Any]]:
+    import jax.numpy as jnp
+
+    import jax_impl
+
+    q, v, i = jnp.ones((1, 2, 1, 4)), jnp.ones((1, 2, 1, 4)), jnp.ones((1, 2, 1))
+    state = jax_impl.MLSTMState(jnp.ones((1, 1, 4, 4)), jnp.ones((1, 1, 4)), jnp.ones((1, 1)))
+    weight, sums, gates = jnp.ones((1, 4, 4)), jnp.ones((2, 4)), jnp.ones((2, 4, 1))
+    step, fwbw = (q[:, 0], q[:, 0], v[:, 0], i[:, 0], i[:, 0]), jax_impl.mlstm_fwbw_custom_grad({"chunk_size": 2})
+    lane = (q[:, :, 0], q[:, :, 0], v[:, :, 0], i, i)
+    return {
+        "JAX mlstm": lambda: jax_impl.mlstm(q, q, v, i, i),
+        "JAX mlstm_step": lambda: jax_impl.mlstm_step(*step, state),
+        "JAX gru": lambda: jax_impl.gru(q, weight, q, weight, q, weight),
+        "JAX rev_cumsum": lambda: jax_impl.rev_cumsum(sums),
+        "JAX rev_cumsum_off": lambda: jax_impl.rev_cumsum_off(sums),
+        "JAX causal_forget_matrix": lambda: jax_impl.causal_forget_matrix(sums),
+        "JAX dtilde_matrix": lambda: jax_impl.dtilde_matrix(gates, gates),
+        "JAX fwbw": lambda: fwbw(*lane),
+    }
+
+
+def _in_torch() -> dict[str, Callable[[], Any]]:
     import torch
 
     import torch_impl
@@ -48,7 +74,8 @@ def public_calls() -> dict[str, Callable[[], Any]]:
     state = torch_impl.MLSTMState(normal(1, 1, 4, 4), normal(1, 1, 4), normal(1, 1))
     x, weight = normal(1, 2, 1, 4), normal(1, 4, 4)
     step = (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0])
-    sums = normal(2, 4)
+    sums, gates = normal(2, 4), normal(2, 4, 1)
+    fwbw, lane = torch_impl.mlstm_fwbw_custom_grad({"chunk_size": 2}), (q[:, :, 0], k[:, :, 0], v[:, :, 0], i, f)
 
     def differentiated(function: Callable[..., Any], *arrays: torch.Tensor) -> Callable[[], Any]:
         leaves = [array.detach().requires_grad_() for array in arrays]
@@ -78,21 +105,36 @@ def public_calls() -> dict[str, Callable[[], Any]]:
         "gru with gradient": differentiated(gru, x, weight),
         "rev_cumsum": inference(lambda: torch_impl.rev_cumsum(sums)),
         "rev_cumsum with gradient": differentiated(torch_impl.rev_cumsum, sums),
+        "rev_cumsum_off": inference(lambda: torch_impl.rev_cumsum_off(sums)),
+        "rev_cumsum_off with gradient": differentiated(torch_impl.rev_cumsum_off, sums),
+        "causal_forget_matrix": inference(lambda: torch_impl.causal_forget_matrix(sums)),
+        "causal_forget_matrix with gradient": differentiated(torch_impl.causal_forget_matrix, sums),
+        "dtilde_matrix": inference(lambda: torch_impl.dtilde_matrix(gates, gates)),
+        "dtilde_matrix with gradient": differentiated(torch_impl.dtilde_matrix, gates, gates),
+        "fwbw": inference(lambda: fwbw(*lane)),
+        "fwbw with gradient": differentiated(fwbw, *lane),
     }
 
 
-def empty_call(arity: int) -> Callable[[], Any]:
-    """An ``autograd.Function`` around a registered operator of ``arity`` tensors that does nothing but make one."""
+def empty_call(tensors: list[Any]) -> Callable[[], Any]:
+    """A call of an ``autograd.Function`` around a registered operator that does nothing but make its output.
+
+    Its backward pass is another such operator, with an output for each of ``tensors``.
+    """
     import torch
 
-    name = f"empty_{arity}"
-    library = torch.library.Library("gatespec_overhead", "FRAGMENT")
-    names = ", ".join(f"Tensor x{number}" for number in range(arity))
-    if not hasattr(torch.ops.gatespec_overhead, name):
-        library.define(f"{name}({names}) -> Tensor")
-        library.impl(name, lambda *tensors: torch.empty_like(tensors[0]), "CompositeExplicitAutograd")
+    arity = len(tensors)
+    there, back = f"empty_{arity}", f"empty_{arity}_backward"
+    if not hasattr(torch.ops.gatespec_overhead, there):
+        library = torch.library.Library("gatespec_overhead", "FRAGMENT")
+        names = ", ".join(f"Tensor x{number}" for number in range(arity))
+        library.define(f"{there}({names}) -> Tensor")
+        library.define(f"{back}(Tensor dy, {names}) -> Tensor[]")
+        library.impl(there, lambda *x: torch.empty_like(x[0]), "CompositeExplicitAutograd")
+        library.impl(back, lambda dy, *x: [torch.empty_like(each) for each in x], "CompositeExplicitAutograd")
         _LIBRARIES.append(library)
-    operator = getattr(torch.ops.gatespec_overhead, name).default
+    operator = getattr(torch.ops.gatespec_overhead, there).default
+    backward_operator = getattr(torch.ops.gatespec_overhead, back).default
 
     class Empty(torch.autograd.Function):
         @staticmethod
@@ -105,9 +147,8 @@ def empty_call(arity: int) -> Callable[[], Any]:
 
         @staticmethod
         def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
-            return tuple(torch.zeros_like(x) for x in ctx.saved_tensors)
+            return tuple(backward_operator(*cotangents, *ctx.saved_tensors))
 
-    tensors = [torch.zeros(1, 2, 1, 4) for _ in range(arity)]
     return lambda: Empty.apply(*tensors)
 
 

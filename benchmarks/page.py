@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plots
-from benchmarks.table import seconds
+from benchmarks.table import measured, seconds, wanted
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8885; --good: #18794e; --bad: #b3261e; --dim: #666; }
@@ -38,8 +38,45 @@ def _section(name: str, document: dict[str, Any]) -> str:
     tables = "\n".join(_table(case, [row for row in rows if row["case"] == case]) for case in cases)
     return (
         f"<section><h2>{escape(name)}</h2><p>{escape(machine['device'])}, {machine['cores']} cores; "
-        f"{escape(versions)}.</p>{picture}{tables}</section>"
+        f"{escape(versions)}.</p>{_goals(document.get('goals', []))}{_calls(document.get('calls', []))}"
+        f"{picture}{tables}</section>"
     )
+
+
+def _goals(goals: list[dict[str, Any]]) -> str:
+    if not goals:
+        return ""
+    lines = [
+        f"<tr class='{'good' if row['met'] else 'bad'}'><td>{'met' if row['met'] else 'not met'}</td>"
+        f"<td>{escape(row['goal'])}</td><td>{escape(row['where'])}</td>"
+        f"<td class='number'>{measured(row)}</td><td class='number'>{wanted(row)}</td></tr>"
+        for row in goals
+    ]
+    head = "".join(f"<th>{heading}</th>" for heading in ("", "goal", "where", "measured (95 %)", "wanted"))
+    met = sum(row["met"] for row in goals)
+    body = "\n".join(lines)
+    return f"<h3>goals: {met} of {len(goals)}</h3><div class='scroll'><table><tr>{head}</tr>\n{body}</table></div>"
+
+
+def _calls(calls: list[dict[str, Any]]) -> str:
+    if not calls:
+        return ""
+    lines = []
+    for row in calls:
+        if row["reason"] is not None:
+            lines.append(
+                f"<tr class='dim'><td>{escape(row['framework'])}</td><td colspan='4'>{escape(row['reason'])}</td></tr>"
+            )
+            continue
+        cells = [
+            seconds(row["seconds"][name]) if name in row["seconds"] else "" for name in ("public", "compiled", "empty")
+        ]
+        numbers = "".join(f"<td class='number'>{cell}</td>" for cell in (*cells, f"{row['times_empty']['ratio']:.2f}"))
+        name = f"{row['framework']} {row['function']} {row['direction']}"
+        lines.append(f"<tr><td>{escape(name)}</td>{numbers}</tr>")
+    heads = ("public call", "without work, or in all", "compiled", "empty", "fixed cost in empty calls")
+    head, body = "".join(f"<th>{heading}</th>" for heading in heads), "\n".join(lines)
+    return f"<h3>fixed cost of a call</h3><div class='scroll'><table><tr>{head}</tr>\n{body}</table></div>"
 
 
 def _picture(rows: list[dict[str, Any]]) -> str:

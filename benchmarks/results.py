@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.goals import judged
 from benchmarks.measure import Entry, Measurement
 
 FORMAT = 1
@@ -73,14 +74,29 @@ def _finite(found: dict[str, Any]) -> dict[str, Any]:
     return {key: str(x) if isinstance(x, float) and not math.isfinite(x) else x for key, x in found.items()}
 
 
-def write(path: Path, device: str, versions: dict[str, str], measurements: list[Measurement]) -> None:
-    document = {
+def document(
+    device: str,
+    versions: dict[str, str],
+    measurements: list[Measurement],
+    calls: list[dict[str, Any]] | None = None,
+    suite: str | None = None,
+) -> dict[str, Any]:
+    """All that a run leaves: the machine, a row a contender and case, fixed costs if measured, and goals if any."""
+    found: dict[str, Any] = {
         "format": FORMAT,
+        "suite": suite,
         "machine": machine(device, versions),
         "rows": [row for measurement in measurements for row in rows(measurement)],
     }
+    if calls is not None:
+        found["calls"] = calls
+    goals = judged(found)
+    return {**found, "goals": goals} if goals else found
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """A measurement as a table in the terminal."""
 
+from typing import Any
+
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -27,6 +29,29 @@ def of(measurement: Measurement) -> RenderableType:
         table.add_row(*_timed(entry), *([_memory(entry)] if memory else []))
     notes = [line for entry in timed for line in _notes(entry)]
     return Group(table, *(f"[dim]  {escape(line)}[/dim]" for line in notes), *_untimed(measurement.entries))
+
+
+def of_goals(goals: list[dict[str, Any]]) -> RenderableType:
+    """What was wanted, what was measured, and whether that is enough."""
+    table = Table(title="goals", title_justify="left", box=None)
+    for heading in ("", "goal", "where", "measured", "wanted"):
+        table.add_column(heading, justify="right" if heading in ("measured", "wanted") else "left")
+    for row in goals:
+        mark = "[green]✓[/green]" if row["met"] else "[red]✗[/red]"
+        table.add_row(mark, row["goal"], escape(row["where"]), measured(row), wanted(row))
+    return table
+
+
+def measured(row: dict[str, Any]) -> str:
+    value = f"{row['measured']:.2f}"
+    return value if row["interval"] is None else f"{value} ({row['interval'][0]:.2f}–{row['interval'][1]:.2f})"
+
+
+def wanted(row: dict[str, Any]) -> str:
+    least, most = row["least"], row["most"]
+    if least is not None and most is not None:
+        return f"{least:g} to {most:g}"
+    return f"≥ {least:g}" if least is not None else f"≤ {most:g}"
 
 
 def _untimed(entries: list[Entry]) -> list[str]:

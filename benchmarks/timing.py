@@ -4,13 +4,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 LEAST_SECONDS = 0.02
 RESAMPLES = 2000
 
-Run = Callable[[], None]
+Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,23 @@ def measured(rounds: list[dict[str, float]]) -> dict[str, Timing]:
     return {name: Timing(tuple(each[name] for each in rounds)) for name in rounds[0]}
 
 
-def ratio(ours: Timing, theirs: Timing, seed: int = 0) -> tuple[float, float, float]:
-    """How many times longer ``theirs`` takes: the ratio of medians, and its 95 % bootstrap interval over rounds.
+def ratio(ours: Timing, theirs: Timing) -> tuple[float, float, float]:
+    """How many times longer ``theirs`` takes: the ratio of medians, and its 95 % bootstrap interval over rounds."""
+    low, high = resampled([ours, theirs], lambda medians: medians[1] / medians[0])
+    return theirs.median / ours.median, low, high
 
-    A round is resampled whole: what slowed one contender in it slowed the other too.
+
+def resampled(
+    timings: list[Timing], quantity: Callable[[np.ndarray], np.ndarray], seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % bootstrap interval of a quantity of medians, a row for each of ``timings``.
+
+    A round is resampled whole: what slowed one contender in it slowed the others too.
     """
-    pairs = np.array([ours.rounds, theirs.rounds])
-    picks = np.random.default_rng(seed).integers(0, pairs.shape[1], (RESAMPLES, pairs.shape[1]))
-    medians = np.median(pairs[:, picks], axis=-1)
-    low, high = np.quantile(medians[1] / medians[0], (0.025, 0.975))
-    return theirs.median / ours.median, float(low), float(high)
+    seconds = np.array([timing.rounds for timing in timings])
+    picks = np.random.default_rng(seed).integers(0, seconds.shape[1], (RESAMPLES, seconds.shape[1]))
+    low, high = np.quantile(quantity(np.median(seconds[:, picks], axis=-1)), (0.025, 0.975))
+    return float(low), float(high)
 
 
 def wall_clock(run: Run, count: int) -> float:

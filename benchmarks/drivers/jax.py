@@ -37,8 +37,7 @@ class JaxDriver:
         }
 
     def forward(self, function: Function, natives: Mapping[str, Any]) -> Run:
-        compiled = jax.jit(lambda arrays: function(**arrays))
-        return lambda: jax.block_until_ready(compiled(dict(natives)))
+        return _Compiled(lambda arrays: function(**arrays), dict(natives))
 
     def both(self, function: Function, natives: Mapping[str, Any]) -> Run:
         shapes = jax.eval_shape(lambda arrays: function(**arrays), dict(natives))
@@ -47,8 +46,7 @@ class JaxDriver:
             jax.device_put(jax.random.normal(key, y.shape, y.dtype), self.place)
             for key, y in zip(keys, shapes, strict=True)
         )
-        compiled = jax.jit(lambda arrays, d: _gradients(function, arrays, d)[1])
-        return lambda: jax.block_until_ready(compiled(dict(natives), cotangents))
+        return _Compiled(lambda arrays, d: _gradients(function, arrays, d)[1], dict(natives), cotangents)
 
     def values(
         self, function: Function, natives: Mapping[str, Any], cotangents: list[np.ndarray] | None
@@ -91,11 +89,27 @@ class JaxDriver:
         )
 
     def peak_bytes(self, run: Run) -> int | None:
-        """Not to be had for one call: JAX's devices report the peak of the whole process."""
-        return None
+        """What the compiled programme holds beside its inputs, results included, as its compiler planned it."""
+        return run.planned_bytes() if isinstance(run, _Compiled) else None
 
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "device": str(self.place.device_kind)}
+
+
+class _Compiled:
+    """A call of a function, compiled, on arrays that stay; it returns when the results are there."""
+
+    def __init__(self, function: Callable, *arrays: Any):
+        self._jitted = jax.jit(function)
+        self._arrays = arrays
+
+    def __call__(self) -> None:
+        jax.block_until_ready(self._jitted(*self._arrays))
+
+    def planned_bytes(self) -> int:
+        planned = self._jitted.lower(*self._arrays).compile().memory_analysis()
+        assert planned is not None
+        return planned.temp_size_in_bytes + planned.output_size_in_bytes
 
 
 def _gradients(function: Function, arrays: Any, cotangents: Any) -> tuple[Any, Any]:

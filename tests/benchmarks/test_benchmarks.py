@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ pytest.importorskip("torch")
 import torch
 
 import torch_impl
-from benchmarks import measure, overhead, results
+from benchmarks import calls, command, goals, measure, memory, overhead, readme, results
 from benchmarks.cases import SHAPES, Case, parse
 from benchmarks.command import main
-from benchmarks.contenders import Contender, UnavailableError
+from benchmarks.contenders import Contender, UnavailableError, contenders
+from benchmarks.suites import Part
 from benchmarks.timing import Timing, interleaved, measured, ratio
 
 MLSTM = Case("mlstm", 1, 32, 2, 8, 8)
@@ -104,6 +106,19 @@ def test_a_head_first_contender_is_fed_in_its_own_layout(monkeypatch: pytest.Mon
 
     entry = entry_of(monkeypatch, contender("head first", head_first, head_first=True))
     assert entry.conformity is not None and entry.conformity.verdict == "conforms"
+
+
+def test_a_case_is_drawn_once_and_laid_once_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def noting(q: Any, k: Any, v: Any, i: Any, f: Any) -> tuple[Any]:
+        seen.append(q.data_ptr() if q.shape == (1, 160, 2, 8) else 0)
+        return right(q, k, v, i, f)
+
+    rows = [contender("first", noting), contender("second", noting)]
+    monkeypatch.setattr(measure, "contenders", lambda op, peers: rows)
+    measure.Bench("cpu", (), rounds=3).measure(Case("mlstm", 1, 160, 2, 8, 8, direction="forward"))
+    assert len(set(seen) - {0}) == 1
 
 
 def test_a_ratio_has_an_interval_that_holds_it() -> None:
@@ -192,12 +207,124 @@ def test_a_wrong_kernel_turns_the_exit_status(monkeypatch: pytest.MonkeyPatch) -
     assert done.exit_code == 1 and "no time for unscaled: wrong: " in " ".join(done.output.split())
 
 
+def row(contender: str, seconds: float, **fields: Any) -> dict[str, Any]:
+    case = fields.pop("case", "mlstm B1 S2048 N4 K128 V128 float32 forward")
+    shape = {"op": "mlstm", "B": 1, "S": 2048, "N": 4, "K": 128, "V": 128, "dtype": "float32", "direction": "forward"}
+    timed = {"seconds": seconds, "rounds": [0.9 * seconds, seconds, 1.1 * seconds], "first_call_seconds": 1.0}
+    own = contender.startswith(("torch_impl", "jax_impl"))
+    return {"case": case, **shape, "contender": contender, "own": own, **timed, "peak_bytes": None, **fields}
+
+
+def test_goals_are_judged_by_the_fastest_peer_and_say_where() -> None:
+    rows = [row("torch_impl (torch)", 1.0), row("mlstm_kernels native_custbw", 1.9), row("products alone (torch)", 0.4)]
+    rows.append(row("mlstm_kernels native_autograd", 4.0))
+    found = {each["goal"]: each for each in goals.judged({"rows": rows})}
+    best = found["torch mLSTM over mlstm_kernels' best, forward"]
+    assert math.isclose(best["measured"], 1.9) and not best["met"] and best["where"].endswith("native_custbw")
+    assert best["interval"][0] <= best["measured"] <= best["interval"][1]
+    products = found["torch mLSTM in products alone, forward"]
+    assert math.isclose(products["measured"], 2.5) and products["met"]
+    assert set(found) == {best["goal"], products["goal"]}, "what was not measured is no goal of this run"
+
+
+@pytest.mark.parametrize(("power", "met"), [(1.0, True), (1.05, True), (1.2, False), (0.8, False)])
+def test_a_slope_is_that_of_the_logarithms(power: float, met: bool) -> None:
+    rows = [row("jax_impl (xla)", S**power, S=S, peak_bytes=int(1e6 * S**power)) for S in (512, 1024, 4096, 65536)]
+    found = [each for each in goals.judged({"rows": rows}) if each["goal"].startswith("slope")]
+    assert [each["met"] for each in found] == [met] * 2
+    for each in found:
+        assert math.isclose(each["measured"], power, rel_tol=1e-3) and "512 to 65536" in each["where"]
+
+
+def test_a_fixed_cost_leaves_out_the_work() -> None:
+    """With its operators emptied a call computes nothing; outside it computes again."""
+    q, gates = torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1)
+    before = torch_impl.mlstm(q, q, q, gates, gates)
+    with calls.emptied():
+        assert torch_impl.mlstm(q, q, q, gates, gates).shape == before.shape
+        assert calls_of_products(lambda: torch_impl.mlstm(q, q, q, gates, gates)) == 0
+    assert calls_of_products(lambda: torch_impl.mlstm(q, q, q, gates, gates)) > 0
+    assert torch.equal(torch_impl.mlstm(q, q, q, gates, gates), before)
+
+
+def calls_of_products(function: Any) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        function()
+    return sum(
+        event.count for event in profile.key_averages() if event.key in ("aten::bmm", "aten::mm", "aten::baddbmm")
+    )
+
+
+def test_the_goals_of_a_suite_are_in_its_json_and_on_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, page = tmp_path / "smoke.json", tmp_path / "smoke.html"
+    monkeypatch.setattr(command, "SUITES", {"smoke": (Part("gru:1x9x1x4", ("torch_gru", "loops"), 3),)})
+    done = invoke("run", "--suite", "smoke", "--json", str(path))
+    assert done.exit_code == 0, done.output
+    document = results.read(path)
+    found = {each["goal"] for each in document["goals"]}
+    assert {"torch GRU over a loop, forward + backward", "torch: fixed cost of a call in empty calls"} <= found
+    assert {(each["function"], each["framework"]) for each in document["calls"]} >= {
+        ("mlstm_step", "torch"),
+        ("gru", "jax"),
+    }
+    assert invoke("report", str(path), "--html", str(page)).exit_code == 0
+    assert "fixed cost of a call" in page.read_text() and "goals: " in page.read_text()
+
+
+def test_a_committed_run_of_the_suite_holds_every_goal() -> None:
+    for path in command.RESULTS.glob("*.json"):
+        if json.loads(path.read_text()).get("suite") == "cpu":
+            found = {each["goal"] for each in results.read(path)["goals"]}
+            assert found == {goal.text for goal in goals.GOALS}, path.name
+
+
+def test_the_readme_says_what_its_run_says(tmp_path: Path) -> None:
+    written = (command.ROOT / "README.md").read_text()
+    section = written.partition(readme.BEGIN)[2].partition(readme.END)[0]
+    (name,) = set(re.findall(r"benchmarks/results/([\w-]+)\.json", section))
+    path = tmp_path / "README.md"
+    path.write_text(written)
+    readme.rewrite(path, name, results.read(command.RESULTS / f"{name}.json"))
+    assert path.read_text() == written, f"python -m benchmarks report --readme benchmarks/results/{name}.json"
+    for picture in re.findall(r"\((docs/figures/[^)]+)\)", section):
+        assert (command.ROOT / picture).exists()
+
+
+def test_memory_of_a_process_is_that_of_the_call() -> None:
+    """At least what the call returns, and more for more steps."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("peak memory of a process is read from /proc")
+    found, returned = [], []
+    for S in (2048, 8192):
+        entry = measure.Entry(contenders("mlstm", ())[0])
+        found.append(memory.of_process(Case("mlstm", 1, S, 2, 64, 64), entry, ()))
+        returned.append(4 * S * 2 * (3 * 64 + 2))
+    assert found[0] > returned[0] and found[1] > returned[1] and found[1] > 1.5 * found[0]
+
+
 def test_results_of_another_format_are_refused(tmp_path: Path) -> None:
     for text, said in (("{", "is no JSON"), ("[]", "is no result"), (json.dumps({"format": 0}), "is no result")):
         path = tmp_path / "results.json"
         path.write_text(text)
         with pytest.raises(ValueError, match=said):
             results.read(path)
+
+
+OPERATIONS = (
+    "mlstm",
+    "mlstm_step",
+    "gru",
+    "rev_cumsum",
+    "rev_cumsum_off",
+    "causal_forget_matrix",
+    "dtilde_matrix",
+    "fwbw",
+)
+
+
+def test_the_calls_of_every_operation_are_counted() -> None:
+    wanted = {f"{prefix}{name}" for name in OPERATIONS for prefix in ("", "JAX ")}
+    assert set(overhead.kept()) == wanted | {f"{name} with gradient" for name in OPERATIONS}
 
 
 def test_no_public_call_makes_twice_the_calls_it_made() -> None:

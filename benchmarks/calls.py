@@ -1,0 +1,151 @@
+"""The fixed cost of a public call: checks, dispatch and autograd's glue, without the work itself.
+
+In PyTorch the registered operators are replaced by ones that allocate their outputs and do nothing else, and a call of
+ours is timed beside an ``autograd.Function`` around an empty registered operator with as many arguments. In JAX the
+work is taken away as a difference: a public call less the same call compiled, beside a jitted identity.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.timing import Run, interleaved, measured, resampled, wall_clock
+
+
+@dataclass(frozen=True)
+class Call:
+    """One public function on its smallest arrays.
+
+    Attributes:
+        function: its name.
+        framework: ``torch`` or ``jax``.
+        direction: ``forward``, in PyTorch with a gradient recorded, or ``both``.
+        runs: what is timed, by name: ``public`` and ``empty``, in JAX ``compiled`` too.
+    """
+
+    function: str
+    framework: str
+    direction: str
+    runs: dict[str, Run]
+
+
+def rows(rounds: int) -> list[dict[str, Any]]:
+    """A row a call: seconds of each run, and the fixed cost over that of the empty call, with its interval."""
+    found = []
+    for framework, calls, context in (("torch", in_torch, emptied), ("jax", in_jax, nullcontext)):
+        try:
+            for call in calls():
+                with context():
+                    found.append(_measured(call, rounds))
+        except ImportError as error:
+            found.append({"framework": framework, "reason": f"{framework} does not import here: {error}"})
+    return found
+
+
+def _measured(call: Call, rounds: int) -> dict[str, Any]:
+    for run in call.runs.values():
+        run()
+        run()
+    timings = measured(list(interleaved(call.runs, rounds, wall_clock)))
+    low, high = resampled(list(timings.values()), lambda medians: _fixed(dict(zip(timings, medians, strict=True))))
+    medians = {name: timing.median for name, timing in timings.items()}
+    return {
+        "function": call.function,
+        "framework": call.framework,
+        "direction": call.direction,
+        "reason": None,
+        "seconds": medians,
+        "times_empty": {"ratio": float(_fixed(medians)), "low": low, "high": high},
+    }
+
+
+def _fixed(seconds: dict[str, Any]) -> Any:
+    """The fixed cost, in empty calls."""
+    return (seconds["public"] - seconds.get("compiled", seconds["empty"]) + seconds["empty"]) / seconds["empty"]
+
+
+@contextmanager
+def emptied() -> Iterator[None]:
+    """Inside, every operator of `torch_impl` allocates the outputs that its first call here asked for, and no more."""
+    import torch
+    from torch._library.simple_registry import singleton
+
+    import torch_impl  # noqa: F401
+
+    def without_work(shapes: Callable[..., Any]) -> Callable[..., Any]:
+        outputs: list[Any] = []
+
+        def run(*arguments: Any) -> Any:
+            if not outputs:
+                outputs.append(shapes(*arguments))
+            found = outputs[0]
+            return torch.empty_like(found) if isinstance(found, torch.Tensor) else [torch.empty_like(x) for x in found]
+
+        return run
+
+    library = torch.library.Library("gatespec", "IMPL")
+    for name, entry in list(singleton._data.items()):
+        if name.startswith("gatespec::") and entry.fake_impl.kernel is not None:
+            library.impl(name.partition("::")[2], without_work(entry.fake_impl.kernel.func), "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def in_torch() -> Iterator[Call]:
+    import torch
+
+    import torch_impl
+    from benchmarks.overhead import empty_call
+
+    def pulled(call: Callable[[], Any], leaves: list[Any]) -> Run:
+        cotangent = torch.ones_like(call())
+        return lambda: torch.autograd.grad(call(), leaves, cotangent, allow_unused=True)
+
+    for name, (function, arrays) in _public(torch_impl).items():
+        leaves = [torch.from_numpy(x).requires_grad_() for x in arrays]
+        public, empty = (lambda f=function, x=leaves: f(*x)), empty_call(leaves)
+        yield Call(name, "torch", "forward", {"public": public, "empty": empty})
+        yield Call(name, "torch", "both", {"public": pulled(public, leaves), "empty": pulled(empty, leaves)})
+
+
+def in_jax() -> Iterator[Call]:
+    import jax
+
+    import jax_impl
+
+    for name, (function, arrays) in _public(jax_impl).items():
+        x = tuple(map(jax.numpy.asarray, arrays))
+        compiled, identity = jax.jit(function), jax.jit(lambda *x: x)
+        runs = {
+            "public": lambda f=function, x=x: jax.block_until_ready(f(*x)),
+            "compiled": lambda f=compiled, x=x: jax.block_until_ready(f(*x)),
+            "empty": lambda f=identity, x=x: jax.block_until_ready(f(*x)),
+        }
+        yield Call(name, "jax", "forward", runs)
+
+
+def _public(package: Any) -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
+    """What is one operator in PyTorch, with the smallest arrays that it takes; each returns one array."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    steps = (normal(1, 2, 1, 4), normal(1, 2, 1, 4), normal(1, 2, 1, 4), normal(1, 2, 1), normal(1, 2, 1))
+    state = (normal(1, 1, 4, 4), normal(1, 1, 4), normal(1, 1))
+    x, weight = normal(1, 2, 1, 4), normal(1, 4, 4)
+
+    def mlstm_step(q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any) -> Any:
+        return package.mlstm_step(q, k, v, i, f, package.MLSTMState(C, n, m))[0]
+
+    return {
+        "mlstm": (package.mlstm, steps),
+        "mlstm_step": (mlstm_step, (*(part[:, 0] for part in steps), *state)),
+        "gru": (lambda *arrays: package.gru(*arrays)[0], (x, weight) * 3),
+        "rev_cumsum": (package.rev_cumsum, (normal(2, 4),)),
+    }

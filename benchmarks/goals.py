@@ -1,0 +1,171 @@
+"""What is wanted on a CPU, as data, and what a run's rows say of it: measured, met or not."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.timing import Timing, ratio
+
+Rows = list[dict[str, Any]]
+_ALIKE = ("op", "contender", "direction", "B", "N", "K", "V", "dtype")
+_YARDSTICKS = ("products alone", "torch loop")
+TORCH, XLA = "torch_impl (torch)", "jax_impl (xla)"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A figure: where it was found, and its bootstrap interval where it has one."""
+
+    where: str
+    value: float
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure that is wanted.
+
+    Attributes:
+        text: what it is.
+        least, most: between which it ought to lie, None for no bound.
+        figures: the figures that a document's rows and calls hold.
+    """
+
+    text: str
+    least: float | None
+    most: float | None
+    figures: Callable[[dict[str, Any]], Iterable[Found]]
+
+    def met(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+
+def judged(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row a goal and place; a goal of which a run holds no figure is left out."""
+    return [
+        {
+            "goal": goal.text,
+            "where": found.where,
+            "measured": found.value,
+            "interval": None if found.interval is None else list(found.interval),
+            "least": goal.least,
+            "most": goal.most,
+            "met": goal.met(found.value),
+        }
+        for goal in GOALS
+        for found in goal.figures(document)
+    ]
+
+
+def _timed(rows: Rows, **fields: Any) -> Rows:
+    return [
+        row for row in rows if row["seconds"] is not None and all(row[name] == value for name, value in fields.items())
+    ]
+
+
+def _cases(rows: Rows, op: str, direction: str) -> list[str]:
+    """The cases at which the speeds are wanted: those of ``laptop``, which a yardstick was measured in."""
+    found = [row for row in _timed(rows, op=op, direction=direction) if row["contender"].startswith(_YARDSTICKS)]
+    return list(dict.fromkeys(row["case"] for row in found))
+
+
+def _times(op: str, direction: str, ours: str, theirs: tuple[str, ...], inverse: bool = False) -> Callable:
+    """How many times longer the fastest of ``theirs`` takes than ``ours`` (inverse: ours than theirs), case by case."""
+
+    def figures(document: dict[str, Any]) -> Iterable[Found]:
+        for case in _cases(document["rows"], op, direction):
+            rows = _timed(document["rows"], case=case)
+            own = [row for row in rows if row["contender"] == ours]
+            others = [row for row in rows if row["contender"].startswith(theirs)]
+            others.sort(key=lambda row: row["seconds"])
+            if own and others:
+                pair = Timing(tuple(own[0]["rounds"])), Timing(tuple(others[0]["rounds"]))
+                value, low, high = ratio(*reversed(pair)) if inverse else ratio(*pair)
+                yield Found(f"{case}, {others[0]['contender']}", value, (low, high))
+
+    return figures
+
+
+def _both(text: str, least: float | None, most: float | None, op: str, *rest: Any, **options: Any) -> list[Goal]:
+    return [
+        Goal(f"{text}, {name}", least, most, _times(op, direction, *rest, **options))
+        for direction, name in (("forward", "forward"), ("both", "forward + backward"))
+    ]
+
+
+def _compiling(document: dict[str, Any]) -> Iterable[Found]:
+    for op in ("mlstm", "mlstm_step", "gru"):
+        rows = [row for row in _timed(document["rows"], op=op, contender=XLA) if row["first_call_seconds"]]
+        if rows:
+            slowest = max(rows, key=lambda row: row["first_call_seconds"] - row["seconds"])
+            yield Found(slowest["case"], slowest["first_call_seconds"] - slowest["seconds"])
+
+
+def _fixed(framework: str) -> Callable:
+    def figures(document: dict[str, Any]) -> Iterable[Found]:
+        for row in document.get("calls", []):
+            if row["framework"] == framework and row["reason"] is None:
+                found = row["times_empty"]
+                yield Found(f"{row['function']} {row['direction']}", found["ratio"], (found["low"], found["high"]))
+
+    return figures
+
+
+def _oracle(document: dict[str, Any]) -> Iterable[Found]:
+    for row in _timed(document["rows"], contender="reference", S=1024):
+        yield Found(row["case"], row["seconds"])
+
+
+def _slope(quantity: str) -> Callable:
+    """The slope of logarithms over S from 512 up, for each of our functions."""
+
+    def figures(document: dict[str, Any]) -> Iterable[Found]:
+        rows = [row for row in document["rows"] if row["own"] and row["S"] >= 512 and row[quantity]]
+        groups: dict[tuple[Any, ...], Rows] = {}
+        for row in rows:
+            groups.setdefault(tuple(row[name] for name in _ALIKE), []).append(row)
+        for (op, contender, direction, *_), of in groups.items():
+            if len({row["S"] for row in of}) > 3:
+                S, y = (np.log([row[name] for row in of]) for name in ("S", quantity))
+                span = f"S {min(row['S'] for row in of)} to {max(row['S'] for row in of)}"
+                yield Found(f"{op} {direction}, {contender}, {span}", float(np.polyfit(S, y, 1)[0]))
+
+    return figures
+
+
+_MLSTM_KERNELS = ("mlstm_kernels native",)
+GOALS = [
+    Goal("torch mLSTM over mlstm_kernels' best, forward", 2, None, _times("mlstm", "forward", TORCH, _MLSTM_KERNELS)),
+    Goal(
+        "torch mLSTM over mlstm_kernels' best, forward + backward",
+        2.5,
+        None,
+        _times("mlstm", "both", TORCH, _MLSTM_KERNELS),
+    ),
+    *_both("torch mLSTM in products alone", None, 3, "mlstm", TORCH, ("products alone (torch)",), inverse=True),
+    Goal("torch GRU over torch.nn.GRU, forward", 1, None, _times("gru", "forward", TORCH, ("torch.nn.GRU",))),
+    Goal("torch GRU over torch.nn.GRU, forward + backward", 1.5, None, _times("gru", "both", TORCH, ("torch.nn.GRU",))),
+    Goal("torch GRU over a loop, forward + backward", 10, None, _times("gru", "both", TORCH, ("torch loop",))),
+    *_both("JAX mLSTM over mlstm_kernels' JAX", 1.5, None, "mlstm", XLA, ("mlstm_kernels JAX",)),
+    *_both("JAX GRU over flax", 1.5, None, "gru", XLA, ("flax",)),
+    Goal("seconds until JAX has compiled a case, the slowest", None, 5, _compiling),
+    Goal("torch: fixed cost of a call in empty calls", None, 1.5, _fixed("torch")),
+    Goal("JAX: fixed cost of a call in jitted identities", None, 1.5, _fixed("jax")),
+    Goal(
+        "torch mlstm_step in its products",
+        None,
+        5,
+        _times("mlstm_step", "forward", TORCH, ("products alone (torch)",), inverse=True),
+    ),
+    Goal(
+        "JAX mlstm_step in its products",
+        None,
+        3,
+        _times("mlstm_step", "forward", XLA, ("products alone (jax)",), inverse=True),
+    ),
+    Goal("seconds of reference.mlstm", None, 2, _oracle),
+    Goal("slope of time over S", 0.9, 1.1, _slope("seconds")),
+    Goal("slope of memory over S", 0.9, 1.1, _slope("peak_bytes")),
+]

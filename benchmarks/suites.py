@@ -1,0 +1,40 @@
+"""Named runs: which shapes, beside whom, how often. One command makes every figure that the goals speak of."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    """One group of cases of a suite.
+
+    Attributes:
+        shapes: a group of `benchmarks.cases.SHAPES`.
+        peers: rooms of `benchmarks.peers`.
+        rounds: of interleaved timing.
+        memory: whether the peak is measured too.
+        backends: our own to measure; none where only the peers are wanted.
+    """
+
+    shapes: str
+    peers: tuple[str, ...]
+    rounds: int
+    memory: bool = False
+    backends: tuple[str, ...] = ("torch", "xla")
+
+
+SUITES: dict[str, tuple[Part, ...]] = {
+    "cpu": (
+        Part(
+            "laptop", ("mlstm_kernels", "torch_gru", "flax_gru", "keras_gru", "flashrnn", "loops", "products", "fla"), 9
+        ),
+        Part("oracle", ("reference",), 3, backends=("none",)),
+        Part("length", (), 3, memory=True),
+        Part("batch", ("mlstm_kernels", "torch_gru", "flax_gru"), 5),
+        Part("head", ("mlstm_kernels", "torch_gru", "flax_gru"), 5),
+    ),
+    "smoke": (
+        Part("smoke", ("torch_gru", "loops", "products"), 3),
+        Part("oracle_smoke", ("reference",), 3, backends=("none",)),
+    ),
+}
+"""``cpu`` is the run behind the README's table; ``smoke`` goes through all its parts in a minute."""
