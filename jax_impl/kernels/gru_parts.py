@@ -67,6 +67,11 @@ def load(ref: Any) -> jax.Array:
     return plgpu.load(ref, layout=plgpu.Layout.WGMMA, optimized=False)
 
 
+def as_result(x: jax.Array) -> jax.Array:
+    """A loaded tile in the type of what a kernel computes: under `shard_map` only loads vary over mesh axes."""
+    return x * 1.0
+
+
 def put(c: Cut, x: jax.Array, to: Any) -> None:
     """A tile from registers as an operand, ``(terms, lanes, 64)`` in shared memory; `commit_smem` makes it visible."""
     plgpu = pallas().plgpu

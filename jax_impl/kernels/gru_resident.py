@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl.kernels._pallas import L, launch, pallas, store, tile
-from jax_impl.kernels.gru_parts import FLOAT, HALF, SLACK, Cut, accumulate, clipped, flat, load, put, sigmoid
+from jax_impl.kernels.gru_parts import FLOAT, HALF, SLACK, Cut, accumulate, as_result, clipped, flat, load, put, sigmoid
 
 OPERANDS = {False: 3, True: 4}
 """Buffers of operands, forwards (h twice, r⊙h) and backwards (dx_f twice, dx, dx_r)."""
@@ -75,7 +75,7 @@ def forward(c: Cut, inputs: jax.Array, weights: jax.Array, h0: jax.Array, remain
                 plgpu.BlockSpec((3 * U, L, c.lanes), lambda step: (step * W + at, 0, jax.lax.axis_index("lanes")))
             ],
             max_concurrent_steps=c.stages,
-            init_carry=tuple(load(h0_all.at[at, u, :, lanes]) for u in range(U)),
+            init_carry=tuple(as_result(load(h0_all.at[at, u, :, lanes])) for u in range(U)),
         )(inputs_all)
 
     (y,) = launch(
@@ -150,7 +150,7 @@ def backward(
                 )
             ],
             max_concurrent_steps=c.stages,
-            init_carry=tuple(load(dlast_all.at[at, u, :, lanes]) for u in range(U)),
+            init_carry=tuple(as_result(load(dlast_all.at[at, u, :, lanes])) for u in range(U)),
         )(factors_all)
         for u in range(U):
             store(dfirst_all.at[at, u, :, lanes], dh[u])
