@@ -86,6 +86,12 @@ def document(
         "format": FORMAT,
         "suite": suite,
         "machine": machine(device, versions),
+        "peak_bytes_are": {
+            "jax": "temporaries and results, as XLA planned them",
+            "others": "allocated on the device"
+            if device == "cuda"
+            else "resident in a process of its own during the call, beyond what it held before",
+        },
         "rows": [row for measurement in measurements for row in rows(measurement)],
     }
     if calls is not None:
