@@ -171,7 +171,10 @@ def _measured(bench: "Bench", case: Case) -> "Measurement":
     if bench.memory and bench.device == "cpu":
         for entry in measurement.entries:
             if entry.timing is not None and entry.peak_bytes is None:
-                entry.peak_bytes = memory.of_process(case, entry, bench.peers)
+                try:
+                    entry.peak_bytes = memory.of_process(case, entry, bench.peers)
+                except RuntimeError as error:
+                    click.echo(f"no peak memory of {entry.contender.name} in {case.id}: {error}", err=True)
     return measurement
 
 

@@ -16,7 +16,7 @@ from benchmarks.conforming import smaller
 from benchmarks.measure import Bench, Entry
 from benchmarks.timing import Run
 
-TIMEOUT = 600
+TIMEOUT = 120
 
 
 def resident(field: str) -> int:
@@ -36,12 +36,14 @@ def of_process(case: Case, entry: Entry, peers: tuple[str, ...]) -> int:
     """Bytes that a call holds at its most, its inputs not counted.
 
     Raises:
-        RuntimeError: the process failed; the text is the end of what it said.
+        RuntimeError: the process failed or took too long; the text is the end of what it said.
     """
     words = [json.dumps(asdict(case)), entry.contender.name, json.dumps(entry.choice), json.dumps(peers)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.memory", *words], capture_output=True, text=True, timeout=TIMEOUT
-    )
+    command = [sys.executable, "-m", "benchmarks.memory", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"it took more than {TIMEOUT} seconds") from error
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-500:])
     return int(done.stdout.split()[-1])
