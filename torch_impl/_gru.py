@@ -29,9 +29,12 @@ from torch_impl._operators import (
     no_second_derivative,
     operator,
     packing,
+    plainly,
     transformable,
     unfold,
 )
+from torch_impl._products import summed
+from torch_impl._remembered import remembered
 from torch_impl.kernels import gru as kernels
 
 _Arrays = tuple[Any, Any, Any, Any, Any, Any]
@@ -84,14 +87,22 @@ def gru(
     """
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
     arrays, input_state = _autocast(arrays, input_state)
-    call = check_gru(TORCH, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen)
-    backend = choose(request(call, arrays[0], cu_seqlens is not None), kernel_backend).value
+    check = _remembered if cu_seqlens is None and kernel_backend is None else _checked
+    backend = check(*arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen, kernel_backend)
     clip = None if gradient_clipping is None else abs(float(gradient_clipping))
     if needs_transform(*arrays, input_state):
         output, state, *_ = _differentiable(*arrays, input_state, cu_seqlens, clip, torch.is_grad_enabled(), backend)
     else:
         output, state, *_ = _forward(*arrays, input_state, cu_seqlens, False, backend)
     return output, state
+
+
+def _checked(x, W, xf, Wf, xr, Wr, input_state, gradient_clipping, cu_seqlens, max_seqlen, kernel_backend) -> str:
+    call = check_gru(TORCH, x, W, xf, Wf, xr, Wr, input_state, gradient_clipping, cu_seqlens, max_seqlen)
+    return choose(request(call, x, cu_seqlens is not None), kernel_backend).value
+
+
+_remembered = remembered(_checked)
 
 
 def _autocast(arrays: _Arrays, state: Any) -> tuple[_Arrays, Any]:
@@ -169,8 +180,8 @@ def _compute_backward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, dy, dlast, clip, bac
         steps.gather(dy, dh)
     dstate = states.new_zeros((N, steps.B, H)) if dlast is None else steps.lanes_first(dlast)
     dz, drf, dh0 = backward(steps, _weights(N, dtype, W, Wf, Wr), z, rf, before, dh, dstate, clip)
-    dW = torch.bmm((rf[..., :H] * before).mT, dz)
-    dWrf = torch.bmm(before.mT, drf)
+    dW = summed(rf[..., :H] * before, dz)
+    dWrf = summed(before, drf)
     drs, dfs = (drf[..., :H], dWrf[..., :H]), (drf[..., H:], dWrf[..., H:])
 
     def shared(dw: Tensor, w: Tensor) -> Tensor:
@@ -225,7 +236,8 @@ class _Forward(torch.autograd.Function):
         if dy is None and dlast is None:
             return (None,) * 11
         saved = ctx.saved_tensors
-        gradients = _Backward.apply(*saved[:8], dy, dlast, ctx.clip, ctx.backend, *saved[8:])
+        arguments = *saved[:8], dy, dlast, ctx.clip, ctx.backend
+        gradients = _backward(*arguments, saved[8:]) if plainly() else _Backward.apply(*arguments, *saved[8:])
         return *gradients[:6], None if saved[6] is None else gradients[6], None, None, None, None
 
     @staticmethod

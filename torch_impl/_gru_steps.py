@@ -7,11 +7,14 @@ over all rows. Packed sequences come sorted by length; a dense batch is the spec
 Everything is in the accumulation dtype. The equations stand at the head of `torch_impl._gru`.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from torch_impl._products import packed
 
 
 class DenseSteps:
@@ -107,6 +110,11 @@ class PackedSteps:
 Steps = DenseSteps | PackedSteps
 
 
+def _packed(steps: Steps, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """`packed` for steps that are all alike."""
+    return packed(weight, steps.B, len(steps.running)) if isinstance(steps, DenseSteps) else None
+
+
 class Weights(NamedTuple):
     """W ``(N, H, H)`` and ``[W_r | W_f]`` ``(N, H, 2H)``."""
 
@@ -127,13 +135,20 @@ def forward(steps: Steps, weights: Weights, z: Tensor, rf: Tensor, states: Tenso
     h, *after = states.split((steps.B, *running), 1)
     gates = rf.split(running, 1)
     resets, forgets = (part.split(running, 1) for part in (rf[..., :H], rf[..., H:]))
+    add_gates, add_candidate = _packed(steps, weights.rf), _packed(steps, weights.z)
     for candidate, gate, r, f, h_new in zip(z.split(running, 1), gates, resets, forgets, after, strict=True):
         h = h[:, : h_new.shape[1]]
-        if gate.is_contiguous():
+        if add_gates is not None:
+            torch.sigmoid(add_gates(h, gate), out=gate)
+        elif gate.is_contiguous():
             gate.baddbmm_(h, weights.rf).sigmoid_()
-            candidate.baddbmm_(h * r, weights.z).tanh_()
         else:
             gate.add_(torch.bmm(h, weights.rf)).sigmoid_()
+        if add_candidate is not None:
+            torch.tanh(add_candidate(h * r, candidate), out=candidate)
+        elif candidate.is_contiguous():
+            candidate.baddbmm_(h * r, weights.z).tanh_()
+        else:
             candidate.add_(torch.bmm(h * r, weights.z)).tanh_()
         torch.lerp(candidate, h, f, out=h_new)
         h = h_new
@@ -168,6 +183,7 @@ def backward(
     df.mul_(before - z)
 
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
+    add_gates = _packed(steps, Wrf_T)
     carry = dlast[:, :0]
     columns = [x.split(steps.running, 1) for x in (dy, r, f, dz, dr, df, drf)]
     for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in zip(*map(reversed, columns), strict=True):
@@ -178,8 +194,10 @@ def backward(
             carry.clamp_(-clip, clip)
         carry.add_(dy_t)
         df_t.mul_(carry)
-        drh = torch.bmm(dz_t.mul_(carry), W_T)
+        dz_t.mul_(carry)
+        drh = torch.bmm(dz_t, W_T)
         dr_t.mul_(drh)
-        carry.mul_(f_t).addcmul_(drh, r_t).baddbmm_(drf_t, Wrf_T)
+        carry.mul_(f_t).addcmul_(drh, r_t)
+        carry = carry.baddbmm_(drf_t, Wrf_T) if add_gates is None else add_gates(drf_t, carry)
     carry = torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
     return dz, drf, carry

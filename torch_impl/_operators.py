@@ -5,6 +5,7 @@ what is registered with the operator itself is out of reach for ``torch.func``.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -49,6 +50,9 @@ def transformable(function: type[torch.autograd.Function]) -> Callable:
     arguments require one), so it is told to take the whole call as it is: by `seen_by_compiler`.
     """
 
+    # PyTorch asks for it at every call, and finding it anew takes longer than the rest of the call.
+    function.forward.__signature__ = inspect.signature(function.forward)  # type: ignore[attr-defined]
+
     def apply(*args: Any) -> Any:
         return function.apply(*args)
 
@@ -74,6 +78,11 @@ def needs_transform(*tensors: torch.Tensor | None) -> bool:
     if transforming():
         return True
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def plainly() -> bool:
+    """Inside a backward pass: whether nobody differentiates or maps it, so that an operator may be called as it is."""
+    return not torch.is_grad_enabled() and not transforming() and not torch.compiler.is_compiling()
 
 
 _READABLE = dataclasses.replace(TORCH, values=lambda cu_seqlens: cu_seqlens.numpy())

@@ -38,6 +38,21 @@ def test_gradients(S, with_state, final):
             assert x.dtype == dtype and relative_error(x, y) < bound
 
 
+def test_gradients_of_a_wide_head():
+    """So many multiplications that oneDNN does them."""
+    arrays = gru_arguments(16, 20, 256, ONE, with_state=True)
+    with torch.no_grad():
+        for weight in arrays[1:6:2]:
+            weight *= 256**-0.5
+    ours = like(arrays, torch.float32)
+    rounded = like(ours, torch.float64)
+    outputs, expected = run(ours, gradient_clipping=2.0), loop(rounded, 2.0)
+    upstream = cotangents(outputs)
+    want = gradients(expected, rounded, [d.double() for d in upstream])
+    for x, y in zip([*outputs, *gradients(outputs, ours, upstream)], [*expected, *want], strict=True):
+        assert relative_error(x, y) < 1e-4
+
+
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("clip", [None, 0.3])
 def test_every_head_count(heads, clip):
