@@ -55,13 +55,19 @@ def plan(H: int, wide: bool) -> Plan:
 
 
 def plans(H: int, wide: bool) -> tuple[Plan, ...]:
-    """Those that a pass over the steps may be tuned to, `plan`'s first."""
+    """Those that a pass over the steps may be tuned to, `plan`'s first. None spills on sm_90."""
     first = plan(H, wide)
     warps, stages = first.how
     if first.part is not None:
-        return first, first._replace(how=Launch(warps, 5 - stages)), first._replace(part=2 * first.part)
-    others = [first._replace(unroll=unroll) for unroll in (1, 2, 4, 8) if unroll != first.unroll and not wide]
-    return first, *others, first._replace(rows=16), first._replace(how=Launch(warps, stages + 1))
+        return (first,) if wide else (first, first._replace(how=Launch(warps, stages - 1)))
+    # What spills is left out: wide heads unrolled by much, sixteen lanes of 32-bit operands, a third stage of H = 128.
+    most = (2 if first.block < RESIDENT else 1) if torch.version.hip else 8 if first.block == 16 else 4
+    others = [first._replace(unroll=unroll) for unroll in (1, 2, 4, 8) if unroll <= most and not wide]
+    if not wide or first.block == 16:
+        others.append(first._replace(rows=16, unroll=first.unroll if first.block == 16 else min(first.unroll, 2)))
+    if first.block < RESIDENT:
+        others.append(first._replace(how=Launch(warps, stages + 1)))
+    return tuple(dict.fromkeys((first, *others)))
 
 
 class Operand(NamedTuple):

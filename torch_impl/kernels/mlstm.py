@@ -134,7 +134,8 @@ def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
 
 
 def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[Plan, ...]:
-    """Those that `mlstm_forward` may be tuned to, `forward_plan`'s first. All have blocks of one length."""
+    """Those that `mlstm_forward` may be tuned to, `forward_plan`'s first. All have blocks of one length; none spills
+    on sm_90."""
     first = forward_plan(dtype, K, V, chunk, wide)
     warps, stages = first.inside
     others = [
@@ -142,7 +143,8 @@ def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
         first._replace(inside=Launch(warps, stages % 3 + 1)),
         first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
     ]
-    if not chunk:
+    # Beside float16 any other number of blocks a chunk spills.
+    if not chunk and dtype is not torch.float16:
         others += [first._replace(every=first.every * 2), first._replace(every=max(first.every // 2, 1))]
     return first, *others
 

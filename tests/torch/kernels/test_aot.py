@@ -38,6 +38,21 @@ def test_aot_default_kernels_for_hopper(dtype, mlstm, gru, others) -> None:
     assert [entry for entry in entries if refused(entry)] == []
 
 
+def test_the_committed_table_holds_every_kernel_and_no_plan_that_spills() -> None:
+    """Of sm_80 and sm_90, whatever the plan: what spills or does not fit there may not be offered."""
+    import json
+
+    from benchmarks.aot import DTYPES, RESULTS, TARGETS
+
+    kernels = json.loads((RESULTS / "aot-triton.json").read_text())["kernels"]
+    for target in TARGETS:
+        mine = [entry for entry in kernels if entry["target"] == target]
+        assert {entry["kernel"] for entry in mine} == MLSTM | GRU | REST, target
+        assert {entry["dtype"] for entry in mine} == set(DTYPES.values()), target
+    spoilt = [entry for entry in kernels if entry["spills"] or not entry["fits"]]
+    assert [entry for entry in spoilt if entry["target"] in ("sm_80", "sm_90")] == []
+
+
 def test_what_is_refused() -> None:
     from dataclasses import replace
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,8 +18,12 @@ FILES = [
 ]
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.skipif(interpreted(), reason="this process interprets kernels already")
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+compiles = pytest.mark.skipif(interpreted(), reason="this process interprets kernels already")
+
+
+@needs_triton
+@compiles
 @pytest.mark.parametrize("file", FILES)
 def test_kernels_under_the_interpreter(file) -> None:
     options = ["-q", "-p", "no:cacheprovider"]
@@ -26,3 +31,41 @@ def test_kernels_under_the_interpreter(file) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+@needs_triton
+@compiles
+@pytest.mark.parametrize("op", ["mlstm", "mlstm_step", "gru"])
+def test_the_suite_under_the_interpreter(op, tmp_path) -> None:
+    """A little of it. The whole is
+    ``TRITON_INTERPRET=1 python -m conformance run torch_impl --kernel-backend triton --max-steps 130``."""
+    laws = [word for law in ("gradient", "backend") for word in ("--law", law)]
+    dtypes = ["--dtype", "float32", "--dtype", "bfloat16"]
+    few = ["--examples", "1", "--max-steps", "20", "--jobs", "1", "--failures", str(tmp_path)]
+    command = [sys.executable, "-m", "conformance", "run", "torch_impl", "--kernel-backend", "triton", "--op", op]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [*command, *laws, *dtypes, *few],
+        cwd=HERE.parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " 0 failed" in done.stdout and " 0 skipped" in done.stdout
+
+
+@needs_triton
+@compiles
+def test_the_suite_sees_a_launch_that_is_compiled() -> None:
+    """Before a driver is asked for, so that a machine without a GPU can tell."""
+    import torch
+
+    from conformance.frameworks._torch_launches import launches
+    from torch_impl.kernels.scan import rev_cumsum
+
+    gpu = torch.cuda.is_available()
+    with launches() as seen, nullcontext() if gpu else pytest.raises(RuntimeError, match="active drivers"):
+        rev_cumsum(torch.ones(4, device="cuda" if gpu else "cpu"))
+    assert seen == ["cumulative"]
