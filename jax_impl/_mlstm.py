@@ -250,9 +250,14 @@ def _step_by_kernel(options: Options, x: Steps, state: MLSTMState) -> tuple[jax.
 
 @first_order("mlstm_step")
 def _step_backward(options: Options, saved: tuple, cotangents: tuple) -> tuple[Steps, MLSTMState]:
-    """XLA's for every backend: the gradient of one step is elementwise in C."""
+    """As the gradient of a sequence of one step; the kernels of whole chunks have it on Pallas."""
     x, state, last = saved
     dh, dlast = cotangents
+    if options.interpret is not None:
+        setting, sequence = _setting(options), _with_steps(x)
+        *_, kept = _mlstm_pallas.forward(setting, sequence, state, None)
+        dx, dstate = _mlstm_pallas.backward(setting, sequence, state, None, kept, dh[:, None], dlast)
+        return jax.tree.map(lambda part: part[:, 0], dx), dstate
     starts = jax.tree.map(lambda part: part[None], state)
     dx, dstate = _dense_gradient(options, _with_steps(x), starts, dh[:, None], unattained(last, dlast))
     return jax.tree.map(lambda part: part[:, 0], dx), attained(state, dstate)
