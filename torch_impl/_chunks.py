@@ -8,6 +8,7 @@ Steps past a sequence's end (its last chunk may be partly empty) hold q = k = v 
 nothing and forget nothing.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,11 @@ class Ranks:
         """Whether every lane has a chunk of every rank."""
         return all(count == self.lanes for count in self.running)
 
+    def between(self, first: int, last: int) -> "Ranks":
+        """These ranks alone, with the lanes that run in them."""
+        running = self.running[first:last]
+        return Ranks(running[0] if running else 0, running)
+
     def lane_and_rank(self) -> tuple[np.ndarray, np.ndarray]:
         """The lane and the rank of every chunk."""
         lanes = [np.arange(count) for count in self.running]
@@ -61,6 +67,10 @@ class Ranks:
         return np.concatenate(ends[::-1]) if ends else np.arange(0), following
 
 
+def _longer(shape: tuple[int, ...], more: int) -> tuple[int, ...]:
+    return (*shape[:-1], shape[-1] + more) if more else shape
+
+
 class DenseChunks:
     """Chunks of ``(B, S, N, ·)``."""
 
@@ -69,29 +79,38 @@ class DenseChunks:
         count = -(-S // L)
         self.ranks = Ranks(B, (B,) * count)
 
-    def gather(self, x: torch.Tensor, dtype: torch.dtype, padding: float = 0.0) -> torch.Tensor:
-        """``(B, S, N, ...)`` → ``(G, L, ...)`` in ``dtype``, a fresh tensor."""
-        full, rest = divmod(self.S, self.L)
-        y = x.new_empty((len(self.ranks.running), self.B, self.N, self.L, *x.shape[3:]), dtype=dtype)
-        if full:
-            whole = x[:, : full * self.L].unflatten(1, (full, self.L))
-            y[:full].copy_(whole.movedim(0, 1).movedim(3, 2))
-        if rest:
-            y[full, :, :, :rest].copy_(x[:, full * self.L :].transpose(1, 2))
-            y[full, :, :, rest:] = padding
-        return y.flatten(0, 2)
+    def gather(
+        self, x: torch.Tensor, first: int, last: int, dtype: torch.dtype, padding: float = 0.0, more: int = 0
+    ) -> torch.Tensor:
+        """The chunks of some ranks: ``(B, S, N, ...)`` → ``(G, L, ...)`` in ``dtype``, a fresh tensor.
 
-    def scatter(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """``(G, L, ...)`` → ``(B, S, N, ...)`` in ``dtype``, a fresh tensor."""
-        full, rest = divmod(self.S, self.L)
-        y = y.unflatten(0, (len(self.ranks.running), self.B, self.N))
-        x = y.new_empty((self.B, self.S, self.N, *y.shape[4:]), dtype=dtype)
-        if full:
-            whole = x[:, : full * self.L].unflatten(1, (full, self.L))
-            whole.copy_(y[:full].movedim(2, 3).movedim(0, 1))
-        if rest:
-            x[:, full * self.L :].copy_(y[full, :, :, :rest].transpose(1, 2))
-        return x
+        With ``more`` its last axis is longer by so many columns, which are not written.
+        """
+        whole = x.new_empty((last - first, self.B, self.N, self.L, *_longer(x.shape[3:], more)), dtype=dtype)
+        y = whole[..., : x.shape[-1]] if more else whole
+        for part, steps, padded in self._parts(x, y, first, last):
+            part.copy_(steps)
+            if padded is not None:
+                padded.fill_(padding)
+        return whole.flatten(0, 2)
+
+    def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
+        """Write the chunks of some ranks, ``(G, L, ...)``, to their place in ``(B, S, N, ...)``."""
+        y = y.unflatten(0, (last - first, self.B, self.N))
+        for part, steps, _ in self._parts(x, y, first, last):
+            steps.copy_(part)
+
+    def _parts(
+        self, x: torch.Tensor, y: torch.Tensor, first: int, last: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+        """Of chunks ``(ranks, B, N, L, ...)``: whole ones and a partly filled one, the steps of each, its padding."""
+        L, (full, rest) = self.L, divmod(self.S, self.L)
+        whole = min(last, full) - first
+        if whole > 0:
+            steps = x[:, first * L : (first + whole) * L].unflatten(1, (whole, L))
+            yield y[:whole], steps.movedim(0, 1).movedim(3, 2), None
+        if rest and last > full:
+            yield y[-1, :, :, :rest], x[:, full * L :].transpose(1, 2), y[-1, :, :, rest:]
 
     def lanes_first(self, x: torch.Tensor) -> torch.Tensor:
         """Per-sequence values in lane order."""
@@ -110,35 +129,54 @@ class PackedChunks:
         order = np.argsort(-counts, kind="stable")
         running = tuple(int((counts > rank).sum()) for rank in range(int(counts.max(initial=0))))
         self.ranks = Ranks(len(counts), running)
+        self._offsets = np.cumsum([0, *running]) * N * L
 
         lanes = np.concatenate([order[:count] for count in running]) if running else np.arange(0)
         first = starts[lanes] + L * np.repeat(np.arange(len(running)), running)
         tokens = first[:, None, None] + np.arange(L)
         heads = np.arange(N)[:, None]
         # (chunks, N, L): the row of a (T·N, ·) tensor that each step of each chunk of each head takes.
-        padded = np.broadcast_to(tokens >= ends[lanes][:, None, None], (len(lanes), N, L))
-        rows = np.where(padded, 0, tokens * N + heads)
-        slots = np.empty(int(cu_seqlens[-1]) * N, dtype=np.int64)
-        slots[rows[~padded]] = np.flatnonzero(~padded)
+        padded = np.broadcast_to(tokens >= ends[lanes][:, None, None], (len(lanes), N, L)).reshape(-1)
+        rows = np.where(padded, 0, (tokens * N + heads).reshape(-1))
 
         def index(x: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(x)).to(device)
 
-        self._rows, self._slots = index(rows.reshape(-1)), index(slots)
-        self._padding = index(np.flatnonzero(padded)) if padded.any() else None
+        self._rows, self._device = rows, device
+        self._padding, self._filled = np.flatnonzero(padded), np.flatnonzero(~padded)
         self._order, self._inverse = index(order), index(np.argsort(order))
 
-    def gather(self, x: torch.Tensor, dtype: torch.dtype, padding: float = 0.0) -> torch.Tensor:
-        """``(T, N, ...)`` → ``(G, L, ...)`` in ``dtype``, a fresh tensor."""
-        y = x.flatten(0, 1).index_select(0, self._rows).to(dtype)
-        if self._padding is not None:
-            y.index_fill_(0, self._padding, padding)
-        return y.unflatten(0, (self.ranks.chunks * self.N, self.L))
+    def _index(self, x: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(x).to(self._device)
 
-    def scatter(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """``(G, L, ...)`` → ``(T, N, ...)`` in ``dtype``, a fresh tensor."""
-        x = y.flatten(0, 1).index_select(0, self._slots).to(dtype)
-        return x.unflatten(0, (len(self._slots) // self.N, self.N))
+    def _between(self, places: np.ndarray, first: int, last: int) -> np.ndarray:
+        """Of places in all chunks, those in some ranks, counted from the first of these."""
+        start, end = self._offsets[first], self._offsets[last]
+        return places[slice(*np.searchsorted(places, (start, end)))] - start
+
+    def gather(
+        self, x: torch.Tensor, first: int, last: int, dtype: torch.dtype, padding: float = 0.0, more: int = 0
+    ) -> torch.Tensor:
+        """The chunks of some ranks: ``(T, N, ...)`` → ``(G, L, ...)`` in ``dtype``, a fresh tensor.
+
+        With ``more`` its last axis is longer by so many columns, which hold nothing of use.
+        """
+        if more:
+            x = torch.nn.functional.pad(x, (0, more))
+        rows = self._rows[self._offsets[first] : self._offsets[last]]
+        y = x.flatten(0, 1).index_select(0, self._index(rows)).to(dtype)
+        if len(padded := self._between(self._padding, first, last)):
+            y.index_fill_(0, self._index(padded), padding)
+        return y.unflatten(0, (len(rows) // self.L, self.L))
+
+    def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
+        """Write the chunks of some ranks, ``(G, L, ...)``, to their place in ``(T, N, ...)``."""
+        filled = self._between(self._filled, first, last)
+        rows = self._rows[self._offsets[first] : self._offsets[last]]
+        y = y.flatten(0, 1)
+        if len(filled) < len(rows):
+            y, rows = y.index_select(0, self._index(filled)), rows[filled]
+        x.flatten(0, 1).index_copy_(0, self._index(rows), y.to(x.dtype))
 
     def lanes_first(self, x: torch.Tensor) -> torch.Tensor:
         """Per-sequence values in lane order."""

@@ -18,7 +18,7 @@ from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
 from reference.backends import Request
 from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._framework import TORCH, autocast_dtype, cast
-from torch_impl._mlstm_operators import mlstm_autograd, mlstm_direct, step_autograd, step_direct
+from torch_impl._mlstm_operators import KEEP_BLOCKS, mlstm_autograd, mlstm_direct, step_autograd, step_direct
 from torch_impl._operators import needs_transform
 from torch_impl._remembered import remembered
 
@@ -41,7 +41,8 @@ def mlstm(
     """The mLSTM over whole sequences, dense or packed (the equations stand at the head of this module).
 
     Gradients are exact, those of the initial state and of the final state's cotangents included; the backward pass
-    recomputes the forward one from the inputs. States and decay are computed in float32, or float64 beside float64.
+    recomputes the forward one from the inputs and, on a CPU, from the memory at every few hundred steps. States and
+    decay are computed in float32, or float64 beside float64.
 
     Args:
         q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.
@@ -72,9 +73,17 @@ def mlstm(
         q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
     backend = _mlstm_backend(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
     C, n, m = (None, None, None) if initial_state is None else initial_state
-    run = mlstm_autograd if needs_transform(q, k, v, i, f, C, n, m) else mlstm_direct
-    h, C, n, m = run(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size or 0, float(eps), True, backend, 0)
+    arguments = q, k, v, i, f, C, n, m, cu_seqlens, chunk_size or 0, float(eps), True, backend
+    if needs_transform(q, k, v, i, f, C, n, m):
+        keep = KEEP_BLOCKS if backend == "torch" and cu_seqlens is None and q.shape[1] > _SHORT else 0
+        h, C, n, m, *_ = mlstm_autograd(*arguments, keep)
+    else:
+        h, C, n, m = mlstm_direct(*arguments, 0)
     return (h, MLSTMState(C, n, m)) if return_state else h
+
+
+_SHORT = 256
+"""Up to how many steps the memory between them is computed once more, and not kept for the backward pass."""
 
 
 def _autocast(low: torch.dtype, q: Any, k: Any, v: Any, i: Any, f: Any, state: Any) -> tuple[Any, ...]:

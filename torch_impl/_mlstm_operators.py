@@ -10,73 +10,26 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from torch_impl._chunks import Chunks, DenseChunks, PackedChunks
-from torch_impl._chunkwise import LARGEST_M, Gates, Kept, Normaliser, State, Tokens, backward, forward
+from torch_impl import _mlstm_composed as composed
+from torch_impl._chunkwise import LARGEST_M, Normaliser, Tokens
 from torch_impl._framework import ACCUMULATION
-from torch_impl._operators import each, fold, no_second_derivative, operator, packing, transformable, unfold
+from torch_impl._operators import each, fold, no_second_derivative, operator, plainly, transformable, unfold
 from torch_impl.kernels import mlstm as kernels
 
-KEEP_G, KEEP_GATES, KEEP_M, KEEP_C = 1, 2, 4, 8
+KEEP_G, KEEP_GATES, KEEP_M, KEEP_C, KEEP_BLOCKS = 1, 2, 4, 8, 16
 """Bits of the operators' ``keep``: what the forward pass returns for the backward pass."""
 
-_KEPT = {"torch": (1, 3, 1, 3), "triton": (1, len(kernels.Gates._fields), 1, len(kernels.Memories._fields))}
+_KEPT = {"torch": composed.KEPT, "triton": (1, len(kernels.Gates._fields), 1, len(kernels.Memories._fields), 0)}
 _MOST_KEPT = max(sum(sizes) for sizes in _KEPT.values())
 
-_CHUNK = 64
 
-
-def chunk_length(steps: int, chunk_size: int) -> int:
-    """Steps a chunk: as asked, or (0) as even as they come below about 64; never more than there are."""
-    if steps < 1:
-        return 1
-    if chunk_size:
-        return min(chunk_size, steps)
-    return -(-steps // -(-steps // _CHUNK))
-
-
-def _chunks(q: Tensor, cu_seqlens: Tensor | None, chunk_size: int) -> Chunks:
-    N = q.shape[-2]
-    if cu_seqlens is None:
-        B, S = q.shape[:2]
-        return DenseChunks(B, S, N, chunk_length(S, chunk_size))
-    bounds = packing("mlstm", "q", q, cu_seqlens)
-    longest = int((bounds[1:] - bounds[:-1]).max(initial=0))
-    return PackedChunks(bounds, N, chunk_length(longest, chunk_size), q.device)
-
-
-def _load(chunks: Chunks, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Tokens:
-    dtype = ACCUMULATION[v.dtype]
-    return Tokens(
-        chunks.gather(q, dtype).mul_(q.shape[-1] ** -0.5),
-        chunks.gather(k, dtype),
-        chunks.gather(v, dtype),
-        chunks.gather(i, dtype, -torch.inf),
-        chunks.gather(f, dtype, torch.inf),
-    )
-
-
-def _initial(chunks: Chunks, q: Tensor, v: Tensor, C: Tensor | None, n: Tensor | None, m: Tensor | None) -> State:
-    if C is None or n is None or m is None:
-        dtype = ACCUMULATION[v.dtype]
-        shape = chunks.ranks.lanes, chunks.N, q.shape[-1], v.shape[-1]
-        return State(*(v.new_zeros(shape[:size], dtype=dtype) for size in (4, 3, 2)))
-    return State(*(chunks.lanes_first(part) for part in (C, n, m)))
-
-
-def _by_head(chunks: Chunks, kept: Tensor) -> Tensor:
-    """``(G, ...)`` → ``(B, chunks, N, ...)``: what is kept is kept of dense calls alone."""
-    ranks, lanes = len(chunks.ranks.running), chunks.ranks.lanes
-    return kept.reshape(ranks, lanes, chunks.N, *kept.shape[1:]).transpose(0, 1)
-
-
-def _by_row(kept: Tensor) -> Tensor:
-    return kept.transpose(0, 1).flatten(0, 2)
-
-
-def kept_sizes(keep: int, backend: str) -> tuple[int, int, int, int]:
+def kept_sizes(keep: int, backend: str) -> list[int]:
     """How many tensors are kept for each bit of ``keep``."""
-    G, gates, M, c = (size * bool(keep & 1 << bit) for bit, size in enumerate(_KEPT[backend]))
-    return G, gates, M, c
+    return [size * bool(keep & 1 << bit) for bit, size in enumerate(_KEPT[backend])]
+
+
+def _flags(keep: int) -> composed.Flags:
+    return composed.Flags(*(bool(keep & 1 << bit) for bit in range(len(composed.KEPT))))
 
 
 def kept_axes(q: Tensor, v: Tensor, keep: int, backend: str) -> list[int]:
@@ -84,12 +37,6 @@ def kept_axes(q: Tensor, v: Tensor, keep: int, backend: str) -> list[int]:
     q, v = (torch.empty((1, 1, 1, x.shape[-1]), dtype=x.dtype, device="meta") for x in (q, v))
     outputs = _mlstm_forward_shapes(q, q, v, q, q, None, None, None, None, 1, 0.0, True, backend, keep)
     return [x.ndim for x in outputs[4:]]
-
-
-def _split(kept: Sequence[Tensor], keep: int, backend: str) -> list[Sequence[Tensor]]:
-    """What was kept, bit by bit; empty where a bit is not set."""
-    rest = iter(kept)
-    return [[next(rest) for _ in range(size)] for size in kept_sizes(keep, backend)]
 
 
 def _from_kernels(kept: kernels.Kept, B: int) -> list[Tensor]:
@@ -113,7 +60,8 @@ def _by_lane(part: Tensor, B: int) -> Tensor:
 
 
 def _to_kernels(kept: Sequence[Tensor], keep: int) -> kernels.Kept:
-    G, gates, M, c = _split(kept, keep, "triton")
+    rest = iter(kept)
+    G, gates, M, c, _ = ([next(rest) for _ in range(size)] for size in kept_sizes(keep, "triton"))
     return kernels.Kept(
         G[0].transpose(1, 2).contiguous() if G else None,
         kernels.Gates(*(x.mT.contiguous() for x in gates[:4]), *(x.flatten(0, 1).contiguous() for x in gates[4:]))
@@ -125,27 +73,15 @@ def _to_kernels(kept: Sequence[Tensor], keep: int) -> kernels.Kept:
 
 
 def _mlstm_forward(q, k, v, i, f, C, n, m, cu_seqlens, chunk_size, eps, stabilize, backend, keep) -> list[Tensor]:
-    flags = bool(keep & KEEP_G), bool(keep & KEEP_GATES), bool(keep & KEEP_M), bool(keep & KEEP_C)
     if backend == "triton":
-        names = zip(("keep_G", "keep_gates", "keep_M", "keep_c"), flags, strict=True)
+        names = zip(("keep_G", "keep_gates", "keep_M", "keep_c"), _flags(keep), strict=False)
         *outputs, kept = kernels.mlstm_forward(
             q, k, v, i, f, C, n, m, cu_seqlens, chunk=chunk_size, eps=eps, stabilized=stabilize, **dict(names)
         )
         return [*outputs, *_from_kernels(kept, q.shape[0])]
-    chunks = _chunks(q, cu_seqlens, chunk_size)
-    initial = _initial(chunks, q, v, C, n, m)
-    x = _load(chunks, q, k, v, i, f)
-    h, last, kept = forward(x, initial, chunks.ranks, Normaliser(stabilize, eps), flags)
-    outputs = [chunks.scatter(h, v.dtype), *(chunks.sequences_first(part) for part in last)]
-    if kept.G is not None:
-        outputs.append(_by_head(chunks, kept.G))
-    if kept.gates is not None:
-        outputs.extend(_by_head(chunks, part) for part in kept.gates)
-    if kept.M is not None:
-        outputs.append(_by_head(chunks, kept.M))
-    if kept.c is not None:
-        outputs.extend(_by_head(chunks, part.flatten(0, 1)) for part in kept.c)
-    return outputs
+    return composed.mlstm_forward(
+        Tokens(q, k, v), (i, f), (C, n, m), cu_seqlens, chunk_size, Normaliser(stabilize, eps), _flags(keep)
+    )
 
 
 def _mlstm_forward_shapes(
@@ -162,15 +98,7 @@ def _mlstm_forward_shapes(
     if keep and backend == "triton":
         outputs += _kept_shapes(q, v, B, N, K, V, kernels.block_length(v.dtype, chunk_size), keep)
     elif keep:
-        S = q.shape[1]
-        L = chunk_length(S, chunk_size)
-        count = -(-S // L)
-        shapes = [(L, L)] * bool(keep & KEEP_G)
-        shapes += [(L,), (L,), (L, L)] * bool(keep & KEEP_GATES)
-        shapes += [(L,)] * bool(keep & KEEP_M)
-        outputs += [v.new_empty((count, B, N, *shape), dtype=dtype).transpose(0, 1) for shape in shapes]
-        if keep & KEEP_C:
-            outputs += [part.transpose(0, 1) for part in states(count, B)]
+        outputs += composed.kept_shapes(q, v, chunk_size, _flags(keep))
     return outputs
 
 
@@ -205,25 +133,10 @@ def _mlstm_backward(
         left = _to_kernels(kept, keep)
         options = {"chunk": chunk_size, "eps": eps, "stabilized": stabilize}
         return list(kernels.mlstm_backward(q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, left, **options))
-    chunks = _chunks(q, cu_seqlens, chunk_size)
-    initial = _initial(chunks, q, v, C, n, m)
-    dtype = ACCUMULATION[v.dtype]
-    G, gates, M, c = _split([_by_row(part) for part in kept], keep, "torch")
-    starts = [part.unflatten(0, (chunks.ranks.chunks, chunks.N)) for part in c]
-    left = Kept(
-        G[0] if G else None, Gates(*gates) if gates else None, M[0] if M else None, State(*starts) if starts else None
-    )
-    dlast = None
-    if dC is not None or dn is not None or dm is not None:
-        given = zip((dC, dn, dm), initial, strict=True)
-        dlast = State(*(torch.zeros_like(part) if d is None else chunks.lanes_first(d) for d, part in given))
-    x = _load(chunks, q, k, v, i, f)
-    upstream = torch.zeros_like(x.v) if dh is None else chunks.gather(dh, dtype)
-    d, dinitial = backward(
-        x, initial, upstream, dlast, chunks.ranks, Normaliser(stabilize, eps), q.shape[-1] ** -0.5, left
-    )
-    gradients = [chunks.scatter(dx, x.dtype) for dx, x in zip(d, (q, k, v, i, f), strict=True)]
-    return [*gradients, *(chunks.sequences_first(part) for part in dinitial)]
+    return composed.mlstm_backward(
+        Tokens(q, k, v), (i, f), (C, n, m), cu_seqlens, dh, (dC, dn, dm), chunk_size, Normaliser(stabilize, eps),
+        kept, _flags(keep),
+    )  # fmt: skip
 
 
 def _mlstm_backward_shapes(
@@ -276,11 +189,11 @@ class _Forward(torch.autograd.Function):
         if dh is None and dC is None and dn is None and dm is None:
             return (None,) * 14
         saved = ctx.saved_tensors
-        gradients = _Backward.apply(
-            *(*saved[:9], dh, dC, dn, dm),
-            *(ctx.chunk_size, ctx.eps, ctx.stabilize, ctx.backend),
-            *slots(ctx.keep, saved[9:]),
-        )
+        arguments = *saved[:9], dh, dC, dn, dm, ctx.chunk_size, ctx.eps, ctx.stabilize, ctx.backend
+        if plainly():
+            gradients = _backward_direct(*arguments, ctx.keep, saved[9:])
+        else:
+            gradients = _Backward.apply(*arguments, *slots(ctx.keep, saved[9:]))
         return *(gradients[:5] if saved[5] is None else gradients), *((None,) * (9 if saved[5] is None else 6))
 
     @staticmethod
@@ -382,7 +295,11 @@ class _Step(torch.autograd.Function):
         tokens = (x.unsqueeze(1) for x in tokens)
         dh = None if dh is None else dh.unsqueeze(1)
         options = 0, ctx.eps, True, ctx.backend
-        gradients = mlstm_backward_autograd(*tokens, C, n, m, None, dh, dC, dn, dm, *options, *slots(0, ()))
+        arguments = *tokens, C, n, m, None, dh, dC, dn, dm, *options
+        if plainly():
+            gradients = _backward_direct(*arguments, 0, ())
+        else:
+            gradients = mlstm_backward_autograd(*arguments, *slots(0, ()))
         return *(dx.squeeze(1) for dx in gradients[:5]), *gradients[5:], None, None
 
     @staticmethod

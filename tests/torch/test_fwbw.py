@@ -79,6 +79,15 @@ def test_what_is_kept_is_counted_and_changes_no_value(keeps):
         assert relative_error(x, y) < 1e-12
 
 
+def test_what_is_kept_of_no_step():
+    arrays = arguments(T=0)
+    function = mlstm_fwbw_custom_grad({**WHOLE, **dict.fromkeys(KEEPS, True)})
+    outputs = flat(function(*arrays))
+    upstream = cotangents(outputs)
+    found = gradients(outputs, arrays, upstream)
+    assert all(torch.equal(x, d) for x, d in zip(found[5:], upstream[1:], strict=True))
+
+
 @pytest.mark.parametrize("keep", KEEPS)
 def test_what_is_kept_is_used(keep):
     """A context with NaN in place of a kept tensor gives NaN: the backward pass reads it."""

@@ -16,7 +16,7 @@ from tests.torch.loops import (
     packed_loop,
     relative_error,
 )
-from torch_impl import MLSTMState, mlstm, mlstm_step
+from torch_impl import MLSTMState, _mlstm_composed, mlstm, mlstm_step
 
 STEPS = (0, 1, 5, 63, 64, 65, 200)
 
@@ -94,6 +94,24 @@ def test_chunk_size_sets_the_chunks_that_are_computed():
         options = chunk_size, 0.0, True, "torch", 1
         kept = torch.ops.gatespec.mlstm_forward(q, k, v, i, f, None, None, None, None, *options)[4]
         assert kept.shape == shape
+
+
+@pytest.mark.parametrize("with_state", [True, False], ids=["state", "zeros"])
+@pytest.mark.parametrize("bounds", [None, [0, 3, 3, 70, 200], [0, 0, 65, 65, 65, 130, 200, 200]], ids=str)
+def test_blocks_change_no_value(bounds, with_state, monkeypatch):
+    """A chunk a block, where one block would hold them all."""
+    B = 2 if bounds is None else len(bounds) - 1
+    arrays = mlstm_arguments(B, 200, 3, 5, 7, with_state=with_state, packed=bounds is not None)
+    options = {"chunk_size": 32, "cu_seqlens": None if bounds is None else torch.tensor(bounds)}
+    expected = run(arrays, **options)
+    upstream = cotangents(expected)
+    want = gradients(expected, arrays, upstream)
+    monkeypatch.setattr(_mlstm_composed, "_BLOCK", 1)
+    outputs = run(arrays, **options)
+    for x, y in zip(outputs, expected, strict=True):
+        assert torch.equal(x, y)
+    for x, y in zip(gradients(outputs, arrays, upstream), want, strict=True):
+        assert relative_error(x, y) < 1e-13
 
 
 def test_split_and_carry():
