@@ -122,14 +122,17 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
 
 def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> Plan:
     """Sizes for `mlstm_backward`, whose chunks are single blocks; arguments as in `forward_plan`."""
+    # Four of AMD's warps have as many threads as eight others, and twice the registers each.
+    warps = 4 if torch.version.hip else 8
     if _scalar(dtype):
-        plan = Plan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(8, 2), Launch(8, 1))
+        plan = Plan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(8, 2), Launch(warps, 1))
     elif dtype is torch.bfloat16:
         BK = 128 if wide and K <= 128 else 64
-        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=64), 64, Launch(4, 3), Launch(8, 2))
+        BV, states = (64, Launch(4, 3)) if wide else (32, Launch(8, 3))
+        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, states, Launch(warps, 2))
     else:
         BK, BV, tile = (64, 32, 64) if wide else (32, 16, 32)
-        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), tile, Launch(4, 2), Launch(8, 2))
+        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), tile, Launch(4, 2), Launch(warps, 2))
     return _with_chunk(plan, chunk)._replace(every=1)
 
 

@@ -38,8 +38,8 @@ def test_aot_default_kernels_for_hopper(dtype, mlstm, gru, others) -> None:
     assert [entry for entry in entries if refused(entry)] == []
 
 
-def test_the_committed_table_holds_every_kernel_and_no_plan_that_spills() -> None:
-    """Of sm_80 and sm_90, whatever the plan: what spills or does not fit there may not be offered."""
+def test_the_committed_table_holds_every_kernel_and_none_that_spills() -> None:
+    """By default, whatever the target; on sm_90, of which the table has every plan, none that is offered."""
     import json
 
     from benchmarks.aot import DTYPES, RESULTS, TARGETS
@@ -49,8 +49,8 @@ def test_the_committed_table_holds_every_kernel_and_no_plan_that_spills() -> Non
         mine = [entry for entry in kernels if entry["target"] == target]
         assert {entry["kernel"] for entry in mine} == MLSTM | GRU | REST, target
         assert {entry["dtype"] for entry in mine} == set(DTYPES.values()), target
-    spoilt = [entry for entry in kernels if entry["spills"] or not entry["fits"]]
-    assert [entry for entry in spoilt if entry["target"] in ("sm_80", "sm_90")] == []
+    assert {entry["plan"] for entry in kernels if entry["target"] == "sm_90"} > {0, 1}
+    assert [entry for entry in kernels if entry["spills"] or not entry["fits"]] == []
 
 
 def test_what_is_refused() -> None:

@@ -174,7 +174,7 @@ def test_every_plan_computes_the_same(number, device) -> None:
     case.check(h, last, d)
 
 
-@pytest.mark.parametrize("H", [16, 130])
+@pytest.mark.parametrize("H", [16, 60])
 def test_every_plan_of_a_gru_computes_the_same(H, device, monkeypatch) -> None:
     generator = torch.Generator().manual_seed(H)
 
