@@ -21,7 +21,9 @@ _STEPS = 16
 
 
 def _suits(x: Tensor) -> bool:
-    return x.dtype is torch.float32 and x.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    """Whether oneDNN may take it: where it is built in, and `torch.backends.mkldnn` has not been turned off."""
+    onednn = torch.backends.mkldnn
+    return x.dtype is torch.float32 and x.device.type == "cpu" and onednn.is_available() and bool(onednn.enabled)
 
 
 def packed(weight: Tensor, rows: int, steps: int) -> Callable[[Tensor, Tensor], Tensor] | None:

@@ -5,7 +5,7 @@ import torch
 
 import reference
 from tests.torch.loops import cotangents, gradients, gru_arguments, gru_loop, like, packed_loop, relative_error
-from torch_impl import gru
+from torch_impl import _products, gru
 
 ONE = (1,) * 6
 HEADS = [ONE, (3,) * 6, (4, 2, 1, 4, 2, 1), (1, 6, 2, 3, 6, 1), (2, 1, 2, 1, 4, 2), (1, 1, 1, 1, 1, 5)]
@@ -223,3 +223,13 @@ def test_what_is_kept_only_for_a_gradient():
     arrays = [x.detach() for x in gru_arguments(2, 5, 4, (2,) * 6)]
     assert len(torch.ops.gatespec.gru_forward(*arrays, None, None, False, "torch")) == 2
     assert len(torch.ops.gatespec.gru_forward(*arrays, None, None, True, "torch")) == 5
+
+
+def test_onednn_is_left_alone_where_it_is_turned_off():
+    weight = torch.ones(1, 256, 512)
+    assert _products.packed(weight, 16, 256) is not None
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        assert _products.packed(weight, 16, 256) is None
+    finally:
+        torch._C._set_mkldnn_enabled(True)

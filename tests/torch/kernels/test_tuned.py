@@ -174,17 +174,17 @@ def test_every_plan_computes_the_same(number, device) -> None:
     case.check(h, last, d)
 
 
-@pytest.mark.parametrize("H", [16, 60])
-def test_every_plan_of_a_gru_computes_the_same(H, device, monkeypatch) -> None:
+@pytest.mark.parametrize(("H", "dtype"), [(16, torch.float32), (60, torch.float32), (130, torch.bfloat16)])
+def test_every_plan_of_a_gru_computes_the_same(H, dtype, device, monkeypatch) -> None:
     generator = torch.Generator().manual_seed(H)
 
     def draw(*shape: int) -> torch.Tensor:
-        return (torch.randn(shape, generator=generator) / shape[-1] ** 0.5).to(device)
+        return (torch.randn(shape, generator=generator) / shape[-1] ** 0.5).to(device, dtype)
 
     arrays = (draw(2, 3, 1, H), draw(1, H, H)) * 3
     dy = draw(2, 3, 1, H)
     results = []
-    for number in range(len(gru.plans(H, True))):
+    for number in range(len(gru.plans(H, dtype is torch.float32))):
         monkeypatch.setattr(gru, "tuned", lambda kernel, sizes, plans, device, run, number=number: plans()[number])
         y, last = gru.forward(arrays, None, None)
         results.append([y, last, *gru.backward(arrays, None, None, y, dy, None, None)])
