@@ -35,9 +35,12 @@ class Timing:
         return float((high - low) / 2 / self.median)
 
 
-def calls_per_round(seconds: float) -> int:
-    """How many calls make a round long enough for the clock."""
-    return max(1, round(LEAST_SECONDS / max(seconds, 1e-9)))
+def calls_per_round(run: Run, clock: Callable[[Run, int], float]) -> int:
+    """How many calls make a round long enough for the clock; as many again until the first, cold one does not count."""
+    count = 1
+    while (seconds := clock(run, count)) < LEAST_SECONDS / 4:
+        count *= 4
+    return max(1, round(count * LEAST_SECONDS / seconds))
 
 
 def interleaved(runs: dict[str, Run], rounds: int, clock: Callable[[Run, int], float]) -> Iterator[dict[str, float]]:
@@ -48,7 +51,7 @@ def interleaved(runs: dict[str, Run], rounds: int, clock: Callable[[Run, int], f
         rounds: how many.
         clock: seconds that ``count`` calls take.
     """
-    counts = {name: calls_per_round(clock(run, 1)) for name, run in runs.items()}
+    counts = {name: calls_per_round(run, clock) for name, run in runs.items()}
     names = list(runs)
     for number in range(rounds):
         turn = number % len(names)

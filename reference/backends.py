@@ -90,6 +90,11 @@ def no_kernel(operation: str) -> str:
     return f"it has no kernel for {operation}"
 
 
+def _names(backend_type: Any) -> list[str]:
+    """The backends' names as they were defined; not by iterating the class, which PyTorch 2.11 cannot trace."""
+    return [backend_type[name].value for name in backend_type._member_names_]
+
+
 def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explanation:
     """The first row, in order of preference, that serves ``request``, and the reasons against the others.
 
@@ -109,9 +114,9 @@ def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explana
             chosen = row.backend
         else:
             against[row.backend] = "; ".join(reasons) or f"{chosen} is preferred"
-    for member in backend_type:
-        if member.value not in {row.backend for row in serving}:
-            against[member.value] = no_kernel(request.operation)
+    for name in _names(backend_type):
+        if name not in {row.backend for row in serving}:
+            against[name] = no_kernel(request.operation)
     if chosen is None:
         why = "; ".join(f"{name}: {reason}" for name, reason in against.items())
         raise ValueError(f"{request.operation}: no kernel backend serves this call ({why})")
@@ -127,7 +132,7 @@ def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: 
     """
     if requested is None:
         return explain(rows, request, backend_type).chosen
-    names = " or ".join(member.value for member in backend_type)
+    names = " or ".join(_names(backend_type))
     if not isinstance(requested, backend_type | str):
         kind = type(requested).__name__
         raise TypeError(f"{request.operation}: `kernel_backend` is a {kind}; expected None, {names}")

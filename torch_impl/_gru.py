@@ -175,7 +175,7 @@ def _compute_backward(x, W, xf, Wf, xr, Wr, h0, cu_seqlens, dy, dlast, clip, bac
     N, H, dtype = z.shape[0], x.shape[-1], z.dtype
     steps = _steps(x, N, cu_seqlens)
     before = steps.before(states)
-    dh = torch.zeros_like(z)
+    dh = torch.zeros_like(z) if dy is None else torch.empty_like(z)
     if dy is not None:
         steps.gather(dy, dh)
     dstate = states.new_zeros((N, steps.B, H)) if dlast is None else steps.lanes_first(dlast)

@@ -154,6 +154,27 @@ def forward(steps: Steps, weights: Weights, z: Tensor, rf: Tensor, states: Tenso
         h = h_new
 
 
+_CACHED = 1 << 16
+"""How many elements of a head's rows are computed at once: what a core's cache holds of several such arrays."""
+
+
+def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """What a preactivation's gradient is a multiple of: of dh for z and f, of d(r⊙h) for r.
+
+    Block by block, for each page of a fresh array costs the system a fault.
+    """
+    H = z.shape[-1]
+    dz, drf = torch.empty_like(z), torch.empty_like(rf)
+    rows = max(_CACHED // H, 1)
+    for z_b, rf_b, h_b, dz_b, drf_b in zip(*(x.split(rows, 1) for x in (z, rf, before, dz, drf)), strict=True):
+        torch.sub(1, rf_b, out=drf_b)
+        torch.sub(1, z_b * z_b, out=dz_b).mul_(drf_b[..., H:])
+        drf_b.mul_(rf_b)
+        drf_b[..., :H].mul_(h_b)
+        drf_b[..., H:].mul_(h_b - z_b)
+    return dz, drf
+
+
 def backward(
     steps: Steps,
     weights: Weights,
@@ -175,12 +196,8 @@ def backward(
     """
     H = z.shape[-1]
     r, f = rf[..., :H], rf[..., H:]
-    # What a preactivation's gradient is a multiple of: of dh for z and f, of d(r⊙h) for r.
-    dz = (1 - z * z).mul_(1 - f)
-    drf = (1 - rf).mul_(rf)
+    dz, drf = _factors(z, rf, before)
     dr, df = drf[..., :H], drf[..., H:]
-    dr.mul_(before)
-    df.mul_(before - z)
 
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
     add_gates = _packed(steps, Wrf_T)

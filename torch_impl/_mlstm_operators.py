@@ -243,8 +243,8 @@ def _mlstm_step(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, T
     if backend == "triton":
         return kernels.mlstm_step(q, k, v, i, f, C, n, m, eps=eps)
     # On a CPU the operators' own fixed cost is what a step takes, so there are as few as can be, all on (B·N, ·, ·).
-    h, dtype = v.new_empty(v.shape), ACCUMULATION[v.dtype]
-    if v.dtype is not dtype:
+    out, dtype = v.dtype, ACCUMULATION[v.dtype]
+    if out is not dtype:
         q, k, v = (x.to(dtype) for x in (q, k, v))
     if f.dtype is not dtype:
         i, f = i.to(dtype), f.to(dtype)
@@ -257,11 +257,11 @@ def _mlstm_step(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, T
     k = k.reshape(B * N, K, 1) * torch.sub(i, finite).exp_().view(B * N, 1, 1)
     C = (C.reshape(B * N, K, V) * kept).addcmul_(k, v.reshape(B * N, 1, V))
     n = torch.addcmul(k, n.reshape(B * N, K, 1), kept)
-    q = q.reshape(B * N, 1, K) * K**-0.5
+    q, scale = q.reshape(B * N, 1, K), K**-0.5
     floor = m.clamp(max=LARGEST_M).neg_().exp_().view(B * N, 1, 1)
-    Y = torch.maximum(torch.bmm(q, n).abs_(), floor)
-    torch.div(torch.bmm(q, C), Y.add_(eps) if eps else Y, out=h.view(B * N, 1, V))
-    return h, C.view(B, N, K, V), n.reshape(B, N, K), m
+    Y = torch.maximum(torch.baddbmm(floor, q, n, beta=0, alpha=scale).abs_(), floor)
+    h = torch.baddbmm(floor, q, C, beta=0, alpha=scale).div_(Y.add_(eps) if eps else Y).view(B, N, V)
+    return h if out is dtype else h.to(out), C.view(B, N, K, V), n.reshape(B, N, K), m
 
 
 def _mlstm_step_shapes(q, k, v, i, f, C, n, m, eps, backend) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -10,6 +10,17 @@ from torch_impl._backends import KernelBackend
 from torch_impl._framework import TORCH, autocast_dtype
 from torch_impl._fwbw import custom_grad
 from torch_impl._gru import gru
+from torch_impl._products import linear
+
+
+class _Projection(nn.Linear):
+    """A linear layer by whichever of PyTorch's libraries is the faster."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+    def _get_name(self) -> str:
+        return "Linear"
 
 
 class GRU(nn.Module):
@@ -77,11 +88,11 @@ class GRU(nn.Module):
         self._input_heads = [call["Nx"], call["Nxf"], call["Nxr"]]
 
         H = state_head_dim
-        self.input_projection = nn.Linear(input_size, sum(self._input_heads) * H, bias=add_bias)
+        self.input_projection = _Projection(input_size, sum(self._input_heads) * H, bias=add_bias)
         self.state_weight = nn.Parameter(torch.empty(num_weight_heads, H, H))
         self.forget_weight = nn.Parameter(torch.empty(num_forget_weight_heads, H, H))
         self.reset_weight = nn.Parameter(torch.empty(num_reset_weight_heads, H, H))
-        self.output_projection = nn.Linear(self.num_heads * H, output_size, bias=add_bias)
+        self.output_projection = _Projection(self.num_heads * H, output_size, bias=add_bias)
         self._reset_weights()
 
     def reset_parameters(self) -> None:

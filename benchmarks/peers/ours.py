@@ -34,6 +34,8 @@ def _step(package: str, backend: str) -> Any:
 def _gru(package: str, backend: str) -> Any:
     def load(case: Case, _: Any) -> Function:
         module = imported(package)
+        if case.N == 1 and package == "torch_impl":
+            return _gru_layer(case, backend)
 
         def gru(
             x: Any,
@@ -56,6 +58,35 @@ def _gru(package: str, backend: str) -> Any:
         return gru
 
     return load
+
+
+def _gru_layer(case: Case, backend: str) -> Function:
+    """One head as ``torch_impl.GRU`` computes it, input projection included, without a projection of its output."""
+    torch, module = imported("torch"), imported("torch_impl")
+    H = case.K
+    layer = module.GRU(H, H, H, 1, 1, 1, 1, 1, 1, add_bias=False, gradient_clipping=None)
+    layer.output_projection = torch.nn.Identity()
+
+    def gru(
+        x: Any,
+        input_projection: Any,
+        forget_projection: Any,
+        reset_projection: Any,
+        weight: Any,
+        forget_weight: Any,
+        reset_weight: Any,
+    ) -> tuple[Any]:
+        into = torch.cat([input_projection, forget_projection, reset_projection], -1)[0]
+        parameters = {
+            "input_projection.weight": into.mT,
+            "state_weight": weight,
+            "forget_weight": forget_weight,
+            "reset_weight": reset_weight,
+        }
+        y, _ = torch.func.functional_call(layer, parameters, (x.flatten(2),), {"kernel_backend": backend})
+        return (y[:, :, None],)
+
+    return gru
 
 
 def _row(op: str, package: str, backend: str, load: Any) -> Contender:

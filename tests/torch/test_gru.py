@@ -233,3 +233,11 @@ def test_onednn_is_left_alone_where_it_is_turned_off():
         assert _products.packed(weight, 16, 256) is None
     finally:
         torch._C._set_mkldnn_enabled(True)
+
+
+@pytest.mark.parametrize("shape", [(1, 4096, 96, 96), (1, 4001, 96, 100), (3, 2050, 64, 128), (2, 100, 8, 8)])
+def test_a_large_sum_of_products_is_exact(shape):
+    N, R, inner, outer = shape
+    x, y = torch.randn(N, R, 2 * inner)[..., :inner], torch.randn(N, R, 2 * outer)[..., outer:]
+    expected = x.double().mT @ y.double()
+    assert relative_error(_products.summed(x, y).double(), expected) < 1e-6

@@ -104,6 +104,48 @@ def test_clipping_reaches_the_layer():
     assert relative_error(found[0.01], found[None]) > 1e-3
 
 
+@pytest.mark.parametrize("shape", [(16, 128, 96), (2048, 96), (4, 512, 96)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_large_projection_is_the_product_it_stands_for(shape, turned):
+    layer = GRU(**{**SIZES, "input_size": 96, "state_head_dim": 24, "output_size": 112}).input_projection
+    x = torch.randn(*shape[:-2], shape[-1], shape[-2]).mT if turned else torch.randn(shape)
+    x.requires_grad_()
+    inputs = [x, layer.weight, layer.bias]
+    output = layer(x)
+    assert "Convolution" in found_in(output.grad_fn)
+    assert output.shape == (*shape[:-1], 168) and output.is_contiguous()
+    doubles = [value.detach().double().requires_grad_() for value in inputs]
+    expected = torch.nn.functional.linear(*doubles)
+    cotangent = torch.randn_like(output)
+    got = torch.autograd.grad(output, inputs, cotangent)
+    want = torch.autograd.grad(expected, doubles, cotangent.double())
+    for a, b in zip((output, *got), (expected, *want), strict=True):
+        assert a.dtype == torch.float32 and relative_error(a.double(), b) < 1e-5
+
+
+def test_where_a_projection_is_pytorchs_own_product():
+    layer = GRU(**{**SIZES, "input_size": 96, "state_head_dim": 24}).input_projection
+    large = torch.randn(2048, 96)
+    assert "Convolution" in found_in(layer(large).grad_fn)
+    assert "Convolution" not in found_in(layer(large[:100]).grad_fn)
+    assert "Convolution" not in found_in(layer(large[1:]).grad_fn)
+    assert "Convolution" not in found_in(copy.deepcopy(layer).double()(large.double()).grad_fn)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(large).dtype == torch.bfloat16
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        assert "Convolution" not in found_in(layer(large).grad_fn)
+    finally:
+        torch._C._set_mkldnn_enabled(True)
+
+
+def found_in(node):
+    """The names of the operations behind a value."""
+    if node is None:
+        return ""
+    return " ".join([node.name(), *(found_in(before) for before, _ in node.next_functions)])
+
+
 def test_repr_names_what_it_is_made_of():
     text = repr(build())
     assert "num_reset_weight_heads=4" in text and "gradient_clipping=None" in text and "input_projection" in text
