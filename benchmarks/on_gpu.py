@@ -23,7 +23,7 @@ from typing import IO, Any
 LIMIT = 590.0
 """Seconds that a stage may take, all its commands together."""
 
-KERNEL_TESTS = Path(__file__).resolve().parents[1] / "tests" / "torch" / "kernels"
+TESTS = Path(__file__).resolve().parents[1] / "tests"
 PACKAGES = ("torch", "triton", "numpy", "jax", "mlstm_kernels", "flash-linear-attention", "xlstm")
 
 
@@ -86,17 +86,23 @@ def describe(dry: bool) -> dict[str, Any]:
     return found
 
 
-def _kernels(directory: Path, dry: bool) -> list[list[str]]:
-    # Neither the project's configuration nor its conftest: another version's warnings are no failure of a kernel.
-    options = ["-c", os.devnull, "--rootdir", ".", "--confcutdir", str(KERNEL_TESTS), "--import-mode=importlib"]
-    options += ["-q", "-p", "no:cacheprovider", "-p", "benchmarks.shard", *(["-k", "rows"] if dry else [])]
-    left_out = [f"--ignore={KERNEL_TESTS / name}" for name in ("test_interpreter.py", "test_aot.py")]
-    shards = 1 if dry else _cores()
-    return [
-        ["-m", "pytest", *options, *left_out, f"--junitxml={directory / f'kernels-{number}.xml'}",
-         f"--shard={number}/{shards}", str(KERNEL_TESTS)]
-        for number in range(shards)
-    ]  # fmt: skip
+def _tests(name: str, folder: Path, some: str, *left_out: str) -> Callable[[Path, bool], list[list[str]]]:
+    """The tests of kernels, in as many processes as there are cores; dry, those that ``some`` selects, in one."""
+    # Neither the project's configuration nor its conftest: another version's warnings are no failure of a kernel, and
+    # there JAX is kept to the CPU.
+    options = ["-c", os.devnull, "--rootdir", ".", "--confcutdir", str(folder), "--import-mode=importlib"]
+    options += ["-q", "-p", "no:cacheprovider", "-p", "benchmarks.shard"]
+    options += [f"--ignore={folder / file}" for file in left_out]
+
+    def commands(directory: Path, dry: bool) -> list[list[str]]:
+        shards = 1 if dry else _cores()
+        return [
+            ["-m", "pytest", *options, *(["-k", some] if dry else []), f"--shard={number}/{shards}",
+             f"--junitxml={directory / f'{name}-{number}.xml'}", str(folder)]
+            for number in range(shards)
+        ]  # fmt: skip
+
+    return commands
 
 
 def _cores() -> int:
@@ -141,12 +147,6 @@ def _benchmark(
         ]
 
     return commands
-
-
-def _pallas_tests(directory: Path, dry: bool) -> list[list[str]]:
-    options = ["-q", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={directory / 'pallas.xml'}"]
-    folder = KERNEL_TESTS.parents[1] / "jax" / "kernels"
-    return [["-m", "pytest", *options, *(["-k", "rows"] if dry else []), str(folder)]]
 
 
 def _large(directory: Path, dry: bool) -> list[list[str]]:
@@ -241,7 +241,12 @@ REST = (
 
 STAGES = {
     "versions": Stage(_versions, _versions_summary, ("torch", "triton")),
-    "kernels": Stage(_kernels, partial(_tests_summary, "kernels-*.xml"), ("torch", "triton", "pytest"), together=True),
+    "kernels": Stage(
+        _tests("kernels", TESTS / "torch" / "kernels", "rows", "test_interpreter.py", "test_aot.py"),
+        partial(_tests_summary, "kernels-*.xml"),
+        ("torch", "triton", "pytest"),
+        together=True,
+    ),
     "mlstm": Stage(_benchmark("mlstm", [*MLSTM, *STEPS], TORCH, "mlstm_kernels,fla"), _times("mlstm"), TIMES),
     "gru": Stage(_benchmark("gru", GRU, TORCH, "torch_gru,flashrnn"), _times("gru"), TIMES),
     "conformance": Stage(
@@ -249,11 +254,16 @@ STAGES = {
     ),
     "large": Stage(_large, _large_summary, ("torch", "triton")),
     "tune": Stage(_tune, _tune_summary, TIMES, gpu=True),
-    "tuned": Stage(_benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], "fla"), _times("tuned"), TIMES),
+    "tuned": Stage(_benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], "fla"), _times("tuned"), TIMES, gpu=True),
     "suite-mlstm": Stage(_suite("mlstm", "torch_impl", ops=("mlstm", "fwbw")), _suite_summary("mlstm"), SUITE),
     "suite-gru": Stage(_suite("gru", "torch_impl", ops=("gru",)), _suite_summary("gru"), SUITE),
     "suite-rest": Stage(_suite("rest", "torch_impl", ops=REST), _suite_summary("rest"), SUITE),
-    "pallas": Stage(_pallas_tests, partial(_tests_summary, "pallas.xml"), ("jax", "pytest", "hypothesis")),
+    "pallas": Stage(
+        _tests("pallas", TESTS / "jax" / "kernels", "reason", "test_interpreter.py", "test_aot_pallas.py"),
+        partial(_tests_summary, "pallas-*.xml"),
+        ("jax", "pytest"),
+        together=True,
+    ),
     "pallas-suite": Stage(
         _suite("pallas", "jax_impl", "--kernel-backend", "pallas", ops=("mlstm_step", "mlstm", "gru")),
         _suite_summary("pallas"),

@@ -87,6 +87,17 @@ def test_every_stage_is_commands_that_exist(tmp_path) -> None:
                 assert module.partition(".")[0] in ("pytest", "conformance", "benchmarks"), name
 
 
+@pytest.mark.parametrize("name", ["kernels", "pallas"])
+def test_the_tests_of_kernels_run_on_the_gpu(name, tmp_path) -> None:
+    """The tests' own conftest keeps JAX to the CPU, and there are tests of nothing but an interpreter."""
+    commands = on_gpu.STAGES[name].commands(tmp_path, False)
+    assert len(commands) == on_gpu._cores()
+    for words in commands:
+        cut = Path(words[words.index("--confcutdir") + 1])
+        assert cut.name == "kernels" and Path(words[-1]) == cut and cut.is_dir()
+        assert f"--ignore={cut / 'test_interpreter.py'}" in words
+
+
 def test_shards_share_the_tests(tmp_path) -> None:
     (tmp_path / "test_many.py").write_text("def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n")
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-p", "benchmarks.shard"]

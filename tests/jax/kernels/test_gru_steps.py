@@ -11,7 +11,7 @@ import reference
 from jax_impl import _gru_pallas, explain_backend
 from jax_impl.kernels import _pallas, gru, gru_parts
 from reference.backends import Request
-from tests.jax.kernels.tools import lowered, needs_mosaic, products, shape
+from tests.jax.kernels.tools import interpreted, lowered, needs_mosaic, products, shape
 from tests.jax.tools import assert_close
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
@@ -70,13 +70,13 @@ def compare(dtype, tokens, groups, group, H, bound, cu_seqlens=None, size=1.0):
         return exactly(jnp.moveaxis(h, 0, 1).reshape(B, N, H))
 
     packing = jnp.asarray(cu_seqlens, jnp.int32) if packed else None
-    forward = jax.jit(partial(_gru_pallas.forward, True))
+    forward = jax.jit(partial(_gru_pallas.forward, interpreted()))
     got_y, got_last = forward(tuple(map(by_step, x)), tuple(weights), lanes(h0), packing)
     assert_close((by_token(got_y), heads(got_last)), (y, last), TOLERANCE[dtype])
 
     saved = (before, *gates([exactly(part) for part in x], [exactly(part) for part in weights], before, group))
     saved = (*(by_step(jnp.asarray(part, jnp.float32)) for part in saved), by_step(dy))
-    backward = jax.jit(partial(_gru_pallas.backward, True, bound))
+    backward = jax.jit(partial(_gru_pallas.backward, interpreted(), bound))
     dinputs, dh0 = backward(saved, tuple(weights), lanes(dlast), packing)
     assert all(part.dtype == jnp.dtype(dtype) for part in dinputs)
     names = ("input", "forget_input", "reset_input")

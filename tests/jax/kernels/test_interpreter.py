@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jax_impl.kernels import _pallas
-from tests.jax.kernels.tools import needs_mosaic
+from tests.jax.kernels.tools import needs_mosaic, only_interpreted
 
 
 def copy_through_shared_memory(waits: bool):
@@ -36,6 +36,7 @@ def copy_through_shared_memory(waits: bool):
 
 
 @needs_mosaic
+@only_interpreted
 def test_a_race_is_reported():
     from jax._src.pallas.mosaic_gpu.interpret.gpu_callbacks import reset_gpu_interpret_mode_state
 

@@ -15,7 +15,7 @@ from jax_impl.kernels import _pallas, mlstm_gates, mlstm_tiles
 from jax_impl.kernels.mlstm_chunk import ROW, Setting
 from reference.arguments import MLSTMState
 from reference.backends import Request
-from tests.jax.kernels.tools import lowered, lowered_kernels, needs_mosaic, products, shape
+from tests.jax.kernels.tools import interpreted, lowered, lowered_kernels, needs_mosaic, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state
 
 TOLERANCE = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}
@@ -45,7 +45,7 @@ def compare(dtype, tokens, sequences, K, V, cu_seqlens=None, resets=False, eps=0
     dstate, exact_dstate = rounded(like(rng, exact_state), "float32")
 
     packing = None if cu_seqlens is None else jnp.asarray(cu_seqlens, jnp.int32)
-    run = jax.jit(partial(both_passes, Setting(eps, interpret=True)))
+    run = jax.jit(partial(both_passes, Setting(eps, interpret=interpreted())))
     (h, last), (dx, dinitial) = run(Steps(*values, *gates), state, packing, dh, dstate)
     assert h.dtype == dx.q.dtype == dx.k.dtype == dx.v.dtype == jnp.dtype(dtype)
     assert dx.i.dtype == last.C.dtype == dinitial.C.dtype == jnp.float32
@@ -87,7 +87,7 @@ def test_nothing_passes_a_hard_reset():
     dh = rng.normal(size=inputs[2].shape).astype(np.float32)
     dh[:, :50] = 0
     zero = jax.tree.map(np.zeros_like, state)
-    run = jax.jit(partial(both_passes, Setting(0.0, interpret=True)))
+    run = jax.jit(partial(both_passes, Setting(0.0, interpret=interpreted())))
     _, (dx, dinitial) = run(Steps(*map(jnp.asarray, inputs)), state, None, jnp.asarray(dh), zero)
     assert all(not np.any(part[:, :50]) for part in dx)
     assert not np.any(dx.f[:, 50])

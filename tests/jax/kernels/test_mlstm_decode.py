@@ -12,7 +12,7 @@ import reference
 from jax_impl.kernels import _pallas, mlstm_decode
 from jax_impl.kernels.mlstm_chunk import Setting
 from reference.arguments import MLSTMState
-from tests.jax.kernels.tools import lowered, lowered_kernels, needs_mosaic, products, shape
+from tests.jax.kernels.tools import interpreted, lowered, lowered_kernels, needs_mosaic, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, pull_back
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
@@ -41,7 +41,7 @@ def case(dtype, K, V):
 )
 def test_against_the_definition(dtype, K, V, eps):
     x, state = case(dtype, K, V)
-    h, last = jax.jit(partial(mlstm_decode.step, Setting(eps, True)))(*x, state)
+    h, last = jax.jit(partial(mlstm_decode.step, Setting(eps, interpreted())))(*x, state)
     assert (h.dtype, last.C.dtype) == (x[2].dtype, jnp.float32)
     expected, expected_last = reference.mlstm_step(*wide(x), wide(state), eps=eps)
     assert_close(wide(h), expected, TOLERANCE[dtype])
@@ -52,7 +52,7 @@ def test_against_the_definition(dtype, K, V, eps):
 def test_an_emptied_memory():
     x, state = case("float32", 3, 2)
     x = (*x[:3], jnp.full_like(x[3], -jnp.inf), jnp.full_like(x[4], -jnp.inf))
-    h, last = mlstm_decode.step(Setting(0.0, True), *x, state)
+    h, last = mlstm_decode.step(Setting(0.0, interpreted()), *x, state)
     assert not any(np.any(part) for part in (h, last.C, last.n))
     assert np.all(last.m == -np.inf)
 
@@ -61,7 +61,7 @@ def test_an_emptied_memory():
 def test_no_step_of_no_sequence():
     x = tuple(jnp.zeros((0, 3, *width), jnp.bfloat16) for width in ((4,), (4,), (5,), (), ()))
     state = MLSTMState(jnp.zeros((0, 3, 4, 5)), jnp.zeros((0, 3, 4)), jnp.zeros((0, 3)))
-    h, last = mlstm_decode.step(Setting(0.0, True), *x, state)
+    h, last = mlstm_decode.step(Setting(0.0, interpreted()), *x, state)
     assert (h.shape, h.dtype, last.C.shape) == ((0, 3, 5), jnp.bfloat16, (0, 3, 4, 5))
 
 
@@ -88,7 +88,7 @@ def test_the_public_step_takes_it_and_has_the_exact_gradient(monkeypatch):
 @needs_mosaic
 def test_vmap():
     x, state = case("float32", 3, 2)
-    step = partial(mlstm_decode.step, Setting(0.0, True))
+    step = partial(mlstm_decode.step, Setting(0.0, interpreted()))
     one_by_one = step(*x, state)
     lanes = jax.tree.map(lambda part: part[:, None], (x, state))
     mapped = jax.jit(jax.vmap(lambda x, state: step(*x, state)))(*lanes)

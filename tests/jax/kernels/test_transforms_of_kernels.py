@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_impl
 from jax_impl.kernels import _pallas
-from tests.jax.kernels.tools import needs_mosaic, products, shape
+from tests.jax.kernels.tools import needs_mosaic, only_interpreted, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, normal, pull_back
 
 pytestmark = needs_mosaic
@@ -110,6 +110,7 @@ def copied(x):
     )(x)
 
 
+@only_interpreted
 def test_the_interpreter_cannot_be_checkpointed():
     """Where this fails, JAX can, and the tests below no longer need to lift it."""
     own = jax.custom_vjp(copied)

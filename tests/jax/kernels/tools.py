@@ -15,6 +15,16 @@ needs_mosaic = pytest.mark.skipif(
     JAX < _pallas.OLDEST_JAX, reason=f"Pallas kernels need JAX {_pallas.OLDEST_JAX}, this is {jax.__version__}"
 )
 
+# A condition in words is looked at when a test runs, and importing this starts no device.
+only_interpreted = pytest.mark.skipif(
+    "__import__('jax').default_backend() != 'cpu'", reason="it is about the interpreter, and here is a GPU"
+)
+
+
+def interpreted() -> bool:
+    """Whether kernels are to be interpreted: on a CPU. On a GPU the same tests run what is compiled."""
+    return jax.default_backend() == "cpu"
+
 
 def shape(*sizes: int, dtype=jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(sizes, dtype)
