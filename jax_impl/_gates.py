@@ -1,7 +1,14 @@
 """Functions of a gate's preactivation that stay exact and finite from −∞ to +∞, and sums of log gates."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+
+from jax_impl._framework import vary_like
+
+_ROWS = 128
+"""Up to how many steps a CPU sums a matrix row by row."""
 
 
 def log_sigmoid(x: jax.Array) -> jax.Array:
@@ -22,8 +29,19 @@ def exp_difference(x: jax.Array, y: jax.Array) -> jax.Array:
 def forget_matrix(a: jax.Array) -> jax.Array:
     """``F[t,j] = Σ_{j<s≤t} a_s`` for t ≥ j, −∞ above the diagonal: ``(..., S)`` → ``(..., S, S)``."""
     t, j = _steps(a.shape[-1])
-    sums = jnp.cumsum(jnp.where(t > j, a[..., :, None], 0), axis=-2, dtype=a.dtype)
-    return jnp.where(t >= j, sums, -jnp.inf)
+
+    def by_rows(a: jax.Array) -> jax.Array:
+        def row(sums: jax.Array, x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            sums = jnp.where(j[0] < x[1], sums + x[0][..., None], 0)
+            return sums, sums
+
+        _, sums = jax.lax.scan(row, vary_like(jnp.zeros(a.shape, a.dtype), a), (jnp.moveaxis(a, -1, 0), t[:, 0]))
+        return jnp.moveaxis(sums, 0, -2)
+
+    def whole(a: jax.Array) -> jax.Array:
+        return jnp.cumsum(jnp.where(t > j, a[..., :, None], 0), axis=-2, dtype=a.dtype)
+
+    return jnp.where(t >= j, _by_rows_on_a_cpu(by_rows, whole, a), -jnp.inf)
 
 
 def across(W: jax.Array) -> jax.Array:
@@ -32,7 +50,30 @@ def across(W: jax.Array) -> jax.Array:
     The gradient of log gates, given that of their `forget_matrix`. Only sums, no differences: where nothing passes, 0.
     """
     s, t = _steps(W.shape[-1])
-    return jnp.sum(jnp.where(s >= t, sum_before(W), 0), axis=-2)
+
+    def by_rows(W: jax.Array) -> jax.Array:
+        def row(sums: jax.Array, x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            sums += x[0]
+            return sums, jnp.sum(jnp.where(t[0] < x[1], sums, 0), axis=-1)
+
+        start = vary_like(jnp.zeros(W.shape[:-1], W.dtype), W)
+        _, y = jax.lax.scan(row, start, (jnp.moveaxis(W, -2, 0), s[:, 0]), reverse=True)
+        return jnp.moveaxis(y, 0, -1)
+
+    def whole(W: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(s >= t, sum_before(W), 0), axis=-2)
+
+    return _by_rows_on_a_cpu(by_rows, whole, W)
+
+
+def _by_rows_on_a_cpu(
+    by_rows: Callable[[jax.Array], jax.Array], whole: Callable[[jax.Array], jax.Array], x: jax.Array
+) -> jax.Array:
+    """The first on a CPU, in whose cache a row stays, else the second: of the matrix its passes are logarithmic many.
+
+    Of many steps too: a sum in pairs loses less.
+    """
+    return whole(x) if x.shape[-1] > _ROWS else jax.lax.platform_dependent(x, cpu=by_rows, default=whole)
 
 
 def sum_before(x: jax.Array) -> jax.Array:
