@@ -22,8 +22,8 @@ KEPT = (1, 3, 1, 3, 1)
 """How many tensors are kept: G; a, b and F; M; C, n and m at the start of every chunk; C and n of every block."""
 
 _CHUNK = 64
-_BLOCK = 1 << 22
-"""Elements of a block's tokens, memories and scores together: with all that is made of them, some ten megabytes."""
+_BLOCK = 1 << 20
+"""Elements of a block's tokens, memories and scores together: few, for what is made of them serves the next again."""
 
 
 class Flags(NamedTuple):

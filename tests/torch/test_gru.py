@@ -237,7 +237,9 @@ def test_onednn_is_left_alone_where_it_is_turned_off():
 
 @pytest.mark.parametrize("shape", [(1, 4096, 96, 96), (1, 4001, 96, 100), (3, 2050, 64, 128), (2, 100, 8, 8)])
 def test_a_large_sum_of_products_is_exact(shape):
+    torch.manual_seed(0)
     N, R, inner, outer = shape
     x, y = torch.randn(N, R, 2 * inner)[..., :inner], torch.randn(N, R, 2 * outer)[..., outer:]
     expected = x.double().mT @ y.double()
-    assert relative_error(_products.summed(x, y).double(), expected) < 1e-6
+    # R roundings of either sign.
+    assert relative_error(_products.summed(x, y).double(), expected) < R**0.5 * torch.finfo(x.dtype).eps
