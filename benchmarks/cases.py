@@ -114,7 +114,7 @@ SHAPES: dict[str, tuple[Case, ...]] = {
         Case("mlstm_step", 1, 1, 4, 64, 64, direction="forward"),
         *_gru((8, 256, 4, 64), (16, 256, 1, 256), (4, 1024, 8, 64)),
     ),
-    "length": tuple(Case("mlstm", 1, S, 2, 64, 64) for S in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536))
+    "length": tuple(Case("mlstm", 1, S, 4, 128, 128) for S in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536))
     + tuple(Case("gru", 1, S, 2, 32, 32) for S in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)),
     "batch": tuple(Case("mlstm", B, 512, 2, 64, 64) for B in (1, 2, 4, 8, 16))
     + tuple(Case("gru", B, 256, 2, 64, 64) for B in (1, 2, 4, 8, 16, 32)),

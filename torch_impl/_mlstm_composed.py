@@ -22,7 +22,7 @@ KEPT = (1, 3, 1, 3, 1)
 """How many tensors are kept: G; a, b and F; M; C, n and m at the start of every chunk; C and n of every block."""
 
 _CHUNK = 64
-_BLOCK = 1 << 20
+_BLOCK = 1 << 21
 """Elements of a block's tokens, memories and scores together: few, for what is made of them serves the next again."""
 
 
