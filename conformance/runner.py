@@ -63,7 +63,7 @@ def agenda(implementation: Implementation, settings: Settings) -> list[tuple[Law
     """Every law with every dtype in which it is to be tried."""
     pairs = []
     for law in selected(settings):
-        usual = law.dtypes if implementation.eager else law.compiled_dtypes
+        usual = law.usual_dtypes(implementation.eager)
         if settings.quick and not settings.dtypes:
             usual = tuple(dtype for dtype in usual if dtype == "float32")
         # A target that compiles is tried in fewer dtypes unless more are asked for; none is asked for that a law does
@@ -76,7 +76,7 @@ def agenda(implementation: Implementation, settings: Settings) -> list[tuple[Law
 
 def why_not(implementation: Implementation, law: Law, dtype: str) -> str | None:
     """Why a law does not apply to a target, None where it does."""
-    absent = [name for name in law.needs if name not in implementation.functions]
+    absent = [name for name in law.functions if name not in implementation.functions]
     if absent:
         return f"absent: {', '.join(absent)}"
     return (

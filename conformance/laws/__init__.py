@@ -6,7 +6,7 @@ A law is data: its sentence, its equation, what it draws, and the check itself.
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -37,13 +37,24 @@ OPS = (
 MODULES = ("scan", "decay", "mlstm", "mlstm_step", "fwbw", "gru", "accumulate", "sharding", "modules", "general")
 
 
-@dataclass(frozen=True)
+Kind = Literal["definition", "relation", "contract", "behaviour"]
+"""What a law speaks of:
+
+- ``definition``: the value or the gradient, held to the oracle's answer, in any form of call (packed, step by step).
+- ``relation``: two calls of the target, held to each other.
+- ``contract``: what gatespec has decided where others may decide otherwise.
+- ``behaviour``: memory, dtypes, determinism, transforms, refusals.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Law:
     """One thing that must hold of one operation.
 
     Attributes:
         op: the public operation (or family) that it is about.
         name: its name; ``op.name`` is its id.
+        kind: what it speaks of (`Kind`).
         sentence: the law in words.
         equation: the law in symbols.
         check: raises `conformance.trial.LawError` where the law does not hold of a case.
@@ -51,8 +62,8 @@ class Law:
         rows: cases that are tried one and all, for laws about a finite list of calls.
         strata: which sizes it is tried on.
         dtypes: the dtypes it is tried in unless told otherwise.
-        compiled_dtypes: the same for targets that compile per shape.
-        needs: the public functions that it calls.
+        compiled_dtypes: the same for targets that compile per shape; None for all of ``dtypes``.
+        needs: the public functions that it calls; empty for the one called ``op``.
         gradient: the operation whose gradient it asks for, if any.
         share: of the number of examples, at most 1.
         forward: whether it is about the function as it is called where no gradient is asked for; other laws may take
@@ -63,70 +74,44 @@ class Law:
 
     op: str
     name: str
+    kind: Kind
     sentence: str
     equation: str
     check: Callable[[Any, Any], None]
-    cases: Strategy | None
-    rows: Callable[[], list[Any]] | None
-    strata: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    compiled_dtypes: tuple[str, ...]
-    needs: tuple[str, ...]
-    gradient: str | None
-    share: float
-    forward: bool
-    skip: Callable[[Any], str | None] | None
+    cases: Strategy | None = None
+    rows: Callable[[], list[Any]] | None = None
+    strata: tuple[str, ...] = STRATA
+    dtypes: tuple[str, ...] = FLOATING
+    compiled_dtypes: tuple[str, ...] | None = None
+    needs: tuple[str, ...] = ()
+    gradient: str | None = None
+    share: float = 1.0
+    forward: bool = False
+    skip: Callable[[Any], str | None] | None = None
     quick: bool = False
 
     @property
     def id(self) -> str:
         return f"{self.op}.{self.name}"
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The public functions that it calls."""
+        return self.needs or (self.op,)
+
+    def usual_dtypes(self, eager: bool) -> tuple[str, ...]:
+        """The dtypes it is tried in unless told otherwise, on a target where a new shape is cheap or is compiled."""
+        return self.dtypes if eager or self.compiled_dtypes is None else self.compiled_dtypes
+
 
 _registered: list[Law] = []
 
 
-def law(
-    op: str,
-    sentence: str,
-    equation: str,
-    *,
-    name: str,
-    cases: Strategy | None = None,
-    rows: Callable[[], list[Any]] | None = None,
-    strata: tuple[str, ...] = STRATA,
-    dtypes: tuple[str, ...] = FLOATING,
-    compiled_dtypes: tuple[str, ...] | None = None,
-    needs: tuple[str, ...] | None = None,
-    gradient: str | None = None,
-    share: float = 1.0,
-    forward: bool = False,
-    skip: Callable[[Any], str | None] | None = None,
-    quick: bool = False,
-) -> Callable[[Callable], Callable]:
-    """Register the decorated check as a `Law`."""
+def law(op: str, sentence: str, equation: str, **fields: Any) -> Callable[[Callable], Callable]:
+    """Register the decorated check as a `Law`, whose other fields are given by keyword."""
 
     def register(check: Callable) -> Callable:
-        _registered.append(
-            Law(
-                op,
-                name,
-                sentence,
-                equation,
-                check,
-                cases,
-                rows,
-                strata,
-                dtypes,
-                dtypes if compiled_dtypes is None else compiled_dtypes,
-                (op,) if needs is None else needs,
-                gradient,
-                share,
-                forward,
-                skip,
-                quick,
-            )
-        )
+        _registered.append(Law(op=op, sentence=sentence, equation=equation, check=check, **fields))
         return check
 
     return register

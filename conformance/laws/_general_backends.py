@@ -21,6 +21,7 @@ def register(subject: Subject) -> None:
         "that explain_backend gives; without a name, the one that explain_backend says runs.",
         "launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's",
         name="backend",
+        kind="contract",
         cases=of_rows(subject),
         strata=("small",),
         dtypes=("float64", "float32", "bfloat16"),
@@ -34,6 +35,7 @@ def register(subject: Subject) -> None:
         "A kernel backend that does not exist, or that is no name, is refused with the reference's words.",
         "error(target) = error(reference), up to the names of backends",
         name="bad_backend",
+        kind="behaviour",
         rows=lambda: [
             BadUse(subject.op, label, partial(_named, subject, backend), until="expected None")
             for label, backend in (("a kernel backend that there is not", "no such backend"), ("a number for one", 3))

@@ -34,6 +34,7 @@ def zero_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
     "Step by step gives what the whole sequence gives.",
     "mlstm_step applied S times = mlstm",
     name="sequence",
+    kind="definition",
     cases=lambda plan: cases.mlstm(plan, layout="contiguous"),
     strata=("small",),
     compiled_dtypes=("float32", "bfloat16"),
@@ -69,6 +70,7 @@ def _one_step(plan: cases.Plan) -> Any:
     "The gradient of a step is exact for every argument, the state included.",
     "dx = Σ_out ⟨d_out, ∂out/∂x⟩ with S = 1",
     name="gradient",
+    kind="definition",
     cases=_one_step,
     strata=("small",),
     gradient=OP,
@@ -132,6 +134,7 @@ law(
     "A bad call raises the reference's error, in type and text.",
     "error(target) = error(reference)",
     name="bad_calls",
+    kind="behaviour",
     rows=_bad_calls,
     dtypes=("float32",),
 )(check_refusal)

@@ -32,6 +32,7 @@ def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
     "The layer is projection, gru, projection, in value and in the gradient of its input, state and every parameter.",
     "output = gru(split(input·K + b), weights)·K′ + b′, in the order x, f, r",
     name="value",
+    kind="definition",
     cases=layers,
     strata=("small",),
     dtypes=("float64", "float32"),
@@ -59,6 +60,7 @@ def value(trial: Trial, case: LayerCase) -> None:
     "two are alike, and another seed draws others.",
     "W ~ U(−H^−½, H^−½)",
     name="parameters",
+    kind="behaviour",
     rows=lambda: [
         LayerCase(1, 1, 3, 8, 5, (4, 1, 2, 2, 4, 1)),
         LayerCase(1, 1, 2, 8, 3, (1, 1, 1, 6, 2, 3), bias=False),
@@ -119,6 +121,7 @@ law(
     "Sizes and head counts that make no layer, and inputs that do not fit it, are refused with the reference's words.",
     "error(target) = error(reference)",
     name="bad_calls",
+    kind="behaviour",
     rows=_gru_bad_uses,
     dtypes=("float32",),
 )(check_use)
@@ -138,6 +141,7 @@ def _fwbw_cases(plan: Plan) -> st.SearchStrategy:
     "the final state where the configuration or the call says so.",
     "mLSTMBackendFwbw(config)(q, k, v, i, f, …) = mlstm_fwbw_custom_grad(config)(q, k, v, i, f, …)",
     name="function",
+    kind="definition",
     cases=_fwbw_cases,
     strata=("small",),
     dtypes=("float64", "float32"),
@@ -179,6 +183,7 @@ _ARGUMENTS = {"C0": "c_initial", "n0": "n_initial", "m0": "m_initial"}
     "layer says that heads may be mapped over.",
     "config = mLSTMBackendFwbwConfig()",
     name="configuration",
+    kind="contract",
     rows=lambda: [LayerCase(1, 1, 1, 1, 1, (1, 1, 1, 1, 1, 1))],
     dtypes=("float32",),
 )

@@ -21,7 +21,15 @@ def _value(operation: str, trial: Trial, case: SumCase) -> Expected:
 
 
 def _register(operation: str, equation: str) -> None:
-    @law(operation, "The value is the reference's.", equation, name="value", cases=cases.sums, quick=True)
+    @law(
+        operation,
+        "The value is the reference's.",
+        equation,
+        name="value",
+        kind="definition",
+        cases=cases.sums,
+        quick=True,
+    )
     def value(trial: Trial, case: SumCase) -> None:
         trial.agree(trial.call(operation, case.scan(trial.dtype)), _value(operation, trial, case), case.steps)
 
@@ -30,6 +38,7 @@ def _register(operation: str, equation: str) -> None:
         "The gradient is the running sum forwards, of any cotangent.",
         f"dx_s = Σ_{{t{'≤' if operation == 'rev_cumsum' else '<'}s}} dy_t",
         name="gradient",
+        kind="definition",
         cases=cases.sums,
         gradient=operation,
         quick=True,
@@ -47,6 +56,7 @@ def _register(operation: str, equation: str) -> None:
         "The operation is linear.",
         "Y(x + x') = Y(x) + Y(x')",
         name="linearity",
+        kind="relation",
         cases=cases.sums,
         strata=("small", "chunk"),
         dtypes=("float64", "float32"),
@@ -78,6 +88,7 @@ def _register(operation: str, equation: str) -> None:
         "A scale that is a power of two goes through without a rounding.",
         "Y(2^p x) = 2^p Y(x), bit by bit",
         name="scaling",
+        kind="relation",
         cases=cases.sums,
         strata=("small", "chunk"),
         dtypes=("float64", "float32", "bfloat16"),
@@ -97,6 +108,7 @@ def _register(operation: str, equation: str) -> None:
         "What the sum starts from is no later element's business: a first element changes the first sum alone.",
         "Y((x_0, x))_t = Y((x_0′, x))_t for t > 0",
         name="causality",
+        kind="relation",
         cases=cases.sums,
         strata=("small", "chunk"),
         dtypes=("float64", "float32"),
@@ -118,6 +130,7 @@ def _register(operation: str, equation: str) -> None:
         "A bad call raises the reference's error, in type and text.",
         "error(target) = error(reference)",
         name="bad_calls",
+        kind="behaviour",
         rows=bad_calls,
         dtypes=("float32",),
     )(check_refusal)
@@ -132,6 +145,7 @@ for _operation, _equation in OPERATIONS.items():
     "The two reverse sums differ by the element itself.",
     "rev_cumsum(x) − rev_cumsum_off(x) = x",
     name="offset",
+    kind="relation",
     cases=cases.sums,
     needs=("rev_cumsum", "rev_cumsum_off"),
     dtypes=("float64", "float32"),
@@ -149,6 +163,7 @@ def offset(trial: Trial, case: SumCase) -> None:
     "The first sum is the total, and the last is the last element.",
     "y_0 = Σ_s x_s, y_{S−1} = x_{S−1}",
     name="total",
+    kind="definition",
     cases=lambda plan: cases.sums(plan).filter(lambda case: case.S > 0),
     dtypes=("float64", "float32"),
     compiled_dtypes=("float32",),
@@ -169,6 +184,7 @@ def total(trial: Trial, case: SumCase) -> None:
     "A reverse sum is a running sum of what is turned round.",
     "y = flip(cumsum(flip(x)))",
     name="flip",
+    kind="definition",
     cases=cases.sums,
     dtypes=("float64", "float32"),
     compiled_dtypes=("float32",),
@@ -186,6 +202,7 @@ def flip(trial: Trial, case: SumCase) -> None:
     "The sum without its own element is the sum from the next element on, and 0 at the end.",
     "rev_cumsum_off(x)_t = rev_cumsum(x)_{t+1}, rev_cumsum_off(x)_{S−1} = 0",
     name="shift",
+    kind="relation",
     cases=cases.sums,
     needs=("rev_cumsum", "rev_cumsum_off"),
     dtypes=("float64", "float32"),

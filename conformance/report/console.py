@@ -127,7 +127,7 @@ def _show_notes(console: Console, report: TargetReport) -> None:
 
 
 def show_laws(console: Console, laws: list[Law]) -> None:
-    """Every law with its sentence and equation."""
+    """Every law with its kind, its sentence and its equation."""
     for law in laws:
-        console.print(f"[bold]{law.id}[/bold]  {escape(law.sentence)}", highlight=False)
+        console.print(f"[bold]{law.id}[/bold] [dim]({law.kind})[/dim]  {escape(law.sentence)}", highlight=False)
         console.print(f"    {escape(law.equation)}", style="dim", highlight=False)

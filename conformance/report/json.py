@@ -36,6 +36,7 @@ def _target(report: TargetReport) -> dict[str, Any]:
                 "id": result.law.id,
                 "op": result.law.op,
                 "law": result.law.name,
+                "kind": result.law.kind,
                 "dtype": result.dtype,
                 "status": result.status,
                 "reason": result.reason,

@@ -87,7 +87,7 @@ def seeds_of(dtype: str) -> range:
 
 
 def runs(law: Law, eager: bool) -> Iterator[tuple[str, int, Collector]]:
-    for dtype in law.dtypes if eager else law.compiled_dtypes:
+    for dtype in law.usual_dtypes(eager):
         for seed in seeds_of(dtype) if dtype in ("float32", "bfloat16") else ():
             yield dtype, seed, drawn(law, eager, dtype, seed)
 

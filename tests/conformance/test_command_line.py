@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import hypothesis
@@ -19,7 +19,7 @@ import reference
 from conformance.cases import Plan
 from conformance.cli import main
 from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, Names, settings_of
-from conformance.laws import all_laws
+from conformance.laws import Kind, all_laws
 from conformance.report import TargetReport
 from conformance.report.console import show
 from conformance.runner import SUPPRESSED, agenda
@@ -73,7 +73,7 @@ def test_a_target_that_holds_every_law_exits_0_and_is_reported(tmp_path: Path) -
     passed = [law for law in report["laws"] if law["status"] == "passed"]
     assert report["summary"]["passed"] == len(passed) > 0 and report["summary"]["failed"] == 0
     for law in passed:
-        fields = {"id", "op", "law", "dtype", "status", "reason", "examples", "worst_error", "counterexample"}
+        fields = {"id", "op", "law", "kind", "dtype", "status", "reason", "examples", "worst_error", "counterexample"}
         assert fields <= set(law)
         assert law["id"] == f"{law['op']}.{law['law']}" and law["examples"] > 0
     suite = ElementTree.parse(paths["junit"]).getroot().find("testsuite")
@@ -184,12 +184,12 @@ def test_a_wrong_call_exits_2_and_says_what_to_type(arguments: tuple[str, ...], 
     assert said in " ".join(result.output.split())
 
 
-def test_the_laws_are_listed_with_sentence_and_equation() -> None:
+def test_the_laws_are_listed_with_kind_sentence_and_equation() -> None:
     result = invoke("laws")
     said = " ".join(result.output.split())
     assert result.exit_code == 0
     for law in all_laws():
-        assert law.id in said and " ".join(law.equation.split()) in said
+        assert f"{law.id} ({law.kind})" in said and " ".join(law.equation.split()) in said
 
 
 def test_ids_are_unique_and_every_law_says_something() -> None:
@@ -197,6 +197,7 @@ def test_ids_are_unique_and_every_law_says_something() -> None:
     assert len({law.id for law in laws}) == len(laws)
     for law in laws:
         assert law.sentence.endswith(".") and law.equation and (law.cases is None) != (law.rows is None)
+        assert law.kind in get_args(Kind) and law.functions
 
 
 def test_a_law_whose_shapes_do_not_fit_the_steps_allowed_is_no_crash() -> None:
