@@ -12,9 +12,9 @@ from conformance import judging
 from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
 from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, QUICK_EXAMPLES
+from conformance.options import EXAMPLES, MAX_STEPS, RunOptions
 from conformance.report import exit_status
 from conformance.runner import selected
-from conformance.settings import EXAMPLES, MAX_STEPS, Settings
 from conformance.targets import FRAMEWORKS, load
 
 # Command → the module and the attribute that hold it; read when it is asked for, for each has imports of its own.
@@ -214,6 +214,6 @@ def laws_command(ops: tuple[str, ...]) -> None:
     from conformance.report.console import show_laws
 
     try:
-        show_laws(Console(), selected(Settings(ops=ops)))
+        show_laws(Console(), selected(RunOptions(ops=ops)))
     except UsageError as error:
         raise click.UsageError(str(error)) from error

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conformance import jobs
+from conformance import workers
 from conformance.implementation import Implementation, UsageError
 from conformance.known import Known, read, write
+from conformance.options import EXAMPLES, INTERPRETERS, MAX_STEPS, RunOptions
+from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.runner import agenda, run, selected
-from conformance.settings import EXAMPLES, INTERPRETERS, MAX_STEPS, Result, Settings
 
 QUICK_EXAMPLES = 6
 INTERPRETED_EXAMPLES = 8
@@ -49,7 +50,7 @@ def settings_of(
     quick: bool = False,
     known: Path | None = None,
     failures: Path | None = None,
-) -> Settings:
+) -> RunOptions:
     """The settings, with what depends on circumstances where nothing was said.
 
     Raises:
@@ -57,7 +58,7 @@ def settings_of(
     """
     slow = interpreted(kernel_backend, device)
     few = INTERPRETED_EXAMPLES if slow else QUICK_EXAMPLES if quick else EXAMPLES
-    settings = Settings(
+    settings = RunOptions(
         names.ops,
         names.laws,
         names.dtypes,
@@ -75,20 +76,20 @@ def settings_of(
 
 
 def results_of(
-    implementation: Implementation, settings: Settings, named_framework: str | None, processes: int | None
-) -> tuple[int, Iterator[Result]]:
+    implementation: Implementation, settings: RunOptions, named_framework: str | None, processes: int | None
+) -> tuple[int, Iterator[LawResult]]:
     """How many results there will be, and the results."""
     items = agenda(implementation, settings)
-    number = processes or jobs.usual(implementation, items)
+    number = processes or workers.usual(implementation, items)
     if number == 1 or len(items) < 2:
         return len(items), run(implementation, settings)
-    target = jobs.Target(implementation.name, named_framework, implementation.device)
-    return len(items), jobs.run_in_processes(target, items, settings, number)
+    target = workers.Target(implementation.name, named_framework, implementation.device)
+    return len(items), workers.run_in_processes(target, items, settings, number)
 
 
 def in_own_places(
-    implementations: list[Implementation], settings: Settings
-) -> Iterator[tuple[Implementation, Settings]]:
+    implementations: list[Implementation], settings: RunOptions
+) -> Iterator[tuple[Implementation, RunOptions]]:
     """Each target with its settings; where two have one name, their scripts go to directories of their own."""
     stems = [Path(each.name).stem for each in implementations]
     for number, implementation in enumerate(implementations, 1):
@@ -98,7 +99,7 @@ def in_own_places(
 
 
 def report_of(
-    implementation: Implementation, settings: Settings, results: list[Result], start: float, named: str | None
+    implementation: Implementation, settings: RunOptions, results: list[LawResult], start: float, named: str | None
 ) -> TargetReport:
     """The report of a target that was judged from ``start``, a reading of ``time.monotonic``, until now."""
     seconds = time.monotonic() - start
@@ -171,7 +172,7 @@ def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ..
         (report.target, result.law.id, result.dtype, outcome.where)
         for report in reports
         for result in report.results
-        for outcome in result.known
+        for outcome in result.expected_failures
         if not outcome.fails
     }
     targets = [report.target for report in reports]

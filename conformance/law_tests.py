@@ -12,9 +12,9 @@ from conformance.dtypes import FLOATING
 from conformance.implementation import Implementation, UsageError
 from conformance.judging import Names, in_own_places, report_of, settings_of
 from conformance.laws import Law
+from conformance.options import RunOptions
 from conformance.report.failure import text
 from conformance.runner import agenda, run_and_save
-from conformance.settings import Settings
 from conformance.targets import load
 
 
@@ -23,7 +23,7 @@ class Item:
     """One law in one dtype on one target."""
 
     implementation: Implementation
-    settings: Settings
+    settings: RunOptions
     law: Law
     dtype: str
 

@@ -13,21 +13,22 @@ from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from conformance.cases import Plan, pinned
-from conformance.drawing import the_same_everywhere
+from conformance.checker import Checker
+from conformance.comparison import CallRecord
 from conformance.dtypes import FLOATING, HALF
-from conformance.evidence import CallRecord
-from conformance.hunt import Counterexample, Hunt, Scene
 from conformance.implementation import Implementation, RefusedError, UsageError
 from conformance.known import KnownOutcome
 from conformance.laws import Law, all_laws
-from conformance.settings import Result, Settings
-from conformance.trial import Trial
+from conformance.options import RunOptions
+from conformance.outcome import Counterexample, LawResult
+from conformance.repeatable_draws import the_same_everywhere
+from conformance.search import Scene, Search
 
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 SUPPRESSED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 
-def selected(settings: Settings) -> list[Law]:
+def selected(settings: RunOptions) -> list[Law]:
     """The laws that the settings keep.
 
     Raises:
@@ -59,7 +60,7 @@ def selected(settings: Settings) -> list[Law]:
     return kept
 
 
-def agenda(implementation: Implementation, settings: Settings) -> list[tuple[Law, str]]:
+def agenda(implementation: Implementation, settings: RunOptions) -> list[tuple[Law, str]]:
     """Every law with every dtype in which it is to be tried."""
     pairs = []
     for law in selected(settings):
@@ -87,13 +88,13 @@ def why_not(implementation: Implementation, law: Law, dtype: str) -> str | None:
     )
 
 
-def run(implementation: Implementation, settings: Settings) -> Iterator[Result]:
+def run(implementation: Implementation, settings: RunOptions) -> Iterator[LawResult]:
     """Try every law on one target, and save a script for each that broke where the settings say so."""
     for law, dtype in agenda(implementation, settings):
         yield run_and_save(implementation, law, dtype, settings)
 
 
-def run_and_save(implementation: Implementation, law: Law, dtype: str, settings: Settings) -> Result:
+def run_and_save(implementation: Implementation, law: Law, dtype: str, settings: RunOptions) -> LawResult:
     """`run_law`, and a script that shows the failure alone where the settings say where to save one."""
     result, scene = _tried(implementation, law, dtype, settings)
     if scene is None or settings.failures is None or result.counterexample is None:
@@ -101,10 +102,10 @@ def run_and_save(implementation: Implementation, law: Law, dtype: str, settings:
     from conformance.failures import save
 
     found = save(implementation, law, dtype, result.counterexample, scene, settings.kernel_backend, settings.failures)
-    return replace(result, counterexample=found)
+    return replace(result, counterexamples=(found,))
 
 
-def run_law(implementation: Implementation, law: Law, dtype: str, settings: Settings) -> Result:
+def run_law(implementation: Implementation, law: Law, dtype: str, settings: RunOptions) -> LawResult:
     """Try one law; nothing is written anywhere."""
     return _tried(implementation, law, dtype, settings)[0]
 
@@ -117,57 +118,64 @@ def retried(
     Raises:
         RefusedError: the target says itself that it cannot serve the call.
     """
-    trial = Trial(implementation, dtype, kernel_backend, law.forward)
-    hunt = Hunt(law, trial, shrink_seconds=0.0)
+    checker = Checker(implementation, dtype, kernel_backend, law.forward)
+    search = Search(law, checker, shrink_seconds=0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        hunt.attempt(case)
-    return hunt.found, trial.calls
+        search.attempt(case)
+    return search.found, checker.calls
 
 
-def _tried(implementation: Implementation, law: Law, dtype: str, settings: Settings) -> tuple[Result, Scene | None]:
+def _tried(
+    implementation: Implementation, law: Law, dtype: str, settings: RunOptions
+) -> tuple[LawResult, Scene | None]:
     start = time.monotonic()
     reason = why_not(implementation, law, dtype)
     if reason is not None:
-        return Result(law, dtype, "skipped", reason), None
-    trial = Trial(implementation, dtype, settings.kernel_backend, law.forward)
-    hunt = Hunt(law, trial, settings.shrink_seconds)
+        return LawResult(law=law, dtype=dtype, status="skipped", reason=reason), None
+    checker = Checker(implementation, dtype, settings.kernel_backend, law.forward)
+    search = Search(law, checker, settings.shrink_seconds)
     known: tuple[KnownOutcome, ...] = ()
     try:
         known = _known_outcomes(implementation, law, dtype, settings)
-        hunt.excused = frozenset(outcome.where for outcome in known if outcome.fails)
+        search.excused = frozenset(outcome.where for outcome in known if outcome.fails)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if law.rows is not None:
                 for row in law.rows():
-                    hunt.attempt(row)
+                    search.attempt(row)
             else:
-                _search(hunt, law, dtype, settings)
+                _search(search, law, dtype, settings)
     except RefusedError as refusal:
-        return Result(law, dtype, "skipped", str(refusal), hunt.examples, seconds=time.monotonic() - start), None
-    if hunt.examples == 0 and not known:
-        return Result(law, dtype, "skipped", f"it has no case of at most {settings.max_steps} steps"), None
-    found = hunt.found
-    worst = trial.worst or None
-    if hunt.worst_broken is not None:
-        worst = max(hunt.worst_broken, trial.worst)
+        seconds = time.monotonic() - start
+        result = LawResult(
+            law=law, dtype=dtype, status="skipped", reason=str(refusal), examples=search.examples, seconds=seconds
+        )
+        return result, None
+    if search.examples == 0 and not known:
+        reason = f"it has no case of at most {settings.max_steps} steps"
+        return LawResult(law=law, dtype=dtype, status="skipped", reason=reason), None
+    found = search.found
+    worst = checker.worst or None
+    if search.worst_broken is not None:
+        worst = max(search.worst_broken, checker.worst)
     status, reason = _status(found, known)
-    result = Result(
-        law,
-        dtype,
-        status,
-        reason,
-        hunt.examples,
-        worst,
-        found,
-        trial.kinks,
-        trial.elements,
-        dict(trial.spread),
-        trial.points,
-        time.monotonic() - start,
-        known,
+    result = LawResult(
+        law=law,
+        dtype=dtype,
+        status=status,
+        reason=reason,
+        examples=search.examples,
+        worst=worst,
+        counterexamples=() if found is None else (found,),
+        kinks=checker.kinks,
+        elements=checker.elements,
+        branches=dict(checker.branches),
+        points=tuple(checker.points),
+        seconds=time.monotonic() - start,
+        expected_failures=known,
     )
-    return result, hunt.scene
+    return result, search.scene
 
 
 def _status(found: Counterexample | None, known: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:
@@ -180,7 +188,7 @@ def _status(found: Counterexample | None, known: tuple[KnownOutcome, ...]) -> tu
 
 
 def _known_outcomes(
-    implementation: Implementation, law: Law, dtype: str, settings: Settings
+    implementation: Implementation, law: Law, dtype: str, settings: RunOptions
 ) -> tuple[KnownOutcome, ...]:
     """What came of the stored cases, however long: a known failure that is not tried would excuse nothing, unsaid."""
     outcomes = []
@@ -194,10 +202,10 @@ def _known_outcomes(
     return tuple(outcomes)
 
 
-def _search(hunt: Hunt, law: Law, dtype: str, settings: Settings) -> None:
+def _search(search: Search, law: Law, dtype: str, settings: RunOptions) -> None:
     assert law.cases is not None
     total = sum(SHARES[stratum] for stratum in law.strata)
-    implementation = hunt.trial.implementation
+    implementation = search.checker.implementation
     for stratum in _quick(law.strata, implementation) if settings.quick else law.strata:
         if stratum == "long" and settings.max_steps <= 130 and len(law.strata) > 1:
             continue
@@ -210,19 +218,19 @@ def _search(hunt: Hunt, law: Law, dtype: str, settings: Settings) -> None:
         # By operation, not by law: laws that draw from one strategy see the same cases and share the oracle's answers.
         seed = zlib.crc32(f"{settings.seed}/{law.op}/{stratum}/{dtype}".encode())
         for part, examples in pinned(plan, count):
-            _draw(hunt, law.cases(part), seed, examples)
-            if hunt.found is None:
+            _draw(search, law.cases(part), seed, examples)
+            if search.found is None:
                 continue
             if part.pin and settings.shrink_seconds > 0:
                 # Among the cases that are drawn freely there may be a smaller one.
-                _draw(hunt, law.cases(plan), seed, count)
+                _draw(search, law.cases(plan), seed, count)
             return
 
 
-def _draw(hunt: Hunt, cases: SearchStrategy, seed: int, examples: int) -> None:
+def _draw(search: Search, cases: SearchStrategy, seed: int, examples: int) -> None:
     """Let Hypothesis draw so many cases, and smaller ones where one breaks the law."""
-    hunt.deadline = None
-    test = hypothesis.given(cases)(hunt.example)
+    search.deadline = None
+    test = hypothesis.given(cases)(search.example)
     test = hypothesis.seed(seed)(test)
     test = hypothesis.settings(
         max_examples=examples,
@@ -242,8 +250,8 @@ def _draw(hunt: Hunt, cases: SearchStrategy, seed: int, examples: int) -> None:
     except Unsatisfiable:
         return  # No case of this stratum fits: the law is skipped if none fits in any.
     except BaseException as error:
-        # What broke the law is in the hunt's own records, whatever Hypothesis makes of a search that was cut short.
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError) or hunt.found is None:
+        # What broke the law is in the search's own records, whatever Hypothesis makes of a search that was cut short.
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError) or search.found is None:
             raise
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from conformance.cases import LONG_STEPS, Plan
-from conformance.drawing import the_same_everywhere
+from conformance.repeatable_draws import the_same_everywhere
 
 SIZES = {"small": 16, "chunk": 32, "long": 32}
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from conformance.checker import LawError
+from conformance.comparison import CallRecord, Comparison, Refusal
 from conformance.dtypes import FLOATING, Array, array
-from conformance.evidence import CallRecord, Comparison, Refusal
 from conformance.failures._calls import WORDINGS, output_names
 from conformance.failures._judgement import judgement
 from conformance.failures._words import Script, assigned, environment, heading, literal
-from conformance.hunt import Counterexample, Scene
 from conformance.implementation import Implementation
 from conformance.laws import Law
+from conformance.outcome import Counterexample
+from conformance.search import Scene
 from conformance.targets import imports
 from conformance.tensors import CODES
-from conformance.trial import LawError
 
 _OF = "gradient of "
 _LAYOUTS = {

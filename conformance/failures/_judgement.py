@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from conformance.evidence import Comparison, HasNaN, Refusal, WrongDtype, WrongShape
-from conformance.hunt import Counterexample
+from conformance.comparison import Comparison, HasNaN, Refusal, WrongDtype, WrongShape
 from conformance.laws import Law
+from conformance.outcome import Counterexample
 
 
 def judgement(law: Law, found: Counterexample, evidence: Any, framework: str) -> list[str]:

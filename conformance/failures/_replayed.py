@@ -3,14 +3,15 @@
 import pprint
 from pathlib import Path
 
+from conformance.checker import LawError
 from conformance.dtypes import Array
 from conformance.failures._words import Script, environment, heading
-from conformance.hunt import Counterexample, Scene
 from conformance.implementation import Implementation
 from conformance.laws import Law
+from conformance.outcome import Counterexample
+from conformance.search import Scene
 from conformance.targets import absolute, path_lines
 from conformance.tensors import CODES
-from conformance.trial import LawError
 
 
 def replayed(

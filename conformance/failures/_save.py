@@ -10,9 +10,10 @@ from pathlib import Path
 from conformance.failures._direct import direct
 from conformance.failures._replayed import replayed
 from conformance.failures._words import Script
-from conformance.hunt import Counterexample, Scene
 from conformance.implementation import Implementation
 from conformance.laws import Law
+from conformance.outcome import Counterexample
+from conformance.search import Scene
 from conformance.tensors import pack
 
 SECONDS = 60.0

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.dtypes import Array
-from conformance.hunt import Counterexample
 from conformance.laws import Law
-from conformance.settings import INTERPRETERS
+from conformance.options import INTERPRETERS
+from conformance.outcome import Counterexample
 from conformance.tensors import CODES
 
 

@@ -57,7 +57,7 @@ class Law:
         kind: what it speaks of (`Kind`).
         sentence: the law in words.
         equation: the law in symbols.
-        check: raises `conformance.trial.LawError` where the law does not hold of a case.
+        check: raises `conformance.checker.LawError` where the law does not hold of a case.
         cases: the strategy that draws cases; None where ``rows`` lists them.
         rows: cases that are tried one and all, for laws about a finite list of calls.
         strata: which sizes it is tried on.
@@ -103,6 +103,10 @@ class Law:
         """The dtypes it is tried in unless told otherwise, on a target where a new shape is cheap or is compiled."""
         return self.dtypes if eager or self.compiled_dtypes is None else self.compiled_dtypes
 
+    def __reduce__(self) -> tuple[Callable[[str], "Law"], tuple[str]]:
+        """Between processes a law travels as its id: checks and strategies are functions inside functions."""
+        return law_of, (self.id,)
+
 
 _registered: list[Law] = []
 
@@ -125,6 +129,11 @@ def all_laws() -> list[Law]:
     for module in MODULES:
         importlib.import_module(f"conformance.laws.{module}")
     return sorted(_registered, key=lambda law: (OPS.index(law.op), "._general" in _home(law.check)))
+
+
+def law_of(id: str) -> Law:
+    """The law of that id."""
+    return next(each for each in all_laws() if each.id == id)
 
 
 def _home(check: Callable) -> str:

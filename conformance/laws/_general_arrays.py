@@ -4,10 +4,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from conformance.checker import Checker, LawError
 from conformance.implementation import Results
 from conformance.laws import law
 from conformance.laws._subjects import BROADCAST, Subject, laid_out
-from conformance.trial import LawError, Trial
 
 
 def register(subject: Subject) -> None:
@@ -28,15 +28,15 @@ def register(subject: Subject) -> None:
         share=0.75,
         skip=lambda implementation: implementation.lacks("layouts"),
     )
-    def memory(trial: Trial, case: Any) -> None:
-        call = subject.call(case, trial.dtype)
-        for layout in (*trial.implementation.layouts, BROADCAST):
+    def memory(checker: Checker, case: Any) -> None:
+        call = subject.call(case, checker.dtype)
+        for layout in (*checker.implementation.layouts, BROADCAST):
             laid = laid_out(call, layout)
-            subject.check(trial, case, laid, layout if layout == BROADCAST else "")
-            options = trial.options(operation, laid.options)
-            found = trial.served(trial.implementation.impurities, operation, laid.arrays, options, laid.cotangents)
+            subject.check(checker, case, laid, layout if layout == BROADCAST else "")
+            options = checker.options(operation, laid.options)
+            found = checker.served(checker.implementation.impurities, operation, laid.arrays, options, laid.cotangents)
             if found:
-                raise LawError("", f"{layout}: {'; '.join(found[:4])}")
+                raise LawError("", f"{layout}: {'; '.join(found[:4])}", nature="memory")
 
     @law(
         op,
@@ -50,11 +50,11 @@ def register(subject: Subject) -> None:
         gradient=operation,
         share=0.25,
     )
-    def dtypes(trial: Trial, case: Any) -> None:
-        call = subject.call(case, trial.dtype)
-        outputs, gradients = trial.vjp(operation, call.arrays, call.cotangents, call.options)
+    def dtypes(checker: Checker, case: Any) -> None:
+        call = subject.call(case, checker.dtype)
+        outputs, gradients = checker.vjp(operation, call.arrays, call.cotangents, call.options)
         gradients = {name: gradients[name] for name in call.primals if name in gradients}
-        trial.expect_dtypes(outputs, gradients, call.arrays, subject.in_dtype)
+        checker.expect_dtypes(outputs, gradients, call.arrays, subject.in_dtype)
 
     @law(
         op,
@@ -67,12 +67,12 @@ def register(subject: Subject) -> None:
         dtypes=("float32", "bfloat16"),
         needs=(operation,),
     )
-    def determinism(trial: Trial, case: Any) -> None:
-        call = subject.call(case, trial.dtype)
-        once, again = (trial.call(operation, call.arrays, call.options) for _ in "12")
+    def determinism(checker: Checker, case: Any) -> None:
+        call = subject.call(case, checker.dtype)
+        once, again = (checker.call(operation, call.arrays, call.options) for _ in "12")
         _same_bits(once, again)
-        if subject.differentiable(trial):
-            first, second = (trial.vjp(operation, call.arrays, call.cotangents, call.options) for _ in "12")
+        if subject.differentiable(checker):
+            first, second = (checker.vjp(operation, call.arrays, call.cotangents, call.options) for _ in "12")
             _same_bits(first[0], second[0])
             _same_bits(first[1], second[1], "gradient of ")
 
@@ -89,10 +89,10 @@ def register(subject: Subject) -> None:
         share=0.5,
         skip=lambda implementation: implementation.lacks("poisoned"),
     )
-    def uninitialised(trial: Trial, case: Any) -> None:
-        call = subject.call(case, trial.dtype)
-        with trial.implementation.poisoned():
-            subject.check(trial, case, call)
+    def uninitialised(checker: Checker, case: Any) -> None:
+        call = subject.call(case, checker.dtype)
+        with checker.implementation.poisoned():
+            subject.check(checker, case, call)
 
     if subject.extremes is None:
         return
@@ -108,13 +108,13 @@ def register(subject: Subject) -> None:
         needs=(operation,),
         share=0.75,
     )
-    def finite(trial: Trial, case: Any) -> None:
-        call = subject.call(case, trial.dtype)
-        trial.expect_no_nan(trial.call(operation, call.arrays, call.options))
-        if subject.differentiable(trial):
-            outputs, gradients = trial.vjp(operation, call.arrays, call.cotangents, call.options)
-            trial.expect_no_nan(outputs)
-            trial.expect_no_nan(gradients, "gradient of ")
+    def finite(checker: Checker, case: Any) -> None:
+        call = subject.call(case, checker.dtype)
+        checker.expect_no_nan(checker.call(operation, call.arrays, call.options))
+        if subject.differentiable(checker):
+            outputs, gradients = checker.vjp(operation, call.arrays, call.cotangents, call.options)
+            checker.expect_no_nan(outputs)
+            checker.expect_no_nan(gradients, "gradient of ")
 
 
 def _same_bits(first: Results, again: Results, of: str = "") -> None:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from conformance.checker import Checker, LawError
 from conformance.implementation import Launches, RefusedError
 from conformance.laws import law
 from conformance.laws._refusals import BadUse, check_use
 from conformance.laws._subjects import Call, Subject, of_rows
 from conformance.operations import OPERATIONS
-from conformance.trial import LawError, Trial
 
 
 def register(subject: Subject) -> None:
@@ -59,47 +59,47 @@ def _named(subject: Subject, backend: Any, implementation: Any) -> None:
     implementation.attempt(subject.operation, call.arrays, {**call.options, "kernel_backend": backend})
 
 
-def _backend(subject: Subject, trial: Trial, case: Any) -> None:
-    call = subject.call(case, trial.dtype)
-    asked = trial.kernel_backend
-    if "explain_backend" in trial.implementation.functions:
-        chosen, against = _explained(trial, subject, call)
+def _backend(subject: Subject, checker: Checker, case: Any) -> None:
+    call = subject.call(case, checker.dtype)
+    asked = checker.kernel_backend
+    if "explain_backend" in checker.implementation.functions:
+        chosen, against = _explained(checker, subject, call)
         if asked is None:
-            _expect_launches(trial, chosen, _launched(trial, subject, call, {}), "taken unasked")
+            _expect_launches(checker, chosen, _launched(checker, subject, call, {}), "taken unasked")
     elif asked is None:
         raise RefusedError("it offers no explain_backend, and --kernel-backend names no backend")
     else:
         chosen, against = asked, {}
     for backend in (chosen, *against) if asked is None else (asked,):
         try:
-            launches = _launched(trial, subject, call, {"kernel_backend": backend})
+            launches = _launched(checker, subject, call, {"kernel_backend": backend})
         except ValueError as error:
             _expect_reason(backend, chosen, against, str(error))
             if backend == asked:
                 raise RefusedError(str(error)) from error
             continue
-        _expect_launches(trial, backend, launches, "asked for")
-        if trial.implementation.eager:
+        _expect_launches(checker, backend, launches, "asked for")
+        if checker.implementation.eager:
             options = {**call.options, "kernel_backend": backend}
-            outputs = trial.implementation.call(subject.operation, call.arrays, options)
-            subject.expect_value(trial, case, call, outputs)
+            outputs = checker.implementation.call(subject.operation, call.arrays, options)
+            subject.expect_value(checker, case, call, outputs)
 
 
-def _launched(trial: Trial, subject: Subject, call: Call, named: dict[str, Any]) -> Launches:
+def _launched(checker: Checker, subject: Subject, call: Call, named: dict[str, Any]) -> Launches:
     options = {**call.options, **named}
-    return trial.implementation.launched(subject.operation, call.arrays, options, call.cotangents)
+    return checker.implementation.launched(subject.operation, call.arrays, options, call.cotangents)
 
 
-def _explained(trial: Trial, subject: Subject, call: Call) -> tuple[str, dict[str, str]]:
+def _explained(checker: Checker, subject: Subject, call: Call) -> tuple[str, dict[str, str]]:
     """The backend that explain_backend says a call takes, and its reason against each other, by name."""
-    explain: Callable = trial.implementation.functions["explain_backend"]
+    explain: Callable = checker.implementation.functions["explain_backend"]
     found: list[Any] = []
 
     def ask(*args: Any, **kwargs: Any) -> Any:
         found.append(explain(subject.operation, *args, **kwargs))
         raise _AskedError
 
-    natives = {name: trial.implementation.native(x) for name, x in call.arrays.items()}
+    natives = {name: checker.implementation.native(x) for name, x in call.arrays.items()}
     try:
         OPERATIONS[subject.operation].call(ask, natives, call.options)
     except _AskedError:
@@ -126,12 +126,12 @@ def _expect_reason(backend: str, chosen: str, against: dict[str, str], said: str
         raise LawError(backend, f"was refused with {said[:200]!r}; explain_backend says that it is taken")
 
 
-def _expect_launches(trial: Trial, backend: str, launches: Launches, how: str) -> None:
-    has_kernels = trial.implementation.backends.get(backend)
+def _expect_launches(checker: Checker, backend: str, launches: Launches, how: str) -> None:
+    has_kernels = checker.implementation.backends.get(backend)
     if has_kernels is None:
         return
     parts = {"the call": launches.forward}
-    if trial.implementation.framework != "numpy":
+    if checker.implementation.framework != "numpy":
         parts["its backward pass"] = launches.backward
     for part, names in parts.items():
         if has_kernels and not names:

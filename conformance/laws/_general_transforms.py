@@ -7,12 +7,12 @@ import numpy as np
 
 from conformance.budget import KAPPA
 from conformance.cases import generator
+from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import Named, RefusedError, Results
 from conformance.laws import law
 from conformance.laws._refusals import REFERENCE
 from conformance.laws._subjects import Call, Subject, of_rows
-from conformance.trial import Trial
 
 _SENTENCES = {
     "compile": (
@@ -73,21 +73,21 @@ def _lacking(feature: str, implementation: Any) -> str | None:
     return implementation.lacks(feature)
 
 
-def _transformed(trial: Trial, kind: str, subject: Subject, call: Call) -> tuple[Results, Results]:
-    transformed = partial(trial.implementation.transformed, kind)
-    options = trial.options(subject.operation, call.options)
-    return trial.served(transformed, subject.operation, call.arrays, options, call.cotangents)
+def _transformed(checker: Checker, kind: str, subject: Subject, call: Call) -> tuple[Results, Results]:
+    transformed = partial(checker.implementation.transformed, kind)
+    options = checker.options(subject.operation, call.options)
+    return checker.served(transformed, subject.operation, call.arrays, options, call.cotangents)
 
 
-def _alike(kind: str, subject: Subject, trial: Trial, case: Any) -> None:
-    call = subject.call(case, trial.dtype)
-    outputs, gradients = _transformed(trial, kind, subject, call)
-    subject.expect_value(trial, case, call, outputs)
-    subject.expect_gradient(trial, case, call, gradients)
+def _alike(kind: str, subject: Subject, checker: Checker, case: Any) -> None:
+    call = subject.call(case, checker.dtype)
+    outputs, gradients = _transformed(checker, kind, subject, call)
+    subject.expect_value(checker, case, call, outputs)
+    subject.expect_gradient(checker, case, call, gradients)
 
 
-def _mapped(kind: str, subject: Subject, trial: Trial, case: Any) -> None:
-    first = subject.call(case, trial.dtype)
+def _mapped(kind: str, subject: Subject, checker: Checker, case: Any) -> None:
+    first = subject.call(case, checker.dtype)
     # Other values of the same shapes, so that no element of the axis may stand for another.
     shuffled = {name: _reversed(x) if name in first.primals else x for name, x in first.arrays.items()}
     second = Call(shuffled, {n: _reversed(d) for n, d in first.cotangents.items()}, first.options, first.steps)
@@ -95,11 +95,11 @@ def _mapped(kind: str, subject: Subject, trial: Trial, case: Any) -> None:
         name: _stacked(x, second.arrays[name]) if name in first.primals else x for name, x in first.arrays.items()
     }
     cotangents = {name: _stacked(d, second.cotangents[name]) for name, d in first.cotangents.items()}
-    outputs, gradients = _transformed(trial, kind, subject, Call(arrays, cotangents, first.options, first.steps))
+    outputs, gradients = _transformed(checker, kind, subject, Call(arrays, cotangents, first.options, first.steps))
     for b, call in enumerate((first, second)):
         form = f"element {b}" if b else ""
-        subject.expect_value(trial, case, call, _element(outputs, b), form)
-        subject.expect_gradient(trial, case, call, _element(gradients, b), form)
+        subject.expect_value(checker, case, call, _element(outputs, b), form)
+        subject.expect_gradient(checker, case, call, _element(gradients, b), form)
 
 
 def _reversed(x: Array) -> Array:
@@ -114,19 +114,19 @@ def _element(results: Results, b: int) -> Results:
     return {name: Array(x.values[b], x.dtype) for name, x in results.items()}
 
 
-def _second_derivative(subject: Subject, trial: Trial, case: Any) -> None:
-    call = subject.call(case, trial.dtype)
+def _second_derivative(subject: Subject, checker: Checker, case: Any) -> None:
+    call = subject.call(case, checker.dtype)
     rng = generator(0, 50)
-    along = {name: Array(rng.normal(size=call.arrays[name].shape), trial.dtype) for name in call.primals}
-    options = trial.options(subject.operation, call.options)
+    along = {name: Array(rng.normal(size=call.arrays[name].shape), checker.dtype) for name in call.primals}
+    options = checker.options(subject.operation, call.options)
     try:
-        got = trial.implementation.second_derivative(subject.operation, call.arrays, options, call.cotangents, along)
+        got = checker.implementation.second_derivative(subject.operation, call.arrays, options, call.cotangents, along)
     except Exception as error:
-        if trial.kernel_backend is not None and "`kernel_backend`" in str(error):
+        if checker.kernel_backend is not None and "`kernel_backend`" in str(error):
             raise RefusedError(str(error)) from error
         return
     for name, (expected, slack) in _quotients(subject, call, along).items():
-        trial.close(f"second derivative by {name}", got[name], expected, slack, call.steps)
+        checker.close(f"second derivative by {name}", got[name], expected, slack, call.steps)
 
 
 def _quotients(subject: Subject, call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:

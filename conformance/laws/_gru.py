@@ -5,9 +5,9 @@ from dataclasses import replace
 from conformance import oracle
 from conformance.budget import Expected
 from conformance.cases import GRUCase
+from conformance.checker import Checker
 from conformance.laws._recurrence import Recurrence
 from conformance.operations import GRU_ARRAYS
-from conformance.trial import Trial
 
 SEQUENCES = ("input", "forget_input", "reset_input")
 WEIGHTS = ("weight", "forget_weight", "reset_weight")
@@ -19,23 +19,23 @@ def _unchanging(case: GRUCase) -> GRUCase:
     return replace(case, layout="contiguous", room=None, cut=0.0)
 
 
-def expected_value(trial: Trial, case: GRUCase) -> Expected:
+def expected_value(checker: Checker, case: GRUCase) -> Expected:
     """The oracle's outputs, dense or packed."""
 
     def make() -> Expected:
-        return oracle.gru(oracle.values(case.arrays(trial.dtype)), {}, trial.precision(case.steps))
+        return oracle.gru(oracle.values(case.arrays(checker.dtype)), {}, checker.precision(case.steps))
 
-    return trial.remember(("gru value", _unchanging(case)), make)
+    return checker.remember(("gru value", _unchanging(case)), make)
 
 
-def expected_gradient(trial: Trial, case: GRUCase) -> Expected:
+def expected_gradient(checker: Checker, case: GRUCase) -> Expected:
     def make() -> Expected:
-        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+        arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
         return oracle.gru_gradient(
-            oracle.values(arrays), case.options(), oracle.values(cotangents), trial.precision(case.steps)
+            oracle.values(arrays), case.options(), oracle.values(cotangents), checker.precision(case.steps)
         )
 
-    return trial.remember(("gru gradient", _unchanging(case)), make)
+    return checker.remember(("gru gradient", _unchanging(case)), make)
 
 
 GRU = Recurrence(

@@ -9,11 +9,11 @@ import numpy as np
 from conformance import oracle
 from conformance.budget import Expected
 from conformance.cases import GRUCase
+from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.laws._gru import GRU, HEAD_AXIS, WEIGHTS
 from conformance.operations import GRU_ARRAYS
 from conformance.oracle import Values
-from conformance.trial import LawError, Trial
 
 
 def expanded(name: str, x: np.ndarray, heads: int) -> np.ndarray:
@@ -33,28 +33,28 @@ def with_values(arrays: dict[str, Array], **values: float) -> dict[str, Array]:
     return {**arrays, **filled}
 
 
-def grouped_heads(trial: Trial, case: GRUCase) -> None:
-    arrays, N = case.arrays(trial.dtype), case.N
+def grouped_heads(checker: Checker, case: GRUCase) -> None:
+    arrays, N = case.arrays(checker.dtype), case.N
     written_out = {
         name: replace(x, values=expanded(name, x.values, N)) if name in HEAD_AXIS else x for name, x in arrays.items()
     }
-    expected = GRU.value(trial, case)
-    if not GRU.has_gradient(trial):
-        trial.agree(trial.call("gru", written_out, case.options()), expected, case.steps)
+    expected = GRU.value(checker, case)
+    if not GRU.has_gradient(checker):
+        checker.agree(checker.call("gru", written_out, case.options()), expected, case.steps)
         return
-    cotangents = case.cotangent_arrays(trial.dtype)
-    outputs, gradients = trial.vjp("gru", written_out, cotangents, case.options())
-    trial.agree(outputs, expected, case.steps)
-    of_groups = GRU.gradient(trial, case)
+    cotangents = case.cotangent_arrays(checker.dtype)
+    outputs, gradients = checker.vjp("gru", written_out, cotangents, case.options())
+    checker.agree(outputs, expected, case.steps)
+    of_groups = GRU.gradient(checker, case)
     for name, axis in HEAD_AXIS.items():
         got, heads = gradients[name], arrays[name].shape[axis]
         summed = replace(got, values=grouped(name, got.values, heads))
-        slack = of_groups.slack[name] + trial.precision(1).roundoff * grouped(name, np.abs(got.values), heads)
-        trial.close(f"gradient of {name}", summed, of_groups.values[name], slack, case.steps, times=2)
+        slack = of_groups.slack[name] + checker.precision(1).roundoff * grouped(name, np.abs(got.values), heads)
+        checker.close(f"gradient of {name}", summed, of_groups.values[name], slack, case.steps, times=2)
 
 
-def fixed_point(trial: Trial, case: GRUCase) -> None:
-    arrays = with_values(case.arrays(trial.dtype), forget_input=np.inf)
+def fixed_point(checker: Checker, case: GRUCase) -> None:
+    arrays = with_values(case.arrays(checker.dtype), forget_input=np.inf)
     h0 = _initial(case, arrays)
     kept = np.broadcast_to(h0[:, None], (case.B, case.S, case.N, case.H))
 
@@ -62,36 +62,36 @@ def fixed_point(trial: Trial, case: GRUCase) -> None:
         if not np.array_equal(outputs["y"].values, kept) or not np.array_equal(outputs["state"].values, h0):
             raise LawError("y", "a state behind a forget gate of exactly 1 changed")
 
-    bit_by_bit(trial.call("gru", arrays, case.options()))
-    if not GRU.has_gradient(trial):
+    bit_by_bit(checker.call("gru", arrays, case.options()))
+    if not GRU.has_gradient(checker):
         return
-    cotangents = case.cotangent_arrays(trial.dtype)
-    outputs, gradients = trial.vjp("gru", arrays, cotangents, case.options())
+    cotangents = case.cotangent_arrays(checker.dtype)
+    outputs, gradients = checker.vjp("gru", arrays, cotangents, case.options())
     bit_by_bit(outputs)
     for name in GRU_ARRAYS:
         if np.abs(gradients[name].values).max(initial=0.0) > 0:
             raise LawError(f"gradient of {name}", "is not 0 behind forget gates of exactly 1")
     if case.state:
         dy, dstate = cotangents["y"].values, cotangents["state"].values
-        slack = trial.precision(case.steps).growth * (np.abs(dy).sum(axis=1) + np.abs(dstate))
+        slack = checker.precision(case.steps).growth * (np.abs(dy).sum(axis=1) + np.abs(dstate))
         got = gradients["input_state"]
-        trial.close("gradient of input_state", got, dstate + dy.sum(axis=1), slack, case.steps)
+        checker.close("gradient of input_state", got, dstate + dy.sum(axis=1), slack, case.steps)
 
 
-def zero_weights(trial: Trial, case: GRUCase) -> None:
+def zero_weights(checker: Checker, case: GRUCase) -> None:
     zeros = dict.fromkeys(WEIGHTS, 0.0)
-    arrays, cotangents = with_values(case.arrays(trial.dtype), **zeros), case.cotangent_arrays(trial.dtype)
-    values, precision = oracle.values(arrays), trial.precision(case.steps)
+    arrays, cotangents = with_values(case.arrays(checker.dtype), **zeros), case.cotangent_arrays(checker.dtype)
+    values, precision = oracle.values(arrays), checker.precision(case.steps)
     outputs, gradients = _closed_form(case, values, oracle.values(cotangents))
     slack = oracle.gru(values, {}, precision).slack
     expected = Expected(outputs, slack)
-    if not GRU.has_gradient(trial):
-        trial.agree(trial.call("gru", arrays, case.options()), expected, case.steps)
+    if not GRU.has_gradient(checker):
+        checker.agree(checker.call("gru", arrays, case.options()), expected, case.steps)
         return
-    got, dgot = trial.vjp("gru", arrays, cotangents, case.options())
-    trial.agree(got, expected, case.steps)
+    got, dgot = checker.vjp("gru", arrays, cotangents, case.options())
+    checker.agree(got, expected, case.steps)
     slack = oracle.gru_gradient(values, {}, oracle.values(cotangents), precision).slack
-    trial.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(case))
+    checker.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(case))
 
 
 def _closed_form(case: GRUCase, arrays: Values, cotangents: Values) -> tuple[Values, Values]:
@@ -130,17 +130,17 @@ def _closed_form(case: GRUCase, arrays: Values, cotangents: Values) -> tuple[Val
     return {"y": h[:, 1:], "state": h[:, -1]}, {**gradients, "input_state": g[:, 0]}
 
 
-def candidate(trial: Trial, case: GRUCase) -> None:
-    arrays = with_values(case.arrays(trial.dtype), forget_input=-np.inf, weight=0.0)
-    x, cotangents = expanded("input", arrays["input"].values, case.N), case.cotangent_arrays(trial.dtype)
+def candidate(checker: Checker, case: GRUCase) -> None:
+    arrays = with_values(case.arrays(checker.dtype), forget_input=-np.inf, weight=0.0)
+    x, cotangents = expanded("input", arrays["input"].values, case.N), case.cotangent_arrays(checker.dtype)
     last = np.tanh(x[:, -1]) if case.S else _initial(case, arrays)
-    values, precision = oracle.values(arrays), trial.precision(case.steps)
+    values, precision = oracle.values(arrays), checker.precision(case.steps)
     expected = Expected({"y": np.tanh(x), "state": last}, oracle.gru(values, {}, precision).slack)
-    if not GRU.has_gradient(trial):
-        trial.agree(trial.call("gru", arrays, case.options()), expected, case.steps)
+    if not GRU.has_gradient(checker):
+        checker.agree(checker.call("gru", arrays, case.options()), expected, case.steps)
         return
-    outputs, gradients = trial.vjp("gru", arrays, cotangents, case.options())
-    trial.agree(outputs, expected, case.steps)
+    outputs, gradients = checker.vjp("gru", arrays, cotangents, case.options())
+    checker.agree(outputs, expected, case.steps)
     if case.state and case.S and np.abs(gradients["input_state"].values).max(initial=0.0) > 0:
         raise LawError("gradient of input_state", "is not 0 behind forget gates of exactly 0 and a weight of 0")
     through = cotangents["y"].values.copy()
@@ -148,36 +148,36 @@ def candidate(trial: Trial, case: GRUCase) -> None:
     heads = arrays["input"].shape[-2]
     slack = oracle.gru_gradient(values, {}, oracle.values(cotangents), precision).slack["input"]
     exact = grouped("input", through * (1 - np.tanh(x) ** 2), heads)
-    trial.close("gradient of input", gradients["input"], exact, slack, case.steps)
+    checker.close("gradient of input", gradients["input"], exact, slack, case.steps)
 
 
-def torch_layer(trial: Trial, case: GRUCase) -> None:
+def torch_layer(checker: Checker, case: GRUCase) -> None:
     layer: Any = importlib.import_module("conformance.frameworks.torch_gru")
-    arrays, cotangents = dict(case.arrays(trial.dtype)), case.cotangent_arrays(trial.dtype)
+    arrays, cotangents = dict(case.arrays(checker.dtype)), case.cotangent_arrays(checker.dtype)
     diagonal = np.eye(case.H, dtype=bool)
     arrays["weight"] = replace(arrays["weight"], values=np.where(diagonal, arrays["weight"].values, 0.0))
     values, of = oracle.values(arrays), oracle.values(cotangents)
-    precision = trial.precision(case.steps)
+    precision = checker.precision(case.steps)
     outputs, gradients = layer.outputs_and_gradients(values, of, case.N)
     expected = Expected(outputs, oracle.gru(values, {}, precision).slack)
-    if not GRU.has_gradient(trial):
-        trial.agree(trial.call("gru", arrays, case.options()), expected, case.steps)
+    if not GRU.has_gradient(checker):
+        checker.agree(checker.call("gru", arrays, case.options()), expected, case.steps)
         return
-    got, dgot = trial.vjp("gru", arrays, cotangents, case.options())
-    trial.agree(got, expected, case.steps)
+    got, dgot = checker.vjp("gru", arrays, cotangents, case.options())
+    checker.agree(got, expected, case.steps)
     # r⊙(hW) and (r⊙h)W are one function of a diagonal W, and only there: the gradient off the diagonal is another's.
     dgot["weight"] = replace(dgot["weight"], values=np.where(diagonal, dgot["weight"].values, 0.0))
     slack = oracle.gru_gradient(values, {}, of, precision).slack
-    trial.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(case))
+    checker.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(case))
 
 
-def state_accumulation(trial: Trial, case: GRUCase) -> None:
+def state_accumulation(checker: Checker, case: GRUCase) -> None:
     # With no weights there is no product whose operand might be rounded: only the carried state is left.
-    arrays = with_values(case.arrays(trial.dtype), forget_input=4.0, **dict.fromkeys(WEIGHTS, 0.0))
-    precise = replace(trial.precision(case.steps), dtype="float32")
+    arrays = with_values(case.arrays(checker.dtype), forget_input=4.0, **dict.fromkeys(WEIGHTS, 0.0))
+    precise = replace(checker.precision(case.steps), dtype="float32")
     expected = oracle.gru(oracle.values(arrays), {}, precise)
-    got = trial.call("gru", arrays, case.options())
-    trial.agree(got, expected, case.steps, only=("state",))
+    got = checker.call("gru", arrays, case.options())
+    checker.agree(got, expected, case.steps, only=("state",))
 
 
 def _initial(case: GRUCase, arrays: dict[str, Array]) -> np.ndarray:

@@ -9,9 +9,9 @@ import numpy as np
 from conformance import oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import MLSTMCase
+from conformance.checker import Checker
 from conformance.laws._recurrence import Arrays, Recurrence
 from conformance.oracle import Values
-from conformance.trial import Trial
 
 CARRY = ("C", "n", "m")
 FORMS = ("mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise")
@@ -22,25 +22,28 @@ def _unchanging(case: MLSTMCase) -> MLSTMCase:
     return replace(case, chunk_size=None, room=None, layout="contiguous", cut=0.0)
 
 
-def expected_value(trial: Trial, case: MLSTMCase) -> Expected:
+def expected_value(checker: Checker, case: MLSTMCase) -> Expected:
     """The oracle's outputs, with zeros for an initial state left out; a packed case is looped over."""
 
     def make() -> Expected:
-        arrays, precision = oracle.values(case.arrays(trial.dtype)), trial.precision(case.steps)
+        arrays, precision = oracle.values(case.arrays(checker.dtype)), checker.precision(case.steps)
         if case.lengths is None:
             return oracle.mlstm(arrays, case.options(), precision)
         calls = oracle.each_sequence(arrays, {}, case.lengths)
         return oracle.joined([oracle.mlstm(sequence, case.options(), precision) for sequence, _ in calls])
 
-    return trial.remember(("mlstm value", _unchanging(case)), make)
+    return checker.remember(("mlstm value", _unchanging(case)), make)
 
 
-def expected_gradient(trial: Trial, case: MLSTMCase) -> Expected:
+def expected_gradient(checker: Checker, case: MLSTMCase) -> Expected:
     def make() -> Expected:
-        arrays, cotangents = oracle.values(case.arrays(trial.dtype)), oracle.values(case.cotangent_arrays(trial.dtype))
-        return _gradient(arrays, case.options(), cotangents, trial.precision(case.steps))
+        arrays, cotangents = (
+            oracle.values(case.arrays(checker.dtype)),
+            oracle.values(case.cotangent_arrays(checker.dtype)),
+        )
+        return _gradient(arrays, case.options(), cotangents, checker.precision(case.steps))
 
-    return trial.remember(("mlstm gradient", _unchanging(case)), make)
+    return checker.remember(("mlstm gradient", _unchanging(case)), make)
 
 
 def _gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:

@@ -7,29 +7,29 @@ import numpy as np
 
 from conformance import cases, oracle
 from conformance.cases import MLSTMCase
+from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, accumulation
 from conformance.laws._mlstm import CARRY, FORMS, MLSTM, expected_value
 from conformance.laws._recurrence import Arrays, rounding_of
-from conformance.trial import LawError, Trial
 from reference.arguments import MLSTMState
 
 
-def forms(trial: Trial, case: MLSTMCase) -> None:
+def forms(checker: Checker, case: MLSTMCase) -> None:
     for name in FORMS:
         options = {"chunk_size": case.chunk_size} if name == "mlstm_chunkwise" and case.chunk_size else {}
-        function = trial.implementation.functions[name]
+        function = checker.implementation.functions[name]
 
         def run(given: dict[str, Any], function: Any = function, options: dict[str, Any] = options) -> dict[str, Any]:
             state = MLSTMState(given["C0"], given["n0"], given["m0"]) if "C0" in given else None
             h, last = function(*(given[name] for name in "qkvif"), initial_state=state, eps=case.eps, **options)
             return {"h": h, **dict(zip(CARRY, last, strict=True))}
 
-        results = trial.implementation.run((name, case.eps, repr(options)), run, case.arrays(trial.dtype))
-        trial.agree(results, expected_value(trial, case), case.steps)
+        results = checker.implementation.run((name, case.eps, repr(options)), run, case.arrays(checker.dtype))
+        checker.agree(results, expected_value(checker, case), case.steps)
 
 
-def linearity(trial: Trial, case: MLSTMCase) -> None:
-    arrays, options, precision = case.arrays(trial.dtype), case.options(), trial.precision(case.steps)
+def linearity(checker: Checker, case: MLSTMCase) -> None:
+    arrays, options, precision = case.arrays(checker.dtype), case.options(), checker.precision(case.steps)
     rng = cases.generator(case.seed, 20)
     parts: list[Arrays] = []
     for _ in range(2):
@@ -38,17 +38,17 @@ def linearity(trial: Trial, case: MLSTMCase) -> None:
         parts.append({name: replace(arrays[name], values=rng.integers(-16, 17, at) / 8) for name, at in shapes.items()})
     parts.append({name: replace(x, values=x.values + parts[1][name].values) for name, x in parts[0].items()})
     given = [{**arrays, **part} for part in parts]
-    zero = {name: replace(x, values=0 * x.values) for name, x in case.cotangent_arrays(trial.dtype).items()}
-    cotangents = {**zero, "h": replace(case, cotangents="dense").cotangent_arrays(trial.dtype)["h"]}
+    zero = {name: replace(x, values=0 * x.values) for name, x in case.cotangent_arrays(checker.dtype).items()}
+    cotangents = {**zero, "h": replace(case, cotangents="dense").cotangent_arrays(checker.dtype)["h"]}
 
     def additive(where: str, results: list[Array], slacks: list[np.ndarray]) -> None:
         slack = sum(slacks) + rounding_of(*results[:2])
-        trial.close(where, results[2], results[0].values + results[1].values, np.asarray(slack), case.steps)
+        checker.close(where, results[2], results[0].values + results[1].values, np.asarray(slack), case.steps)
 
-    if trial.implementation.no_gradient("mlstm") is not None:
-        outputs, gradients = [trial.call("mlstm", each, options) for each in given], None
+    if checker.implementation.no_gradient("mlstm") is not None:
+        outputs, gradients = [checker.call("mlstm", each, options) for each in given], None
     else:
-        pairs = [trial.vjp("mlstm", each, cotangents, options) for each in given]
+        pairs = [checker.vjp("mlstm", each, cotangents, options) for each in given]
         outputs, gradients = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     expected = [oracle.mlstm(oracle.values(each), options, precision) for each in given]
     additive("h", [each["h"] for each in outputs], [each.slack["h"] for each in expected])
@@ -61,28 +61,28 @@ def linearity(trial: Trial, case: MLSTMCase) -> None:
                 additive(f"gradient of {name}", [each[name] for each in gradients], slacks)
 
 
-def floor(trial: Trial, case: MLSTMCase) -> None:
+def floor(checker: Checker, case: MLSTMCase) -> None:
     # Nothing is written and no normaliser carried, so ν = 0 exactly, whatever m is.
     case = replace(case, state="random")
-    arrays = dict(case.arrays(trial.dtype))
+    arrays = dict(case.arrays(checker.dtype))
     rng = cases.generator(case.seed, 22)
     arrays["i"] = replace(arrays["i"], values=np.full(arrays["i"].shape, -np.inf))
     arrays["n0"] = replace(arrays["n0"], values=np.zeros(arrays["n0"].shape))
     arrays["m0"] = replace(arrays["m0"], values=rng.choice([-3.0, 0.0, 60.0, 66.0, 70.0, 75.0], arrays["m0"].shape))
-    precision = trial.precision(case.steps)
+    precision = checker.precision(case.steps)
     expected = oracle.mlstm(oracle.values(arrays), case.options(), precision)
-    trial.agree(trial.call("mlstm", arrays, case.options()), expected, case.steps)
-    if trial.implementation.no_gradient("mlstm") is None:
-        cotangents = case.cotangent_arrays(trial.dtype)
-        _, gradients = trial.vjp("mlstm", arrays, cotangents, case.options())
+    checker.agree(checker.call("mlstm", arrays, case.options()), expected, case.steps)
+    if checker.implementation.no_gradient("mlstm") is None:
+        cotangents = case.cotangent_arrays(checker.dtype)
+        _, gradients = checker.vjp("mlstm", arrays, cotangents, case.options())
         of_gradient = oracle.mlstm_gradient(oracle.values(arrays), case.options(), oracle.values(cotangents), precision)
-        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=MLSTM.differentiable(case))
+        checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=MLSTM.differentiable(case))
 
 
-def ties(trial: Trial, case: MLSTMCase) -> None:
+def ties(checker: Checker, case: MLSTMCase) -> None:
     # log σ(+∞) = 0 and the input gates are small integers: m is exact in whatever order it is formed, and mostly tied.
     # Nothing is written or carried but zeros: the cotangent of m is all that is left, and its way is exact too.
-    arrays, cotangents = dict(case.arrays(trial.dtype)), dict(case.cotangent_arrays(trial.dtype))
+    arrays, cotangents = dict(case.arrays(checker.dtype)), dict(case.cotangent_arrays(checker.dtype))
     rng = cases.generator(case.seed, 23)
     for name in ("k", "v", "C0", "n0"):
         if name in arrays:
@@ -101,7 +101,7 @@ def ties(trial: Trial, case: MLSTMCase) -> None:
     attained = raised.shape[1] - 1 - np.argmax(raised[:, ::-1], axis=1)
     reached = dm[:, None] * (np.arange(raised.shape[1])[:, None] == attained[:, None])
     expected = {"i": reached[:, 1:], "f": 0 * i, "m0": reached[:, 0]}
-    _, gradients = trial.vjp("mlstm", arrays, cotangents, case.options())
+    _, gradients = checker.vjp("mlstm", arrays, cotangents, case.options())
     for name in MLSTM.differentiable(case):
         if name in expected and not np.array_equal(gradients[name].values, expected[name]):
             at = tuple(int(n) for n in np.argwhere(gradients[name].values != expected[name])[0])
@@ -109,15 +109,15 @@ def ties(trial: Trial, case: MLSTMCase) -> None:
             raise LawError(f"gradient of {name}", f"at {list(at)} is {got}, expected exactly {wanted}")
 
 
-def state_accumulation(trial: Trial, case: MLSTMCase) -> None:
+def state_accumulation(checker: Checker, case: MLSTMCase) -> None:
     # Powers of two are exact operands in any dtype, so the state owes nothing to the rounding of an operand.
     rng = cases.generator(case.seed, 21)
-    arrays = dict(case.arrays(trial.dtype))
+    arrays = dict(case.arrays(checker.dtype))
     for name in "kv":
         shape = arrays[name].shape
         arrays[name] = replace(arrays[name], values=2.0 ** rng.integers(-2, 2, shape) * rng.choice([-1.0, 1.0], shape))
-    wide = accumulation(trial.dtype)
-    precise = replace(trial.precision(case.steps), dtype=wide)
+    wide = accumulation(checker.dtype)
+    precise = replace(checker.precision(case.steps), dtype=wide)
     expected = oracle.mlstm(oracle.values(arrays), case.options(), precise)
-    got = trial.call("mlstm", arrays, case.options())
-    trial.agree(got, expected, case.steps, only=CARRY)
+    got = checker.call("mlstm", arrays, case.options())
+    checker.agree(got, expected, case.steps, only=CARRY)

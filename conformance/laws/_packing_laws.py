@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from conformance import oracle
+from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF
 from conformance.implementation import Implementation
 from conformance.laws import Strategy, law
 from conformance.laws._recurrence import Recurrence, changed, expect_zero, rounding_of
-from conformance.trial import Trial
 
 
 def register(recurrence: Recurrence, packed: Strategy) -> None:
@@ -30,7 +30,7 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
         compiled_dtypes=("float32",),
         share=0.5,
     )
-    def packing_order(trial: Trial, case: Any) -> None:
+    def packing_order(checker: Checker, case: Any) -> None:
         order = np.random.default_rng(case.seed).permutation(len(case.lengths))
         bounds = [0, *np.cumsum(case.lengths).tolist()]
         tokens = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in order])
@@ -42,7 +42,7 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
                 return np.cumsum([0, *(case.lengths[b] for b in order)]).astype(x.dtype)
             return x[tokens] if recurrence.stepped(name) else x[order]
 
-        recurrence.agree_when(trial, case, reordered)
+        recurrence.agree_when(checker, case, reordered)
 
     @law(
         op,
@@ -58,8 +58,8 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
         gradient=op,
         share=0.25,
     )
-    def packing_sum(trial: Trial, case: Any) -> None:
-        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+    def packing_sum(checker: Checker, case: Any) -> None:
+        arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
         bounds = [0, *np.cumsum(case.lengths).tolist()]
         parts = []
         for b in range(len(case.lengths)):
@@ -73,17 +73,17 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
                 only[at] = x[at]
                 return only
 
-            _, gradients = trial.vjp(op, arrays, changed(cotangents, own), case.options())
+            _, gradients = checker.vjp(op, arrays, changed(cotangents, own), case.options())
             for name in recurrence.differentiable(case):
                 rest = gradients[name].values - own(name, gradients[name].values)
                 expect_zero(name, rest, f"outside sequence {b}, which alone has cotangents")
             parts.append(gradients)
-        expected = recurrence.gradient(trial, case)
+        expected = recurrence.gradient(checker, case)
         for name in recurrence.differentiable(case):
             total = replace(parts[0][name], values=np.asarray(sum(part[name].values for part in parts)))
             slack = expected.slack[name] + rounding_of(*(part[name] for part in parts))
             where, times = f"gradient of {name}", 2 if name in recurrence.weights else 1
-            trial.close(where, total, expected.values[name], slack, case.steps, times=times)
+            checker.close(where, total, expected.values[name], slack, case.steps, times=times)
 
     @law(
         op,
@@ -102,17 +102,17 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
             "a NumPy target's own backward takes one packing" if implementation.framework == "numpy" else None
         ),
     )
-    def packings(trial: Trial, case: Any) -> None:
-        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+    def packings(checker: Checker, case: Any) -> None:
+        arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
         one = arrays["cu_seqlens"].values
         other = np.sort([0, *np.random.default_rng(case.seed).integers(0, one[-1] + 1, len(one) - 2), one[-1]])
         other = other.astype(one.dtype)
         both = {**arrays, "cu_seqlens": replace(arrays["cu_seqlens"], values=np.stack([one, other]))}
         # A longest sequence that is right for one packing may be too short for the other.
-        options = trial.options(op, replace(case, room=None).options())
-        _, gradients = trial.served(_of_both(trial.implementation, op).vjp, op, both, options, cotangents)
+        options = checker.options(op, replace(case, room=None).options())
+        _, gradients = checker.served(_of_both(checker.implementation, op).vjp, op, both, options, cotangents)
         steps = int(max(np.diff(one).max(), np.diff(other).max()))
-        values, of, precision = oracle.values(arrays), oracle.values(cotangents), trial.precision(steps)
+        values, of, precision = oracle.values(arrays), oracle.values(cotangents), checker.precision(steps)
         parts = [
             recurrence.oracle_gradient({**values, "cu_seqlens": cu}, options, of, precision) for cu in (one, other)
         ]
@@ -120,7 +120,7 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
             total, slack = (sum(getattr(part, field)[name] for part in parts) for field in ("values", "slack"))
             # Each is rounded to its dtype before they are added, and they may cancel.
             rounded = sum(ROUNDOFF[gradients[name].dtype] * np.abs(part.values[name]) for part in parts)
-            trial.close(f"gradient of {name}", gradients[name], np.asarray(total), np.asarray(slack + rounded), steps)
+            checker.close(f"gradient of {name}", gradients[name], np.asarray(total), np.asarray(slack + rounded), steps)
 
 
 @lru_cache(maxsize=4)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from conformance.budget import Expected
+from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import Results
 from conformance.oracle import Values
-from conformance.trial import LawError, Trial
 
 Arrays = dict[str, Array]
 Change = Callable[[str, np.ndarray], np.ndarray]
@@ -37,8 +37,8 @@ class Recurrence:
     output: str
     states: Mapping[str, str]
     weights: tuple[str, ...]
-    value: Callable[[Trial, Any], Expected]
-    gradient: Callable[[Trial, Any], Expected]
+    value: Callable[[Checker, Any], Expected]
+    gradient: Callable[[Checker, Any], Expected]
     oracle_value: Callable[..., Expected]
     oracle_gradient: Callable[..., Expected]
     cut: Callable[[Expected, Arrays], Values]
@@ -48,8 +48,8 @@ class Recurrence:
         states = tuple(self.states.values()) if case.arrays("float64").keys() & set(self.states.values()) else ()
         return (*self.sequences, *self.weights, *states)
 
-    def has_gradient(self, trial: Trial) -> bool:
-        return trial.implementation.no_gradient(self.op) is None
+    def has_gradient(self, checker: Checker) -> bool:
+        return checker.implementation.no_gradient(self.op) is None
 
     def carried(self, outputs: Results) -> Arrays:
         """The final state as the arguments of a call that continues."""
@@ -70,18 +70,18 @@ class Recurrence:
     def stepped(self, name: str) -> bool:
         return name == self.output or name in self.sequences
 
-    def agree_when(self, trial: Trial, case: Any, change: Change) -> None:
+    def agree_when(self, checker: Checker, case: Any, change: Change) -> None:
         """Of changed arguments and cotangents, results and gradients are the oracle's of the case, changed alike."""
-        arrays, options = changed(case.arrays(trial.dtype), change), case.options()
-        expected = expected_of(self.value(trial, case), change)
-        if not self.has_gradient(trial):
-            trial.agree(trial.call(self.op, arrays, options), expected, case.steps)
+        arrays, options = changed(case.arrays(checker.dtype), change), case.options()
+        expected = expected_of(self.value(checker, case), change)
+        if not self.has_gradient(checker):
+            checker.agree(checker.call(self.op, arrays, options), expected, case.steps)
             return
-        cotangents = changed(case.cotangent_arrays(trial.dtype), change)
-        outputs, gradients = trial.vjp(self.op, arrays, cotangents, options)
-        trial.agree(outputs, expected, case.steps)
-        of_gradient = expected_of(self.gradient(trial, case), change)
-        trial.agree(gradients, of_gradient, case.steps, of="gradient of ", only=self.differentiable(case))
+        cotangents = changed(case.cotangent_arrays(checker.dtype), change)
+        outputs, gradients = checker.vjp(self.op, arrays, cotangents, options)
+        checker.agree(outputs, expected, case.steps)
+        of_gradient = expected_of(self.gradient(checker, case), change)
+        checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=self.differentiable(case))
 
 
 def at_steps(x: Array, steps: slice) -> Array:

@@ -7,6 +7,7 @@ import numpy as np
 
 from conformance import oracle
 from conformance.budget import Expected
+from conformance.checker import Checker
 from conformance.laws import Strategy, law
 from conformance.laws._recurrence import (
     Arrays,
@@ -18,7 +19,6 @@ from conformance.laws._recurrence import (
     nothing_of,
     rounding_of,
 )
-from conformance.trial import Trial
 
 
 def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: Strategy) -> None:
@@ -43,33 +43,33 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
         compiled_dtypes=("float32",),
         share=0.75,
     )
-    def split_and_carry(trial: Trial, case: Any) -> None:
-        arrays, options = case.arrays(trial.dtype), case.options()
+    def split_and_carry(checker: Checker, case: Any) -> None:
+        arrays, options = case.arrays(checker.dtype), case.options()
         cut = round(case.cut * case.S)
         early = {**recurrence.part(arrays, slice(None, cut)), **recurrence.kept(arrays)}
         late = recurrence.part(arrays, slice(cut, None))
-        if not recurrence.has_gradient(trial):
-            first = trial.call(op, early, options)
-            second = trial.call(op, {**late, **recurrence.carried(first)}, options)
+        if not recurrence.has_gradient(checker):
+            first = checker.call(op, early, options)
+            second = checker.call(op, {**late, **recurrence.carried(first)}, options)
         else:
-            cotangents = case.cotangent_arrays(trial.dtype)
+            cotangents = case.cotangent_arrays(checker.dtype)
             of_early = {**nothing_of(cotangents), y: at_steps(cotangents[y], slice(None, cut))}
             of_late = {**cotangents, y: at_steps(cotangents[y], slice(cut, None))}
-            first, _ = trial.vjp(op, early, of_early, options)
-            second, after = trial.vjp(op, {**late, **recurrence.carried(first)}, of_late, options)
+            first, _ = checker.vjp(op, early, of_early, options)
+            second, after = checker.vjp(op, {**late, **recurrence.carried(first)}, of_late, options)
             of_early |= {name: after[argument] for name, argument in recurrence.states.items()}
-            _, before = trial.vjp(op, early, of_early, options)
+            _, before = checker.vjp(op, early, of_early, options)
             joined = {name: along_steps(before[name], after[name]) for name in recurrence.sequences}
             joined |= recurrence.kept(before)
-            expected = recurrence.gradient(trial, case)
+            expected = recurrence.gradient(checker, case)
             slack = {**expected.slack, **recurrence.cut(expected, arrays)}
             for name in recurrence.weights:
                 joined[name] = replace(before[name], values=before[name].values + after[name].values)
                 slack[name] = slack[name] + rounding_of(before[name], after[name])
             names = recurrence.differentiable(case)
-            trial.agree(joined, Expected(expected.values, slack), case.steps, of="gradient of ", only=names, times=2)
+            checker.agree(joined, Expected(expected.values, slack), case.steps, of="gradient of ", only=names, times=2)
         outputs = {y: along_steps(first[y], second[y]), **{name: second[name] for name in recurrence.states}}
-        trial.agree(outputs, recurrence.value(trial, case), case.steps, times=2)
+        checker.agree(outputs, recurrence.value(checker, case), case.steps, times=2)
 
     @law(
         op,
@@ -82,26 +82,26 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
         dtypes=("float64", "float32"),
         share=0.5,
     )
-    def causality(trial: Trial, case: Any) -> None:
-        arrays, options = case.arrays(trial.dtype), case.options()
+    def causality(checker: Checker, case: Any) -> None:
+        arrays, options = case.arrays(checker.dtype), case.options()
         cut = round(case.cut * case.S)
-        other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme").arrays(trial.dtype)
+        other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme").arrays(checker.dtype)
         mixed = {
             name: along_steps(at_steps(x, slice(None, cut)), at_steps(other[name], slice(cut, None)))
             if recurrence.stepped(name)
             else x
             for name, x in arrays.items()
         }
-        slack = recurrence.value(trial, case).slack[y]
-        outputs, of_mixed = (trial.call(op, given, options)[y] for given in (arrays, mixed))
+        slack = recurrence.value(checker, case).slack[y]
+        outputs, of_mixed = (checker.call(op, given, options)[y] for given in (arrays, mixed))
         early = at_steps(of_mixed, slice(None, cut))
-        trial.close(y, early, outputs.values[:, :cut], slack[:, :cut], case.steps, times=2)
-        if not recurrence.has_gradient(trial):
+        checker.close(y, early, outputs.values[:, :cut], slack[:, :cut], case.steps, times=2)
+        if not recurrence.has_gradient(checker):
             return
-        cotangents = case.cotangent_arrays(trial.dtype)
+        cotangents = case.cotangent_arrays(checker.dtype)
         cotangents = {**nothing_of(cotangents), y: cotangents[y]}
         cotangents[y].values[:, cut:] = 0
-        _, gradients = trial.vjp(op, arrays, cotangents, options)
+        _, gradients = checker.vjp(op, arrays, cotangents, options)
         for name in recurrence.sequences:
             expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
 
@@ -117,14 +117,14 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
         dtypes=("float64", "float32"),
         share=0.5,
     )
-    def permutation(trial: Trial, case: Any) -> None:
+    def permutation(checker: Checker, case: Any) -> None:
         # Head n of N reads head n // (N/N′) of N′, so the order of all heads reversed is that of every N′ reversed.
         def permuted(name: str, x: np.ndarray) -> np.ndarray:
             if name in recurrence.weights:
                 return x[::-1]
             return x[::-1, :, ::-1] if recurrence.stepped(name) else x[::-1, ::-1]
 
-        recurrence.agree_when(trial, case, permuted)
+        recurrence.agree_when(checker, case, permuted)
 
     @law(
         op,
@@ -138,7 +138,7 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
         compiled_dtypes=("float32",),
         share=0.5,
     )
-    def batch_invariance(trial: Trial, case: Any) -> None:
+    def batch_invariance(checker: Checker, case: Any) -> None:
         other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme")
 
         def beside(name: str, x: np.ndarray, companions: Arrays) -> np.ndarray:
@@ -147,24 +147,24 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
         def alone(name: str, x: np.ndarray) -> np.ndarray:
             return x if name in recurrence.weights else x[:1]
 
-        arrays, options = case.arrays(trial.dtype), case.options()
-        companions, cotangents = other.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+        arrays, options = case.arrays(checker.dtype), case.options()
+        companions, cotangents = other.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
         batch = changed(arrays, lambda name, x: beside(name, x, companions))
         single, of_single = changed(arrays, alone), changed(cotangents, alone)
-        values, precision = oracle.values(single), trial.precision(case.steps)
+        values, precision = oracle.values(single), checker.precision(case.steps)
         expected = recurrence.oracle_value(values, options, precision)
         calls = [(batch, changed(cotangents, lambda name, x: _first_alone(x)))]
         # A batch of one has a shape of its own, which a framework that compiles would have to compile for it.
-        calls += [(single, of_single)] if trial.implementation.eager else []
+        calls += [(single, of_single)] if checker.implementation.eager else []
         for given, dgiven in calls:
-            if not recurrence.has_gradient(trial):
-                trial.agree(changed(trial.call(op, given, options), alone), expected, case.steps)
+            if not recurrence.has_gradient(checker):
+                checker.agree(changed(checker.call(op, given, options), alone), expected, case.steps)
                 continue
-            outputs, gradients = trial.vjp(op, given, dgiven, options)
-            trial.agree(changed(outputs, alone), expected, case.steps)
+            outputs, gradients = checker.vjp(op, given, dgiven, options)
+            checker.agree(changed(outputs, alone), expected, case.steps)
             of_gradient = recurrence.oracle_gradient(values, options, oracle.values(of_single), precision)
             names = recurrence.differentiable(case)
-            trial.agree(changed(gradients, alone), of_gradient, case.steps, of="gradient of ", only=names)
+            checker.agree(changed(gradients, alone), of_gradient, case.steps, of="gradient of ", only=names)
 
 
 def _first_alone(cotangent: np.ndarray) -> np.ndarray:

@@ -8,11 +8,11 @@ import numpy as np
 
 import reference
 from conformance import cases
+from conformance.checker import Checker, LawError
+from conformance.comparison import Refusal
 from conformance.dtypes import Array, array
-from conformance.evidence import Refusal
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.implementation import Implementation
-from conformance.trial import LawError, Trial
 
 Call = tuple[dict[str, Any], dict[str, Any]]
 
@@ -92,19 +92,19 @@ def changed(x: Array, shape: tuple[int, ...] | None = None, dtype: str | None = 
     return array(values, dtype)
 
 
-def check_refusal(trial: Trial, bad: BadCall) -> None:
+def check_refusal(checker: Checker, bad: BadCall) -> None:
     arrays, options = bad.make()
     expected = _raised(lambda: REFERENCE.attempt(bad.operation, arrays, options))
     assert expected is not None, f"the reference accepts {bad.describe()}"
-    got = _raised(lambda: trial.attempt(bad.operation, arrays, options))
+    got = _raised(lambda: checker.attempt(bad.operation, arrays, options))
     same_text = "numpy" not in str(expected)
     _compare(bad.label, got, expected, str if same_text else None)
 
 
-def check_use(trial: Trial, bad: BadUse) -> None:
+def check_use(checker: Checker, bad: BadUse) -> None:
     expected = _raised(lambda: bad.use(REFERENCE))
     assert expected is not None, f"the reference accepts {bad.describe()}"
-    _compare(bad.label, _raised(lambda: bad.use(trial.implementation)), expected, bad.comparable)
+    _compare(bad.label, _raised(lambda: bad.use(checker.implementation)), expected, bad.comparable)
 
 
 def _compare(label: str, got: Exception | None, expected: Exception, text: Callable[[Exception], str] | None) -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from conformance.budget import Expected, Precision
 from conformance.cases import PINS, Plan
+from conformance.checker import Checker
 from conformance.dtypes import FLOATING, Array
 from conformance.implementation import Results
 from conformance.laws import Strategy
 from conformance.oracle import Values
 from conformance.oracle import values as values_of
-from conformance.trial import Trial
 
 BROADCAST = "broadcast"
 """A layout that changes values: it has a stride of 0, so that all rows are one."""
@@ -73,33 +73,33 @@ class Subject:
     strata: tuple[str, ...] = ("small", "chunk", "long")
     stepless: tuple[Any, ...] = ()
 
-    def differentiable(self, trial: Trial) -> bool:
-        return trial.implementation.no_gradient(self.operation) is None
+    def differentiable(self, checker: Checker) -> bool:
+        return checker.implementation.no_gradient(self.operation) is None
 
-    def expect_value(self, trial: Trial, case: Any, call: Call, outputs: Results, form: str = "") -> None:
+    def expect_value(self, checker: Checker, case: Any, call: Call, outputs: Results, form: str = "") -> None:
         """Hold outputs to the oracle's; ``form`` names what was made of the case's own arrays, if anything."""
 
         def make() -> Expected:
-            return self.value(values_of(call.arrays), call.options, trial.precision(call.steps))
+            return self.value(values_of(call.arrays), call.options, checker.precision(call.steps))
 
-        expected = trial.remember((self.op, "general value", form, case), make)
-        trial.agree(outputs, expected, call.steps, only=tuple(call.cotangents))
+        expected = checker.remember((self.op, "general value", form, case), make)
+        checker.agree(outputs, expected, call.steps, only=tuple(call.cotangents))
 
-    def expect_gradient(self, trial: Trial, case: Any, call: Call, gradients: Results, form: str = "") -> None:
+    def expect_gradient(self, checker: Checker, case: Any, call: Call, gradients: Results, form: str = "") -> None:
         def make() -> Expected:
             values, cotangents = values_of(call.arrays), values_of(call.cotangents)
-            return self.gradient(values, call.options, cotangents, trial.precision(call.steps))
+            return self.gradient(values, call.options, cotangents, checker.precision(call.steps))
 
-        expected = trial.remember((self.op, "general gradient", form, case), make)
-        trial.agree(gradients, expected, call.steps, of="gradient of ", only=call.primals)
+        expected = checker.remember((self.op, "general gradient", form, case), make)
+        checker.agree(gradients, expected, call.steps, of="gradient of ", only=call.primals)
 
-    def check(self, trial: Trial, case: Any, call: Call, form: str = "") -> None:
+    def check(self, checker: Checker, case: Any, call: Call, form: str = "") -> None:
         """Call the target, with and without a gradient, and hold it to the oracle."""
-        self.expect_value(trial, case, call, trial.call(self.operation, call.arrays, call.options), form)
-        if self.differentiable(trial):
-            outputs, gradients = trial.vjp(self.operation, call.arrays, call.cotangents, call.options)
-            self.expect_value(trial, case, call, outputs, form)
-            self.expect_gradient(trial, case, call, gradients, form)
+        self.expect_value(checker, case, call, checker.call(self.operation, call.arrays, call.options), form)
+        if self.differentiable(checker):
+            outputs, gradients = checker.vjp(self.operation, call.arrays, call.cotangents, call.options)
+            self.expect_value(checker, case, call, outputs, form)
+            self.expect_gradient(checker, case, call, gradients, form)
 
 
 def broadcast(x: Array) -> Array:

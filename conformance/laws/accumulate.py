@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from conformance.budget import DIFFERENCES
 from conformance.cases import SEEDS, Plan, generator, register
+from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, array
 from conformance.laws import law
 from conformance.laws._refusals import BadUse, check_use
-from conformance.trial import LawError, Trial
 
 OP = "accumulate_gradients"
 FORMS = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")
@@ -49,8 +49,8 @@ def batches(plan: Plan) -> st.SearchStrategy:
     return st.builds(Batch, st.just(3), st.just(2), st.just(3), st.just(True), st.sampled_from((0, 1)))
 
 
-def _run(trial: Trial, form: str, params: Any, batch: Any, n: int, loss_fn: Any, **keywords: Any) -> Any:
-    implementation = trial.implementation
+def _run(checker: Checker, form: str, params: Any, batch: Any, n: int, loss_fn: Any, **keywords: Any) -> Any:
+    implementation = checker.implementation
     state = SimpleNamespace(
         params={name: implementation.native(x) for name, x in params.items()},
         apply_fn=lambda params, x: x @ params["w"] + params["b"] if "b" in params else x @ params["w"],
@@ -59,8 +59,8 @@ def _run(trial: Trial, form: str, params: Any, batch: Any, n: int, loss_fn: Any,
     return implementation.functions[form](state, given, implementation.rng(7), n, loss_fn, **keywords)
 
 
-def _forms(trial: Trial) -> list[tuple[str, dict[str, Any]]]:
-    offered = [form for form in FORMS if form in trial.implementation.functions]
+def _forms(checker: Checker) -> list[tuple[str, dict[str, Any]]]:
+    offered = [form for form in FORMS if form in checker.implementation.functions]
     return [(form, {}) for form in offered] + ([(OP, {"use_scan": True})] if OP in offered else [])
 
 
@@ -85,15 +85,15 @@ def _squares_alone(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
     dtypes=("float64", "float32"),
     share=0.75,
 )
-def mean(trial: Trial, case: Batch) -> None:
+def mean(checker: Checker, case: Batch) -> None:
     rng, n = generator(case.seed, 30), case.n
     x, y = rng.normal(size=(n * case.rows, case.width)), rng.normal(size=(n * case.rows,))
-    params = {"w": array(rng.normal(size=case.width), trial.dtype), "b": array(rng.normal(), trial.dtype)}
-    batch = {"x": array(x, trial.dtype), "y": array(y, trial.dtype)}
+    params = {"w": array(rng.normal(size=case.width), checker.dtype), "b": array(rng.normal(), checker.dtype)}
+    batch = {"x": array(x, checker.dtype), "y": array(y, checker.dtype)}
     x, y = (batch[name].values.reshape(n, case.rows, -1) for name in "xy")
     error = x @ params["w"].values + params["b"].values - y[..., 0]
-    roundoff = DIFFERENCES if trial.implementation.framework == "numpy" else trial.precision(1).roundoff
-    own = 16 * ROUNDOFF[trial.dtype]
+    roundoff = DIFFERENCES if checker.implementation.framework == "numpy" else checker.precision(1).roundoff
+    own = 16 * ROUNDOFF[checker.dtype]
     terms = 2 * np.abs(error)[..., None] * np.abs(x) / (n * case.rows)
     size = (np.abs(x) @ np.abs(params["w"].values) + np.abs(params["b"].values) + np.abs(y[..., 0])).max(initial=1.0)
     slack = 16 * roundoff * size * (1 + math.sqrt(n * case.rows))
@@ -101,14 +101,14 @@ def mean(trial: Trial, case: Batch) -> None:
         "w": (2 * error[..., None] * x).sum(axis=(0, 1)) / (n * case.rows),
         "b": (2 * error).sum() / (n * case.rows),
     }
-    for form, keywords in _forms(trial):
-        result = _run(trial, form, params, batch, n, _squares if case.mutable else _squares_alone, **keywords)
+    for form, keywords in _forms(checker):
+        result = _run(checker, form, params, batch, n, _squares if case.mutable else _squares_alone, **keywords)
         got, metrics, mutable = result
         of = f"{form}{'(use_scan)' if keywords else ''}: "
         for name, expected in gradients.items():
-            neutral = trial.implementation.neutral(got[name])
+            neutral = checker.implementation.neutral(got[name])
             allowed = np.asarray(slack * (terms.sum() + 2 * np.abs(error).mean() + size))
-            trial.close(
+            checker.close(
                 f"{of}gradient of {name}",
                 neutral,
                 np.asarray(expected),
@@ -116,10 +116,10 @@ def mean(trial: Trial, case: Batch) -> None:
                 1,
                 upcasts=False,
             )
-            if neutral.dtype != trial.dtype:
-                raise LawError(f"{of}gradient of {name}", f"dtype {neutral.dtype}, expected {trial.dtype}")
-        squares = trial.implementation.neutral(metrics["squares"])
-        trial.close(
+            if neutral.dtype != checker.dtype:
+                raise LawError(f"{of}gradient of {name}", f"dtype {neutral.dtype}, expected {checker.dtype}")
+        squares = checker.implementation.neutral(metrics["squares"])
+        checker.close(
             f"{of}metrics",
             squares,
             np.asarray((error**2).sum()),
@@ -133,8 +133,8 @@ def mean(trial: Trial, case: Batch) -> None:
             continue
         if mutable is None:
             raise LawError(f"{of}mutable", "is None, expected the variables of every minibatch")
-        stacked = trial.implementation.neutral(mutable["mean"])
-        trial.close(
+        stacked = checker.implementation.neutral(mutable["mean"])
+        checker.close(
             f"{of}mutable", stacked, x.mean(axis=1), np.full((n, case.width), own * np.abs(x).max()), 1, upcasts=False
         )
 
@@ -171,26 +171,26 @@ def _of_linear(loss_fn: Any) -> Any:
     share=0.25,
     skip=_no_exact_gradient,
 )
-def accumulation(trial: Trial, case: Batch) -> None:
+def accumulation(checker: Checker, case: Batch) -> None:
     x = np.round(8 * generator(case.seed, 31).normal(size=(case.n, case.width))) / 8
     x[0] = 256.0
-    params = {"w": array(np.ones(case.width), trial.dtype)}
+    params = {"w": array(np.ones(case.width), checker.dtype)}
 
     def linear(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
         loss = (params["w"] * minibatch["x"][0]).sum()
         return loss, ({"loss": loss}, None)
 
-    expected, batch = x.mean(axis=0), {"x": array(x, trial.dtype)}
-    for form, keywords in _forms(trial):
+    expected, batch = x.mean(axis=0), {"x": array(x, checker.dtype)}
+    for form, keywords in _forms(checker):
         given = dict(keywords)
-        if _takes_gradient(trial.implementation, form):
+        if _takes_gradient(checker.implementation, form):
             given["value_and_grad"] = _of_linear
-        got, _, _ = _run(trial, form, params, batch, case.n, linear, **given)
-        neutral = trial.implementation.neutral(got["w"])
-        if neutral.dtype != trial.dtype:
-            raise LawError(f"{form}: gradient", f"dtype {neutral.dtype}, expected {trial.dtype}")
+        got, _, _ = _run(checker, form, params, batch, case.n, linear, **given)
+        neutral = checker.implementation.neutral(got["w"])
+        if neutral.dtype != checker.dtype:
+            raise LawError(f"{form}: gradient", f"dtype {neutral.dtype}, expected {checker.dtype}")
         # n terms of up to 256 in eighths are exact in float32, and so is their mean.
-        trial.close(f"{form}: gradient", neutral, expected, np.zeros(expected.shape), 1, upcasts=False)
+        checker.close(f"{form}: gradient", neutral, expected, np.zeros(expected.shape), 1, upcasts=False)
 
 
 @law(
@@ -202,18 +202,18 @@ def accumulation(trial: Trial, case: Batch) -> None:
     rows=lambda: [Batch(4, 1, 2)],
     dtypes=("float32",),
 )
-def rngs(trial: Trial, case: Batch) -> None:
-    params = {"w": array(np.ones(2), trial.dtype)}
-    batch = {"x": array(np.ones((4, 2)), trial.dtype)}
+def rngs(checker: Checker, case: Batch) -> None:
+    params = {"w": array(np.ones(2), checker.dtype)}
+    batch = {"x": array(np.ones((4, 2)), checker.dtype)}
 
     def loss_fn(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
         loss = (params["w"] * minibatch["x"][0]).sum()
-        return loss, ({"loss": loss}, {"drawn": trial.implementation.drawn(rng)})
+        return loss, ({"loss": loss}, {"drawn": checker.implementation.drawn(rng)})
 
     seen = []
-    for form, keywords in _forms(trial):
-        _, _, mutable = _run(trial, form, params, batch, case.n, loss_fn, **keywords)
-        drawn = trial.implementation.neutral(mutable["drawn"]).values.reshape(case.n, -1)
+    for form, keywords in _forms(checker):
+        _, _, mutable = _run(checker, form, params, batch, case.n, loss_fn, **keywords)
+        drawn = checker.implementation.neutral(mutable["drawn"]).values.reshape(case.n, -1)
         if len({tuple(row) for row in drawn.tolist()}) != case.n:
             raise LawError(form, "two minibatches were given the same random state")
         seen.append(drawn)

@@ -7,10 +7,10 @@ import numpy as np
 from conformance import cases, oracle
 from conformance.budget import Expected
 from conformance.cases import SumCase
+from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import law
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays
-from conformance.trial import LawError, Trial
 
 SIZES = ("small", "chunk")
 _EQUATIONS = {
@@ -23,20 +23,20 @@ _GRADIENTS = {
 }
 
 
-def _arrays(operation: str, trial: Trial, case: SumCase) -> dict:
-    return case.log_gates(trial.dtype) if operation == "causal_forget_matrix" else case.preactivations(trial.dtype)
+def _arrays(operation: str, checker: Checker, case: SumCase) -> dict:
+    return case.log_gates(checker.dtype) if operation == "causal_forget_matrix" else case.preactivations(checker.dtype)
 
 
-def _value(operation: str, trial: Trial, case: SumCase) -> Expected:
-    values, precision = oracle.values(_arrays(operation, trial, case)), trial.precision(case.steps)
+def _value(operation: str, checker: Checker, case: SumCase) -> Expected:
+    values, precision = oracle.values(_arrays(operation, checker, case)), checker.precision(case.steps)
     return (
         oracle.dtilde(values, precision) if operation == "dtilde_matrix" else oracle.sums(operation, values, precision)
     )
 
 
-def _gradient(operation: str, trial: Trial, case: SumCase) -> Expected:
-    values, precision = oracle.values(_arrays(operation, trial, case)), trial.precision(case.steps**2)
-    cotangents = oracle.values(case.cotangent(trial.dtype, square=True))
+def _gradient(operation: str, checker: Checker, case: SumCase) -> Expected:
+    values, precision = oracle.values(_arrays(operation, checker, case)), checker.precision(case.steps**2)
+    cotangents = oracle.values(case.cotangent(checker.dtype, square=True))
     if operation == "dtilde_matrix":
         return oracle.dtilde_gradient(values, cotangents, precision)
     return oracle.sums_gradient(operation, values, cotangents, precision)
@@ -53,9 +53,9 @@ def _register(operation: str) -> None:
         strata=SIZES,
         quick=True,
     )
-    def value(trial: Trial, case: SumCase) -> None:
-        outputs = trial.call(operation, _arrays(operation, trial, case))
-        trial.agree(outputs, _value(operation, trial, case), case.steps)
+    def value(checker: Checker, case: SumCase) -> None:
+        outputs = checker.call(operation, _arrays(operation, checker, case))
+        checker.agree(outputs, _value(operation, checker, case), case.steps)
 
     @law(
         operation,
@@ -68,10 +68,10 @@ def _register(operation: str) -> None:
         gradient=operation,
         quick=True,
     )
-    def gradient(trial: Trial, case: SumCase) -> None:
-        arrays, cotangents = _arrays(operation, trial, case), case.cotangent(trial.dtype, square=True)
-        _, gradients = trial.vjp(operation, arrays, cotangents)
-        trial.agree(gradients, _gradient(operation, trial, case), case.steps, of="gradient of ")
+    def gradient(checker: Checker, case: SumCase) -> None:
+        arrays, cotangents = _arrays(operation, checker, case), case.cotangent(checker.dtype, square=True)
+        _, gradients = checker.vjp(operation, arrays, cotangents)
+        checker.agree(gradients, _gradient(operation, checker, case), case.steps, of="gradient of ")
 
     law(
         operation,
@@ -128,8 +128,8 @@ for _operation in _EQUATIONS:
     dtypes=("float32",),
     share=0.25,
 )
-def mask(trial: Trial, case: SumCase) -> None:
-    F = trial.call("causal_forget_matrix", case.log_gates(trial.dtype))["y"].values
+def mask(checker: Checker, case: SumCase) -> None:
+    F = checker.call("causal_forget_matrix", case.log_gates(checker.dtype))["y"].values
     steps = np.arange(case.S)
     if (F[..., steps, steps] != 0).any():
         raise LawError("F", "the diagonal is not exactly 0")
@@ -150,13 +150,13 @@ def mask(trial: Trial, case: SumCase) -> None:
     compiled_dtypes=("float32",),
     share=0.25,
 )
-def composition(trial: Trial, case: SumCase) -> None:
-    F = trial.call("causal_forget_matrix", case.log_gates(trial.dtype))["y"]
-    slack = _value("causal_forget_matrix", trial, case).slack["y"]
+def composition(checker: Checker, case: SumCase) -> None:
+    F = checker.call("causal_forget_matrix", case.log_gates(checker.dtype))["y"]
+    slack = _value("causal_forget_matrix", checker, case).slack["y"]
     for s in {0, case.S // 3, case.S // 2, case.S - 1} if case.S else ():
         whole, allowed = F.values[..., s:, : s + 1], slack[..., s:, : s + 1]
         parts = F.values[..., s:, s, None] + F.values[..., None, s, : s + 1]
-        trial.close("F", replace(F, values=whole), parts, 3 * allowed, case.steps)
+        checker.close("F", replace(F, values=whole), parts, 3 * allowed, case.steps)
 
 
 @law(
@@ -170,20 +170,21 @@ def composition(trial: Trial, case: SumCase) -> None:
     dtypes=("float32",),
     share=0.25,
 )
-def shut_gate(trial: Trial, case: SumCase) -> None:
-    a, s = case.log_gates(trial.dtype)["forget_gates"], case.S // 2
+def shut_gate(checker: Checker, case: SumCase) -> None:
+    a, s = case.log_gates(checker.dtype)["forget_gates"], case.S // 2
     shut, open_ = a.values.copy(), a.values.copy()
     shut[..., s], open_[..., s] = -np.inf, 0.0
     F, of_open = (
-        trial.call("causal_forget_matrix", {"forget_gates": replace(a, values=values)})["y"] for values in (shut, open_)
+        checker.call("causal_forget_matrix", {"forget_gates": replace(a, values=values)})["y"]
+        for values in (shut, open_)
     )
     cut = np.zeros((case.S, case.S), dtype=bool)
     cut[s:, :s] = True
     if not np.isneginf(F.values[..., cut]).all():
         raise LawError("F", "an element across a shut gate is not −∞")
-    slack = 2 * oracle.sums("causal_forget_matrix", {"forget_gates": open_}, trial.precision(case.steps)).slack["y"]
+    slack = 2 * oracle.sums("causal_forget_matrix", {"forget_gates": open_}, checker.precision(case.steps)).slack["y"]
     beside = replace(F, values=F.values[..., ~cut])
-    trial.close("F", beside, of_open.values[..., ~cut], slack[..., ~cut], case.steps)
+    checker.close("F", beside, of_open.values[..., ~cut], slack[..., ~cut], case.steps)
 
 
 @law(
@@ -199,13 +200,13 @@ def shut_gate(trial: Trial, case: SumCase) -> None:
     needs=("dtilde_matrix", "causal_forget_matrix"),
     share=0.25,
 )
-def parts(trial: Trial, case: SumCase) -> None:
-    arrays = case.preactivations(trial.dtype)
+def parts(checker: Checker, case: SumCase) -> None:
+    arrays = case.preactivations(checker.dtype)
     i, f = (arrays[name].values[..., 0] for name in ("igate", "fgate"))
-    D = trial.call("dtilde_matrix", arrays)["y"]
-    log_gates = array(-np.logaddexp(0.0, -f), "float64" if trial.upcasts else trial.dtype)
-    F = trial.call("causal_forget_matrix", {"forget_gates": log_gates})["y"]
-    trial.close("D̃", D, F.values + i[..., None, :], 3 * _value("dtilde_matrix", trial, case).slack["y"], case.steps)
+    D = checker.call("dtilde_matrix", arrays)["y"]
+    log_gates = array(-np.logaddexp(0.0, -f), "float64" if checker.upcasts else checker.dtype)
+    F = checker.call("causal_forget_matrix", {"forget_gates": log_gates})["y"]
+    checker.close("D̃", D, F.values + i[..., None, :], 3 * _value("dtilde_matrix", checker, case).slack["y"], case.steps)
 
 
 @law(
@@ -221,10 +222,10 @@ def parts(trial: Trial, case: SumCase) -> None:
     gradient="causal_forget_matrix",
     share=0.25,
 )
-def masked_rows(trial: Trial, case: SumCase) -> None:
-    cotangent = case.cotangent(trial.dtype, square=True)["y"]
+def masked_rows(checker: Checker, case: SumCase) -> None:
+    cotangent = case.cotangent(checker.dtype, square=True)["y"]
     above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
-    _, gradients = trial.vjp("causal_forget_matrix", case.log_gates(trial.dtype), above)
+    _, gradients = checker.vjp("causal_forget_matrix", case.log_gates(checker.dtype), above)
     if (gradients["forget_gates"].values != 0).any():
         raise LawError("gradient of forget_gates", "takes in a masked element's cotangent")
 
@@ -242,11 +243,11 @@ def masked_rows(trial: Trial, case: SumCase) -> None:
     gradient="dtilde_matrix",
     share=0.25,
 )
-def masked_rows_of_dtilde(trial: Trial, case: SumCase) -> None:
-    arrays, cotangent = case.preactivations(trial.dtype), case.cotangent(trial.dtype, square=True)["y"]
+def masked_rows_of_dtilde(checker: Checker, case: SumCase) -> None:
+    arrays, cotangent = case.preactivations(checker.dtype), case.cotangent(checker.dtype, square=True)["y"]
     above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
-    _, gradients = trial.vjp("dtilde_matrix", arrays, above)
-    expected = oracle.dtilde_gradient(oracle.values(arrays), oracle.values(above), trial.precision(case.steps**2))
-    trial.agree(gradients, expected, case.steps, of="gradient of ", only=("igate",))
+    _, gradients = checker.vjp("dtilde_matrix", arrays, above)
+    expected = oracle.dtilde_gradient(oracle.values(arrays), oracle.values(above), checker.precision(case.steps**2))
+    checker.agree(gradients, expected, case.steps, of="gradient of ", only=("igate",))
     if (gradients["fgate"].values != 0).any():
         raise LawError("gradient of fgate", "takes in a masked element's cotangent")

@@ -9,33 +9,33 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.budget import Expected
 from conformance.cases import FwbwCase, MLSTMCase, Plan
+from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, array
 from conformance.laws import law
 from conformance.laws._mlstm import CARRY
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped
 from conformance.laws.mlstm import GRADIENT, VALUE
 from conformance.operations import fwbw_by_hand
-from conformance.trial import LawError, Trial
 
 OP = "mlstm_fwbw_custom_grad"
 STATES = ("C0", "n0", "m0")
 
 
-def expected_value(trial: Trial, case: FwbwCase) -> Expected:
+def expected_value(checker: Checker, case: FwbwCase) -> Expected:
     def make() -> Expected:
-        return oracle.fwbw(oracle.values(case.arrays(trial.dtype)), case.config(), trial.precision(case.steps))
+        return oracle.fwbw(oracle.values(case.arrays(checker.dtype)), case.config(), checker.precision(case.steps))
 
-    return trial.remember(("fwbw value", _value_key(case)), make)
+    return checker.remember(("fwbw value", _value_key(case)), make)
 
 
-def expected_gradient(trial: Trial, case: FwbwCase) -> Expected:
+def expected_gradient(checker: Checker, case: FwbwCase) -> Expected:
     def make() -> Expected:
-        arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+        arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
         return oracle.fwbw_gradient(
-            oracle.values(arrays), case.config(), oracle.values(cotangents), trial.precision(case.steps)
+            oracle.values(arrays), case.config(), oracle.values(cotangents), checker.precision(case.steps)
         )
 
-    return trial.remember(("fwbw gradient", _value_key(case)), make)
+    return checker.remember(("fwbw gradient", _value_key(case)), make)
 
 
 def _value_key(case: FwbwCase) -> FwbwCase:
@@ -51,12 +51,12 @@ def inputs_of(case: FwbwCase) -> tuple[str, ...]:
     return (*"qkvif", *STATES) if case.use_initial_state else tuple("qkvif")
 
 
-def _agree(trial: Trial, case: FwbwCase, outputs: dict[str, Array], gradients: dict[str, Array] | None) -> None:
-    trial.agree(outputs, expected_value(trial, case), case.steps, only=outputs_of(case))
+def _agree(checker: Checker, case: FwbwCase, outputs: dict[str, Array], gradients: dict[str, Array] | None) -> None:
+    checker.agree(outputs, expected_value(checker, case), case.steps, only=outputs_of(case))
     if gradients is not None:
-        expected = expected_gradient(trial, case)
-        trial.note_kinks(expected)
-        trial.agree(gradients, expected, case.steps, of="gradient of ", only=inputs_of(case))
+        expected = expected_gradient(checker, case)
+        checker.note_kinks(expected)
+        checker.agree(gradients, expected, case.steps, of="gradient of ", only=inputs_of(case))
 
 
 @law(
@@ -70,8 +70,8 @@ def _agree(trial: Trial, case: FwbwCase, outputs: dict[str, Array], gradients: d
     needs=(OP,),
     forward=True,
 )
-def value(trial: Trial, case: FwbwCase) -> None:
-    _agree(trial, case, trial.call(OP, case.arrays(trial.dtype), {"config": case.config()}), None)
+def value(checker: Checker, case: FwbwCase) -> None:
+    _agree(checker, case, checker.call(OP, case.arrays(checker.dtype), {"config": case.config()}), None)
 
 
 @law(
@@ -86,11 +86,11 @@ def value(trial: Trial, case: FwbwCase) -> None:
     gradient=OP,
     quick=True,
 )
-def gradient(trial: Trial, case: FwbwCase) -> None:
-    arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
-    outputs, gradients = trial.vjp(OP, arrays, cotangents, {"config": case.config()})
-    _agree(trial, case, outputs, gradients)
-    trial.expect_dtypes(outputs, {name: gradients[name] for name in inputs_of(case)}, arrays, ("h",))
+def gradient(checker: Checker, case: FwbwCase) -> None:
+    arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
+    outputs, gradients = checker.vjp(OP, arrays, cotangents, {"config": case.config()})
+    _agree(checker, case, outputs, gradients)
+    checker.expect_dtypes(outputs, {name: gradients[name] for name in inputs_of(case)}, arrays, ("h",))
 
 
 @law(
@@ -106,9 +106,9 @@ def gradient(trial: Trial, case: FwbwCase) -> None:
     compiled_dtypes=("float32",),
     needs=("fwbw_forward", "fwbw_backward"),
 )
-def by_hand(trial: Trial, case: FwbwCase) -> None:
-    functions, config = trial.implementation.functions, case.config()
-    names = tuple(case.cotangent_arrays(trial.dtype))
+def by_hand(checker: Checker, case: FwbwCase) -> None:
+    functions, config = checker.implementation.functions, case.config()
+    names = tuple(case.cotangent_arrays(checker.dtype))
 
     def run(given: dict[str, Any]) -> dict[str, Any]:
         arrays = {name: x for name, x in given.items() if not name.startswith("cotangent of ")}
@@ -116,13 +116,13 @@ def by_hand(trial: Trial, case: FwbwCase) -> None:
         outputs, gradients = fwbw_by_hand(functions, arrays, {"config": config}, cotangents)
         return {**outputs, **{f"gradient of {name}": x for name, x in gradients.items()}}
 
-    arrays = case.arrays(trial.dtype)
-    given = {**arrays, **{f"cotangent of {name}": x for name, x in case.cotangent_arrays(trial.dtype).items()}}
-    results = trial.implementation.run(("fwbw by hand", repr(config)), run, given)
+    arrays = case.arrays(checker.dtype)
+    given = {**arrays, **{f"cotangent of {name}": x for name, x in case.cotangent_arrays(checker.dtype).items()}}
+    results = checker.implementation.run(("fwbw by hand", repr(config)), run, given)
     gradients = {n.removeprefix("gradient of "): x for n, x in results.items() if n.startswith("gradient of ")}
     if set(gradients) != set(inputs_of(case)):
         raise LawError("gradients", f"come for {sorted(gradients)}, expected {sorted(inputs_of(case))}")
-    _agree(trial, case, results, gradients)
+    _agree(checker, case, results, gradients)
 
 
 def _keeps(plan: Plan) -> st.SearchStrategy:
@@ -145,12 +145,12 @@ def _keeps(plan: Plan) -> st.SearchStrategy:
     gradient=OP,
     share=0.75,
 )
-def keep(trial: Trial, case: FwbwCase) -> None:
-    arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+def keep(checker: Checker, case: FwbwCase) -> None:
+    arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
     everything = ("keep_G", "keep_gates", "keep_M", "keep_c")
-    for kept in ((), everything) if trial.implementation.eager else (everything,):
-        outputs, gradients = trial.vjp(OP, arrays, cotangents, {"config": replace(case, keep=kept).config()})
-        _agree(trial, case, outputs, gradients)
+    for kept in ((), everything) if checker.implementation.eager else (everything,):
+        outputs, gradients = checker.vjp(OP, arrays, cotangents, {"config": replace(case, keep=kept).config()})
+        _agree(checker, case, outputs, gradients)
 
 
 def _few(plan: Plan) -> st.SearchStrategy:
@@ -174,11 +174,11 @@ def _few(plan: Plan) -> st.SearchStrategy:
     gradient=OP,
     share=0.5,
 )
-def zero_state(trial: Trial, case: FwbwCase) -> None:
-    arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+def zero_state(checker: Checker, case: FwbwCase) -> None:
+    arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
     config = {**case.config(), "use_initial_state": True}
-    outputs, gradients = trial.vjp(OP, arrays, cotangents, {"config": config})
-    _agree(trial, case, outputs, {name: gradients[name] for name in "qkvif"})
+    outputs, gradients = checker.vjp(OP, arrays, cotangents, {"config": config})
+    _agree(checker, case, outputs, {name: gradients[name] for name in "qkvif"})
 
 
 def _base(**config: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,25 +8,29 @@ from hypothesis import strategies as st
 
 from conformance import cases
 from conformance.cases import GRUCase, Plan
+from conformance.checker import Checker
 from conformance.laws import _gru_checks as checks
 from conformance.laws import _packing_laws, _recurrence_laws, law
 from conformance.laws._gru import GRU, expected_gradient, expected_value
 from conformance.laws._gru_calls import bad_calls
 from conformance.laws._refusals import check_refusal
-from conformance.trial import Trial
 
 STEP = "r = σ(hWr + xr), f = σ(hWf + xf), z = tanh((r⊙h)W + x), h' = f⊙h + (1−f)⊙z"
 
 
-def check_value(trial: Trial, case: GRUCase) -> None:
-    trial.agree(trial.call("gru", case.arrays(trial.dtype), case.options()), expected_value(trial, case), case.steps)
+def check_value(checker: Checker, case: GRUCase) -> None:
+    checker.agree(
+        checker.call("gru", case.arrays(checker.dtype), case.options()), expected_value(checker, case), case.steps
+    )
 
 
-def check_gradient(trial: Trial, case: GRUCase) -> None:
-    outputs, gradients = trial.vjp("gru", case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype), case.options())
-    trial.agree(outputs, expected_value(trial, case), case.steps)
-    expected = expected_gradient(trial, case)
-    trial.agree(gradients, expected, case.steps, of="gradient of ", only=GRU.differentiable(case))
+def check_gradient(checker: Checker, case: GRUCase) -> None:
+    outputs, gradients = checker.vjp(
+        "gru", case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
+    )
+    checker.agree(outputs, expected_value(checker, case), case.steps)
+    expected = expected_gradient(checker, case)
+    checker.agree(gradients, expected, case.steps, of="gradient of ", only=GRU.differentiable(case))
 
 
 law(

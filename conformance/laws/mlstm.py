@@ -6,29 +6,31 @@ from hypothesis import strategies as st
 
 from conformance import cases
 from conformance.cases import MLSTMCase, Plan
+from conformance.checker import Checker, LawError
 from conformance.laws import _mlstm_checks as checks
 from conformance.laws import _packing_laws, _recurrence_laws, law
 from conformance.laws._mlstm import FORMS, MLSTM, expected_gradient, expected_value
 from conformance.laws._mlstm_calls import bad_calls
 from conformance.laws._refusals import check_refusal
-from conformance.trial import LawError, Trial
 
 VALUE = "h_t = C_tᵀq̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)"
 GRADIENT = "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for x in q, k, v, i, f, C₀, n₀, m₀ and out in h, C_T, n_T, m_T"
 
 
-def check_value(trial: Trial, case: MLSTMCase) -> None:
-    trial.agree(trial.call("mlstm", case.arrays(trial.dtype), case.options()), expected_value(trial, case), case.steps)
-
-
-def check_gradient(trial: Trial, case: MLSTMCase) -> None:
-    outputs, gradients = trial.vjp(
-        "mlstm", case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype), case.options()
+def check_value(checker: Checker, case: MLSTMCase) -> None:
+    checker.agree(
+        checker.call("mlstm", case.arrays(checker.dtype), case.options()), expected_value(checker, case), case.steps
     )
-    expected = expected_gradient(trial, case)
-    trial.note_kinks(expected)
-    trial.agree(outputs, expected_value(trial, case), case.steps)
-    trial.agree(gradients, expected, case.steps, of="gradient of ", only=MLSTM.differentiable(case))
+
+
+def check_gradient(checker: Checker, case: MLSTMCase) -> None:
+    outputs, gradients = checker.vjp(
+        "mlstm", case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
+    )
+    expected = expected_gradient(checker, case)
+    checker.note_kinks(expected)
+    checker.agree(outputs, expected_value(checker, case), case.steps)
+    checker.agree(gradients, expected, case.steps, of="gradient of ", only=MLSTM.differentiable(case))
 
 
 law(
@@ -75,12 +77,12 @@ def _chunks(plan: Plan) -> st.SearchStrategy:
     compiled_dtypes=("float32",),
     share=0.75,
 )
-def chunk_invariance(trial: Trial, case: MLSTMCase) -> None:
-    if trial.implementation.no_gradient("mlstm") is None:
-        check_gradient(trial, case)
-        if not trial.implementation.eager:
+def chunk_invariance(checker: Checker, case: MLSTMCase) -> None:
+    if checker.implementation.no_gradient("mlstm") is None:
+        check_gradient(checker, case)
+        if not checker.implementation.eager:
             return
-    check_value(trial, case)
+    check_value(checker, case)
 
 
 law(
@@ -138,9 +140,9 @@ _recurrence_laws.register(MLSTM, cases.mlstm, _cuts, _batches)
     compiled_dtypes=("float32",),
     forward=True,
 )
-def packed(trial: Trial, case: MLSTMCase) -> None:
+def packed(checker: Checker, case: MLSTMCase) -> None:
     if not case.lengths:
-        outputs = trial.call("mlstm", case.arrays(trial.dtype), case.options())
+        outputs = checker.call("mlstm", case.arrays(checker.dtype), case.options())
         shapes = {
             "h": (0, case.N, case.V),
             "C": (0, case.N, case.K, case.V),
@@ -149,9 +151,9 @@ def packed(trial: Trial, case: MLSTMCase) -> None:
         }
         for name, shape in shapes.items():
             if outputs[name].shape != shape:
-                raise LawError(name, f"shape {outputs[name].shape}, expected {shape}")
+                raise LawError(name, f"shape {outputs[name].shape}, expected {shape}", nature="shape")
         return
-    check_value(trial, case)
+    check_value(checker, case)
 
 
 @law(
@@ -165,8 +167,8 @@ def packed(trial: Trial, case: MLSTMCase) -> None:
     gradient="mlstm",
     share=0.75,
 )
-def packed_gradient(trial: Trial, case: MLSTMCase) -> None:
-    check_gradient(trial, case)
+def packed_gradient(checker: Checker, case: MLSTMCase) -> None:
+    check_gradient(checker, case)
 
 
 _packing_laws.register(MLSTM, _packed)

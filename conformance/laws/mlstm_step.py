@@ -8,12 +8,12 @@ import numpy as np
 from conformance import cases, oracle
 from conformance.budget import Expected
 from conformance.cases import MLSTMCase
+from conformance.checker import Checker
 from conformance.dtypes import Array
 from conformance.laws import law
 from conformance.laws._mlstm import CARRY, MLSTM, expected_value
 from conformance.laws._recurrence import along_steps
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays, with_options
-from conformance.trial import Trial
 
 OP = "mlstm_step"
 
@@ -40,18 +40,18 @@ def zero_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
     compiled_dtypes=("float32", "bfloat16"),
     forward=True,
 )
-def sequence(trial: Trial, case: MLSTMCase) -> None:
-    arrays = case.arrays(trial.dtype)
-    state, h, last = zero_state(case, trial.dtype), [], {}
+def sequence(checker: Checker, case: MLSTMCase) -> None:
+    arrays = case.arrays(checker.dtype)
+    state, h, last = zero_state(case, checker.dtype), [], {}
     options = {"eps": case.eps} if case.eps else {}
     for t in range(case.S):
-        last = trial.call(OP, {**at_step(arrays, t), **state}, options)
+        last = checker.call(OP, {**at_step(arrays, t), **state}, options)
         h.append(replace(last["h"], values=last["h"].values[:, None]))
         state = MLSTM.carried(last)
     if h:
-        trial.agree(
+        checker.agree(
             {"h": along_steps(*h), **{name: last[name] for name in CARRY}},
-            expected_value(trial, case),
+            expected_value(checker, case),
             case.steps,
             times=1 if case.S < 2 else 2,
         )
@@ -76,19 +76,19 @@ def _one_step(plan: cases.Plan) -> Any:
     gradient=OP,
     quick=True,
 )
-def gradient(trial: Trial, case: MLSTMCase) -> None:
-    arrays = {**case.arrays(trial.dtype), **zero_state(case, trial.dtype)}
-    cotangents = case.cotangent_arrays(trial.dtype)
+def gradient(checker: Checker, case: MLSTMCase) -> None:
+    arrays = {**case.arrays(checker.dtype), **zero_state(case, checker.dtype)}
+    cotangents = case.cotangent_arrays(checker.dtype)
     step = {**at_step(arrays, 0), **{name: arrays[name] for name in ("C0", "n0", "m0")}}
     dstep = {**cotangents, "h": replace(cotangents["h"], values=cotangents["h"].values[:, 0])}
     options = {"eps": case.eps} if case.eps else {}
-    outputs, gradients = trial.vjp(OP, step, dstep, options)
-    values, precision = oracle.values(arrays), trial.precision(1)
+    outputs, gradients = checker.vjp(OP, step, dstep, options)
+    values, precision = oracle.values(arrays), checker.precision(1)
     expected = oracle.mlstm_gradient(values, case.options(), oracle.values(cotangents), precision)
-    trial.note_kinks(expected)
-    trial.agree(outputs, _squeezed(expected_value(trial, case), ("h",)), 1)
-    trial.agree(gradients, _squeezed(expected, tuple("qkvif")), 1, of="gradient of ")
-    trial.expect_dtypes(outputs, gradients, step, ("h",))
+    checker.note_kinks(expected)
+    checker.agree(outputs, _squeezed(expected_value(checker, case), ("h",)), 1)
+    checker.agree(gradients, _squeezed(expected, tuple("qkvif")), 1, of="gradient of ")
+    checker.expect_dtypes(outputs, gradients, step, ("h",))
 
 
 def _squeezed(expected: Expected, names: tuple[str, ...]) -> Expected:

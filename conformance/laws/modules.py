@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import reference
 from conformance import cases, oracle
 from conformance.cases import PINS, FwbwCase, MLSTMCase, Plan
+from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array, array
 from conformance.implementation import Layer
 from conformance.laws import law
 from conformance.laws._layer_cases import COUNTS, LayerCase, layers
 from conformance.laws._layer_oracle import gru_layer
 from conformance.laws._refusals import BadUse, check_use
-from conformance.trial import LawError, Trial
 
 
 def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
@@ -38,20 +38,20 @@ def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
     dtypes=("float64", "float32"),
     compiled_dtypes=("float32",),
 )
-def value(trial: Trial, case: LayerCase) -> None:
-    layer = trial.implementation.layer("GRU", case.settings(), case.seed)
-    arrays, cotangents = case.arrays(trial.dtype), case.cotangents(trial.dtype)
-    parameters = case.parameters("float64" if trial.upcasts else trial.dtype)
+def value(checker: Checker, case: LayerCase) -> None:
+    layer = checker.implementation.layer("GRU", case.settings(), case.seed)
+    arrays, cotangents = case.arrays(checker.dtype), case.cotangents(checker.dtype)
+    parameters = case.parameters("float64" if checker.upcasts else checker.dtype)
     options = {} if case.clipping is None else {"gradient_clipping": case.clipping}
     values = oracle.values({**parameters, **arrays})
-    expected = gru_layer(values, case.heads[:3], oracle.values(cotangents), options, trial.precision(case.steps))
-    if trial.implementation.lacks("layer gradient"):
+    expected = gru_layer(values, case.heads[:3], oracle.values(cotangents), options, checker.precision(case.steps))
+    if checker.implementation.lacks("layer gradient"):
         outputs = layer.call(parameters, arrays, {})
-        trial.agree(_named(outputs, ("output", "state")), expected, case.steps, only=("output", "state"))
+        checker.agree(_named(outputs, ("output", "state")), expected, case.steps, only=("output", "state"))
         return
     outputs, gradients = layer.vjp(parameters, arrays, {}, list(cotangents.values()))
     got = _named(outputs, ("output", "state")) | {f"gradient of {name}": x for name, x in gradients.items()}
-    trial.agree(got, expected, case.steps)
+    checker.agree(got, expected, case.steps)
 
 
 @law(
@@ -67,8 +67,8 @@ def value(trial: Trial, case: LayerCase) -> None:
     ],
     dtypes=("float32",),
 )
-def parameters(trial: Trial, case: LayerCase) -> None:
-    first, other = (trial.implementation.layer("GRU", case.settings(), seed).parameters for seed in (1, 2))
+def parameters(checker: Checker, case: LayerCase) -> None:
+    first, other = (checker.implementation.layer("GRU", case.settings(), seed).parameters for seed in (1, 2))
     shapes = {name: x.shape for name, x in first.items()}
     if shapes != case.shapes():
         raise LawError("parameters", f"are {shapes}, expected {case.shapes()}")
@@ -148,30 +148,30 @@ def _fwbw_cases(plan: Plan) -> st.SearchStrategy:
     compiled_dtypes=("float32",),
     share=0.5,
 )
-def function(trial: Trial, case: FwbwCase) -> None:
-    config_class = trial.implementation.functions["mLSTMBackendFwbw"].config_class
+def function(checker: Checker, case: FwbwCase) -> None:
+    config_class = checker.implementation.functions["mLSTMBackendFwbw"].config_class
     as_dict = case.config()
     told = replace(case, return_state=True)
     ways: list[tuple[Any, FwbwCase, dict[str, Any]]] = [(config_class(**as_dict), told, {"return_last_states": True})]
-    if trial.implementation.eager:
+    if checker.implementation.eager:
         ways += [(as_dict, case, {}), (config_class(**as_dict), case, {})]
     for config, returned, options in ways:
-        layer = trial.implementation.layer("mLSTMBackendFwbw", {"config": config}, 0)
-        _agrees_with_function(trial, layer, returned, options)
+        layer = checker.implementation.layer("mLSTMBackendFwbw", {"config": config}, 0)
+        _agrees_with_function(checker, layer, returned, options)
 
 
-def _agrees_with_function(trial: Trial, layer: Layer, case: FwbwCase, options: dict[str, Any]) -> None:
-    arrays, cotangents = case.arrays(trial.dtype), case.cotangent_arrays(trial.dtype)
+def _agrees_with_function(checker: Checker, layer: Layer, case: FwbwCase, options: dict[str, Any]) -> None:
+    arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
     given = {_ARGUMENTS.get(name, name): x for name, x in arrays.items()}
-    values, precision, names = oracle.values(arrays), trial.precision(case.steps), tuple(cotangents)
-    if trial.implementation.lacks("layer gradient"):
+    values, precision, names = oracle.values(arrays), checker.precision(case.steps), tuple(cotangents)
+    if checker.implementation.lacks("layer gradient"):
         outputs = layer.call({}, given, options)
     else:
         outputs, gradients = layer.vjp({}, given, options, list(cotangents.values()))
         of_arrays = {name: gradients[_ARGUMENTS.get(name, name)] for name in arrays}
         expected = oracle.fwbw_gradient(values, case.config(), oracle.values(cotangents), precision)
-        trial.agree(of_arrays, expected, case.steps, of="gradient of ", only=tuple(arrays))
-    trial.agree(_named(outputs, names), oracle.fwbw(values, case.config(), precision), case.steps, only=names)
+        checker.agree(of_arrays, expected, case.steps, of="gradient of ", only=tuple(arrays))
+    checker.agree(_named(outputs, names), oracle.fwbw(values, case.config(), precision), case.steps, only=names)
 
 
 _ARGUMENTS = {"C0": "c_initial", "n0": "n_initial", "m0": "m_initial"}
@@ -187,8 +187,8 @@ _ARGUMENTS = {"C0": "c_initial", "n0": "n_initial", "m0": "m_initial"}
     rows=lambda: [LayerCase(1, 1, 1, 1, 1, (1, 1, 1, 1, 1, 1))],
     dtypes=("float32",),
 )
-def configuration(trial: Trial, case: LayerCase) -> None:
-    layer = trial.implementation.functions["mLSTMBackendFwbw"]
+def configuration(checker: Checker, case: LayerCase) -> None:
+    layer = checker.implementation.functions["mLSTMBackendFwbw"]
     expected: Mapping[str, Any] = vars(reference.mLSTMBackendFwbwConfig())
     config = layer.config_class()
     if vars(config) != expected:

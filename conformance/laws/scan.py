@@ -7,17 +7,17 @@ import numpy as np
 from conformance import cases, oracle
 from conformance.budget import Expected
 from conformance.cases import SumCase
+from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import law
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays
-from conformance.trial import LawError, Trial
 
 _SCALE = 8.0
 OPERATIONS = {"rev_cumsum": "y_t = Σ_{s≥t} x_s", "rev_cumsum_off": "y_t = Σ_{s>t} x_s"}
 
 
-def _value(operation: str, trial: Trial, case: SumCase) -> Expected:
-    return oracle.sums(operation, oracle.values(case.scan(trial.dtype)), trial.precision(case.steps))
+def _value(operation: str, checker: Checker, case: SumCase) -> Expected:
+    return oracle.sums(operation, oracle.values(case.scan(checker.dtype)), checker.precision(case.steps))
 
 
 def _register(operation: str, equation: str) -> None:
@@ -30,8 +30,8 @@ def _register(operation: str, equation: str) -> None:
         cases=cases.sums,
         quick=True,
     )
-    def value(trial: Trial, case: SumCase) -> None:
-        trial.agree(trial.call(operation, case.scan(trial.dtype)), _value(operation, trial, case), case.steps)
+    def value(checker: Checker, case: SumCase) -> None:
+        checker.agree(checker.call(operation, case.scan(checker.dtype)), _value(operation, checker, case), case.steps)
 
     @law(
         operation,
@@ -43,13 +43,13 @@ def _register(operation: str, equation: str) -> None:
         gradient=operation,
         quick=True,
     )
-    def gradient(trial: Trial, case: SumCase) -> None:
-        arrays, cotangents = case.scan(trial.dtype), case.cotangent(trial.dtype, square=False)
-        _, gradients = trial.vjp(operation, arrays, cotangents)
+    def gradient(checker: Checker, case: SumCase) -> None:
+        arrays, cotangents = case.scan(checker.dtype), case.cotangent(checker.dtype, square=False)
+        _, gradients = checker.vjp(operation, arrays, cotangents)
         expected = oracle.sums_gradient(
-            operation, oracle.values(arrays), oracle.values(cotangents), trial.precision(case.steps)
+            operation, oracle.values(arrays), oracle.values(cotangents), checker.precision(case.steps)
         )
-        trial.agree(gradients, expected, case.steps, of="gradient of ")
+        checker.agree(gradients, expected, case.steps, of="gradient of ")
 
     @law(
         operation,
@@ -62,16 +62,16 @@ def _register(operation: str, equation: str) -> None:
         dtypes=("float64", "float32"),
         share=0.5,
     )
-    def linearity(trial: Trial, case: SumCase) -> None:
+    def linearity(checker: Checker, case: SumCase) -> None:
         x, other = (np.round(8 * np.clip(case.draw(salt), -50, 50)) / 8 for salt in (5, 12))
         y, y_other, y_both = (
-            trial.call(operation, {"x": array(each, trial.dtype)})["y"] for each in (x, other, x + other)
+            checker.call(operation, {"x": array(each, checker.dtype)})["y"] for each in (x, other, x + other)
         )
         slack = sum(
-            oracle.sums(operation, {"x": each}, trial.precision(case.steps)).slack["y"]
+            oracle.sums(operation, {"x": each}, checker.precision(case.steps)).slack["y"]
             for each in (np.abs(x), np.abs(other), np.abs(x + other))
         )
-        trial.close("y", y_both, y.values + y_other.values, np.asarray(slack), case.steps)
+        checker.close("y", y_both, y.values + y_other.values, np.asarray(slack), case.steps)
 
     def bad_calls() -> list[BadCall]:
         def base() -> dict:
@@ -95,10 +95,10 @@ def _register(operation: str, equation: str) -> None:
         compiled_dtypes=("float32",),
         share=0.25,
     )
-    def scaling(trial: Trial, case: SumCase) -> None:
-        x = case.scan(trial.dtype)["x"]
+    def scaling(checker: Checker, case: SumCase) -> None:
+        x = case.scan(checker.dtype)["x"]
         y, scaled = (
-            trial.call(operation, {"x": replace(x, values=scale * x.values)})["y"].values for scale in (1, _SCALE)
+            checker.call(operation, {"x": replace(x, values=scale * x.values)})["y"].values for scale in (1, _SCALE)
         )
         if not np.array_equal(scaled, _SCALE * y):
             raise LawError("y", f"of {_SCALE}·x is not {_SCALE} times that of x")
@@ -115,12 +115,12 @@ def _register(operation: str, equation: str) -> None:
         compiled_dtypes=("float32",),
         share=0.25,
     )
-    def causality(trial: Trial, case: SumCase) -> None:
-        x = case.scan(trial.dtype)["x"]
+    def causality(checker: Checker, case: SumCase) -> None:
+        x = case.scan(checker.dtype)["x"]
         changed = x.values.copy()
         changed[..., :1] = 3.0
         y, of_changed = (
-            trial.call(operation, {"x": replace(x, values=values)})["y"].values for values in (x.values, changed)
+            checker.call(operation, {"x": replace(x, values=values)})["y"].values for values in (x.values, changed)
         )
         if not np.array_equal(y[..., 1:], of_changed[..., 1:]):
             raise LawError("y", "depends on an element before it")
@@ -151,11 +151,11 @@ for _operation, _equation in OPERATIONS.items():
     dtypes=("float64", "float32"),
     share=0.5,
 )
-def offset(trial: Trial, case: SumCase) -> None:
-    arrays = case.scan(trial.dtype)
-    y, off = (trial.call(operation, arrays)["y"] for operation in OPERATIONS)
-    slack = 2 * _value("rev_cumsum", trial, case).slack["y"]
-    trial.close("y", y, off.values + arrays["x"].values, slack, case.steps)
+def offset(checker: Checker, case: SumCase) -> None:
+    arrays = case.scan(checker.dtype)
+    y, off = (checker.call(operation, arrays)["y"] for operation in OPERATIONS)
+    slack = 2 * _value("rev_cumsum", checker, case).slack["y"]
+    checker.close("y", y, off.values + arrays["x"].values, slack, case.steps)
 
 
 @law(
@@ -169,12 +169,12 @@ def offset(trial: Trial, case: SumCase) -> None:
     compiled_dtypes=("float32",),
     share=0.25,
 )
-def total(trial: Trial, case: SumCase) -> None:
-    x = case.scan(trial.dtype)
-    y = trial.call("rev_cumsum", x)["y"]
+def total(checker: Checker, case: SumCase) -> None:
+    x = case.scan(checker.dtype)
+    y = checker.call("rev_cumsum", x)["y"]
     first = replace(y, values=y.values[..., 0])
-    slack = _value("rev_cumsum", trial, case).slack["y"][..., 0]
-    trial.close("y_0", first, x["x"].values.sum(axis=-1), slack, case.steps)
+    slack = _value("rev_cumsum", checker, case).slack["y"][..., 0]
+    checker.close("y_0", first, x["x"].values.sum(axis=-1), slack, case.steps)
     if not np.array_equal(y.values[..., -1], x["x"].values[..., -1]):
         raise LawError("y", "the last element is not x's")
 
@@ -190,11 +190,11 @@ def total(trial: Trial, case: SumCase) -> None:
     compiled_dtypes=("float32",),
     share=0.25,
 )
-def flip(trial: Trial, case: SumCase) -> None:
-    x = case.scan(trial.dtype)
-    y = trial.call("rev_cumsum", x)["y"]
+def flip(checker: Checker, case: SumCase) -> None:
+    x = case.scan(checker.dtype)
+    y = checker.call("rev_cumsum", x)["y"]
     turned = np.cumsum(x["x"].values[..., ::-1], axis=-1)[..., ::-1]
-    trial.close("y", y, turned, _value("rev_cumsum", trial, case).slack["y"], case.steps)
+    checker.close("y", y, turned, _value("rev_cumsum", checker, case).slack["y"], case.steps)
 
 
 @law(
@@ -209,11 +209,11 @@ def flip(trial: Trial, case: SumCase) -> None:
     compiled_dtypes=("float32",),
     share=0.25,
 )
-def shift(trial: Trial, case: SumCase) -> None:
-    arrays = case.scan(trial.dtype)
-    y, off = (trial.call(operation, arrays)["y"] for operation in OPERATIONS)
-    slack = _value("rev_cumsum", trial, case).slack["y"]
+def shift(checker: Checker, case: SumCase) -> None:
+    arrays = case.scan(checker.dtype)
+    y, off = (checker.call(operation, arrays)["y"] for operation in OPERATIONS)
+    slack = _value("rev_cumsum", checker, case).slack["y"]
     early = replace(off, values=off.values[..., :-1])
-    trial.close("y", early, y.values[..., 1:], slack[..., 1:], case.steps, times=2)
+    checker.close("y", early, y.values[..., 1:], slack[..., 1:], case.steps, times=2)
     if (off.values[..., -1:] != 0).any():
         raise LawError("y", "the last element is not 0")

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.implementation import Results
 from conformance.laws import law
 from conformance.laws._mesh_cases import BESIDE, MeshCase, splits, stacks
 from conformance.laws._refusals import BadUse, check_use
 from conformance.laws._sharding_refusals import fold_bad_uses, split_bad_uses, stack_bad_uses, unstack_bad_uses
-from conformance.trial import LawError, Trial
 
 
-def _expect(what: str, number: int, result: Any, expected: np.ndarray, trial: Trial) -> None:
-    if result.dtype != trial.dtype:
-        raise LawError(f"{what} of device {number}", f"dtype {result.dtype}, expected {trial.dtype}")
+def _expect(what: str, number: int, result: Any, expected: np.ndarray, checker: Checker) -> None:
+    if result.dtype != checker.dtype:
+        raise LawError(f"{what} of device {number}", f"dtype {result.dtype}, expected {checker.dtype}")
     if not np.array_equal(result.values, expected):
         raise LawError(f"{what} of device {number}", f"is {result.values.tolist()}, expected {expected.tolist()}")
 
@@ -38,9 +38,9 @@ def _expect(what: str, number: int, result: Any, expected: np.ndarray, trial: Tr
     compiled_dtypes=("bfloat16",),
     quick=True,
 )
-def concatenation(trial: Trial, case: MeshCase) -> None:
-    implementation = trial.implementation
-    x = array(case.values(), trial.dtype)
+def concatenation(checker: Checker, case: MeshCase) -> None:
+    implementation = checker.implementation
+    x = array(case.values(), checker.dtype)
     split, shared = implementation.functions["split_array_over_mesh"], []
 
     def device(place: dict[str, Any], x: Any) -> dict[str, Any]:
@@ -51,13 +51,13 @@ def concatenation(trial: Trial, case: MeshCase) -> None:
     parts = implementation.on_mesh(case.axes, device, [x] * (case.total * case.beside))
     expected = np.split(x.values, case.total, axis=case.axis)
     for number, part in enumerate(parts):
-        _expect("slice", number, part["part"], expected[number // case.beside], trial)
+        _expect("slice", number, part["part"], expected[number // case.beside], checker)
     if any(shared):
         raise LawError("slices", "share memory with the array")
 
 
-def _stacked(trial: Trial, case: MeshCase, labels: list[tuple]) -> list[Results]:
-    implementation = trial.implementation
+def _stacked(checker: Checker, case: MeshCase, labels: list[tuple]) -> list[Results]:
+    implementation = checker.implementation
     stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
 
     def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _stacked(trial: Trial, case: MeshCase, labels: list[tuple]) -> list[Results]
             raise LawError("parameters", "share memory with those that were stacked, or unstacked")
         return {"stacked": stacked["p"].value, "again": again}
 
-    shards = [array(case.values(number), trial.dtype) for number in range(case.total * case.beside)]
+    shards = [array(case.values(number), checker.dtype) for number in range(case.total * case.beside)]
     return implementation.on_mesh(case.axes, device, shards)
 
 
@@ -97,18 +97,18 @@ def _inverse(place: dict[str, Any]) -> dict[str, Any]:
     needs=("stack_params", "unstack_params"),
     quick=True,
 )
-def roundtrip(trial: Trial, case: MeshCase) -> None:
+def roundtrip(checker: Checker, case: MeshCase) -> None:
     labels: list[tuple] = []
-    results = _stacked(trial, case, labels)
+    results = _stacked(checker, case, labels)
     at = case.axis % (len(case.shape) + 1)
     wanted = tuple(case.axis_name if axis == at else None for axis in range(len(case.shape) + 1))
     if any(label != wanted for label in labels):
         raise LawError("names", f"are {labels[0]}, expected {wanted}")
     for number, result in enumerate(results):
-        shard = array(case.values(number), trial.dtype).values
+        shard = array(case.values(number), checker.dtype).values
         kept = shard if case.keep in (None, number // case.beside) else 0 * shard
-        _expect("stacked", number, result["stacked"], np.expand_dims(kept, at), trial)
-        _expect("unstacked", number, result["again"], kept, trial)
+        _expect("stacked", number, result["stacked"], np.expand_dims(kept, at), checker)
+        _expect("unstacked", number, result["again"], kept, checker)
 
 
 @law(
@@ -124,8 +124,8 @@ def roundtrip(trial: Trial, case: MeshCase) -> None:
     needs=("stack_params", "unstack_params"),
     share=0.5,
 )
-def two_axes(trial: Trial, case: MeshCase) -> None:
-    implementation = trial.implementation
+def two_axes(checker: Checker, case: MeshCase) -> None:
+    implementation = checker.implementation
     stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
     labels: list[tuple] = []
 
@@ -138,7 +138,7 @@ def two_axes(trial: Trial, case: MeshCase) -> None:
         whole = unstack({"p": back}, BESIDE, **inverse)["p"]
         return {"twice": twice["p"].value, "back": back.value, "other": other.value, "whole": whole}
 
-    shards = [array(case.values(number), trial.dtype) for number in range(case.total * case.beside)]
+    shards = [array(case.values(number), checker.dtype) for number in range(case.total * case.beside)]
     results = implementation.on_mesh(case.axes, device, shards)
     once = [BESIDE, *[None] * len(case.shape)]
     at = case.axis % (len(once) + 1)
@@ -150,10 +150,10 @@ def two_axes(trial: Trial, case: MeshCase) -> None:
         values = shard.values[None]
         twice_at = np.expand_dims(values, at)
         own = twice.index(BESIDE)
-        _expect("stacked twice", number, result["twice"], twice_at, trial)
-        _expect("unstacked over the second", number, result["back"], values, trial)
-        _expect("unstacked over the first", number, result["other"], np.squeeze(twice_at, own), trial)
-        _expect("unstacked over both", number, result["whole"], shard.values, trial)
+        _expect("stacked twice", number, result["twice"], twice_at, checker)
+        _expect("unstacked over the second", number, result["back"], values, checker)
+        _expect("unstacked over the first", number, result["other"], np.squeeze(twice_at, own), checker)
+        _expect("unstacked over both", number, result["whole"], shard.values, checker)
 
 
 @law(
@@ -166,15 +166,15 @@ def two_axes(trial: Trial, case: MeshCase) -> None:
     rows=lambda: [MeshCase((), devices, 0, beside=2) for devices in ((1,), (4,), (2, 3))],
     dtypes=("float32",),
 )
-def distinct(trial: Trial, case: MeshCase) -> None:
-    implementation = trial.implementation
+def distinct(checker: Checker, case: MeshCase) -> None:
+    implementation = checker.implementation
     fold = implementation.functions["fold_rng_over_axis"]
 
     def device(seed: int, place: dict[str, Any], _: Any) -> dict[str, Any]:
         return {"drawn": implementation.drawn(fold(implementation.rng(seed), case.axis_name, **place))}
 
     def drawn(seed: int) -> list[tuple]:
-        nothing = [array(np.zeros(()), trial.dtype)] * (case.total * case.beside)
+        nothing = [array(np.zeros(()), checker.dtype)] * (case.total * case.beside)
         results = implementation.on_mesh(case.axes, partial(device, seed), nothing)
         return [tuple(np.ravel(result["drawn"].values).tolist()) for result in results]
 

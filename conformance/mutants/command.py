@@ -14,7 +14,7 @@ from rich.table import Table
 from conformance.mutants._mutant import Mutant
 from conformance.mutants.rows import MUTANTS
 from conformance.mutants.score import SEEDS, Score, document, in_order, needed, sample, scores
-from conformance.settings import EXAMPLES
+from conformance.options import EXAMPLES
 
 
 @click.command("mutants", context_settings={"show_default": True})

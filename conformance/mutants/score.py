@@ -13,8 +13,9 @@ from typing import Any
 from conformance.laws import all_laws
 from conformance.mutants._mutant import Mutant, planted
 from conformance.mutants.rows import MUTANTS
+from conformance.options import EXAMPLES, RunOptions
+from conformance.outcome import LawResult
 from conformance.runner import agenda, run_law
-from conformance.settings import EXAMPLES, Result, Settings
 
 SEEDS = 10
 
@@ -61,7 +62,7 @@ def needed(seeds: int) -> int:
     return seeds - seeds // 10
 
 
-def first_broken(mutant: Mutant | None, settings: Settings, first: Sequence[str] = ()) -> Result | None:
+def first_broken(mutant: Mutant | None, settings: RunOptions, first: Sequence[str] = ()) -> LawResult | None:
     """The first law that a fresh copy of the reference breaks; None where all hold.
 
     Args:
@@ -89,7 +90,7 @@ def score(mutant: Mutant | None, op: str, seeds: tuple[int, ...], examples: int 
     broken: list[str | None] = []
     raised, problem = 0, None
     for seed in seeds:
-        settings = Settings(ops=(op,), examples=examples, seed=seed, shrink_seconds=0.0)
+        settings = RunOptions(ops=(op,), examples=examples, seed=seed, shrink_seconds=0.0)
         found = first_broken(mutant, settings, [law for law in broken if law is not None])
         broken.append(None if found is None else label(found.law, found.dtype))
         if found is not None and found.reason is not None:

@@ -4,7 +4,8 @@ import os
 import shlex
 from dataclasses import dataclass
 
-from conformance.settings import INTERPRETERS, Result, Settings
+from conformance.options import INTERPRETERS, RunOptions
+from conformance.outcome import LawResult
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,7 @@ class TargetReport:
     Attributes:
         target: as it was named.
         framework, device, versions: what computed.
-        settings: what was asked for.
+        options: what was asked for.
         results: one for each law and dtype.
         seconds: how long it took.
         started: when, as text.
@@ -25,8 +26,8 @@ class TargetReport:
     framework: str
     device: str
     versions: dict[str, str]
-    settings: Settings
-    results: list[Result]
+    options: RunOptions
+    results: list[LawResult]
     seconds: float
     started: str | None = None
     named_framework: str | None = None
@@ -35,34 +36,35 @@ class TargetReport:
         return sum(result.status == status for result in self.results)
 
     @property
-    def failures(self) -> list[Result]:
+    def failures(self) -> list[LawResult]:
         """Broken laws; under ``--strict`` also those that could not be tried, and known failures that pass now."""
-        strict = ("skipped", "fixed") if self.settings.strict else ()
+        strict = ("skipped", "fixed") if self.options.strict else ()
         return [
             result
             for result in self.results
-            if result.status in ("failed", *strict) or (strict and any(not outcome.fails for outcome in result.known))
+            if result.status in ("failed", *strict)
+            or (strict and any(not outcome.fails for outcome in result.expected_failures))
         ]
 
     @property
     def ran(self) -> bool:
         return any(result.status != "skipped" for result in self.results)
 
-    def reproduce(self, result: Result) -> str:
+    def reproduce(self, result: LawResult) -> str:
         """The command that tries this very law again on the same cases."""
-        settings = self.settings
+        options = self.options
         words = [
             f"python -m conformance run {shlex.quote(self.target)} --op {result.law.op} --law {result.law.name}",
-            f"--dtype {result.dtype} --seed {settings.seed} --examples {settings.examples}",
-            f"--max-steps {settings.max_steps} --device {self.device}",
+            f"--dtype {result.dtype} --seed {options.seed} --examples {options.examples}",
+            f"--max-steps {options.max_steps} --device {self.device}",
         ]
         if self.named_framework is not None:
             words.append(f"--framework {self.named_framework}")
-        if settings.kernel_backend is not None:
-            words.append(f"--kernel-backend {settings.kernel_backend}")
+        if options.kernel_backend is not None:
+            words.append(f"--kernel-backend {options.kernel_backend}")
             on = [f"{name}={os.environ[name]}" for name in INTERPRETERS.values() if os.environ.get(name)]
             words = [*on, *words]
-        if settings.quick:
+        if options.quick:
             words.append("--quick")
         return " ".join(words)
 

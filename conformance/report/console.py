@@ -10,15 +10,15 @@ from rich.table import Table
 
 from conformance.dtypes import FLOATING
 from conformance.laws import Law
+from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.report.failure import branches, headline, lines
-from conformance.settings import Result
 
 SHOWN = 6
 KINKS_ALLOWED = 0.01
 
 
-def with_progress(console: Console, target: str, total: int, results: Iterator[Result]) -> list[Result]:
+def with_progress(console: Console, target: str, total: int, results: Iterator[LawResult]) -> list[LawResult]:
     """Collect results while a bar shows how far the target is."""
     collected = []
     columns = (
@@ -49,7 +49,7 @@ def show(console: Console, report: TargetReport) -> None:
     counts += "".join(f", {report.count(status)} {status}" for status in ("known", "fixed") if report.count(status))
     console.print(
         f"[bold]{escape(report.target)}[/bold]: {counts} in {report.seconds:.0f} s "
-        f"({versions}, {report.device}, seed {report.settings.seed})",
+        f"({versions}, {report.device}, seed {report.options.seed})",
         highlight=False,
     )
     _show_skips(console, report)
@@ -75,7 +75,7 @@ def _table(report: TargetReport) -> Table:
     return table
 
 
-def _cell(result: Result | None) -> str:
+def _cell(result: LawResult | None) -> str:
     if result is None:
         return ""
     if result.status == "skipped":
@@ -95,7 +95,7 @@ def _show_skips(console: Console, report: TargetReport) -> None:
         console.print(f"[dim]skipped {escape(names)}: {escape(reason)}[/dim]", highlight=False)
 
 
-def _show_failure(console: Console, report: TargetReport, result: Result) -> None:
+def _show_failure(console: Console, report: TargetReport, result: LawResult) -> None:
     console.print(f"\n[red bold]✗[/red bold] {escape(headline(result))}", highlight=False, soft_wrap=True)
     for word, said in lines(report, result):
         console.print(f"    {word:<9} {escape(said)}", highlight=False, soft_wrap=True)
@@ -113,13 +113,13 @@ def _show_notes(console: Console, report: TargetReport) -> None:
             )
     spreads: dict[str, Counter[str]] = {}
     for result in report.results:
-        if result.spread:
-            spreads.setdefault(result.law.id, Counter()).update(result.spread)
+        if result.branches:
+            spreads.setdefault(result.law.id, Counter()).update(result.branches)
     for law, spread in spreads.items():
         if said := branches(spread):
             console.print(f"[dim]branches of {law}: {said}[/dim]", highlight=False)
     for result in report.results:
-        for outcome in result.known:
+        for outcome in result.expected_failures:
             colour = "dim" if outcome.fails else "bold yellow"
             console.print(
                 f"[{colour}]{result.law.id} ({result.dtype}) {escape(outcome.said)}[/{colour}]", highlight=False

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from conformance.outcome import LawResult
 from conformance.report import TargetReport
-from conformance.settings import Result
 
 _BRANCHES = (("above", "floor"), ("carry", "write", "m0"))
 _SAID = {
@@ -16,11 +16,11 @@ _SAID = {
 }
 
 
-def headline(result: Result) -> str:
+def headline(result: LawResult) -> str:
     return f"{result.law.id} in {result.dtype}: {result.law.sentence}"
 
 
-def lines(report: TargetReport, result: Result) -> list[tuple[str, str]]:
+def lines(report: TargetReport, result: LawResult) -> list[tuple[str, str]]:
     """What failed, as pairs of a word and what it says; a headline goes before."""
     found = result.counterexample
     told = [("law", result.law.equation)]
@@ -30,15 +30,15 @@ def lines(report: TargetReport, result: Result) -> list[tuple[str, str]]:
         told.append(("case", found.case))
         told += _numbers(result)
         if result.elements:
-            told.append(("branches", f"{branches(result.spread)}; {kinks(result)}".removeprefix("; ")))
-    told += [("known", outcome.said) for outcome in result.known]
+            told.append(("branches", f"{branches(result.branches)}; {kinks(result)}".removeprefix("; ")))
+    told += [("known", outcome.said) for outcome in result.expected_failures]
     told.append(("again", report.reproduce(result)))
     if found is not None and (found.script or found.script_note):
         told.append(("script", ", ".join(filter(None, (found.script, found.script_note)))))
     return told
 
 
-def _numbers(result: Result) -> list[tuple[str, str]]:
+def _numbers(result: LawResult) -> list[tuple[str, str]]:
     found = result.counterexample
     assert found is not None
     if found.index is None or found.expected is None or found.allowed is None or found.got is None:
@@ -66,10 +66,10 @@ def branches(spread: Mapping[str, float]) -> str:
     return "; ".join(groups)
 
 
-def kinks(result: Result) -> str:
+def kinks(result: LawResult) -> str:
     return f"{result.kinks} of {result.elements} elements at a kink, where the gradient of either side passes"
 
 
-def text(report: TargetReport, result: Result) -> str:
+def text(report: TargetReport, result: LawResult) -> str:
     """The failure as plain text."""
     return "\n".join([headline(result), *(f"    {word:<9} {said}" for word, said in lines(report, result))])

@@ -5,9 +5,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from conformance.outcome import STATUSES, Counterexample, LawResult
 from conformance.report import TargetReport
-
-STATUSES = ("passed", "failed", "skipped", "known", "fixed")
 
 
 def render(reports: list[TargetReport]) -> str:
@@ -20,17 +19,17 @@ def _target(report: TargetReport) -> dict[str, Any]:
         "framework": report.framework,
         "versions": report.versions,
         "device": report.device,
-        "seed": report.settings.seed,
+        "seed": report.options.seed,
         "started": report.started,
         "settings": {
-            "examples": report.settings.examples,
-            "max_steps": report.settings.max_steps,
-            "kernel_backend": report.settings.kernel_backend,
-            "quick": report.settings.quick,
-            "strict": report.settings.strict,
+            "examples": report.options.examples,
+            "max_steps": report.options.max_steps,
+            "kernel_backend": report.options.kernel_backend,
+            "quick": report.options.quick,
+            "strict": report.options.strict,
         },
         "seconds": round(report.seconds, 3),
-        "summary": {status: report.count(status) for status in STATUSES},
+        "summary": {status.replace(" ", "_"): report.count(status) for status in STATUSES},
         "laws": [
             {
                 "id": result.law.id,
@@ -42,12 +41,14 @@ def _target(report: TargetReport) -> dict[str, Any]:
                 "reason": result.reason,
                 "examples": result.examples,
                 "worst_error": _number(result.worst),
-                "counterexample": _counterexample(report, result),
+                "counterexample": _counterexample(report, result, result.counterexample),
+                "counterexamples": [_counterexample(report, result, found) for found in result.counterexamples],
+                "refused": asdict(result.refused),
                 "kinks": result.kinks,
                 "elements": result.elements,
-                "spread": result.spread,
+                "spread": dict(result.branches),
                 "points": [{name: _number(x) for name, x in asdict(point).items()} for point in result.points],
-                "known": [{**asdict(outcome), "said": outcome.said} for outcome in result.known],
+                "known": [{**asdict(outcome), "said": outcome.said} for outcome in result.expected_failures],
                 "seconds": round(result.seconds, 3),
             }
             for result in report.results
@@ -55,11 +56,16 @@ def _target(report: TargetReport) -> dict[str, Any]:
     }
 
 
-def _counterexample(report: TargetReport, result: Any) -> dict[str, Any] | None:
-    if result.counterexample is None:
-        return None
-    found = {name: _number(value) for name, value in asdict(result.counterexample).items() if name != "script_text"}
-    return {**found, "reproduce": report.reproduce(result)}
+def _counterexample(report: TargetReport, result: LawResult, found: Counterexample | None) -> dict[str, Any] | None:
+    return None if found is None else {**_plain(asdict(found)), "reproduce": report.reproduce(result)}
+
+
+def _plain(written: dict[str, Any]) -> dict[str, Any]:
+    """A counterexample as JSON takes it; the text of its script stands in a file."""
+    kind = written.pop("kind")
+    del written["script_text"]
+    arrays = [{name: _number(x) for name, x in each.items()} for each in written.pop("arrays")]
+    return {name: _number(x) for name, x in {**written, **kind}.items()} | {"arrays": arrays}
 
 
 def _number(value: Any) -> Any:

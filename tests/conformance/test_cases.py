@@ -12,9 +12,9 @@ import pytest
 from conformance import cases, runner
 from conformance.budget import Expected
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase
+from conformance.checker import Checker
 from conformance.laws import Law, _mlstm, all_laws, fwbw
-from conformance.settings import Settings
-from conformance.trial import Trial
+from conformance.options import RunOptions
 
 CASES = (
     MLSTMCase(2, 5, 3, 3, 2, state="random", gates="large m", eps=1e-3, seed=65535),
@@ -60,11 +60,11 @@ def test_a_class_that_never_joined_is_refused() -> None:
 
 
 class Collector:
-    """Stands in the runner's search where the hunt does, and keeps every case."""
+    """Stands in the runner's search where the search does, and keeps every case."""
 
     def __init__(self, eager: bool, dtype: str):
         target = SimpleNamespace(eager=eager, layouts=("contiguous",), upcasts=False, framework="numpy")
-        self.trial = Trial(target, dtype)  # pyright: ignore[reportArgumentType]
+        self.checker = Checker(target, dtype)  # pyright: ignore[reportArgumentType]
         self.cases: list[Any] = []
         self.example = lambda case: self.cases.append(case)
         self.found = self.deadline = None
@@ -74,7 +74,7 @@ class Collector:
 def drawn(law: Law, eager: bool, dtype: str, seed: int) -> Collector:
     """The cases on which a law is tried, at the default number of examples."""
     collector = Collector(eager, dtype)
-    runner._search(collector, law, dtype, Settings(seed=seed))  # pyright: ignore[reportArgumentType]
+    runner._search(collector, law, dtype, RunOptions(seed=seed))  # pyright: ignore[reportArgumentType]
     return collector
 
 
@@ -92,10 +92,10 @@ def runs(law: Law, eager: bool) -> Iterator[tuple[str, int, Collector]]:
             yield dtype, seed, drawn(law, eager, dtype, seed)
 
 
-def expected_gradient(trial: Trial, case: FwbwCase | MLSTMCase) -> Expected:
+def expected_gradient(checker: Checker, case: FwbwCase | MLSTMCase) -> Expected:
     if isinstance(case, FwbwCase):
-        return fwbw.expected_gradient(trial, case)
-    return _mlstm.expected_gradient(trial, case)
+        return fwbw.expected_gradient(checker, case)
+    return _mlstm.expected_gradient(checker, case)
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
@@ -104,7 +104,7 @@ def test_each_branch_has_a_tenth_of_the_elements_and_kinks_are_rare(name: str, e
     for dtype, seed, collector in runs(law_of(name), eager):
         counts, kinks, elements = Counter(), 0, 0
         for case in collector.cases:
-            expected = expected_gradient(collector.trial, case)
+            expected = expected_gradient(collector.checker, case)
             counts.update(expected.spread)
             kinks, elements = kinks + expected.kinks, elements + expected.elements
         steps, attained = counts["above"] + counts["floor"], counts["carry"] + counts["write"]
@@ -139,7 +139,7 @@ def test_no_law_misses_long_well_conditioned_or_small_inputs(law: Law, eager: bo
 def test_no_case_is_longer_than_it_may_be(eager: bool) -> None:
     for law in DRAWN:
         collector = Collector(eager, "float32")
-        runner._search(collector, law, "float32", Settings(max_steps=40, examples=4))  # pyright: ignore[reportArgumentType]
+        runner._search(collector, law, "float32", RunOptions(max_steps=40, examples=4))  # pyright: ignore[reportArgumentType]
         assert max((getattr(case, "steps", 0) for case in collector.cases), default=0) <= 40, law.id
 
 

@@ -20,11 +20,11 @@ from conformance.cases import Plan
 from conformance.cli import main
 from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, Names, settings_of
 from conformance.laws import Kind, all_laws
+from conformance.options import EXAMPLES, MAX_STEPS, RunOptions
+from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.report.console import show
 from conformance.runner import SUPPRESSED, agenda
-from conformance.settings import EXAMPLES, MAX_STEPS, Settings
-from conformance.settings import Result as LawResult
 from conformance.targets import load
 
 ROOT = Path(reference.__file__).resolve().parents[1]
@@ -273,11 +273,11 @@ def test_kinks_are_flagged_as_a_note_on_the_suite_itself() -> None:
     law = next(law for law in all_laws() if law.id == "mlstm.gradient")
     spread = {"above": 60.0, "floor": 40.0, "carry": 50.0, "write": 25.0, "m0": 25.0}
     results = [
-        LawResult(law, "float32", "passed", examples=5, kinks=3, elements=100, spread=spread),
-        LawResult(law, "float64", "passed", examples=5, kinks=1, elements=100, spread=spread),
+        LawResult(law=law, dtype="float32", status="passed", examples=5, kinks=3, elements=100, branches=spread),
+        LawResult(law=law, dtype="float64", status="passed", examples=5, kinks=1, elements=100, branches=spread),
     ]
     console = Console(record=True, width=300, file=io.StringIO())
-    show(console, TargetReport("target", "numpy", "cpu", {}, Settings(), results, 1.0))
+    show(console, TargetReport("target", "numpy", "cpu", {}, RunOptions(), results, 1.0))
     said = console.export_text()
     assert "note on the suite itself: mlstm.gradient (float32) had 3.0 % of its elements at a kink" in said
     assert "(float64) had" not in said
@@ -287,9 +287,9 @@ def test_kinks_are_flagged_as_a_note_on_the_suite_itself() -> None:
 def test_the_command_that_runs_a_failure_again_says_all_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     law = next(law for law in all_laws() if law.id == "mlstm.gradient")
-    settings = Settings(examples=3, max_steps=9, seed=5, kernel_backend="triton", quick=True)
+    settings = RunOptions(examples=3, max_steps=9, seed=5, kernel_backend="triton", quick=True)
     report = TargetReport("a file.py", "torch", "cuda", {}, settings, [], 1.0, named_framework="torch")
-    assert report.reproduce(LawResult(law, "float32", "failed")) == (
+    assert report.reproduce(LawResult(law=law, dtype="float32", status="failed")) == (
         "TRITON_INTERPRET=1 python -m conformance run 'a file.py' --op mlstm --law gradient --dtype float32 --seed 5 "
         "--examples 3 --max-steps 9 --device cuda --framework torch --kernel-backend triton --quick"
     )
@@ -297,9 +297,9 @@ def test_the_command_that_runs_a_failure_again_says_all_that_matters(monkeypatch
 
 def test_a_law_is_tried_in_no_dtype_that_it_does_not_hold_in() -> None:
     target = load("reference", None, "cpu")
-    for law, dtype in agenda(target, Settings(dtypes=("bfloat16", "float32"))):
+    for law, dtype in agenda(target, RunOptions(dtypes=("bfloat16", "float32"))):
         assert dtype in law.dtypes and dtype in ("bfloat16", "float32")
-    laws = {law.id for law, _ in agenda(target, Settings(dtypes=("bfloat16",)))}
+    laws = {law.id for law, _ in agenda(target, RunOptions(dtypes=("bfloat16",)))}
     assert "mlstm.gradient" in laws and "rev_cumsum.linearity" not in laws
 
 

@@ -10,18 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase
+from conformance.checker import Checker, LawError
 from conformance.cli import main
+from conformance.comparison import Comparison, HasNaN, Refusal, WrongDtype, WrongShape
 from conformance.dtypes import Array, array
-from conformance.evidence import Comparison, HasNaN, Refusal, WrongDtype, WrongShape
 from conformance.failures._direct import direct
-from conformance.hunt import Counterexample, Scene
 from conformance.laws import all_laws
+from conformance.outcome import BreakKind, Counterexample
+from conformance.search import Scene
 from conformance.targets import load
 from conformance.tensors import pack
-from conformance.trial import LawError, Trial
 
 LAW = next(law for law in all_laws() if law.id == "mlstm.gradient")
-FOUND = Counterexample("a case in words", "a problem", "an array")
+FOUND = Counterexample(case="a case in words", kind=BreakKind("an array", "number"), problem="a problem")
 TARGETS = {"numpy": "reference", "torch": "torch_impl", "jax": "jax_impl"}
 
 
@@ -87,20 +88,20 @@ def outcome(scene: Scene, framework: str, directory: Path) -> str:
 
 
 def seen(framework: str, operation: str, name: str, inputs: tuple[dict, dict, dict], dtype: str = "float32") -> tuple:
-    """A trial that has made the call, and the array of that name."""
+    """A checker that has made the call, and the array of that name."""
     arrays, cotangents, options = inputs
     if framework == "jax":
         arrays = {name: replace(x, layout="contiguous") for name, x in arrays.items()}
-    trial = Trial(load(TARGETS[framework], None, "cpu"), dtype)
+    checker = Checker(load(TARGETS[framework], None, "cpu"), dtype)
     if name.startswith("gradient of "):
-        return trial, trial.vjp(operation, arrays, cotangents, options)[1][name.removeprefix("gradient of ")]
-    return trial, trial.call(operation, arrays, options)[name]
+        return checker, checker.vjp(operation, arrays, cotangents, options)[1][name.removeprefix("gradient of ")]
+    return checker, checker.call(operation, arrays, options)[name]
 
 
-def compared(trial: Trial, got: Array, off: float, m: np.ndarray | None = None) -> Scene:
+def compared(checker: Checker, got: Array, off: float, m: np.ndarray | None = None) -> Scene:
     allowed = 1e-5 * (1 + np.abs(np.nan_to_num(got.values, posinf=0, neginf=0)))
     comparison = Comparison(got, got.values + off, allowed, m)
-    return Scene(None, LawError("an array", "is wrong", comparison=comparison), trial.calls)
+    return Scene(None, LawError("an array", "is wrong", comparison=comparison), checker.calls)
 
 
 def cases() -> list:
@@ -119,17 +120,17 @@ def test_the_script_makes_the_very_call(framework: str, operation: str, tmp_path
     make, output, argument = CALLS[operation]
     names = [f"gradient of {argument}"] if framework == "jax" else [output, f"gradient of {argument}"]
     for name in names:
-        trial, got = seen(framework, operation, name, make("float32"))
-        assert outcome(compared(trial, got, 0.0), framework, tmp_path) == "holds"
-        assert "an array at [" in outcome(compared(trial, got, 1.0), framework, tmp_path)
+        checker, got = seen(framework, operation, name, make("float32"))
+        assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
+        assert "an array at [" in outcome(compared(checker, got, 1.0), framework, tmp_path)
 
 
 def test_a_state_is_compared_in_units_of_the_references_stabiliser(tmp_path: Path) -> None:
-    trial, got = seen("numpy", "mlstm", "C", mlstm("float32"))
-    m = trial.calls[0].results["m"].values
-    scene = compared(trial, got, 0.0, m + 1.0)
+    checker, got = seen("numpy", "mlstm", "C", mlstm("float32"))
+    m = checker.calls[0].results["m"].values
+    scene = compared(checker, got, 0.0, m + 1.0)
     scaled = replace(scene.error.comparison, expected=got.values * np.exp(-1.0))
-    scene = Scene(None, LawError("C", "is wrong", comparison=scaled), trial.calls)
+    scene = Scene(None, LawError("C", "is wrong", comparison=scaled), checker.calls)
     assert outcome(scene, "numpy", tmp_path) == "holds"
 
 
@@ -139,24 +140,24 @@ def test_infinities_and_bfloat16_survive(framework: str, tmp_path: Path) -> None
     pytest.importorskip("ml_dtypes")
     inputs = mlstm("bfloat16", gates="extreme", state="empty", seed=3)
     assert any(np.isinf(x.values).any() for x in inputs[0].values())
-    trial, got = seen(framework, "mlstm", "gradient of v", inputs, "bfloat16")
-    assert outcome(compared(trial, got, 0.0), framework, tmp_path) == "holds"
-    trial, got = seen(framework, "mlstm", "m", mlstm("bfloat16", gates="closed", state="empty"), "bfloat16")
-    assert outcome(compared(trial, got, 0.0), framework, tmp_path) == "holds"
+    checker, got = seen(framework, "mlstm", "gradient of v", inputs, "bfloat16")
+    assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
+    checker, got = seen(framework, "mlstm", "m", mlstm("bfloat16", gates="closed", state="empty"), "bfloat16")
+    assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
 
 
 def test_dtype_shape_nan_and_refusals_are_judged_too(tmp_path: Path) -> None:
-    trial, got = seen("numpy", "rev_cumsum", "y", CALLS["rev_cumsum"][0]("float32"))
+    checker, got = seen("numpy", "rev_cumsum", "y", CALLS["rev_cumsum"][0]("float32"))
 
     def said(comparison: object) -> str:
-        return outcome(Scene(None, LawError("y", "…", comparison=comparison), trial.calls), "numpy", tmp_path)
+        return outcome(Scene(None, LawError("y", "…", comparison=comparison), checker.calls), "numpy", tmp_path)
 
     assert said(WrongDtype(got, "float64")) == "holds" and "expected float32" in said(WrongDtype(got, "float32"))
     assert said(WrongShape(got, got.shape)) == "holds" and "expected (3,)" in said(WrongShape(got, (3,)))
     assert said(HasNaN(got)) == "holds"
-    trial.begin()
+    checker.begin()
     with pytest.raises(TypeError) as refused:
-        trial.attempt("rev_cumsum", {"x": [1.0, 2.0]}, {})
+        checker.attempt("rev_cumsum", {"x": [1.0, 2.0]}, {})
     assert said(Refusal("TypeError", str(refused.value))) == "holds"
     assert "expected TypeError: another text" in said(Refusal("TypeError", "another text"))
     assert "expected ValueError" in said(Refusal("ValueError", str(refused.value), compares_text=False))

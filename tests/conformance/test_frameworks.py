@@ -10,8 +10,9 @@ from conformance.frameworks._mesh import Mesh, place
 from conformance.frameworks._trees import flattened, leaves, nested
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import all_laws
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
 from conformance.runner import run_law
-from conformance.settings import Result, Settings
 
 LAWS = {law.id: law for law in all_laws()}
 
@@ -60,10 +61,10 @@ def test_the_same_adapter_over_other_functions():
         assert other.functions == {"rev_cumsum": abs} and type(other) is type(implementation)
 
 
-def judged(law: str, function: Any, dtype: str = "float32") -> Result:
+def judged(law: str, function: Any, dtype: str = "float32") -> LawResult:
     from conformance.frameworks.jax import adapter
 
-    return run_law(adapter("planted", {"rev_cumsum": function}, "cpu"), LAWS[law], dtype, Settings(examples=4))
+    return run_law(adapter("planted", {"rev_cumsum": function}, "cpu"), LAWS[law], dtype, RunOptions(examples=4))
 
 
 @pytest.fixture(scope="module")

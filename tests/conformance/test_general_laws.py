@@ -9,17 +9,18 @@ import pytest
 import reference
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import all_laws
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
 from conformance.runner import run_law
-from conformance.settings import Result, Settings
 
 torch = pytest.importorskip("torch")
 LAWS = {law.id: law for law in all_laws()}
 
 
-def judged(law: str, dtype: str = "float32", examples: int = 8, **functions: Any) -> Result:
+def judged(law: str, dtype: str = "float32", examples: int = 8, **functions: Any) -> LawResult:
     from conformance.frameworks.torch import adapter
 
-    return run_law(adapter("planted", functions, "cpu"), LAWS[law], dtype, Settings(examples=examples))
+    return run_law(adapter("planted", functions, "cpu"), LAWS[law], dtype, RunOptions(examples=examples))
 
 
 def right(x: Any) -> Any:
@@ -178,7 +179,7 @@ def test_a_numpy_target_that_leaves_a_hole_or_rolls_dice():
 
     for law, function in (("uninitialised", hole), ("determinism", dice)):
         implementation = NumPyImplementation("planted", {"rev_cumsum": function})
-        assert run_law(implementation, LAWS[f"rev_cumsum.{law}"], "float32", Settings()).status == "failed"
+        assert run_law(implementation, LAWS[f"rev_cumsum.{law}"], "float32", RunOptions()).status == "failed"
 
 
 def test_a_backend_that_is_named_and_does_not_run():

@@ -8,19 +8,32 @@ from typing import Any
 
 import pytest
 
-from conformance.evidence import Point
-from conformance.hunt import Counterexample
+from conformance.comparison import Point
 from conformance.known import KnownOutcome
 from conformance.laws import Law, all_laws
+from conformance.options import RunOptions
+from conformance.outcome import BreakKind, Counterexample, LawResult
 from conformance.report import TargetReport
 from conformance.report.html import render
-from conformance.settings import Result, Settings
 
 VOID = {"meta", "link", "input", "wbr"}
 HOSTILE = "</style></pre><script>alert('x')</script>\"><img src=x onerror=alert(1)> & ]]> \x00\udc80"
 FOUND = Counterexample(
-    "S=3", "y: off", "y", (0, 2), 1.0, 2.0, 1e-7, 1e7, script="reports/failures/a.py", script_text="assert 1 < 2"
+    case="S=3",
+    kind=BreakKind("y", "number"),
+    problem="y: off",
+    index=(0, 2),
+    got=1.0,
+    expected=2.0,
+    allowed=1e-7,
+    ulp=1e7,
+    script="reports/failures/a.py",
+    script_text="assert 1 < 2",
 )
+
+
+def result(law: Law, dtype: str, status: str, reason: str | None = None, **fields: Any) -> LawResult:
+    return LawResult(law=law, dtype=dtype, status=status, reason=reason, **fields)
 
 
 class Page(HTMLParser):
@@ -70,16 +83,16 @@ def read(reports: list[TargetReport]) -> Page:
     return page
 
 
-def target(results: list[Result], name: str = "sound", **settings: Any) -> TargetReport:
-    return TargetReport(name, "numpy", "cpu", {"numpy": "2.4"}, Settings(**settings), results, 1.5)
+def target(results: list[LawResult], name: str = "sound", **settings: Any) -> TargetReport:
+    return TargetReport(name, "numpy", "cpu", {"numpy": "2.4"}, RunOptions(**settings), results, 1.5)
 
 
 def laws(op: str = "rev_cumsum") -> list[Law]:
     return [law for law in all_laws() if law.op == op]
 
 
-def passed(law: Law, dtype: str = "float32", **fields: Any) -> Result:
-    return Result(law, dtype, "passed", examples=3, worst=0.25, points=[Point(8, 0.25, 1.5)], **fields)
+def passed(law: Law, dtype: str = "float32", **fields: Any) -> LawResult:
+    return result(law, dtype, "passed", examples=3, worst=0.25, points=(Point(8, 0.25, 1.5),), **fields)
 
 
 def test_where_all_laws_hold_it_says_so_and_shows_no_failure() -> None:
@@ -89,7 +102,7 @@ def test_where_all_laws_hold_it_says_so_and_shows_no_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    "reports", [[], [target([])], [target([Result(laws()[0], "float32", "skipped", "absent: it")])]]
+    "reports", [[], [target([])], [target([result(laws()[0], "float32", "skipped", "absent: it")])]]
 )
 def test_where_nothing_ran_it_does_not_say_that_laws_hold(reports: list[TargetReport]) -> None:
     page = read(reports)
@@ -99,14 +112,33 @@ def test_where_nothing_ran_it_does_not_say_that_laws_hold(reports: list[TargetRe
 def test_hostile_names_stay_names() -> None:
     law = replace(laws()[0], op=HOSTILE, name=HOSTILE, sentence=HOSTILE, equation=HOSTILE)
     found = replace(
-        FOUND, case=HOSTILE, problem=HOSTILE, where=HOSTILE, script=HOSTILE, script_text=HOSTILE, script_note=HOSTILE
+        FOUND,
+        case=HOSTILE,
+        problem=HOSTILE,
+        kind=BreakKind(HOSTILE, "number"),
+        script=HOSTILE,
+        script_text=HOSTILE,
+        script_note=HOSTILE,
     )
     known = (KnownOutcome(HOSTILE, "javascript:alert(1)", HOSTILE, HOSTILE, True),)
-    broken = Result(law, HOSTILE, "failed", HOSTILE, 1, 3.0, found, spread={HOSTILE: 1.0}, points=[Point(1, 3.0, 1.0)])
+    broken = result(
+        law,
+        HOSTILE,
+        "failed",
+        HOSTILE,
+        examples=1,
+        worst=3.0,
+        counterexamples=(found,),
+        branches={HOSTILE: 1.0},
+        points=(Point(1, 3.0, 1.0),),
+    )
     other = replace(law, name="other")
     reports = [
-        replace(target([broken, Result(other, "float32", "known", HOSTILE, known=known)], HOSTILE), device=HOSTILE),
-        replace(target([Result(law, "float32", "skipped", HOSTILE)], HOSTILE), versions={HOSTILE: HOSTILE}),
+        replace(
+            target([broken, result(other, "float32", "known", HOSTILE, expected_failures=known)], HOSTILE),
+            device=HOSTILE,
+        ),
+        replace(target([result(law, "float32", "skipped", HOSTILE)], HOSTILE), versions={HOSTILE: HOSTILE}),
     ]
     page = read(reports)
     assert "<script>alert('x')</script>" in page.words and "<img src=x onerror=alert(1)>" in page.words
@@ -116,8 +148,18 @@ def test_hostile_names_stay_names() -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, 1.7e308])
 def test_no_number_is_too_odd(number: float) -> None:
     odd = replace(FOUND, got=number, expected=number, allowed=number, ulp=number)
-    points = [Point(0, number, number), Point(1, abs(number), abs(number)), Point(2**40, 0.5, 2.0)]
-    broken = Result(laws()[0], "float32", "failed", "off", 3, number, odd, points=points, seconds=number)
+    points = (Point(0, number, number), Point(1, abs(number), abs(number)), Point(2**40, 0.5, 2.0))
+    broken = result(
+        laws()[0],
+        "float32",
+        "failed",
+        "off",
+        examples=3,
+        worst=number,
+        counterexamples=(odd,),
+        points=points,
+        seconds=number,
+    )
     page = read([replace(target([broken, passed(laws()[1])]), seconds=number)])
     shown = {math.inf: "∞", -math.inf: "−∞"}.get(number, "NaN" if math.isnan(number) else str(number))
     assert shown in page.words
@@ -127,9 +169,13 @@ def test_no_number_is_too_odd(number: float) -> None:
 
 def test_a_thousand_failures_are_all_there() -> None:
     dtypes = ("float64", "float32", "bfloat16", "float16")
-    points = [Point(1 + at, 0.1 * at, float(at)) for at in range(40)]
+    points = tuple(Point(1 + at, 0.1 * at, float(at)) for at in range(40))
     every = list({law.id: law for law in all_laws()}.values())
-    results = [Result(law, dtype, "failed", "off", 3, 7.0, FOUND, points=points) for law in every for dtype in dtypes]
+    results = [
+        result(law, dtype, "failed", "off", examples=3, worst=7.0, counterexamples=(FOUND,), points=points)
+        for law in every
+        for dtype in dtypes
+    ]
     reports = [target(results, f"package_number_{at}.implementation") for at in range(4)]
     text = render(reports)
     assert text.count("assert 1 &lt; 2") == 4 * len(every) * len(dtypes)
@@ -142,8 +188,17 @@ def test_known_failures_stand_apart_with_reason_and_link() -> None:
     fails = KnownOutcome("treated as a constant", "https://example.org/12", "y", "S=4", True)
     holds = KnownOutcome("was repaired", "", "y", "S=4", False)
     results = [
-        Result(one, "float32", "known", fails.said, 3, 2.0, FOUND, known=(fails,)),
-        replace(passed(other), status="fixed", known=(holds,)),
+        result(
+            one,
+            "float32",
+            "known",
+            fails.said,
+            examples=3,
+            worst=2.0,
+            counterexamples=(FOUND,),
+            expected_failures=(fails,),
+        ),
+        replace(passed(other), status="fixed", expected_failures=(holds,)),
     ]
     page = read([target(results)])
     assert "All laws hold but the known failures" in page.words and "1 known to fail" in page.words
@@ -153,7 +208,7 @@ def test_known_failures_stand_apart_with_reason_and_link() -> None:
 
 
 def test_under_strict_a_law_that_was_not_tried_is_broken() -> None:
-    results = [Result(laws()[0], "float32", "skipped", "absent: rev_cumsum"), passed(laws()[1])]
+    results = [result(laws()[0], "float32", "skipped", "absent: rev_cumsum"), passed(laws()[1])]
     assert "1 law is broken" in read([target(results, strict=True)]).words
     page = read([target(results)])
     assert "All laws hold" in page.words and "absent: rev_cumsum" in page.words
@@ -162,7 +217,7 @@ def test_under_strict_a_law_that_was_not_tried_is_broken() -> None:
 def test_branches_that_are_short_of_data_are_marked() -> None:
     law = next(law for law in all_laws() if law.id == "mlstm.gradient")
     few = {"above": 95.0, "floor": 5.0, "carry": 98.0, "write": 2.0, "m0": 50.0}
-    page = read([target([passed(law, elements=100, kinks=3, spread=few)])])
+    page = read([target([passed(law, elements=100, kinks=3, branches=few)])])
     words = " ".join(page.words.split())
     assert "written 2 % ▲" in words and "m from m₀ 50 %" in words and "3 % at a kink ▲" in words
     assert "|n·q̂| above its floor 95 %" in words and "on its floor 5 %" in words and "on its floor 5 % ▲" not in words

@@ -11,10 +11,10 @@ import reference
 from conformance.budget import allowed
 from conformance.calibration.families import drawn
 from conformance.cases import Plan
+from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import Law, all_laws
-from conformance.trial import LawError, Trial
 
 VALUES, GRADIENTS = ("value", "sequence", "packed", "by_hand"), ("gradient", "packed_gradient", "by_hand")
 FUNCTIONS = {name: getattr(reference, name) for name in reference.__all__}
@@ -53,8 +53,8 @@ class Changed(NumPyImplementation):
         return self._changed(super().run(key, function, arrays))
 
 
-class Recording(Trial):
-    """A trial that keeps what each array was held to."""
+class Recording(Checker):
+    """A checker that keeps what each array was held to."""
 
     def __init__(self, implementation: Any, dtype: str, forward: bool):
         super().__init__(implementation, dtype, None, forward)
@@ -98,7 +98,7 @@ def injected(expected: np.ndarray, budget: np.ndarray, rng: np.random.Generator)
 )
 def test_an_error_of_ten_budgets_breaks_the_law_wherever_it_is(law: Law, dtype: str) -> None:
     implementation, case = Changed(), elementary(law, dtype)
-    trial = Recording(implementation, dtype, law.forward)
+    checker = Recording(implementation, dtype, law.forward)
     returned: set[str] = set()
 
     def note(name: str, result: Array) -> Array:
@@ -106,13 +106,13 @@ def test_an_error_of_ten_budgets_breaks_the_law_wherever_it_is(law: Law, dtype: 
         return result
 
     implementation.change = note
-    law.check(trial, case)
+    law.check(checker, case)
     of_law = {name for name in returned if (law.name in GRADIENTS if "gradient" in name else law.name in VALUES)}
     assert of_law
-    assert of_law <= set(trial.held), f"never compared: {sorted(of_law - set(trial.held))}"
+    assert of_law <= set(checker.held), f"never compared: {sorted(of_law - set(checker.held))}"
     rng = np.random.default_rng(0)
     for target in sorted(of_law):
-        at, error = injected(*trial.held[target], rng)
+        at, error = injected(*checker.held[target], rng)
 
         def off(name: str, result: Array, target: str = target, at: int = at, error: float = error) -> Array:
             if name != target:
@@ -123,5 +123,5 @@ def test_an_error_of_ten_budgets_breaks_the_law_wherever_it_is(law: Law, dtype: 
 
         implementation.change = off
         with pytest.raises(LawError):
-            law.check(Trial(implementation, dtype, None, law.forward), case)
+            law.check(Checker(implementation, dtype, None, law.forward), case)
             pytest.fail(f"{law.id} passes {target}[{at}] off by {error:.3g}, ten times its budget")

@@ -14,7 +14,7 @@ from conformance.mutants._mutant import NAME, Mutant, copy_of_reference, planted
 from conformance.mutants.command import mutants_command
 from conformance.mutants.rows import MUTANTS
 from conformance.mutants.score import Score, first_broken, in_order, needed, sample, score
-from conformance.settings import Settings
+from conformance.options import RunOptions
 
 SAMPLE = 12
 ROTATION = 3
@@ -70,7 +70,7 @@ def test_the_committed_score_is_of_the_present_rows_and_whole() -> None:
     assert rows == here, "run `python -m conformance mutants --jobs 2 --json conformance/mutants/score.json` again"
     assert (found["score"], found["caught"], found["mutants"]) == (1.0, len(MUTANTS), len(MUTANTS))
     assert found["seeds"] == list(range(10)) and found["needed"] == 9
-    assert found["examples"] == Settings().examples
+    assert found["examples"] == RunOptions().examples
     assert all(row["caught"] >= 9 for row in found["rows"])
     assert set(found["unmutated"]) == {mutant.op for mutant in MUTANTS}
     assert not any(found["unmutated"].values())
@@ -86,7 +86,7 @@ def test_hardly_a_mutant_is_caught_by_a_crash_alone() -> None:
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     # What broke when the score was measured goes first: only where it has ceased to are all the others tried.
     recorded = next((row["laws"] for row in committed()["rows"] if row["digest"] == mutant.digest), ())
-    broken = first_broken(mutant, Settings(ops=(mutant.op,), shrink_seconds=0.0), tuple(recorded))
+    broken = first_broken(mutant, RunOptions(ops=(mutant.op,), shrink_seconds=0.0), tuple(recorded))
     assert broken is not None, f"no law of {mutant.op} breaks: {mutant.name}"
     assert broken.law.op == mutant.op and broken.counterexample is not None
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from conformance.laws import Law
+from conformance.outcome import LawResult
 from conformance.report.html._columns import Column, operations
 from conformance.report.html._words import percent
-from conformance.settings import Result
 
 LEAST = 0.1
 """The share that every branch ought to have: a page that shows less says so."""
@@ -101,10 +101,10 @@ def _spread(target: Column, law: str) -> Spread | None:
     return Spread(target.name, bars, percent(kinks), kinks > MOST_KINKS)
 
 
-def _total(results: list[Result]) -> dict[str, float]:
+def _total(results: list[LawResult]) -> dict[str, float]:
     counts: dict[str, float] = {}
     for result in results:
-        for name, count in result.spread.items():
+        for name, count in result.branches.items():
             counts[name] = counts.get(name, 0.0) + count
     return counts
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from conformance.dtypes import FLOATING
 from conformance.laws import Law
+from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.report.html._words import names
-from conformance.settings import Result
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Column:
     index: int
     name: str
     dtypes: tuple[str, ...]
-    cells: dict[tuple[str, str], Result]
+    cells: dict[tuple[str, str], LawResult]
     statuses: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def of(self, law: str) -> list[tuple[Result, str]]:
+    def of(self, law: str) -> list[tuple[LawResult, str]]:
         """The results of a law, with their statuses, in the order of the dtypes."""
         keys = [(law, dtype) for dtype in self.dtypes]
         return [(self.cells[key], self.statuses[key]) for key in keys if key in self.cells]

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from conformance.known import KnownOutcome
 from conformance.laws import Law
+from conformance.outcome import LawResult
 from conformance.report.failure import lines
 from conformance.report.html._columns import Column, operations
 from conformance.report.html._words import Mark, apart, mark
-from conformance.settings import Result
 
 _ELSEWHERE = ("law", "known", "again", "script")
 
@@ -69,7 +69,7 @@ def failures(targets: list[Column], statuses: tuple[str, ...]) -> list[Failure]:
     return found
 
 
-def _instance(target: Column, result: Result, status: str) -> Instance:
+def _instance(target: Column, result: LawResult, status: str) -> Instance:
     found = result.counterexample
     return Instance(
         result.dtype,
@@ -80,7 +80,7 @@ def _instance(target: Column, result: Result, status: str) -> Instance:
         (found.script or "") if found is not None else "",
         (found.script_text or "") if found is not None else "",
         found.script_note if found is not None else "",
-        [_note(outcome) for outcome in result.known],
+        [_note(outcome) for outcome in result.expected_failures],
     )
 
 
@@ -92,7 +92,7 @@ def _note(outcome: KnownOutcome) -> Note:
     return Note("known" if outcome.fails else "holds now", text, link)
 
 
-def _headline(result: Result) -> str:
+def _headline(result: LawResult) -> str:
     found = result.counterexample
     if found is None or found.got is None:
         return result.reason or (found.problem if found is not None else "")
@@ -101,7 +101,7 @@ def _headline(result: Result) -> str:
     return f"{at} is {got}, expected {expected}"
 
 
-def _facts(target: Column, result: Result) -> list[tuple[str, str]]:
+def _facts(target: Column, result: LawResult) -> list[tuple[str, str]]:
     """What the terminal says of it, but for what has a place of its own here."""
     told = [(word, said) for word, said in lines(target.report, result) if word not in _ELSEWHERE]
     told.append(("examples", str(result.examples)))

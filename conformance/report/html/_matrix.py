@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from conformance.laws import Law
+from conformance.outcome import LawResult
 from conformance.report.html._columns import Column, operations
 from conformance.report.html._words import SHORT, Mark, gravest, mark, number, plural
-from conformance.settings import Result
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _fill(worst: float | None) -> int | None:
     return None if worst is None else round(100 * worst) if 0 <= worst < 1 else 100
 
 
-def summed(result: Result, told: Mark) -> str:
+def summed(result: LawResult, told: Mark) -> str:
     """A result in one sentence: for whoever hovers over a cell, and for whoever cannot."""
     parts = [told.word]
     if result.examples:

@@ -11,14 +11,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from conformance.implementation import Implementation
 from conformance.laws import Law
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
 from conformance.runner import agenda, run_and_save
-from conformance.settings import Result, Settings
 from conformance.targets import load
 
 DEATHS = 8
@@ -51,7 +52,7 @@ def usual(implementation: Implementation, items: list[Item]) -> int:
     return min(2, cores)
 
 
-def run_in_processes(target: Target, items: list[Item], settings: Settings, processes: int) -> Iterator[Result]:
+def run_in_processes(target: Target, items: list[Item], settings: RunOptions, processes: int) -> Iterator[LawResult]:
     """Try the laws of ``items``, the target's agenda, in up to ``processes`` processes; results come in its order."""
     groups: dict[tuple[str, str], list[int]] = {}
     for number, (law, dtype) in enumerate(items):
@@ -59,7 +60,7 @@ def run_in_processes(target: Target, items: list[Item], settings: Settings, proc
     # The largest first: the last group to be taken should not be the one that takes longest.
     largest_first = sorted(groups.items(), key=lambda group: -_WEIGHTS.get(group[0][0], 1) * len(group[1]))
     pool = _Pool(target, items, settings, [numbers for _, numbers in largest_first])
-    done: dict[int, Result] = {}
+    done: dict[int, LawResult] = {}
     try:
         pool.start(min(processes, len(groups)))
         for number in range(len(items)):
@@ -80,7 +81,7 @@ class _Worker:
 class _Pool:
     """The processes, and the groups that none of them has taken yet."""
 
-    def __init__(self, target: Target, items: list[Item], settings: Settings, groups: list[list[int]]):
+    def __init__(self, target: Target, items: list[Item], settings: RunOptions, groups: list[list[int]]):
         self._target = target
         self._items = items
         self._settings = settings
@@ -115,7 +116,7 @@ class _Pool:
         except OSError:
             pass  # It has died: the next `some` sees the end of its connection.
 
-    def some(self) -> dict[int, Result]:
+    def some(self) -> dict[int, LawResult]:
         """Wait until a process has something to say; the results that came, by their number in the agenda.
 
         Raises:
@@ -135,13 +136,12 @@ class _Pool:
             if said == "fault":
                 raise RuntimeError(f"the suite failed in a process of its own:\n{told}")
             number = worker.task.pop(0)
-            law, dtype = self._items[number]
-            results[number] = Result(law, dtype, **told)
+            results[number] = told
             if not worker.task:
                 self._give(worker)
         return results
 
-    def _bury(self, worker: _Worker) -> dict[int, Result]:
+    def _bury(self, worker: _Worker) -> dict[int, LawResult]:
         """A process has ended: where that was in the middle of a law, the law has failed and another one goes on."""
         worker.process.join(5)
         self._workers.remove(worker)
@@ -155,15 +155,19 @@ class _Pool:
         if self._groups and self._deaths < DEATHS:
             self.start(1)
         reason = f"the process that tried it died ({_ending(worker.process.exitcode)})"
-        return {number: Result(*self._items[number], "failed", reason)}
+        return {number: _failed(self._items[number], reason)}
 
-    def _given_up(self) -> dict[int, Result]:
+    def _given_up(self) -> dict[int, LawResult]:
         left = [number for group in self._groups for number in group]
         if not left:
             raise RuntimeError("all processes have ended and results are missing")
         self._groups.clear()
         reason = f"not tried: {self._deaths} processes died of the laws before it"
-        return {number: Result(*self._items[number], "failed", reason) for number in left}
+        return {number: _failed(self._items[number], reason) for number in left}
+
+
+def _failed(item: Item, reason: str) -> LawResult:
+    return LawResult(law=item[0], dtype=item[1], status="failed", reason=reason)
 
 
 def _ending(exitcode: int | None) -> str:
@@ -175,7 +179,7 @@ def _ending(exitcode: int | None) -> str:
         return f"signal {-exitcode}"
 
 
-def _work(connection: Connection, target: Target, settings: Settings) -> None:
+def _work(connection: Connection, target: Target, settings: RunOptions) -> None:
     """What a process does: load the target, take groups of laws, and send back what each came to."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -184,10 +188,7 @@ def _work(connection: Connection, target: Target, settings: Settings) -> None:
         while task := connection.recv():
             for number in task:
                 law, dtype = items[number]
-                result = run_and_save(implementation, law, dtype, settings)
-                told = {each.name: getattr(result, each.name) for each in fields(result)}
-                del told["law"], told["dtype"]
-                connection.send(("result", told))
+                connection.send(("result", run_and_save(implementation, law, dtype, settings)))
     except (EOFError, BrokenPipeError):
         return
     except Exception:

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 import reference
-from conformance import jobs
+from conformance import workers
+from conformance.options import RunOptions
 from conformance.runner import agenda, run
-from conformance.settings import Settings
 from conformance.targets import load
 
 ROOT = Path(reference.__file__).resolve().parents[1]
@@ -46,7 +46,7 @@ def load_module(name: str, path: Path) -> None:
 
 def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     target = scans(tmp_path, "x = x[..., ::-1] if x.ndim == 2 else x")
-    settings = Settings(ops=("rev_cumsum", "rev_cumsum_off"), dtypes=("float64", "float32"), examples=3)
+    settings = RunOptions(ops=("rev_cumsum", "rev_cumsum_off"), dtypes=("float64", "float32"), examples=3)
     implementation = load(target, None, "cpu")
     items = agenda(implementation, settings)
     # Hypothesis would mix into its draws what constants it finds in modules imported so far.
@@ -54,7 +54,7 @@ def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> Non
     constants.write_text(f"SIZES = {list(range(2, 400))}\n")
     load_module("constants_of_no_meaning", constants)
     one = list(run(implementation, settings))
-    two = list(jobs.run_in_processes(jobs.Target(target, None, "cpu"), items, settings, 2))
+    two = list(workers.run_in_processes(workers.Target(target, None, "cpu"), items, settings, 2))
     assert [(result.law.id, result.dtype) for result in two] == [(law.id, dtype) for law, dtype in items]
     assert [replace(result, seconds=0.0) for result in one] == [replace(result, seconds=0.0) for result in two]
     assert any(result.status == "failed" for result in two) and any(result.status == "passed" for result in two)
@@ -62,9 +62,9 @@ def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> Non
 
 def test_a_process_that_dies_is_a_failed_law_and_the_others_go_on(tmp_path: Path) -> None:
     target = scans(tmp_path, "os.kill(os.getpid(), 9) if x.size > 20 and x.dtype == np.float64 else None")
-    settings = Settings(ops=("rev_cumsum",), laws=("value", "linearity"), dtypes=("float64", "float32"), examples=12)
+    settings = RunOptions(ops=("rev_cumsum",), laws=("value", "linearity"), dtypes=("float64", "float32"), examples=12)
     items = agenda(load(target, None, "cpu"), settings)
-    results = list(jobs.run_in_processes(jobs.Target(target, None, "cpu"), items, settings, 2))
+    results = list(workers.run_in_processes(workers.Target(target, None, "cpu"), items, settings, 2))
     assert len(results) == len(items) == 4
     died = [result for result in results if result.status == "failed"]
     assert died and all(result.dtype == "float64" for result in died)
@@ -73,16 +73,16 @@ def test_a_process_that_dies_is_a_failed_law_and_the_others_go_on(tmp_path: Path
 
 def test_a_debugger_or_an_accelerator_or_little_work_means_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     target = load("reference", None, "cpu")
-    items, cuda = agenda(target, Settings()), SimpleNamespace(eager=True, device="cuda")
+    items, cuda = agenda(target, RunOptions()), SimpleNamespace(eager=True, device="cuda")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(sys, "gettrace", lambda: None)
-    assert jobs.usual(target, items) == 2
-    assert jobs.usual(cuda, items) == 1 and jobs.usual(target, items[:5]) == 1
+    assert workers.usual(target, items) == 2
+    assert workers.usual(cuda, items) == 1 and workers.usual(target, items[:5]) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    assert jobs.usual(target, items) == 1
+    assert workers.usual(target, items) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(sys, "gettrace", lambda: print)
-    assert jobs.usual(target, items) == 1
+    assert workers.usual(target, items) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as a terminal sends them")

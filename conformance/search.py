@@ -3,48 +3,17 @@
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from conformance.cases import to_json
-from conformance.evidence import CallRecord
+from conformance.checker import Checker, LawError
+from conformance.comparison import CallRecord
 from conformance.implementation import RefusedError
 from conformance.laws import Law
-from conformance.trial import LawError, Trial
-
-SHRINK_SECONDS = 6.0
-
-
-@dataclass(frozen=True)
-class Counterexample:
-    """The smallest case found that breaks a law.
-
-    Attributes:
-        case: it, in words.
-        problem: what went wrong.
-        where: the array, or the name of the exception that was raised.
-        index, got, expected, allowed, ulp: the first bad element, where there is one.
-        stored: the case as `conformance.cases.from_json` reads it.
-        script: where a script that shows the failure alone was saved, if it was.
-        script_text: the whole of it.
-        script_note: what came of running it once.
-        script_failed: whether it failed again; None where it was not run.
-    """
-
-    case: str
-    problem: str
-    where: str = ""
-    index: tuple[int, ...] | None = None
-    got: float | None = None
-    expected: float | None = None
-    allowed: float | None = None
-    ulp: float | None = None
-    stored: dict[str, Any] = field(default_factory=dict)
-    script: str | None = None
-    script_text: str | None = None
-    script_note: str = ""
-    script_failed: bool | None = None
+from conformance.options import SHRINK_SECONDS
+from conformance.outcome import BreakKind, Counterexample
 
 
 @dataclass(frozen=True)
@@ -62,7 +31,7 @@ class Scene:
     calls: list[CallRecord]
 
 
-class Hunt:
+class Search:
     """Counts examples and keeps the smallest one that broke the law.
 
     Args:
@@ -70,10 +39,10 @@ class Hunt:
     """
 
     def __init__(
-        self, law: Law, trial: Trial, shrink_seconds: float = SHRINK_SECONDS, excused: frozenset[str] = frozenset()
+        self, law: Law, checker: Checker, shrink_seconds: float = SHRINK_SECONDS, excused: frozenset[str] = frozenset()
     ):
         self.law = law
-        self.trial = trial
+        self.checker = checker
         self.examples = 0
         self.excused = excused
         self.found: Counterexample | None = None
@@ -95,9 +64,9 @@ class Hunt:
     def attempt(self, case: Any) -> Exception | None:
         if self.found is None:
             self.examples += 1
-        self.trial.begin()
+        self.checker.begin()
         try:
-            self.law.check(self.trial, case)
+            self.law.check(self.checker, case)
         except RefusedError:
             raise
         except LawError as broken:
@@ -109,7 +78,7 @@ class Hunt:
                 if verdict is None
                 else {name: getattr(verdict, name) for name in ("index", "got", "expected", "allowed", "ulp")}
             )
-            self._note(case, broken, str(broken), broken.where, **numbers)
+            self._note(case, broken, str(broken), broken.kind, **numbers)
             if verdict is not None:
                 self.worst_broken = max(verdict.worst, self.worst_broken or 0.0)
             # One class whatever the text: to Hypothesis every break of a law is the same fault, and it shrinks on.
@@ -120,19 +89,26 @@ class Hunt:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{Path(frame.filename).name}:{frame.lineno}"
             text = str(error).strip().split("\n")[0][:300]
-            self._note(case, error, f"raised {type(error).__name__}: {text} ({at})", type(error).__name__)
+            self._note(
+                case,
+                error,
+                f"raised {type(error).__name__}: {text} ({at})",
+                BreakKind(type(error).__name__, "exception"),
+            )
             return _FaultError()
-        self.trial.end()
+        self.checker.end()
         return None
 
-    def _note(self, case: Any, error: Exception, problem: str, where: str, **numbers: Any) -> None:
+    def _note(self, case: Any, error: Exception, problem: str, kind: BreakKind, **numbers: Any) -> None:
         if self.found is None:
-            self.trial.end()
+            self.checker.end()
             self.deadline = time.monotonic() + self._shrink_seconds
         if self._smallest is None or case.size <= self._smallest:
             self._smallest = case.size
-            self.found = Counterexample(case.describe(), problem, where, **numbers, stored=to_json(case))
-            self.scene = Scene(case, error, self.trial.calls)
+            self.found = Counterexample(
+                case=case.describe(), problem=problem, kind=kind, **numbers, stored=to_json(case)
+            )
+            self.scene = Scene(case, error, self.checker.calls)
 
 
 class _FaultError(Exception):

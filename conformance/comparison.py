@@ -1,4 +1,4 @@
-"""What a trial keeps of the target's calls, and what broke a law: enough for a script to show it without the law."""
+"""What a checker keeps of the target's calls, and what broke a law: enough for a script to show it without the law."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

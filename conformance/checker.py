@@ -10,9 +10,10 @@ import numpy as np
 
 from conformance import oracle
 from conformance.budget import Expected, Precision, Verdict, allowed, judge
+from conformance.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.dtypes import ROUNDOFF, Array, accumulation
-from conformance.evidence import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.implementation import Implementation, Named, RefusedError, Results
+from conformance.outcome import BreakKind
 
 TAKES_BACKEND = ("mlstm", "mlstm_step", "gru")
 
@@ -24,6 +25,7 @@ class LawError(Exception):
         where: the array, ``gradient of k``.
         verdict: the comparison's outcome, None where it is no matter of numbers.
         comparison: what was compared, where that can be told without the law.
+        nature: how it breaks, as in `conformance.outcome.BreakKind`.
     """
 
     def __init__(
@@ -32,15 +34,21 @@ class LawError(Exception):
         text: str,
         verdict: Verdict | None = None,
         comparison: Evidence | None = None,
+        nature: str = "text",
     ):
         super().__init__(f"{where}: {text}" if where else text)
         self.where = where
         self.text = text
         self.verdict = verdict
         self.comparison = comparison
+        self.nature = nature
+
+    @property
+    def kind(self) -> BreakKind:
+        return BreakKind(self.where, self.nature)
 
 
-class Trial:
+class Checker:
     """What a law's check is given beside the case.
 
     Attributes:
@@ -51,7 +59,7 @@ class Trial:
         points: how far off each example was, the present one excepted.
         worst: the largest error over its budget so far.
         kinks, elements: elements at which the gradient of either side passes, and all that were looked at.
-        spread: elements by the branch that they took.
+        branches: elements by the branch that they took.
     """
 
     def __init__(
@@ -66,7 +74,7 @@ class Trial:
         self.worst = 0.0
         self.kinks = 0
         self.elements = 0
-        self.spread: Counter[str] = Counter()
+        self.branches: Counter[str] = Counter()
         self._point: Point | None = None
 
     def begin(self) -> None:
@@ -145,7 +153,7 @@ class Trial:
     def note_kinks(self, expected: Expected) -> None:
         self.kinks += expected.kinks
         self.elements += expected.elements
-        self.spread.update(expected.spread)
+        self.branches.update(expected.spread)
 
     def close(
         self,
@@ -179,7 +187,7 @@ class Trial:
             if got.shape == expected.shape:
                 dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
                 comparison = Comparison(given, expected, allowed(expected, slack, precision, dtype, times), m, alone)
-            raise LawError(where, _said(verdict), verdict, comparison)
+            raise LawError(where, _said(verdict), verdict, comparison, nature_of(verdict))
         self.worst = max(self.worst, verdict.worst)
 
     def _measure(self, got: Array, expected: np.ndarray, worst: float, steps: int) -> None:
@@ -211,7 +219,7 @@ class Trial:
         """
         for name in expected.values if only is None else only:
             if name not in got:
-                raise LawError(f"{of}{name}", "missing")
+                raise LawError(f"{of}{name}", "missing", nature="missing")
             array, state = got[name], None
             if name in ("C", "n") and not of:
                 array, state = self._rescaled(name, got, expected), (got[name], expected.values["m"])
@@ -236,7 +244,9 @@ class Trial:
     def expect_dtype(self, where: str, got: Array, expected: str) -> None:
         wanted = "float64" if self.upcasts else expected
         if got.dtype != wanted:
-            raise LawError(where, f"dtype {got.dtype}, expected {wanted}", comparison=WrongDtype(got, wanted))
+            raise LawError(
+                where, f"dtype {got.dtype}, expected {wanted}", comparison=WrongDtype(got, wanted), nature="dtype"
+            )
 
     def expect_dtypes(self, outputs: Results, gradients: Results, arrays: Named, values: tuple[str, ...]) -> None:
         """Outputs in ``values`` have the values' dtype, others the accumulation dtype, gradients the primals'."""
@@ -250,7 +260,20 @@ class Trial:
             nans = np.argwhere(np.isnan(array.values))
             if nans.size:
                 index = tuple(int(at) for at in nans[0])
-                raise LawError(f"{of}{name}", f"NaN at {list(index)}", Verdict(np.inf, index, np.nan), HasNaN(array))
+                verdict = Verdict(np.inf, index, np.nan)
+                raise LawError(f"{of}{name}", f"NaN at {list(index)}", verdict, HasNaN(array), "nan")
+
+
+def nature_of(verdict: Verdict) -> str:
+    """How an array that is not within its tolerance breaks a law, as in `conformance.outcome.BreakKind`."""
+    if verdict.reason is not None:
+        return "shape"
+    got, expected = verdict.got, verdict.expected
+    if got is not None and math.isnan(got):
+        return "nan"
+    if got is not None and math.isinf(got) and (expected is None or math.isfinite(expected)):
+        return "infinity"
+    return "number"
 
 
 def _said(verdict: Verdict) -> str:

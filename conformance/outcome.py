@@ -1,0 +1,162 @@
+"""What came of a law: the cases that were judged, those that were refused, and the smallest that break it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.comparison import Point
+from conformance.known import KnownOutcome
+from conformance.laws import Law
+
+STATUSES = ("passed", "failed", "not served", "not promised", "skipped", "known", "fixed")
+"""In the order in which a summary counts them."""
+
+
+@dataclass(frozen=True, order=True)
+class BreakKind:
+    """Where a law breaks and how. Shrinking keeps it: another kind of break is another counterexample.
+
+    Attributes:
+        where: the array, ``gradient of k``; or the name of the exception.
+        nature: ``number`` (outside its tolerance), ``nan``, ``infinity``, ``shape``, ``dtype``, ``missing``,
+            ``exception``, ``exit``, ``abort``, ``timeout``, ``memory`` (an input written to, results that share
+            memory) or ``text`` (of an error, or whatever else a law says in words).
+    """
+
+    where: str
+    nature: str
+
+    def __str__(self) -> str:
+        said = {"number": "", "nan": "NaN in ", "infinity": "infinity in ", "exception": "raised "}
+        if self.nature in said:
+            return f"{said[self.nature]}{self.where}"
+        return f"{self.nature} of {self.where}" if self.where else self.nature
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayOutcome:
+    """One array of a call, compared with what it ought to be.
+
+    Attributes:
+        where: the array, ``gradient of k``.
+        nature: how it breaks the law, as in `BreakKind`; None where it does not.
+        worst: the largest error over its tolerance.
+        error: the largest error, relative to the largest value that is expected in the array.
+        wrong: share of elements outside their tolerance.
+    """
+
+    where: str
+    nature: str | None
+    worst: float
+    error: float
+    wrong: float
+
+    @property
+    def kind(self) -> BreakKind | None:
+        return None if self.nature is None else BreakKind(self.where, self.nature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counterexample:
+    """The smallest case found that breaks a law in one way.
+
+    Attributes:
+        case: it, in words.
+        kind: where and how it breaks the law.
+        problem: what went wrong, in words.
+        index, got, expected, allowed, ulp: the first bad element, where there is one.
+        worst: the largest error over its tolerance, in any case that broke the law in this way; None where no number
+            was compared.
+        arrays: every array of the call that broke the law, those that are right too; empty where none was compared.
+        stored: the case as `conformance.cases.from_json` reads it.
+        script: where a script that shows the failure alone was saved, if it was.
+        script_text: the whole of it.
+        script_note: what came of running it once.
+        script_failed: whether it failed again; None where it was not run.
+    """
+
+    case: str
+    kind: BreakKind
+    problem: str
+    index: tuple[int, ...] | None = None
+    got: float | None = None
+    expected: float | None = None
+    allowed: float | None = None
+    ulp: float | None = None
+    worst: float | None = None
+    arrays: tuple[ArrayOutcome, ...] = ()
+    stored: dict[str, Any] = field(default_factory=dict)
+    script: str | None = None
+    script_text: str | None = None
+    script_note: str = ""
+    script_failed: bool | None = None
+
+    @property
+    def where(self) -> str:
+        return self.kind.where
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """Cases that the target refused.
+
+    Attributes:
+        cases: how many.
+        reason: what the target said of the first one.
+        features: the features of cases that further draws avoided because of it.
+    """
+
+    cases: int = 0
+    reason: str = ""
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawResult:
+    """One law in one dtype on one target.
+
+    Attributes:
+        status: ``passed``, ``failed``, ``not served`` (the target refused every case), ``not promised`` (no case lies
+            inside what the target promises), ``skipped`` (a function is absent, or the law does not apply),
+            ``known`` (only failures that are known) or ``fixed`` (passed, a known failure included).
+        reason: why it was not judged, or what failed, or what is known.
+        examples: cases that were served and judged.
+        refused: cases that were not.
+        worst: the largest error over its tolerance, None where no number was compared.
+        counterexamples: one for each kind of break, the first kind found first.
+        kinks, elements: elements at which the gradient of either side passes, and all that were looked at.
+        branches: elements by the branch of the definition that they took.
+        points: how far off each example was.
+        seconds: how long it took.
+        expected_failures: what came of known failures.
+    """
+
+    law: Law
+    dtype: str
+    status: str
+    reason: str | None = None
+    examples: int = 0
+    refused: Refused = field(default_factory=Refused)
+    worst: float | None = None
+    counterexamples: tuple[Counterexample, ...] = ()
+    kinks: int = 0
+    elements: int = 0
+    branches: Mapping[str, float] = field(default_factory=dict)
+    points: tuple[Point, ...] = ()
+    seconds: float = 0.0
+    expected_failures: tuple[KnownOutcome, ...] = ()
+
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """Of the kind of break that was found first."""
+        return self.counterexamples[0] if self.counterexamples else None
+
+    @property
+    def judged(self) -> bool:
+        """Whether the target was called at all, and served a call."""
+        return self.status not in ("skipped", "not served", "not promised")
+
+    @property
+    def link(self) -> str | None:
+        """Where a known failure is being dealt with."""
+        return next((outcome.link for outcome in self.expected_failures if outcome.link), None)
