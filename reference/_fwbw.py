@@ -29,7 +29,9 @@ from reference._scan import rev_cumsum
 from reference.arguments import (
     MLSTMState,
     check_fwbw,
+    check_fwbw_context,
     check_fwbw_cotangents,
+    frozen_config,
     mLSTMBackendFwbwConfig,
     normalise_config,
 )
@@ -51,6 +53,7 @@ class FwbwContext:
         q, k, v, i, f: the inputs in float64, gates ``(B, T)``.
         state: the initial state.
         gate_shapes: the shapes in which i and f came.
+        config: a copy of the configuration.
         G, gates, M, c: a list with an entry per chunk (scores, `Gates`, stabilisers, memory at its start), or None
             where the backward pass computes it anew.
     """
@@ -62,6 +65,7 @@ class FwbwContext:
     f: np.ndarray
     state: MLSTMState
     gate_shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    config: mLSTMBackendFwbwConfig
     G: list[np.ndarray] | None = None
     gates: list[Gates] | None = None
     M: list[np.ndarray] | None = None
@@ -96,7 +100,7 @@ def fwbw_forward(
         TypeError, ValueError: as in `mlstm`; also for a configuration that is none, and for a state with
             ``use_initial_state=False`` or without its partners.
     """
-    config = normalise_config(config, "fwbw_forward")
+    config = frozen_config(config, "fwbw_forward")
     call = check_fwbw(NUMPY, q, k, v, i, f, config, initial_C, initial_n, initial_m)
     B, T, K, V = (call[letter] for letter in "BTKV")
     if initial_C is None:
@@ -104,7 +108,7 @@ def fwbw_forward(
     else:
         state = MLSTMState(float64(initial_C), float64(initial_n), float64(initial_m))
     flat_i, flat_f = (float64(gate).reshape(B, T) for gate in (i, f))
-    context = FwbwContext(float64(q), float64(k), float64(v), flat_i, flat_f, state, (i.shape, f.shape))
+    context = FwbwContext(float64(q), float64(k), float64(v), flat_i, flat_f, state, (i.shape, f.shape), config)
 
     h = np.empty(v.shape)
     kept: dict[str, list] = {"G": [], "gates": [], "M": [], "c": []}
@@ -195,9 +199,11 @@ def fwbw_backward(
         ``use_initial_state``. All float64.
 
     Raises:
-        TypeError, ValueError: as in `fwbw_forward`.
+        TypeError: as in `fwbw_forward`; also where `ctx` is no context.
+        ValueError: as in `fwbw_forward`; also where the context was made with another configuration.
     """
     config = normalise_config(config, "fwbw_backward")
+    check_fwbw_context(ctx, FwbwContext, config)
     call = check_fwbw(NUMPY, ctx.q, ctx.k, ctx.v, ctx.i, ctx.f, config, None, None, None, "fwbw_backward")
     check_fwbw_cotangents(call, dh, dh, dc_last, dn_last, dm_last)
     given = [(dc_last, ctx.state.C), (dn_last, ctx.state.n), (dm_last, ctx.state.m)]
@@ -285,7 +291,7 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
     Raises:
         TypeError, ValueError: `config` is no configuration.
     """
-    config = normalise_config(config, "mlstm_fwbw_custom_grad")
+    config = frozen_config(config, "mlstm_fwbw_custom_grad")
 
     def mlstm_fwbw(q, k, v, i, f, initial_C=None, initial_n=None, initial_m=None):
         return fwbw_forward(q, k, v, i, f, config, initial_C, initial_n, initial_m)[0]

@@ -21,6 +21,7 @@ __all__ = [
     "check_batch",
     "check_dtilde_matrix",
     "check_fwbw",
+    "check_fwbw_context",
     "check_fwbw_cotangents",
     "check_gru",
     "check_gru_sizes",
@@ -32,6 +33,7 @@ __all__ = [
     "check_unstack",
     "describe",
     "dtype_name",
+    "frozen_config",
     "mLSTMBackendFwbwConfig",
     "normalise_config",
     "unknown_axis",
@@ -179,6 +181,27 @@ def normalise_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
     for name in _CONFIG_FIELDS[1:]:
         call.flag(f"config.{name}", getattr(config, name))
     return config
+
+
+def frozen_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
+    """A copy of `normalise_config`'s answer, for what outlives the call: later changes to ``config`` do not reach it."""
+    return dataclasses.replace(normalise_config(config, function))
+
+
+def check_fwbw_context(ctx: Any, context_type: type, config: mLSTMBackendFwbwConfig) -> None:
+    """Refuse, in ``fwbw_backward``, what ``fwbw_forward`` did not return, or returned under another configuration.
+
+    Args:
+        context_type: the package's own type of a context, with the configuration as its field ``config``.
+        config: the configuration of the backward pass; ``return_state`` says nothing about a context and may differ.
+    """
+    call = Call("fwbw_backward", _NO_ARRAYS)
+    if not isinstance(ctx, context_type):
+        call.refuse(TypeError, "ctx", describe(ctx), "the context that this package's fwbw_forward returned")
+    for name in _CONFIG_FIELDS:
+        made, given = getattr(ctx.config, name), getattr(config, name)
+        if name != "return_state" and made != given:
+            call.refuse(ValueError, "ctx", f"made with {name}={made}", f"{name}={given} to match `config`")
 
 
 _NO_ARRAYS = Framework("no array", lambda _: False, lambda _: None)

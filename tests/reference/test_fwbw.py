@@ -135,3 +135,37 @@ def test_config_takes_over_what_a_model_says():
     config = reference.mLSTMBackendFwbwConfig()
     config.assign_model_config_params(Model())
     assert (config.chunk_size, config.return_state, config.keep_gates) == (32, True, True)
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "message"),
+    [
+        # Five steps are two chunks of 3 as they are two of 4.
+        (dict(chunk_size=3, keep_c=True), dict(chunk_size=4, keep_c=True), "chunk_size=3; expected chunk_size=4"),
+        (dict(keep_G=True), {}, "keep_G=True; expected keep_G=False"),
+        ({}, dict(use_initial_state=True), "use_initial_state=False; expected use_initial_state=True"),
+        ({}, dict(stabilize_correctly=True), "stabilize_correctly=False; expected stabilize_correctly=True"),
+    ],
+)
+def test_a_context_of_another_configuration_is_refused(made, given, message):
+    (q, k, v, i, f), _ = inputs(np.random.default_rng(12))
+    _, ctx = reference.fwbw_forward(q, k, v, i, f, made)
+    with pytest.raises(ValueError, match=f"^fwbw_backward: `ctx` is made with {message} to match `config`$"):
+        reference.fwbw_backward(ctx, np.ones_like(v), given)
+    assert reference.fwbw_backward(ctx, np.ones_like(v), {**made, "return_state": True})[0].shape == q.shape
+
+
+@pytest.mark.parametrize(("ctx", "got"), [(None, "None"), ((1, 2), "a tuple"), (np.ones(2), r"f64\[2\]")])
+def test_what_is_no_context_is_refused(ctx, got):
+    with pytest.raises(TypeError, match=f"^fwbw_backward: `ctx` is {got}; expected the context that this package's"):
+        reference.fwbw_backward(ctx, np.ones((1, 2, 3)), {})
+
+
+def test_a_configuration_is_read_when_a_function_is_made_of_it():
+    (q, k, v, i, f), _ = inputs(np.random.default_rng(13))
+    config = reference.mLSTMBackendFwbwConfig(chunk_size=4, keep_c=True)
+    function = reference.mlstm_fwbw_custom_grad(config)
+    _, ctx = reference.fwbw_forward(q, k, v, i, f, config)
+    h, config.chunk_size = function(q, k, v, i, f), -5
+    np.testing.assert_array_equal(function(q, k, v, i, f), h)
+    assert ctx.config.chunk_size == 4
