@@ -184,7 +184,7 @@ def normalise_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
 
 
 def frozen_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
-    """A copy of `normalise_config`'s answer, for what outlives the call: later changes to ``config`` do not reach it."""
+    """A copy of `normalise_config`'s answer, for what outlives the call: no later change to ``config`` reaches it."""
     return dataclasses.replace(normalise_config(config, function))
 
 
