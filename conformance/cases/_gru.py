@@ -20,6 +20,7 @@ from conformance.cases._plan import (
     rows,
     words,
 )
+from conformance.cases._removal import MODERATE, moderate
 from conformance.dtypes import Array, accumulation, array
 
 GRU_GATES = ("ordinary", "small", "remembering", "saturated", "closed", "extreme")
@@ -40,6 +41,7 @@ class GRUCase:
         clipping: the call's.
         room: by how much max_seqlen exceeds the longest sequence; None leaves it out.
         cotangents: a pattern of `COTANGENTS`.
+        removed: properties that were taken out of the preactivations of the forget and the reset gate.
     """
 
     B: int
@@ -55,6 +57,7 @@ class GRUCase:
     cotangents: str = "dense"
     cut: float = 0.5
     layout: str = "contiguous"
+    removed: tuple[str, ...] = ()
     seed: int = 0
 
     @property
@@ -89,6 +92,7 @@ class GRUCase:
         H, lead = self.H, self._tokens()
         Nx, Nw, Nxf, Nwf, Nxr, Nwr = self.heads
         forget, reset = self._preactivations(rng, (*lead, Nxf, H)), self._preactivations(rng, (*lead, Nxr, H))
+        forget, reset = self._moderated(forget), self._moderated(reset)
         raw = {
             "input": self.scale * rng.normal(size=(*lead, Nx, H)),
             "weight": self._weight(rng, Nw),
@@ -125,6 +129,11 @@ class GRUCase:
             return rng.choice(np.array([np.inf, -np.inf, 1e4, -1e4, 0.0, 30.0]), shape)
         return x
 
+    def _moderated(self, x: np.ndarray) -> np.ndarray:
+        if "infinite gates" in self.removed:
+            x = np.where(np.isinf(x), np.sign(x) * MODERATE, x)
+        return moderate(x) if "large gates" in self.removed else x
+
     def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 4)
         B = self.B if self.lengths is None else len(self.lengths)
@@ -144,6 +153,7 @@ _GRU_ORDINARY = {
     "cotangents": "dense",
     "cut": 0.5,
     "layout": "contiguous",
+    "removed": (),
 }
 _ONE = (1, 1, 1, 1, 1, 1)
 HEADS = (

@@ -1,6 +1,7 @@
 """Calls of `mlstm`, dense and packed."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from conformance.cases._plan import (
     rows,
     words,
 )
+from conformance.cases._removal import ABOVE, AT_FLOOR, moderate, moderate_gates, normaliser, scale_of_queries
 from conformance.dtypes import HALF, Array, accumulation, array
 
 
@@ -42,6 +44,7 @@ class MLSTMCase:
         wide_gates: float32 gates beside 16-bit values.
         cut: where laws that cut a sequence do so, as a share of S.
         layout: of every array.
+        removed: properties that were taken out of the arrays (`conformance.cases._removal.REMOVABLE`).
         seed: of every value.
     """
 
@@ -62,6 +65,7 @@ class MLSTMCase:
     wide_gates: bool = False
     cut: float = 0.5
     layout: str = "contiguous"
+    removed: tuple[str, ...] = ()
     seed: int = 0
 
     @property
@@ -108,6 +112,7 @@ class MLSTMCase:
         B = self.B if self.lengths is None else len(self.lengths)
         i, f = gates(rng, self.gates, (*lead, N))
         hold(rng, i, f, self._held_steps())
+        i, f = moderate_gates(i, f, self.removed)
         lean = rng.choice([-1.0, 1.0], (N, K))
         raw = {
             "q": min(self.scale, 1.0) * _lengths_of_queries(rng, (*lead, N)) * _leaning(rng, (*lead, N, K), lean),
@@ -116,21 +121,40 @@ class MLSTMCase:
             "i": i,
             "f": f,
         }
+        state = {}
+        if self.state == "random":
+            m0 = rng.normal(size=(B, N)) + (70 if self.gates == "large m" else 0)
+            m0 = moderate(m0) if "large input gates" in self.removed else m0
+            state = {"C0": rng.normal(size=(B, N, K, V)), "n0": _leaning(rng, (B, N, K), lean), "m0": m0}
+        elif self.state == "empty":
+            state = {"C0": np.zeros((B, N, K, V)), "n0": np.zeros((B, N, K)), "m0": np.full((B, N), -np.inf)}
+        if ABOVE in self.removed or AT_FLOOR in self.removed:
+            raw["q"] = raw["q"] * scale_of_queries(*self.normaliser({**raw, **state}), self.removed)[..., None]
         if self.lengths is not None:
             raw = {name: x[0] for name, x in raw.items()}
         gate_dtype = "float32" if self.wide_gates and dtype in HALF else dtype
         arrays = {name: array(x, gate_dtype if name in "if" else dtype, self.layout) for name, x in raw.items()}
         wide = accumulation(dtype)
-        if self.state == "random":
-            m0 = rng.normal(size=(B, N)) + (70 if self.gates == "large m" else 0)
-            state = {"C0": rng.normal(size=(B, N, K, V)), "n0": _leaning(rng, (B, N, K), lean), "m0": m0}
-            arrays |= {name: array(x, wide, self.layout) for name, x in state.items()}
-        elif self.state == "empty":
-            state = {"C0": np.zeros((B, N, K, V)), "n0": np.zeros((B, N, K)), "m0": np.full((B, N), -np.inf)}
-            arrays |= {name: array(x, wide, self.layout) for name, x in state.items()}
+        arrays |= {name: array(x, wide, self.layout) for name, x in state.items()}
         if self.lengths is not None:
             arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
         return arrays
+
+    def normaliser(self, raw: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """|n·q̂| and its floor at every step of arrays with a batch axis, one of 1 for packed sequences."""
+        B = self.B if self.lengths is None else len(self.lengths)
+        n0, m0 = raw.get("n0", np.zeros((B, self.N, self.K))), raw.get("m0", np.zeros((B, self.N)))
+        q, k, i, f = (raw[name] for name in "qkif")
+        if self.lengths is None:
+            return normaliser(q, k, i, f, n0, m0)
+        found = []
+        for b, (S, end) in enumerate(zip(self.lengths, np.cumsum(self.lengths), strict=True)):
+            at = slice(int(end) - S, int(end))
+            found.append(normaliser(q[:, at], k[:, at], i[:, at], f[:, at], n0[b : b + 1], m0[b : b + 1]))
+        if not found:
+            return np.zeros(i.shape), np.ones(i.shape)
+        nu, floor = zip(*found, strict=True)
+        return np.concatenate(nu, axis=1), np.concatenate(floor, axis=1)
 
     def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 2)
@@ -166,6 +190,7 @@ _MLSTM_ORDINARY = {
     "wide_gates": False,
     "cut": 0.5,
     "layout": "contiguous",
+    "removed": (),
 }
 
 # (B, S, N, K, V, state, eps) per stratum: what a compiled target is tried on. float32 sees all rows, others the first.

@@ -1,0 +1,205 @@
+"""Features of calls of `gru`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from conformance.cases import GRUCase
+from conformance.cases._removal import large
+from conformance.diagnosis.features import Feature
+
+BLOCK = 64
+MULTIPLE = 16
+GATES = ("forget_input", "reset_input")
+
+
+@lru_cache(maxsize=512)
+def _gates(case: GRUCase) -> np.ndarray:
+    arrays = case.arrays("float64")
+    return np.concatenate([arrays[name].values.ravel() for name in GATES])
+
+
+def lengths(case: GRUCase) -> tuple[int, ...]:
+    """The number of steps of every sequence."""
+    return case.lengths if case.lengths is not None else (case.S,) * case.B
+
+
+def with_lengths(case: GRUCase, change: Callable[[int], int]) -> GRUCase:
+    """The case with every number of steps changed."""
+    if case.lengths is None:
+        return replace(case, S=change(case.S))
+    return replace(case, lengths=tuple(change(S) for S in case.lengths))
+
+
+def _dense(case: GRUCase) -> GRUCase:
+    sequences = case.lengths or ()
+    return replace(case, lengths=None, room=None, B=max(len(sequences), 1), S=max(sequences, default=0))
+
+
+def _packed(case: GRUCase) -> GRUCase:
+    half = case.S // 2
+    return replace(case, lengths=(half, case.S - half, case.S)[: max(case.B, 2)], B=max(case.B, 2), S=0)
+
+
+def _without(name: str) -> Callable[[GRUCase], GRUCase]:
+    return lambda case: replace(case, removed=tuple(dict.fromkeys((*case.removed, name))))
+
+
+def _extreme(case: GRUCase, kept: str, other: str) -> GRUCase:
+    removed = tuple(dict.fromkeys((*(name for name in case.removed if name != kept), other)))
+    return replace(case, gates="extreme", removed=removed)
+
+
+GRU = (
+    Feature(
+        name="initial state",
+        sentence="the call is given an initial state",
+        phrase="where a call has an initial state",
+        present=lambda case: case.state,
+        without=lambda case: replace(case, state=False),
+        added=lambda case: replace(case, state=True),
+    ),
+    Feature(
+        name="state cotangents",
+        sentence="the gradient also has cotangents of the final state, not only of the output",
+        phrase="where the final state has cotangents",
+        present=lambda case: case.cotangents != "output only",
+        without=lambda case: replace(case, cotangents="output only"),
+        added=lambda case: replace(case, cotangents="dense"),
+    ),
+    Feature(
+        name="infinite gates",
+        sentence="some preactivation of the forget or the reset gate is infinite",
+        phrase="where a gate is infinite",
+        present=lambda case: bool(np.isinf(_gates(case)).any()),
+        without=_without("infinite gates"),
+        added=lambda case: _extreme(case, "infinite gates", "large gates"),
+    ),
+    Feature(
+        name="large gates",
+        sentence="some finite preactivation of the forget or the reset gate is beyond ±20",
+        phrase="where a finite gate is large",
+        present=lambda case: bool(large(_gates(case)).any()),
+        without=_without("large gates"),
+        added=lambda case: _extreme(case, "large gates", "infinite gates"),
+    ),
+    Feature(
+        name="clipping",
+        sentence="gradient_clipping is given",
+        phrase="where gradient_clipping is given",
+        present=lambda case: case.clipping is not None,
+        without=lambda case: replace(case, clipping=None),
+        added=lambda case: replace(case, clipping=0.1),
+    ),
+    Feature(
+        name="S = 0",
+        sentence="there are no steps",
+        phrase="where there are no steps (S = 0)",
+        present=lambda case: case.steps == 0 and bool(lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: S or 3),
+        added=lambda case: replace(case, S=0),
+    ),
+    Feature(
+        name="B = 0",
+        sentence="there are no sequences",
+        phrase="where there are no sequences (B = 0)",
+        present=lambda case: not lengths(case),
+        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (3,)),
+        added=lambda case: replace(case, B=0),
+    ),
+    Feature(
+        name="several steps",
+        sentence="some sequence has more than one step",
+        phrase="where a sequence has more than one step",
+        present=lambda case: case.steps > 1,
+        without=lambda case: with_lengths(case, lambda S: min(S, 1)),
+        added=lambda case: with_lengths(case, lambda S: max(S, 2)),
+    ),
+    Feature(
+        name="S not a multiple of 64",
+        sentence="the number of steps is not a multiple of 64",
+        phrase="where S is not a multiple of 64",
+        present=lambda case: any(S % BLOCK for S in lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: -(-S // BLOCK) * BLOCK),
+        added=lambda case: with_lengths(case, lambda S: S + 3),
+    ),
+    Feature(
+        name="S above 64",
+        sentence="some sequence has more than 64 steps",
+        phrase="where S is above 64",
+        present=lambda case: any(S > BLOCK for S in lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: S if S <= BLOCK else S % BLOCK or BLOCK),
+        added=lambda case: with_lengths(case, lambda S: S + BLOCK),
+    ),
+    Feature(
+        name="several sequences",
+        sentence="there is more than one sequence",
+        phrase="where there is more than one sequence",
+        present=lambda case: len(lengths(case)) > 1,
+        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
+        added=lambda case: replace(case, B=max(case.B, 2)),
+    ),
+    Feature(
+        name="several heads",
+        sentence="there is more than one head",
+        phrase="where there is more than one head",
+        present=lambda case: case.N > 1,
+        without=lambda case: replace(case, heads=(1,) * 6),
+        added=lambda case: case if case.N > 1 else replace(case, heads=(2,) * 6),
+    ),
+    Feature(
+        name="grouped heads",
+        sentence="inputs and weights have different numbers of heads, so that one head serves several",
+        phrase="where heads are shared (the six head counts differ)",
+        present=lambda case: len(set(case.heads)) > 1,
+        without=lambda case: replace(case, heads=(case.N,) * 6),
+        added=lambda case: replace(case, heads=(4, 2, 1, 4, 2, 2)),
+    ),
+    Feature(
+        name="uneven head dims",
+        sentence="H is not a multiple of 16",
+        phrase="where H is not a multiple of 16",
+        present=lambda case: bool(case.H % MULTIPLE),
+        without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
+        added=lambda case: replace(case, H=5),
+    ),
+    Feature(
+        name="packed",
+        sentence="sequences of different lengths lie one after the other, with cu_seqlens",
+        phrase="where sequences are packed",
+        present=lambda case: case.packed,
+        without=_dense,
+        added=_packed,
+    ),
+    Feature(
+        name="max_seqlen",
+        sentence="max_seqlen is given",
+        phrase="where max_seqlen is given",
+        present=lambda case: case.room is not None,
+        without=lambda case: replace(case, room=None),
+        added=lambda case: replace(_packed(case), room=3),
+    ),
+    Feature(
+        name="layout",
+        sentence="arrays are not contiguous in memory",
+        phrase="where arrays are not contiguous in memory",
+        present=lambda case: case.layout != "contiguous",
+        without=lambda case: replace(case, layout="contiguous"),
+        added=lambda case: replace(case, layout="transposed"),
+    ),
+    Feature(
+        name="scaled values",
+        sentence="inputs and weights are far from 1 in magnitude",
+        phrase="where inputs and weights are far from 1 in magnitude",
+        present=lambda case: case.scale != 1.0,
+        without=lambda case: replace(case, scale=1.0),
+        added=lambda case: replace(case, scale=2.0),
+    ),
+)
+
+
+def plain_gru(seed: int) -> GRUCase:
+    """The plainest call: one sequence of 64 steps, one head of 16, no state, moderate gates."""
+    return GRUCase(1, BLOCK, 16, (1, 1, 1, 1, 1, 1), cotangents="output only", seed=seed)

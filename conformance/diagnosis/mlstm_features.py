@@ -1,0 +1,395 @@
+"""Features of calls of `mlstm`, `mlstm_step` and the fwbw interface."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from conformance.cases import FwbwCase, MLSTMCase
+from conformance.cases._removal import ABOVE, AT_FLOOR, large
+from conformance.cases._removal import INFINITE_GATES as INFINITE
+from conformance.cases._removal import LARGE_GATES as LARGE
+from conformance.diagnosis.features import Feature
+
+CHUNK = 64
+"""The chunk length that is assumed where a call names none: most kernels take 64 steps or fewer at a time."""
+
+MULTIPLE = 16
+"""Kernels pad head dims to a multiple of this."""
+
+
+@lru_cache(maxsize=512)
+def _values(case: MLSTMCase) -> dict[str, np.ndarray]:
+    return {name: array.values for name, array in case.arrays("float64").items()}
+
+
+@lru_cache(maxsize=512)
+def _above(case: MLSTMCase) -> tuple[bool, bool]:
+    """Whether |n·q̂| is above its floor at any step, and whether it is at its floor at any."""
+    values = _values(case)
+    if case.lengths is not None:
+        values = {name: x[None] if name in "qkvif" else x for name, x in values.items()}
+    nu, floor = case.normaliser(values)
+    return bool((nu > floor).any()), bool((nu <= floor).any())
+
+
+def lengths(case: MLSTMCase) -> tuple[int, ...]:
+    """The number of steps of every sequence."""
+    return case.lengths if case.lengths is not None else (case.S,) * case.B
+
+
+def with_lengths(case: MLSTMCase, change: Callable[[int], int]) -> MLSTMCase:
+    """The case with every number of steps changed."""
+    if case.lengths is None:
+        return replace(case, S=change(case.S))
+    return replace(case, lengths=tuple(change(S) for S in case.lengths))
+
+
+def chunk(case: MLSTMCase) -> int:
+    return case.chunk_size or CHUNK
+
+
+def _removed(name: str) -> Callable[[MLSTMCase], MLSTMCase]:
+    return lambda case: replace(case, removed=tuple(dict.fromkeys((*case.removed, name))))
+
+
+def _restored(case: MLSTMCase, name: str, **fields: Any) -> MLSTMCase:
+    return replace(case, removed=tuple(each for each in case.removed if each != name), **fields)
+
+
+def _dense(case: MLSTMCase) -> MLSTMCase:
+    sequences = case.lengths or ()
+    return replace(case, lengths=None, room=None, B=max(len(sequences), 1), S=max(sequences, default=0))
+
+
+def _packed(case: MLSTMCase) -> MLSTMCase:
+    half = case.S // 2
+    return replace(case, lengths=(half, case.S - half, case.S)[: max(case.B, 2)], B=max(case.B, 2), S=0)
+
+
+SEEDS = 40
+"""How many seeds are tried for a call of few gates in which a drawn property occurs."""
+
+
+def _gates(name: str, sentence: str, phrase: str, found: Callable[[dict], Any], regime: str) -> Feature:
+    """A property of the gates; a case has it alone where every other one is removed."""
+
+    def present(case: MLSTMCase) -> bool:
+        return bool(np.any(found(_values(case))))
+
+    def added(case: MLSTMCase) -> MLSTMCase:
+        removed = tuple(dict.fromkeys((*case.removed, *INFINITE, *LARGE)))
+        alone = _restored(replace(case, gates=regime, removed=removed), name)
+        seeds = (replace(alone, seed=case.seed + 1000 * number) for number in range(SEEDS))
+        return next((other for other in seeds if present(other)), alone)
+
+    return Feature(name=name, sentence=sentence, phrase=phrase, present=present, without=_removed(name), added=added)
+
+
+INFINITE_GATES = (
+    _gates(
+        "forget gates of -inf",
+        "some forget preactivation is −∞, a hard reset that empties the memory",
+        "where a forget gate is −∞ (a hard reset)",
+        lambda values: np.isneginf(values["f"]),
+        "resets",
+    ),
+    _gates(
+        "forget gates of +inf",
+        "some forget preactivation is +∞, so that the memory does not decay",
+        "where a forget gate is +∞",
+        lambda values: np.isposinf(values["f"]),
+        "resets",
+    ),
+    _gates(
+        "input gates of -inf",
+        "some input preactivation is −∞, so that nothing is written",
+        "where an input gate is −∞",
+        lambda values: np.isneginf(values["i"]),
+        "resets",
+    ),
+)
+
+LARGE_GATES = (
+    _gates(
+        "large forget gates",
+        "some finite forget preactivation is beyond ±20",
+        "where a finite forget gate is large",
+        lambda values: large(values["f"]),
+        "saturated",
+    ),
+    _gates(
+        "large input gates",
+        "some finite input preactivation, or the initial m, is beyond ±20",
+        "where an input gate is large",
+        lambda values: large(values["i"]).any() or large(values.get("m0", np.zeros(1))).any(),
+        "large m",
+    ),
+)
+
+NORMALISER = (
+    Feature(
+        name=ABOVE,
+        sentence="at some step |n·q̂| exceeds exp(−min(m, 64)), so that h is divided by it",
+        phrase="wherever |n·q̂| is above its floor",
+        present=lambda case: _above(case)[0],
+        without=_removed(ABOVE),
+        added=lambda case: _removed(AT_FLOOR)(_restored(case, ABOVE)),
+    ),
+    Feature(
+        name=AT_FLOOR,
+        sentence="at some step |n·q̂| is at most exp(−min(m, 64)), its floor, so that h is divided by the floor",
+        phrase="wherever |n·q̂| is at its floor",
+        present=lambda case: _above(case)[1],
+        without=_removed(AT_FLOOR),
+        added=lambda case: _restored(case, AT_FLOOR),
+    ),
+)
+
+STATE = (
+    Feature(
+        name="initial state",
+        sentence="the call is given an initial state",
+        phrase="where a call has an initial state",
+        present=lambda case: case.state != "none",
+        without=lambda case: replace(case, state="none"),
+        added=lambda case: replace(case, state="random"),
+    ),
+    Feature(
+        name="empty initial memory",
+        sentence="the initial state is the empty memory C = n = 0, m = −∞",
+        phrase="where the initial memory is empty (m = −∞)",
+        present=lambda case: case.state == "empty",
+        without=lambda case: replace(case, state="random"),
+        added=lambda case: replace(case, state="empty"),
+    ),
+)
+
+STATE_COTANGENTS = Feature(
+    name="state cotangents",
+    sentence="the gradient also has cotangents of the final state, not only of the output",
+    phrase="where the final state has cotangents",
+    present=lambda case: case.cotangents != "output only",
+    without=lambda case: replace(case, cotangents="output only"),
+    added=lambda case: replace(case, cotangents="dense"),
+)
+
+SIZES = (
+    Feature(
+        name="S = 0",
+        sentence="there are no steps",
+        phrase="where there are no steps (S = 0)",
+        present=lambda case: case.steps == 0 and bool(lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: S or 3),
+        added=lambda case: replace(case, S=0),
+    ),
+    Feature(
+        name="B = 0",
+        sentence="there are no sequences",
+        phrase="where there are no sequences (B = 0)",
+        present=lambda case: not lengths(case),
+        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (3,)),
+        added=lambda case: replace(case, B=0),
+    ),
+    Feature(
+        name="several steps",
+        sentence="some sequence has more than one step",
+        phrase="where a sequence has more than one step",
+        present=lambda case: case.steps > 1,
+        without=lambda case: with_lengths(case, lambda S: min(S, 1)),
+        added=lambda case: with_lengths(case, lambda S: max(S, 2)),
+    ),
+    Feature(
+        name="S not a multiple of the chunk",
+        sentence="the chunk size, or 64 where none is given, does not divide the number of steps",
+        phrase="where the chunk size does not divide S",
+        present=lambda case: any(S % chunk(case) for S in lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: -(-S // chunk(case)) * chunk(case)),
+        added=lambda case: with_lengths(case, lambda S: S + 3),
+    ),
+    Feature(
+        name="several chunks",
+        sentence="some sequence has more steps than the chunk size, or 64 where none is given",
+        phrase="where a sequence has several chunks",
+        present=lambda case: any(S > chunk(case) for S in lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: S if S <= chunk(case) else S % chunk(case) or chunk(case)),
+        added=lambda case: with_lengths(case, lambda S: S + chunk(case)),
+    ),
+    Feature(
+        name="several sequences",
+        sentence="there is more than one sequence",
+        phrase="where there is more than one sequence",
+        present=lambda case: len(lengths(case)) > 1,
+        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
+        added=lambda case: replace(case, B=max(case.B, 2)),
+    ),
+    Feature(
+        name="several heads",
+        sentence="there is more than one head",
+        phrase="where there is more than one head",
+        present=lambda case: case.N > 1,
+        without=lambda case: replace(case, N=1),
+        added=lambda case: replace(case, N=max(case.N, 2)),
+    ),
+    Feature(
+        name="uneven head dims",
+        sentence="K or V is not a multiple of 16",
+        phrase="where K or V is not a multiple of 16",
+        present=lambda case: bool(case.K % MULTIPLE or case.V % MULTIPLE),
+        without=lambda case: replace(case, K=-(-case.K // MULTIPLE) * MULTIPLE, V=-(-case.V // MULTIPLE) * MULTIPLE),
+        added=lambda case: replace(case, K=5, V=3),
+    ),
+    Feature(
+        name="K differs from V",
+        sentence="keys and values have different head dims",
+        phrase="where K differs from V",
+        present=lambda case: case.K != case.V,
+        without=lambda case: replace(case, K=max(case.K, case.V), V=max(case.K, case.V)),
+        added=lambda case: replace(case, V=2 * case.K),
+    ),
+)
+
+OPTIONS = (
+    Feature(
+        name="packed",
+        sentence="sequences of different lengths lie one after the other, with cu_seqlens",
+        phrase="where sequences are packed",
+        present=lambda case: case.lengths is not None,
+        without=_dense,
+        added=_packed,
+    ),
+    Feature(
+        name="max_seqlen",
+        sentence="max_seqlen is given",
+        phrase="where max_seqlen is given",
+        present=lambda case: case.room is not None,
+        without=lambda case: replace(case, room=None),
+        added=lambda case: replace(_packed(case), room=3),
+    ),
+    Feature(
+        name="chunk_size",
+        sentence="chunk_size is given",
+        phrase="where chunk_size is given",
+        present=lambda case: case.chunk_size is not None,
+        without=lambda case: replace(case, chunk_size=None),
+        added=lambda case: replace(case, chunk_size=16),
+    ),
+)
+
+EPS = Feature(
+    name="eps",
+    sentence="eps is above 0",
+    phrase="where eps is above 0",
+    present=lambda case: case.eps > 0,
+    without=lambda case: replace(case, eps=0.0),
+    added=lambda case: replace(case, eps=1e-3),
+)
+
+ARRAYS = (
+    Feature(
+        name="gates wider than values",
+        sentence="the gates are float32 beside 16-bit values",
+        phrase="where float32 gates stand beside 16-bit values",
+        present=lambda case: case.wide_gates,
+        without=lambda case: replace(case, wide_gates=False),
+        added=lambda case: replace(case, wide_gates=True),
+    ),
+    Feature(
+        name="layout",
+        sentence="arrays are not contiguous in memory",
+        phrase="where arrays are not contiguous in memory",
+        present=lambda case: case.layout != "contiguous",
+        without=lambda case: replace(case, layout="contiguous"),
+        added=lambda case: replace(case, layout="transposed"),
+    ),
+    Feature(
+        name="scaled values",
+        sentence="keys and values are far from 1 in magnitude",
+        phrase="where keys and values are far from 1 in magnitude",
+        present=lambda case: case.scale != 1.0,
+        without=lambda case: replace(case, scale=1.0),
+        added=lambda case: replace(case, scale=4.0),
+    ),
+)
+
+MLSTM = (*NORMALISER, *STATE, STATE_COTANGENTS, *INFINITE_GATES, *LARGE_GATES, *SIZES, *OPTIONS, EPS, *ARRAYS)
+
+_STEPLESS = ("S = 0", "several steps", "S not a multiple of the chunk", "several chunks")
+MLSTM_STEP = tuple(feature for feature in MLSTM if feature not in OPTIONS and feature.name not in _STEPLESS)
+"""A step always has a state, of zeros where the case gives none, so ``initial state`` means one other than zeros."""
+
+
+def _inner(feature: Feature) -> Feature:
+    """The feature of the mLSTM call that a call of the fwbw interface holds."""
+    return replace(
+        feature,
+        present=lambda case: feature.present(_whole(case)),
+        without=lambda case: _with_inner(case, feature.without(_whole(case))),
+        added=lambda case: _with_inner(case, feature.added(_whole(case))),
+    )
+
+
+def _whole(case: FwbwCase) -> MLSTMCase:
+    """The mLSTM call with what the configuration says: whether its state is used, and the chunk size."""
+    state = case.inner.state if case.use_initial_state else "none"
+    return replace(case.inner, state=state, chunk_size=case.chunk_size)
+
+
+def _with_inner(case: FwbwCase, inner: MLSTMCase) -> FwbwCase:
+    state = inner.state != "none"
+    return replace(case, inner=replace(inner, chunk_size=None), use_initial_state=state, chunk_size=inner.chunk_size)
+
+
+_NOT_FWBW = ("packed", "max_seqlen", "several heads", "chunk_size", "eps", "state cotangents")
+FWBW = (
+    *(_inner(feature) for feature in MLSTM if feature.name not in _NOT_FWBW),
+    Feature(
+        name="final state",
+        sentence="the call returns its final state, which then has cotangents",
+        phrase="where the final state is returned",
+        present=lambda case: case.return_state,
+        without=lambda case: replace(case, return_state=False),
+        added=lambda case: replace(case, return_state=True),
+    ),
+    Feature(
+        name="floor of 1",
+        sentence="stabilize_correctly=False puts 1 in place of the normaliser's floor",
+        phrase="where stabilize_correctly is False",
+        present=lambda case: not case.stabilize_correctly,
+        without=lambda case: replace(case, stabilize_correctly=True),
+        added=lambda case: replace(case, stabilize_correctly=False),
+    ),
+    Feature(
+        name="kept residuals",
+        sentence="keep_G, keep_M or keep_c asks for residuals to be kept instead of recomputed",
+        phrase="where residuals are kept",
+        present=lambda case: bool(set(case.keep) - {"keep_gates"}),
+        without=lambda case: replace(case, keep=("keep_gates",)),
+        added=lambda case: replace(case, keep=("keep_G", "keep_gates", "keep_M", "keep_c")),
+    ),
+    Feature(
+        name="gates (B, T, 1)",
+        sentence="the gates have a last axis of 1",
+        phrase="where the gates have a last axis of 1",
+        present=lambda case: not case.flat_gates,
+        without=lambda case: replace(case, flat_gates=True),
+        added=lambda case: replace(case, flat_gates=False),
+    ),
+)
+
+
+def plain_mlstm(seed: int) -> MLSTMCase:
+    """The plainest call: one chunk of 64 steps, moderate gates, |n·q̂| at its floor, no states, head dims of 16."""
+    return MLSTMCase(1, CHUNK, 1, 16, 16, cotangents="output only", removed=(ABOVE,), seed=seed)
+
+
+def plain_mlstm_step(seed: int) -> MLSTMCase:
+    """The plainest step: from an empty start, with everything else as in `plain_mlstm`."""
+    return replace(plain_mlstm(seed), S=1)
+
+
+def plain_fwbw(seed: int) -> FwbwCase:
+    """The plainest call of the fwbw interface."""
+    return FwbwCase(plain_mlstm(seed), chunk_size=CHUNK, stabilize_correctly=True)
