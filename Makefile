@@ -73,7 +73,7 @@ conformance: $(READY) $(READY_JAX)  ## the laws, on the spec and both implementa
 	GATESPEC_PALLAS_INTERPRET=1 $(PY_JAX) -m conformance run jax_impl --kernel-backend pallas $(PALLAS_PART) --json reports/conformance-pallas.json
 
 mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
-	$(PY) -m conformance mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
+	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
 
 calibration: $(READY)  ## every correct variant on ten thousand cases an operation: false alarms (15 minutes)
 	$(PY) -m conformance calibrate --json conformance/calibration/results.json

@@ -208,9 +208,9 @@ def test_a_law_whose_shapes_do_not_fit_the_steps_allowed_is_no_crash() -> None:
 
 
 def test_a_missing_room_breaks_no_other_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "conformance.mutants.command", None)
-    result = invoke("mutants")
-    assert result.exit_code == 2 and "`mutants` needs conformance.mutants.command" in " ".join(result.output.split())
+    monkeypatch.setitem(sys.modules, "conformance.vectors.command", None)
+    result = invoke("vectors")
+    assert result.exit_code == 2 and "`vectors` needs conformance.vectors.command" in " ".join(result.output.split())
     assert invoke("--help").exit_code == 0 and invoke("laws").exit_code == 0
 
 

@@ -7,15 +7,17 @@ import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.laws import all_laws
-from conformance.mutants._mutant import Mutant, planted
-from conformance.mutants.rows import MUTANTS
 from conformance.options import EXAMPLES, RunOptions
 from conformance.outcome import LawResult
 from conformance.runner import agenda, run_law
+from tests.suite.mutants.all_rows import MUTANTS
+from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.planting import Setting, planted
+from tests.suite.mutants.visibility import visible
 
 SEEDS = 10
 
@@ -62,16 +64,31 @@ def needed(seeds: int) -> int:
     return seeds - seeds // 10
 
 
-def first_broken(mutant: Mutant | None, settings: RunOptions, first: Sequence[str] = ()) -> LawResult | None:
+TENSOR_KINDS, TENSOR_DTYPES, TENSOR_STEPS = ("definition", "relation"), ("float64", "float32"), 70
+"""What the loop on tensors is judged by: its values and gradients. It is slow, and promises nothing of memory layouts,
+transforms or messages."""
+
+
+def first_broken(
+    mutant: Mutant | None,
+    settings: RunOptions,
+    first: Sequence[str] = (),
+    setting: Setting = Setting.SPECIFICATION,
+) -> LawResult | None:
     """The first law that a fresh copy of the reference breaks; None where all hold.
 
     Args:
+        mutant: the fault in the copy; None for none.
         settings: which laws, how many examples, which seed.
         first: laws with their dtypes, ``mlstm.value float32``, to try before the others: where one has broken with
             another seed, that is mostly found again at once. No order changes whether some law breaks.
     """
-    with planted(mutant) as implementation:
+    if setting is Setting.TENSORS:
+        settings = replace(settings, dtypes=TENSOR_DTYPES, max_steps=TENSOR_STEPS)
+    with planted(mutant, setting) as implementation:
         pairs = agenda(implementation, settings)
+        if setting is Setting.TENSORS:
+            pairs = [(law, dtype) for law, dtype in pairs if law.kind in TENSOR_KINDS]
         # Lists of bad calls cost next to nothing.
         order = sorted(pairs, key=lambda pair: (label(*pair) not in first, pair[0].rows is None))
         for law, dtype in order:
@@ -85,13 +102,21 @@ def label(law: Any, dtype: str) -> str:
     return f"{law.id} {dtype}"
 
 
-def score(mutant: Mutant | None, op: str, seeds: tuple[int, ...], examples: int = EXAMPLES) -> Score:
-    """Try one copy with every seed; nothing is shrunk."""
+def score(
+    mutant: Mutant | None,
+    op: str,
+    seeds: tuple[int, ...],
+    examples: int = EXAMPLES,
+    setting: Setting = Setting.SPECIFICATION,
+) -> Score | None:
+    """Try one copy with every seed; nothing is shrunk. None for a fault that cannot be seen in the setting."""
+    if mutant is not None and setting is not Setting.SPECIFICATION and not visible(mutant, setting):
+        return None
     broken: list[str | None] = []
     raised, problem = 0, None
     for seed in seeds:
         settings = RunOptions(ops=(op,), examples=examples, seed=seed, shrink_seconds=0.0)
-        found = first_broken(mutant, settings, [law for law in broken if law is not None])
+        found = first_broken(mutant, settings, [law for law in broken if law is not None], setting)
         broken.append(None if found is None else label(found.law, found.dtype))
         if found is not None and found.reason is not None:
             # A law's own words begin with an array or a call; those about any other exception with "raised".
@@ -100,7 +125,13 @@ def score(mutant: Mutant | None, op: str, seeds: tuple[int, ...], examples: int 
     return Score(mutant, op, seeds, tuple(broken), raised, problem)
 
 
-def scores(mutants: Sequence[Mutant], seeds: tuple[int, ...], examples: int, jobs: int) -> Iterator[Score]:
+def scores(
+    mutants: Sequence[Mutant],
+    seeds: tuple[int, ...],
+    examples: int,
+    jobs: int,
+    setting: Setting = Setting.SPECIFICATION,
+) -> Iterator[Score | None]:
     """Score every mutant, and for each of their operations a copy without a fault, as they become ready.
 
     Each in a process of its own, so that nothing that one leaves behind reaches another.
@@ -110,10 +141,10 @@ def scores(mutants: Sequence[Mutant], seeds: tuple[int, ...], examples: int, job
     tasks: list[tuple[Mutant | None, str]] = [*((None, op) for op in ops), *((mutant, mutant.op) for mutant in mutants)]
     context = multiprocessing.get_context("spawn")
     with _one_thread_each(), context.Pool(jobs, maxtasksperchild=1) as pool:
-        yield from pool.imap_unordered(_scored, [(mutant, op, seeds, examples) for mutant, op in tasks])
+        yield from pool.imap_unordered(_scored, [(mutant, op, seeds, examples, setting) for mutant, op in tasks])
 
 
-def _scored(task: tuple[Mutant | None, str, tuple[int, ...], int]) -> Score:
+def _scored(task: tuple[Mutant | None, str, tuple[int, ...], int, Setting]) -> Score | None:
     return score(*task)
 
 

@@ -1,4 +1,4 @@
-"""The command ``python -m conformance mutants``."""
+"""The command ``python -m tests.suite.mutants``: the suite's own score."""
 
 import json
 import time
@@ -11,15 +11,25 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from conformance.mutants._mutant import Mutant
-from conformance.mutants.rows import MUTANTS
-from conformance.mutants.score import SEEDS, Score, document, in_order, needed, sample, scores
 from conformance.options import EXAMPLES
+from tests.suite.mutants.all_rows import MUTANTS
+from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.planting import TENSOR_OPERATIONS, Setting
+from tests.suite.mutants.score import SEEDS, Score, document, in_order, needed, sample, scores
+
+SCORE = Path(__file__).parents[3] / "conformance" / "mutants" / "score.json"
+"""The committed score."""
 
 
 @click.command("mutants", context_settings={"show_default": True})
 @click.option("--op", "ops", metavar="NAME", multiple=True, help="Only mutants of this operation.")
 @click.option("--mutant", "names", metavar="TEXT", multiple=True, help="Only mutants whose name contains this.")
+@click.option(
+    "--setting",
+    type=click.Choice([each.value for each in Setting]),
+    default=Setting.SPECIFICATION.value,
+    help="How the suite gets to see the copy; in all but the first only what remains visible counts.",
+)
 @click.option("--seeds", metavar="N", type=click.IntRange(min=1), default=SEEDS, help="Try each with seeds 0 to N−1.")
 @click.option("--sample", "count", metavar="N", type=click.IntRange(min=1), help="Only N of them, spread evenly.")
 @click.option("--jobs", metavar="J", type=click.IntRange(min=1), default=1, help="Processes at the same time.")
@@ -28,6 +38,7 @@ from conformance.options import EXAMPLES
 def mutants_command(
     ops: tuple[str, ...],
     names: tuple[str, ...],
+    setting: str,
     seeds: int,
     count: int | None,
     jobs: int,
@@ -41,17 +52,21 @@ def mutants_command(
 
     Exit status: 0 all mutants were caught and no copy without a fault refused, 1 not so, 2 the call was wrong.
     """
+    seen = Setting(setting)
     chosen = select(ops, names)
+    if seen is not Setting.SPECIFICATION:
+        chosen = [mutant for mutant in chosen if mutant.op in TENSOR_OPERATIONS]
     if count is not None:
         chosen = sample(chosen, count)
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     console, start = Console(), time.monotonic()
-    found = _collect(console, chosen, tuple(range(seeds)), examples, jobs)
-    _show(console, found, time.monotonic() - start)
+    found = _collect(console, chosen, tuple(range(seeds)), examples, jobs, seen)
+    _show(console, found, len(chosen), time.monotonic() - start)
     if json_path is not None:
-        whole = json.dumps(document(found, tuple(range(seeds)), examples), indent=1, ensure_ascii=False)
-        json_path.write_text(f"{whole}\n", encoding="utf-8")
+        whole = json.loads(json_path.read_text(encoding="utf-8")) if json_path.exists() else {}
+        whole[seen.value] = document(found, tuple(range(seeds)), examples)
+        json_path.write_text(f"{json.dumps(whole, indent=1, ensure_ascii=False)}\n", encoding="utf-8")
     raise SystemExit(0 if all(one.passes for one in found) else 1)
 
 
@@ -70,13 +85,13 @@ def select(ops: Sequence[str] = (), names: Sequence[str] = ()) -> list[Mutant]:
         if not any(name in mutant.name for mutant in kept):
             of = f" of {' or '.join(ops)}" if ops else ""
             raise click.UsageError(
-                f"no mutant{of} has {name!r} in its name; `python -m conformance mutants --seeds 1` shows all names"
+                f"no mutant{of} has {name!r} in its name; `python -m tests.suite.mutants --seeds 1` shows all names"
             )
     return [mutant for mutant in kept if not names or any(name in mutant.name for name in names)]
 
 
 def _collect(
-    console: Console, chosen: Sequence[Mutant], seeds: tuple[int, ...], examples: int, jobs: int
+    console: Console, chosen: Sequence[Mutant], seeds: tuple[int, ...], examples: int, jobs: int, setting: Setting
 ) -> list[Score]:
     found: list[Score] = []
     columns = (
@@ -89,15 +104,19 @@ def _collect(
     total = len(chosen) + len({mutant.op for mutant in chosen})
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=total)
-        for one in scores(chosen, seeds, examples, jobs):
-            found.append(one)
+        for one in scores(chosen, seeds, examples, jobs, setting):
+            if one is not None:
+                found.append(one)
             slipped = sum(not each.passes for each in found)
             progress.update(task, advance=1, description=f"[red]{slipped} slipped[/red]" if slipped else "")
     return in_order(found)
 
 
-def _show(console: Console, found: Sequence[Score], seconds: float) -> None:
+def _show(console: Console, found: Sequence[Score], planted: int, seconds: float) -> None:
     mutants = [one for one in found if one.mutant is not None]
+    if not mutants:
+        console.print(f"none of {planted} mutants can be seen in this setting")
+        return
     seeds = len(found[0].seeds)
     table = Table(caption=f"caught: with how many of {seeds} seeds a law broke; {needed(seeds)} are needed")
     for column in ("operation", "mutant", "caught", "by"):
@@ -118,3 +137,9 @@ def _show(console: Console, found: Sequence[Score], seconds: float) -> None:
         f"{needed(seeds)} of {seeds} seeds, in {seconds:.0f} s",
         highlight=False,
     )
+    if planted > len(mutants):
+        console.print(f"{planted - len(mutants)} more cannot be seen in this setting", highlight=False)
+
+
+if __name__ == "__main__":
+    mutants_command()

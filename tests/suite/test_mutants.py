@@ -2,7 +2,6 @@
 
 import ast
 import json
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,29 @@ from click.testing import CliRunner
 
 import reference
 from conformance.laws import all_laws
-from conformance.mutants._mutant import NAME, Mutant, copy_of_reference, planted
-from conformance.mutants.command import mutants_command
-from conformance.mutants.rows import MUTANTS
-from conformance.mutants.score import Score, first_broken, in_order, needed, sample, score
 from conformance.options import RunOptions
+from tests.suite.mutants.__main__ import SCORE, mutants_command
+from tests.suite.mutants.all_rows import MUTANTS
+from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.planting import NAME, Setting, copy_of_reference, planted
+from tests.suite.mutants.score import Score, first_broken, in_order, needed, sample, score
 
 SAMPLE = 12
 ROTATION = 3
 """Another number tries another sample."""
 
-HARMLESS = Mutant("gru", "no fault", "_gru.py", "    return np.einsum(", "    return +np.einsum(")
+HARMLESS = Mutant(
+    op="gru",
+    name="no fault",
+    module="_gru.py",
+    function="_times",
+    replace='np.einsum("ni,nij->nj", h, W)',
+    by='+np.einsum("ni,nij->nj", h, W)',
+)
 
 
-def committed() -> dict:
-    return json.loads(resources.files("conformance.mutants").joinpath("score.json").read_text(encoding="utf-8"))
+def committed(setting: Setting = Setting.SPECIFICATION) -> dict:
+    return json.loads(SCORE.read_text(encoding="utf-8"))[setting.value]
 
 
 def test_there_are_enough_mutants_of_every_operation() -> None:
@@ -36,21 +43,39 @@ def test_there_are_enough_mutants_of_every_operation() -> None:
 
 def test_no_two_mutants_are_alike() -> None:
     assert len({(mutant.op, mutant.name) for mutant in MUTANTS}) == len(MUTANTS)
-    assert len({(mutant.op, mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({mutant.digest for mutant in MUTANTS}) == len(MUTANTS)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.op}: {mutant.name}")
 def test_a_row_applies(mutant: Mutant) -> None:
-    text = (Path(reference.__file__).parent / mutant.file).read_text(encoding="utf-8")
+    text = (Path(reference.__file__).parent / mutant.module).read_text(encoding="utf-8")
     changed = mutant.applied(text)
     assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
 
 
 def test_a_row_that_has_rotted_says_so() -> None:
-    with pytest.raises(ValueError, match=r"mutant 'rotten': the text to replace stands 0 times in _gru\.py"):
-        Mutant("gru", "rotten", "_gru.py", "no such text", "").applied("text")
+    def rotten(replace: str, function: str = "f") -> Mutant:
+        return Mutant(op="gru", name="rotten", module="_gru.py", function=function, replace=replace, by="0")
+
+    source = "def f(x):\n    y = x + 1\n    return y * (x + 1)\n"
+    with pytest.raises(ValueError, match=r"mutant 'rotten': what it replaces stands 0 times in f of _gru\.py"):
+        rotten("x + 2").applied(source)
     with pytest.raises(ValueError, match="stands 2 times"):
-        Mutant("gru", "rotten", "_gru.py", "t", "").applied("text")
+        rotten("x + 1").applied(source)
+    with pytest.raises(ValueError, match=r"_gru\.py has no function g"):
+        rotten("x + 1", "g").applied(source)
+
+
+def test_a_row_survives_reformatting() -> None:
+    source = "def f(x):\n    y = [x,  1]  # why\n    return (\n        g(\n            y,\n            'a'))\n"
+    row = Mutant(op="gru", name="n", module="_gru.py", function="f", replace='return g(y, "a")', by="return y")
+    assert row.applied(source) == "def f(x):\n    y = [x, 1]\n    return y"
+    inner = Mutant(op="gru", name="n", module="_gru.py", function="f", replace="[x, 1]", by="[x]")
+    assert "y = [x]" in inner.applied(source)
+    removed = Mutant(op="gru", name="n", module="_gru.py", function="f", replace="y = [x, 1]", by="")
+    assert "y = " not in removed.applied(source)
+    spaced = Mutant(op="gru", name="n", module="_gru.py", function="f", replace="[ x,1 ]", by="[ x ]")
+    assert spaced.digest == inner.digest != removed.digest
 
 
 def test_the_copy_is_of_its_own(tmp_path: Path) -> None:
@@ -67,7 +92,7 @@ def test_the_committed_score_is_of_the_present_rows_and_whole() -> None:
     found = committed()
     rows = [(row["op"], row["name"], row["digest"]) for row in found["rows"]]
     here = [(mutant.op, mutant.name, mutant.digest) for mutant in MUTANTS]
-    assert rows == here, "run `python -m conformance mutants --jobs 2 --json conformance/mutants/score.json` again"
+    assert rows == here, "run `make mutants` again"
     assert (found["score"], found["caught"], found["mutants"]) == (1.0, len(MUTANTS), len(MUTANTS))
     assert found["seeds"] == list(range(10)) and found["needed"] == 9
     assert found["examples"] == RunOptions().examples
@@ -123,15 +148,15 @@ def test_the_command_prints_the_score_and_writes_it(tmp_path: Path) -> None:
     status, said = run("--op", "rev_cumsum_off", "--mutant", "late", "--seeds", "2", "--json", str(path))
     assert status == 0
     assert "1 of 1 mutants caught (100%)" in said and "2/2" in said
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(path.read_text(encoding="utf-8"))["specification"]
     assert found["unmutated"] == {"rev_cumsum_off": 0} and found["needed"] == 2
     assert [row["laws"] for row in found["rows"]] == [{"rev_cumsum_off.gradient float64": 2}]
 
 
 def test_a_mutant_that_slips_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     slips = Score(HARMLESS, "gru", (0,), (None,))
-    monkeypatch.setattr("conformance.mutants.command.scores", lambda *_: iter([slips]))
-    monkeypatch.setattr("conformance.mutants.command.in_order", lambda found: found)
+    monkeypatch.setattr("tests.suite.mutants.__main__.scores", lambda *_: iter([slips, None]))
+    monkeypatch.setattr("tests.suite.mutants.__main__.in_order", lambda found: found)
     status, said = run("--sample", "1", "--seeds", "1")
     assert status == 1 and "0 of 1 mutants caught (0%)" in said
 
@@ -139,7 +164,7 @@ def test_a_mutant_that_slips_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -
 def test_a_refused_copy_without_a_fault_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     caught = Score(MUTANTS[0], MUTANTS[0].op, (0,), ("rev_cumsum.value float32",))
     refused = Score(None, "rev_cumsum", (0,), ("rev_cumsum.value float32",), problem="y: at [0] got 1.0")
-    monkeypatch.setattr("conformance.mutants.command.scores", lambda *_: iter([caught, refused]))
+    monkeypatch.setattr("tests.suite.mutants.__main__.scores", lambda *_: iter([caught, refused]))
     status, said = run("--sample", "1", "--seeds", "1")
     assert status == 1 and "a copy without a fault is refused: rev_cumsum.value float32: y: at [0] got 1.0" in said
 

@@ -1,6 +1,7 @@
 """All mutants, in the order of the operations."""
 
-from conformance.mutants import (
+from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.rows import (
     accumulate,
     calls,
     decay,
@@ -16,7 +17,6 @@ from conformance.mutants import (
     scan,
     sharding,
 )
-from conformance.mutants._mutant import Mutant
 
 _FAMILIES = (
     scan,

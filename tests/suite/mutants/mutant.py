@@ -1,0 +1,135 @@
+"""A fault as data: which piece of the specification's syntax is replaced, and by what."""
+
+import ast
+import copy
+import hashlib
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """A change that makes the specification wrong.
+
+    Syntax is compared, not text: a row survives a reformatting of the specification and of itself.
+
+    Attributes:
+        op: the operation whose laws ought to break.
+        name: what is wrong, in words; no two mutants of one operation share it.
+        module: the file of `reference`, ``_mlstm.py``.
+        function: the function (or method, ``Call.packing``) inside which the change is made; "" for the module itself.
+        replace: an expression, or consecutive statements, that stand in that function exactly once, so that a row
+            that no longer fits is noticed.
+        by: what stands there instead; "" removes the statements.
+    """
+
+    op: str
+    name: str
+    module: str
+    function: str
+    replace: str
+    by: str
+
+    @property
+    def digest(self) -> str:
+        """Tells whether a score was measured on this very change; formatting does not count."""
+        syntax = (repr([ast.dump(node) for node in _parsed(text)]) for text in (self.replace, self.by))
+        return hashlib.sha256("\0".join((self.op, self.module, self.function, *syntax)).encode()).hexdigest()[:12]
+
+    def applied(self, text: str) -> str:
+        """The module's source with the fault in it.
+
+        Raises:
+            ValueError: what the row replaces does not stand exactly once in its function.
+        """
+        tree = ast.parse(text)
+        scope = _function(tree, self.function)
+        if scope is None:
+            raise ValueError(f"mutant {self.name!r}: {self.module} has no function {self.function}")
+        old, new = _parsed(self.replace), _parsed(self.by)
+        if _is_expression(old) and _is_expression(new):
+            found = _replace_expressions(scope, old[0].value, new[0].value)
+        else:
+            found = _replace_statements(scope, old, new)
+        if found != 1:
+            where = f"{self.function} of {self.module}" if self.function else self.module
+            raise ValueError(f"mutant {self.name!r}: what it replaces stands {found} times in {where}")
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _parsed(source: str) -> list[Any]:
+    return ast.parse(textwrap.dedent(source).strip()).body
+
+
+def _is_expression(statements: list[ast.stmt]) -> bool:
+    return len(statements) == 1 and isinstance(statements[0], ast.Expr)
+
+
+class _WithoutContext(ast.NodeTransformer):
+    """An expression is the same whether it is read or assigned to."""
+
+    def visit_Store(self, node: ast.Store) -> ast.Load:
+        return ast.Load()
+
+    def visit_Del(self, node: ast.Del) -> ast.Load:
+        return ast.Load()
+
+
+def _key(node: ast.AST) -> str:
+    return ast.dump(_WithoutContext().visit(copy.deepcopy(node)))
+
+
+def _function(tree: ast.Module, name: str) -> ast.AST | None:
+    """The definition of a function by its dotted name; the module itself for ""."""
+    scope: ast.AST = tree
+    for part in filter(None, name.split(".")):
+        nested = (node for node in _within(scope) if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        scope = next((node for node in nested if node.name == part), None)  # pyright: ignore[reportAssignmentType]
+        if scope is None:
+            return None
+    return scope
+
+
+def _within(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a scope, those of functions and classes inside it excepted."""
+    for node in ast.iter_child_nodes(scope):
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from _within(node)
+
+
+def _replace_expressions(scope: ast.AST, old: ast.expr, new: ast.expr) -> int:
+    wanted, found = _key(old), 0
+
+    class Replace(ast.NodeTransformer):
+        def generic_visit(self, node: ast.AST) -> ast.AST:
+            nonlocal found
+            if isinstance(node, ast.expr) and _key(node) == wanted:
+                found += 1
+                changed = copy.deepcopy(new)
+                if hasattr(changed, "ctx") and hasattr(node, "ctx"):
+                    changed.ctx = node.ctx  # pyright: ignore[reportAttributeAccessIssue]
+                return changed
+            return super().generic_visit(node)
+
+    Replace().generic_visit(scope)
+    return found
+
+
+def _replace_statements(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]) -> int:
+    wanted, found = [_key(node) for node in old], 0
+    for node in ast.walk(scope):
+        for field in ("body", "orelse", "finalbody"):
+            body = getattr(node, field, None)
+            if not isinstance(body, list):
+                continue
+            keys = [_key(each) for each in body]
+            starts = [at for at in range(len(body) - len(old) + 1) if keys[at : at + len(old)] == wanted]
+            for at in reversed(starts):
+                body[at : at + len(old)] = copy.deepcopy(new)
+                found += 1
+            if starts and field == "body" and not body:
+                body.append(ast.Pass())
+    return found

@@ -1,0 +1,108 @@
+"""Plants a fault in a copy of the specification, which is seen directly, through a refusing adapter, or on tensors."""
+
+import ast
+import importlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+import reference
+from conformance.implementation import Implementation
+from conformance.targets import load
+from tests.suite.mutants.mutant import Mutant
+
+NAME = "mutated_reference"
+"""The package that the copy is imported as, while it lasts."""
+
+_IMPORT = re.compile(r"^(\s*(?:from|import)) reference\b", re.MULTILINE)
+_HERE = Path(__file__).parent
+
+
+class Setting(Enum):
+    """How the suite gets to see a copy of the specification.
+
+    Attributes:
+        SPECIFICATION: as it is: NumPy, every call served, every backward pass written out.
+        REFUSING: through an adapter that serves plain calls alone: no empty sequence length, no packing, no initial
+            state, no clipping. The suite must find what remains visible with as much certainty.
+        TENSORS: the forward loops run on PyTorch tensors and are differentiated by autograd: the first thing that
+            anybody would write.
+    """
+
+    SPECIFICATION = "specification"
+    REFUSING = "refusing adapter"
+    TENSORS = "PyTorch loop"
+
+
+TENSOR_MODULES = ("_gates.py", "_scan.py", "_decay.py", "_mlstm.py", "_gru.py")
+"""The modules of the specification whose forward loops run on tensors as they run on arrays."""
+
+TENSOR_OPERATIONS = (
+    "rev_cumsum",
+    "rev_cumsum_off",
+    "causal_forget_matrix",
+    "dtilde_matrix",
+    "mlstm",
+    "mlstm_step",
+    "gru",
+)
+
+_ADAPTERS = {Setting.REFUSING: "refusing_adapter.py", Setting.TENSORS: "tensor_adapter.py"}
+
+
+def copy_of_reference(directory: Path, mutant: Mutant | None, setting: Setting = Setting.SPECIFICATION) -> None:
+    """Write a package `NAME` into ``directory``: the reference, with a fault or without."""
+    package = directory / NAME
+    package.mkdir()
+    for path in sorted(Path(reference.__file__).parent.glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if mutant is not None and path.name == mutant.module:
+            text = mutant.applied(text)
+        if setting is Setting.TENSORS and path.name in TENSOR_MODULES:
+            text = _on_tensors(text)
+        if setting is Setting.TENSORS and path.name == "_framework.py":
+            text = (_HERE / "tensor_framework.py").read_text(encoding="utf-8")
+        (package / path.name).write_text(_IMPORT.sub(rf"\1 {NAME}", text), encoding="utf-8")
+    if setting in _ADAPTERS:
+        adapter = (_HERE / _ADAPTERS[setting]).read_text(encoding="utf-8")
+        (directory / f"adapted_{NAME}.py").write_text(_IMPORT.sub(rf"\1 {NAME}", adapter), encoding="utf-8")
+
+
+class _TensorMethods(ast.NodeTransformer):
+    """Gives the methods of an array the names that they have on a tensor, and NumPy's functions their stand-ins."""
+
+    _METHODS = {"copy": "clone", "astype": "to"}  # noqa: RUF012
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        node.attr = self._METHODS.get(node.attr, node.attr)
+        return node
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        if [alias.name for alias in node.names] == ["numpy"]:
+            return ast.parse("from tests.suite.mutants import tensor_numpy as np").body[0]
+        return node
+
+
+def _on_tensors(text: str) -> str:
+    return ast.unparse(ast.fix_missing_locations(_TensorMethods().visit(ast.parse(text))))
+
+
+@contextmanager
+def planted(mutant: Mutant | None, setting: Setting = Setting.SPECIFICATION) -> Iterator[Implementation]:
+    """The mutated copy, or one without a fault, as an implementation; nothing of it is left afterwards."""
+    with tempfile.TemporaryDirectory(prefix="gatespec-mutant-") as directory:
+        copy_of_reference(Path(directory), mutant, setting)
+        sys.path.insert(0, directory)
+        importlib.invalidate_caches()
+        target = NAME if setting is Setting.SPECIFICATION else f"adapted_{NAME}"
+        try:
+            yield load(target, "torch" if setting is Setting.TENSORS else "numpy", "cpu")
+        finally:
+            sys.path.remove(directory)
+            for module in [name for name in sys.modules if name.partition(".")[0] in (NAME, f"adapted_{NAME}")]:
+                del sys.modules[module]

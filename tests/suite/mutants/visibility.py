@@ -1,0 +1,121 @@
+"""Whether a fault can be seen at all in a setting: told by brute force, without any law or tolerance of the suite."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.cases import GRU_GATES, HEADS, GRUCase, MLSTMCase, SumCase
+from conformance.dtypes import Array
+from conformance.implementation import Implementation
+from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.planting import TENSOR_MODULES, TENSOR_OPERATIONS, Setting, planted
+
+CASES = 150
+DIFFERENCE = 1e-9
+"""Relative to the largest element of an array: far above float64 rounding, far below any fault worth a name."""
+
+_MLSTM_GATES = ("ordinary", "remembering", "saturated", "resets", "closed", "low m", "changing", "mixed")
+
+
+def visible(mutant: Mutant, setting: Setting) -> bool:
+    """Whether a value or a gradient of a served call differs from that of the copy without the fault, in float64.
+
+    A mutant that cannot be planted in the setting (a backward pass where autograd differentiates, a form that the
+    adapter does not offer, code that tensors do not have) is not visible there.
+    """
+    if mutant.op not in TENSOR_OPERATIONS:
+        return False
+    if setting is Setting.TENSORS and mutant.module not in TENSOR_MODULES:
+        return False
+    with planted(None, setting) as implementation:
+        expected = [_answer(implementation, mutant.op, *call) for call in _calls(mutant.op)]
+    try:
+        with planted(mutant, setting) as implementation:
+            got = [_answer(implementation, mutant.op, *call) for call in _calls(mutant.op)]
+    except Exception:
+        return False
+    pairs = [(x, y) for x, y in zip(expected, got, strict=True) if not isinstance(x, Exception)]
+    if pairs and all(isinstance(y, Exception) for _, y in pairs):
+        return False  # It does not run here at all: there is no such fault to find.
+    return any(isinstance(y, Exception) or _differ(x, y) for x, y in pairs)
+
+
+def _calls(op: str) -> Iterator[tuple[dict[str, Array], dict[str, Array], dict[str, Any]]]:
+    """Arrays, cotangents and options of calls of every kind, in float64."""
+    rng = np.random.default_rng(2024)
+    for number in range(CASES):
+        # Two of the cases are long enough for a fault that only shows after many steps.
+        seed, S = number, int(rng.choice([0, 1, 2, 3, 5, 7, 13, 33])) if number > 1 else 1031
+        if op in ("mlstm", "mlstm_step"):
+            case = MLSTMCase(
+                int(rng.integers(1, 4)),
+                1 if op == "mlstm_step" else S,
+                int(rng.integers(1, 4)),
+                int(rng.choice([1, 3, 5, 17])),
+                int(rng.choice([1, 2, 5])),
+                lengths=(3, 0, 4, S) if op == "mlstm" and number % 5 == 4 else None,
+                state="random" if op == "mlstm_step" or number % 3 == 0 else "none",
+                gates=str(rng.choice(_MLSTM_GATES)),
+                chunk_size=(None, 1, 2, 4, 16)[number % 5] if op == "mlstm" else None,
+                eps=0.0 if number % 4 else 1e-3,
+                cotangents="output only" if number % 2 else "dense",
+                seed=seed,
+            )
+            arrays, cotangents, options = case.arrays("float64"), case.cotangent_arrays("float64"), case.options()
+            if op == "mlstm_step":
+                arrays = {name: _first_step(x) if name in "qkvif" else x for name, x in arrays.items()}
+                cotangents = {name: _first_step(x) if name == "h" else x for name, x in cotangents.items()}
+            yield arrays, cotangents, options
+        elif op == "gru":
+            case = GRUCase(
+                int(rng.integers(1, 4)),
+                min(S, 13) if number else S,
+                int(rng.choice([1, 2, 3])),
+                HEADS[number % len(HEADS)],
+                lengths=(3, 0, 4) if number % 5 == 4 else None,
+                state=number % 3 == 0,
+                gates=str(rng.choice(GRU_GATES)),
+                clipping=0.1 if number % 7 == 6 else None,
+                seed=seed,
+            )
+            yield case.arrays("float64"), case.cotangent_arrays("float64"), case.options()
+        else:
+            case = SumCase((2, 3), min(S, 160), str(rng.choice(["ordinary", "same sign", "resets", "wide"])), seed=seed)
+            arrays = {"causal_forget_matrix": case.log_gates, "dtilde_matrix": case.preactivations}.get(op, case.scan)
+            square = op in ("causal_forget_matrix", "dtilde_matrix")
+            yield arrays("float64"), case.cotangent("float64", square=square), {}
+
+
+def _first_step(x: Array) -> Array:
+    return Array(x.values[:, 0], x.dtype)
+
+
+def _answer(
+    implementation: Implementation,
+    op: str,
+    arrays: dict[str, Array],
+    cotangents: dict[str, Array],
+    options: dict[str, Any],
+) -> Any:
+    """Outputs and gradients by name, or what the call raised."""
+    try:
+        with np.errstate(all="ignore"):
+            outputs, gradients = implementation.vjp(op, arrays, options, cotangents)
+    except Exception as error:
+        return error
+    return {**outputs, **{f"gradient of {name}": x for name, x in gradients.items()}}
+
+
+def _differ(x: dict[str, Array], y: dict[str, Array]) -> bool:
+    for name, expected in x.items():
+        got = y.get(name)
+        if got is None or got.shape != expected.shape:
+            return True
+        if not np.array_equal(np.isfinite(got.values), np.isfinite(expected.values)):
+            return True
+        finite = np.isfinite(expected.values)
+        error = np.abs(got.values[finite] - expected.values[finite]).max(initial=0.0)
+        if error > DIFFERENCE * np.abs(expected.values[finite]).max(initial=0.0):
+            return True
+    return False
