@@ -51,7 +51,7 @@ def aot_command(targets: tuple[str, ...], dtypes: tuple[str, ...], all_plans: bo
 
     Exit status 1: a default plan spills or does not fit on an NVIDIA GPU.
     """
-    from torch_impl.kernels._interpret import interpreted
+    from torch_impl._triton.interpreter import interpreted
 
     if interpreted():
         raise click.UsageError("TRITON_INTERPRET is set: kernels are interpreted in this process; unset it to compile")

@@ -45,8 +45,8 @@ def cases(
     sums: bool = True,
 ) -> Iterator[Case]:
     """The launches for a target: of the mLSTM's calls, of shapes in `GRU`, and of scans and decay matrices."""
-    from torch_impl.kernels import gru as gru_kernels
-    from torch_impl.kernels import mlstm as mlstm_kernels
+    from torch_impl._gru.triton import launch as gru_kernels
+    from torch_impl._mlstm.triton import launch as mlstm_kernels
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch.version, "hip", None if target.startswith("sm_") else "6"))
@@ -79,7 +79,7 @@ def _empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, list[Launched]]]:
     """Those of `MLSTM_CALLS` that are named."""
-    from torch_impl.kernels import mlstm
+    from torch_impl._mlstm.triton import launch as mlstm
 
     B, S, N, K, V = MLSTM
     q, k, v, i, f = (_empty(dtype, B, S, N, *shape) for shape in ((K,), (K,), (V,), (), ()))
@@ -109,7 +109,7 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
 
 def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int) -> list[Launched]:
     """Forward and backward pass, with an initial state, a final cotangent and clipping."""
-    from torch_impl.kernels import gru
+    from torch_impl._gru.triton import launch as gru
 
     x, W, h0 = _empty(dtype, B, S, N, H), _empty(dtype, N, H, H), _empty(torch.float32, B, N, H)
     arrays = (x, W, x, W, x, W)
@@ -123,7 +123,8 @@ def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int) -> list[Launched]:
 
 def _sums(dtype: torch.dtype) -> Iterator[tuple[str, list[Launched]]]:
     """The scans and the decay matrices, forward and backward."""
-    from torch_impl.kernels import decay, scan
+    from torch_impl._decay.triton import launch as decay
+    from torch_impl._scan.triton import launch as scan
 
     x, a, i = _empty(dtype, 8, 16, 4096), _empty(dtype, 8, 16, 512), _empty(dtype, 8, 16, 512, 1)
     dF = _empty(dtype, 8, 16, 512, 512)

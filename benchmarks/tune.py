@@ -1,4 +1,4 @@
-"""Choose on this GPU among the few plans that a Triton kernel offers; `torch_impl.kernels._tuned` keeps the choice."""
+"""Choose on this GPU among the few plans that a Triton kernel offers; `torch_impl._triton.tuning` keeps the choice."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def tune_command(shapes: tuple[str, ...], json_path: Path | None) -> None:
     """Measure every plan once at these shapes; later calls, in any process, run with the fastest."""
     import torch
 
-    from torch_impl.kernels import _tuned
+    from torch_impl._triton import tuning
 
     try:
         cases = [case for text in shapes for case in parse(text)]
@@ -30,10 +30,10 @@ def tune_command(shapes: tuple[str, ...], json_path: Path | None) -> None:
     os.environ["GATESPEC_AUTOTUNE"] = "1"
     for case in cases:
         run(case, torch.device("cuda"))
-    measured = json.loads(_tuned.cache_file().read_text()) if _tuned.cache_file().exists() else {}
+    measured = json.loads(tuning.cache_file().read_text()) if tuning.cache_file().exists() else {}
     for line in lines(measured):
         click.echo(line)
-    click.echo(f"kept in {_tuned.cache_file()}; remove it to measure again")
+    click.echo(f"kept in {tuning.cache_file()}; remove it to measure again")
     if json_path is not None:
         json_path.write_text(json.dumps(measured, indent=1))
 

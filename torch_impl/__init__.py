@@ -3,14 +3,13 @@
 from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
 from torch_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from torch_impl._backends import KernelBackend, explain_backend
-from torch_impl._decay import causal_forget_matrix, dtilde_matrix
-from torch_impl._fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
-from torch_impl._gru import gru
-from torch_impl._mlstm import mlstm, mlstm_step
+from torch_impl._decay.api import causal_forget_matrix, dtilde_matrix
+from torch_impl._gru.api import gru
+from torch_impl._mlstm.api import mlstm, mlstm_step
+from torch_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
 from torch_impl._modules import GRU, mLSTMBackendFwbw
-from torch_impl._partitioned import Partitioned
-from torch_impl._scan import rev_cumsum, rev_cumsum_off
-from torch_impl._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
+from torch_impl._scan.api import rev_cumsum, rev_cumsum_off
+from torch_impl._sharding import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 
 __all__ = [
     "GRU",

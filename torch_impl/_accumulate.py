@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from reference.arguments import check_batch
-from torch_impl._framework import ACCUMULATION, TORCH, transforming
+from torch_impl._arrays import ACCUMULATION, TORCH, transforming
 
 
 def split(rng: int, num: int) -> list[int]:

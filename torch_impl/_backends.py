@@ -8,7 +8,10 @@ import torch
 
 from reference.arguments import Call, dtype_name
 from reference.backends import Explanation, Request, Row, explain, select
-from torch_impl.kernels import decay, gru, mlstm, scan
+from torch_impl._decay.triton import launch as decay
+from torch_impl._gru.triton import launch as gru
+from torch_impl._mlstm.triton import launch as mlstm
+from torch_impl._scan.triton import launch as scan
 
 
 class KernelBackend(Enum):

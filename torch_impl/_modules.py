@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from reference.arguments import Call, check_gru_sizes, describe, dtype_name, mLSTMBackendFwbwConfig, normalise_config
+from torch_impl._arrays import TORCH, autocast_dtype
 from torch_impl._backends import KernelBackend
-from torch_impl._framework import TORCH, autocast_dtype
-from torch_impl._fwbw import custom_grad
-from torch_impl._gru import gru
+from torch_impl._gru.api import gru
+from torch_impl._mlstm.fwbw import custom_grad
 from torch_impl._products import linear
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from reference.arguments import Call
-from torch_impl._framework import TORCH, transforming
+from torch_impl._arrays import TORCH, transforming
 
 _LIBRARY = torch.library.Library("gatespec", "DEF")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_impl._framework import autocast_dtype, transforming
+from torch_impl._arrays import autocast_dtype, transforming
 
 _STEP = 1 << 21
 """From how many multiplications on a product by a packed weight is the faster."""

@@ -6,6 +6,7 @@ first axis varying slowest.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,37 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from reference.arguments import axis_names, check_split, check_stack, check_unstack, unknown_axis
-from torch_impl._framework import TORCH
-from torch_impl._partitioned import Partitioned
+from torch_impl._arrays import TORCH
 
 Axis = str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """A parameter and, for each of its dimensions, the mesh axis that shards it (flax.linen's box of that name).
+
+    A pytree whose one leaf is the value.
+
+    Attributes:
+        value: this device's shard.
+        names: for every dimension of ``value`` a mesh axis, a tuple of mesh axes, or None where it is whole.
+    """
+
+    value: Any
+    names: tuple[Any, ...]
+
+
+def _with_key(box: Partitioned) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    return [(pytree.GetAttrKey("value"), box.value)], box.names
+
+
+pytree.register_pytree_node(
+    Partitioned,
+    lambda box: ([box.value], box.names),
+    lambda values, names: Partitioned(next(iter(values)), names),
+    serialized_type_name="torch_impl.Partitioned",
+    flatten_with_keys_fn=_with_key,
+)
 
 
 def fold_rng_over_axis(rng: int, axis_name: Axis, *, mesh: Any) -> int:

@@ -32,18 +32,20 @@ def test_what_was_measured_is_said_in_lines() -> None:
 def test_every_case_runs_on_its_kernels(shape, monkeypatch) -> None:
     """Triton's interpreter would need its own process; here it is the launches that are counted, none carried out."""
     pytest.importorskip("triton")
-    from torch_impl import kernels
-    from torch_impl.kernels import _interpret, gru, mlstm
+    import torch_impl
+    from torch_impl._gru.triton import launch as gru
+    from torch_impl._mlstm.triton import launch as mlstm
+    from torch_impl._triton import interpreter
 
     # Before anything is patched: a kernel's module asks once, when it is imported, whether it will be interpreted.
-    for module in pkgutil.iter_modules(kernels.__path__):
-        importlib.import_module(f"{kernels.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(torch_impl.__path__, "torch_impl."):
+        importlib.import_module(module.name)
     launched = []
     for module in (gru, mlstm):
         monkeypatch.setattr(module, "launch", lambda kernel, *args, **constants: launched.append(kernel))
-    monkeypatch.setattr(_interpret, "_INSTALLED", True)
+    monkeypatch.setattr(interpreter, "_INSTALLED", True)
     # Not the variable: Triton would read it, and define kernels for its interpreter that other tests then find.
-    monkeypatch.setattr(_interpret, "interpreted", lambda: True)
+    monkeypatch.setattr(interpreter, "interpreted", lambda: True)
     (case,) = parse(shape)
     tune.run(case, torch.device("cpu"))
     passes = {"mlstm": 4 + 6, "mlstm_step": 1, "gru": 1 + 3}

@@ -109,16 +109,16 @@ def test_packed_without_tokens(bounds):
 
 def test_packing_costs_no_idle_step(monkeypatch):
     """A step holds as many sequences as still run."""
-    from torch_impl import _gru_steps
+    from torch_impl._gru import composed
 
     widths = []
-    real = _gru_steps.torch.lerp
+    real = composed.torch.lerp
 
     def lerp(start, *args, **kwargs):
         widths.append(start.shape[1])
         return real(start, *args, **kwargs)
 
-    monkeypatch.setattr(_gru_steps.torch, "lerp", lerp)
+    monkeypatch.setattr(composed.torch, "lerp", lerp)
     arrays = [x.detach() for x in gru_arguments(4, 9, 3, ONE, packed=True)]
     gru(*arrays, cu_seqlens=torch.tensor([0, 1, 1, 7, 9]))
     assert widths == [3, 2, 1, 1, 1, 1]
@@ -203,7 +203,7 @@ def test_neither_mutates_nor_aliases(S):
 
 def test_weight_gradients_are_one_product(monkeypatch):
     """The backward pass multiplies twice a step and twice after the loop, whatever the number of steps."""
-    from torch_impl import _gru
+    from torch_impl._gru import api
 
     calls = []
     real = torch.bmm
@@ -214,7 +214,7 @@ def test_weight_gradients_are_one_product(monkeypatch):
 
     arrays = gru_arguments(2, 30, 4, (2,) * 6)
     outputs = run(arrays)
-    monkeypatch.setattr(_gru.torch, "bmm", bmm)
+    monkeypatch.setattr(api.torch, "bmm", bmm)
     gradients(outputs, arrays, cotangents(outputs))
     assert len([shape for shape in calls if shape[-1] == 60]) == 2
 

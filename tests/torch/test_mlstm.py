@@ -16,7 +16,8 @@ from tests.torch.loops import (
     packed_loop,
     relative_error,
 )
-from torch_impl import MLSTMState, _mlstm_composed, mlstm, mlstm_step
+from torch_impl import MLSTMState, mlstm, mlstm_step
+from torch_impl._mlstm import composed
 
 STEPS = (0, 1, 5, 63, 64, 65, 200)
 
@@ -106,7 +107,7 @@ def test_blocks_change_no_value(bounds, with_state, monkeypatch):
     expected = run(arrays, **options)
     upstream = cotangents(expected)
     want = gradients(expected, arrays, upstream)
-    monkeypatch.setattr(_mlstm_composed, "_BLOCK", 1)
+    monkeypatch.setattr(composed, "_BLOCK", 1)
     outputs = run(arrays, **options)
     for x, y in zip(outputs, expected, strict=True):
         assert torch.equal(x, y)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from torch_impl.kernels._interpret import interpreted
+from torch_impl._triton.interpreter import interpreted
 
 
 @pytest.fixture(scope="session")

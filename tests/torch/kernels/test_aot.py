@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from torch_impl.kernels._interpret import interpreted
+from torch_impl._triton.interpreter import interpreted
 
 pytestmark = [
     pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed"),

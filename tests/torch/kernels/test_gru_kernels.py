@@ -8,7 +8,7 @@ import torch
 
 from reference import gru, gru_backward
 from reference.backends import Request
-from torch_impl.kernels.gru import ROWS, Plan, backward, forward, plan
+from torch_impl._gru.triton.launch import ROWS, Plan, backward, forward, plan
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 3.7e-7, 1.4e-3, 4.9e-3. A bfloat16
 # gradient is a few roundings of 2⁻⁹ away; float16's operands are rounded to TF32 on the way back.

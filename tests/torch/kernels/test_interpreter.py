@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_impl.kernels._interpret import interpreted
+from torch_impl._triton.interpreter import interpreted
 
 HERE = Path(__file__).resolve().parent
 # One process each, so that workers share them. The compiler has no part in this.
@@ -63,7 +63,7 @@ def test_the_suite_sees_a_launch_that_is_compiled() -> None:
     import torch
 
     from conformance.frameworks._torch_launches import launches
-    from torch_impl.kernels.scan import rev_cumsum
+    from torch_impl._scan.triton.launch import rev_cumsum
 
     gpu = torch.cuda.is_available()
     with launches() as seen, nullcontext() if gpu else pytest.raises(RuntimeError, match="active drivers"):

@@ -6,7 +6,6 @@ import torch
 from torch_impl import (
     KernelBackend,
     MLSTMState,
-    _fwbw,
     explain_backend,
     fwbw_backward,
     fwbw_forward,
@@ -14,6 +13,7 @@ from torch_impl import (
     mlstm_fwbw_custom_grad,
     mlstm_step,
 )
+from torch_impl._mlstm import fwbw
 
 # Largest difference between the two backends, relative to the largest element, over what follows: 7e-7.
 BOUND = 1e-5
@@ -41,7 +41,7 @@ def loss(h, state=()) -> torch.Tensor:
 
 
 def test_a_named_backend_is_the_one_that_runs(device, monkeypatch) -> None:
-    from torch_impl.kernels import mlstm as kernels
+    from torch_impl._mlstm.triton import launch as kernels
 
     seen = []
     monkeypatch.setattr(kernels, "launch", lambda kernel, *args, **constants: seen.append(kernel))
@@ -106,7 +106,7 @@ def test_vmap_of_grad(device) -> None:
 @pytest.fixture
 def kernels_chosen(monkeypatch) -> None:
     """fwbw, which names no backend, takes the kernels: what it does by itself on a GPU."""
-    monkeypatch.setattr(_fwbw, "_backend", lambda q, v: "triton")
+    monkeypatch.setattr(fwbw, "_backend", lambda q, v: "triton")
 
 
 KEEPS = ("keep_G", "keep_gates", "keep_M", "keep_c")
@@ -162,7 +162,7 @@ def test_fwbw_under_vmap_agrees_with_the_composed_form(device, monkeypatch) -> N
     config = WHOLE | dict.fromkeys(KEEPS, True)
     found = []
     for backend in ("triton", "torch"):
-        monkeypatch.setattr(_fwbw, "_backend", lambda q, v, backend=backend: backend)
+        monkeypatch.setattr(fwbw, "_backend", lambda q, v, backend=backend: backend)
         (h, last), context = fwbw_forward(*tokens, config, *initial)
         gradients = fwbw_backward(context, h.cos(), config, *(x.cos() for x in last))
         mapped, _ = torch.func.vmap(mlstm_fwbw_custom_grad(config))(*heads)

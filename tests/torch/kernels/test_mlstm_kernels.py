@@ -6,10 +6,10 @@ import torch
 
 from reference import MLSTMState, mlstm, mlstm_backward, mlstm_step
 from reference.backends import Request
-from torch_impl.kernels.mlstm import ROWS, backward_plan, forward_plan
-from torch_impl.kernels.mlstm import mlstm_backward as backward
-from torch_impl.kernels.mlstm import mlstm_forward as forward
-from torch_impl.kernels.mlstm import mlstm_step as step
+from torch_impl._mlstm.triton.launch import ROWS, backward_plan, forward_plan
+from torch_impl._mlstm.triton.launch import mlstm_backward as backward
+from torch_impl._mlstm.triton.launch import mlstm_forward as forward
+from torch_impl._mlstm.triton.launch import mlstm_step as step
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 6.3e-6 (gates of ±1e4), 9.5e-4, 1.3e-2. A
 # bfloat16 gradient is a few roundings of 2⁻⁹ away; on a GPU float16's intermediates are rounded to TF32.
@@ -156,7 +156,7 @@ EVERY_KEEP = [tuple(name for bit, name in enumerate(KEEPS) if number >> bit & 1)
 
 @pytest.mark.parametrize("keep", EVERY_KEEP, ids="+".join)
 def test_what_is_kept_is_not_computed_again_and_changes_no_value(keep, device, monkeypatch) -> None:
-    from torch_impl.kernels import mlstm
+    from torch_impl._mlstm.triton import launch as mlstm
 
     seen = []
     launch = mlstm.launch
@@ -333,7 +333,7 @@ def test_strided_inputs(device) -> None:
 
 
 def test_strides_beyond_32_bits_within_a_tile_are_copied() -> None:
-    from torch_impl.kernels.mlstm import _addressable
+    from torch_impl._mlstm.triton.launch import _addressable
 
     for strides in ((2**30, 2**26, 3, 1), (2**30, 6, 3, 2**24)):
         far = torch.empty_strided((2, 5, 2, 3), strides, device="meta")
@@ -380,12 +380,12 @@ def test_rows_say_what_they_take() -> None:
 
 
 def test_a_row_says_why_it_cannot_run_here(monkeypatch) -> None:
-    from torch_impl.kernels import _interpret
+    from torch_impl._triton import interpreter
 
     request = Request("mlstm", "cpu", "float32")
-    monkeypatch.setattr(_interpret, "_INSTALLED", False)
+    monkeypatch.setattr(interpreter, "_INSTALLED", False)
     assert ROWS[0].reasons(request) == ["Triton is not installed; `pip install triton` adds it"]
-    monkeypatch.setattr(_interpret, "_INSTALLED", True)
+    monkeypatch.setattr(interpreter, "_INSTALLED", True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert "set TRITON_INTERPRET=1" in ROWS[0].reasons(request)[0]
     monkeypatch.setenv("TRITON_INTERPRET", "1")

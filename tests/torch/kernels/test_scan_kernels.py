@@ -9,8 +9,11 @@ import torch_impl
 from reference._decay import causal_forget_matrix_backward, dtilde_matrix_backward
 from reference._scan import rev_cumsum_backward, rev_cumsum_off_backward
 from reference.backends import Request
-from torch_impl import KernelBackend, _decay, _scan
-from torch_impl.kernels import decay, scan
+from torch_impl import KernelBackend
+from torch_impl._decay import api as decay_api
+from torch_impl._decay.triton import launch as decay
+from torch_impl._scan import api as scan_api
+from torch_impl._scan.triton import launch as scan
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 5.3e-7, 2.7e-4, 1.8e-3 (the last rounding).
 BOUND = {torch.float32: 2e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3}
@@ -96,7 +99,7 @@ def test_a_masked_gradient_has_no_part(device) -> None:
 @pytest.fixture
 def kernels_chosen(monkeypatch) -> list[str]:
     """The public functions, which take no `kernel_backend`, choose as they do on a GPU; the launches that follow."""
-    for room in (_scan, _decay):
+    for room in (scan_api, decay_api):
         monkeypatch.setattr(room, "choose", lambda asked, requested: KernelBackend.triton)
     launched = []
     for module in (scan, decay):
@@ -170,7 +173,7 @@ def test_the_public_sums_take_their_kernels(name, device, kernels_chosen) -> Non
     found["compiled"] = torch.compile(scalar, fullgraph=True, backend="aot_eager")(start)
     kernels_chosen.clear()
     with pytest.MonkeyPatch.context() as patch:
-        for room in (_scan, _decay):
+        for room in (scan_api, decay_api):
             patch.setattr(room, "choose", lambda asked, requested: KernelBackend.torch)
         torch._dynamo.reset()
         results["compiled"] = scalar

@@ -109,8 +109,8 @@ def test_traced(name, device) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_shapes_are_known_without_running(name, device, monkeypatch) -> None:
-    from torch_impl.kernels import gru as gru_kernels
-    from torch_impl.kernels import mlstm as mlstm_kernels
+    from torch_impl._gru.triton import launch as gru_kernels
+    from torch_impl._mlstm.triton import launch as mlstm_kernels
 
     function, shapes = CASES[name]
     arrays = draw(device, *shapes)

@@ -1,4 +1,4 @@
-"""How a plan is chosen and remembered, with a clock that is none; and that every plan offered computes the same."""
+"""How a plan is chosen and kept, with a clock that is none; and that every plan offered computes the same."""
 
 import json
 from typing import NamedTuple
@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from tests.torch.kernels.test_mlstm_kernels import Case
-from torch_impl.kernels import _tuned, gru, mlstm
-from torch_impl.kernels._launch import Launch
+from torch_impl._gru.triton import launch as gru
+from torch_impl._mlstm.triton import launch as mlstm
+from torch_impl._triton import tuning
+from torch_impl._triton.launch import Launch
 
 GPU = torch.device("cuda", 0)
 
@@ -32,7 +34,7 @@ def clock(monkeypatch, tmp_path):
             self.file = tmp_path / "plans" / "triton-plans.json"
 
         def choose(self, sizes="bfloat16 K128", plans=PLANS):
-            return _tuned.tuned("kernel", sizes, lambda: plans, GPU, self.run)
+            return tuning.tuned("kernel", sizes, lambda: plans, GPU, self.run)
 
         def run(self, plan):
             self.runs.append(plan)
@@ -42,16 +44,16 @@ def clock(monkeypatch, tmp_path):
         return clock.times[clock.runs[-1]]
 
     clock = Clock()
-    monkeypatch.setattr(_tuned, "_milliseconds", milliseconds)
-    monkeypatch.setattr(_tuned, "_device_name", lambda device: "some GPU")
-    monkeypatch.setattr(_tuned, "_triton_version", lambda: "3.6.0")
-    monkeypatch.setattr(_tuned, "interpreted", lambda: False)
+    monkeypatch.setattr(tuning, "_milliseconds", milliseconds)
+    monkeypatch.setattr(tuning, "_device_name", lambda device: "some GPU")
+    monkeypatch.setattr(tuning, "_triton_version", lambda: "3.6.0")
+    monkeypatch.setattr(tuning, "interpreted", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setenv("GATESPEC_CACHE", str(clock.file.parent))
     monkeypatch.setenv("GATESPEC_AUTOTUNE", "1")
-    _tuned.forget()
+    tuning.forget()
     yield clock
-    _tuned.forget()
+    tuning.forget()
 
 
 def test_nothing_is_measured_unasked(clock, monkeypatch) -> None:
@@ -63,7 +65,7 @@ def test_nothing_is_measured_unasked(clock, monkeypatch) -> None:
 def test_the_fastest_is_measured_once_and_outlives_the_process(clock, monkeypatch) -> None:
     assert clock.choose() == clock.choose() == PLANS[1]
     assert clock.runs == list(PLANS)
-    _tuned.forget()
+    tuning.forget()
     monkeypatch.delenv("GATESPEC_AUTOTUNE")
     assert clock.choose() == PLANS[1]
     assert clock.runs == list(PLANS)
@@ -98,7 +100,7 @@ def test_a_file_that_is_none_counts_for_nothing(text, clock, monkeypatch) -> Non
 
 def test_a_plan_that_is_not_offered_counts_for_nothing(clock) -> None:
     clock.choose()
-    _tuned.forget()
+    tuning.forget()
     assert clock.choose(plans=(PLANS[0], PLANS[2])) == PLANS[2]
 
 

@@ -1,0 +1,69 @@
+"""Launchers of the causal forget matrix and of D̃, and the rows that say what they support."""
+
+import torch
+from torch import Tensor
+
+from reference.backends import Row
+from torch_impl._scan.triton.launch import Rows
+from torch_impl._triton.interpreter import DTYPES, unavailable
+from torch_impl._triton.launch import Launch, launch, power_of_two
+
+ROWS = tuple(
+    Row("triton", operation, devices=("cuda", "cpu"), dtypes=DTYPES, unavailable=unavailable)
+    for operation in ("causal_forget_matrix", "dtilde_matrix")
+)
+
+_TILE = 64
+_HOW = Launch(4)
+
+
+def causal_forget_matrix(forget_gates: Tensor) -> Tensor:
+    """F ``(..., S, S)`` of log gates ``(..., S)``, in their dtype; summed in float32."""
+    return _matrix(forget_gates, None)
+
+
+def causal_forget_matrix_backward(dF: Tensor) -> Tensor:
+    """The log gates' gradient, ``(..., S)`` in float32, of F's, ``(..., S, S)``."""
+    return _sums(dF, False)[0]
+
+
+def dtilde_matrix(igate: Tensor, fgate: Tensor) -> Tensor:
+    """D̃ ``(..., S, S)`` of preactivations ``(..., S, 1)``, in their dtype; summed in float32."""
+    return _matrix(fgate[..., 0], igate[..., 0])
+
+
+def dtilde_matrix_backward(dD: Tensor, fgate: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of igate and fgate by D̃'s own rule, ``(..., S, 1)`` in fgate's dtype."""
+    da, di = _sums(dD, True)
+    df = da[..., None] * torch.sigmoid(-fgate.float())
+    return di[..., None].to(fgate.dtype), df.to(fgate.dtype)
+
+
+def _matrix(gates: Tensor, igates: Tensor | None) -> Tensor:
+    from torch_impl._decay.triton import kernels
+
+    S = gates.shape[-1]
+    F = gates.new_empty((*gates.shape, S))
+    rows = Rows.of(gates, 1)
+    if F.numel():
+        inputs = rows if igates is None else Rows.of(igates, 1)
+        tile = power_of_two(S, most=_TILE)
+        launch(kernels.decay, rows.count * -(-S // tile), F.device, _HOW,
+               rows.x, rows.sizes, rows.strides, rows.x.stride(-1),
+               inputs.x, inputs.sizes, inputs.strides, inputs.x.stride(-1), F, S, TILDE=igates is not None,
+               BLOCK_T=tile, BLOCK_J=tile)  # fmt: skip
+    return F
+
+
+def _sums(dF: Tensor, tilde: bool) -> tuple[Tensor, Tensor]:
+    from torch_impl._decay.triton import kernels
+
+    S, rows = dF.shape[-1], Rows.of(dF, 2)
+    tile = power_of_two(S, most=_TILE)
+    tiles = -(-S // tile)
+    da, di = (dF.new_empty((rows.count, tiles, S), dtype=torch.float32) for _ in range(2))
+    if dF.numel():
+        launch(kernels.decay_backward, rows.count * tiles, dF.device, _HOW,
+               rows.x, rows.sizes, rows.strides, *rows.x.stride()[-2:],
+               da, di, S, TILDE=tilde, BLOCK_T=tile, BLOCK_J=tile)  # fmt: skip
+    return da.sum(1).view(dF.shape[:-1]), di.sum(1).view(dF.shape[:-1]) if tilde else di

@@ -1,0 +1,157 @@
+"""What the GRU's kernels share: gates that stay exact where they saturate, operands, and which lane a row is.
+
+A *lane* is one head of one sequence: an independent recurrence. Rows of a program are lanes that read the same three
+weights: G heads in a row share them (G = gcd of the three weights' shares), so row l of group g is head g·G + l mod G
+of sequence l // G.
+"""
+
+# One jitted function calls another: to a type checker, what the compiler reads is a call that cannot return.
+# pyright: reportGeneralTypeIssues=false
+
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
+
+from torch_impl._triton.shared import rounded
+
+
+@triton.jit
+def exp2(x, FAST: tl.constexpr):
+    """2^x; FAST is the GPU's own instruction (NVIDIA's alone), which takes results below 2⁻¹²⁶ for 0."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.exp2(x)
+
+
+@triton.jit
+def inverse(x, FAST: tl.constexpr):
+    """1/x for x of at least 1; FAST as in `exp2`."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1.0 / x
+
+
+@triton.jit
+def sigmoid(u, FAST: tl.constexpr):
+    """σ(u) to full relative precision."""
+    return inverse(1.0 + exp2(u * -1.4426950408889634, FAST), FAST)
+
+
+@triton.jit
+def sigmoids(u, FAST: tl.constexpr):
+    """σ(u) and 1 − σ(u) = σ(−u), each to full relative precision."""
+    e = exp2(tl.abs(u) * -1.4426950408889634, FAST)
+    large = inverse(1.0 + e, FAST)
+    small = e * large
+    return tl.where(u >= 0, large, small), tl.where(u >= 0, small, large)
+
+
+@triton.jit
+def tanh(u, FAST: tl.constexpr):
+    """tanh(u) = 1 − 2/(1 + exp(2u)) where |u| ≥ 1/4; below, where that would cancel, Taylor's series to u⁹, whose rest
+    is less than 1e-8 of the whole."""
+    s = u * u
+    series = u * (1.0 + s * (-0.33333333333 + s * (0.13333333333 + s * (-0.05396825397 + s * 0.02186948854))))
+    return tl.where(s < 0.0625, series, 1.0 - 2.0 * inverse(1.0 + exp2(u * 2.8853900817779268, FAST), FAST))
+
+
+@triton.jit
+def tanh_slope(u, FAST: tl.constexpr):
+    """1 − tanh²(u) to full relative precision."""
+    e = exp2(tl.abs(u) * -2.8853900817779268, FAST)
+    half = inverse(1.0 + e, FAST)
+    return 4.0 * e * half * half
+
+
+@triton.jit
+def narrow(x, OPERAND: tl.constexpr, PRECISION: tl.constexpr):
+    """A float32 intermediate as an operand: rounded to 16 bits, to TF32 (which would truncate), or not at all."""
+    if OPERAND == tl.float16:
+        # A state beyond float16's range would turn 0·∞ into NaN; its output overflows all the same.
+        return tl.minimum(tl.maximum(x, -65504.0), 65504.0).to(tl.float16)
+    elif OPERAND == tl.bfloat16:
+        return rounded(x, tl.bfloat16)
+    elif PRECISION == "tf32":
+        return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    else:
+        return x
+
+
+@triton.jit
+def lanes(cu_seqlens, order, B, S, T, N, G, ROWS: tl.constexpr, PACKED: tl.constexpr):
+    """Of every row of this program: its sequence, its head, its first token, its number of steps, whether it exists."""
+    groups = N // G
+    row = tl.program_id(0) // groups * ROWS + tl.arange(0, ROWS)
+    exists = row < B * G
+    head = (tl.program_id(0) % groups * G + row % G).to(tl.int64)
+    sequence = (row // G).to(tl.int64)
+    if PACKED:
+        sequence = tl.load(order + sequence, mask=exists, other=0).to(tl.int64)
+        first, end = bounds(cu_seqlens, sequence, T, exists)
+        steps = tl.where(exists, end - first, 0).to(tl.int32)
+    else:
+        first = sequence * S
+        steps = tl.where(exists, S, 0).to(tl.int32)
+    return sequence, head, first, steps, exists
+
+
+@triton.jit
+def bounds(cu_seqlens, sequence, T, mask):
+    """Where sequences start and end, kept within the T tokens whatever ``cu_seqlens`` holds."""
+    start = tl.load(cu_seqlens + sequence, mask=mask, other=0).to(tl.int64)
+    end = tl.load(cu_seqlens + sequence + 1, mask=mask, other=0).to(tl.int64)
+    start = tl.minimum(tl.maximum(start, 0), T)
+    return start, tl.minimum(tl.maximum(end, start), T)
+
+
+@triton.jit
+def rows_of(strides, sequence, first, head, share, PACKED: tl.constexpr):
+    """Offset of every row's first step in an array ``(B, S, heads, H)``, or ``(T, heads, H)``, whose first is 0."""
+    if PACKED:
+        origin = first * strides[1]
+    else:
+        origin = sequence * strides[0]
+    return origin + head // share * strides[2]
+
+
+@triton.jit
+def weight_of(weight, strides, head, share, out, into, mask):
+    """Elements ``weight[head // share, into, out]``."""
+    offsets = into.to(tl.int64) * strides[1] + out.to(tl.int64) * strides[2]
+    return tl.load(weight + (head // share).to(tl.int64) * strides[0] + offsets, mask=mask, other=0.0)
+
+
+@triton.jit
+def states_before(y, state, state_strides, cu_seqlens, sequence_of, token, head, unit, mask, S, T, N, H,
+                  HAS_STATE: tl.constexpr, PACKED: tl.constexpr):  # fmt: skip
+    """The state before each token: the output of the token before, or at a sequence's first the initial state.
+
+    ``token`` and ``unit`` broadcast against each other to the shape of ``mask``; y is contiguous.
+    """
+    if PACKED:
+        sequence = tl.load(sequence_of + token, mask=token < T, other=0).to(tl.int64)
+        start, _ = bounds(cu_seqlens, sequence, T, token < T)
+        opens = token == start
+    else:
+        sequence = token // S
+        opens = token % S == 0
+    h = tl.load(y + ((token - 1) * N + head) * H + unit, mask=mask & ~opens, other=0.0).to(tl.float32)
+    if HAS_STATE:
+        offsets = sequence * state_strides[0] + head.to(tl.int64) * state_strides[1] + unit * state_strides[2]
+        h += tl.load(state + offsets, mask=mask & opens, other=0.0)
+    return h
+
+
+@triton.jit
+def tokens_of(strides, token, head, share, S, PACKED: tl.constexpr):
+    """Offset of every token in an array ``(B, S, heads, H)`` or ``(T, heads, H)`` with these four strides."""
+    if PACKED:
+        origin = token * strides[1]
+    else:
+        origin = token // S * strides[0] + token % S * strides[1]
+    return origin + (head // share).to(tl.int64) * strides[2]

@@ -1,0 +1,1 @@
+"""The mLSTM: whole sequences, single steps, and the fwbw interface."""

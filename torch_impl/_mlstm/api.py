@@ -1,0 +1,167 @@
+"""mLSTM: a matrix memory with exponential input gates, over whole sequences or by single steps.
+
+Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27; computed in chunks as in Beck et al., arXiv:2503.14376
+(`torch_impl._mlstm.chunkwise`). Per head, with ``a_t = log σ(f_t)`` and ``q̂ = q/√K``::
+
+    m_t = max(a_t + m_{t−1}, i_t)
+    C_t = exp(a_t + m_{t−1} − m_t) C_{t−1} + exp(i_t − m_t) k_t v_tᵀ
+    n_t = exp(a_t + m_{t−1} − m_t) n_{t−1} + exp(i_t − m_t) k_t
+    h_t = C_tᵀ q̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
+from reference.backends import Request
+from torch_impl._arrays import TORCH, autocast_dtype, cast
+from torch_impl._backends import KernelBackend, choose, explains, request
+from torch_impl._call_cache import cached_by_signature
+from torch_impl._mlstm.autograd import KEEP_BLOCKS, mlstm_autograd, mlstm_direct, step_autograd, step_direct
+from torch_impl._operators import needs_transform
+
+
+def mlstm(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    *,
+    initial_state: MLSTMState | None = None,
+    return_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+    chunk_size: int | None = None,
+    eps: float = 0.0,
+    kernel_backend: KernelBackend | str | None = None,
+) -> Tensor | tuple[Tensor, MLSTMState]:
+    """The mLSTM over whole sequences, dense or packed (the equations stand at the head of this module).
+
+    Gradients are exact, those of the initial state and of the final state's cotangents included; the backward pass
+    recomputes the forward one from the inputs and, on a CPU, from the memory at every few hundred steps. States and
+    decay are computed in float32, or float64 beside float64.
+
+    Args:
+        q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.
+        k: keys, like `q`.
+        v: values, ``(B, S, N, V)`` or ``(T, N, V)``. Under autocast q, k and v are cast to its dtype.
+        i: input gate preactivations, ``(B, S, N)`` or ``(T, N)``, below +∞, in the dtype of `v` or float32; −∞ writes
+            nothing. Under autocast gates and states are cast to float32.
+        f: forget gate preactivations, like `i`; −∞ empties the memory, +∞ keeps it whole.
+        initial_state: ``(C, n, m)`` before the first step, ``(B, N, K, V)``, ``(B, N, K)``, ``(B, N)``, in the
+            accumulation dtype; None is ``C = n = m = 0``.
+        return_state: also return the state after the last step.
+        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends.
+        max_seqlen: a length that no sequence exceeds; checked, never needed.
+        chunk_size: steps a chunk, None for one that suits the sizes. Changes no value.
+        eps: added to the normaliser, for parity with kernels that do so.
+        kernel_backend: None picks by the arrays; naming one takes it or raises.
+
+    Returns:
+        h, shaped like `v` and in its dtype; with `return_state` ``(h, MLSTMState)``.
+
+    Raises:
+        TypeError: an argument is no tensor of a floating dtype, or dtypes differ.
+        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is no packing, or the backend named cannot
+            serve the call.
+        RuntimeError: a second derivative is asked for.
+    """
+    if (low := autocast_dtype(q)) is not None:
+        q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
+    backend = _mlstm_backend(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
+    C, n, m = (None, None, None) if initial_state is None else initial_state
+    arguments = q, k, v, i, f, C, n, m, cu_seqlens, chunk_size or 0, float(eps), True, backend
+    if needs_transform(q, k, v, i, f, C, n, m):
+        keep = KEEP_BLOCKS if backend == "torch" and cu_seqlens is None and q.shape[1] > _SHORT else 0
+        h, C, n, m, *_ = mlstm_autograd(*arguments, keep)
+    else:
+        h, C, n, m = mlstm_direct(*arguments, 0)
+    return (h, MLSTMState(C, n, m)) if return_state else h
+
+
+_SHORT = 256
+"""Up to how many steps the memory between them is computed once more, and not kept for the backward pass."""
+
+
+def _autocast(low: torch.dtype, q: Any, k: Any, v: Any, i: Any, f: Any, state: Any) -> tuple[Any, ...]:
+    if isinstance(state, tuple | list):
+        state = tuple(cast(part, torch.float32) for part in state)
+    return *(cast(x, low) for x in (q, k, v)), *(cast(x, torch.float32) for x in (i, f)), state
+
+
+def _mlstm_checked(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend) -> str:
+    call = check_mlstm(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
+    return choose(request(call, v, cu_seqlens is not None), kernel_backend).value
+
+
+_mlstm_cached = cached_by_signature(_mlstm_checked)
+
+
+def _mlstm_backend(*arguments: Any) -> str:
+    """The backend that a call takes, which is checked: each time where a packing's values are, else once."""
+    cu_seqlens, kernel_backend = arguments[6], arguments[10]
+    check = _mlstm_cached if cu_seqlens is None and kernel_backend is None else _mlstm_checked
+    return check(*arguments)
+
+
+@explains("mlstm")
+def _mlstm_request(
+    q, k, v, i, f, *, initial_state=None, cu_seqlens=None, max_seqlen=None, chunk_size=None, eps=0.0, **_: Any
+) -> Request:
+    if (low := autocast_dtype(q)) is not None:
+        q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
+    call = check_mlstm(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
+    return request(call, v, cu_seqlens is not None)
+
+
+def mlstm_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    state: MLSTMState,
+    *,
+    eps: float = 0.0,
+    kernel_backend: KernelBackend | str | None = None,
+) -> tuple[Tensor, MLSTMState]:
+    """One step of the mLSTM, the form in which text is generated: the shapes of `mlstm` without ``S``.
+
+    Args:
+        q, k: ``(B, N, K)``.
+        v: ``(B, N, V)``.
+        i, f: ``(B, N)``.
+        state: the memory before the step, in the accumulation dtype; it is not overwritten.
+        eps, kernel_backend: as in `mlstm`.
+
+    Returns:
+        ``(h, state)``: h ``(B, N, V)`` in the dtype of `v`, and the memory after the step.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as in `mlstm`.
+    """
+    if (low := autocast_dtype(q)) is not None:
+        q, k, v, i, f, state = _autocast(low, q, k, v, i, f, state)
+    check = _step_cached if kernel_backend is None else _step_checked
+    backend = check(q, k, v, i, f, state, eps, kernel_backend)
+    C, n, m = state
+    run = step_autograd if needs_transform(q, k, v, i, f, C, n, m) else step_direct
+    h, C, n, m = run(q, k, v, i, f, C, n, m, float(eps), backend)
+    return h, MLSTMState(C, n, m)
+
+
+def _step_checked(q, k, v, i, f, state, eps, kernel_backend) -> str:
+    return choose(request(check_mlstm_step(TORCH, q, k, v, i, f, state, eps), v), kernel_backend).value
+
+
+_step_cached = cached_by_signature(_step_checked)
+
+
+@explains("mlstm_step")
+def _mlstm_step_request(q, k, v, i, f, state, *, eps=0.0, **_: Any) -> Request:
+    if (low := autocast_dtype(q)) is not None:
+        q, k, v, i, f, state = _autocast(low, q, k, v, i, f, state)
+    return request(check_mlstm_step(TORCH, q, k, v, i, f, state, eps), v)

@@ -1,0 +1,81 @@
+"""Launcher of the cumulative sums, and the rows that say what it supports."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reference.backends import Row
+from torch_impl._triton.interpreter import DTYPES, unavailable
+from torch_impl._triton.launch import Launch, launch, power_of_two
+
+ROWS = tuple(
+    Row("triton", operation, devices=("cuda", "cpu"), dtypes=DTYPES, unavailable=unavailable)
+    for operation in ("rev_cumsum", "rev_cumsum_off")
+)
+
+
+class Rows(NamedTuple):
+    """An array as rows of its last axes: how many, and the sizes and strides of three axes that number them."""
+
+    x: Tensor
+    count: int
+    sizes: tuple[int, int, int]
+    strides: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, x: Tensor, last: int) -> "Rows":
+        """Rows of the ``last`` axes of x. Leading axes that follow one another in memory count as one; only an array
+        that is left with more than three is copied."""
+        merged: list[tuple[int, int]] = []
+        for size, stride in zip(x.shape[: x.ndim - last], x.stride(), strict=False):
+            if size == 1:
+                continue
+            if merged and merged[-1][1] == size * stride:
+                merged[-1] = (merged[-1][0] * size, stride)
+            else:
+                merged.append((size, stride))
+        if len(merged) > 3:
+            return cls.of(x.contiguous(), last)
+        merged = [(1, 0)] * (3 - len(merged)) + merged
+        sizes, strides = zip(*merged, strict=True)
+        return cls(x, sizes[0] * sizes[1] * sizes[2], sizes, strides)
+
+
+def cumulative(x: Tensor, *, reverse: bool, exclusive: bool) -> Tensor:
+    """Sums of x's last axis up to each element, with ``reverse`` from each one on; ``exclusive`` leaves out itself.
+
+    Args:
+        x: ``(..., S)`` of any strides.
+
+    Returns:
+        ``(..., S)`` in x's dtype, fresh and contiguous; summed in float32.
+    """
+    from torch_impl._scan.triton import kernels
+
+    y, S = torch.empty_like(x, memory_format=torch.contiguous_format), x.shape[-1]
+    rows = Rows.of(x, 1)
+    if y.numel():
+        width = power_of_two(S, most=1024)
+        # Not by the number of rows: a tile's shape decides in what order sums are taken.
+        height = 2048 // width
+        launch(kernels.cumulative, -(-rows.count // height), x.device, Launch(4),
+               rows.x, rows.sizes, rows.strides, rows.x.stride(-1), y, rows.count, S,
+               REVERSE=reverse, EXCLUSIVE=exclusive, BLOCK_R=height, BLOCK_S=width)  # fmt: skip
+    return y
+
+
+def rev_cumsum(x: Tensor) -> Tensor:
+    return cumulative(x, reverse=True, exclusive=False)
+
+
+def rev_cumsum_backward(dy: Tensor) -> Tensor:
+    return cumulative(dy, reverse=False, exclusive=False)
+
+
+def rev_cumsum_off(x: Tensor) -> Tensor:
+    return cumulative(x, reverse=True, exclusive=True)
+
+
+def rev_cumsum_off_backward(dy: Tensor) -> Tensor:
+    return cumulative(dy, reverse=False, exclusive=True)
