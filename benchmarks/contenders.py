@@ -60,16 +60,19 @@ class Contender:
 
 
 PEERS = ("mlstm_kernels", "fla", "torch_gru", "flax_gru", "keras_gru", "flashrnn")
-"""The rooms of `benchmarks.peers` that hold other packages, by which ``--peers`` names them."""
+"""Other packages (`benchmarks.rows.public`), by the names that ``--peers`` takes."""
 
 YARDSTICKS = ("products", "loops", "reference")
-"""The rooms with what a goal is measured by: products alone, a loop under autograd, the oracle. Named like peers."""
+"""Modules of `benchmarks.rows` with what a goal is measured by: products alone, a loop under autograd, the oracle."""
 
 
 def contenders(op: str, peers: tuple[str, ...]) -> list[Contender]:
     """Our own and those of ``peers`` for an operation; no package is imported yet."""
-    rooms = ("ours", *peers)
-    found = [importlib.import_module(f"benchmarks.peers.{room}").CONTENDERS for room in rooms]
+    public = importlib.import_module("benchmarks.rows.public").CONTENDERS
+    found = [
+        public[name] if name in public else importlib.import_module(f"benchmarks.rows.{name}").CONTENDERS
+        for name in ("ours", *peers)
+    ]
     return [contender for each in found for contender in each if contender.op == op]
 
 

@@ -63,7 +63,7 @@ class Bench:
 
     Args:
         device: ``cpu`` or ``cuda``.
-        peers: rooms of `benchmarks.peers`.
+        peers: names of peers and yardsticks (`benchmarks.contenders`).
         rounds: of interleaved timing.
         backends: our own backends to measure, all where empty.
         memory: whether the peak is measured on a CPU too.

@@ -9,7 +9,7 @@ class Part:
 
     Attributes:
         shapes: a group of `benchmarks.cases.SHAPES`.
-        peers: rooms of `benchmarks.peers`.
+        peers: names of peers and yardsticks (`benchmarks.contenders`).
         rounds: of interleaved timing.
         memory: whether the peak is measured too.
         backends: our own to measure; none where only the peers are wanted.

@@ -1,1 +1,5 @@
-"""Our own functions and their peers', each behind a thin adapter: a file a package, with its rows."""
+"""Public implementations, each behind an adapter that gives it gatespec's names: judged and timed by the same code.
+
+An adapter imports its peer and its framework and nothing of gatespec, so that its source can go into a bug report. It
+raises `NotImplementedError` with the reason where the peer does not serve a call.
+"""

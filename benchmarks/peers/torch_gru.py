@@ -1,36 +1,36 @@
-"""``torch.nn.GRU`` (cuDNN on a GPU): one layer for each head, for it has no heads."""
+"""``torch.nn.GRU`` (cuDNN on a GPU): one layer for each head. Its reset gate stands after the product with the state,
+tanh(x + r⊙(h W)): the same function as gatespec's where H = 1, and for the value where W is diagonal.
+"""
 
-from typing import Any
-
-from benchmarks.cases import Case
-from benchmarks.contenders import Contender, Function, imported
-
-
-def _load(case: Case, _: Any) -> Function:
-    torch = imported("torch")
-    N, H = case.N, case.K
-
-    def gru(
-        x: Any,
-        input_projection: Any,
-        forget_projection: Any,
-        reset_projection: Any,
-        weight: Any,
-        forget_weight: Any,
-        reset_weight: Any,
-    ) -> tuple[Any]:
-        # torch's rows are reset, update (our forget) and candidate; its products are W·h, ours h·W.
-        into = torch.stack([reset_projection, forget_projection, input_projection], 1).mT.reshape(N, 3 * H, H)
-        over = torch.stack([reset_weight, forget_weight, weight], 1).mT.reshape(N, 3 * H, H)
-        h0 = x.new_zeros(1, case.B, H)
-        heads = [
-            torch._VF.gru(x[:, :, n], h0, [into[n], over[n]], False, 1, 0.0, True, False, True)[0] for n in range(N)
-        ]
-        return (torch.stack(heads, 2),)
-
-    return gru
+import torch
 
 
-CONTENDERS = [
-    Contender("torch.nn.GRU", "gru", "torch", _load, dtypes=("float32", "float64", "bfloat16"), reset_after=True)
-]
+def gru_layer(x, into, weight, forget_weight, reset_weight, h0=None):
+    """``x (B, S, N, F)``, projections ``into (N, 3, F, H)`` of reset, forget gate, candidate → states, last one."""
+    N, _, F, H = into.shape
+    # Its rows are reset, update (the forget gate) and candidate; its products are W·h.
+    into = into.mT.reshape(N, 3 * H, F)
+    over = torch.stack([reset_weight, forget_weight, weight], 1).mT.reshape(N, 3 * H, H)
+    h0 = x.new_zeros((x.shape[0], N, H)) if h0 is None else h0
+    options = (False, 1, 0.0, True, False, True)
+    heads = [torch._VF.gru(x[:, :, n], h0[None, :, n], [into[n], over[n]], *options) for n in range(N)]
+    return torch.stack([y for y, _ in heads], 2), torch.stack([last[0] for _, last in heads], 1)
+
+
+def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state=None, **unserved):
+    H, inputs, weights = weight.shape[-1], (reset_input, forget_input, input), (weight, forget_weight, reset_weight)
+    for refused, reason in (
+        (unserved, ", ".join(unserved)),
+        (H != 1, "a reset gate inside the product: where H is not 1, it computes another function"),
+        (input.shape[1] == 0, "sequences without steps"),
+        (len({x.dtype for x in (*inputs, *weights)}) > 1, "arrays of several dtypes"),
+        (input_state is not None and input_state.dtype != input.dtype, "a state of another dtype"),
+    ):
+        if refused:
+            raise NotImplementedError(f"it does not serve {reason}")
+    N = max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
+    x = torch.cat([x.repeat_interleave(N // x.shape[2], 2) for x in inputs], -1)
+    weights = [w.repeat_interleave(N // w.shape[0], 0) for w in weights]
+    # The gates' inputs are projected already: each takes its part of x as it is.
+    into = torch.eye(3 * H, dtype=x.dtype, device=x.device).unflatten(1, (3, H)).transpose(0, 1).expand(N, -1, -1, -1)
+    return gru_layer(x, into, *weights, input_state)
