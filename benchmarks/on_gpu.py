@@ -238,6 +238,12 @@ REST = (
     "GRU",
     "mLSTMBackendFwbw",
 )
+DEVICE_LAWS = [
+    word
+    for name in ("far_offsets", "stream", "graph", "graph_first_call", "uninitialised", "determinism")
+    for word in ("--law", name)
+]
+"""Laws about what only a GPU gets wrong. One process: a buffer of 16 GiB is part of them."""
 
 STAGES = {
     "versions": Stage(_versions, _versions_summary, ("torch", "triton")),
@@ -253,6 +259,7 @@ STAGES = {
         _suite("short", "torch_impl", "--examples", "5", "--max-steps", "260"), _suite_summary("short"), SUITE
     ),
     "large": Stage(_large, _large_summary, ("torch", "triton")),
+    "device": Stage(_suite("device", "torch_impl", "--jobs", "1", *DEVICE_LAWS), _suite_summary("device"), SUITE),
     "tune": Stage(_tune, _tune_summary, TIMES, gpu=True),
     "tuned": Stage(_benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], "fla"), _times("tuned"), TIMES, gpu=True),
     "suite-mlstm": Stage(_suite("mlstm", "torch_impl", ops=("mlstm", "fwbw")), _suite_summary("mlstm"), SUITE),

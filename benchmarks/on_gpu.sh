@@ -3,10 +3,10 @@
 #
 #   bash benchmarks/on_gpu.sh DIR [STAGE …]
 #
-# Stages, ten minutes each at most, what decides first: versions kernels mlstm gru conformance large tune tuned suite-mlstm
-# suite-gru suite-rest pallas pallas-suite pallas-times forward. Who has half an hour names the first six. Results and logs
-# go to DIR, a short table comes last. A stage that fails does not end the run; the exit status is then 1, and 2 if the call
-# is wrong. Stages share Triton's cache of compiled kernels.
+# Stages, ten minutes each at most, what decides first: versions kernels mlstm gru conformance large device tune tuned
+# suite-mlstm suite-gru suite-rest pallas pallas-suite pallas-times forward. Who has half an hour names the first six.
+# Results and logs go to DIR, a short table comes last. A stage that fails does not end the run; the exit status is then 1,
+# and 2 if the call is wrong. Stages share Triton's cache of compiled kernels.
 #
 # PYTHON names the interpreter (python3). With --dry-run the stages run as far as a CPU can run them.
 

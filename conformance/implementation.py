@@ -122,8 +122,8 @@ class Implementation(Protocol):
         """Why a law that needs ``feature`` does not apply, None where it does.
 
         Args:
-            feature: ``layouts`` (arrays with strides, that can be written to), ``poisoned``, ``second derivative``,
-                ``layer gradient``, or a kind of `transformed`.
+            feature: ``layouts`` (arrays with strides, that can be written to), ``far memory``, ``poisoned``,
+                ``second derivative``, ``layer gradient``, or a kind of `transformed`.
         """
         ...
 
@@ -177,6 +177,11 @@ class Implementation(Protocol):
 
     def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
         """The kernels that a call and its backward pass launch."""
+        ...
+
+    def far_memory(self) -> AbstractContextManager[None]:
+        """While it is open, arrays may be laid out as ``far 0``: more than 2³¹ elements lie between the first and the
+        last along axis 0 (or another that is named so)."""
         ...
 
     def poisoned(self) -> AbstractContextManager[None]:

@@ -47,7 +47,7 @@ def transformed(kind: str, of: Flat) -> tuple[Tensors, Tensors]:
     return dict(zip(of.cotangents, outputs, strict=True)), dict(zip(of.primals, gradients, strict=True))
 
 
-def _pulled(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+def pulled(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
     leaves = [x.detach().requires_grad_() for x in values]
     outputs = function(*leaves)
     reached = [(y, d) for y, d in zip(outputs, cotangents, strict=True) if y.requires_grad]
@@ -63,7 +63,7 @@ def _functional(function: Callable, values: tuple, cotangents: tuple) -> tuple[t
 
 
 def _compile(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
-    return _pulled(_compiled(function), values, cotangents)
+    return pulled(_compiled(function), values, cotangents)
 
 
 def _compile_gradient(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
@@ -84,7 +84,7 @@ def _vmap(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, 
 
 
 def _checkpoint(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
-    return _pulled(lambda *xs: checkpoint(function, *xs, use_reentrant=False), values, cotangents)
+    return pulled(lambda *xs: checkpoint(function, *xs, use_reentrant=False), values, cotangents)
 
 
 _KINDS = {

@@ -157,6 +157,9 @@ class JaxImplementation:
         # The second trace holds the call too, with the kernels that a call to be differentiated launches.
         return Launches(of_call, kernels(both)[len(of_call) :])
 
+    def far_memory(self) -> AbstractContextManager[None]:
+        raise NotImplementedError(_LACKING["far memory"])
+
     def poisoned(self) -> AbstractContextManager[None]:
         raise NotImplementedError(_LACKING["poisoned"])
 
@@ -201,6 +204,10 @@ class JaxImplementation:
 
 
 _LACKING = {
+    "far memory": "JAX arrays have no strides",
+    "busy stream": "JAX orders what it computes by itself",
+    "graph": "JAX captures no graphs by a call of the user's",
+    "graph at the first call": "JAX captures no graphs by a call of the user's",
     "layouts": "JAX arrays cannot be written to and have no strides",
     "poisoned": "JAX allocates no memory that a function could read before writing to it",
     "functional": "JAX has no other way to take a gradient",

@@ -4,12 +4,14 @@ import importlib.metadata
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from mmap import mmap
 from typing import Any, NoReturn
 from unittest.mock import patch
 
 import numpy as np
 
 from conformance.dtypes import Array
+from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import place
 from conformance.frameworks._numpy_layers import NumPyLayer
 from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
@@ -42,6 +44,7 @@ class NumPyImplementation:
     def __init__(self, name: str, functions: Mapping[str, Any]):
         self.name = name
         self.functions = functions
+        self._far: tuple[FarBuffer, mmap] | None = None
 
     def versions(self) -> dict[str, str]:
         return {"numpy": importlib.metadata.version("numpy")}
@@ -86,7 +89,9 @@ class NumPyImplementation:
         return f"a NumPy target has a gradient where it offers {operation}_backward"
 
     def lacks(self, feature: str) -> str | None:
-        return None if feature in ("layouts", "poisoned") else f"NumPy knows no such thing as a {feature}"
+        if feature == "far memory":
+            return why_no_memory(bytes_needed(8))
+        return None if feature in ("layouts", "poisoned") else _LACKING.get(feature, f"NumPy has no {feature}")
 
     def native(self, array: Array) -> np.ndarray:
         x = array.values.astype(_dtype(array.dtype))
@@ -100,7 +105,19 @@ class NumPyImplementation:
             return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
         if array.layout == "broadcast" and x.ndim and x.shape[0]:
             return np.broadcast_to(x[:1].copy(), x.shape)
-        return x
+        axis = axis_of(array.layout)
+        return x if axis is None else self._far_apart(x, axis)
+
+    def _far_apart(self, x: np.ndarray, axis: int) -> np.ndarray:
+        assert self._far is not None, "an array that lies far apart needs `far_memory`"
+        buffer, memory = self._far
+        place = buffer.place(x.shape, axis, x.itemsize)
+        if place is None:
+            return x
+        strides = tuple(x.itemsize * stride for stride in place.strides)
+        far = np.ndarray(x.shape, x.dtype, memory, place.offset * x.itemsize, strides)
+        far[...] = x
+        return far
 
     def neutral(self, array: Any) -> Array:
         array = np.asarray(array)
@@ -168,6 +185,14 @@ class NumPyImplementation:
         return Launches()
 
     @contextmanager
+    def far_memory(self) -> Iterator[None]:
+        self._far = FarBuffer(8), reserved(bytes_needed(8))
+        try:
+            yield
+        finally:
+            self._far = None
+
+    @contextmanager
     def poisoned(self) -> Iterator[None]:
         with patch.object(np, "empty", _filled(np.empty)), patch.object(np, "empty_like", _filled(np.empty_like)):
             yield
@@ -190,6 +215,13 @@ class NumPyImplementation:
     def on_mesh(self, axes: Mapping[str, int], function: Callable, arrays: list[Array]) -> list[Results]:
         places = ({"axis_index": place(axes, number), "axis_size": dict(axes)} for number in range(len(arrays)))
         return [self._neutrals(function(at, self.native(x))) for at, x in zip(places, arrays, strict=True)]
+
+
+_LACKING = {
+    "busy stream": "NumPy computes on the CPU alone",
+    "graph": "NumPy computes on the CPU alone",
+    "graph at the first call": "NumPy computes on the CPU alone",
+}
 
 
 def _filled(allocate: Callable) -> Callable:

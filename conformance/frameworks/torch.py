@@ -8,12 +8,20 @@ import numpy as np
 import torch
 
 from conformance.dtypes import Array
+from conformance.frameworks import _torch_cuda as cuda
 from conformance.frameworks import _torch_transforms as transforms
+from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import Mesh
 from conformance.frameworks._torch_launches import launches
 from conformance.frameworks._torch_layers import TorchLayer
 from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
 from conformance.operations import OPERATIONS
+
+SPARE = 3
+"""How many times the buffer for arrays that lie far apart must fit into a GPU's free memory: other processes of the
+suite allocate there too."""
+_WIDEST = 4
+"""Bytes of the widest elements that lie far apart; the laws about them are tried up to float32."""
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
@@ -37,6 +45,7 @@ class TorchImplementation:
         self.name = name
         self.functions = functions
         self.device = device
+        self._far: tuple[FarBuffer, torch.Tensor] | None = None
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__, "numpy": np.__version__}
@@ -51,6 +60,17 @@ class TorchImplementation:
         return None
 
     def lacks(self, feature: str) -> str | None:
+        if feature in cuda.KINDS and self.device == "cpu":
+            return "the CPU has no streams and no graphs; --device cuda tries this"
+        return self._lacks_far_memory() if feature == "far memory" else None
+
+    def _lacks_far_memory(self) -> str | None:
+        size = bytes_needed(_WIDEST)
+        if self.device == "cpu":
+            return why_no_memory(size)
+        free, _ = torch.cuda.mem_get_info(self.device)
+        if free < SPARE * size:
+            return f"it needs a buffer of {size / 2**30:.0f} GiB, and {free / 2**30:.0f} GiB are free on {self.device}"
         return None
 
     def native(self, array: Array) -> torch.Tensor:
@@ -63,7 +83,16 @@ class TorchImplementation:
             return x.transpose(-1, -2).contiguous().transpose(-1, -2)
         if array.layout == "broadcast" and x.ndim and x.shape[0]:
             return x[:1].clone().expand(x.shape)
-        return x
+        axis = axis_of(array.layout)
+        return x if axis is None else self._far_apart(x, axis)
+
+    def _far_apart(self, x: torch.Tensor, axis: int) -> torch.Tensor:
+        assert self._far is not None, "an array that lies far apart needs `far_memory`"
+        buffer, memory = self._far
+        place = buffer.place(tuple(x.shape), axis, x.element_size())
+        if place is None:
+            return x
+        return memory.view(x.dtype).as_strided(x.shape, place.strides, place.offset).copy_(x)
 
     def neutral(self, array: Any) -> Array:
         name = str(array.dtype).removeprefix("torch.")
@@ -133,7 +162,8 @@ class TorchImplementation:
     def transformed(
         self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
     ) -> tuple[Results, Results]:
-        outputs, gradients = transforms.transformed(kind, self._flat(operation, arrays, options, cotangents))
+        of = self._flat(operation, arrays, options, cotangents)
+        outputs, gradients = cuda.transformed(kind, of) if kind in cuda.KINDS else transforms.transformed(kind, of)
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def second_derivative(
@@ -152,6 +182,22 @@ class TorchImplementation:
         with launches() as backward:
             torch.autograd.grad(outputs, leaves, list(dnatives.values()), allow_unused=True)
         return Launches(tuple(forward), tuple(backward))
+
+    @contextmanager
+    def far_memory(self) -> Iterator[None]:
+        size = bytes_needed(_WIDEST)
+        if self.device == "cpu":
+            memory = torch.frombuffer(reserved(size), dtype=torch.uint8)
+        else:
+            memory = torch.full((size,), 0xFF, dtype=torch.uint8, device=self.device)  # NaN in every floating dtype.
+        self._far = FarBuffer(_WIDEST), memory
+        try:
+            yield
+        finally:
+            self._far = None
+            if self.device != "cpu":
+                del memory
+                torch.cuda.empty_cache()
 
     @contextmanager
     def poisoned(self) -> Iterator[None]:

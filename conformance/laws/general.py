@@ -11,7 +11,7 @@ from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, Plan, SumCase
 from conformance.dtypes import Array
-from conformance.laws import _general_arrays, _general_backends, _general_transforms
+from conformance.laws import _general_arrays, _general_backends, _general_device, _general_transforms
 from conformance.laws._subjects import Call, Subject
 from conformance.oracle import Values
 
@@ -220,5 +220,6 @@ WITH_BACKENDS = ("mlstm", "mlstm_step", "gru")
 for _subject in SUBJECTS:
     _general_arrays.register(_subject)
     _general_transforms.register(_subject)
+    _general_device.register(_subject)
     if _subject.op in WITH_BACKENDS:
         _general_backends.register(_subject)

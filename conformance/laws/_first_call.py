@@ -1,0 +1,62 @@
+"""A call that is the first of its process: what a target prepares once has not been prepared yet."""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from conformance.checker import LawError
+from conformance.implementation import Implementation, Results
+from conformance.laws._subjects import Call
+
+LIMIT = 300.0
+"""Seconds: a framework is imported and kernels are compiled."""
+
+
+def in_new_process(
+    implementation: Implementation, kind: str, operation: str, call: Call, options: Mapping[str, Any]
+) -> tuple[Results, Results] | None:
+    """Outputs and gradients of `Implementation.transformed`, called first of all in a process of its own.
+
+    Returns:
+        None where the call raises.
+
+    Raises:
+        LawError: the process ends in another way, or does not end.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        given, results = Path(name) / "given", Path(name) / "results"
+        target = (implementation.name, implementation.framework, implementation.device)
+        given.write_bytes(pickle.dumps((target, kind, operation, call.arrays, dict(options), call.cotangents)))
+        command = [sys.executable, "-m", __name__, str(given), str(results)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise LawError("the first call of a process", f"did not end within {LIMIT:.0f} s") from error
+        if not results.exists():
+            last = ended.stderr.strip().rpartition("\n")[2]
+            raise LawError("the first call of a process", f"ended it with status {ended.returncode}: {last}")
+        return pickle.loads(results.read_bytes())
+
+
+def first_call_of(given: Path, results: Path) -> None:
+    """What the new process does: it makes the call that ``given`` holds and writes to ``results`` what came of it."""
+    from conformance.targets import load
+
+    target, kind, operation, arrays, options, cotangents = pickle.loads(given.read_bytes())
+    implementation = load(*target)
+    try:
+        found = implementation.transformed(kind, operation, arrays, options, cotangents)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        found = None
+    results.write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    first_call_of(Path(sys.argv[1]), Path(sys.argv[2]))

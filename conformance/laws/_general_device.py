@@ -1,0 +1,106 @@
+"""Laws of every operation about faults of kernels: 32-bit offsets, streams, captured graphs."""
+
+from functools import partial
+from typing import Any
+
+from conformance.checker import Checker
+from conformance.implementation import RefusedError
+from conformance.laws import law
+from conformance.laws._first_call import in_new_process
+from conformance.laws._subjects import Subject, laid_out, of_rows
+
+FIRST = "graph at the first call"
+
+_ON_A_GPU = {
+    "busy stream": (
+        "stream",
+        "A call and its gradient run on the current CUDA stream, after the work that is already on it.",
+        "f(x) on a stream = f(x), where the stream writes x after other work",
+    ),
+    "graph": (
+        "graph",
+        "A CUDA graph of a call and its gradient, replayed with new inputs, gives the results of the new inputs.",
+        "replay(capture(f, x), x′) = (f(x′), df(x′)), or an error at the capture",
+    ),
+}
+
+
+def register(subject: Subject) -> None:
+    """Register these laws for one operation."""
+    needs = (subject.operation,)
+    law(
+        subject.op,
+        "Arrays may span more than 2³¹ elements of memory: no offset is computed in 32 bits.",
+        "f(x) = f(contiguous x), for every axis whose elements lie 2³¹ apart",
+        name="far_offsets",
+        kind="behaviour",
+        cases=of_rows(subject),
+        strata=("small",),
+        dtypes=("float32", "bfloat16"),
+        needs=needs,
+        share=0.1,
+        skip=partial(_lacking, "far memory"),
+    )(partial(_far_offsets, subject))
+    for kind, (name, sentence, equation) in _ON_A_GPU.items():
+        law(
+            subject.op,
+            sentence,
+            equation,
+            name=name,
+            kind="behaviour",
+            cases=of_rows(subject),
+            strata=("small",),
+            dtypes=("float32", "bfloat16"),
+            needs=needs,
+            gradient=subject.operation,
+            share=0.1,
+            skip=partial(_lacking, kind),
+        )(partial(_transformed, kind, subject))
+    law(
+        subject.op,
+        "The first call in a process, captured in a CUDA graph, raises or gives the right results on replay.",
+        "replay(capture(f, x), x′) = (f(x′), df(x′)), or an error at the capture",
+        name="graph_first_call",
+        kind="behaviour",
+        rows=lambda: list(subject.rows[:1]),
+        dtypes=("float32",),
+        needs=needs,
+        gradient=subject.operation,
+        skip=partial(_lacking, FIRST),
+    )(partial(_first_call, subject))
+
+
+def _lacking(feature: str, implementation: Any) -> str | None:
+    return implementation.lacks(feature)
+
+
+def _far_offsets(subject: Subject, checker: Checker, case: Any) -> None:
+    call = subject.call(case, checker.dtype)
+    with checker.implementation.far_memory():
+        for axis in range(max(x.values.ndim for x in call.arrays.values())):
+            subject.check(checker, case, laid_out(call, f"far {axis}"))
+
+
+def _transformed(kind: str, subject: Subject, checker: Checker, case: Any) -> None:
+    call = subject.call(case, checker.dtype)
+    transformed = partial(checker.implementation.transformed, kind)
+    options = checker.options(subject.operation, call.options)
+    try:
+        outputs, gradients = checker.served(transformed, subject.operation, call.arrays, options, call.cotangents)
+    except RuntimeError as error:
+        if kind != "graph":
+            raise
+        # CUDA says so where something is done that no graph can hold; nothing wrong has been computed.
+        raise RefusedError(f"{subject.operation} cannot be captured: {str(error)[:200]}") from error
+    subject.expect_value(checker, case, call, outputs)
+    subject.expect_gradient(checker, case, call, gradients)
+
+
+def _first_call(subject: Subject, checker: Checker, case: Any) -> None:
+    call = subject.call(case, checker.dtype)
+    options = checker.options(subject.operation, call.options)
+    results = in_new_process(checker.implementation, FIRST, subject.operation, call, options)
+    if results is not None:
+        outputs, gradients = results
+        subject.expect_value(checker, case, call, outputs)
+        subject.expect_gradient(checker, case, call, gradients)

@@ -1,0 +1,280 @@
+"""The laws about 32-bit offsets, streams and CUDA graphs: what a CPU can show of them.
+
+Streams and graphs are those of a stand-in for ``torch.cuda`` that records what is computed and computes it again later.
+"""
+
+import contextlib
+import itertools
+import pickle
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.checker import LawError
+from conformance.frameworks._far import BEYOND, FarBuffer, axis_of, bytes_needed
+from conformance.frameworks.numpy import NumPyImplementation
+from conformance.laws import all_laws
+from conformance.laws._first_call import first_call_of, in_new_process
+from conformance.laws.general import SUBJECTS
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
+from conformance.runner import run_law
+from conformance.targets import load
+
+torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_flatten  # noqa: E402
+
+LAWS = {law.id: law for law in all_laws()}
+
+
+def right(x: Any) -> Any:
+    return x.flip(-1).cumsum(-1).flip(-1)
+
+
+def judged(law: str, dtype: str = "float32", **functions: Any) -> LawResult:
+    from conformance.frameworks.torch import adapter
+
+    return run_law(adapter("planted", functions, "cpu"), LAWS[law], dtype, RunOptions())
+
+
+def offsets_in_32_bits(x: Any) -> Any:
+    """The array as a kernel reads it that multiplies index and stride in 32 bits."""
+    index = np.indices(tuple(x.shape), dtype=np.int32)
+    with np.errstate(over="ignore"):
+        strides = np.array(x.stride(), dtype=np.int64).astype(np.int32)
+        offsets = sum((at * stride for at, stride in zip(index, strides, strict=True)), np.zeros((), np.int32))
+    storage = x.detach().new_empty(0).set_(x.untyped_storage())
+    return storage[torch.as_tensor(x.storage_offset() + offsets.astype(np.int64))]
+
+
+class _In32Bits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return right(offsets_in_32_bits(x))
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        return dy.cumsum(-1)
+
+
+class _CotangentIn32Bits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return right(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        return offsets_in_32_bits(dy).cumsum(-1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fault", [_In32Bits, _CotangentIn32Bits])
+def test_an_offset_in_32_bits_is_found_and_by_no_other_law(fault: Any, dtype: str) -> None:
+    assert judged("rev_cumsum.far_offsets", dtype, rev_cumsum=right).status == "passed"
+    found = judged("rev_cumsum.far_offsets", dtype, rev_cumsum=fault.apply)
+    assert found.status == "failed" and "times its budget" in (found.reason or "")
+    assert judged("rev_cumsum.memory", rev_cumsum=fault.apply).status == "passed"
+
+
+def test_the_arrays_of_a_call_lie_far_apart_and_do_not_overlap() -> None:
+    buffer, taken = FarBuffer(8), []
+    shapes = [(3, 5), (2, 7, 3), (6,), (1, 4), (4, 1, 2, 3)]
+    for shape, itemsize, axis in itertools.product(shapes, (2, 4, 8), range(4)):
+        place = buffer.place(shape, axis, itemsize)
+        if axis >= len(shape) or shape[axis] < 2:
+            assert place is None
+            continue
+        assert place is not None and (shape[axis] - 1) * place.strides[axis] >= BEYOND
+        index = np.indices(shape).reshape(len(shape), -1)
+        elements = np.array(place.strides) @ index
+        low = place.offset * itemsize - BEYOND * itemsize
+        high = (place.offset + int(elements.max())) * itemsize + itemsize
+        assert low >= 0 and high <= bytes_needed(8)
+        for element in elements:
+            start = (place.offset + int(element)) * itemsize
+            taken.append((start, start + itemsize))
+    taken.sort()
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(taken))
+
+
+def test_a_numpy_target_gets_them_too() -> None:
+    implementation = NumPyImplementation("planted", {"rev_cumsum": lambda x: np.flip(np.flip(x, -1).cumsum(-1), -1)})
+    assert run_law(implementation, LAWS["rev_cumsum.far_offsets"], "float32", RunOptions()).status == "passed"
+    assert axis_of("far 2") == 2 and axis_of("strided") is None
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps what is computed while its owner says so, to compute it again into the same memory."""
+
+    def __init__(self, records: Any, delays: bool):
+        super().__init__()
+        self.records, self.delays = records, delays
+        self.kept: list[tuple] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.records():
+            return func(*args, **kwargs)
+        # What is computed late finds its operands as they are now, and what it writes to is written late.
+        result = args[0] if self.delays and func._schema.is_mutable else func(*args, **kwargs)
+        self.kept.append((func, args, kwargs, result))
+        return result
+
+    def again(self) -> None:
+        with torch.no_grad():
+            for func, args, kwargs, result in self.kept:
+                found = func(*args, **kwargs)
+                for before, now in zip(tree_flatten(result)[0], tree_flatten(found)[0], strict=True):
+                    if torch.is_tensor(before) and before.data_ptr() != now.data_ptr():
+                        before.copy_(now)
+
+
+class _Stream:
+    def __init__(self, cuda: "_Cuda"):
+        self.recorder = _Recorder(lambda: cuda.current is self, delays=True)
+
+    def wait_stream(self, other: "_Stream") -> None:
+        pass
+
+    def synchronize(self) -> None:
+        self.recorder.again()
+        self.recorder.kept.clear()
+
+
+class _Graph:
+    def __init__(self) -> None:
+        self.recorder = _Recorder(lambda: True, delays=False)
+
+    def replay(self) -> None:
+        self.recorder.again()
+
+
+class _Cuda:
+    """What `conformance.frameworks._torch_cuda` uses of ``torch.cuda``, on a CPU."""
+
+    CUDAGraph = _Graph
+
+    def __init__(self) -> None:
+        self.current = self.default = _Stream(self)
+
+    def Stream(self) -> _Stream:
+        return _Stream(self)
+
+    def current_stream(self) -> _Stream:
+        return self.current
+
+    @contextlib.contextmanager
+    def stream(self, stream: _Stream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        with stream.recorder if stream is not self.default else contextlib.nullcontext():
+            yield
+        self.current = before
+        if stream is not self.default and not self.busy:
+            stream.synchronize()
+
+    busy = False
+
+    def _sleep(self, cycles: int) -> None:
+        self.busy = True
+
+    @contextlib.contextmanager
+    def graph(self, graph: _Graph) -> Iterator[None]:
+        with graph.recorder:
+            yield
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> _Cuda:
+    from conformance.frameworks import _torch_cuda
+    from conformance.frameworks.torch import TorchImplementation
+
+    stand_in = _Cuda()
+    monkeypatch.setattr(_torch_cuda, "transformed", partial(_torch_cuda.transformed, cuda=stand_in))
+    monkeypatch.setattr(TorchImplementation, "lacks", lambda self, feature: None)
+    return stand_in
+
+
+@pytest.mark.parametrize("law", ["rev_cumsum.stream", "rev_cumsum.graph"])
+def test_a_right_function_may_run_late_and_be_replayed(law: str, cuda: _Cuda) -> None:
+    for dtype in ("float32", "bfloat16"):
+        assert judged(law, dtype, rev_cumsum=right).status == "passed"
+
+
+@pytest.mark.parametrize("operation", ["dtilde_matrix", "mlstm", "mlstm_step", "fwbw", "gru"])
+@pytest.mark.parametrize("name", ["stream", "graph"])
+def test_so_may_every_operation_of_torch_impl(operation: str, name: str, cuda: _Cuda) -> None:
+    result = run_law(load("torch_impl", "torch", "cpu"), LAWS[f"{operation}.{name}"], "float32", RunOptions())
+    assert result.status == "passed", result.reason
+
+
+def test_a_launch_on_the_default_stream_is_found(cuda: _Cuda) -> None:
+    def elsewhere(x: Any) -> Any:
+        with cuda.stream(cuda.default):
+            return right(x)
+
+    assert judged("rev_cumsum.stream", rev_cumsum=elsewhere).status == "failed"
+    assert judged("rev_cumsum.value", rev_cumsum=elsewhere).status == "passed"
+
+
+def test_a_value_that_the_host_read_at_the_capture_is_found(cuda: _Cuda) -> None:
+    def read_by_the_host(x: Any) -> Any:
+        on_the_host = torch.tensor(x.detach().tolist(), dtype=x.dtype).reshape(x.shape)
+        return right(x) + (on_the_host - x.detach())
+
+    assert judged("rev_cumsum.graph", rev_cumsum=read_by_the_host).status == "failed"
+    assert judged("rev_cumsum.value", rev_cumsum=read_by_the_host).status == "passed"
+
+
+def test_what_cannot_be_captured_is_not_wrong(cuda: _Cuda) -> None:
+    def waits(x: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    result = judged("rev_cumsum.graph", rev_cumsum=waits)
+    assert result.status != "failed" and "cannot be captured" in (result.reason or "")
+
+
+def test_on_a_cpu_they_are_skipped_with_the_reason() -> None:
+    for name in ("stream", "graph", "graph_first_call"):
+        result = judged(f"rev_cumsum.{name}", rev_cumsum=right)
+        assert result.status == "skipped" and "--device cuda" in (result.reason or "")
+
+
+SCANS = """
+import sys
+
+def rev_cumsum(x):
+    {first}
+    return x.flip(-1).cumsum(-1).flip(-1)
+"""
+
+
+def test_the_first_call_is_made_in_a_process_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "scans.py"
+    call = SUBJECTS[0].call(SUBJECTS[0].rows[0], "float32")
+
+    def found(first: str) -> Any:
+        path.write_text(SCANS.format(first=first))
+        return in_new_process(load(str(path), "torch", "cpu"), "checkpoint", "rev_cumsum", call, {})
+
+    results = found("pass")
+    assert np.allclose(results[0]["y"].values, np.flip(np.flip(call.arrays["x"].values, -1).cumsum(-1), -1))
+    with pytest.raises(LawError, match="status 7"):
+        found("sys.exit(7)")
+
+
+def test_a_first_call_may_raise(tmp_path: Path) -> None:
+    path, given, results = (tmp_path / name for name in ("scans.py", "given", "results"))
+    path.write_text(SCANS.format(first="raise RuntimeError('not while a graph is captured')"))
+    call = SUBJECTS[0].call(SUBJECTS[0].rows[0], "float32")
+    target = (str(path), "torch", "cpu")
+    given.write_bytes(pickle.dumps((target, "checkpoint", "rev_cumsum", call.arrays, {}, call.cotangents)))
+    first_call_of(given, results)
+    assert pickle.loads(results.read_bytes()) is None
