@@ -13,9 +13,8 @@ from conformance.budget import Expected, Precision, Verdict, allowed, judge
 from conformance.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.dtypes import ROUNDOFF, Array, accumulation
 from conformance.implementation import Implementation, Named, RefusedError, Results
+from conformance.operations import OPERATIONS
 from conformance.outcome import BreakKind
-
-TAKES_BACKEND = ("mlstm", "mlstm_step", "gru")
 
 
 class LawError(Exception):
@@ -95,7 +94,7 @@ class Checker:
 
     def options(self, operation: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """A call's options, and the kernel backend that was asked for where the operation takes one."""
-        if self.kernel_backend is None or operation not in TAKES_BACKEND:
+        if self.kernel_backend is None or operation not in OPERATIONS or not OPERATIONS[operation].takes_backend:
             return options
         return {**options, "kernel_backend": self.kernel_backend}
 

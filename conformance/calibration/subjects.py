@@ -19,7 +19,7 @@ from conformance.calibration.families import Family
 from conformance.calibration.mlstm_lanes import MLSTM_FORMS, STEP_FORMS, MLSTMForm, run_mlstm
 from conformance.cases import Plan
 from conformance.dtypes import FLOATING, Array, accumulation
-from conformance.operations import GRU_ARRAYS
+from conformance.operations.gru import GRU
 
 Values = dict[str, np.ndarray]
 Strategy = Callable[[Plan], st.SearchStrategy]
@@ -187,7 +187,7 @@ def _gru_calls(family: Family) -> list[Call]:
     def by_case(name: str, x: np.ndarray) -> np.ndarray:
         return _rows(np.moveaxis(x, _gru_axis(name), 0), count)
 
-    compared = (("y", "state"), (*GRU_ARRAYS, "input_state") if case.state else GRU_ARRAYS)
+    compared = (("y", "state"), GRU.primals if case.state else tuple(GRU.head_axis))
     dtypes = {"state": wide, "input_state": wide}
     return [Call(expected, run, compared, lambda name: dtypes.get(name, dtype), by_case, (precision, precision))]
 

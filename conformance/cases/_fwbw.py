@@ -40,6 +40,9 @@ class FwbwCase:
         config = {name: getattr(self, name) for name in names}
         return {**config, **{name: name in self.keep for name in ("keep_G", "keep_gates", "keep_M", "keep_c")}}
 
+    def options(self) -> dict[str, Any]:
+        return {"config": self.config()}
+
     def arrays(self, dtype: str) -> dict[str, Array]:
         arrays = self.inner.arrays(dtype)
         if not self.use_initial_state:

@@ -9,11 +9,18 @@ import numpy as np
 from conformance.checker import LawError
 from conformance.comparison import CallRecord, Comparison, Refusal
 from conformance.dtypes import FLOATING, Array, array
-from conformance.failures._calls import WORDINGS, output_names
 from conformance.failures._judgement import judgement
 from conformance.failures._words import Script, assigned, environment, heading, literal
+from conformance.failures._written_calls import (
+    output_names,
+    written_backward,
+    written_call,
+    written_gradient,
+    written_result,
+)
 from conformance.implementation import Implementation
 from conformance.laws import Law
+from conformance.operations import OPERATIONS
 from conformance.outcome import Counterexample
 from conformance.search import Scene
 from conformance.targets import imports
@@ -61,7 +68,7 @@ class _Call:
 def direct(implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene) -> Script | None:
     """The script, None where what broke the law is not one array of one call."""
     record = _call_that_broke(scene)
-    if record is None or record.operation not in WORDINGS:
+    if record is None or record.operation not in OPERATIONS:
         return None
     evidence = getattr(scene.error, "comparison", None)
     try:
@@ -158,15 +165,18 @@ def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[s
         load += ["", "", "def laid(x):", f"    return {laid[0]}", "", ""]
     arrays = {name: x for name, x in given.items() if isinstance(x, Array)}
     floating = tuple(name for name, x in arrays.items() if x.dtype in FLOATING)
-    wording = WORDINGS[record.operation]
-    unpacked = wording.unpacked(record.options)
-    named = {**given, **cotangents}
+    operation = OPERATIONS[record.operation]
+    unpacked = written_result(operation, record.options)
+    named = [name for name, x in given.items() if x is not None]
     backward = ""
     if implementation.framework == "numpy":
-        backward = wording.backward(named, options, implementation.functions.get(f"{record.operation}_backward"))
+        function = implementation.functions.get(f"{record.operation}_backward")
+        known = [name.removeprefix("d_") for name in cotangents]
+        backward = written_backward(operation, named, options, known, function) if known else ""
     whole = tuple(name for name in arrays if name not in floating)
-    text = wording.call(named, options)
-    return tensors, [*load, *lines], _Call(record, floating, whole, text, unpacked, output_names(unpacked), backward)
+    text = written_call(operation, named, options, record.options)
+    outputs = output_names(operation, record.options)
+    return tensors, [*load, *lines], _Call(record, floating, whole, text, unpacked, outputs, backward)
 
 
 def _layout(x: Array) -> str:
@@ -279,7 +289,7 @@ def _numpy(call: _Call, where: str, law: str) -> list[str]:
     if where.startswith(_OF):
         of = where.removeprefix(_OF)
         lines.append(f"gradients = {call.backward}")
-        lines += [f"got = {WORDINGS[call.record.operation].gradient(of)}"] if of else []
+        lines += [f"got = {written_gradient(OPERATIONS[call.record.operation], of)}"] if of else []
     return lines
 
 

@@ -65,28 +65,16 @@ class NumPyImplementation:
 
     @cached_property
     def _upcasts(self) -> bool:
-        x = np.ones((1, 1, 1, 1), np.float32)
-        gate = np.zeros((1, 1, 1), np.float32)
-        trials = {
-            "rev_cumsum": (x,),
-            "rev_cumsum_off": (x,),
-            "causal_forget_matrix": (x,),
-            "dtilde_matrix": (x, x),
-            "mlstm": (x, x, x, gate, gate),
-            "gru": (x, x[0], x, x[0], x, x[0]),
-        }
-        for name, arguments in trials.items():
-            if name in self.functions:
-                result = self.functions[name](*arguments)
-                return getattr(result[0] if isinstance(result, tuple) else result, "dtype", None) == np.float64
+        """Whether the first operation that it offers answers float32 with float64."""
+        for name, operation in OPERATIONS.items():
+            if name in self.functions and operation.curried is None:
+                outputs = self.call(name, operation.smallest("float32"), {})
+                return outputs[operation.output].dtype == "float64"
         return False
 
     def no_gradient(self, operation: str) -> str | None:
-        if operation == "mlstm_fwbw_custom_grad":
-            return None
-        if f"{operation}_backward" in self.functions and OPERATIONS[operation].backward is not None:
-            return None
-        return f"a NumPy target has a gradient where it offers {operation}_backward"
+        backward = OPERATIONS[operation].backward_name
+        return None if backward in self.functions else f"a NumPy target has a gradient where it offers {backward}"
 
     def lacks(self, feature: str) -> str | None:
         if feature == "far memory":
@@ -138,16 +126,15 @@ class NumPyImplementation:
         return self.call(operation, arrays, options)
 
     def _backward(self, operation: str) -> Any:
-        return self.functions[operation if operation == "mlstm_fwbw_custom_grad" else f"{operation}_backward"]
+        return self.functions[OPERATIONS[operation].backward_name]
 
     def vjp(
         self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
     ) -> tuple[Results, Results]:
         binding = OPERATIONS[operation]
-        assert binding.backward is not None
         natives, dnatives = self._natives(arrays), self._natives(cotangents)
         outputs = binding.call(self.functions[operation], natives, options)
-        gradients = binding.backward(self._backward(operation), natives, options, dnatives)
+        gradients = binding.differentiate(self._backward(operation), natives, options, dnatives)
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -159,8 +146,8 @@ class NumPyImplementation:
         natives, dnatives = self._natives(arrays), self._natives(cotangents)
         before = {name: x.tobytes() for name, x in {**natives, **_primed(dnatives)}.items()}
         results = binding.call(self.functions[operation], natives, options)
-        if binding.backward is not None and self.no_gradient(operation) is None:
-            gradients = binding.backward(self._backward(operation), natives, options, dnatives)
+        if self.no_gradient(operation) is None:
+            gradients = binding.differentiate(self._backward(operation), natives, options, dnatives)
             results = {**results, **{f"gradient of {name}": g for name, g in gradients.items() if g is not None}}
         given = {**natives, **_primed(dnatives)}
         found = [f"{name} was written to" for name, x in given.items() if x.tobytes() != before[name]]

@@ -8,34 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hypothesis import strategies as st
-
-from conformance.cases import STRATA, Plan
+from conformance.cases import STRATA
 from conformance.dtypes import FLOATING
-
-Strategy = Callable[[Plan], st.SearchStrategy]
-
-OPS = (
-    "rev_cumsum",
-    "rev_cumsum_off",
-    "causal_forget_matrix",
-    "dtilde_matrix",
-    "mlstm",
-    "mlstm_step",
-    "fwbw",
-    "gru",
-    "accumulate_gradients",
-    "fold_rng_over_axis",
-    "split_array_over_mesh",
-    "stack_params",
-    "unstack_params",
-    "GRU",
-    "mLSTMBackendFwbw",
-)
-"""What laws are about, in the order in which they are tried and listed."""
-
-MODULES = ("scan", "decay", "mlstm", "mlstm_step", "fwbw", "gru", "accumulate", "sharding", "modules", "general")
-
+from conformance.operations import ABOUT, LAW_MODULES, Strategy
 
 Kind = Literal["definition", "relation", "contract", "behaviour"]
 """What a law speaks of:
@@ -126,9 +101,9 @@ def all_laws() -> list[Law]:
 
     So it is whichever module was imported, and registered its laws, first.
     """
-    for module in MODULES:
+    for module in (*LAW_MODULES, "general"):
         importlib.import_module(f"conformance.laws.{module}")
-    return sorted(_registered, key=lambda law: (OPS.index(law.op), "._general" in _home(law.check)))
+    return sorted(_registered, key=lambda law: (ABOUT.index(law.op), "._general" in _home(law.check)))
 
 
 def law_of(id: str) -> Law:

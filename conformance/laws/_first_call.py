@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.checker import LawError
 from conformance.implementation import Implementation, Results
-from conformance.laws._subjects import Call
+from conformance.operations import Call
 
 LIMIT = 300.0
 """Seconds: a framework is imported and kernels are compiled."""

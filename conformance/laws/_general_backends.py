@@ -8,41 +8,41 @@ from typing import Any
 from conformance.checker import Checker, LawError
 from conformance.implementation import Launches, RefusedError
 from conformance.laws import law
+from conformance.laws._answers import expect_value, of_rows
 from conformance.laws._refusals import BadUse, check_use
-from conformance.laws._subjects import Call, Subject, of_rows
-from conformance.operations import OPERATIONS
+from conformance.operations import Call, Operation
 
 
-def register(subject: Subject) -> None:
+def register(operation: Operation) -> None:
     """Register these laws for one operation."""
     law(
-        subject.op,
+        operation.about,
         "A kernel backend that is named runs, its own kernels and no others launched, or is refused with the reason "
         "that explain_backend gives; without a name, the one that explain_backend says runs.",
         "launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's",
         name="backend",
         kind="contract",
-        cases=of_rows(subject),
+        cases=of_rows(operation),
         strata=("small",),
         dtypes=("float64", "float32", "bfloat16"),
         compiled_dtypes=("float32", "bfloat16"),
-        needs=(subject.operation,),
+        needs=(operation.name,),
         share=0.1,
-        skip=partial(_no_choice, subject.operation),
-    )(partial(_backend, subject))
+        skip=partial(_no_choice, operation.name),
+    )(partial(_backend, operation))
     law(
-        subject.op,
+        operation.about,
         "A kernel backend that does not exist, or that is no name, is refused with the reference's words.",
         "error(target) = error(reference), up to the names of backends",
         name="bad_backend",
         kind="behaviour",
         rows=lambda: [
-            BadUse(subject.op, label, partial(_named, subject, backend), until="expected None")
+            BadUse(operation.name, label, partial(_named, operation, backend), until="expected None")
             for label, backend in (("a kernel backend that there is not", "no such backend"), ("a number for one", 3))
         ],
         dtypes=("float32",),
-        needs=(subject.operation,),
-        skip=partial(_no_choice, subject.operation),
+        needs=(operation.name,),
+        skip=partial(_no_choice, operation.name),
     )(check_use)
 
 
@@ -54,25 +54,25 @@ def _no_choice(operation: str, implementation: Any) -> str | None:
     return None if takes else f"{operation} takes no kernel_backend here"
 
 
-def _named(subject: Subject, backend: Any, implementation: Any) -> None:
-    call = subject.call(subject.rows[0], "float32")
-    implementation.attempt(subject.operation, call.arrays, {**call.options, "kernel_backend": backend})
+def _named(operation: Operation, backend: Any, implementation: Any) -> None:
+    call = operation.call_of(operation.rows[0], "float32")
+    implementation.attempt(operation.name, call.arrays, {**call.options, "kernel_backend": backend})
 
 
-def _backend(subject: Subject, checker: Checker, case: Any) -> None:
-    call = subject.call(case, checker.dtype)
+def _backend(operation: Operation, checker: Checker, case: Any) -> None:
+    call = operation.call_of(case, checker.dtype)
     asked = checker.kernel_backend
     if "explain_backend" in checker.implementation.functions:
-        chosen, against = _explained(checker, subject, call)
+        chosen, against = _explained(checker, operation, call)
         if asked is None:
-            _expect_launches(checker, chosen, _launched(checker, subject, call, {}), "taken unasked")
+            _expect_launches(checker, chosen, _launched(checker, operation, call, {}), "taken unasked")
     elif asked is None:
         raise RefusedError("it offers no explain_backend, and --kernel-backend names no backend")
     else:
         chosen, against = asked, {}
     for backend in (chosen, *against) if asked is None else (asked,):
         try:
-            launches = _launched(checker, subject, call, {"kernel_backend": backend})
+            launches = _launched(checker, operation, call, {"kernel_backend": backend})
         except ValueError as error:
             _expect_reason(backend, chosen, against, str(error))
             if backend == asked:
@@ -81,27 +81,27 @@ def _backend(subject: Subject, checker: Checker, case: Any) -> None:
         _expect_launches(checker, backend, launches, "asked for")
         if checker.implementation.eager:
             options = {**call.options, "kernel_backend": backend}
-            outputs = checker.implementation.call(subject.operation, call.arrays, options)
-            subject.expect_value(checker, case, call, outputs)
+            outputs = checker.implementation.call(operation.name, call.arrays, options)
+            expect_value(operation, checker, case, call, outputs)
 
 
-def _launched(checker: Checker, subject: Subject, call: Call, named: dict[str, Any]) -> Launches:
+def _launched(checker: Checker, operation: Operation, call: Call, named: dict[str, Any]) -> Launches:
     options = {**call.options, **named}
-    return checker.implementation.launched(subject.operation, call.arrays, options, call.cotangents)
+    return checker.implementation.launched(operation.name, call.arrays, options, call.cotangents)
 
 
-def _explained(checker: Checker, subject: Subject, call: Call) -> tuple[str, dict[str, str]]:
+def _explained(checker: Checker, operation: Operation, call: Call) -> tuple[str, dict[str, str]]:
     """The backend that explain_backend says a call takes, and its reason against each other, by name."""
     explain: Callable = checker.implementation.functions["explain_backend"]
     found: list[Any] = []
 
     def ask(*args: Any, **kwargs: Any) -> Any:
-        found.append(explain(subject.operation, *args, **kwargs))
+        found.append(explain(operation.name, *args, **kwargs))
         raise _AskedError
 
     natives = {name: checker.implementation.native(x) for name, x in call.arrays.items()}
     try:
-        OPERATIONS[subject.operation].call(ask, natives, call.options)
+        operation.call(ask, natives, call.options)
     except _AskedError:
         pass
     (explanation,) = found

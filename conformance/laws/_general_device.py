@@ -6,8 +6,9 @@ from typing import Any
 from conformance.checker import Checker
 from conformance.implementation import RefusedError
 from conformance.laws import law
+from conformance.laws._answers import check, expect_gradient, expect_value, laid_out, of_rows
 from conformance.laws._first_call import in_new_process
-from conformance.laws._subjects import Subject, laid_out, of_rows
+from conformance.operations import Operation
 
 FIRST = "graph at the first call"
 
@@ -25,82 +26,82 @@ _ON_A_GPU = {
 }
 
 
-def register(subject: Subject) -> None:
+def register(operation: Operation) -> None:
     """Register these laws for one operation."""
-    needs = (subject.operation,)
+    needs = (operation.name,)
     law(
-        subject.op,
+        operation.about,
         "Arrays may span more than 2³¹ elements of memory: no offset is computed in 32 bits.",
         "f(x) = f(contiguous x), for every axis whose elements lie 2³¹ apart",
         name="far_offsets",
         kind="behaviour",
-        cases=of_rows(subject),
+        cases=of_rows(operation),
         strata=("small",),
         dtypes=("float32", "bfloat16"),
         needs=needs,
         share=0.1,
         skip=partial(_lacking, "far memory"),
-    )(partial(_far_offsets, subject))
+    )(partial(_far_offsets, operation))
     for kind, (name, sentence, equation) in _ON_A_GPU.items():
         law(
-            subject.op,
+            operation.about,
             sentence,
             equation,
             name=name,
             kind="behaviour",
-            cases=of_rows(subject),
+            cases=of_rows(operation),
             strata=("small",),
             dtypes=("float32", "bfloat16"),
             needs=needs,
-            gradient=subject.operation,
+            gradient=operation.name,
             share=0.1,
             skip=partial(_lacking, kind),
-        )(partial(_transformed, kind, subject))
+        )(partial(_transformed, kind, operation))
     law(
-        subject.op,
+        operation.about,
         "The first call in a process, captured in a CUDA graph, raises or gives the right results on replay.",
         "replay(capture(f, x), x′) = (f(x′), df(x′)), or an error at the capture",
         name="graph_first_call",
         kind="behaviour",
-        rows=lambda: list(subject.rows[:1]),
+        rows=lambda: list(operation.rows[:1]),
         dtypes=("float32",),
         needs=needs,
-        gradient=subject.operation,
+        gradient=operation.name,
         skip=partial(_lacking, FIRST),
-    )(partial(_first_call, subject))
+    )(partial(_first_call, operation))
 
 
 def _lacking(feature: str, implementation: Any) -> str | None:
     return implementation.lacks(feature)
 
 
-def _far_offsets(subject: Subject, checker: Checker, case: Any) -> None:
-    call = subject.call(case, checker.dtype)
+def _far_offsets(operation: Operation, checker: Checker, case: Any) -> None:
+    call = operation.call_of(case, checker.dtype)
     with checker.implementation.far_memory():
         for axis in range(max(x.values.ndim for x in call.arrays.values())):
-            subject.check(checker, case, laid_out(call, f"far {axis}"))
+            check(operation, checker, case, laid_out(call, f"far {axis}"))
 
 
-def _transformed(kind: str, subject: Subject, checker: Checker, case: Any) -> None:
-    call = subject.call(case, checker.dtype)
+def _transformed(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
+    call = operation.call_of(case, checker.dtype)
     transformed = partial(checker.implementation.transformed, kind)
-    options = checker.options(subject.operation, call.options)
+    options = checker.options(operation.name, call.options)
     try:
-        outputs, gradients = checker.served(transformed, subject.operation, call.arrays, options, call.cotangents)
+        outputs, gradients = checker.served(transformed, operation.name, call.arrays, options, call.cotangents)
     except RuntimeError as error:
         if kind != "graph":
             raise
         # CUDA says so where something is done that no graph can hold; nothing wrong has been computed.
-        raise RefusedError(f"{subject.operation} cannot be captured: {str(error)[:200]}") from error
-    subject.expect_value(checker, case, call, outputs)
-    subject.expect_gradient(checker, case, call, gradients)
+        raise RefusedError(f"{operation.name} cannot be captured: {str(error)[:200]}") from error
+    expect_value(operation, checker, case, call, outputs)
+    expect_gradient(operation, checker, case, call, gradients)
 
 
-def _first_call(subject: Subject, checker: Checker, case: Any) -> None:
-    call = subject.call(case, checker.dtype)
-    options = checker.options(subject.operation, call.options)
-    results = in_new_process(checker.implementation, FIRST, subject.operation, call, options)
+def _first_call(operation: Operation, checker: Checker, case: Any) -> None:
+    call = operation.call_of(case, checker.dtype)
+    options = checker.options(operation.name, call.options)
+    results = in_new_process(checker.implementation, FIRST, operation.name, call, options)
     if results is not None:
         outputs, gradients = results
-        subject.expect_value(checker, case, call, outputs)
-        subject.expect_gradient(checker, case, call, gradients)
+        expect_value(operation, checker, case, call, outputs)
+        expect_gradient(operation, checker, case, call, gradients)

@@ -11,8 +11,9 @@ from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import Named, RefusedError, Results
 from conformance.laws import law
+from conformance.laws._answers import expect_gradient, expect_value, of_rows
 from conformance.laws._refusals import REFERENCE
-from conformance.laws._subjects import Call, Subject, of_rows
+from conformance.operations import Call, Operation
 
 _SENTENCES = {
     "compile": (
@@ -35,59 +36,59 @@ _SENTENCES = {
 }
 
 
-def register(subject: Subject) -> None:
+def register(operation: Operation) -> None:
     """Register these laws for one operation."""
     for kind, (sentence, equation) in _SENTENCES.items():
         check = _mapped if kind == "vmap" else _alike
         law(
-            subject.op,
+            operation.about,
             sentence,
             equation,
             name=kind.replace(" ", "_"),
             kind="behaviour",
-            cases=of_rows(subject),
+            cases=of_rows(operation),
             strata=("small",),
             dtypes=("float32",),
-            needs=(subject.operation,),
-            gradient=subject.operation,
+            needs=(operation.name,),
+            gradient=operation.name,
             share=0.1,
             skip=partial(_lacking, kind),
-        )(partial(check, kind, subject))
+        )(partial(check, kind, operation))
     law(
-        subject.op,
+        operation.about,
         "The second derivative is the derivative of the gradient, or asking for it raises; it is never something else.",
         "∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or an error",
         name="second_derivative",
         kind="behaviour",
-        cases=of_rows(subject),
+        cases=of_rows(operation),
         strata=("small",),
         dtypes=("float64",),
-        needs=(subject.operation,),
-        gradient=subject.operation,
+        needs=(operation.name,),
+        gradient=operation.name,
         share=0.1,
         skip=partial(_lacking, "second derivative"),
-    )(partial(_second_derivative, subject))
+    )(partial(_second_derivative, operation))
 
 
 def _lacking(feature: str, implementation: Any) -> str | None:
     return implementation.lacks(feature)
 
 
-def _transformed(checker: Checker, kind: str, subject: Subject, call: Call) -> tuple[Results, Results]:
+def _transformed(checker: Checker, kind: str, operation: Operation, call: Call) -> tuple[Results, Results]:
     transformed = partial(checker.implementation.transformed, kind)
-    options = checker.options(subject.operation, call.options)
-    return checker.served(transformed, subject.operation, call.arrays, options, call.cotangents)
+    options = checker.options(operation.name, call.options)
+    return checker.served(transformed, operation.name, call.arrays, options, call.cotangents)
 
 
-def _alike(kind: str, subject: Subject, checker: Checker, case: Any) -> None:
-    call = subject.call(case, checker.dtype)
-    outputs, gradients = _transformed(checker, kind, subject, call)
-    subject.expect_value(checker, case, call, outputs)
-    subject.expect_gradient(checker, case, call, gradients)
+def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
+    call = operation.call_of(case, checker.dtype)
+    outputs, gradients = _transformed(checker, kind, operation, call)
+    expect_value(operation, checker, case, call, outputs)
+    expect_gradient(operation, checker, case, call, gradients)
 
 
-def _mapped(kind: str, subject: Subject, checker: Checker, case: Any) -> None:
-    first = subject.call(case, checker.dtype)
+def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
+    first = operation.call_of(case, checker.dtype)
     # Other values of the same shapes, so that no element of the axis may stand for another.
     shuffled = {name: _reversed(x) if name in first.primals else x for name, x in first.arrays.items()}
     second = Call(shuffled, {n: _reversed(d) for n, d in first.cotangents.items()}, first.options, first.steps)
@@ -95,11 +96,11 @@ def _mapped(kind: str, subject: Subject, checker: Checker, case: Any) -> None:
         name: _stacked(x, second.arrays[name]) if name in first.primals else x for name, x in first.arrays.items()
     }
     cotangents = {name: _stacked(d, second.cotangents[name]) for name, d in first.cotangents.items()}
-    outputs, gradients = _transformed(checker, kind, subject, Call(arrays, cotangents, first.options, first.steps))
+    outputs, gradients = _transformed(checker, kind, operation, Call(arrays, cotangents, first.options, first.steps))
     for b, call in enumerate((first, second)):
         form = f"element {b}" if b else ""
-        subject.expect_value(checker, case, call, _element(outputs, b), form)
-        subject.expect_gradient(checker, case, call, _element(gradients, b), form)
+        expect_value(operation, checker, case, call, _element(outputs, b), form)
+        expect_gradient(operation, checker, case, call, _element(gradients, b), form)
 
 
 def _reversed(x: Array) -> Array:
@@ -114,22 +115,22 @@ def _element(results: Results, b: int) -> Results:
     return {name: Array(x.values[b], x.dtype) for name, x in results.items()}
 
 
-def _second_derivative(subject: Subject, checker: Checker, case: Any) -> None:
-    call = subject.call(case, checker.dtype)
+def _second_derivative(operation: Operation, checker: Checker, case: Any) -> None:
+    call = operation.call_of(case, checker.dtype)
     rng = generator(0, 50)
     along = {name: Array(rng.normal(size=call.arrays[name].shape), checker.dtype) for name in call.primals}
-    options = checker.options(subject.operation, call.options)
+    options = checker.options(operation.name, call.options)
     try:
-        got = checker.implementation.second_derivative(subject.operation, call.arrays, options, call.cotangents, along)
+        got = checker.implementation.second_derivative(operation.name, call.arrays, options, call.cotangents, along)
     except Exception as error:
         if checker.kernel_backend is not None and "`kernel_backend`" in str(error):
             raise RefusedError(str(error)) from error
         return
-    for name, (expected, slack) in _quotients(subject, call, along).items():
+    for name, (expected, slack) in _quotients(operation, call, along).items():
         checker.close(f"second derivative by {name}", got[name], expected, slack, call.steps)
 
 
-def _quotients(subject: Subject, call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _quotients(operation: Operation, call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Difference quotients of the reference's gradients and outputs along a direction, and how far off each may be.
 
     A central quotient of width w is off by w²·c, with a c that two widths tell: D(w) − D(w/2) = ¾·w²·c. Each value in
@@ -137,7 +138,7 @@ def _quotients(subject: Subject, call: Call, along: Named) -> dict[str, tuple[np
     be off. By a cotangent, the derivative is that of the outputs; it is not asked for where an output is infinite.
     """
     width = ROUNDOFF["float64"] ** (1 / 3)
-    wide, narrow = (_quotient(subject, call, along, w) for w in (width, width / 2))
+    wide, narrow = (_quotient(operation, call, along, w) for w in (width, width / 2))
     quotients = {}
     for name, (at_wide, largest) in wide.items():
         at_narrow, _ = narrow[name]
@@ -147,7 +148,7 @@ def _quotients(subject: Subject, call: Call, along: Named) -> dict[str, tuple[np
     return quotients
 
 
-def _quotient(subject: Subject, call: Call, along: Named, width: float) -> dict[str, tuple[np.ndarray, float]]:
+def _quotient(operation: Operation, call: Call, along: Named, width: float) -> dict[str, tuple[np.ndarray, float]]:
     """By name: the quotient, and the largest value in it."""
     sides = []
     for sign in (1, -1):
@@ -156,7 +157,7 @@ def _quotient(subject: Subject, call: Call, along: Named, width: float) -> dict[
             for name, x in call.arrays.items()
         }
         with np.errstate(all="ignore"):
-            outputs, gradients = REFERENCE.vjp(subject.operation, moved, call.options, call.cotangents)
+            outputs, gradients = REFERENCE.vjp(operation.name, moved, call.options, call.cotangents)
         sides.append(
             {
                 **{name: gradients[name].values for name in call.primals},

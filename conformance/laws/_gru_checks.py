@@ -11,19 +11,19 @@ from conformance.budget import Expected
 from conformance.cases import GRUCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
-from conformance.laws._gru import GRU, HEAD_AXIS, WEIGHTS
-from conformance.operations import GRU_ARRAYS
+from conformance.laws._answers import expected_gradient, expected_value, has_gradient
+from conformance.operations.gru import GRU
 from conformance.oracle import Values
 
 
 def expanded(name: str, x: np.ndarray, heads: int) -> np.ndarray:
     """The array with all heads written out: head n of N is head ``n // (N/N′)`` of N′."""
-    return np.repeat(x, heads // x.shape[HEAD_AXIS[name]], axis=HEAD_AXIS[name])
+    return np.repeat(x, heads // x.shape[GRU.head_axis[name]], axis=GRU.head_axis[name])
 
 
 def grouped(name: str, x: np.ndarray, heads: int) -> np.ndarray:
     """Transpose of `expanded`: the sum over the heads that one of ``heads`` serves."""
-    axis = HEAD_AXIS[name] % x.ndim
+    axis = GRU.head_axis[name] % x.ndim
     return x.reshape(*x.shape[:axis], heads, x.shape[axis] // heads, *x.shape[axis + 1 :]).sum(axis=axis + 1)
 
 
@@ -36,17 +36,18 @@ def with_values(arrays: dict[str, Array], **values: float) -> dict[str, Array]:
 def grouped_heads(checker: Checker, case: GRUCase) -> None:
     arrays, N = case.arrays(checker.dtype), case.N
     written_out = {
-        name: replace(x, values=expanded(name, x.values, N)) if name in HEAD_AXIS else x for name, x in arrays.items()
+        name: replace(x, values=expanded(name, x.values, N)) if name in GRU.head_axis else x
+        for name, x in arrays.items()
     }
-    expected = GRU.value(checker, case)
-    if not GRU.has_gradient(checker):
+    expected = expected_value(GRU, checker, case)
+    if not has_gradient(GRU, checker):
         checker.agree(checker.call("gru", written_out, case.options()), expected, case.steps)
         return
     cotangents = case.cotangent_arrays(checker.dtype)
     outputs, gradients = checker.vjp("gru", written_out, cotangents, case.options())
     checker.agree(outputs, expected, case.steps)
-    of_groups = GRU.gradient(checker, case)
-    for name, axis in HEAD_AXIS.items():
+    of_groups = expected_gradient(GRU, checker, case)
+    for name, axis in GRU.head_axis.items():
         got, heads = gradients[name], arrays[name].shape[axis]
         summed = replace(got, values=grouped(name, got.values, heads))
         slack = of_groups.slack[name] + checker.precision(1).roundoff * grouped(name, np.abs(got.values), heads)
@@ -63,12 +64,12 @@ def fixed_point(checker: Checker, case: GRUCase) -> None:
             raise LawError("y", "a state behind a forget gate of exactly 1 changed")
 
     bit_by_bit(checker.call("gru", arrays, case.options()))
-    if not GRU.has_gradient(checker):
+    if not has_gradient(GRU, checker):
         return
     cotangents = case.cotangent_arrays(checker.dtype)
     outputs, gradients = checker.vjp("gru", arrays, cotangents, case.options())
     bit_by_bit(outputs)
-    for name in GRU_ARRAYS:
+    for name in GRU.head_axis:
         if np.abs(gradients[name].values).max(initial=0.0) > 0:
             raise LawError(f"gradient of {name}", "is not 0 behind forget gates of exactly 1")
     if case.state:
@@ -79,19 +80,19 @@ def fixed_point(checker: Checker, case: GRUCase) -> None:
 
 
 def zero_weights(checker: Checker, case: GRUCase) -> None:
-    zeros = dict.fromkeys(WEIGHTS, 0.0)
+    zeros = dict.fromkeys(GRU.weights, 0.0)
     arrays, cotangents = with_values(case.arrays(checker.dtype), **zeros), case.cotangent_arrays(checker.dtype)
     values, precision = oracle.values(arrays), checker.precision(case.steps)
     outputs, gradients = _closed_form(case, values, oracle.values(cotangents))
     slack = oracle.gru(values, {}, precision).slack
     expected = Expected(outputs, slack)
-    if not GRU.has_gradient(checker):
+    if not has_gradient(GRU, checker):
         checker.agree(checker.call("gru", arrays, case.options()), expected, case.steps)
         return
     got, dgot = checker.vjp("gru", arrays, cotangents, case.options())
     checker.agree(got, expected, case.steps)
     slack = oracle.gru_gradient(values, {}, oracle.values(cotangents), precision).slack
-    checker.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(case))
+    checker.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(arrays))
 
 
 def _closed_form(case: GRUCase, arrays: Values, cotangents: Values) -> tuple[Values, Values]:
@@ -126,7 +127,7 @@ def _closed_form(case: GRUCase, arrays: Values, cotangents: Values) -> tuple[Val
         "reset_input": 0 * dx,
         "reset_weight": np.zeros((N, case.H, case.H)),
     }
-    gradients = {name: grouped(name, d, arrays[name].shape[HEAD_AXIS[name]]) for name, d in full.items()}
+    gradients = {name: grouped(name, d, arrays[name].shape[GRU.head_axis[name]]) for name, d in full.items()}
     return {"y": h[:, 1:], "state": h[:, -1]}, {**gradients, "input_state": g[:, 0]}
 
 
@@ -136,7 +137,7 @@ def candidate(checker: Checker, case: GRUCase) -> None:
     last = np.tanh(x[:, -1]) if case.S else _initial(case, arrays)
     values, precision = oracle.values(arrays), checker.precision(case.steps)
     expected = Expected({"y": np.tanh(x), "state": last}, oracle.gru(values, {}, precision).slack)
-    if not GRU.has_gradient(checker):
+    if not has_gradient(GRU, checker):
         checker.agree(checker.call("gru", arrays, case.options()), expected, case.steps)
         return
     outputs, gradients = checker.vjp("gru", arrays, cotangents, case.options())
@@ -160,7 +161,7 @@ def torch_layer(checker: Checker, case: GRUCase) -> None:
     precision = checker.precision(case.steps)
     outputs, gradients = layer.outputs_and_gradients(values, of, case.N)
     expected = Expected(outputs, oracle.gru(values, {}, precision).slack)
-    if not GRU.has_gradient(checker):
+    if not has_gradient(GRU, checker):
         checker.agree(checker.call("gru", arrays, case.options()), expected, case.steps)
         return
     got, dgot = checker.vjp("gru", arrays, cotangents, case.options())
@@ -168,12 +169,12 @@ def torch_layer(checker: Checker, case: GRUCase) -> None:
     # r⊙(hW) and (r⊙h)W are one function of a diagonal W, and only there: the gradient off the diagonal is another's.
     dgot["weight"] = replace(dgot["weight"], values=np.where(diagonal, dgot["weight"].values, 0.0))
     slack = oracle.gru_gradient(values, {}, of, precision).slack
-    checker.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(case))
+    checker.agree(dgot, Expected(gradients, slack), case.steps, of="gradient of ", only=GRU.differentiable(arrays))
 
 
 def state_accumulation(checker: Checker, case: GRUCase) -> None:
     # With no weights there is no product whose operand might be rounded: only the carried state is left.
-    arrays = with_values(case.arrays(checker.dtype), forget_input=4.0, **dict.fromkeys(WEIGHTS, 0.0))
+    arrays = with_values(case.arrays(checker.dtype), forget_input=4.0, **dict.fromkeys(GRU.weights, 0.0))
     precise = replace(checker.precision(case.steps), dtype="float32")
     expected = oracle.gru(oracle.values(arrays), {}, precise)
     got = checker.call("gru", arrays, case.options())

@@ -14,7 +14,6 @@ import numpy as np
 import reference
 from conformance import budget, oracle
 from conformance.budget import DRAWS, Expected, Precision
-from conformance.operations import GRU_ARRAYS
 from conformance.oracle import Values
 
 PROJECTED = ("input", "forget_input", "reset_input")
@@ -72,22 +71,19 @@ def _evaluated(
     preactivations = _heads(values) if moved is None else _heads(values) + moved
     parts = preactivations.reshape(*preactivations.shape[:-1], sum(heads), H)
     split = np.split(parts, np.cumsum(heads)[:-1], axis=-2)
-    arrays = {
+    arrays: dict[str, Any] = {
         **dict(zip(PROJECTED, split, strict=True)),
         **{name: values[path] for name, path in WEIGHTS.items()},
         **{name: values[name] for name in ("input_state", "cu_seqlens") if name in values},
     }
-    state0, cu_seqlens = arrays.get("input_state"), arrays.get("cu_seqlens")
-    y, state = reference.gru(*(arrays[name] for name in GRU_ARRAYS), input_state=state0, cu_seqlens=cu_seqlens)
+    y, state = reference.gru(**arrays)
     flat = y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1])
     kernel = values["output_projection.kernel"]
     results = {"output": flat @ kernel + values.get("output_projection.bias", 0.0), "state": state}
 
     dy = (cotangents["output"] @ kernel.T).reshape(y.shape)
     gradients = reference.gru_backward(
-        *(arrays[name] for name in GRU_ARRAYS),
-        input_state=state0,
-        cu_seqlens=cu_seqlens,
+        **arrays,
         gradient_clipping=options.get("gradient_clipping"),
         dy=dy,
         dstate=cotangents["state"],

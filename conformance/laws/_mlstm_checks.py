@@ -9,8 +9,9 @@ from conformance import cases, oracle
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, accumulation
-from conformance.laws._mlstm import CARRY, FORMS, MLSTM, expected_value
+from conformance.laws._answers import expected_value
 from conformance.laws._recurrence import Arrays, rounding_of
+from conformance.operations.mlstm import FORMS, MLSTM
 from reference.arguments import MLSTMState
 
 
@@ -22,10 +23,10 @@ def forms(checker: Checker, case: MLSTMCase) -> None:
         def run(given: dict[str, Any], function: Any = function, options: dict[str, Any] = options) -> dict[str, Any]:
             state = MLSTMState(given["C0"], given["n0"], given["m0"]) if "C0" in given else None
             h, last = function(*(given[name] for name in "qkvif"), initial_state=state, eps=case.eps, **options)
-            return {"h": h, **dict(zip(CARRY, last, strict=True))}
+            return {"h": h, **dict(zip(MLSTM.states, last, strict=True))}
 
         results = checker.implementation.run((name, case.eps, repr(options)), run, case.arrays(checker.dtype))
-        checker.agree(results, expected_value(checker, case), case.steps)
+        checker.agree(results, expected_value(MLSTM, checker, case), case.steps)
 
 
 def linearity(checker: Checker, case: MLSTMCase) -> None:
@@ -55,7 +56,7 @@ def linearity(checker: Checker, case: MLSTMCase) -> None:
     if gradients is not None:
         of = oracle.values(cotangents)
         expected = [oracle.mlstm_gradient(oracle.values(each), options, of, precision) for each in given]
-        for name in MLSTM.differentiable(case):
+        for name in MLSTM.differentiable(arrays):
             if name not in ("v", "C0"):
                 slacks = [each.slack[name] for each in expected]
                 additive(f"gradient of {name}", [each[name] for each in gradients], slacks)
@@ -76,7 +77,7 @@ def floor(checker: Checker, case: MLSTMCase) -> None:
         cotangents = case.cotangent_arrays(checker.dtype)
         _, gradients = checker.vjp("mlstm", arrays, cotangents, case.options())
         of_gradient = oracle.mlstm_gradient(oracle.values(arrays), case.options(), oracle.values(cotangents), precision)
-        checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=MLSTM.differentiable(case))
+        checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=MLSTM.differentiable(arrays))
 
 
 def ties(checker: Checker, case: MLSTMCase) -> None:
@@ -102,7 +103,7 @@ def ties(checker: Checker, case: MLSTMCase) -> None:
     reached = dm[:, None] * (np.arange(raised.shape[1])[:, None] == attained[:, None])
     expected = {"i": reached[:, 1:], "f": 0 * i, "m0": reached[:, 0]}
     _, gradients = checker.vjp("mlstm", arrays, cotangents, case.options())
-    for name in MLSTM.differentiable(case):
+    for name in MLSTM.differentiable(arrays):
         if name in expected and not np.array_equal(gradients[name].values, expected[name]):
             at = tuple(int(n) for n in np.argwhere(gradients[name].values != expected[name])[0])
             got, wanted = gradients[name].values[at], expected[name][at]
@@ -120,4 +121,4 @@ def state_accumulation(checker: Checker, case: MLSTMCase) -> None:
     precise = replace(checker.precision(case.steps), dtype=wide)
     expected = oracle.mlstm(oracle.values(arrays), case.options(), precise)
     got = checker.call("mlstm", arrays, case.options())
-    checker.agree(got, expected, case.steps, only=CARRY)
+    checker.agree(got, expected, case.steps, only=tuple(MLSTM.states))

@@ -11,12 +11,14 @@ from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF
 from conformance.implementation import Implementation
 from conformance.laws import Strategy, law
-from conformance.laws._recurrence import Recurrence, changed, expect_zero, rounding_of
+from conformance.laws._answers import expected_gradient
+from conformance.laws._recurrence import agree_when, changed, expect_zero, rounding_of
+from conformance.operations import Operation
 
 
-def register(recurrence: Recurrence, packed: Strategy) -> None:
+def register(operation: Operation, packed: Strategy) -> None:
     """Register the laws of packed sequences: ``packed`` draws them."""
-    op = recurrence.op
+    op = operation.name
 
     @law(
         op,
@@ -36,13 +38,13 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
         tokens = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in order])
 
         def reordered(name: str, x: np.ndarray) -> np.ndarray:
-            if name in recurrence.weights:
+            if name in operation.weights:
                 return x
             if name == "cu_seqlens":
                 return np.cumsum([0, *(case.lengths[b] for b in order)]).astype(x.dtype)
-            return x[tokens] if recurrence.stepped(name) else x[order]
+            return x[tokens] if operation.stepped(name) else x[order]
 
-        recurrence.agree_when(checker, case, reordered)
+        agree_when(operation, checker, case, reordered)
 
     @law(
         op,
@@ -66,23 +68,23 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
             tokens = slice(bounds[b], bounds[b + 1])
 
             def own(name: str, x: np.ndarray, b: int = b, tokens: slice = tokens) -> np.ndarray:
-                if name in recurrence.weights:
+                if name in operation.weights:
                     return x
                 only = np.zeros(x.shape)
-                at = tokens if recurrence.stepped(name) else b
+                at = tokens if operation.stepped(name) else b
                 only[at] = x[at]
                 return only
 
             _, gradients = checker.vjp(op, arrays, changed(cotangents, own), case.options())
-            for name in recurrence.differentiable(case):
+            for name in operation.differentiable(arrays):
                 rest = gradients[name].values - own(name, gradients[name].values)
                 expect_zero(name, rest, f"outside sequence {b}, which alone has cotangents")
             parts.append(gradients)
-        expected = recurrence.gradient(checker, case)
-        for name in recurrence.differentiable(case):
+        expected = expected_gradient(operation, checker, case)
+        for name in operation.differentiable(arrays):
             total = replace(parts[0][name], values=np.asarray(sum(part[name].values for part in parts)))
             slack = expected.slack[name] + rounding_of(*(part[name] for part in parts))
-            where, times = f"gradient of {name}", 2 if name in recurrence.weights else 1
+            where, times = f"gradient of {name}", 2 if name in operation.weights else 1
             checker.close(where, total, expected.values[name], slack, case.steps, times=times)
 
     @law(
@@ -113,10 +115,8 @@ def register(recurrence: Recurrence, packed: Strategy) -> None:
         _, gradients = checker.served(_of_both(checker.implementation, op).vjp, op, both, options, cotangents)
         steps = int(max(np.diff(one).max(), np.diff(other).max()))
         values, of, precision = oracle.values(arrays), oracle.values(cotangents), checker.precision(steps)
-        parts = [
-            recurrence.oracle_gradient({**values, "cu_seqlens": cu}, options, of, precision) for cu in (one, other)
-        ]
-        for name in recurrence.differentiable(case):
+        parts = [operation.gradient({**values, "cu_seqlens": cu}, options, of, precision) for cu in (one, other)]
+        for name in operation.differentiable(arrays):
             total, slack = (sum(getattr(part, field)[name] for part in parts) for field in ("values", "slack"))
             # Each is rounded to its dtype before they are added, and they may cancel.
             rounded = sum(ROUNDOFF[gradients[name].dtype] * np.abs(part.values[name]) for part in parts)

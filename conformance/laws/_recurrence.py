@@ -1,7 +1,7 @@
-"""What the laws of every recurrence must know of one: which arrays have steps, which carry state, which are shared."""
+"""What the laws of recurrences have in common: operations over sequences, dense or packed, that carry state."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,79 +9,26 @@ import numpy as np
 from conformance.budget import Expected
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array
-from conformance.implementation import Results
-from conformance.oracle import Values
+from conformance.laws._answers import expected_gradient, expected_value, has_gradient
+from conformance.operations import Operation
 
 Arrays = dict[str, Array]
 Change = Callable[[str, np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class Recurrence:
-    """An operation over whole sequences, dense ``(B, S, N, ·)`` or packed ``(T, N, ·)``.
-
-    Attributes:
-        op: the public function.
-        sequences: the arguments that have a step axis.
-        output: the output that has one; its cotangent goes by the same name.
-        states: each final state, and the argument by which a later call continues from it.
-        weights: the arguments that all sequences share.
-        value, gradient: the oracle's answer to a case.
-        oracle_value: the oracle's answer to dense arrays.
-        oracle_gradient: likewise, to dense or packed ones.
-        cut: what the gradient of a cut sequence may be off by beside the uncut one's budget.
-    """
-
-    op: str
-    sequences: tuple[str, ...]
-    output: str
-    states: Mapping[str, str]
-    weights: tuple[str, ...]
-    value: Callable[[Checker, Any], Expected]
-    gradient: Callable[[Checker, Any], Expected]
-    oracle_value: Callable[..., Expected]
-    oracle_gradient: Callable[..., Expected]
-    cut: Callable[[Expected, Arrays], Values]
-
-    def differentiable(self, case: Any) -> tuple[str, ...]:
-        """The arguments of a case that have a gradient."""
-        states = tuple(self.states.values()) if case.arrays("float64").keys() & set(self.states.values()) else ()
-        return (*self.sequences, *self.weights, *states)
-
-    def has_gradient(self, checker: Checker) -> bool:
-        return checker.implementation.no_gradient(self.op) is None
-
-    def carried(self, outputs: Results) -> Arrays:
-        """The final state as the arguments of a call that continues."""
-        return {argument: outputs[name] for name, argument in self.states.items()}
-
-    def part(self, arrays: Arrays, steps: slice) -> Arrays:
-        """Dense arrays at ``steps``; weights as they are, states left out."""
-        return {
-            name: at_steps(x, steps) if name in (*self.sequences, self.output) else x
-            for name, x in arrays.items()
-            if name not in self.states.values()
-        }
-
-    def kept(self, arrays: Arrays) -> Arrays:
-        """The initial state among the arrays."""
-        return {name: x for name, x in arrays.items() if name in self.states.values()}
-
-    def stepped(self, name: str) -> bool:
-        return name == self.output or name in self.sequences
-
-    def agree_when(self, checker: Checker, case: Any, change: Change) -> None:
-        """Of changed arguments and cotangents, results and gradients are the oracle's of the case, changed alike."""
-        arrays, options = changed(case.arrays(checker.dtype), change), case.options()
-        expected = expected_of(self.value(checker, case), change)
-        if not self.has_gradient(checker):
-            checker.agree(checker.call(self.op, arrays, options), expected, case.steps)
-            return
-        cotangents = changed(case.cotangent_arrays(checker.dtype), change)
-        outputs, gradients = checker.vjp(self.op, arrays, cotangents, options)
-        checker.agree(outputs, expected, case.steps)
-        of_gradient = expected_of(self.gradient(checker, case), change)
-        checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=self.differentiable(case))
+def agree_when(operation: Operation, checker: Checker, case: Any, change: Change) -> None:
+    """Of changed arguments and cotangents, results and gradients are the oracle's of the case, changed alike."""
+    arrays, options = changed(case.arrays(checker.dtype), change), case.options()
+    expected = expected_of(expected_value(operation, checker, case), change)
+    if not has_gradient(operation, checker):
+        checker.agree(checker.call(operation.name, arrays, options), expected, case.steps)
+        return
+    cotangents = changed(case.cotangent_arrays(checker.dtype), change)
+    outputs, gradients = checker.vjp(operation.name, arrays, cotangents, options)
+    checker.agree(outputs, expected, case.steps)
+    of_gradient = expected_of(expected_gradient(operation, checker, case), change)
+    names = operation.differentiable(arrays)
+    checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=names)
 
 
 def at_steps(x: Array, steps: slice) -> Array:

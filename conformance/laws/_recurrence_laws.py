@@ -9,9 +9,10 @@ from conformance import oracle
 from conformance.budget import Expected
 from conformance.checker import Checker
 from conformance.laws import Strategy, law
+from conformance.laws._answers import expected_gradient, expected_value, has_gradient
 from conformance.laws._recurrence import (
     Arrays,
-    Recurrence,
+    agree_when,
     along_steps,
     at_steps,
     changed,
@@ -19,17 +20,18 @@ from conformance.laws._recurrence import (
     nothing_of,
     rounding_of,
 )
+from conformance.operations import Operation
 
 
-def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: Strategy) -> None:
-    """Register these laws for one recurrence.
+def register(operation: Operation, dense: Strategy, cuts: Strategy, batches: Strategy) -> None:
+    """Register these laws for one operation.
 
     Args:
         dense: cases of any kind.
         cuts: cases that are cut at a share ``cut`` of their steps.
         batches: cases of two sequences or more.
     """
-    op, y = recurrence.op, recurrence.output
+    op, y = operation.name, operation.output
 
     @law(
         op,
@@ -46,30 +48,30 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
     def split_and_carry(checker: Checker, case: Any) -> None:
         arrays, options = case.arrays(checker.dtype), case.options()
         cut = round(case.cut * case.S)
-        early = {**recurrence.part(arrays, slice(None, cut)), **recurrence.kept(arrays)}
-        late = recurrence.part(arrays, slice(cut, None))
-        if not recurrence.has_gradient(checker):
+        early = {**operation.part(arrays, slice(None, cut)), **operation.kept(arrays)}
+        late = operation.part(arrays, slice(cut, None))
+        if not has_gradient(operation, checker):
             first = checker.call(op, early, options)
-            second = checker.call(op, {**late, **recurrence.carried(first)}, options)
+            second = checker.call(op, {**late, **operation.carried(first)}, options)
         else:
             cotangents = case.cotangent_arrays(checker.dtype)
             of_early = {**nothing_of(cotangents), y: at_steps(cotangents[y], slice(None, cut))}
             of_late = {**cotangents, y: at_steps(cotangents[y], slice(cut, None))}
             first, _ = checker.vjp(op, early, of_early, options)
-            second, after = checker.vjp(op, {**late, **recurrence.carried(first)}, of_late, options)
-            of_early |= {name: after[argument] for name, argument in recurrence.states.items()}
+            second, after = checker.vjp(op, {**late, **operation.carried(first)}, of_late, options)
+            of_early |= {name: after[argument] for name, argument in operation.states.items()}
             _, before = checker.vjp(op, early, of_early, options)
-            joined = {name: along_steps(before[name], after[name]) for name in recurrence.sequences}
-            joined |= recurrence.kept(before)
-            expected = recurrence.gradient(checker, case)
-            slack = {**expected.slack, **recurrence.cut(expected, arrays)}
-            for name in recurrence.weights:
+            joined = {name: along_steps(before[name], after[name]) for name in operation.sequences}
+            joined |= operation.kept(before)
+            expected = expected_gradient(operation, checker, case)
+            slack = {**expected.slack, **operation.cut_slack(expected, arrays)}
+            for name in operation.weights:
                 joined[name] = replace(before[name], values=before[name].values + after[name].values)
                 slack[name] = slack[name] + rounding_of(before[name], after[name])
-            names = recurrence.differentiable(case)
+            names = operation.differentiable(arrays)
             checker.agree(joined, Expected(expected.values, slack), case.steps, of="gradient of ", only=names, times=2)
-        outputs = {y: along_steps(first[y], second[y]), **{name: second[name] for name in recurrence.states}}
-        checker.agree(outputs, recurrence.value(checker, case), case.steps, times=2)
+        outputs = {y: along_steps(first[y], second[y]), **{name: second[name] for name in operation.states}}
+        checker.agree(outputs, expected_value(operation, checker, case), case.steps, times=2)
 
     @law(
         op,
@@ -88,21 +90,21 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
         other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme").arrays(checker.dtype)
         mixed = {
             name: along_steps(at_steps(x, slice(None, cut)), at_steps(other[name], slice(cut, None)))
-            if recurrence.stepped(name)
+            if operation.stepped(name)
             else x
             for name, x in arrays.items()
         }
-        slack = recurrence.value(checker, case).slack[y]
+        slack = expected_value(operation, checker, case).slack[y]
         outputs, of_mixed = (checker.call(op, given, options)[y] for given in (arrays, mixed))
         early = at_steps(of_mixed, slice(None, cut))
         checker.close(y, early, outputs.values[:, :cut], slack[:, :cut], case.steps, times=2)
-        if not recurrence.has_gradient(checker):
+        if not has_gradient(operation, checker):
             return
         cotangents = case.cotangent_arrays(checker.dtype)
         cotangents = {**nothing_of(cotangents), y: cotangents[y]}
         cotangents[y].values[:, cut:] = 0
         _, gradients = checker.vjp(op, arrays, cotangents, options)
-        for name in recurrence.sequences:
+        for name in operation.sequences:
             expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
 
     @law(
@@ -120,11 +122,11 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
     def permutation(checker: Checker, case: Any) -> None:
         # Head n of N reads head n // (N/N′) of N′, so the order of all heads reversed is that of every N′ reversed.
         def permuted(name: str, x: np.ndarray) -> np.ndarray:
-            if name in recurrence.weights:
+            if name in operation.weights:
                 return x[::-1]
-            return x[::-1, :, ::-1] if recurrence.stepped(name) else x[::-1, ::-1]
+            return x[::-1, :, ::-1] if operation.stepped(name) else x[::-1, ::-1]
 
-        recurrence.agree_when(checker, case, permuted)
+        agree_when(operation, checker, case, permuted)
 
     @law(
         op,
@@ -142,28 +144,28 @@ def register(recurrence: Recurrence, dense: Strategy, cuts: Strategy, batches: S
         other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme")
 
         def beside(name: str, x: np.ndarray, companions: Arrays) -> np.ndarray:
-            return x if name in recurrence.weights else np.concatenate([x[:1], companions[name].values[1:]])
+            return x if name in operation.weights else np.concatenate([x[:1], companions[name].values[1:]])
 
         def alone(name: str, x: np.ndarray) -> np.ndarray:
-            return x if name in recurrence.weights else x[:1]
+            return x if name in operation.weights else x[:1]
 
         arrays, options = case.arrays(checker.dtype), case.options()
         companions, cotangents = other.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
         batch = changed(arrays, lambda name, x: beside(name, x, companions))
         single, of_single = changed(arrays, alone), changed(cotangents, alone)
         values, precision = oracle.values(single), checker.precision(case.steps)
-        expected = recurrence.oracle_value(values, options, precision)
+        expected = operation.value(values, options, precision)
         calls = [(batch, changed(cotangents, lambda name, x: _first_alone(x)))]
         # A batch of one has a shape of its own, which a framework that compiles would have to compile for it.
         calls += [(single, of_single)] if checker.implementation.eager else []
         for given, dgiven in calls:
-            if not recurrence.has_gradient(checker):
+            if not has_gradient(operation, checker):
                 checker.agree(changed(checker.call(op, given, options), alone), expected, case.steps)
                 continue
             outputs, gradients = checker.vjp(op, given, dgiven, options)
             checker.agree(changed(outputs, alone), expected, case.steps)
-            of_gradient = recurrence.oracle_gradient(values, options, oracle.values(of_single), precision)
-            names = recurrence.differentiable(case)
+            of_gradient = operation.gradient(values, options, oracle.values(of_single), precision)
+            names = operation.differentiable(given)
             checker.agree(changed(gradients, alone), of_gradient, case.steps, of="gradient of ", only=names)
 
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from conformance import cases, oracle
-from conformance.budget import Expected
 from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import law
+from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays
+from conformance.operations import OPERATIONS
+from conformance.operations.decay import CAUSAL_FORGET_MATRIX, DTILDE_MATRIX
 
 SIZES = ("small", "chunk")
 _EQUATIONS = {
@@ -23,26 +25,9 @@ _GRADIENTS = {
 }
 
 
-def _arrays(operation: str, checker: Checker, case: SumCase) -> dict:
-    return case.log_gates(checker.dtype) if operation == "causal_forget_matrix" else case.preactivations(checker.dtype)
-
-
-def _value(operation: str, checker: Checker, case: SumCase) -> Expected:
-    values, precision = oracle.values(_arrays(operation, checker, case)), checker.precision(case.steps)
-    return (
-        oracle.dtilde(values, precision) if operation == "dtilde_matrix" else oracle.sums(operation, values, precision)
-    )
-
-
-def _gradient(operation: str, checker: Checker, case: SumCase) -> Expected:
-    values, precision = oracle.values(_arrays(operation, checker, case)), checker.precision(case.steps**2)
-    cotangents = oracle.values(case.cotangent(checker.dtype, square=True))
-    if operation == "dtilde_matrix":
-        return oracle.dtilde_gradient(values, cotangents, precision)
-    return oracle.sums_gradient(operation, values, cotangents, precision)
-
-
 def _register(operation: str) -> None:
+    record = OPERATIONS[operation]
+
     @law(
         operation,
         "The value is the reference's; what no sum reaches is exactly −∞, and log gates of −∞ are legal.",
@@ -54,8 +39,8 @@ def _register(operation: str) -> None:
         quick=True,
     )
     def value(checker: Checker, case: SumCase) -> None:
-        outputs = checker.call(operation, _arrays(operation, checker, case))
-        checker.agree(outputs, _value(operation, checker, case), case.steps)
+        outputs = checker.call(operation, record.call_of(case, checker.dtype).arrays)
+        checker.agree(outputs, expected_value(record, checker, case), case.steps)
 
     @law(
         operation,
@@ -69,9 +54,9 @@ def _register(operation: str) -> None:
         quick=True,
     )
     def gradient(checker: Checker, case: SumCase) -> None:
-        arrays, cotangents = _arrays(operation, checker, case), case.cotangent(checker.dtype, square=True)
-        _, gradients = checker.vjp(operation, arrays, cotangents)
-        checker.agree(gradients, _gradient(operation, checker, case), case.steps, of="gradient of ")
+        call = record.call_of(case, checker.dtype)
+        _, gradients = checker.vjp(operation, call.arrays, call.cotangents)
+        checker.agree(gradients, expected_gradient(record, checker, case), case.steps, of="gradient of ")
 
     law(
         operation,
@@ -152,7 +137,7 @@ def mask(checker: Checker, case: SumCase) -> None:
 )
 def composition(checker: Checker, case: SumCase) -> None:
     F = checker.call("causal_forget_matrix", case.log_gates(checker.dtype))["y"]
-    slack = _value("causal_forget_matrix", checker, case).slack["y"]
+    slack = expected_value(CAUSAL_FORGET_MATRIX, checker, case).slack["y"]
     for s in {0, case.S // 3, case.S // 2, case.S - 1} if case.S else ():
         whole, allowed = F.values[..., s:, : s + 1], slack[..., s:, : s + 1]
         parts = F.values[..., s:, s, None] + F.values[..., None, s, : s + 1]
@@ -206,7 +191,9 @@ def parts(checker: Checker, case: SumCase) -> None:
     D = checker.call("dtilde_matrix", arrays)["y"]
     log_gates = array(-np.logaddexp(0.0, -f), "float64" if checker.upcasts else checker.dtype)
     F = checker.call("causal_forget_matrix", {"forget_gates": log_gates})["y"]
-    checker.close("D̃", D, F.values + i[..., None, :], 3 * _value("dtilde_matrix", checker, case).slack["y"], case.steps)
+    checker.close(
+        "D̃", D, F.values + i[..., None, :], 3 * expected_value(DTILDE_MATRIX, checker, case).slack["y"], case.steps
+    )
 
 
 @law(

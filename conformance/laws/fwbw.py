@@ -6,57 +6,26 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance import cases, oracle
-from conformance.budget import Expected
+from conformance import cases
 from conformance.cases import FwbwCase, MLSTMCase, Plan
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, array
 from conformance.laws import law
-from conformance.laws._mlstm import CARRY
+from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped
 from conformance.laws.mlstm import GRADIENT, VALUE
-from conformance.operations import fwbw_by_hand
+from conformance.operations.fwbw import FWBW, by_hand
 
 OP = "mlstm_fwbw_custom_grad"
-STATES = ("C0", "n0", "m0")
-
-
-def expected_value(checker: Checker, case: FwbwCase) -> Expected:
-    def make() -> Expected:
-        return oracle.fwbw(oracle.values(case.arrays(checker.dtype)), case.config(), checker.precision(case.steps))
-
-    return checker.remember(("fwbw value", _value_key(case)), make)
-
-
-def expected_gradient(checker: Checker, case: FwbwCase) -> Expected:
-    def make() -> Expected:
-        arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
-        return oracle.fwbw_gradient(
-            oracle.values(arrays), case.config(), oracle.values(cotangents), checker.precision(case.steps)
-        )
-
-    return checker.remember(("fwbw gradient", _value_key(case)), make)
-
-
-def _value_key(case: FwbwCase) -> FwbwCase:
-    """What a value may depend on: not the chunk size, and not what is kept."""
-    return replace(case, chunk_size=None, keep=())
-
-
-def outputs_of(case: FwbwCase) -> tuple[str, ...]:
-    return ("h", *CARRY) if case.return_state else ("h",)
-
-
-def inputs_of(case: FwbwCase) -> tuple[str, ...]:
-    return (*"qkvif", *STATES) if case.use_initial_state else tuple("qkvif")
 
 
 def _agree(checker: Checker, case: FwbwCase, outputs: dict[str, Array], gradients: dict[str, Array] | None) -> None:
-    checker.agree(outputs, expected_value(checker, case), case.steps, only=outputs_of(case))
+    call = FWBW.call_of(case, checker.dtype)
+    checker.agree(outputs, expected_value(FWBW, checker, case), case.steps, only=tuple(call.cotangents))
     if gradients is not None:
-        expected = expected_gradient(checker, case)
+        expected = expected_gradient(FWBW, checker, case)
         checker.note_kinks(expected)
-        checker.agree(gradients, expected, case.steps, of="gradient of ", only=inputs_of(case))
+        checker.agree(gradients, expected, case.steps, of="gradient of ", only=call.primals)
 
 
 @law(
@@ -90,7 +59,7 @@ def gradient(checker: Checker, case: FwbwCase) -> None:
     arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
     outputs, gradients = checker.vjp(OP, arrays, cotangents, {"config": case.config()})
     _agree(checker, case, outputs, gradients)
-    checker.expect_dtypes(outputs, {name: gradients[name] for name in inputs_of(case)}, arrays, ("h",))
+    checker.expect_dtypes(outputs, {name: gradients[name] for name in arrays}, arrays, FWBW.in_dtype)
 
 
 @law(
@@ -106,22 +75,22 @@ def gradient(checker: Checker, case: FwbwCase) -> None:
     compiled_dtypes=("float32",),
     needs=("fwbw_forward", "fwbw_backward"),
 )
-def by_hand(checker: Checker, case: FwbwCase) -> None:
+def forward_and_backward(checker: Checker, case: FwbwCase) -> None:
     functions, config = checker.implementation.functions, case.config()
     names = tuple(case.cotangent_arrays(checker.dtype))
 
     def run(given: dict[str, Any]) -> dict[str, Any]:
         arrays = {name: x for name, x in given.items() if not name.startswith("cotangent of ")}
         cotangents = {name: given[f"cotangent of {name}"] for name in names}
-        outputs, gradients = fwbw_by_hand(functions, arrays, {"config": config}, cotangents)
+        outputs, gradients = by_hand(functions, arrays, {"config": config}, cotangents)
         return {**outputs, **{f"gradient of {name}": x for name, x in gradients.items()}}
 
     arrays = case.arrays(checker.dtype)
     given = {**arrays, **{f"cotangent of {name}": x for name, x in case.cotangent_arrays(checker.dtype).items()}}
     results = checker.implementation.run(("fwbw by hand", repr(config)), run, given)
     gradients = {n.removeprefix("gradient of "): x for n, x in results.items() if n.startswith("gradient of ")}
-    if set(gradients) != set(inputs_of(case)):
-        raise LawError("gradients", f"come for {sorted(gradients)}, expected {sorted(inputs_of(case))}")
+    if set(gradients) != set(arrays):
+        raise LawError("gradients", f"come for {sorted(gradients)}, expected {sorted(arrays)}")
     _agree(checker, case, results, gradients)
 
 
@@ -184,7 +153,7 @@ def zero_state(checker: Checker, case: FwbwCase) -> None:
 def _base(**config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = FwbwCase(MLSTMCase(2, 3, 1, 4, 5, state="random"), use_initial_state=True).arrays("float32")
     if not config.get("use_initial_state"):
-        arrays = {name: x for name, x in arrays.items() if name not in STATES}
+        arrays = {name: x for name, x in arrays.items() if name not in FWBW.state_arguments}
     return arrays, {"config": config}
 
 

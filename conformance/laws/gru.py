@@ -11,26 +11,25 @@ from conformance.cases import GRUCase, Plan
 from conformance.checker import Checker
 from conformance.laws import _gru_checks as checks
 from conformance.laws import _packing_laws, _recurrence_laws, law
-from conformance.laws._gru import GRU, expected_gradient, expected_value
+from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._gru_calls import bad_calls
 from conformance.laws._refusals import check_refusal
+from conformance.operations.gru import GRU
 
 STEP = "r = σ(hWr + xr), f = σ(hWf + xf), z = tanh((r⊙h)W + x), h' = f⊙h + (1−f)⊙z"
 
 
 def check_value(checker: Checker, case: GRUCase) -> None:
-    checker.agree(
-        checker.call("gru", case.arrays(checker.dtype), case.options()), expected_value(checker, case), case.steps
-    )
+    outputs = checker.call("gru", case.arrays(checker.dtype), case.options())
+    checker.agree(outputs, expected_value(GRU, checker, case), case.steps)
 
 
 def check_gradient(checker: Checker, case: GRUCase) -> None:
-    outputs, gradients = checker.vjp(
-        "gru", case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
-    )
-    checker.agree(outputs, expected_value(checker, case), case.steps)
-    expected = expected_gradient(checker, case)
-    checker.agree(gradients, expected, case.steps, of="gradient of ", only=GRU.differentiable(case))
+    arrays = case.arrays(checker.dtype)
+    outputs, gradients = checker.vjp("gru", arrays, case.cotangent_arrays(checker.dtype), case.options())
+    checker.agree(outputs, expected_value(GRU, checker, case), case.steps)
+    expected = expected_gradient(GRU, checker, case)
+    checker.agree(gradients, expected, case.steps, of="gradient of ", only=GRU.differentiable(arrays))
 
 
 law(

@@ -9,28 +9,27 @@ from conformance.cases import MLSTMCase, Plan
 from conformance.checker import Checker, LawError
 from conformance.laws import _mlstm_checks as checks
 from conformance.laws import _packing_laws, _recurrence_laws, law
-from conformance.laws._mlstm import FORMS, MLSTM, expected_gradient, expected_value
+from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._mlstm_calls import bad_calls
 from conformance.laws._refusals import check_refusal
+from conformance.operations.mlstm import FORMS, MLSTM
 
 VALUE = "h_t = C_tᵀq̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)"
 GRADIENT = "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for x in q, k, v, i, f, C₀, n₀, m₀ and out in h, C_T, n_T, m_T"
 
 
 def check_value(checker: Checker, case: MLSTMCase) -> None:
-    checker.agree(
-        checker.call("mlstm", case.arrays(checker.dtype), case.options()), expected_value(checker, case), case.steps
-    )
+    outputs = checker.call("mlstm", case.arrays(checker.dtype), case.options())
+    checker.agree(outputs, expected_value(MLSTM, checker, case), case.steps)
 
 
 def check_gradient(checker: Checker, case: MLSTMCase) -> None:
-    outputs, gradients = checker.vjp(
-        "mlstm", case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
-    )
-    expected = expected_gradient(checker, case)
+    arrays = case.arrays(checker.dtype)
+    outputs, gradients = checker.vjp("mlstm", arrays, case.cotangent_arrays(checker.dtype), case.options())
+    expected = expected_gradient(MLSTM, checker, case)
     checker.note_kinks(expected)
-    checker.agree(outputs, expected_value(checker, case), case.steps)
-    checker.agree(gradients, expected, case.steps, of="gradient of ", only=MLSTM.differentiable(case))
+    checker.agree(outputs, expected_value(MLSTM, checker, case), case.steps)
+    checker.agree(gradients, expected, case.steps, of="gradient of ", only=MLSTM.differentiable(arrays))
 
 
 law(

@@ -3,30 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from conformance import cases, oracle
-from conformance.budget import Expected
+from conformance import cases
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker
-from conformance.dtypes import Array
 from conformance.laws import law
-from conformance.laws._mlstm import CARRY, MLSTM, expected_value
+from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._recurrence import along_steps
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays, with_options
+from conformance.operations.mlstm import MLSTM
+from conformance.operations.mlstm_step import MLSTM_STEP, at_step, with_state
 
 OP = "mlstm_step"
-
-
-def at_step(arrays: dict[str, Array], t: int) -> dict[str, Array]:
-    return {name: replace(arrays[name], values=arrays[name].values[:, t]) for name in "qkvif"}
-
-
-def zero_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
-    """The initial state of a step: the case's, or the zeros that one left out stands for."""
-    state = replace(case, state="random").arrays(dtype)
-    zeros = {name: replace(state[name], values=0 * state[name].values) for name in ("C0", "n0", "m0")}
-    return {**zeros, **{name: x for name, x in case.arrays(dtype).items() if name in zeros}}
 
 
 @law(
@@ -41,17 +28,16 @@ def zero_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
     forward=True,
 )
 def sequence(checker: Checker, case: MLSTMCase) -> None:
-    arrays = case.arrays(checker.dtype)
-    state, h, last = zero_state(case, checker.dtype), [], {}
-    options = {"eps": case.eps} if case.eps else {}
+    arrays, options = with_state(case, checker.dtype), {"eps": case.eps} if case.eps else {}
+    state, h, last = MLSTM_STEP.kept(arrays), [], {}
     for t in range(case.S):
         last = checker.call(OP, {**at_step(arrays, t), **state}, options)
         h.append(replace(last["h"], values=last["h"].values[:, None]))
-        state = MLSTM.carried(last)
+        state = MLSTM_STEP.carried(last)
     if h:
         checker.agree(
-            {"h": along_steps(*h), **{name: last[name] for name in CARRY}},
-            expected_value(checker, case),
+            {"h": along_steps(*h), **{name: last[name] for name in MLSTM.states}},
+            expected_value(MLSTM, checker, case),
             case.steps,
             times=1 if case.S < 2 else 2,
         )
@@ -77,30 +63,17 @@ def _one_step(plan: cases.Plan) -> Any:
     quick=True,
 )
 def gradient(checker: Checker, case: MLSTMCase) -> None:
-    arrays = {**case.arrays(checker.dtype), **zero_state(case, checker.dtype)}
-    cotangents = case.cotangent_arrays(checker.dtype)
-    step = {**at_step(arrays, 0), **{name: arrays[name] for name in ("C0", "n0", "m0")}}
-    dstep = {**cotangents, "h": replace(cotangents["h"], values=cotangents["h"].values[:, 0])}
-    options = {"eps": case.eps} if case.eps else {}
-    outputs, gradients = checker.vjp(OP, step, dstep, options)
-    values, precision = oracle.values(arrays), checker.precision(1)
-    expected = oracle.mlstm_gradient(values, case.options(), oracle.values(cotangents), precision)
+    call = MLSTM_STEP.call_of(case, checker.dtype)
+    outputs, gradients = checker.vjp(OP, call.arrays, call.cotangents, call.options)
+    expected = expected_gradient(MLSTM_STEP, checker, case)
     checker.note_kinks(expected)
-    checker.agree(outputs, _squeezed(expected_value(checker, case), ("h",)), 1)
-    checker.agree(gradients, _squeezed(expected, tuple("qkvif")), 1, of="gradient of ")
-    checker.expect_dtypes(outputs, gradients, step, ("h",))
-
-
-def _squeezed(expected: Expected, names: tuple[str, ...]) -> Expected:
-    def squeeze(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: x[:, 0] if name in names else x for name, x in arrays.items()}
-
-    return Expected(squeeze(expected.values), squeeze(expected.slack))
+    checker.agree(outputs, expected_value(MLSTM_STEP, checker, case), call.steps)
+    checker.agree(gradients, expected, call.steps, of="gradient of ")
+    checker.expect_dtypes(outputs, gradients, call.arrays, MLSTM_STEP.in_dtype)
 
 
 def _base() -> dict[str, Any]:
-    arrays = MLSTMCase(2, 1, 2, 4, 5, state="random").arrays("float32")
-    return {**arrays, **at_step(arrays, 0)}
+    return at_step(MLSTMCase(2, 1, 2, 4, 5, state="random").arrays("float32"), 0)
 
 
 def _bad_calls() -> list[BadCall]:
@@ -118,10 +91,10 @@ def _bad_calls() -> list[BadCall]:
     ]
     options = [
         ("a negative eps", {"eps": -1.0}),
-        ("no state", {"initial_state": None}),
+        ("no state", {"state": None}),
         ("a kernel backend that there is not", {"kernel_backend": "no such backend"}),
         ("a number for a kernel backend", {"kernel_backend": 3}),
-        ("a pair for a state", {"initial_state": (1, 2)}),
+        ("a pair for a state", {"state": (1, 2)}),
     ]
     return [
         *(with_arrays(_base, OP, label, **changes) for label, changes in arrays),

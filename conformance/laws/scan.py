@@ -5,22 +5,22 @@ from dataclasses import replace
 import numpy as np
 
 from conformance import cases, oracle
-from conformance.budget import Expected
 from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import law
+from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays
+from conformance.operations import OPERATIONS
+from conformance.operations.scan import REV_CUMSUM
 
 _SCALE = 8.0
-OPERATIONS = {"rev_cumsum": "y_t = Σ_{s≥t} x_s", "rev_cumsum_off": "y_t = Σ_{s>t} x_s"}
-
-
-def _value(operation: str, checker: Checker, case: SumCase) -> Expected:
-    return oracle.sums(operation, oracle.values(case.scan(checker.dtype)), checker.precision(case.steps))
+EQUATIONS = {"rev_cumsum": "y_t = Σ_{s≥t} x_s", "rev_cumsum_off": "y_t = Σ_{s>t} x_s"}
 
 
 def _register(operation: str, equation: str) -> None:
+    record = OPERATIONS[operation]
+
     @law(
         operation,
         "The value is the reference's.",
@@ -31,7 +31,9 @@ def _register(operation: str, equation: str) -> None:
         quick=True,
     )
     def value(checker: Checker, case: SumCase) -> None:
-        checker.agree(checker.call(operation, case.scan(checker.dtype)), _value(operation, checker, case), case.steps)
+        checker.agree(
+            checker.call(operation, case.scan(checker.dtype)), expected_value(record, checker, case), case.steps
+        )
 
     @law(
         operation,
@@ -44,12 +46,9 @@ def _register(operation: str, equation: str) -> None:
         quick=True,
     )
     def gradient(checker: Checker, case: SumCase) -> None:
-        arrays, cotangents = case.scan(checker.dtype), case.cotangent(checker.dtype, square=False)
-        _, gradients = checker.vjp(operation, arrays, cotangents)
-        expected = oracle.sums_gradient(
-            operation, oracle.values(arrays), oracle.values(cotangents), checker.precision(case.steps)
-        )
-        checker.agree(gradients, expected, case.steps, of="gradient of ")
+        call = record.call_of(case, checker.dtype)
+        _, gradients = checker.vjp(operation, call.arrays, call.cotangents)
+        checker.agree(gradients, expected_gradient(record, checker, case), case.steps, of="gradient of ")
 
     @law(
         operation,
@@ -136,7 +135,7 @@ def _register(operation: str, equation: str) -> None:
     )(check_refusal)
 
 
-for _operation, _equation in OPERATIONS.items():
+for _operation, _equation in EQUATIONS.items():
     _register(_operation, _equation)
 
 
@@ -153,8 +152,8 @@ for _operation, _equation in OPERATIONS.items():
 )
 def offset(checker: Checker, case: SumCase) -> None:
     arrays = case.scan(checker.dtype)
-    y, off = (checker.call(operation, arrays)["y"] for operation in OPERATIONS)
-    slack = 2 * _value("rev_cumsum", checker, case).slack["y"]
+    y, off = (checker.call(operation, arrays)["y"] for operation in EQUATIONS)
+    slack = 2 * expected_value(REV_CUMSUM, checker, case).slack["y"]
     checker.close("y", y, off.values + arrays["x"].values, slack, case.steps)
 
 
@@ -173,7 +172,7 @@ def total(checker: Checker, case: SumCase) -> None:
     x = case.scan(checker.dtype)
     y = checker.call("rev_cumsum", x)["y"]
     first = replace(y, values=y.values[..., 0])
-    slack = _value("rev_cumsum", checker, case).slack["y"][..., 0]
+    slack = expected_value(REV_CUMSUM, checker, case).slack["y"][..., 0]
     checker.close("y_0", first, x["x"].values.sum(axis=-1), slack, case.steps)
     if not np.array_equal(y.values[..., -1], x["x"].values[..., -1]):
         raise LawError("y", "the last element is not x's")
@@ -194,7 +193,7 @@ def flip(checker: Checker, case: SumCase) -> None:
     x = case.scan(checker.dtype)
     y = checker.call("rev_cumsum", x)["y"]
     turned = np.cumsum(x["x"].values[..., ::-1], axis=-1)[..., ::-1]
-    checker.close("y", y, turned, _value("rev_cumsum", checker, case).slack["y"], case.steps)
+    checker.close("y", y, turned, expected_value(REV_CUMSUM, checker, case).slack["y"], case.steps)
 
 
 @law(
@@ -211,8 +210,8 @@ def flip(checker: Checker, case: SumCase) -> None:
 )
 def shift(checker: Checker, case: SumCase) -> None:
     arrays = case.scan(checker.dtype)
-    y, off = (checker.call(operation, arrays)["y"] for operation in OPERATIONS)
-    slack = _value("rev_cumsum", checker, case).slack["y"]
+    y, off = (checker.call(operation, arrays)["y"] for operation in EQUATIONS)
+    slack = expected_value(REV_CUMSUM, checker, case).slack["y"]
     early = replace(off, values=off.values[..., :-1])
     checker.close("y", early, y.values[..., 1:], slack[..., 1:], case.steps, times=2)
     if (off.values[..., -1:] != 0).any():

@@ -6,7 +6,8 @@ axis over which the operation is independent.
 from conformance.oracle._common import Values, remember, values
 from conformance.oracle._fwbw import fwbw, fwbw_gradient, unstabilised
 from conformance.oracle._gru import gru, gru_gradient
-from conformance.oracle._mlstm import each_sequence, joined, mlstm, mlstm_gradient, rescaled, with_state
+from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
+from conformance.oracle._packed import mlstm, mlstm_gradient
 from conformance.oracle._sums import dtilde, dtilde_gradient, sums, sums_gradient
 
 __all__ = [

@@ -8,7 +8,6 @@ import numpy as np
 import reference
 from conformance import budget
 from conformance.budget import DRAWS, Expected, Precision
-from conformance.operations import GRU_ARRAYS
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._gru_magnitudes import gru_gradient_magnitudes, gru_magnitudes
 
@@ -17,9 +16,9 @@ def _axis(name: str) -> int:
     return 0 if name.endswith("weight") else -2
 
 
-def _copies(arrays: Values, cotangents: Values, precision: Precision) -> tuple[Values, Values, int]:
+def _copies(arrays: Values, cotangents: Values, precision: Precision) -> tuple[dict[str, Any], dict[str, Any], int]:
     rng = np.random.default_rng(0)
-    N = max(arrays[name].shape[_axis(name)] for name in GRU_ARRAYS)
+    N = max(x.shape[_axis(name)] for name, x in arrays.items())
 
     def copies(name: str, x: np.ndarray) -> np.ndarray:
         # Heads are written out first: each that reads a shared input or weight rounds apart, and so does their sum.
@@ -52,9 +51,7 @@ def gru(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Exp
     """Value of `gru`, dense or packed."""
     arrays, cu_seqlens = _without_packing(arrays)
     copies, _, N = _copies(arrays, {}, precision)
-    y, state = reference.gru(
-        *(copies[name] for name in GRU_ARRAYS), input_state=copies.get("input_state"), cu_seqlens=cu_seqlens
-    )
+    y, state = reference.gru(**copies, cu_seqlens=cu_seqlens)
     terms = gru_magnitudes(arrays, _split("y", y, N, N)[0], cu_seqlens)
     exact, slack = {}, {}
     for name, stacked in (("y", y), ("state", state)):
@@ -80,12 +77,9 @@ def gru_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values,
     copies, dcopies, N = _copies(arrays, cotangents, precision)
     if "input_state" not in copies:
         copies["input_state"] = np.zeros(dcopies["state"].shape)
-    y, _ = reference.gru(
-        *(copies[name] for name in GRU_ARRAYS), input_state=copies["input_state"], cu_seqlens=cu_seqlens
-    )
+    y, _ = reference.gru(**copies, cu_seqlens=cu_seqlens)
     gradients = reference.gru_backward(
-        *(copies[name] for name in GRU_ARRAYS),
-        input_state=copies["input_state"],
+        **copies,
         gradient_clipping=options.get("gradient_clipping"),
         cu_seqlens=cu_seqlens,
         dy=dcopies["y"],

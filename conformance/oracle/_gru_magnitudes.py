@@ -16,7 +16,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from conformance.operations import GRU_ARRAYS
 from conformance.oracle._common import Values
 
 Pair = tuple[np.ndarray, np.ndarray]  # (products, drift)
@@ -70,7 +69,11 @@ def _axis(name: str) -> int:
 def _sequences(arrays: Values, y: np.ndarray, d: Values, cu_seqlens: np.ndarray | None) -> Iterator[Values]:
     """Each sequence (or the dense batch) with its heads written out, steps first."""
     N = y.shape[-2]
-    heads = {name: np.repeat(arrays[name], N // arrays[name].shape[_axis(name)], _axis(name)) for name in GRU_ARRAYS}
+    heads = {
+        name: np.repeat(x, N // x.shape[_axis(name)], _axis(name))
+        for name, x in arrays.items()
+        if name != "input_state"
+    }
     tokens = {name: x for name, x in heads.items() if not name.endswith("weight")} | {"y": y}
     tokens |= {"dy": d["y"]} if d else {}
     B = y.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1

@@ -13,7 +13,10 @@ from conformance import cases, runner
 from conformance.budget import Expected
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase
 from conformance.checker import Checker
-from conformance.laws import Law, _mlstm, all_laws, fwbw
+from conformance.laws import Law, all_laws
+from conformance.laws._answers import expected_gradient
+from conformance.operations.fwbw import FWBW
+from conformance.operations.mlstm import MLSTM
 from conformance.options import RunOptions
 
 CASES = (
@@ -92,10 +95,8 @@ def runs(law: Law, eager: bool) -> Iterator[tuple[str, int, Collector]]:
             yield dtype, seed, drawn(law, eager, dtype, seed)
 
 
-def expected_gradient(checker: Checker, case: FwbwCase | MLSTMCase) -> Expected:
-    if isinstance(case, FwbwCase):
-        return fwbw.expected_gradient(checker, case)
-    return _mlstm.expected_gradient(checker, case)
+def gradient_of(checker: Checker, case: FwbwCase | MLSTMCase) -> Expected:
+    return expected_gradient(FWBW if isinstance(case, FwbwCase) else MLSTM, checker, case)
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
@@ -104,7 +105,7 @@ def test_each_branch_has_a_tenth_of_the_elements_and_kinks_are_rare(name: str, e
     for dtype, seed, collector in runs(law_of(name), eager):
         counts, kinks, elements = Counter(), 0, 0
         for case in collector.cases:
-            expected = expected_gradient(collector.checker, case)
+            expected = gradient_of(collector.checker, case)
             counts.update(expected.spread)
             kinks, elements = kinks + expected.kinks, elements + expected.elements
         steps, attained = counts["above"] + counts["floor"], counts["carry"] + counts["write"]

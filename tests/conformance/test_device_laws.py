@@ -19,7 +19,7 @@ from conformance.frameworks._far import BEYOND, FarBuffer, axis_of, bytes_needed
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import all_laws
 from conformance.laws._first_call import first_call_of, in_new_process
-from conformance.laws.general import SUBJECTS
+from conformance.operations.scan import REV_CUMSUM
 from conformance.options import RunOptions
 from conformance.outcome import LawResult
 from conformance.runner import run_law
@@ -258,7 +258,7 @@ def rev_cumsum(x):
 
 def test_the_first_call_is_made_in_a_process_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "scans.py"
-    call = SUBJECTS[0].call(SUBJECTS[0].rows[0], "float32")
+    call = REV_CUMSUM.call_of(REV_CUMSUM.rows[0], "float32")
 
     def found(first: str) -> Any:
         path.write_text(SCANS.format(first=first))
@@ -273,7 +273,7 @@ def test_the_first_call_is_made_in_a_process_of_its_own(tmp_path: Path) -> None:
 def test_a_first_call_may_raise(tmp_path: Path) -> None:
     path, given, results = (tmp_path / name for name in ("scans.py", "given", "results"))
     path.write_text(SCANS.format(first="raise RuntimeError('not while a graph is captured')"))
-    call = SUBJECTS[0].call(SUBJECTS[0].rows[0], "float32")
+    call = REV_CUMSUM.call_of(REV_CUMSUM.rows[0], "float32")
     target = (str(path), "torch", "cpu")
     given.write_bytes(pickle.dumps((target, "checkpoint", "rev_cumsum", call.arrays, {}, call.cotangents)))
     first_call_of(given, results)

@@ -1,0 +1,75 @@
+"""The operations of the contract, each described once: a file for each, or for a few that are alike.
+
+Laws, calls, scripts of failures, test vectors and the names that the command line knows are derived from these records,
+in this order.
+"""
+
+from types import ModuleType
+
+from conformance.operations import (
+    accumulate,
+    backends,
+    decay,
+    fwbw,
+    gru,
+    mlstm,
+    mlstm_step,
+    modules,
+    scan,
+    sharding,
+)
+from conformance.operations._operation import Operation
+from conformance.operations._record import Argument, Backward, Call, Option, Output, Public, StateTuple, Strategy
+
+FILES: tuple[ModuleType, ...] = (
+    scan,
+    decay,
+    mlstm,
+    mlstm_step,
+    fwbw,
+    gru,
+    accumulate,
+    sharding,
+    modules,
+    backends,
+)
+RECORDS: tuple[Public, ...] = tuple(record for file in FILES for record in file.RECORDS)
+
+OPERATIONS = {record.name: record for record in RECORDS if isinstance(record, Operation)}
+"""The operations that map arrays to arrays, by public name."""
+
+OTHERS = tuple(record.name for record in RECORDS if record.name not in OPERATIONS)
+"""Public functions and layers that do not map arrays to arrays; the laws about them say how they are called."""
+
+HELPERS = tuple(dict.fromkeys(helper for record in RECORDS for helper in record.helpers))
+"""Public types that the functions above take or return, and forms of one; a target need not have its own."""
+
+ABOUT = tuple(dict.fromkeys(record.about for record in RECORDS if record.about))
+"""What laws are about, in the order in which they are tried and listed: the names of ``--op``."""
+
+LAW_MODULES = tuple(file.__name__.rpartition(".")[2] for file in FILES if any(record.about for record in file.RECORDS))
+"""The files of laws, named like those of the records."""
+
+PUBLIC = (*OPERATIONS, *OTHERS)
+BACKWARDS = tuple(f"{name}_backward" for name in OPERATIONS)
+
+__all__ = [
+    "ABOUT",
+    "Argument",
+    "BACKWARDS",
+    "Backward",
+    "Call",
+    "FILES",
+    "HELPERS",
+    "LAW_MODULES",
+    "OPERATIONS",
+    "OTHERS",
+    "Operation",
+    "Option",
+    "Output",
+    "PUBLIC",
+    "Public",
+    "RECORDS",
+    "StateTuple",
+    "Strategy",
+]

@@ -1,0 +1,234 @@
+"""What follows from the record of an operation: its calls, in values and in words, and the parts that its arrays play.
+
+A call is formed once, by `Operation.arguments_of`, from anything that stands for the arrays and options: values of any
+framework, to make the call, or their names, to write it down. Nothing here knows a framework.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.cases import Plan
+from conformance.dtypes import Array, array
+from conformance.operations._record import Options, Record
+
+Given = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(Record):
+    """A public function that maps named arrays to named arrays."""
+
+    @cached_property
+    def output(self) -> str:
+        """The output that has steps."""
+        return self.outputs[0].name
+
+    @cached_property
+    def in_dtype(self) -> tuple[str, ...]:
+        """The outputs in the dtype of the values; all others are states."""
+        return tuple(output.name for output in self.outputs if output.role == "value")
+
+    @cached_property
+    def sequences(self) -> tuple[str, ...]:
+        """The arguments that have a step axis."""
+        return tuple(argument.name for argument in self.arguments if "S" in argument.axes)
+
+    @cached_property
+    def weights(self) -> tuple[str, ...]:
+        """The floating arguments that all sequences share."""
+        return tuple(
+            argument.name
+            for argument in self.arguments
+            if argument.role == "value" and not {"B", "..."}.intersection(argument.axes)
+        )
+
+    @cached_property
+    def states(self) -> dict[str, str]:
+        """Each final state, and the argument by which a later call continues from it."""
+        return {argument.continues: argument.name for argument in self.arguments if argument.continues is not None}
+
+    @cached_property
+    def state_arguments(self) -> tuple[str, ...]:
+        return tuple(self.states.values())
+
+    @cached_property
+    def head_axis(self) -> dict[str, int]:
+        """The axis of heads of each floating argument without a state, counted from the last where there are steps."""
+        axes = {}
+        for argument in self.arguments:
+            heads = [at for at, letter in enumerate(argument.axes) if letter.startswith("N")]
+            if heads and argument.name not in self.state_arguments:
+                axes[argument.name] = heads[0] - len(argument.axes) if "S" in argument.axes else heads[0]
+        return axes
+
+    @cached_property
+    def primals(self) -> tuple[str, ...]:
+        """The floating arguments, in the order of the call."""
+        return tuple(argument.name for argument in self.arguments if argument.role != "index")
+
+    @property
+    def packs(self) -> bool:
+        return any(argument.name == "cu_seqlens" for argument in self.arguments)
+
+    @property
+    def takes_backend(self) -> bool:
+        return any(option.name == "kernel_backend" for option in self.options)
+
+    @property
+    def backward_name(self) -> str:
+        """The public function that holds a target's own backward."""
+        return self.name if self.backward.method is not None else f"{self.name}_backward"
+
+    def smallest(self, dtype: str) -> dict[str, Array]:
+        """The arrays that no call leaves out, with every size 1 and every element 1."""
+        needed = (argument for argument in self.arguments if not argument.optional)
+        axes = {argument.name: sum(letter != "..." for letter in argument.axes) for argument in needed}
+        return {name: array(np.ones((1,) * count), dtype) for name, count in axes.items()}
+
+    def all_cases(self, plan: Plan) -> st.SearchStrategy:
+        """Dense and packed cases where a new shape is cheap; else those that other laws have compiled already."""
+        if not self.packs or not plan.eager:
+            return self.cases["dense"](plan)
+        return st.one_of(self.cases["dense"](plan), self.cases["packed"](plan).filter(lambda case: bool(case.lengths)))
+
+    def representative(self, case: Any) -> Any:
+        """The case that stands for all that have its value."""
+        return replace(case, **self.immaterial)
+
+    def differentiable(self, arrays: Given) -> tuple[str, ...]:
+        """The arguments of a recurrence's call that have a gradient."""
+        return (*self.sequences, *self.weights, *(name for name in self.state_arguments if name in arrays))
+
+    def stepped(self, name: str) -> bool:
+        return name == self.output or name in self.sequences
+
+    def carried(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The final state as the arguments of a call that continues."""
+        return {argument: outputs[name] for name, argument in self.states.items()}
+
+    def kept(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The initial state among the arrays."""
+        return {name: x for name, x in arrays.items() if name in self.state_arguments}
+
+    def part(self, arrays: Mapping[str, Array], steps: slice) -> dict[str, Array]:
+        """Dense arrays at ``steps``; weights as they are, states left out."""
+        return {
+            name: replace(x, values=x.values[:, steps]) if self.stepped(name) else x
+            for name, x in arrays.items()
+            if name not in self.state_arguments
+        }
+
+    def portable_options(self, options: Options) -> dict[str, Any]:
+        """All options that mean something in any language, those left out at their defaults."""
+        return {option.name: options.get(option.name, option.default) for option in self.options if option.portable}
+
+    def returns_states(self, options: Options) -> bool:
+        if self.state_switch is None:
+            return True
+        told = options if self.curried is None else options[self.curried]
+        return bool(told.get(self.state_switch, self.switched_on))
+
+    def passed(self, options: Options) -> Options:
+        """The options that a call names: those of a case, and the state switch where it is on."""
+        if self.state_switch is None or self.curried is not None or not self.returns_states(options):
+            return options
+        return {**options, self.state_switch: True}
+
+    def result_of(self, options: Options) -> tuple[str | tuple[str, ...], ...]:
+        """The structure of the result of a call with these options."""
+        return self.returns if self.returns_states(options) else self.returns[:1]
+
+    def arguments_of(
+        self, given: Given, options: Options, make_tuple: Callable[..., Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The positional and keyword arguments of a call.
+
+        Args:
+            given: what stands for each array; None, or nothing, where it is left out.
+            options: what stands for each option that is passed; the argument that holds a state may be among them, and
+                then counts instead of its arrays.
+            make_tuple: makes the tuple of states of what stands for its arrays.
+        """
+        by_position = [argument for argument in self.arguments if argument.passed == "position"]
+        spare = [argument.name for argument in by_position if argument.optional]
+        with_spare = bool(spare) and given.get(spare[0]) is not None
+        positional = [given[argument.name] for argument in by_position if with_spare or not argument.optional]
+        keywords: dict[str, Any] = {}
+        if self.state is not None:
+            state = self._state(given, make_tuple)
+            if self.state.name in options:
+                state = options[self.state.name]
+            if self.state.passed == "position":
+                positional.append(state)
+            elif state is not None or self.state.name in options:
+                keywords[self.state.name] = state
+        for argument in self.arguments:
+            if argument.passed == "keyword" and given.get(argument.name) is not None:
+                keywords[argument.name] = given[argument.name]
+        keywords |= {option.name: options[option.name] for option in self.options if option.name in options}
+        keywords.pop(self.curried or "", None)
+        return positional, keywords
+
+    def _state(self, given: Given, make_tuple: Callable[..., Any]) -> Any:
+        parts = [given.get(argument.name) for argument in self.arguments if argument.passed == "tuple"]
+        return None if all(part is None for part in parts) else make_tuple(*parts)
+
+    def backward_arguments_of(
+        self, given: Given, options: Options, cotangents: Given, taken: set[str] | None, make_tuple: Callable[..., Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a target's own backward.
+
+        Args:
+            taken: the names of the parameters that it has; None where they are not known.
+        """
+        spare = {option.name for option in self.options if not option.changes_value} - (taken or set())
+        passed = {name: option for name, option in options.items() if name not in spare and name != self.state_switch}
+        positional, keywords = self.arguments_of(given, passed, make_tuple)
+        for output in self.outputs:
+            if output.cotangent is not None and output.name in cotangents:
+                keywords[output.cotangent] = cotangents[output.name]
+        if self.state is not None:
+            keywords[self.state.cotangent] = make_tuple(*(cotangents[name] for name in self.states))
+        return positional, keywords
+
+    def call(self, function: Callable[..., Any], arrays: Given, options: Options) -> dict[str, Any]:
+        """Call the public function; its outputs by name."""
+        positional, keywords = self.arguments_of(arrays, self.passed(options), self._make_tuple)
+        target = function if self.curried is None else function(options[self.curried])
+        return named(self.result_of(options), target(*positional, **keywords))
+
+    def differentiate(
+        self, function: Callable[..., Any], arrays: Given, options: Options, cotangents: Given
+    ) -> dict[str, Any]:
+        """Call a target's own backward, or the function of which it is a method; the gradients by name."""
+        if self.backward.method is not None:
+            function = getattr(function(options[self.curried or ""]), self.backward.method)
+        taken = set(inspect.signature(function).parameters)
+        positional, keywords = self.backward_arguments_of(arrays, options, cotangents, taken, self._make_tuple)
+        gradients = function(*positional, **keywords)
+        if self.backward.in_order:
+            return dict(zip(self.primals, gradients, strict=True))
+        if self.state is None or self.state.name not in gradients:
+            return dict(gradients)
+        flat = {name: x for name, x in gradients.items() if name != self.state.name}
+        return {**flat, **dict(zip(self.state_arguments, gradients[self.state.name], strict=True))}
+
+    def _make_tuple(self, *parts: Any) -> Any:
+        assert self.state is not None
+        return self.state.type(*parts)
+
+
+def named(structure: tuple[str | tuple[str, ...], ...], result: Any) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for names, part in zip(structure, (result,) if len(structure) == 1 else result, strict=True):
+        if isinstance(names, tuple):
+            named |= zip(names, part, strict=True)
+        else:
+            named[names] = part
+    return named

@@ -1,0 +1,209 @@
+"""What is said about an operation, once: `Operation`, and the small records that it consists of."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+
+from conformance.budget import Expected, Precision
+from conformance.cases import STRATA, Plan
+from conformance.dtypes import FLOATING, Array
+from conformance.oracle import Values
+
+Arrays = Mapping[str, Array]
+Options = Mapping[str, Any]
+Strategy = Callable[[Plan], st.SearchStrategy]
+Role = Literal["value", "gate", "state", "index"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """An array that an operation takes.
+
+    Attributes:
+        name: in laws, cases and test vectors; where it is an argument of its own, the argument's name too.
+        shape: letters of the specification, separated by blanks; ``...`` for any leading axes. With ``cu_seqlens``, the
+            two axes ``B S`` of a dense call are the one axis ``T``.
+        role: which dtype it has: that of the call's values, that or float32 (``gate``), the accumulation dtype
+            (``state``), or an integer dtype (``index``).
+        passed: by position, by keyword, or within the tuple of states (see `StateTuple`).
+        optional: whether a call may leave it out; optional positional arrays are given or left out together.
+        continues: the final state from which a later call continues by this argument.
+    """
+
+    name: str
+    shape: str
+    role: Role = "value"
+    passed: Literal["position", "keyword", "tuple"] = "position"
+    optional: bool = False
+    continues: str | None = None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(self.shape.split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """An array that an operation returns.
+
+    Attributes:
+        name: of the output, and of its cotangent.
+        shape, role: as of an `Argument`.
+        cotangent: the keyword by which a target's own backward takes its cotangent; None where that is part of a tuple.
+    """
+
+    name: str
+    shape: str
+    role: Role = "value"
+    cotangent: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An argument that is not an array.
+
+    Attributes:
+        default: what a call that leaves it out means.
+        changes_value: whether results may depend on it; if not, a target's own backward need not take it.
+        portable: whether it means something in another language, so that test vectors name it.
+    """
+
+    name: str
+    default: Any = None
+    changes_value: bool = True
+    portable: bool = True
+
+
+BACKEND = Option(name="kernel_backend", changes_value=False, portable=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateTuple:
+    """The one argument that holds all arrays that are passed within a tuple.
+
+    Attributes:
+        name: the argument's.
+        type: makes the tuple of its arrays, in the order of the arguments.
+        cotangent: the keyword by which a target's own backward takes the cotangents of the final states, as such a
+            tuple.
+        passed: by keyword, and then only where a state is given, or by position.
+    """
+
+    name: str
+    type: Callable[..., Any]
+    cotangent: str
+    passed: Literal["position", "keyword"] = "keyword"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward:
+    """How a target's own backward is called, where it does not differentiate through its framework.
+
+    Its arguments are those of the call, then the cotangents by keyword.
+
+    Attributes:
+        method: of what the curried function returns; None where the backward is a function of its own, ``X_backward``.
+        in_order: whether gradients come as a tuple in the order of the arguments; otherwise as a dict by name.
+    """
+
+    method: str | None = None
+    in_order: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arrays and options of one call, and cotangents for its outputs.
+
+    Attributes:
+        options: only those that the call passes.
+        steps: its longest sequence.
+    """
+
+    arrays: dict[str, Array]
+    cotangents: dict[str, Array]
+    options: Options = field(default_factory=dict)
+    steps: int = 1
+
+    @property
+    def primals(self) -> tuple[str, ...]:
+        """The arrays that have a gradient."""
+        return tuple(name for name, x in self.arrays.items() if x.dtype in FLOATING)
+
+    def changed(self, change: Callable[[Array], Array]) -> "Call":
+        """The call with every array, and every cotangent, changed."""
+        arrays, cotangents = ({name: change(x) for name, x in of.items()} for of in (self.arrays, self.cotangents))
+        return replace(self, arrays=arrays, cotangents=cotangents)
+
+
+def call_of(case: Any, dtype: str) -> Call:
+    """The call that a case says, for cases that say it all themselves."""
+    return Call(case.arrays(dtype), case.cotangent_arrays(dtype), case.options(), case.steps)
+
+
+def no_cut_slack(expected: Expected, arrays: Arrays) -> Values:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Public:
+    """A public function or layer.
+
+    Attributes:
+        name: its public name.
+        about: the name under which its laws stand and by which ``--op`` chooses them; empty where it has no laws of its
+            own.
+        helpers: public types that it takes or returns and other forms of it, which a target need not have.
+    """
+
+    name: str
+    about: str
+    helpers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Public):
+    """All data of an operation that maps named arrays to named arrays; `Operation` adds what follows from it.
+
+    Attributes:
+        arguments, outputs: in the order of the call and of its result.
+        returns: the structure of the result: the outputs' names, with a tuple for those that come as a tuple.
+        options: in the order in which a call names them.
+        state: the argument that holds the arrays passed within a tuple.
+        state_switch: the option that says whether final states are returned; without it they always are.
+        switched_on: what the state switch is where a case does not say.
+        curried: the option that a first call takes, which returns the function of the arrays.
+        backward: how a target's own backward is called.
+        cases: strategies that draw cases, by name; ``dense`` and, where it takes ``cu_seqlens``, ``packed``.
+        call_of: the call that a case stands for, in a dtype.
+        value, gradient: the oracle's answer to the arrays of a call, dense or packed.
+        immaterial: the fields of a case that no value depends on, each with one value that stands for all.
+        rows: a few small cases, the first of them dense, for laws that are expensive to try.
+        stepless: cases without a step but with a state, which must not come back as it went in.
+        extremes: cases with extreme gates, None where there are no gates.
+        strata: the sizes on which the shared laws are tried.
+        shared_laws: the families of laws, shared with other operations, that apply to it.
+        cut_slack: what the gradient of a sequence that was cut may be off by beside the uncut one's tolerance.
+    """
+
+    arguments: tuple[Argument, ...]
+    outputs: tuple[Output, ...]
+    returns: tuple[str | tuple[str, ...], ...]
+    cases: Mapping[str, Strategy]
+    value: Callable[[Values, Options, Precision], Expected]
+    gradient: Callable[[Values, Options, Values, Precision], Expected]
+    rows: tuple[Any, ...]
+    options: tuple[Option, ...] = ()
+    state: StateTuple | None = None
+    state_switch: str | None = None
+    switched_on: bool = True
+    curried: str | None = None
+    backward: Backward = Backward()
+    call_of: Callable[[Any, str], Call] = call_of
+    immaterial: Mapping[str, Any] = field(default_factory=dict)
+    stepless: tuple[Any, ...] = ()
+    extremes: Strategy | None = None
+    strata: tuple[str, ...] = STRATA
+    shared_laws: tuple[Literal["arrays", "transforms", "device", "backends"], ...] = ("arrays", "transforms", "device")
+    cut_slack: Callable[[Expected, Arrays], Values] = no_cut_slack

@@ -1,0 +1,82 @@
+"""Decay matrices: `causal_forget_matrix` and `dtilde_matrix`."""
+
+from dataclasses import replace
+from typing import Any
+
+from conformance import cases, oracle
+from conformance.budget import Expected, Precision
+from conformance.cases import Plan, SumCase
+from conformance.operations._operation import Operation
+from conformance.operations._record import Argument, Call, Options, Output
+from conformance.oracle import Values
+
+
+def _squared(precision: Precision) -> Precision:
+    """Each element of a gradient is a sum of up to S² terms."""
+    return replace(precision, steps=precision.steps**2)
+
+
+def _forget_call(case: SumCase, dtype: str) -> Call:
+    return Call(case.log_gates(dtype), case.cotangent(dtype, square=True), {}, case.steps)
+
+
+def _forget_value(arrays: Values, options: Options, precision: Precision) -> Expected:
+    return oracle.sums("causal_forget_matrix", arrays, precision)
+
+
+def _forget_gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
+    return oracle.sums_gradient("causal_forget_matrix", arrays, cotangents, _squared(precision))
+
+
+def _dtilde_call(case: SumCase, dtype: str) -> Call:
+    return Call(case.preactivations(dtype), case.cotangent(dtype, square=True), {}, case.steps)
+
+
+def _dtilde_value(arrays: Values, options: Options, precision: Precision) -> Expected:
+    return oracle.dtilde(arrays, precision)
+
+
+def _dtilde_gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
+    return oracle.dtilde_gradient(arrays, cotangents, _squared(precision))
+
+
+def _extremes(plan: Plan) -> Any:
+    return cases.sums(plan, ("resets", "extreme"))
+
+
+_ROWS = (SumCase((2, 3), 5), SumCase((), 4, "resets"))
+_STRATA = ("small", "chunk")
+
+CAUSAL_FORGET_MATRIX = Operation(
+    name="causal_forget_matrix",
+    about="causal_forget_matrix",
+    arguments=(Argument(name="forget_gates", shape="... S"),),
+    outputs=(Output(name="y", shape="... S S", cotangent="dF"),),
+    returns=("y",),
+    cases={"dense": cases.gate_sums},
+    call_of=_forget_call,
+    value=_forget_value,
+    gradient=_forget_gradient,
+    immaterial={"layout": "contiguous"},
+    rows=_ROWS,
+    extremes=_extremes,
+    strata=_STRATA,
+)
+
+DTILDE_MATRIX = Operation(
+    name="dtilde_matrix",
+    about="dtilde_matrix",
+    arguments=(Argument(name="igate", shape="... S 1"), Argument(name="fgate", shape="... S 1")),
+    outputs=(Output(name="y", shape="... S S", cotangent="dD"),),
+    returns=("y",),
+    cases={"dense": cases.gate_sums},
+    call_of=_dtilde_call,
+    value=_dtilde_value,
+    gradient=_dtilde_gradient,
+    immaterial={"layout": "contiguous"},
+    rows=_ROWS,
+    extremes=_extremes,
+    strata=_STRATA,
+)
+
+RECORDS = (CAUSAL_FORGET_MATRIX, DTILDE_MATRIX)

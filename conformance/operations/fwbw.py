@@ -1,0 +1,84 @@
+"""The fwbw interface to the mLSTM: `mlstm_fwbw_custom_grad`, and by hand `fwbw_forward` and `fwbw_backward`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance import cases, oracle
+from conformance.budget import Expected, Precision
+from conformance.cases import FwbwCase, MLSTMCase, Plan
+from conformance.operations._operation import Operation, named
+from conformance.operations._record import Argument, Backward, Option, Options, Output, Public
+from conformance.oracle import Values
+
+
+def _value(arrays: Values, options: Options, precision: Precision) -> Expected:
+    return oracle.fwbw(arrays, options["config"], precision)
+
+
+def _gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
+    return oracle.fwbw_gradient(arrays, options["config"], cotangents, precision)
+
+
+def _extremes(plan: Plan) -> st.SearchStrategy:
+    return cases.fwbw(plan).map(lambda case: replace(case, inner=replace(case.inner, gates="extreme")))
+
+
+_INNER = MLSTMCase(2, 5, 1, 3, 2, state="random", seed=4)
+
+FWBW = Operation(
+    name="mlstm_fwbw_custom_grad",
+    about="fwbw",
+    helpers=("mLSTMBackendFwbwConfig",),
+    arguments=(
+        Argument(name="q", shape="B T K"),
+        Argument(name="k", shape="B T K"),
+        Argument(name="v", shape="B T V"),
+        Argument(name="i", shape="B T", role="gate"),
+        Argument(name="f", shape="B T", role="gate"),
+        Argument(name="C0", shape="B K V", role="state", optional=True, continues="C"),
+        Argument(name="n0", shape="B K", role="state", optional=True, continues="n"),
+        Argument(name="m0", shape="B", role="state", optional=True, continues="m"),
+    ),
+    outputs=(
+        Output(name="h", shape="B T V", cotangent="dh"),
+        Output(name="C", shape="B K V", role="state", cotangent="dc_last"),
+        Output(name="n", shape="B K", role="state", cotangent="dn_last"),
+        Output(name="m", shape="B", role="state", cotangent="dm_last"),
+    ),
+    returns=("h", ("C", "n", "m")),
+    options=(Option(name="config"),),
+    state_switch="return_state",
+    switched_on=False,
+    curried="config",
+    backward=Backward(method="backward", in_order=True),
+    cases={"dense": cases.fwbw},
+    value=_value,
+    gradient=_gradient,
+    immaterial={"chunk_size": None, "keep": ()},
+    rows=(
+        FwbwCase(_INNER, 2, return_state=True, use_initial_state=True, stabilize_correctly=True),
+        FwbwCase(_INNER, 2, keep=("keep_G", "keep_M", "keep_c"), flat_gates=False),
+    ),
+    stepless=(FwbwCase(replace(_INNER, S=0), return_state=True, use_initial_state=True),),
+    extremes=_extremes,
+    strata=("small", "chunk"),
+)
+
+
+def by_hand(
+    functions: Mapping[str, Callable[..., Any]], arrays: Mapping[str, Any], options: Options, cotangents: Mapping
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``fwbw_forward`` and then ``fwbw_backward`` with its context: ``(outputs, gradients)``, without those of None."""
+    config = options["config"]
+    (q, k, v, i, f, *states), _ = FWBW.arguments_of(arrays, options, tuple)
+    result, context = functions["fwbw_forward"](q, k, v, i, f, config, *states)
+    last = {str(output.cotangent): cotangents[output.name] for output in FWBW.outputs[1:] if output.name in cotangents}
+    gradients = functions["fwbw_backward"](context, cotangents["h"], config, **last)
+    by_name = zip(FWBW.primals, gradients, strict=True)
+    return named(FWBW.result_of(options), result), {name: x for name, x in by_name if x is not None}
+
+
+RECORDS = (FWBW, Public(name="fwbw_forward", about="fwbw"), Public(name="fwbw_backward", about="fwbw"))

@@ -1,0 +1,51 @@
+"""The multi-head GRU: `gru`."""
+
+from hypothesis import strategies as st
+
+from conformance import cases, oracle
+from conformance.cases import GRUCase, Plan
+from conformance.operations._operation import Operation
+from conformance.operations._record import BACKEND, Argument, Option, Output
+
+
+def _extremes(plan: Plan) -> st.SearchStrategy:
+    return st.one_of(*(cases.gru(plan, gates=gates) for gates in ("extreme", "saturated")))
+
+
+GRU = Operation(
+    name="gru",
+    about="gru",
+    arguments=(
+        Argument(name="input", shape="B S Nx H"),
+        Argument(name="weight", shape="Nw H H"),
+        Argument(name="forget_input", shape="B S Nxf H"),
+        Argument(name="forget_weight", shape="Nwf H H"),
+        Argument(name="reset_input", shape="B S Nxr H"),
+        Argument(name="reset_weight", shape="Nwr H H"),
+        Argument(name="input_state", shape="B N H", role="state", passed="keyword", optional=True, continues="state"),
+        Argument(name="cu_seqlens", shape="B+1", role="index", passed="keyword", optional=True),
+    ),
+    outputs=(
+        Output(name="y", shape="B S N H", cotangent="dy"),
+        Output(name="state", shape="B N H", role="state", cotangent="dstate"),
+    ),
+    returns=("y", "state"),
+    options=(
+        Option(name="gradient_clipping"),
+        Option(name="max_seqlen", changes_value=False, portable=False),
+        BACKEND,
+    ),
+    cases={"dense": cases.gru, "packed": cases.packed_gru},
+    value=oracle.gru,
+    gradient=oracle.gru_gradient,
+    immaterial={"layout": "contiguous", "room": None, "cut": 0.0},
+    rows=(
+        GRUCase(2, 5, 3, cases.HEADS[0], state=True, seed=5),
+        GRUCase(3, 0, 2, cases.HEADS[2], lengths=(3, 0, 4), state=True, seed=6),
+    ),
+    stepless=(GRUCase(2, 0, 3, cases.HEADS[1], state=True),),
+    extremes=_extremes,
+    shared_laws=("arrays", "transforms", "device", "backends"),
+)
+
+RECORDS = (GRU,)

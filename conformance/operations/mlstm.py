@@ -1,0 +1,77 @@
+"""The mLSTM over whole sequences: `mlstm`."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance import cases, oracle
+from conformance.budget import Expected
+from conformance.cases import MLSTMCase, Plan
+from conformance.operations._operation import Operation
+from conformance.operations._record import BACKEND, Argument, Arrays, Option, Output, StateTuple
+from conformance.oracle import Values
+from reference.arguments import MLSTMState
+
+FORMS = ("mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise")
+EXTREME_GATES = ("extreme", "closed", "resets", "saturated")
+
+
+def _extremes(plan: Plan) -> st.SearchStrategy:
+    return st.one_of(*(cases.mlstm(plan, gates=gates) for gates in EXTREME_GATES))
+
+
+def _cut_slack(expected: Expected, arrays: Arrays) -> Values:
+    """With room for g of the early part, dm₀(late part) − ⟨C, dC⟩ − ⟨n, dn⟩, where it ought to cancel to 0."""
+    assert expected.carried is not None
+    of_g = expected.carried[:, None]
+    with np.errstate(over="ignore"):
+        gate = 1 / (1 + np.exp(arrays["f"].values))
+    shares = {"i": of_g, "f": of_g * gate, "m0": expected.carried}
+    return {name: expected.slack[name] + share for name, share in shares.items()}
+
+
+MLSTM = Operation(
+    name="mlstm",
+    about="mlstm",
+    helpers=("MLSTMState", *FORMS),
+    arguments=(
+        Argument(name="q", shape="B S N K"),
+        Argument(name="k", shape="B S N K"),
+        Argument(name="v", shape="B S N V"),
+        Argument(name="i", shape="B S N", role="gate"),
+        Argument(name="f", shape="B S N", role="gate"),
+        Argument(name="C0", shape="B N K V", role="state", passed="tuple", optional=True, continues="C"),
+        Argument(name="n0", shape="B N K", role="state", passed="tuple", optional=True, continues="n"),
+        Argument(name="m0", shape="B N", role="state", passed="tuple", optional=True, continues="m"),
+        Argument(name="cu_seqlens", shape="B+1", role="index", passed="keyword", optional=True),
+    ),
+    outputs=(
+        Output(name="h", shape="B S N V", cotangent="dh"),
+        Output(name="C", shape="B N K V", role="state"),
+        Output(name="n", shape="B N K", role="state"),
+        Output(name="m", shape="B N", role="state"),
+    ),
+    returns=("h", ("C", "n", "m")),
+    options=(
+        Option(name="return_state", default=False, changes_value=False, portable=False),
+        Option(name="chunk_size", changes_value=False),
+        Option(name="eps", default=0.0),
+        Option(name="max_seqlen", changes_value=False, portable=False),
+        BACKEND,
+    ),
+    state=StateTuple(name="initial_state", type=MLSTMState, cotangent="dstate"),
+    state_switch="return_state",
+    cases={"dense": cases.mlstm, "packed": cases.packed_mlstm},
+    value=oracle.mlstm,
+    gradient=oracle.mlstm_gradient,
+    immaterial={"chunk_size": None, "room": None, "layout": "contiguous", "cut": 0.0},
+    rows=(
+        MLSTMCase(2, 5, 2, 3, 2, state="random", chunk_size=2, seed=1),
+        MLSTMCase(3, 0, 2, 3, 2, lengths=(3, 0, 4), state="random", chunk_size=2, seed=2),
+    ),
+    stepless=(MLSTMCase(2, 0, 1, 3, 2, state="random"),),
+    extremes=_extremes,
+    shared_laws=("arrays", "transforms", "device", "backends"),
+    cut_slack=_cut_slack,
+)
+
+RECORDS = (MLSTM,)

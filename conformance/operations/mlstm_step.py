@@ -1,0 +1,102 @@
+"""One step of the mLSTM: `mlstm_step`. Its cases are sequences of one step; a step has no step axis."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance import cases, oracle
+from conformance.budget import Expected, Precision
+from conformance.cases import MLSTMCase, Plan
+from conformance.dtypes import Array
+from conformance.operations._operation import Operation
+from conformance.operations._record import BACKEND, Argument, Call, Option, Options, Output, StateTuple
+from conformance.operations.mlstm import EXTREME_GATES
+from conformance.oracle import Values
+from reference.arguments import MLSTMState
+
+STEPPED = (*"qkvif", "h")
+STATES = ("C0", "n0", "m0")
+
+
+def at_step(arrays: Mapping[str, Array], t: int) -> dict[str, Array]:
+    """The arrays, or cotangents, of step ``t`` of a sequence."""
+    return {name: replace(x, values=x.values[:, t]) if name in STEPPED else x for name, x in arrays.items()}
+
+
+def with_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
+    """The arrays of a sequence with its initial state, or with the zeros that one left out stands for."""
+    if case.state != "none":
+        return case.arrays(dtype)
+    arrays = replace(case, state="random").arrays(dtype)
+    return arrays | {name: replace(arrays[name], values=0 * arrays[name].values) for name in STATES}
+
+
+def _call_of(case: MLSTMCase, dtype: str) -> Call:
+    options = {"eps": case.eps} if case.eps else {}
+    return Call(at_step(with_state(case, dtype), 0), at_step(case.cotangent_arrays(dtype), 0), options)
+
+
+def _as_sequence(values: Values) -> Values:
+    return {name: x[:, None] if name in STEPPED else x for name, x in values.items()}
+
+
+def _of_step(expected: Expected) -> Expected:
+    values, slack = (
+        {name: x[:, 0] if name in STEPPED else x for name, x in of.items()} for of in (expected.values, expected.slack)
+    )
+    return replace(expected, values=values, slack=slack)
+
+
+def _value(arrays: Values, options: Options, precision: Precision) -> Expected:
+    return _of_step(oracle.mlstm(_as_sequence(arrays), options, precision))
+
+
+def _gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
+    return _of_step(oracle.mlstm_gradient(_as_sequence(arrays), options, _as_sequence(cotangents), precision))
+
+
+def _one_step(plan: Plan, **fixed: Any) -> st.SearchStrategy:
+    return cases.mlstm(plan, S=1, **fixed)
+
+
+def _extremes(plan: Plan) -> st.SearchStrategy:
+    return st.one_of(*(_one_step(plan, gates=gates) for gates in EXTREME_GATES))
+
+
+MLSTM_STEP = Operation(
+    name="mlstm_step",
+    about="mlstm_step",
+    helpers=("MLSTMState",),
+    arguments=(
+        Argument(name="q", shape="B N K"),
+        Argument(name="k", shape="B N K"),
+        Argument(name="v", shape="B N V"),
+        Argument(name="i", shape="B N", role="gate"),
+        Argument(name="f", shape="B N", role="gate"),
+        Argument(name="C0", shape="B N K V", role="state", passed="tuple", continues="C"),
+        Argument(name="n0", shape="B N K", role="state", passed="tuple", continues="n"),
+        Argument(name="m0", shape="B N", role="state", passed="tuple", continues="m"),
+    ),
+    outputs=(
+        Output(name="h", shape="B N V", cotangent="dh"),
+        Output(name="C", shape="B N K V", role="state"),
+        Output(name="n", shape="B N K", role="state"),
+        Output(name="m", shape="B N", role="state"),
+    ),
+    returns=("h", ("C", "n", "m")),
+    options=(Option(name="eps", default=0.0), BACKEND),
+    state=StateTuple(name="state", type=MLSTMState, cotangent="dstate", passed="position"),
+    cases={"dense": _one_step},
+    call_of=_call_of,
+    value=_value,
+    gradient=_gradient,
+    immaterial={"chunk_size": None, "room": None, "layout": "contiguous", "cut": 0.0},
+    rows=(MLSTMCase(2, 1, 2, 3, 2, state="random", seed=3),),
+    extremes=_extremes,
+    strata=("small",),
+    shared_laws=("arrays", "transforms", "device", "backends"),
+)
+
+RECORDS = (MLSTM_STEP,)

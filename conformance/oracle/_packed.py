@@ -1,0 +1,30 @@
+"""The mLSTM's oracle for dense and packed calls: a packed call is looped over, sequence by sequence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.budget import Expected, Precision
+from conformance.oracle import _mlstm
+from conformance.oracle._common import Values
+
+
+def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
+    """Value of `mlstm`, dense or packed. States are in the units of their own m (see `rescaled`)."""
+    if "cu_seqlens" not in arrays:
+        return _mlstm.mlstm(arrays, options, precision)
+    calls = _mlstm.each_sequence(arrays, {}, _lengths(arrays))
+    return _mlstm.joined([_mlstm.mlstm(x, options, precision) for x, _ in calls])
+
+
+def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
+    """Gradient of `mlstm`, dense or packed, states included."""
+    if "cu_seqlens" not in arrays:
+        return _mlstm.mlstm_gradient(arrays, options, cotangents, precision)
+    calls = _mlstm.each_sequence(arrays, cotangents, _lengths(arrays))
+    return _mlstm.joined([_mlstm.mlstm_gradient(x, options, dx, precision) for x, dx in calls])
+
+
+def _lengths(arrays: Values) -> tuple[int, ...]:
+    return tuple(np.diff(arrays["cu_seqlens"]).tolist())
