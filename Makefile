@@ -15,6 +15,9 @@ PY := .venv/bin/python
 PY_JAX := .venv-jax/bin/python
 READY := .venv/.stamp
 READY_JAX := .venv-jax/.stamp
+# Other packages, which `make peers` judges.
+PY_PEERS := .venv-peers/bin/python
+READY_PEERS := .venv-peers/.stamp
 # The oldest JAX that Pallas kernels take.
 PY_AOT := .venv-aot/bin/python
 READY_AOT := .venv-aot/.stamp
@@ -33,7 +36,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures clean
+.PHONY: help setup test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +62,17 @@ $(READY_AOT): constraints/aot.txt
 	$(PY_AOT) -m pip install --quiet --constraint constraints/aot.txt jax flax absl-py click
 	@touch $@
 
+# Wheels alone. The packages of the last line ask for more than their functions need, a CUDA build of PyTorch among it.
+$(READY_PEERS): constraints/peers.txt
+	$(call venv,.venv-peers,3.11)
+	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt torch
+	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt \
+		click hypothesis jinja2 rich safetensors ml_dtypes jax flax keras onnx onnxruntime triton \
+		einops huggingface_hub omegaconf dacite regex requests tokenizers tqdm typer
+	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-deps \
+		flash-linear-attention fla-core flashrnn mlstm-kernels transformers xlstm
+	@touch $@
+
 test: lint $(READY) $(READY_JAX)  ## lint, all tests, and those of JAX and the house again under the newest JAX
 	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 	$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house
@@ -81,6 +95,9 @@ calibration: $(READY)  ## every correct variant on ten thousand cases an operati
 aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there: registers, spills, shared memory (half an hour)
 	$(PY) -m benchmarks aot
 	$(PY_AOT) -m benchmarks.aot_pallas
+
+peers: $(READY_PEERS)  ## judge the public implementations of the mLSTM and the GRU, and draw docs/peers.md (hours)
+	$(PY_PEERS) -m benchmarks peers
 
 browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one
 	@if ! tools/find_chromium.sh >/dev/null 2>&1; then \
