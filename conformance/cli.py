@@ -111,6 +111,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Processes for a target.  [default: 2 on a CPU of two cores or more, else 1]",
 )
 @click.option("--strict", is_flag=True, help="What cannot be tried, and a known failure that passes, fails too.")
+@click.option(
+    "--contract",
+    is_flag=True,
+    help="What gatespec has decided, where others may decide otherwise, has to be kept too.",
+)
 @click.option("--known", metavar="PATH", type=_FILE, help="Known failures: reported, but no reason to exit with 1.")
 @click.option("--write-known", metavar="PATH", type=_FILE, help="Write the failures there, for you to say why.")
 @click.option(
@@ -137,6 +142,7 @@ def run_command(
     seed: int,
     jobs: int | None,
     strict: bool,
+    contract: bool,
     known: Path | None,
     write_known: Path | None,
     failures: Path,
@@ -165,6 +171,7 @@ def run_command(
             kernel_backend=kernel_backend,
             device=device,
             strict=strict,
+            contract=contract,
             quick=quick,
             known=known,
             failures=failures,

@@ -75,8 +75,12 @@ class Implementation(Protocol):
         eager: whether a call with new shapes costs no compilation.
         layouts: the memory layouts that the framework can express, but for ``broadcast``, which needs equal rows.
         upcasts: whether it computes and answers in float64 whatever came (the reference does).
+        keeps_contract: whether the target declares itself gatespec's own, so that it has to keep what gatespec has
+            decided where others may decide otherwise (laws of the kind ``contract``).
         backends: the names of kernel backends whose launches the adapter can see, each with whether it launches any.
     """
+
+    keeps_contract: bool
 
     @property
     def name(self) -> str: ...

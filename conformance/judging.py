@@ -50,6 +50,7 @@ def settings_of(
     quick: bool = False,
     known: Path | None = None,
     failures: Path | None = None,
+    contract: bool = False,
 ) -> RunOptions:
     """The settings, with what depends on circumstances where nothing was said.
 
@@ -70,6 +71,7 @@ def settings_of(
         quick,
         read(known) if known is not None else (),
         failures,
+        contract=contract,
     )
     selected(settings)
     return settings

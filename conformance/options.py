@@ -24,6 +24,8 @@ class RunOptions:
         seed: from which all cases are drawn.
         kernel_backend: passed on to operations that take one.
         strict: whether a skip counts as a failure, and a known failure that passes now.
+        contract: whether every target has to keep what gatespec's contract decides; otherwise only those that declare
+            themselves gatespec's own have to.
         quick: only the laws that are marked so, in float32 unless a dtype is named, on short sequences.
         known: failures that are none.
         failures: where a script for each failure is saved, None for nowhere.
@@ -42,3 +44,4 @@ class RunOptions:
     known: tuple[Known, ...] = ()
     failures: Path | None = None
     shrink_seconds: float = SHRINK_SECONDS
+    contract: bool = False

@@ -8,7 +8,7 @@ from conformance.comparison import Point
 from conformance.known import KnownOutcome
 from conformance.laws import Law
 
-STATUSES = ("passed", "failed", "not served", "not promised", "skipped", "known", "fixed")
+STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skipped", "known", "fixed")
 """In the order in which a summary counts them."""
 
 
@@ -116,7 +116,8 @@ class LawResult:
     """One law in one dtype on one target.
 
     Attributes:
-        status: ``passed``, ``failed``, ``not served`` (the target refused every case), ``not promised`` (no case lies
+        status: ``passed``, ``failed``, ``differs`` (the target decides otherwise than gatespec's contract, and does not
+            claim to keep it), ``not served`` (the target refused every case), ``not promised`` (no case lies
             inside what the target promises), ``skipped`` (a function is absent, or the law does not apply),
             ``known`` (only failures that are known) or ``fixed`` (passed, a known failure included).
         reason: why it was not judged, or what failed, or what is known.

@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--conformance-kernel-backend", metavar="NAME", help="handed to every operation that takes one")
     add("--conformance-known", metavar="PATH", help="a file of known failures; those are xfailed")
     add("--conformance-failures", metavar="DIR", default="reports/failures", help="where scripts of failures are saved")
+    add("--conformance-contract", action="store_true", help="what gatespec alone has decided has to be kept too")
     add("--conformance-quick", action="store_true", help="values and gradients alone, in float32")
 
 

@@ -97,7 +97,7 @@ def run(implementation: Implementation, settings: RunOptions) -> Iterator[LawRes
 def run_and_save(implementation: Implementation, law: Law, dtype: str, settings: RunOptions) -> LawResult:
     """`run_law`, and a script that shows the failure alone where the settings say where to save one."""
     result, scene = _tried(implementation, law, dtype, settings)
-    if scene is None or settings.failures is None or result.counterexample is None:
+    if scene is None or settings.failures is None or result.counterexample is None or result.status != "failed":
         return result
     from conformance.failures import save
 
@@ -159,7 +159,8 @@ def _tried(
     worst = checker.worst or None
     if search.worst_broken is not None:
         worst = max(search.worst_broken, checker.worst)
-    status, reason = _status(found, known)
+    contract = settings.contract or implementation.keeps_contract
+    status, reason = _status(law, found, known, contract)
     result = LawResult(
         law=law,
         dtype=dtype,
@@ -178,9 +179,11 @@ def _tried(
     return result, search.scene
 
 
-def _status(found: Counterexample | None, known: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:
+def _status(
+    law: Law, found: Counterexample | None, known: tuple[KnownOutcome, ...], contract: bool
+) -> tuple[str, str | None]:
     if found is not None:
-        return "failed", found.problem
+        return "failed" if contract or law.kind != "contract" else "differs", found.problem
     if not known:
         return "passed", None
     status = "known" if any(outcome.fails for outcome in known) else "fixed"

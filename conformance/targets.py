@@ -128,7 +128,15 @@ def load(target: str, framework: str | None, device: str) -> Implementation:
         adapter: Callable[..., Implementation] = importlib.import_module(f"conformance.frameworks.{chosen}").adapter
     except ModuleNotFoundError as error:
         raise UsageError(f"{target} is judged through {chosen}, which is not installed here: {error}") from error
-    return adapter(target, functions, device)
+    implementation = adapter(target, functions, device)
+    implementation.keeps_contract = declares_contract(home)
+    return implementation
+
+
+def declares_contract(home: str) -> bool:
+    """Whether the module or the package of a target holds ``__conformance__ = "gatespec"``."""
+    modules = (sys.modules.get(name) for name in (home, home.partition(".")[0]))
+    return any(getattr(module, "__conformance__", None) == "gatespec" for module in modules)
 
 
 def absolute(target: str) -> str:

@@ -11,6 +11,7 @@ from jax_impl._scan import rev_cumsum, rev_cumsum_off
 from jax_impl._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
 
+__conformance__ = "gatespec"
 __all__ = [
     "GRU",
     "KernelBackend",

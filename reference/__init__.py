@@ -25,6 +25,7 @@ from reference._scan import rev_cumsum, rev_cumsum_backward, rev_cumsum_off, rev
 from reference._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
 
+__conformance__ = "gatespec"
 __all__ = [
     "GRU",
     "KernelBackend",

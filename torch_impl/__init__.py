@@ -11,6 +11,7 @@ from torch_impl._modules import GRU, mLSTMBackendFwbw
 from torch_impl._scan.api import rev_cumsum, rev_cumsum_off
 from torch_impl._sharding import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 
+__conformance__ = "gatespec"
 __all__ = [
     "GRU",
     "KernelBackend",

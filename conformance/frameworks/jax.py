@@ -35,6 +35,7 @@ class JaxImplementation:
     eager = False
     layouts = ("contiguous",)
     upcasts = False
+    keeps_contract = False
     backends: Mapping[str, bool] = {"xla": False, "pallas": True}
 
     def __init__(self, name: str, functions: Mapping[str, Any], device: str, place: Any):

@@ -39,6 +39,7 @@ class NumPyImplementation:
     device = "cpu"
     eager = True
     layouts = ("contiguous", "strided", "reversed", "transposed")
+    keeps_contract = False
     backends: Mapping[str, bool] = {"numpy": False}
 
     def __init__(self, name: str, functions: Mapping[str, Any]):

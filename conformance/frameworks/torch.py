@@ -39,6 +39,7 @@ class TorchImplementation:
     eager = True
     layouts = ("contiguous", "strided", "transposed")
     upcasts = False
+    keeps_contract = False
     backends: Mapping[str, bool] = {"torch": False, "triton": True}
 
     def __init__(self, name: str, functions: Mapping[str, Any], device: str):

@@ -64,6 +64,8 @@ class TargetReport:
             words.append(f"--kernel-backend {options.kernel_backend}")
             on = [f"{name}={os.environ[name]}" for name in INTERPRETERS.values() if os.environ.get(name)]
             words = [*on, *words]
+        if options.contract:
+            words.append("--contract")
         if options.quick:
             words.append("--quick")
         return " ".join(words)

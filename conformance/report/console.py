@@ -46,12 +46,15 @@ def show(console: Console, report: TargetReport) -> None:
     console.print(_table(report))
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     counts = ", ".join(f"{report.count(status)} {status}" for status in ("passed", "failed", "skipped"))
-    counts += "".join(f", {report.count(status)} {status}" for status in ("known", "fixed") if report.count(status))
+    counts += "".join(
+        f", {report.count(status)} {status}" for status in ("differs", "known", "fixed") if report.count(status)
+    )
     console.print(
         f"[bold]{escape(report.target)}[/bold]: {counts} in {report.seconds:.0f} s "
         f"({versions}, {report.device}, seed {report.options.seed})",
         highlight=False,
     )
+    _show_differences(console, report)
     _show_skips(console, report)
     _show_notes(console, report)
     for result in report.failures[:SHOWN]:
@@ -81,8 +84,23 @@ def _cell(result: LawResult | None) -> str:
     if result.status == "skipped":
         return "[dim]–[/dim]"
     worst = "" if result.worst is None else f"{result.worst:.2f} " if result.worst < 100 else f"{result.worst:.0e} "
-    marks = {"passed": "[green]✓[/green]", "known": "[yellow]k[/yellow]", "fixed": "[bold yellow]![/bold yellow]"}
+    marks = {
+        "passed": "[green]✓[/green]",
+        "differs": "[yellow]≠[/yellow]",
+        "known": "[yellow]k[/yellow]",
+        "fixed": "[bold yellow]![/bold yellow]",
+    }
     return f"{worst}{marks[result.status]}" if result.status in marks else f"[red]{worst}✗[/red]"
+
+
+def _show_differences(console: Console, report: TargetReport) -> None:
+    dtypes: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.status == "differs":
+            dtypes.setdefault(result.law.id, []).append(result.dtype)
+    if dtypes:
+        told = ", ".join(f"{law} ({', '.join(names)})" for law, names in dtypes.items())
+        console.print(f"[yellow]differs from gatespec's contract in: {escape(told)}[/yellow]", highlight=False)
 
 
 def _show_skips(console: Console, report: TargetReport) -> None:

@@ -33,8 +33,8 @@ def render(reports: list[TargetReport]) -> str:
                 failure.text = _legal(text(report, result))
             elif result.status == "skipped":
                 ElementTree.SubElement(case, "skipped", message=_legal(result.reason or ""))
-            elif result.status in ("known", "fixed"):
-                # JUnit has no word for a failure that is known; what is known goes where a test's output goes.
+            elif result.status in ("differs", "known", "fixed"):
+                # JUnit has no word for a known failure or another decision; they go where a test's output goes.
                 ElementTree.SubElement(case, "system-out").text = _legal(result.reason or "")
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

@@ -83,7 +83,7 @@ def _cell(target: Column, dtype: str, first: bool, law: Law) -> Cell:
         return Cell(first=first)
     status = target.statuses[law.id, dtype]
     told = mark(status)
-    link = f"#{target.anchor(law.id)}" if status in ("failed", "known", "fixed") else ""
+    link = f"#{target.anchor(law.id)}" if status in ("failed", "differs", "known", "fixed") else ""
     title = f"{target.name}, {law.id} in {dtype}: {summed(result, told)}"
     return Cell(told, number(result.worst), _fill(result.worst), title, link, first)
 

@@ -57,7 +57,7 @@ def render(reports: list[TargetReport]) -> str:
             heads=heads(targets),
             groups=groups(targets),
             broken=failures(targets, ("failed",)),
-            known=failures(targets, ("known", "fixed")),
+            known=failures(targets, ("differs", "known", "fixed")),
             ratios=ratios(targets),
             growths=growths(targets),
             branches=branches(targets),

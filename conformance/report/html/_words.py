@@ -34,12 +34,13 @@ class Mark:
 MARKS = {
     "passed": Mark("passed", "✓", "holds", "hold"),
     "failed": Mark("failed", "✗", "broken", "broken"),
+    "differs": Mark("known", "≠", "differs from gatespec's contract", "differ from gatespec's contract"),
     "known": Mark("known", "⊘", "known failure", "known failures"),
     "fixed": Mark("fixed", "✓!", "known failure that holds now", "known failures that hold now"),
     "skipped": Mark("skipped", "–", "not tried", "not tried"),
 }
 
-_GRAVITY = ("failed", "known", "fixed", "passed", "skipped")
+_GRAVITY = ("failed", "differs", "known", "fixed", "passed", "skipped")
 
 
 def mark(status: str) -> Mark:

@@ -83,6 +83,7 @@ def first_broken(
         first: laws with their dtypes, ``mlstm.value float32``, to try before the others: where one has broken with
             another seed, that is mostly found again at once. No order changes whether some law breaks.
     """
+    settings = replace(settings, contract=True)
     if setting is Setting.TENSORS:
         settings = replace(settings, dtypes=TENSOR_DTYPES, max_steps=TENSOR_STEPS)
     with planted(mutant, setting) as implementation:
