@@ -30,6 +30,11 @@ response, but what is computed is still a difference of rounded terms. The oracl
 all terms (`oracle._magnitudes`, `oracle._gru_magnitudes`), and what a 16-bit operand among them may be rounded by; for
 scans and decays it is the whole condition, with γ.
 
+Among these terms are those that automatic differentiation of the definition sums although they cancel exactly: every
+path of h's gradient through the stabiliser m, which ends at the gates that attained m. The roundings of each step are
+independent, so the squares of its terms add up along the steps at which m was carried
+(`oracle._stabiliser_paths`). An exact 0 is asked for only where all of them are 0, as behind a hard reset.
+
 **κ·u·drift**: what is carried is rounded at every step. An error of u·|C_t| made at step t has decayed like the memory
 itself when it is read, and errors of different steps are independent, so their squares add up:
 
@@ -51,7 +56,7 @@ the output dtype.
 A NaN passes only where the reference has one, an infinity only where the reference has the same or a number that, its
 budget counted in, is beyond the largest of the output dtype (a decay of 97 gates of −1e4 in float16).
 
-**Measured** by ``python -m conformance calibrate`` with κ = 3 and Ω = 1.5 (`OMEGA`), seed 0: eight to ten correct
+**Measured** by ``make calibration`` with κ = 3 and Ω = 1.5 (`OMEGA`), seed 0: eight to ten correct
 variants of each operation, 10,000 cases each, value and gradient, no false alarm. Worst error over its budget, before
 the last rounding (in 16 bits that may take up all of its own share, and does):
 

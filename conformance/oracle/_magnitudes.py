@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.budget import NEAR_FLOOR
 from conformance.oracle._common import Values
+from conformance.oracle._stabiliser_paths import candidates_for_m, stabiliser_paths
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     of_g = _dot(drifted[-1], d.size)
     delta = np.abs(np.moveaxis(cotangents["h"], 1, 0)) / Y[..., None] * amplified
     dnu = np.where(above, np.einsum("tbnv,tbnv->tbn", delta, h), 0.0)
+    of_normaliser = np.einsum("tbnv,tbnv->tbn", delta, h) * Y
     delta = _beside(delta, dnu[..., None])
     at_step, at_step_drift = np.zeros(after.shape), np.zeros(after.shape)
     before, before_drift = np.zeros(after.shape), np.zeros(after.shape)
@@ -126,25 +128,32 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     gain, shy = gain[..., None], (1 + shy + largest_m)[..., None]
     dk = gain * shy * np.einsum("tbnkv,tbnv->tbnk", at_step, v)
     of_dk = gain * _root("tbnkv,tbnv->tbnk", at_step_drift, v)
-    da = _dot(size[:-1], before)
+    da, dy = _dot(size[:-1], before), np.einsum("tbnk,tbnv,tbnkv->tbn", k, v, at_step) * gain[..., 0]
+    of_reads = _dot(after, q[..., None] * delta[..., None, :]) + of_normaliser
+    following = np.concatenate([da[1:], none[None]]) if S else da
+    candidates = candidates_for_m(a, i, m)
+    dm = np.abs(cotangents["m"])
+    reads = stabiliser_paths(of_reads, dm, *candidates)
+    paths = stabiliser_paths(of_reads + da + dy + following, dm, *candidates)
     found = {
         "q": np.einsum("tbnkv,tbnv->tbnk", after, delta) / np.sqrt(K),
         "k": dk,
         "v": gain * shy * np.einsum("tbnkv,tbnk->tbnv", at_step[..., :-1], k),
-        "i": np.einsum("tbnk,tbnk->tbn", k, dk),
-        "f": da * gate,
+        "i": np.einsum("tbnk,tbnk->tbn", k, dk) + reads.write,
+        "f": (da + reads.log_forget) * gate,
     }
     of = {
         "q": _root("tbnkv,tbnv->tbnk", after_drift, delta) / np.sqrt(K),
         "k": of_dk,
         "v": gain * _root("tbnkv,tbnk->tbnv", at_step_drift[..., :-1], k),
-        "i": np.einsum("tbnk,tbnk->tbn", k, of_dk),
-        "f": np.hypot(_dot(drifted[:-1], before), _dot(size[:-1], before_drift)) * gate,
+        "i": np.hypot(np.einsum("tbnk,tbnk->tbn", k, of_dk), paths.write),
+        "f": np.hypot(np.hypot(_dot(drifted[:-1], before), _dot(size[:-1], before_drift)), paths.log_forget) * gate,
     }
     found, of = ({name: np.moveaxis(x, 0, 1) for name, x in each.items()} for each in (found, of))
     root, initial = d.drift, size[0]
-    found |= {"C0": d.size[..., :-1], "n0": d.size[..., -1], "m0": _dot(initial, d.size) if S else none, "g": g}
-    of |= {"C0": root[..., :-1], "n0": root[..., -1], "m0": _dot(initial, root), "g": of_g}
+    of_m0 = _dot(initial, d.size) + reads.m0 if S else none
+    found |= {"C0": d.size[..., :-1], "n0": d.size[..., -1], "m0": of_m0, "g": g}
+    of |= {"C0": root[..., :-1], "n0": root[..., -1], "m0": np.hypot(_dot(initial, root), paths.m0), "g": of_g}
     carried = np.maximum(g, da.max(axis=0, initial=0.0))
     return Magnitudes(
         outputs, {**found, "gate": np.moveaxis(gate, 0, 1), "carried": carried}, drift, of, nu, np.abs(exact_g)

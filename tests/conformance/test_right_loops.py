@@ -1,0 +1,63 @@
+"""The definition as anybody would write it, differentiated by the framework, is not refused; with a fault it is.
+
+Only dense calls: the loops serve no packed ones.
+"""
+
+from functools import partial
+from types import ModuleType
+
+import pytest
+
+from conformance.frameworks import jax as of_jax
+from conformance.frameworks import torch as of_torch
+from conformance.laws import Law, all_laws
+from conformance.options import MAX_STEPS, RunOptions
+from conformance.outcome import LawResult
+from conformance.runner import run_law
+from tests.suite.definitions import mlstm_jax, mlstm_torch
+
+LAWS = {law.id: law for law in all_laws()}
+VALUE, GRADIENT = LAWS["mlstm.value"], LAWS["mlstm.gradient"]
+ADAPTERS = {"torch": (of_torch, mlstm_torch), "jax": (of_jax, mlstm_jax)}
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def judged(framework: str, law: Law, dtype: str, seed: int, **options: object) -> LawResult:
+    """What the suite says of a loop; with seed 0 on sequences of more than a thousand steps too."""
+    adapter: ModuleType
+    adapter, definition = ADAPTERS[framework]
+    target = adapter.adapter("loop", {"mlstm": partial(definition.mlstm, **options)}, "cpu")
+    return run_law(target, law, dtype, RunOptions(seed=seed, max_steps=130 if seed else MAX_STEPS, shrink_seconds=0.0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_loop_under_autograd_holds_in_torch(dtype: str, seed: int) -> None:
+    for law in (VALUE, GRADIENT):
+        result = judged("torch", law, dtype, seed)
+        assert result.status == "passed" and result.examples >= 18, result.reason
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_loop_under_autograd_holds_in_jax(dtype: str) -> None:
+    for law in (VALUE, GRADIENT):
+        result = judged("jax", law, dtype, 0)
+        assert result.status == "passed" and result.examples >= 10, result.reason
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("framework", ADAPTERS)
+def test_the_same_loop_with_its_normaliser_detached_is_broken(framework: str, dtype: str) -> None:
+    _, definition = ADAPTERS[framework]
+    result = judged(framework, GRADIENT, dtype, 0, normalise=definition.divide_by_constant)
+    assert result.status == "failed" and result.worst is not None and result.worst > 10
+
+
+def test_a_stabiliser_out_of_the_gradient_is_wrong_for_the_cotangents_of_states() -> None:
+    result = judged("torch", GRADIENT, "float64", 0, detach_m=True)
+    assert result.status == "failed"
+    assert {found.kind.where for found in result.counterexamples} <= {
+        "gradient of i",
+        "gradient of f",
+        "gradient of m0",
+    }
