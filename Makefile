@@ -90,7 +90,7 @@ mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite
 	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
 
 calibration: $(READY)  ## every correct variant on ten thousand cases an operation: false alarms (15 minutes)
-	$(PY) -m conformance calibrate --json conformance/calibration/results.json
+	$(PY) -m tests.suite.calibration --jobs $(PYTEST_WORKERS) --json conformance/calibration/results.json
 
 aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there: registers, spills, shared memory (half an hour)
 	$(PY) -m benchmarks aot

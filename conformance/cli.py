@@ -20,7 +20,6 @@ from conformance.targets import FRAMEWORKS, load
 # Command → the module and the attribute that hold it; read when it is asked for, for each has imports of its own.
 _ELSEWHERE = {
     "vectors": ("conformance.vectors.command", "vectors_command"),
-    "calibrate": ("conformance.calibration.command", "calibrate_command"),
 }
 
 

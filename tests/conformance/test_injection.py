@@ -9,12 +9,12 @@ import pytest
 
 import reference
 from conformance.budget import allowed
-from conformance.calibration.families import drawn
 from conformance.cases import Plan
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import Law, all_laws
+from tests.suite.calibration.families import drawn
 
 VALUES, GRADIENTS = ("value", "sequence", "packed", "by_hand"), ("gradient", "packed_gradient", "by_hand")
 FUNCTIONS = {name: getattr(reference, name) for name in reference.__all__}

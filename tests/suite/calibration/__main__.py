@@ -1,4 +1,9 @@
-"""``python -m conformance calibrate``: how often the budget refuses what is correct."""
+"""The command ``python -m tests.suite.calibration``: how often the tolerance refuses an implementation that is right.
+
+It is the measurement behind `conformance.budget`. A variant is a way in which a real kernel computes an operation: one
+step after the other, in chunks, all steps at once, in another order of operations, with compensated sums, with 16-bit
+operands. All of them are right, so each one that is refused is a false alarm. None shares code with `reference`.
+"""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -10,14 +15,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from conformance.calibration import results
-from conformance.calibration.scoring import Score, calibrate
-from conformance.calibration.subjects import SUBJECTS
+from tests.suite.calibration import results
+from tests.suite.calibration.scoring import Score, calibrate
+from tests.suite.calibration.subjects import SUBJECTS
 
 CASES = 10_000
 
 
-@click.command("calibrate", context_settings={"show_default": True})
+@click.command("calibration", context_settings={"show_default": True})
 @click.option("--op", "ops", metavar="NAME", multiple=True, help="Only this operation; all of them by default.")
 @click.option("--cases", metavar="N", type=click.IntRange(min=1), default=CASES, help="Cases per operation.")
 @click.option("--seed", metavar="N", type=int, default=0, help="From which all cases are drawn.")
@@ -94,3 +99,7 @@ def _table(op: str, of: dict) -> Table:
         ratios = (f"{found[name]:.2f}" for name in ("worst", "unrounded"))
         table.add_row(variant, str(found["cases"]), str(found["false_alarms"]), *ratios, *quantiles)
     return table
+
+
+if __name__ == "__main__":
+    calibrate_command()

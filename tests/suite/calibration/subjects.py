@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.budget import Expected, Precision
-from conformance.calibration import variants_decay, variants_gru, variants_scan
-from conformance.calibration.arithmetic import Arithmetic
-from conformance.calibration.families import Family
-from conformance.calibration.mlstm_lanes import MLSTM_FORMS, STEP_FORMS, MLSTMForm, run_mlstm
 from conformance.cases import Plan
 from conformance.dtypes import FLOATING, Array, accumulation
 from conformance.operations.gru import GRU
+from tests.suite.calibration import variants_decay, variants_gru, variants_scan
+from tests.suite.calibration.arithmetic import Arithmetic
+from tests.suite.calibration.families import Family
+from tests.suite.calibration.mlstm_lanes import MLSTM_FORMS, STEP_FORMS, MLSTMForm, run_mlstm
 
 Values = dict[str, np.ndarray]
 Strategy = Callable[[Plan], st.SearchStrategy]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.arithmetic import Arithmetic, log_sigmoid, two_sum, weight
+from tests.suite.calibration.arithmetic import Arithmetic, log_sigmoid, two_sum, weight
 
 LOG2_E = 1.4426950408889634
 

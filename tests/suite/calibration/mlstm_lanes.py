@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.calibration import variants_mlstm as forward
-from conformance.calibration import variants_mlstm_backward as back
-from conformance.calibration.arithmetic import (
+from tests.suite.calibration import variants_mlstm as forward
+from tests.suite.calibration import variants_mlstm_backward as back
+from tests.suite.calibration.arithmetic import (
     Arithmetic,
     Sum,
     compensated_sum,
@@ -15,7 +15,7 @@ from conformance.calibration.arithmetic import (
     plain_sum,
     sequential_sum,
 )
-from conformance.calibration.variants_mlstm import Lanes, Style
+from tests.suite.calibration.variants_mlstm import Lanes, Style
 
 Values = dict[str, np.ndarray]
 TOKENS = (*"qkvif", "h")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.calibration.arithmetic import (
+from tests.suite.calibration.arithmetic import (
     Arithmetic,
     Sum,
     compensated_sum,

@@ -6,8 +6,8 @@ attained the final m: the write of step j and every forget gate since, or m₀.
 
 import numpy as np
 
-from conformance.calibration.arithmetic import Arithmetic, log_sigmoid, sigmoid
-from conformance.calibration.variants_mlstm import PLAIN, Chunk, Lanes, Results, Style
+from tests.suite.calibration.arithmetic import Arithmetic, log_sigmoid, sigmoid
+from tests.suite.calibration.variants_mlstm import PLAIN, Chunk, Lanes, Results, Style
 
 
 def _reads(

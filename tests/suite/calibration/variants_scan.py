@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from conformance.calibration.arithmetic import Arithmetic, two_sum
+from tests.suite.calibration.arithmetic import Arithmetic, two_sum
 
 Scan = Callable[[np.ndarray], np.ndarray]
 Values = dict[str, np.ndarray]

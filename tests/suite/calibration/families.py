@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from conformance.cases import LONG_STEPS, Plan
 from conformance.repeatable_draws import the_same_everywhere
 
-SIZES = {"small": 16, "chunk": 32, "long": 32}
+SIZES = {"small": 40, "chunk": 80, "long": 100}
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 """The share of each stratum among the examples of a law (as in `conformance.runner`)."""
 

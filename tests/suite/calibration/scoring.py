@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from conformance import budget
-from conformance.calibration.families import Family, families
-from conformance.calibration.subjects import Call, Subject
 from conformance.dtypes import accumulation, rounded
+from tests.suite.calibration.families import Family, families
+from tests.suite.calibration.subjects import Call, Subject
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.calibration import variants_scan as scans
-from conformance.calibration.arithmetic import Arithmetic, log_sigmoid, sigmoid
-from conformance.calibration.variants_scan import Scan, Values
+from tests.suite.calibration import variants_scan as scans
+from tests.suite.calibration.arithmetic import Arithmetic, log_sigmoid, sigmoid
+from tests.suite.calibration.variants_scan import Scan, Values
 
 
 def _below(S: int, offset: int = -1) -> np.ndarray:
