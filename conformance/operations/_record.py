@@ -180,6 +180,8 @@ class Record(Public):
         value, gradient: the oracle's answer to the arrays of a call, dense or packed.
         immaterial: the fields of a case that no value depends on, each with one value that stands for all.
         rows: a few small cases, the first of them dense, for laws that are expensive to try.
+        vector_cases: those of test vectors, the most ordinary first: lengths that may trip a program (0, 1, odd,
+            prime, past the end of a chunk, over a thousand), every regime of gates, every kind of state and of option.
         stepless: cases without a step but with a state, which must not come back as it went in.
         extremes: cases with extreme gates, None where there are no gates.
         strata: the sizes on which the shared laws are tried.
@@ -194,6 +196,7 @@ class Record(Public):
     value: Callable[[Values, Options, Precision], Expected]
     gradient: Callable[[Values, Options, Values, Precision], Expected]
     rows: tuple[Any, ...]
+    vector_cases: tuple[Any, ...]
     options: tuple[Option, ...] = ()
     state: StateTuple | None = None
     state_switch: str | None = None

@@ -47,6 +47,17 @@ def _extremes(plan: Plan) -> Any:
 _ROWS = (SumCase((2, 3), 5), SumCase((), 4, "resets"))
 _STRATA = ("small", "chunk")
 
+_VECTOR_CASES = (
+    SumCase((2, 3), 5),
+    SumCase((), 1),
+    SumCase((2,), 7, "resets"),
+    SumCase((3,), 0),
+    SumCase((2,), 13, "extreme"),
+    SumCase((), 31, "wide"),
+    SumCase((1, 2), 2),
+    SumCase((), 65, "resets"),
+)
+
 CAUSAL_FORGET_MATRIX = Operation(
     name="causal_forget_matrix",
     about="causal_forget_matrix",
@@ -59,6 +70,7 @@ CAUSAL_FORGET_MATRIX = Operation(
     gradient=_forget_gradient,
     immaterial={"layout": "contiguous"},
     rows=_ROWS,
+    vector_cases=_VECTOR_CASES,
     extremes=_extremes,
     strata=_STRATA,
 )
@@ -75,6 +87,7 @@ DTILDE_MATRIX = Operation(
     gradient=_dtilde_gradient,
     immaterial={"layout": "contiguous"},
     rows=_ROWS,
+    vector_cases=_VECTOR_CASES,
     extremes=_extremes,
     strata=_STRATA,
 )

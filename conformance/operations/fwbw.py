@@ -28,6 +28,23 @@ def _extremes(plan: Plan) -> st.SearchStrategy:
 
 _INNER = MLSTMCase(2, 5, 1, 3, 2, state="random", seed=4)
 
+
+def _case(inner: MLSTMCase, chunk_size: int | None, *keep: str, **fields: bool) -> FwbwCase:
+    return FwbwCase(inner, chunk_size, use_initial_state=inner.state != "none", keep=keep, **fields)
+
+
+_VECTOR_CASES = (
+    _case(MLSTMCase(2, 5, 1, 3, 2, state="random"), 2, "keep_gates", return_state=True, stabilize_correctly=True),
+    _case(MLSTMCase(1, 1, 1, 1, 1), 512, "keep_gates"),
+    _case(MLSTMCase(2, 7, 1, 3, 2, state="random"), 7, "keep_G", "keep_M", return_state=True, flat_gates=False),
+    _case(MLSTMCase(1, 65, 1, 5, 3, gates="mixed"), 16, "keep_c", stabilize_correctly=True),
+    _case(MLSTMCase(2, 7, 1, 2, 2, gates="extreme", state="random"), 3, stabilize_correctly=True, return_state=True),
+    _case(MLSTMCase(2, 0, 1, 3, 2, state="random"), None, return_state=True, flat_gates=False),
+    _case(MLSTMCase(2, 13, 1, 2, 3, gates="resets", state="random", wide_gates=True), 4, return_state=True),
+    _case(MLSTMCase(1, 31, 1, 2, 2, gates="large m", state="random"), 8, return_state=True, stabilize_correctly=True),
+    _case(MLSTMCase(1, cases.LONG_STEPS, 1, 2, 2, gates="remembering"), 64, "keep_gates", stabilize_correctly=True),
+)
+
 FWBW = Operation(
     name="mlstm_fwbw_custom_grad",
     about="fwbw",
@@ -62,6 +79,7 @@ FWBW = Operation(
         FwbwCase(_INNER, 2, return_state=True, use_initial_state=True, stabilize_correctly=True),
         FwbwCase(_INNER, 2, keep=("keep_G", "keep_M", "keep_c"), flat_gates=False),
     ),
+    vector_cases=_VECTOR_CASES,
     stepless=(FwbwCase(replace(_INNER, S=0), return_state=True, use_initial_state=True),),
     extremes=_extremes,
     strata=("small", "chunk"),

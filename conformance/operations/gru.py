@@ -12,6 +12,22 @@ def _extremes(plan: Plan) -> st.SearchStrategy:
     return st.one_of(*(cases.gru(plan, gates=gates) for gates in ("extreme", "saturated")))
 
 
+_ONE_HEAD = (1, 1, 1, 1, 1, 1)
+_VECTOR_CASES = (
+    GRUCase(2, 5, 3, cases.HEADS[0], state=True),
+    GRUCase(1, 1, 1, _ONE_HEAD),
+    GRUCase(1, 33, 2, cases.HEADS[2], state=True, clipping=0.1),
+    GRUCase(3, 0, 2, cases.HEADS[4], lengths=(4, 0, 13), state=True),
+    GRUCase(2, 7, 2, cases.HEADS[1], gates="extreme", state=True),
+    GRUCase(2, 0, 3, cases.HEADS[1], state=True, clipping=0.1),
+    GRUCase(1, 31, 5, _ONE_HEAD, gates="saturated", scale=2.0),
+    GRUCase(2, 13, 2, cases.HEADS[6], gates="closed", state=True, clipping=-0.5),
+    GRUCase(3, 0, 2, cases.HEADS[3], lengths=(0, 33, 1), gates="remembering", clipping=0.5),
+    GRUCase(1, 65, 1, cases.HEADS[1], gates="remembering", state=True, cotangents="one step"),
+    GRUCase(2, 7, 3, cases.HEADS[2], gates="small", scale=0.01, state=True, cotangents="state only"),
+    GRUCase(1, cases.LONG_STEPS, 2, (2, 1, 1, 2, 1, 1), gates="remembering", state=True),
+)
+
 GRU = Operation(
     name="gru",
     about="gru",
@@ -43,6 +59,7 @@ GRU = Operation(
         GRUCase(2, 5, 3, cases.HEADS[0], state=True, seed=5),
         GRUCase(3, 0, 2, cases.HEADS[2], lengths=(3, 0, 4), state=True, seed=6),
     ),
+    vector_cases=_VECTOR_CASES,
     stepless=(GRUCase(2, 0, 3, cases.HEADS[1], state=True),),
     extremes=_extremes,
     shared_laws=("arrays", "transforms", "device", "backends"),

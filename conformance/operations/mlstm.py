@@ -29,6 +29,22 @@ def _cut_slack(expected: Expected, arrays: Arrays) -> Values:
     return {name: expected.slack[name] + share for name, share in shares.items()}
 
 
+_VECTOR_CASES = (
+    MLSTMCase(2, 5, 2, 3, 2, state="random"),
+    MLSTMCase(1, 1, 1, 1, 1),
+    MLSTMCase(1, 65, 2, 5, 3, state="random", gates="mixed", chunk_size=16),
+    MLSTMCase(3, 0, 2, 3, 2, lengths=(4, 0, 13), state="random"),
+    MLSTMCase(2, 7, 2, 3, 2, gates="extreme", state="random"),
+    MLSTMCase(2, 0, 2, 3, 2, state="random"),
+    MLSTMCase(2, 13, 1, 2, 3, gates="resets", wide_gates=True),
+    MLSTMCase(2, 7, 1, 2, 2, gates="closed", state="empty"),
+    MLSTMCase(1, 33, 2, 4, 1, gates="large m", state="random"),
+    MLSTMCase(1, 31, 1, 8, 5, gates="saturated", scale=4.0, cotangents="one step"),
+    MLSTMCase(2, 5, 1, 3, 2, gates="low m", eps=1e-3, state="random"),
+    MLSTMCase(3, 0, 1, 2, 3, lengths=(0, 33, 1), gates="mixed", cotangents="state only", wide_gates=True),
+    MLSTMCase(1, cases.LONG_STEPS, 1, 2, 2, gates="remembering", state="random"),
+)
+
 MLSTM = Operation(
     name="mlstm",
     about="mlstm",
@@ -68,6 +84,7 @@ MLSTM = Operation(
         MLSTMCase(2, 5, 2, 3, 2, state="random", chunk_size=2, seed=1),
         MLSTMCase(3, 0, 2, 3, 2, lengths=(3, 0, 4), state="random", chunk_size=2, seed=2),
     ),
+    vector_cases=_VECTOR_CASES,
     stepless=(MLSTMCase(2, 0, 1, 3, 2, state="random"),),
     extremes=_extremes,
     shared_laws=("arrays", "transforms", "device", "backends"),

@@ -65,6 +65,17 @@ def _extremes(plan: Plan) -> st.SearchStrategy:
     return st.one_of(*(_one_step(plan, gates=gates) for gates in EXTREME_GATES))
 
 
+_VECTOR_CASES = (
+    MLSTMCase(2, 1, 3, 3, 2, state="random"),
+    MLSTMCase(1, 1, 1, 1, 1, state="random"),
+    MLSTMCase(3, 1, 4, 2, 2, gates="extreme", state="random"),
+    MLSTMCase(2, 1, 2, 5, 3, gates="large m", state="random"),
+    MLSTMCase(3, 1, 2, 3, 1, gates="resets", state="random", wide_gates=True),
+    MLSTMCase(3, 1, 2, 2, 2, gates="closed", state="empty"),
+    MLSTMCase(2, 1, 2, 17, 11, gates="remembering", scale=4.0, state="random"),
+    MLSTMCase(2, 1, 2, 3, 2, gates="low m", eps=1e-3, state="random", cotangents="state only"),
+)
+
 MLSTM_STEP = Operation(
     name="mlstm_step",
     about="mlstm_step",
@@ -94,6 +105,7 @@ MLSTM_STEP = Operation(
     gradient=_gradient,
     immaterial={"chunk_size": None, "room": None, "layout": "contiguous", "cut": 0.0},
     rows=(MLSTMCase(2, 1, 2, 3, 2, state="random", seed=3),),
+    vector_cases=_VECTOR_CASES,
     extremes=_extremes,
     strata=("small",),
     shared_laws=("arrays", "transforms", "device", "backends"),

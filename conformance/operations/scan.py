@@ -22,6 +22,18 @@ def _gradient(name: str, arrays: Values, options: Options, cotangents: Values, p
     return oracle.sums_gradient(name, arrays, cotangents, precision)
 
 
+_VECTOR_CASES = (
+    SumCase((2, 3), 5),
+    SumCase((), 1),
+    SumCase((2,), 33, "wide"),
+    SumCase((3,), 0),
+    SumCase((), 97, "same sign"),
+    SumCase((1, 1, 2), 64),
+    SumCase((), cases.LONG_STEPS),
+    SumCase((), cases.LONG_STEPS, "same sign"),
+)
+
+
 def _scan(name: str) -> Operation:
     return Operation(
         name=name,
@@ -34,6 +46,7 @@ def _scan(name: str) -> Operation:
         value=partial(_value, name),
         gradient=partial(_gradient, name),
         immaterial={"layout": "contiguous"},
+        vector_cases=_VECTOR_CASES,
         rows=(SumCase((2, 3), 5), SumCase((), 1)),
     )
 

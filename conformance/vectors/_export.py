@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any
 from conformance.cases import FwbwCase
 from conformance.dtypes import Array
 from conformance.implementation import UsageError
+from conformance.operations import OPERATIONS
 from conformance.tensors import pack
-from conformance.vectors._manifest import FORMAT, MANIFEST, VERSION, files_of
-from conformance.vectors._rows import ROWS
+from conformance.vectors._manifest import MANIFEST, Asked, Entry, Given, Manifest, files_of
 from conformance.vectors._vector import Answer, Vector, vector
-
-LINE = 160
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Selection:
     def vectors(self) -> Iterator[Vector]:
         for operation in self.operations:
             for dtype in self.dtypes:
-                for index in range(self.cases or len(ROWS[operation])):
+                for index in range(self.cases or len(OPERATIONS[operation].vector_cases)):
                     yield vector(operation, dtype, index, self.seed, self.max_steps)
 
 
@@ -58,7 +55,11 @@ def export(folder: Path, selection: Selection, *, force: bool) -> dict[str, int]
             (folder / name).write_bytes(data)
             entries.append(_entry(each, name, hashlib.sha256(data).hexdigest()))
             size += len(data)
-        text = f"{_text(_head(selection) | {'cases': entries})}\n".encode()
+        versions = {name: importlib.metadata.version(name) for name in ("gatespec", "numpy")}
+        manifest = Manifest(
+            generator=versions, seed=selection.seed, max_steps=selection.max_steps, cases=tuple(entries)
+        )
+        text = manifest.text().encode()
         (folder / MANIFEST).write_bytes(text)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written ({error.strerror}); give another folder") from error
@@ -83,16 +84,6 @@ def _make_room(folder: Path, force: bool) -> None:
         raise UsageError(f"{folder} cannot be written ({error.strerror}); give another folder") from error
 
 
-def _head(selection: Selection) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "generator": {name: importlib.metadata.version(name) for name in ("gatespec", "numpy")},
-        "seed": selection.seed,
-        "max_steps": selection.max_steps,
-    }
-
-
 def _tensors(each: Vector) -> dict[str, Array]:
     tensors = {f"argument/{name}": x for name, x in each.arguments.items()}
     tensors |= {f"cotangent/{name}": x for name, x in each.cotangents.items()}
@@ -103,41 +94,38 @@ def _tensors(each: Vector) -> dict[str, Array]:
     return tensors
 
 
-def _entry(each: Vector, file: str, digest: str) -> dict[str, Any]:
-    def given(kind: str, arrays: dict[str, Array]) -> list[dict[str, Any]]:
-        return [
-            {"name": name, "key": f"{kind}/{name}", "dtype": x.dtype, "shape": list(x.shape)}
-            for name, x in arrays.items()
-        ]
+def _entry(each: Vector, file: str, digest: str) -> Entry:
+    def given(kind: str, arrays: dict[str, Array]) -> tuple[Given, ...]:
+        return tuple(Given(name=name, key=f"{kind}/{name}", dtype=x.dtype, shape=x.shape) for name, x in arrays.items())
 
-    def expected(kind: str, answers: dict[str, Answer]) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": name,
-                "key": f"{kind}/{name}",
-                "allowed": f"allowed/{kind}/{name}",
-                "dtype": answer.dtype,
-                "shape": list(answer.values.shape),
-            }
-            | ({"log_scale": "output/m"} if kind == "output" and name in ("C", "n") else {})
+    def asked(kind: str, answers: dict[str, Answer]) -> tuple[Asked, ...]:
+        return tuple(
+            Asked(
+                name=name,
+                key=f"{kind}/{name}",
+                allowed=f"allowed/{kind}/{name}",
+                dtype=answer.dtype,
+                shape=answer.values.shape,
+                log_scale="output/m" if kind == "output" and name in ("C", "n") else None,
+            )
             for name, answer in answers.items()
-        ]
+        )
 
-    return {
-        "id": each.id,
-        "operation": each.operation,
-        "dtype": each.dtype,
-        "about": each.case.describe(),
-        "sizes": _sizes(each.case),
-        "options": each.options,
-        "file": file,
-        "sha256": digest,
-        "arguments": given("argument", each.arguments),
-        "cotangents": given("cotangent", each.cotangents),
-        "outputs": expected("output", each.outputs),
-        "gradients": expected("gradient", each.gradients),
-        "kinks": each.kinks,
-    }
+    return Entry(
+        id=each.id,
+        operation=each.operation,
+        dtype=each.dtype,
+        about=each.case.describe(),
+        sizes=_sizes(each.case),
+        options=each.options,
+        file=file,
+        sha256=digest,
+        arguments=given("argument", each.arguments),
+        cotangents=given("cotangent", each.cotangents),
+        outputs=asked("output", each.outputs),
+        gradients=asked("gradient", each.gradients),
+        kinks=each.kinks,
+    )
 
 
 def _sizes(case: Any) -> dict[str, int]:
@@ -147,15 +135,3 @@ def _sizes(case: Any) -> dict[str, int]:
     bound = {letter: getattr(case, letter) for letter in "BSNHKV" if hasattr(case, letter)}
     lengths = getattr(case, "lengths", None)
     return bound if lengths is None else {**bound, "B": len(lengths), "S": case.steps, "T": sum(lengths)}
-
-
-def _text(value: Any, indent: str = "") -> str:
-    """JSON that people can read too: what fits on a line stands on one."""
-    flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if not isinstance(value, dict | list) or len(indent) + len(flat) <= LINE:
-        return flat
-    inner = f"{indent} "
-    if isinstance(value, list):
-        return "[\n" + ",\n".join(inner + _text(each, inner) for each in value) + f"\n{indent}]"
-    lines = (f"{inner}{json.dumps(name)}: {_text(each, inner)}" for name, each in value.items())
-    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from conformance.dtypes import FLOATING, Array
 from conformance.implementation import UsageError
@@ -15,10 +16,23 @@ VERSION = 1
 """Raised where a program that reads the set must change."""
 
 MANIFEST = "manifest.json"
+_LINE = 160
 
 
-@dataclass(frozen=True)
-class Asked:
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """An argument or a cotangent.
+
+    Attributes:
+        key: of its array in the file of the case.
+    """
+
+    name: str
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An output or a gradient that a program is asked for.
 
     Attributes:
@@ -28,27 +42,59 @@ class Asked:
         log_scale: the key of the m in whose units it is, None where it has no units.
     """
 
+    name: str
     key: str
     allowed: str
     dtype: str
-    log_scale: str | None
+    shape: tuple[int, ...]
+    log_scale: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in FLOATING:
+            raise ValueError(f"there is no dtype {self.dtype!r}")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A case of a set; ``about`` says in words what is special about it."""
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A case of a set; ``docs/test-vectors.md`` says what each field is."""
 
     id: str
     operation: str
     dtype: str
     about: str
+    sizes: dict[str, int]
+    options: dict[str, Any]
     file: str
     sha256: str
-    asked: tuple[Asked, ...]
+    arguments: tuple[Given, ...]
+    cotangents: tuple[Given, ...]
+    outputs: tuple[Asked, ...]
+    gradients: tuple[Asked, ...]
+    kinks: int
+
+    def __post_init__(self) -> None:
+        if not _is_plain(self.file):
+            raise ValueError(f"{self.file!r} is no name of a file beside the manifest")
+
+    @property
+    def asked(self) -> tuple[Asked, ...]:
+        return (*self.outputs, *self.gradients)
 
 
-@dataclass(frozen=True)
-class VectorSet:
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that ``manifest.json`` holds."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    generator: dict[str, str]
+    seed: int
+    max_steps: int
+    cases: tuple[Entry, ...]
+
+    def text(self) -> str:
+        return f"{_text(msgspec.to_builtins(self))}\n"
+
+
+class VectorSet(msgspec.Struct, frozen=True, kw_only=True):
     """A set of test vectors on disk."""
 
     folder: Path
@@ -83,17 +129,16 @@ def read(folder: Path) -> VectorSet:
     """
     path = folder / MANIFEST
     written = _parsed(path)
-    version = written["version"]
-    if version != VERSION:
+    if written["version"] != VERSION:
         raise UsageError(
-            f"{path} is in version {version} of the format and this program reads version {VERSION}; "
+            f"{path} is in version {written['version']} of the format and this program reads version {VERSION}; "
             "judge with the version of gatespec that exported it, or export the set again"
         )
     try:
-        entries = tuple(_entry(case) for case in written["cases"])
-        return VectorSet(folder, int(written["seed"]), entries)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is damaged ({type(error).__name__}: {error}); export the set again") from error
+        manifest = msgspec.convert(written, Manifest)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path} is damaged ({error}); export the set again") from error
+    return VectorSet(folder=folder, seed=manifest.seed, entries=manifest.cases)
 
 
 def files_of(folder: Path) -> list[str]:
@@ -111,7 +156,7 @@ def files_of(folder: Path) -> list[str]:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        written = json.loads(path.read_bytes())
+        written = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}; give the folder of a set, which `python -m conformance vectors export DIR` writes"
@@ -125,18 +170,19 @@ def _parsed(path: Path) -> dict[str, Any]:
     return written
 
 
-def _entry(case: dict[str, Any]) -> Entry:
-    if not _is_plain(case["file"]):
-        raise ValueError(f"{case['file']!r} is no name of a file beside the manifest")
-    unknown = [each["dtype"] for each in (*case["outputs"], *case["gradients"]) if each["dtype"] not in FLOATING]
-    if unknown:
-        raise ValueError(f"there is no dtype {unknown[0]!r}")
-    asked = tuple(
-        Asked(each["key"], each["allowed"], each["dtype"], each.get("log_scale"))
-        for each in (*case["outputs"], *case["gradients"])
-    )
-    return Entry(case["id"], case["operation"], case["dtype"], case["about"], case["file"], case["sha256"], asked)
-
-
 def _is_plain(name: str) -> bool:
     return name.endswith(".safetensors") and Path(name).name == name
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """JSON that people can read too: what fits on a line stands on one."""
+    flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if not isinstance(value, dict | list | tuple) or len(indent) + len(flat) <= _LINE:
+        return flat
+    inner = f"{indent} "
+    if isinstance(value, dict):
+        lines = [f"{inner}{json.dumps(name)}: {_text(each, inner)}" for name, each in value.items()]
+    else:
+        lines = [inner + _text(each, inner) for each in value]
+    start, end = "{}" if isinstance(value, dict) else "[]"
+    return f"{start}\n" + ",\n".join(lines) + f"\n{indent}{end}"

@@ -1,15 +1,20 @@
-"""One test vector: a call, what the oracle says of it, and what each element of an answer may be off by."""
+"""One test vector: a call, what the oracle says of it, and what each element of an answer may be off by.
 
-from dataclasses import dataclass
+The laws draw their cases; a set is read by people, so its cases are listed in the record of each operation. Their
+values come from the seed.
+"""
+
+import zlib
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from conformance import budget
-from conformance.budget import Precision
-from conformance.dtypes import FLOATING, LARGEST, Array
-from conformance.vectors._calls import CALLS
-from conformance.vectors._rows import case_of
+from conformance import budget, oracle
+from conformance.budget import Expected, Precision
+from conformance.cases import FwbwCase
+from conformance.dtypes import LARGEST, Array
+from conformance.operations import OPERATIONS
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,13 @@ class Answer:
     allowed: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Vector:
     """A call with its expected answers.
 
     Attributes:
         arguments: arrays, in the order of the call.
-        options: arguments that are no arrays.
+        options: arguments that are not arrays, all that there are.
         cotangents: of the outputs, by their names.
         outputs: by name; C and n are in units of the expected m.
         gradients: by the name of the argument.
@@ -63,13 +68,26 @@ class Vector:
 
 
 def vector(operation: str, dtype: str, index: int, seed: int, max_steps: int) -> Vector:
-    """The vector of that index; its values are drawn again until all answers are representable in their dtypes."""
-    redrawn = 0
+    """The vector of that index; its values are drawn again until all answers are representable in their dtypes.
+
+    The listed cases of the operation come round again, each with values of its own and at most ``max_steps`` long.
+    """
+    listed, redrawn = OPERATIONS[operation].vector_cases, 0
     while True:
-        found = _of_case(operation, dtype, index, case_of(operation, dtype, index, seed, max_steps, redrawn))
+        salt = zlib.crc32(f"{seed}/{operation}/{dtype}/{index}/{redrawn}".encode())
+        found = _of_case(operation, dtype, index, _seeded(listed[index % len(listed)], salt, max_steps))
         if found.representable:
             return found
         redrawn += 1
+
+
+def _seeded(case: Any, seed: int, max_steps: int) -> Any:
+    if isinstance(case, FwbwCase):
+        return replace(case, inner=_seeded(case.inner, seed, max_steps))
+    lengths = getattr(case, "lengths", None)
+    if lengths is not None:
+        return replace(case, seed=seed, lengths=tuple(min(length, max_steps) for length in lengths))
+    return replace(case, seed=seed, S=min(case.S, max_steps))
 
 
 def _largest(answer: Answer) -> float:
@@ -77,33 +95,31 @@ def _largest(answer: Answer) -> float:
     return float(np.where(finite, np.abs(answer.values) + answer.allowed, 0.0).max(initial=0.0))
 
 
-def _of_case(operation: str, dtype: str, index: int, case: Any) -> Vector:
-    call = CALLS[operation](operation, case, dtype)
-    precision = Precision(dtype, case.steps)
+def _of_case(name: str, dtype: str, index: int, case: Any) -> Vector:
+    operation = OPERATIONS[name]
+    call, precision = operation.call_of(case, dtype), Precision(dtype, case.steps)
+    arrays, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
+    value = operation.value(arrays, call.options, precision)
+    gradient = operation.gradient(arrays, call.options, cotangents, precision)
 
-    def answer(values: np.ndarray, slack: np.ndarray, returned: str) -> Answer:
-        with np.errstate(invalid="ignore"):
-            allowed = budget.allowed(values, slack, precision, returned)
-        return Answer(values, returned, np.where(np.isfinite(values), allowed, 0.0))
+    def answers(expected: Expected, like: dict[str, Array]) -> dict[str, Answer]:
+        found = {}
+        for name, x in like.items():
+            values = expected.values[name]
+            with np.errstate(invalid="ignore"):
+                allowed = budget.allowed(values, expected.slack[name], precision, x.dtype)
+            found[name] = Answer(values, x.dtype, np.where(np.isfinite(values), allowed, 0.0))
+        return found
 
-    outputs = {
-        name: answer(call.value.values[name], call.value.slack[name], cotangent.dtype)
-        for name, cotangent in call.cotangents.items()
-    }
-    gradients = {
-        name: answer(call.gradient.values[name], call.gradient.slack[name], x.dtype)
-        for name, x in call.arguments.items()
-        if x.dtype in FLOATING
-    }
     return Vector(
-        operation,
-        dtype,
-        index,
-        case,
-        call.arguments,
-        call.options,
-        call.cotangents,
-        outputs,
-        gradients,
-        call.gradient.kinks,
+        operation=name,
+        dtype=dtype,
+        index=index,
+        case=case,
+        arguments=call.arrays,
+        options=operation.portable_options(call.options),
+        cotangents=call.cotangents,
+        outputs=answers(value, call.cotangents),
+        gradients=answers(gradient, {name: call.arrays[name] for name in call.primals}),
+        kinks=gradient.kinks,
     )

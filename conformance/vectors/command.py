@@ -8,10 +8,10 @@ from rich.console import Console
 from conformance.cases import LONG_STEPS
 from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
+from conformance.operations import OPERATIONS
 from conformance.vectors import _check, _export, _manifest, _report
-from conformance.vectors._rows import ROWS
 
-_OPERATION = click.Choice(tuple(ROWS))
+_OPERATION = click.Choice(tuple(OPERATIONS))
 _DTYPE = click.Choice(FLOATING)
 _FOLDER = click.Path(path_type=Path)
 
@@ -59,7 +59,7 @@ def export_command(
     """
     if folder is None:
         raise click.UsageError("name a folder to write to, for example: python -m conformance vectors export vectors")
-    operations = tuple(operation for operation in ROWS if not ops or operation in ops)
+    operations = tuple(operation for operation in OPERATIONS if not ops or operation in ops)
     chosen = tuple(dtype for dtype in FLOATING if not dtypes or dtype in dtypes)
     try:
         written = _export.export(folder, _export.Selection(operations, chosen, cases, seed, max_steps), force=force)
