@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from conformance import oracle
-from conformance.budget import Expected, Precision, Verdict, allowed, judge
+from conformance.budget import Expected, Precision, Verdict, allowed, judge, ratios
 from conformance.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.dtypes import ROUNDOFF, Array, accumulation
 from conformance.implementation import Implementation, Named, RefusedError, Results
 from conformance.operations import OPERATIONS
-from conformance.outcome import BreakKind
+from conformance.outcome import ArrayOutcome, BreakKind
 
 
 class LawError(Exception):
@@ -54,8 +54,10 @@ class Checker:
         implementation: the target.
         dtype: of the values.
         forward: whether outputs must be those of a call without a gradient.
-        calls: those of the present example.
-        points: how far off each example was, the present one excepted.
+        calls: those of the present case.
+        breaks: what was found broken in the present case.
+        arrays: the arrays of the present case that were compared; of several of one name the worst.
+        points: how far off each case was in which nothing is broken.
         worst: the largest error over its budget so far.
         kinks, elements: elements at which the gradient of either side passes, and all that were looked at.
         branches: elements by the branch that they took.
@@ -74,16 +76,30 @@ class Checker:
         self.kinks = 0
         self.elements = 0
         self.branches: Counter[str] = Counter()
+        self.breaks: list[LawError] = []
+        self.arrays: dict[str, ArrayOutcome] = {}
         self._point: Point | None = None
 
-    def begin(self) -> None:
-        """Forget the calls of the example before."""
-        self.calls, self._point = [], None
+    def run(self, check: Callable[["Checker", Any], None], case: Any) -> list[LawError]:
+        """Every way in which ``check`` finds its law broken by one case, in the order in which they are found.
 
-    def end(self) -> None:
-        """Keep how far off the present example was."""
-        if self._point is not None:
+        An array that is wrong does not end the check: the arrays after it are compared as well.
+
+        Raises:
+            RefusedError: the target refuses the case, and nothing was found broken before.
+            BaseException: whatever else the target raises before anything was found broken.
+        """
+        self.calls, self.breaks, self.arrays, self._point = [], [], {}, None
+        try:
+            check(self, case)
+        except LawError as broken:
+            self.breaks.append(broken)
+        except (Exception, SystemExit):
+            if not self.breaks:
+                raise
+        if not self.breaks and self._point is not None:
             self.points.append(self._point)
+        return self.breaks
 
     @property
     def upcasts(self) -> bool:
@@ -178,23 +194,42 @@ class Checker:
         if upcasts is not None:
             precision = replace(precision, upcasts=upcasts)
         verdict = judge(got, expected, slack, precision, times)
-        self._measure(got, expected, verdict.worst, steps)
-        if verdict.worst > 1:
-            given, m = state or (got, None)
-            alone = of_oracle or len(self.calls) == 1
-            comparison = WrongShape(given, expected.shape)
-            if got.shape == expected.shape:
-                dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
-                comparison = Comparison(given, expected, allowed(expected, slack, precision, dtype, times), m, alone)
-            raise LawError(where, _said(verdict), verdict, comparison, nature_of(verdict))
-        self.worst = max(self.worst, verdict.worst)
-
-    def _measure(self, got: Array, expected: np.ndarray, worst: float, steps: int) -> None:
-        if not expected.size or got.shape != expected.shape or not math.isfinite(worst):
+        if got.shape != expected.shape:
+            self._compared(ArrayOutcome(where=where, nature="shape", worst=math.inf, error=math.inf, wrong=1.0))
+            comparison = WrongShape((state or (got, None))[0], expected.shape)
+            self.breaks.append(LawError(where, _said(verdict), verdict, comparison, "shape"))
             return
         finite = np.isfinite(expected)
         largest = float(np.abs(expected[finite]).max(initial=0.0))
-        error = float(np.abs(got.values[finite].astype(np.float64) - expected[finite]).max(initial=0.0))
+        with np.errstate(invalid="ignore"):
+            error = float(np.abs(got.values[finite].astype(np.float64) - expected[finite]).max(initial=0.0))
+        relative = error / largest if largest else math.inf if error else 0.0
+        if verdict.worst <= 1:
+            self.worst = max(self.worst, verdict.worst)
+            self._compared(ArrayOutcome(where=where, nature=None, worst=verdict.worst, error=relative, wrong=0.0))
+            self._measure(got, error, largest, verdict.worst, steps)
+            return
+        given, m = state or (got, None)
+        alone = of_oracle or len(self.calls) == 1
+        dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
+        tolerance = allowed(expected, slack, precision, dtype, times)
+        wrong = ratios(got.values.astype(np.float64), expected, tolerance, dtype) > 1
+        verdict, nature = _first_of_its_nature(verdict, got, expected, tolerance, wrong)
+        share = float(np.count_nonzero(wrong)) / wrong.size
+        self._compared(
+            ArrayOutcome(where=where, nature=nature, worst=verdict.worst, error=relative, wrong=share),
+        )
+        comparison = Comparison(given, expected, tolerance, m, alone)
+        self.breaks.append(LawError(where, _said(verdict), verdict, comparison, nature))
+
+    def _compared(self, outcome: ArrayOutcome) -> None:
+        before = self.arrays.get(outcome.where)
+        if before is None or outcome.worst > before.worst:
+            self.arrays[outcome.where] = outcome
+
+    def _measure(self, got: Array, error: float, largest: float, worst: float, steps: int) -> None:
+        if not got.values.size or not math.isfinite(error):
+            return
         unit = largest * ROUNDOFF.get("float64" if self.upcasts else got.dtype, ROUNDOFF["float64"])
         roundoffs = error / unit if unit else 0.0
         before = self._point or Point(steps, 0.0, 0.0)
@@ -218,7 +253,8 @@ class Checker:
         """
         for name in expected.values if only is None else only:
             if name not in got:
-                raise LawError(f"{of}{name}", "missing", nature="missing")
+                self.breaks.append(LawError(f"{of}{name}", "missing", nature="missing"))
+                continue
             array, state = got[name], None
             if name in ("C", "n") and not of:
                 array, state = self._rescaled(name, got, expected), (got[name], expected.values["m"])
@@ -243,9 +279,8 @@ class Checker:
     def expect_dtype(self, where: str, got: Array, expected: str) -> None:
         wanted = "float64" if self.upcasts else expected
         if got.dtype != wanted:
-            raise LawError(
-                where, f"dtype {got.dtype}, expected {wanted}", comparison=WrongDtype(got, wanted), nature="dtype"
-            )
+            said = f"dtype {got.dtype}, expected {wanted}"
+            self.breaks.append(LawError(where, said, comparison=WrongDtype(got, wanted), nature="dtype"))
 
     def expect_dtypes(self, outputs: Results, gradients: Results, arrays: Named, values: tuple[str, ...]) -> None:
         """Outputs in ``values`` have the values' dtype, others the accumulation dtype, gradients the primals'."""
@@ -260,19 +295,23 @@ class Checker:
             if nans.size:
                 index = tuple(int(at) for at in nans[0])
                 verdict = Verdict(np.inf, index, np.nan)
-                raise LawError(f"{of}{name}", f"NaN at {list(index)}", verdict, HasNaN(array), "nan")
+                self.breaks.append(LawError(f"{of}{name}", f"NaN at {list(index)}", verdict, HasNaN(array), "nan"))
 
 
-def nature_of(verdict: Verdict) -> str:
-    """How an array that is not within its tolerance breaks a law, as in `conformance.outcome.BreakKind`."""
-    if verdict.reason is not None:
-        return "shape"
-    got, expected = verdict.got, verdict.expected
-    if got is not None and math.isnan(got):
-        return "nan"
-    if got is not None and math.isinf(got) and (expected is None or math.isfinite(expected)):
-        return "infinity"
-    return "number"
+def _first_of_its_nature(
+    verdict: Verdict, got: Array, expected: np.ndarray, tolerance: np.ndarray, wrong: np.ndarray
+) -> tuple[Verdict, str]:
+    """How an array is wrong (as in `conformance.outcome.BreakKind`), and the first element that is wrong in that way.
+
+    A NaN or an infinity where a number is expected is told before numbers that are merely wrong.
+    """
+    for nature, of_it in (("nan", np.isnan(got.values)), ("infinity", np.isinf(got.values) & np.isfinite(expected))):
+        places = np.argwhere(wrong & of_it)
+        if places.size:
+            at = tuple(int(n) for n in places[0])
+            value = float(got.values[at])
+            return Verdict(math.inf, at, value, float(expected[at]), float(tolerance[at])), nature
+    return verdict, "number"
 
 
 def _said(verdict: Verdict) -> str:

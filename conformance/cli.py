@@ -14,7 +14,7 @@ from conformance.implementation import UsageError
 from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, QUICK_EXAMPLES
 from conformance.options import EXAMPLES, MAX_STEPS, RunOptions
 from conformance.report import exit_status
-from conformance.runner import selected
+from conformance.selection import selected
 from conformance.targets import FRAMEWORKS, load
 
 # Command → the module and the attribute that hold it; read when it is asked for, for each has imports of its own.

@@ -16,7 +16,8 @@ from conformance.known import Known, read, write
 from conformance.options import EXAMPLES, INTERPRETERS, MAX_STEPS, RunOptions
 from conformance.outcome import LawResult
 from conformance.report import TargetReport
-from conformance.runner import agenda, run, selected
+from conformance.runner import run
+from conformance.selection import agenda, selected
 
 QUICK_EXAMPLES = 6
 INTERPRETED_EXAMPLES = 8

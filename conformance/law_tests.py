@@ -14,7 +14,8 @@ from conformance.judging import Names, in_own_places, report_of, settings_of
 from conformance.laws import Law
 from conformance.options import RunOptions
 from conformance.report.failure import text
-from conformance.runner import agenda, run_and_save
+from conformance.runner import Runner
+from conformance.selection import agenda
 from conformance.targets import load
 
 
@@ -84,9 +85,9 @@ class LawTests:
     def judge(self, item: Item) -> None:
         """Try one law; pytest learns what came of it."""
         start = time.monotonic()
-        result = run_and_save(item.implementation, item.law, item.dtype, item.settings)
-        if result.status == "skipped":
-            pytest.skip(result.reason or "")
+        result = Runner(item.implementation, item.settings).result(item.law, item.dtype)
+        if not result.judged:
+            pytest.skip(f"{result.status}: {result.reason}" if result.status != "skipped" else result.reason or "")
         if result.status == "differs":
             pytest.skip(f"differs from gatespec's contract: {result.reason}")
         if result.status == "known":

@@ -40,6 +40,7 @@ def replay(
 
     Raises:
         UsageError: there is no such law or target, or the arrays differ.
+        RefusedError: the target refuses the case.
     """
     laws = {each.id: each for each in all_laws()}
     if law not in laws:
@@ -55,7 +56,7 @@ def replay(
                 raise UsageError(
                     f"{name} is not what {arrays} holds: NumPy {np.__version__} draws other numbers from this seed"
                 )
-    return None if found is None else found.problem
+    return found[0].problem if found else None
 
 
 def _same(x: Array, y: Array) -> bool:

@@ -1,19 +1,44 @@
-"""The search for the smallest case that breaks a law."""
+"""The search for cases that break a law: draws them, counts those served and refused, and shrinks what breaks.
 
+Cases are drawn first, one and all, and judged. Then, for each kind of break that was seen, Hypothesis draws the same
+cases once more (their outcome is known) and shrinks towards the smallest that breaks the law in that very way.
+"""
+
+import json
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.errors import HypothesisException, Unsatisfiable
+from hypothesis.strategies import SearchStrategy
+
+from conformance.avoidance import Avoidance
 from conformance.cases import to_json
 from conformance.checker import Checker, LawError
 from conformance.comparison import CallRecord
 from conformance.implementation import RefusedError
 from conformance.laws import Law
-from conformance.options import SHRINK_SECONDS
-from conformance.outcome import BreakKind, Counterexample
+from conformance.outcome import BreakKind, Counterexample, Refused
+from conformance.repeatable_draws import the_same_everywhere
+
+SUPPRESSED = (
+    HealthCheck.too_slow,
+    HealthCheck.filter_too_much,
+    HealthCheck.data_too_large,
+    # What a target refuses is looked for while its cases are drawn, and a few more cases are drawn for it.
+    HealthCheck.nested_given,
+)
+
+KINDS = 4
+"""Of so many kinds of break a counterexample is kept; more of one law say nothing new."""
+
+FRUITLESS = 20
+"""After so many refusals without a single case that was served, the law counts as not served."""
 
 
 @dataclass(frozen=True)
@@ -27,89 +52,245 @@ class Scene:
     """
 
     case: Any
-    error: Exception
+    error: BaseException
     calls: list[CallRecord]
 
 
-class Search:
-    """Counts examples and keeps the smallest one that broke the law.
+@dataclass(frozen=True)
+class Found:
+    """The smallest case seen so far that breaks the law in one way.
 
-    Args:
-        excused: arrays (or exceptions) in which the law is known to break; a case that breaks it there is passed over.
+    Attributes:
+        order: smaller cases, and among those of one size simpler ones, come first.
+        kinds: all the ways in which it breaks the law.
     """
 
-    def __init__(
-        self, law: Law, checker: Checker, shrink_seconds: float = SHRINK_SECONDS, excused: frozenset[str] = frozenset()
-    ):
-        self.law = law
-        self.checker = checker
-        self.examples = 0
-        self.excused = excused
-        self.found: Counterexample | None = None
-        self.scene: Scene | None = None
-        self.worst_broken: float | None = None
-        self.deadline: float | None = None
-        self._shrink_seconds = shrink_seconds
-        self._smallest: int | None = None
+    order: tuple[int, int, str]
+    kinds: tuple[BreakKind, ...]
+    counterexample: Counterexample
+    scene: Scene
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Cases to draw.
+
+    Attributes:
+        cases: the strategy.
+        seed: from which they are drawn.
+        examples: how many.
+        pinned: whether they are pinned to what no law may miss, and not drawn freely.
+        shrinks_only: whether they are drawn only to find a smaller one of those that break the law.
+    """
+
+    cases: SearchStrategy
+    seed: int
+    examples: int
+    pinned: bool = False
+    shrinks_only: bool = False
+
+
+@dataclass
+class Search:
+    """Judges cases of one law on one target.
+
+    Attributes:
+        announce: told of each case, as JSON, before the target is called with it.
+        excused: arrays (or exceptions) in which the law is known to break; such a break is passed over.
+        fatal: cases, as JSON, that ended the process of the target when they were tried, each with how; they are not
+            tried again.
+        examples: cases that were served and judged before any shrinking.
+        refused: those that were not served.
+        found: by kind of break, in the order in which the kinds were seen.
+    """
+
+    law: Law
+    checker: Checker
+    avoidance: Avoidance
+    announce: Callable[[str], None] = lambda case: None
+    excused: frozenset[str] = frozenset()
+    fatal: Mapping[str, BreakKind] = field(default_factory=dict)
+    examples: int = 0
+    refused: int = 0
+    refusal: str = ""
+    found: dict[BreakKind, Found] = field(default_factory=dict)
+    _outcomes: dict[str, tuple[BreakKind, ...] | None] = field(default_factory=dict)
+    _counted: set[str] = field(default_factory=set)
+
+    def collect(self, draw: Draw, *, stop_at_first: bool = False) -> None:
+        """Draw cases and judge them all; refused ones do not count, and others are drawn in their place."""
+        before, refused_before = self.examples, self.refused
+        repeated = 0
 
         def example(case: Any) -> None:
-            if self.deadline is not None and time.monotonic() > self.deadline:
+            nonlocal repeated
+            enough = self.examples - before >= draw.examples
+            too_many = self.refused - refused_before > draw.examples + FRUITLESS // 4
+            fruitless = self.examples == 0 and self.refused >= FRUITLESS
+            if enough or too_many or fruitless or (stop_at_first and self.found):
                 return
-            failure = self.attempt(case)
-            if failure is not None:
-                raise failure
+            case = self.avoidance.around(case)
+            if self.avoidance.names and _key(case) in self._counted and repeated < draw.examples:
+                repeated += 1
+                hypothesis.reject()  # Without what is refused, two cases may be one.
+            kinds = self.judge(case)
+            if kinds is None and self.avoidance.learn(case, self._is_refused):
+                kinds = self.judge(self.avoidance.around(case))
+            if kinds is None:
+                hypothesis.reject()
 
-        self.example: Callable[[Any], None] = example
+        _run(example, draw, Phase.generate)
 
-    def attempt(self, case: Any) -> Exception | None:
-        if self.found is None:
-            self.examples += 1
-        self.checker.begin()
+    def shrink(self, draws: list[Draw], seconds: float) -> list[Found]:
+        """The smallest cases of each kind of break; a kind that another's smallest case shows as well is left out."""
+        deadline = time.monotonic() + seconds
+        kept: list[Found] = []
+        seen: set[BreakKind] = set()
+        # The search for a smaller case of one kind may meet another kind.
+        while (kind := next((each for each in self.found if each not in seen), None)) and len(kept) < KINDS:
+            seen.add(kind)
+            if any(kind in found.kinds for found in kept):
+                continue
+            if seconds > 0:
+                left = deadline - time.monotonic()
+                self._shrink(kind, draws, time.monotonic() + max(0.0, left / (1 if kept else 2)))
+            kept.append(self.found[kind])
+        return kept
+
+    def _shrink(self, kind: BreakKind, draws: list[Draw], deadline: float) -> None:
+        def example(case: Any) -> None:
+            case = self.avoidance.around(case)
+            key = _key(case)
+            if time.monotonic() > deadline and key not in self._outcomes:
+                return
+            if kind in (self.judge(case, counts=False) or ()):
+                raise _FaultError
+
+        for draw in draws:
+            try:
+                _run(example, draw, Phase.generate, Phase.shrink)
+            except (_FaultError, HypothesisException):
+                return  # What was found is in `found`, whatever Hypothesis makes of a search that was cut short.
+
+    def judge(self, case: Any, *, counts: bool = True) -> tuple[BreakKind, ...] | None:
+        """The ways in which a case breaks the law; none where it holds. None where the target refuses the case."""
+        key = _key(case)
+        if key not in self._outcomes:
+            self._outcomes[key] = self._judged(case, key)
+        kinds = self._outcomes[key]
+        if counts and key not in self._counted:
+            self._counted.add(key)
+            self.examples += kinds is not None
+            self.refused += kinds is None
+        return kinds
+
+    def _is_refused(self, case: Any) -> bool:
+        return self.judge(case, counts=False) is None
+
+    def _judged(self, case: Any, key: str) -> tuple[BreakKind, ...] | None:
+        if key in self.fatal:
+            kind = self.fatal[key]
+            self._note(case, (kind,), {kind: (str(kind), ProcessEndedError(str(kind)))})
+            return (kind,)
+        self.announce(key)
         try:
-            self.law.check(self.checker, case)
-        except RefusedError:
-            raise
-        except LawError as broken:
-            verdict = broken.verdict
-            if broken.where in self.excused:
-                return None
-            numbers = (
-                {}
-                if verdict is None
-                else {name: getattr(verdict, name) for name in ("index", "got", "expected", "allowed", "ulp")}
-            )
-            self._note(case, broken, str(broken), broken.kind, **numbers)
-            if verdict is not None:
-                self.worst_broken = max(verdict.worst, self.worst_broken or 0.0)
-            # One class whatever the text: to Hypothesis every break of a law is the same fault, and it shrinks on.
-            return _FaultError()
-        except Exception as error:
-            if type(error).__name__ in self.excused:
-                return None
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            at = f"{Path(frame.filename).name}:{frame.lineno}"
-            text = str(error).strip().split("\n")[0][:300]
-            self._note(
-                case,
-                error,
-                f"raised {type(error).__name__}: {text} ({at})",
-                BreakKind(type(error).__name__, "exception"),
-            )
-            return _FaultError()
-        self.checker.end()
-        return None
+            broken = self.checker.run(self.law.check, case)
+        except RefusedError as refusal:
+            self.refusal = self.refusal or str(refusal)
+            return None
+        except (Exception, SystemExit) as error:
+            kind, problem = _raised(error)
+            if kind.where in self.excused:
+                return ()
+            self._note(case, (kind,), {kind: (problem, error)})
+            return (kind,)
+        breaks = {each.kind: (str(each), each) for each in reversed(broken) if each.where not in self.excused}
+        kinds = tuple(dict.fromkeys(each.kind for each in broken if each.kind in breaks))
+        self._note(case, kinds, breaks)
+        return kinds
 
-    def _note(self, case: Any, error: Exception, problem: str, kind: BreakKind, **numbers: Any) -> None:
-        if self.found is None:
-            self.checker.end()
-            self.deadline = time.monotonic() + self._shrink_seconds
-        if self._smallest is None or case.size <= self._smallest:
-            self._smallest = case.size
-            self.found = Counterexample(
-                case=case.describe(), problem=problem, kind=kind, **numbers, stored=to_json(case)
+    def _note(
+        self, case: Any, kinds: tuple[BreakKind, ...], breaks: Mapping[BreakKind, tuple[str, BaseException]]
+    ) -> None:
+        if not kinds:
+            return
+        order = (case.size, len(case.describe()), case.describe())
+        for kind in kinds:
+            before = self.found.get(kind)
+            problem, error = breaks[kind]
+            verdict = error.verdict if isinstance(error, LawError) else None
+            worst = None if verdict is None else verdict.worst
+            if before is not None and before.counterexample.worst is not None and worst is not None:
+                worst = max(worst, before.counterexample.worst)
+            if before is not None and order > before.order:
+                continue
+            counterexample = Counterexample(
+                case=case.describe(),
+                kind=kind,
+                problem=problem,
+                worst=worst,
+                arrays=tuple(self.checker.arrays.values()) if verdict is not None else (),
+                stored=to_json(case),
+                **({} if verdict is None else {name: getattr(verdict, name) for name in _ELEMENT}),
             )
-            self.scene = Scene(case, error, self.checker.calls)
+            scene = Scene(case, error, self.checker.calls if not isinstance(error, ProcessEndedError) else [])
+            self.found[kind] = Found(order, kinds, counterexample, scene)
+
+    def refusals(self) -> Refused:
+        return Refused(cases=self.refused, reason=self.refusal, features=self.avoidance.names)
+
+
+_ELEMENT = ("index", "got", "expected", "allowed", "ulp")
+
+
+class ProcessEndedError(Exception):
+    """A case ended the process that tried it."""
 
 
 class _FaultError(Exception):
-    """What Hypothesis sees of a broken law."""
+    """What Hypothesis sees of a break of the kind that it is to shrink."""
+
+
+def sampled(cases: SearchStrategy, seed: int, number: int) -> list[Any]:
+    """Some cases of a strategy."""
+    drawn: list[Any] = []
+
+    def example(case: Any) -> None:
+        drawn.append(case)
+
+    _run(example, Draw(cases, seed, number), Phase.generate)
+    return drawn
+
+
+def _key(case: Any) -> str:
+    return json.dumps(to_json(case))
+
+
+def _raised(error: BaseException) -> tuple[BreakKind, str]:
+    name, frame = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
+    at = f"{Path(frame.filename).name}:{frame.lineno}"
+    if isinstance(error, SystemExit):
+        return BreakKind(name, "exit"), f"called sys.exit({error.code!r}) ({at})"
+    text = str(error).strip().split("\n")[0][:300]
+    return BreakKind(name, "exception"), f"raised {name}: {text} ({at})"
+
+
+def _run(example: Callable[[Any], None], draw: Draw, *phases: Phase) -> None:
+    """Let Hypothesis draw cases for ``example``; what that raises travels on."""
+    test = hypothesis.given(draw.cases)(example)
+    test = hypothesis.seed(draw.seed)(test)
+    test = hypothesis.settings(
+        max_examples=draw.examples,
+        database=None,
+        deadline=None,
+        phases=phases,
+        print_blob=False,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=SUPPRESSED,
+    )(test)
+    try:
+        with the_same_everywhere():
+            test()
+    except Unsatisfiable:
+        return  # No case of this kind fits: the law is skipped if none fits in any stratum.

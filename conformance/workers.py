@@ -19,7 +19,8 @@ from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.options import RunOptions
 from conformance.outcome import LawResult
-from conformance.runner import agenda, run_and_save
+from conformance.runner import Runner
+from conformance.selection import agenda
 from conformance.targets import load
 
 DEATHS = 8
@@ -184,11 +185,11 @@ def _work(connection: Connection, target: Target, settings: RunOptions) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         implementation = load(target.name, target.framework, target.device)
-        items = agenda(implementation, settings)
+        items, runner = agenda(implementation, settings), Runner(implementation, settings)
         while task := connection.recv():
             for number in task:
                 law, dtype = items[number]
-                connection.send(("result", run_and_save(implementation, law, dtype, settings)))
+                connection.send(("result", runner.result(law, dtype)))
     except (EOFError, BrokenPipeError):
         return
     except Exception:

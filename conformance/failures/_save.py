@@ -65,9 +65,15 @@ def save(
     scene: Scene,
     kernel_backend: str | None,
     directory: Path,
+    number: int = 1,
 ) -> Counterexample:
-    """Save a script that shows the failure alone, and run it; one that does not fail again gives way to a replay."""
-    path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}.py"
+    """Save a script that shows the failure alone, and run it; one that does not fail again gives way to a replay.
+
+    Args:
+        number: of the counterexample, where a law breaks in several ways.
+    """
+    suffix = "" if number == 1 else f"-{number}"
+    path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}{suffix}.py"
     again = replayed(implementation, law, dtype, found, scene, kernel_backend)
     first = direct(implementation, law, dtype, found, scene)
     kept, failed, note = again, None, ""

@@ -38,7 +38,7 @@ class TargetReport:
     @property
     def failures(self) -> list[LawResult]:
         """Broken laws; under ``--strict`` also those that could not be tried, and known failures that pass now."""
-        strict = ("skipped", "fixed") if self.options.strict else ()
+        strict = ("skipped", "not served", "fixed") if self.options.strict else ()
         return [
             result
             for result in self.results
@@ -48,7 +48,7 @@ class TargetReport:
 
     @property
     def ran(self) -> bool:
-        return any(result.status != "skipped" for result in self.results)
+        return any(result.judged for result in self.results)
 
     def reproduce(self, result: LawResult) -> str:
         """The command that tries this very law again on the same cases."""

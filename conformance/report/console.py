@@ -45,7 +45,7 @@ def with_progress(console: Console, target: str, total: int, results: Iterator[L
 def show(console: Console, report: TargetReport) -> None:
     console.print(_table(report))
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    counts = ", ".join(f"{report.count(status)} {status}" for status in ("passed", "failed", "skipped"))
+    counts = ", ".join(f"{report.count(status)} {status}" for status in ("passed", "failed", "not served", "skipped"))
     counts += "".join(
         f", {report.count(status)} {status}" for status in ("differs", "known", "fixed") if report.count(status)
     )
@@ -81,8 +81,8 @@ def _table(report: TargetReport) -> Table:
 def _cell(result: LawResult | None) -> str:
     if result is None:
         return ""
-    if result.status == "skipped":
-        return "[dim]–[/dim]"
+    if not result.judged:
+        return "[dim]–[/dim]" if result.status == "skipped" else f"[yellow]{result.status}[/yellow]"
     worst = "" if result.worst is None else f"{result.worst:.2f} " if result.worst < 100 else f"{result.worst:.0e} "
     marks = {
         "passed": "[green]✓[/green]",
@@ -104,13 +104,31 @@ def _show_differences(console: Console, report: TargetReport) -> None:
 
 
 def _show_skips(console: Console, report: TargetReport) -> None:
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for result in report.results:
-        if result.status == "skipped":
-            reasons.setdefault(result.reason or "", []).append(result.law.id)
-    for reason, laws in reasons.items():
+        if not result.judged:
+            reasons.setdefault((result.status, result.reason or ""), []).append(result.law.id)
+    for (status, reason), laws in reasons.items():
         names = ", ".join(dict.fromkeys(laws))
-        console.print(f"[dim]skipped {escape(names)}: {escape(reason)}[/dim]", highlight=False)
+        console.print(f"[dim]{status} {escape(names)}: {escape(reason)}[/dim]", highlight=False)
+    partly = [result for result in report.results if result.judged and result.refused.cases]
+    for features, results in _by_features(partly).items():
+        names = ", ".join(dict.fromkeys(result.law.id for result in results))
+        served = sum(result.examples for result in results)
+        tried = served + sum(result.refused.cases for result in results)
+        without = f"; the others were judged without {features}" if features else ""
+        reason = results[0].refused.reason
+        console.print(
+            f"[yellow]{served} of {tried} cases served[/yellow] [dim]of {names}: {escape(reason)}{without}[/dim]",
+            highlight=False,
+        )
+
+
+def _by_features(results: list[LawResult]) -> dict[str, list[LawResult]]:
+    groups: dict[str, list[LawResult]] = {}
+    for result in results:
+        groups.setdefault(", ".join(sorted(result.refused.features)), []).append(result)
+    return groups
 
 
 def _show_failure(console: Console, report: TargetReport, result: LawResult) -> None:

@@ -17,7 +17,7 @@ def render(reports: list[TargetReport]) -> str:
             tests=str(len(report.results)),
             failures=str(len(failed)),
             errors="0",
-            skipped=str(sum(r.status == "skipped" and id(r) not in failed for r in report.results)),
+            skipped=str(sum(not r.judged and id(r) not in failed for r in report.results)),
             time=f"{report.seconds:.3f}",
         )
         for result in report.results:
@@ -31,7 +31,7 @@ def render(reports: list[TargetReport]) -> str:
             if id(result) in failed:
                 failure = ElementTree.SubElement(case, "failure", message=_legal(result.reason or ""))
                 failure.text = _legal(text(report, result))
-            elif result.status == "skipped":
+            elif not result.judged:
                 ElementTree.SubElement(case, "skipped", message=_legal(result.reason or ""))
             elif result.status in ("differs", "known", "fixed"):
                 # JUnit has no word for a known failure or another decision; they go where a test's output goes.

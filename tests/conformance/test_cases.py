@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance import cases, runner
+from conformance import cases
 from conformance.budget import Expected
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase
 from conformance.checker import Checker
@@ -18,6 +18,8 @@ from conformance.laws._answers import expected_gradient
 from conformance.operations.fwbw import FWBW
 from conformance.operations.mlstm import MLSTM
 from conformance.options import RunOptions
+from conformance.runner import Runner
+from conformance.search import sampled
 
 CASES = (
     MLSTMCase(2, 5, 3, 3, 2, state="random", gates="large m", eps=1e-3, seed=65535),
@@ -63,22 +65,19 @@ def test_a_class_that_never_joined_is_refused() -> None:
 
 
 class Collector:
-    """Stands in the runner's search where the search does, and keeps every case."""
+    """The cases on which a law is tried."""
 
-    def __init__(self, eager: bool, dtype: str):
-        target = SimpleNamespace(eager=eager, layouts=("contiguous",), upcasts=False, framework="numpy")
-        self.checker = Checker(target, dtype)  # pyright: ignore[reportArgumentType]
-        self.cases: list[Any] = []
-        self.example = lambda case: self.cases.append(case)
-        self.found = self.deadline = None
+    def __init__(self, eager: bool, dtype: str, law: Law, options: RunOptions):
+        target: Any = SimpleNamespace(eager=eager, layouts=("contiguous",), upcasts=False, framework="numpy")
+        self.checker = Checker(target, dtype)
+        draws = [draw for draw in Runner(target, options).draws(law, dtype) if not draw.shrinks_only]
+        self.cases = [case for draw in draws for case in sampled(draw.cases, draw.seed, draw.examples)]
 
 
 @cache
 def drawn(law: Law, eager: bool, dtype: str, seed: int) -> Collector:
     """The cases on which a law is tried, at the default number of examples."""
-    collector = Collector(eager, dtype)
-    runner._search(collector, law, dtype, RunOptions(seed=seed))  # pyright: ignore[reportArgumentType]
-    return collector
+    return Collector(eager, dtype, law, RunOptions(seed=seed))
 
 
 def law_of(name: str) -> Law:
@@ -139,8 +138,7 @@ def test_no_law_misses_long_well_conditioned_or_small_inputs(law: Law, eager: bo
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
 def test_no_case_is_longer_than_it_may_be(eager: bool) -> None:
     for law in DRAWN:
-        collector = Collector(eager, "float32")
-        runner._search(collector, law, "float32", RunOptions(max_steps=40, examples=4))  # pyright: ignore[reportArgumentType]
+        collector = Collector(eager, "float32", law, RunOptions(max_steps=40, examples=4))
         assert max((getattr(case, "steps", 0) for case in collector.cases), default=0) <= 40, law.id
 
 

@@ -24,7 +24,8 @@ from conformance.options import EXAMPLES, MAX_STEPS, RunOptions
 from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.report.console import show
-from conformance.runner import SUPPRESSED, agenda
+from conformance.search import SUPPRESSED
+from conformance.selection import agenda
 from conformance.targets import load
 
 ROOT = Path(reference.__file__).resolve().parents[1]

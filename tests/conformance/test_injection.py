@@ -10,7 +10,7 @@ import pytest
 import reference
 from conformance.budget import allowed
 from conformance.cases import Plan
-from conformance.checker import Checker, LawError
+from conformance.checker import Checker
 from conformance.dtypes import Array
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import Law, all_laws
@@ -122,6 +122,5 @@ def test_an_error_of_ten_budgets_breaks_the_law_wherever_it_is(law: Law, dtype: 
             return replace(result, values=values)
 
         implementation.change = off
-        with pytest.raises(LawError):
-            law.check(Checker(implementation, dtype, None, law.forward), case)
-            pytest.fail(f"{law.id} passes {target}[{at}] off by {error:.3g}, ten times its budget")
+        broken = Checker(implementation, dtype, None, law.forward).run(law.check, case)
+        assert broken, f"{law.id} passes {target}[{at}] off by {error:.3g}, ten times its budget"

@@ -15,7 +15,8 @@ import pytest
 import reference
 from conformance import workers
 from conformance.options import RunOptions
-from conformance.runner import agenda, run
+from conformance.runner import run
+from conformance.selection import agenda
 from conformance.targets import load
 
 ROOT = Path(reference.__file__).resolve().parents[1]

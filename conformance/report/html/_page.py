@@ -88,7 +88,7 @@ def _environment() -> Environment:
 def verdict(reports: list[TargetReport], targets: list[Column]) -> Verdict:
     """Broken, held or never tried, as the exit status says."""
     statuses = [status for target in targets for status in target.statuses.values()]
-    tried = len(statuses) - statuses.count("skipped")
+    tried = sum(status not in ("skipped", "not served", "not promised") for status in statuses)
     against = f"on {words.plural(len(targets), 'target')}"
     detail = f"{words.plural(tried, 'check')} (a law in a dtype) {against}"
     laws = {(target.index, law) for target in targets for (law, _), s in target.statuses.items() if s == "failed"}
@@ -114,7 +114,7 @@ def skips(targets: list[Column]) -> list[Skip]:
     found: dict[tuple[str, str], dict[str, None]] = {}
     for target in targets:
         for (law, _), result in target.cells.items():
-            if result.status == "skipped":
+            if not result.judged:
                 found.setdefault((target.name, result.reason or "no reason was given"), {})[law] = None
     return [Skip(target, reason, list(laws)) for (target, reason), laws in found.items()]
 

@@ -37,10 +37,12 @@ MARKS = {
     "differs": Mark("known", "≠", "differs from gatespec's contract", "differ from gatespec's contract"),
     "known": Mark("known", "⊘", "known failure", "known failures"),
     "fixed": Mark("fixed", "✓!", "known failure that holds now", "known failures that hold now"),
+    "not served": Mark("skipped", "∅", "not served", "not served"),
+    "not promised": Mark("skipped", "∖", "not promised", "not promised"),
     "skipped": Mark("skipped", "–", "not tried", "not tried"),
 }
 
-_GRAVITY = ("failed", "differs", "known", "fixed", "passed", "skipped")
+_GRAVITY = ("failed", "differs", "known", "fixed", "passed", "not served", "not promised", "skipped")
 
 
 def mark(status: str) -> Mark:

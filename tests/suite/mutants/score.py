@@ -13,7 +13,8 @@ from typing import Any
 from conformance.laws import all_laws
 from conformance.options import EXAMPLES, RunOptions
 from conformance.outcome import LawResult
-from conformance.runner import agenda, run_law
+from conformance.runner import run_law
+from conformance.selection import agenda
 from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import Setting, planted

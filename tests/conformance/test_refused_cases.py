@@ -1,0 +1,85 @@
+"""A target may refuse a case, never a law: the law goes on with what is served, and what was found stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conformance.laws import law_of
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
+from conformance.runner import run_law
+from conformance.targets import load
+
+OPTIONS = RunOptions(shrink_seconds=2.0)
+GRU = """
+import numpy as np
+import reference
+
+def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state=None, *,
+        gradient_clipping=None, cu_seqlens=None, max_seqlen=None, kernel_backend=None):
+    {refusal}
+    y, state = reference.gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state,
+                             gradient_clipping=gradient_clipping, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+    return {result}
+"""
+CLIPPING = "if gradient_clipping is not None: raise NotImplementedError('clips by another formula')"
+PLAIN = (
+    "if gradient_clipping is not None or input_state is not None or cu_seqlens is not None or input.shape[1] == 0:\n"
+    "        raise NotImplementedError('plain calls only')"
+)
+SCAN = """
+import numpy as np
+from reference import rev_cumsum as exact
+
+def rev_cumsum(x):
+    {refusal}
+    return exact(x)
+
+def rev_cumsum_backward(x, *, dy):
+    {refusal}
+    return {{"x": {factor} * np.cumsum(dy, axis=-1, dtype=np.float64)}}
+"""
+EMPTY = "if x.shape[-1] == 0: raise NotImplementedError('no steps')"
+
+
+def judged(directory: Path, text: str, law: str, dtype: str = "float64") -> LawResult:
+    path = directory / "target.py"
+    path.write_text(text)
+    return run_law(load(str(path), None, "cpu"), law_of(law), dtype, OPTIONS)
+
+
+def test_wrong_values_before_a_refusal_stand(tmp_path: Path) -> None:
+    result = judged(tmp_path, GRU.format(refusal=CLIPPING, result="1.001 * y, state"), "gru.value")
+    assert result.status == "failed" and result.counterexamples[0].where == "y"
+    assert "clipping" not in result.counterexamples[0].case
+
+
+def test_a_wrong_gradient_beside_a_refusal_is_found(tmp_path: Path) -> None:
+    result = judged(tmp_path, SCAN.format(refusal=EMPTY, factor=2), "rev_cumsum.gradient")
+    assert result.status == "failed" and result.counterexamples[0].kind.where == "gradient of x"
+
+
+def test_a_target_that_serves_only_plain_calls_is_judged_on_as_many_examples(tmp_path: Path) -> None:
+    whole = judged(tmp_path, GRU.format(refusal="", result="y, state"), "gru.value")
+    plain = judged(tmp_path, GRU.format(refusal=PLAIN, result="y, state"), "gru.value")
+    assert whole.status == plain.status == "passed"
+    assert whole.refused.cases == 0 and plain.refused.cases > 0 and plain.refused.reason.endswith("plain calls only")
+    assert plain.examples >= whole.examples - 2
+    assert set(plain.refused.features) == {"clipping", "initial state", "S = 0"}
+
+
+def test_a_law_without_a_served_case_is_not_served(tmp_path: Path) -> None:
+    result = judged(tmp_path, GRU.format(refusal=PLAIN, result="y, state"), "gru.packed")
+    assert result.status == "not served" and result.examples == 0 and not result.counterexamples
+    assert result.reason is not None and re.search("plain calls only", result.reason)
+    # Nothing is drawn for ever in the hope of a case that is served.
+    assert result.refused.cases < 100
+
+
+@pytest.mark.parametrize("law", ["gru.permutation", "gru.determinism", "gru.finite"])
+def test_other_laws_are_judged_too(tmp_path: Path, law: str) -> None:
+    noise = "np.random.default_rng().normal(size=y.shape) * np.where(np.isinf(forget_input).any(), np.nan, 1)"
+    text = GRU.format(refusal=PLAIN, result=f"{noise}, state")
+    dtype = "float32" if law == "gru.determinism" else "float64"
+    assert judged(tmp_path, text, law, dtype).status == "failed"
