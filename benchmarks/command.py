@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.aot import aot_command
 from benchmarks.cases import BYTES, DIRECTIONS, OPS, SHAPES, Case, parse
 from benchmarks.contenders import PEERS, YARDSTICKS
+from benchmarks.peers_command import peers_command
 from benchmarks.suites import SUITES, Part
 from benchmarks.tune import tune_command
 
@@ -204,4 +205,5 @@ def _peers(text: str) -> tuple[str, ...]:
 
 
 main.add_command(aot_command)
+main.add_command(peers_command)
 main.add_command(tune_command)

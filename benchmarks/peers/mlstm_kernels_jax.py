@@ -17,7 +17,7 @@ from mlstm_kernels.jax.recurrent.native_sequence_scan import mlstm_recurrent_seq
 
 
 def _sequence(kernel):
-    taken = signature(kernel).parameters
+    taken = frozenset(signature(kernel).parameters)
 
     def mlstm(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_size=None, eps=0.0, **unserved):
         S = q.shape[1]

@@ -11,7 +11,7 @@ from mlstm_kernels.torch import get_mlstm_kernel, get_mlstm_sequence_kernel
 
 
 def _sequence(kernel):
-    taken = signature(kernel).parameters
+    taken = frozenset(signature(kernel).parameters)
 
     def mlstm(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_size=None, eps=0.0, **unserved):
         S, double = q.shape[1], v.dtype == torch.float64

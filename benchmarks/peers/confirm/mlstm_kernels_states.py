@@ -4,8 +4,8 @@
 
 The function takes an initial state (C, n, m) and returns a final one, all three differentiable by autograd's rules:
 they are inputs and outputs of an autograd.Function. For every output and every input, the derivative along a random
-direction is compared with the difference quotient of the function's own forward pass, in float64. `chunkwise--
-native_autograd`, the same forward pass under plain autograd, agrees in all of them.
+direction is compared with the difference quotient of the function's own forward pass, in float64.
+`chunkwise--native_autograd`, the same forward pass under plain autograd, agrees in all of them.
 """
 
 import sys

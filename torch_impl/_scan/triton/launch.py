@@ -1,11 +1,18 @@
-"""Launcher of the cumulative sums."""
+"""Launcher of the cumulative sums, and the rows that say what it supports."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from reference.backends import Row
+from torch_impl._triton.interpreter import DTYPES, unavailable
 from torch_impl._triton.launch import Launch, launch, power_of_two
+
+ROWS = tuple(
+    Row("triton", operation, devices=("cuda", "cpu"), dtypes=DTYPES, unavailable=unavailable)
+    for operation in ("rev_cumsum", "rev_cumsum_off")
+)
 
 
 class Rows(NamedTuple):
@@ -53,7 +60,7 @@ def cumulative(x: Tensor, *, reverse: bool, exclusive: bool) -> Tensor:
         # Not by the number of rows: a tile's shape decides in what order sums are taken.
         height = 2048 // width
         launch(kernels.cumulative, -(-rows.count // height), x.device, Launch(4),
-               x=rows.x, sizes=rows.sizes, strides=rows.strides, step=rows.x.stride(-1), y=y, rows=rows.count, S=S,
+               rows.x, rows.sizes, rows.strides, rows.x.stride(-1), y, rows.count, S,
                REVERSE=reverse, EXCLUSIVE=exclusive, BLOCK_R=height, BLOCK_S=width)  # fmt: skip
     return y
 

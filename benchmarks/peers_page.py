@@ -1,0 +1,145 @@
+"""Draws ``docs/peers.md`` from what `benchmarks.judged_peers` found."""
+
+from pathlib import Path
+from typing import Any
+
+INTRODUCTION = """\
+# Public implementations, judged
+
+What the conformance suite says of public implementations of the mLSTM and the GRU. For who chooses one, who maintains
+one, and who wants to see what the suite finds in code that was not written for it.
+
+Each implementation is called through an [adapter](../benchmarks/peers) that gives it gatespec's names and refuses what
+it does not serve; the same adapters are timed by `python -m benchmarks run`. `make peers` installs the versions of
+[`constraints/peers.txt`](../constraints/peers.txt), judges them all and writes this page and
+[`benchmarks/results/peers.json`](../benchmarks/results/peers.json), from which it is drawn. A law is *held*, *broken*
+or *not served*, where the implementation does not serve a single one of its cases. What is said about a fault has been
+confirmed by a script that does not use gatespec; [below](#confirmed-without-gatespec) is what each printed.
+"""
+
+
+def draw(document: dict[str, Any]) -> str:
+    """The page of a document, Markdown."""
+    machine, peers = document["machine"], document["peers"]
+    parts = [
+        INTRODUCTION,
+        _when(document["date"], machine),
+        "## Overview\n",
+        _overview(peers),
+        "## One by one\n",
+        *(_one(peer, document["confirmations"]) for peer in peers),
+        "## Confirmed without gatespec\n",
+        *(_confirmation(name, found) for name, found in document["confirmations"].items()),
+    ]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _when(date: str, machine: dict[str, Any]) -> str:
+    where = f"a CPU ({machine['device']}, {machine['cores']} cores), Python {machine['python']}"
+    return f"Judged on {date} on {where}. Triton's kernels ran under its interpreter, not compiled.\n"
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(draw(document), encoding="utf-8")
+
+
+def _overview(peers: list[dict[str, Any]]) -> str:
+    lines = [
+        "| implementation | version | held | broken | not served | where it is right | minutes |",
+        "|---" * 7 + "|",
+    ]
+    for peer in peers:
+        name = f"[{peer['name']}](#{_anchor(peer['name'])})"
+        if "error" in peer:
+            words = ["", "", "", _plain(peer["error"].strip().splitlines()[-1] if peer["error"].strip() else "")]
+        else:
+            laws = peer["laws"]
+            words = [str(len(laws["held"].keys() - laws["broken"].keys())), str(len(laws["broken"]))]
+            words += [str(len(laws["not served"].keys() - laws["held"].keys() - laws["broken"].keys())), _right(peer)]
+        lines.append(f"| {name} | {peer['version']} | {' | '.join(words)} | {peer['minutes']:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _right(peer: dict[str, Any]) -> str:
+    summaries = [each["summary"] for each in peer["envelope"] if each.get("summary")]
+    return _plain(" ".join(summaries))
+
+
+def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
+    lines = [f"### {peer['name']}", "", f"{_sentence(peer)}"]
+    if "error" in peer:
+        return "\n".join([*lines, "", "```", peer["error"].strip(), "```", ""])
+    for number, cause in enumerate(peer["causes"], 1):
+        lines += ["", f"{number}. **{_plain(cause['sentence'])}** {_cause(cause)}"]
+    scripts = [f"[`{name}.py`](#{_anchor(name)}) ({confirmations[name]['verdict']})" for name in peer["confirmed"]]
+    if scripts:
+        lines += ["", f"Confirmed by {', '.join(scripts)}."]
+    for status, said in (("held", "Held"), ("broken", "Broken"), ("contract", "Differs from gatespec's own contract")):
+        laws = peer["laws"][status]
+        if laws:
+            lines += ["", f"{said}: {', '.join(f'`{law}`' + _dtypes(peer, dtypes) for law, dtypes in laws.items())}."]
+    tried = {**peer["laws"]["held"], **peer["laws"]["broken"]}
+    reasons: dict[str, list[str]] = {}
+    for law, by_dtype in peer["laws"]["not served"].items():
+        if law not in tried:
+            reasons.setdefault(next(iter(by_dtype.values())), []).append(law)
+    for reason, laws in reasons.items():
+        lines += ["", f"Not served: {', '.join(f'`{law}`' for law in laws)} ({_plain(reason)})."]
+    for envelope in peer["envelope"]:
+        lines += ["", *_envelope(envelope)]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(peer: dict[str, Any]) -> str:
+    how = "Triton, interpreted" if peer["interpreted"] else {"jax": "JAX", "torch": "PyTorch"}.get(peer["framework"])
+    words = [f"`{peer['package']}` {peer['version']}", *([how] if how else []), f"judged as `{peer['op']}`"]
+    note = peer["note"]
+    return ", ".join(words) + (f"; {note}." if note else ".")
+
+
+def _dtypes(peer: dict[str, Any], dtypes: Any) -> str:
+    """Which dtypes, where they are not all that were tried of the peer."""
+    everything = {d for status in ("held", "broken") for each in peer["laws"][status].values() for d in each}
+    return "" if set(dtypes) == everything else f" ({', '.join(dtypes)})"
+
+
+def _cause(cause: dict[str, Any]) -> str:
+    explains = [each["law"] for each in cause["explains"]]
+    words = [f"Explains {len(explains)} checks: {', '.join(f'`{law}`' for law in dict.fromkeys(explains))}."]
+    if cause.get("case"):
+        words.append(f"Smallest case: {_plain(cause['case'])}, {cause['dtype']}.")
+    return " ".join(words)
+
+
+def _envelope(envelope: dict[str, Any]) -> list[str]:
+    rows = envelope["rows"]
+    dtypes = list(dict.fromkeys(dtype for row in rows for dtype in row["cells"]))
+    lines = [f"| `{envelope['op']}` | {' | '.join(dtypes)} |", "|---" * (1 + len(dtypes)) + "|"]
+    for row in rows:
+        cells = [_cell(row["cells"][dtype]) if dtype in row["cells"] else "" for dtype in dtypes]
+        lines.append(f"| {row['feature']} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    value, gradient = cell["value"], cell["gradient"]
+    if not gradient or value == gradient:
+        return value
+    return f"value {value}, gradient {gradient}"
+
+
+def _confirmation(name: str, found: dict[str, Any]) -> str:
+    link = f"[`{found['script']}`](../{found['script']})"
+    lines = [f"### {name}", "", f"{_plain(found['states'])} {link}, {found['verdict']}.", "", "```"]
+    return "\n".join([*lines, found["output"], "```", ""])
+
+
+def _plain(text: str) -> str:
+    """One line that a table's cell can hold."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _anchor(title: str) -> str:
+    """As GitHub and MkDocs make them of a heading."""
+    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in "-_ ")
+    return kept.replace(" ", "-")

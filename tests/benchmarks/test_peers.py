@@ -1,0 +1,107 @@
+"""Public implementations: adapters and scripts that stand alone, and a registry that names them."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import judged_peers
+from benchmarks.command import main
+from benchmarks.peers.registry import PEERS
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "peers"
+ADAPTERS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "registry"))
+SCRIPTS = sorted(judged_peers.CONFIRM.glob("*.py"))
+OURS = {"reference", "torch_impl", "jax_impl", "conformance", "benchmarks", "tests"}
+
+
+def imported(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("path", ADAPTERS + SCRIPTS, ids=lambda path: path.stem)
+def test_an_adapter_and_a_script_need_nothing_of_gatespec(path: Path) -> None:
+    assert not imported(path) & OURS
+
+
+@pytest.mark.parametrize("path", ADAPTERS, ids=lambda path: path.stem)
+def test_an_adapter_is_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_every_adapter_is_judged_and_every_script_confirms_something() -> None:
+    assert {peer.target.partition(":")[0] for peer in PEERS} == {path.stem for path in ADAPTERS}
+    assert {name for peer in PEERS for name in peer.confirmed} == {path.stem for path in SCRIPTS}
+    assert len({peer.name for peer in PEERS}) == len({peer.target for peer in PEERS}) == len(PEERS)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_a_peer_is_an_attribute_of_its_adapter_and_its_package_is_pinned(peer: Any) -> None:
+    module, _, attribute = peer.target.partition(":")
+    body = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8")).body
+    defined = {
+        target.id for node in body if isinstance(node, ast.Assign) for target in node.targets if hasattr(target, "id")
+    }
+    defined |= {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    assert (attribute or peer.op) in defined
+    pins = (ROOT / "constraints" / "peers.txt").read_text(encoding="utf-8").replace("_", "-")
+    assert re.search(rf"^{peer.package}==", pins, re.MULTILINE)
+
+
+def report(status: str, **fields: Any) -> dict[str, Any]:
+    law = {"law": "value", "dtype": "float32", "kind": "definition", "status": status, "reason": None}
+    return {
+        "versions": {},
+        "seed": 0,
+        "settings": {},
+        "summary": {},
+        "laws": [{**law, "counterexample": None, **fields}],
+    }
+
+
+def test_a_report_is_kept_by_what_became_of_each_law() -> None:
+    def kept(*words: Any, **fields: Any) -> dict[str, Any]:
+        return {
+            status: found for status, found in judged_peers._kept(report(*words, **fields))["laws"].items() if found
+        }
+
+    assert kept("passed") == {"held": {"value": ["float32"]}}
+    assert kept("failed", counterexample={"where": "h"}) == {"broken": {"value": {"float32": "h"}}}
+    assert kept("not served", reason="no states") == {"not served": {"value": {"float32": "no states"}}}
+    assert kept("skipped", reason="absent: gru") == {}
+    differs = kept("differs", kind="contract", counterexample={"where": "m"})
+    assert differs == {"contract": {"value": {"float32": "m"}}}
+
+
+def test_a_process_that_takes_too_long_is_ended() -> None:
+    status, said = judged_peers._run(
+        [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"], 3, {}
+    )
+    assert status is None and "begun" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [("sys.exit(1)", "confirmed"), ("sys.exit(0)", "gone"), ("import nothing_of_the_kind", "failed to run")],
+)
+def test_a_script_confirms_by_its_exit_status(
+    body: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judged_peers, "CONFIRM", tmp_path)
+    monkeypatch.setattr(judged_peers, "ROOT", tmp_path)
+    (tmp_path / "shown.py").write_text(f'"""What is wrong.\n\nMore.\n"""\n\nimport sys\n\nprint("found")\n{body}\n')
+    found = judged_peers.confirmed("shown")
+    assert (found["verdict"], found["states"]) == (verdict, "What is wrong.") and found["output"].startswith("found")
+
+
+def test_a_name_that_no_peer_has_is_refused_in_words(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["peers", "cudnn", "--json", str(tmp_path / "peers.json")])
+    assert done.exit_code == 2 and "no peer's name holds 'cudnn'" in done.output
