@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 import jax_impl
 from benchmarks.lowering import lowered
-from jax_impl.kernels._pallas import SHARED_MEMORY
+from jax_impl._pallas import SHARED_MEMORY
 
 RESULTS = Path(__file__).parent / "results"
 DTYPES = ("bfloat16", "float16", "float32")

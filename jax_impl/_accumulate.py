@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_impl._framework import JAX, vary_to, varying_axes
+from jax_impl._arrays import JAX
+from jax_impl._mesh_axes import vary_to, varying_axes
 from reference.arguments import check_batch
 
 

@@ -1,12 +1,13 @@
-"""What each of JAX's kernel backends can do, as rows, and the choice among them."""
+"""The kernel backends of JAX: what each can do, as rows, and the choice among them."""
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from jax_impl._framework import platform
-from jax_impl.kernels import gru, mlstm_chunk, mlstm_decode
-from jax_impl.kernels._pallas import interpreted
+from jax_impl._arrays import platform
+from jax_impl._gru.pallas import passes as gru
+from jax_impl._mlstm.pallas import decode, sequence
+from jax_impl._pallas import interpreted
 from reference.arguments import Call, dtype_name
 from reference.backends import Explanation, Request, Row, explain, select
 
@@ -23,7 +24,7 @@ class KernelBackend(Enum):
 
 ROWS = (
     *(Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "gru")),
-    *(mlstm_chunk.ROW, mlstm_decode.ROW, gru.ROW),
+    *(sequence.ROW, decode.ROW, gru.ROW),
 )
 
 _requests: dict[str, Callable[..., Request]] = {}
@@ -39,19 +40,22 @@ def request_builder(operation: str) -> Callable[[Callable[..., Request]], Callab
     return register
 
 
+class Choice(NamedTuple):
+    """The backend that computes a call, by name, and whether Pallas kernels run under their interpreter there."""
+
+    name: str
+    interpret: bool
+
+
 def request(call: Call, values: Any, packed: bool = False) -> Request:
     """What a checked call asks of a backend, by the device, dtype and sizes of its own ``values``."""
     return Request(call.function, platform(values), dtype_name(values), call.sizes, packed)
 
 
-def choose(asked: Request, requested: Any) -> KernelBackend:
+def choose(asked: Request, requested: Any) -> Choice:
     """The backend that a call takes; raises where the one requested cannot serve it."""
-    return select(ROWS, asked, requested, KernelBackend)
-
-
-def interpret(asked: Request, chosen: KernelBackend) -> bool | None:
-    """None where XLA computes a call; else whether Pallas' kernels run under their interpreter."""
-    return interpreted(asked.device) if chosen is KernelBackend.pallas else None
+    chosen = select(ROWS, asked, requested, KernelBackend)
+    return Choice(name=chosen.value, interpret=interpreted(asked.device))
 
 
 def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:

@@ -3,11 +3,15 @@
 Source: Beck et al., xLSTM, arXiv:2405.04517, appendix A (the matrices F and D̃ of the mLSTM's parallel form).
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from jax_impl._framework import JAX, accumulation, first_order, own_gradient, vary_alike
-from jax_impl._gates import across, forget_matrix, log_sigmoid, sigmoid
+from jax_impl._arrays import JAX, accumulation
+from jax_impl._gates import forget_matrix, forget_matrix_gradient, log_sigmoid, sigmoid
+from jax_impl._handwritten_gradient import handwritten_gradient, without_second_derivative
+from jax_impl._mesh_axes import vary_alike
 from reference.arguments import check_dtilde_matrix, check_scan
 
 
@@ -55,28 +59,31 @@ def dtilde_matrix(igate: jax.Array, fgate: jax.Array) -> jax.Array:
         ValueError: the shapes differ or do not end in 1.
     """
     check_dtilde_matrix(JAX, igate, fgate)
-    return _jitted_dtilde(igate, fgate)
+    return _dtilde_matrix(DtildeArguments(igate, fgate))
 
 
-@own_gradient("dtilde_matrix")
-def _dtilde(_: None, igate: jax.Array, fgate: jax.Array) -> jax.Array:
-    return _dtilde_forward(_, igate, fgate)[0]
+class DtildeArguments(NamedTuple):
+    """The arguments of `dtilde_matrix`, or their gradients: gate preactivations, ``(..., S, 1)``."""
+
+    igate: jax.Array
+    fgate: jax.Array
 
 
-def _dtilde_forward(_: None, igate: jax.Array, fgate: jax.Array) -> tuple[jax.Array, jax.Array]:
-    dtype = accumulation(igate)
-    F = forget_matrix(log_sigmoid(fgate[..., 0].astype(dtype)))
-    return (F + igate[..., None, :, 0].astype(dtype)).astype(igate.dtype), fgate
+def _forward(_: None, gates: DtildeArguments) -> tuple[jax.Array, jax.Array]:
+    """D̃, and the only residual: the forget gates."""
+    dtype = accumulation(gates.igate)
+    F = forget_matrix(log_sigmoid(gates.fgate[..., 0].astype(dtype)))
+    return (F + gates.igate[..., None, :, 0].astype(dtype)).astype(gates.igate.dtype), gates.fgate
 
 
-@first_order("dtilde_matrix")
-def _dtilde_gradient(_: None, fgate: jax.Array, dD: jax.Array) -> tuple[jax.Array, jax.Array]:
+@without_second_derivative("dtilde_matrix")
+def _backward(_: None, fgate: jax.Array, dD: jax.Array) -> DtildeArguments:
     dtype = accumulation(fgate)
     dD = dD.astype(dtype)
     di = jnp.sum(dD, axis=-2)[..., None]
-    df = sigmoid(-fgate.astype(dtype)) * across(dD)[..., None]
-    return di.astype(fgate.dtype), df.astype(fgate.dtype)
+    df = sigmoid(-fgate.astype(dtype)) * forget_matrix_gradient(dD)[..., None]
+    return DtildeArguments(igate=di.astype(fgate.dtype), fgate=df.astype(fgate.dtype))
 
 
-_dtilde.defvjp(_dtilde_forward, _dtilde_gradient)
-_jitted_dtilde = jax.jit(lambda igate, fgate: _dtilde(None, *vary_alike((igate, fgate))))
+_differentiable = handwritten_gradient("dtilde_matrix", DtildeArguments, _forward, _backward)
+_dtilde_matrix = jax.jit(lambda gates: _differentiable(None, vary_alike(gates)))

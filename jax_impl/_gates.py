@@ -5,10 +5,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jax_impl._framework import vary_like
+from jax_impl._mesh_axes import vary_like
 
-_ROWS = 128
-"""Up to how many steps a CPU sums a matrix row by row."""
+_MOST_ROWS = 128
+"""Most steps of a matrix that is summed row by row on a CPU."""
 
 
 def log_sigmoid(x: jax.Array) -> jax.Array:
@@ -44,10 +44,11 @@ def forget_matrix(a: jax.Array) -> jax.Array:
     return jnp.where(t >= j, _by_rows_on_a_cpu(by_rows, whole, a), -jnp.inf)
 
 
-def across(W: jax.Array) -> jax.Array:
-    """What passes over each step: ``y_t = Σ_{s≥t, j<t} W[s,j]``, ``(..., S, S)`` → ``(..., S)``.
+def forget_matrix_gradient(W: jax.Array) -> jax.Array:
+    """Gradient of log gates, given the gradient W of their `forget_matrix`, ``(..., S, S)`` → ``(..., S)``.
 
-    The gradient of log gates, given that of their `forget_matrix`. Only sums, no differences: where nothing passes, 0.
+    Sums what flows across each step, ``y_t = Σ_{s≥t, j<t} W[s,j]``, and subtracts nothing: it is exactly 0 where
+    nothing flows.
     """
     s, t = _steps(W.shape[-1])
 
@@ -69,11 +70,11 @@ def across(W: jax.Array) -> jax.Array:
 def _by_rows_on_a_cpu(
     by_rows: Callable[[jax.Array], jax.Array], whole: Callable[[jax.Array], jax.Array], x: jax.Array
 ) -> jax.Array:
-    """The first on a CPU, in whose cache a row stays, else the second: of the matrix its passes are logarithmic many.
+    """``by_rows(x)`` on a CPU, whose cache holds a row, else ``whole(x)``, which passes over the matrix log S times.
 
-    Of many steps too: a sum in pairs loses less.
+    With many steps ``whole`` everywhere: its sums in pairs round less.
     """
-    return whole(x) if x.shape[-1] > _ROWS else jax.lax.platform_dependent(x, cpu=by_rows, default=whole)
+    return whole(x) if x.shape[-1] > _MOST_ROWS else jax.lax.platform_dependent(x, cpu=by_rows, default=whole)
 
 
 def sum_before(x: jax.Array) -> jax.Array:

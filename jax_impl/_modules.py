@@ -7,10 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jax_impl._arrays import JAX, matmul_precision
 from jax_impl._backends import KernelBackend
-from jax_impl._framework import JAX, matmul_precision
-from jax_impl._fwbw import mlstm_fwbw_custom_grad
-from jax_impl._gru import gru
+from jax_impl._gru.api import gru
+from jax_impl._mlstm.fwbw import mlstm_fwbw_custom_grad
 from reference.arguments import Call, check_gru_sizes, mLSTMBackendFwbwConfig, normalise_config
 
 

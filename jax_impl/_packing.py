@@ -1,98 +1,10 @@
-"""Sequences of any length as chunks of one length, and back: dense by padding, packed by a table of chunks.
-
-A chunk that a sequence does not fill is filled with steps that change nothing: nothing is written (i = −∞) and nothing
-forgotten (f = +∞).
-"""
-
-from typing import NamedTuple
+"""Packed sequences: which sequence a token belongs to."""
 
 import jax
 import jax.numpy as jnp
 
-from jax_impl._chunkwise import Restarts
 
-BLANK = {"i": -jnp.inf, "f": jnp.inf}
-
-
-class Table(NamedTuple):
-    """Which token stands where when every packed sequence is cut into chunks of its own.
-
-    Its sizes follow from T, B and L alone, so that ``cu_seqlens`` may be traced; whatever its values, every index lies
-    within bounds.
-
-    Attributes:
-        token: ``(c, L)``, the token at each place.
-        filled: ``(c, L)``, whether there is one.
-        place: ``(T,)``, the place of each token among the ``c·L``.
-        restarts: where sequences begin and end.
-    """
-
-    token: jax.Array
-    filled: jax.Array
-    place: jax.Array
-    restarts: Restarts
-
-
-def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> Table:
-    """The table of a packing of T tokens, with ``T // L + B`` chunks, enough for any lengths."""
-    B = cu_seqlens.shape[0] - 1
-    begin, length = cu_seqlens[:-1], jnp.maximum(jnp.diff(cu_seqlens), 0)
-    chunks = -(-length // L)
-    up_to = jnp.cumsum(chunks)
-    before = up_to - chunks
-
-    c = jnp.arange(T // L + B)
-    sequence = jnp.minimum(jnp.searchsorted(up_to, c, side="right"), B - 1)
-    number = c - before[sequence]
-    used = c < up_to[-1]
-    offset = number[:, None] * L + jnp.arange(L)
-    filled = used[:, None] & (offset < length[sequence][:, None])
-
-    token = jnp.arange(T)
-    owner = sequence_of(cu_seqlens, T)
-    place = before[owner] * L + token - begin[owner]
-    restarts = Restarts(
-        first=used & (number == 0),
-        last=used & (number == chunks[sequence] - 1),
-        sequence=sequence,
-        first_chunk=jnp.clip(before, 0, c.size - 1),
-        last_chunk=jnp.clip(up_to - 1, 0, c.size - 1),
-        empty=chunks == 0,
-    )
-    return Table(
-        jnp.clip(begin[sequence][:, None] + offset, 0, T - 1), filled, jnp.clip(place, 0, c.size * L - 1), restarts
-    )
-
-
-def sequence_of(cu_seqlens: jax.Array, T: int) -> jax.Array:
-    """The sequence that each of T tokens belongs to, ``(T,)``."""
+def sequence_of_tokens(cu_seqlens: jax.Array, T: int) -> jax.Array:
+    """The sequence that each of T tokens belongs to, ``(T,)``; within bounds whatever ``cu_seqlens`` holds."""
     B = cu_seqlens.shape[0] - 1
     return jnp.clip(jnp.searchsorted(cu_seqlens, jnp.arange(T), side="right") - 1, 0, B - 1)
-
-
-def to_chunks(x: jax.Array, axis: int, L: int, blank: float = 0.0) -> jax.Array:
-    """Cut an axis into chunks of L, the last one filled up: ``(…, S, …)`` → ``(c, …, L, …)``."""
-    S = x.shape[axis]
-    c = -(-S // L)
-    if S % L:
-        x = jnp.pad(x, [(0, c * L - S if a == axis else 0) for a in range(x.ndim)], constant_values=blank)
-    x = x.reshape(*x.shape[:axis], c, L, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x, axis, 0)
-
-
-def from_chunks(x: jax.Array, axis: int, S: int) -> jax.Array:
-    """Inverse of `to_chunks`."""
-    x = jnp.moveaxis(x, 0, axis)
-    x = x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
-    return jax.lax.slice_in_dim(x, 0, S, axis=axis)
-
-
-def gather_chunks(x: jax.Array, table: Table, blank: float = 0.0) -> jax.Array:
-    """Tokens ``(T, …)`` → ``(c, L, …)``."""
-    filled = table.filled.reshape(table.filled.shape + (1,) * (x.ndim - 1))
-    return jnp.where(filled, x[table.token], blank)
-
-
-def gather_tokens(x: jax.Array, table: Table) -> jax.Array:
-    """Inverse of `gather_chunks`."""
-    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[table.place]

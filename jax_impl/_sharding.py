@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import unsafe_get_axis_names_DO_NOT_USE as bound_axis_names
 
-from jax_impl._framework import JAX
+from jax_impl._arrays import JAX
 from reference.arguments import axis_names, check_split, check_stack, check_unstack, unknown_axis
 
 AxisName = str | tuple[str, ...]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 
-def mlstm(q, k, v, i, f, C=None, n=None, m=None, *, eps=0.0, unit_floor=False):
+def mlstm(q, k, v, i, f, C=None, n=None, m=None, *, eps=0.0, stabilize_correctly=True):
     """``(h, (C, n, m))`` by the definition.
 
     The memory is carried in the units of a frozen stabiliser, so that h knows m as a constant wherever the contract
@@ -29,7 +29,7 @@ def mlstm(q, k, v, i, f, C=None, n=None, m=None, *, eps=0.0, unit_floor=False):
         n = decay[..., None] * n + gain[..., None] * k
         q = q / jnp.sqrt(K)
         nu = jnp.sum(n * q, axis=-1)
-        floor = jnp.ones_like(new) if unit_floor else jnp.exp(-jnp.minimum(new, 64.0))
+        floor = jnp.exp(-jnp.minimum(new, 64.0)) if stabilize_correctly else jnp.ones_like(new)
         Y = jnp.where(jnp.abs(nu) > floor, jnp.abs(nu), floor) + eps
         return (C, n, new, m), jnp.einsum("bnkv,bnk->bnv", C, q) / Y[..., None]
 

@@ -1,6 +1,7 @@
 """fwbw: the drop-in interface, what each switch keeps, heads by an outer vmap."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -38,13 +39,13 @@ def configuration(**fields):
     return mLSTMBackendFwbwConfig(**{"chunk_size": L, "return_state": True, "use_initial_state": True, **fields})
 
 
-def loop(unit_floor: bool):
+def loop(stabilize_correctly: bool):
     """The definition in this interface's layout, one head."""
 
     def one_head(q, k, v, i, f, *state):
         q, k, v = (x[:, :, None] for x in (q, k, v))
         i, f = (x.reshape(*x.shape[:2], 1) for x in (i, f))
-        h, last = loops.mlstm(q, k, v, i, f, *(x[:, None] for x in state), unit_floor=unit_floor)
+        h, last = loops.mlstm(q, k, v, i, f, *(x[:, None] for x in state), stabilize_correctly=stabilize_correctly)
         return h[:, :, 0], tuple(part[:, 0] for part in last)
 
     return one_head
@@ -72,7 +73,7 @@ def test_switches_change_no_value(kept, stabilize_correctly):
     arguments = (*inputs(rng, gate_axis=True), *state(rng))
     with jax.enable_x64(True):
         cotangents = like(rng, (arguments[2], arguments[5:]))
-        expected, gradients = pull_back(loop(not stabilize_correctly), arguments, cotangents)
+        expected, gradients = pull_back(loop(stabilize_correctly), arguments, cotangents)
         config = configuration(stabilize_correctly=stabilize_correctly, **{name: name in kept for name in KEEPS})
         result, ctx = jax_impl.fwbw_forward(*arguments[:5], config, *arguments[5:])
         got = jax_impl.fwbw_backward(ctx, cotangents[0], config, *cotangents[1])
@@ -92,7 +93,7 @@ def test_what_is_kept_is_used():
     dh = normal(rng, B, T, V, dtype=np.float32)
     untouched = jax_impl.fwbw_backward(ctx, dh, config)
     for name in ("G", "gates", "M", "c"):
-        changed = ctx._replace(**{name: jax.tree.map(lambda x: x - 0.5, getattr(ctx, name))})
+        changed = replace(ctx, **{name: jax.tree.map(lambda x: x - 0.5, getattr(ctx, name))})
         assert relative_error(jax_impl.fwbw_backward(changed, dh, config)[0], untouched[0]) > 1e-3
 
 
@@ -104,7 +105,7 @@ def test_chunk_size_changes_no_value(chunk_size, stabilize_correctly):
     config = dict(chunk_size=chunk_size, stabilize_correctly=stabilize_correctly)
     with jax.enable_x64(True):
         dh = like(rng, arguments[2])
-        expected, gradients = pull_back(lambda *x: loop(not stabilize_correctly)(*x)[0], arguments, dh)
+        expected, gradients = pull_back(lambda *x: loop(stabilize_correctly)(*x)[0], arguments, dh)
         result, got = pull_back(jax_impl.mlstm_fwbw_custom_grad(config), arguments, dh)
     assert_close(result, expected, 1e-11)
     assert_close(got, gradients, 1e-11)

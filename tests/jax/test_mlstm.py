@@ -73,7 +73,7 @@ def test_chunk_size_changes_no_value(chunk_size):
 
 def test_blocks_change_no_value(monkeypatch):
     arguments, cotangents, expected, gradients = exact(65, True)
-    monkeypatch.setattr("jax_impl._mlstm.BLOCK_ON_CPU", 2 * 3 * 20)
+    monkeypatch.setattr("jax_impl._mlstm.api.BLOCK_ON_CPU", 2 * 3 * 20)
     with jax.enable_x64(True):
         result, got = pull_back(functools.partial(call, chunk_size=9), arguments, cotangents)
     assert_close(result, expected, 1e-11)

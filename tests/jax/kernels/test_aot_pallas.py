@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from benchmarks import aot_pallas
 from benchmarks.aot_pallas import Entry
-from jax_impl.kernels import _pallas
+from jax_impl import _pallas
 from tests.jax.kernels.tools import needs_mosaic
 
 FITS = Entry("gru", "float32", "H 16", False, "gru", ("f32.bf16.bf16",), 1000, True)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import reference
-from jax_impl import _gru_pallas, explain_backend
-from jax_impl.kernels import _pallas, gru, gru_parts
+from jax_impl import _pallas, explain_backend
+from jax_impl._gru.arguments import Inputs, Weights
+from jax_impl._gru.pallas import launch, passes
+from jax_impl._gru.steps import Gates, StepValues
 from reference.backends import Request
 from tests.jax.kernels.tools import interpreted, lowered, needs_mosaic, products, shape
 from tests.jax.tools import assert_close
@@ -63,21 +65,22 @@ def compare(dtype, tokens, groups, group, H, bound, cu_seqlens=None, size=1.0):
         x = jnp.moveaxis(x, 0, 1) if packed else jnp.transpose(x, (2, 0, 1, 3, 4))
         return exactly(x.reshape(*tokens, N, H))
 
-    def lanes(h):
+    def by_group(h):
         return jnp.moveaxis(h.reshape(B, groups, group, H), 1, 0)
 
     def heads(h):
         return exactly(jnp.moveaxis(h, 0, 1).reshape(B, N, H))
 
     packing = jnp.asarray(cu_seqlens, jnp.int32) if packed else None
-    forward = jax.jit(partial(_gru_pallas.forward, interpreted()))
-    got_y, got_last = forward(tuple(map(by_step, x)), tuple(weights), lanes(h0), packing)
+    forward = jax.jit(partial(launch.run_forward, interpreted()))
+    got_y, got_last = forward(Inputs(*map(by_step, x)), Weights(*weights), by_group(h0), packing)
     assert_close((by_token(got_y), heads(got_last)), (y, last), TOLERANCE[dtype])
 
     saved = (before, *gates([exactly(part) for part in x], [exactly(part) for part in weights], before, group))
-    saved = (*(by_step(jnp.asarray(part, jnp.float32)) for part in saved), by_step(dy))
-    backward = jax.jit(partial(_gru_pallas.backward, interpreted(), bound))
-    dinputs, dh0 = backward(saved, tuple(weights), lanes(dlast), packing)
+    h, *of_gates = (by_step(jnp.asarray(part, jnp.float32)) for part in saved)
+    backward = jax.jit(partial(launch.run_backward, interpreted(), bound))
+    values = StepValues(h, Gates(*of_gates), by_step(dy))
+    dinputs, dh0 = backward(values, Weights(*weights), by_group(dlast), packing)
     assert all(part.dtype == jnp.dtype(dtype) for part in dinputs)
     names = ("input", "forget_input", "reset_input")
     got = (*map(by_token, dinputs), heads(dh0))
@@ -104,7 +107,7 @@ def test_dense(dtype, tokens, groups, group, H, bound):
 @needs_mosaic
 @pytest.mark.parametrize("H", [20, 65])
 def test_packed_over_several_blocks_of_steps(H, monkeypatch):
-    monkeypatch.setattr(_gru_pallas, "BLOCK", 2)
+    monkeypatch.setattr(launch, "BLOCK", 2)
     compare("float32", (10,), 1, 2, H, 0.7, np.array([0, 0, 5, 5, 8, 10, 10]))
 
 
@@ -124,38 +127,44 @@ WIDTHS = [1, 64, 65, 128, 129, 192, 256, 384, 512, 640, 1024]
 def test_lowers_for_hopper_with_bfloat16_products(dtype, H, gradient):
     from jax.experimental.mosaic.gpu.core import artificial_shared_memory_limit
 
-    c = gru.cut(dtype, H, 40, gradient)
-    S, W, R, edge = 5, 2, 64, 64 * c.tiles
-    steps = shape(S, W, 3, c.tiles, 128 if gradient else 64, R, dtype=jnp.float32 if gradient else dtype)
-    rest = [shape(W, edge, edge, dtype=dtype)] * 3, shape(W, c.tiles, 64, R), shape(64, R, dtype=jnp.int32)
-    run = partial(gru.backward, c, 1.0, dtype=jnp.dtype(dtype)) if gradient else partial(gru.forward, c)
+    plan = passes.plan_for(dtype, H, 40, gradient)
+    S, W, columns, edge = 5, 2, 64, 64 * plan.tiles
+    if gradient:
+        steps = shape(S, W, 3, plan.tiles, 128, columns)
+        run = partial(passes.backward, plan, 1.0, dtype=jnp.dtype(dtype))
+    else:
+        steps = Inputs(*[shape(S, W, plan.tiles, 64, columns, dtype=dtype)] * 3)
+        run = partial(passes.forward, plan)
+    weights, state = Weights(*[shape(W, edge, edge, dtype=dtype)] * 3), shape(W, plan.tiles, 64, columns)
+    rest = weights, state, shape(64, columns, dtype=jnp.int32)
     with (
-        artificial_shared_memory_limit(gru.memory(c, dtype, gradient) - gru_parts.SLACK),
+        artificial_shared_memory_limit(passes.memory(plan, dtype, gradient) - _pallas.SLACK),
         pytest.raises(ValueError, match="exceeds available shared memory"),
     ):
         lowered(run, steps, *rest)
-    with artificial_shared_memory_limit(gru.memory(c, dtype, gradient)):
+    with artificial_shared_memory_limit(passes.memory(plan, dtype, gradient)):
         assert products(lowered(run, steps, *rest)) == {"f32.bf16.bf16"}
 
 
 @needs_mosaic
 @pytest.mark.parametrize("H", [64, 256])
 def test_mapped_calls_lower(H):
-    c = gru.cut("bfloat16", H, 8, gradient=False)
+    plan = passes.plan_for("bfloat16", H, 8, gradient=False)
     values = partial(shape, 3, dtype=jnp.bfloat16)
-    weights, state = [values(2, 64 * c.tiles, 64 * c.tiles)] * 3, shape(3, 2, c.tiles, 64, 8)
-    arguments = values(5, 2, 3, c.tiles, 64, 8), weights, state, shape(3, 64, 8, dtype=jnp.int32)
-    assert products(lowered(jax.vmap(partial(gru.forward, c)), *arguments)) == {"f32.bf16.bf16"}
+    inputs = Inputs(*[values(5, 2, plan.tiles, 64, 8)] * 3)
+    weights, state = Weights(*[values(2, 64 * plan.tiles, 64 * plan.tiles)] * 3), shape(3, 2, plan.tiles, 64, 8)
+    arguments = inputs, weights, state, shape(3, 64, 8, dtype=jnp.int32)
+    assert products(lowered(jax.vmap(partial(passes.forward, plan)), *arguments)) == {"f32.bf16.bf16"}
 
 
 @pytest.mark.parametrize("gradient", [False, True])
-@pytest.mark.parametrize("rows", [1, 8, 9, 17, 1000])
+@pytest.mark.parametrize("columns", [1, 8, 9, 17, 1000])
 @pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
-def test_shared_memory_fits(dtype, rows, gradient):
+def test_shared_memory_fits(dtype, columns, gradient):
     for H in WIDTHS:
-        c = gru.cut(dtype, H, rows, gradient)
-        assert gru.memory(c, dtype, gradient) <= _pallas.SHARED_MEMORY
-        assert c.tiles % c.wide == 0 and 64 * c.tiles >= H
+        plan = passes.plan_for(dtype, H, columns, gradient)
+        assert passes.memory(plan, dtype, gradient) <= _pallas.SHARED_MEMORY
+        assert plan.tiles % plan.wide == 0 and 64 * plan.tiles >= H
 
 
 @pytest.mark.parametrize(
@@ -170,7 +179,7 @@ def test_shared_memory_fits(dtype, rows, gradient):
     ],
 )
 def test_weights_are_resident_where_they_fit(dtype, gradient, widest):
-    resident = [H for H in WIDTHS if gru.cut(dtype, H, 8, gradient).resident]
+    resident = [H for H in WIDTHS if passes.plan_for(dtype, H, 8, gradient).resident]
     assert resident == [H for H in WIDTHS if H <= widest]
 
 
@@ -187,12 +196,12 @@ def asks(H, dtype="bfloat16"):
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
 def test_every_width_up_to_1024_is_served(dtype):
-    assert all(gru.ROW.reasons(asks(H, dtype)) == [] for H in WIDTHS)
+    assert all(passes.ROW.reasons(asks(H, dtype)) == [] for H in WIDTHS)
 
 
 @pytest.mark.usefixtures("interpreter")
 def test_a_wider_head_is_a_reason():
-    assert gru.ROW.reasons(asks(1025)) == ["it takes H up to 1024, the call has H=1025"]
+    assert passes.ROW.reasons(asks(1025)) == ["it takes H up to 1024, the call has H=1025"]
 
 
 @pytest.mark.usefixtures("interpreter")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_impl.kernels import _pallas
+from jax_impl import _pallas
 from tests.jax.kernels.tools import needs_mosaic, only_interpreted
 
 
@@ -24,15 +24,15 @@ def copy_through_shared_memory(waits: bool):
         plgpu.copy_smem_to_gmem(tile, to)
         plgpu.wait_smem_to_gmem(0)
 
-    (result,) = _pallas.launch(
+    found = _pallas.launch(
         kernel,
         True,
-        out_type=[jax.ShapeDtypeStruct((128,), jnp.float32)],
-        scratch_types=[plgpu.SMEM((128,), jnp.float32), plgpu.Barrier()],
-        grid=(1,),
-        grid_names=("block",),
-    )(jnp.arange(128, dtype=jnp.float32))
-    return jax.block_until_ready(result)
+        operands={"source": jnp.arange(128, dtype=jnp.float32)},
+        results={"to": jax.ShapeDtypeStruct((128,), jnp.float32)},
+        scratch={"tile": plgpu.SMEM((128,), jnp.float32), "barrier": plgpu.Barrier()},
+        grid={"block": 1},
+    )
+    return jax.block_until_ready(found["to"])
 
 
 @needs_mosaic

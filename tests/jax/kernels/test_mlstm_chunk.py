@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 
 import reference
-from jax_impl import _mlstm_pallas
-from jax_impl._chunkwise import Steps
-from jax_impl.kernels import _pallas, mlstm_gates, mlstm_tiles
-from jax_impl.kernels.mlstm_chunk import ROW, Setting
+from jax_impl import _pallas
+from jax_impl._mlstm.arguments import Arguments, Result, Tokens
+from jax_impl._mlstm.pallas import gates as kernel_gates
+from jax_impl._mlstm.pallas import launch, mix, scores, states
+from jax_impl._mlstm.pallas.plan import plan_for
+from jax_impl._mlstm.pallas.sequence import ROW
 from reference.arguments import MLSTMState
 from reference.backends import Request
-from tests.jax.kernels.tools import interpreted, lowered, lowered_kernels, needs_mosaic, products, shape
+from tests.jax.kernels.tools import lowered, lowered_kernels, mlstm_options, needs_mosaic, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state
 
 TOLERANCE = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-def both_passes(setting, x, initial, cu_seqlens, dh, dlast):
-    h, last, kept = _mlstm_pallas.forward(setting, x, initial, cu_seqlens)
-    return (h, last), _mlstm_pallas.backward(setting, x, initial, cu_seqlens, kept, dh, dlast)
+def both_passes(options, arguments, dh, dlast):
+    result, residuals = launch.forward(options, arguments)
+    return result, launch.backward(options, residuals, Result(dh, dlast))
 
 
 def rounded(tree, dtype):
@@ -45,8 +47,8 @@ def compare(dtype, tokens, sequences, K, V, cu_seqlens=None, resets=False, eps=0
     dstate, exact_dstate = rounded(like(rng, exact_state), "float32")
 
     packing = None if cu_seqlens is None else jnp.asarray(cu_seqlens, jnp.int32)
-    run = jax.jit(partial(both_passes, Setting(eps, interpret=interpreted())))
-    (h, last), (dx, dinitial) = run(Steps(*values, *gates), state, packing, dh, dstate)
+    run = jax.jit(partial(both_passes, mlstm_options(eps)))
+    (h, last), (dx, dinitial) = run(Arguments(Tokens(*values, *gates), state, packing), dh, dstate)
     assert h.dtype == dx.q.dtype == dx.k.dtype == dx.v.dtype == jnp.dtype(dtype)
     assert dx.i.dtype == last.C.dtype == dinitial.C.dtype == jnp.float32
 
@@ -87,8 +89,8 @@ def test_nothing_passes_a_hard_reset():
     dh = rng.normal(size=inputs[2].shape).astype(np.float32)
     dh[:, :50] = 0
     zero = jax.tree.map(np.zeros_like, state)
-    run = jax.jit(partial(both_passes, Setting(0.0, interpret=interpreted())))
-    _, (dx, dinitial) = run(Steps(*map(jnp.asarray, inputs)), state, None, jnp.asarray(dh), zero)
+    run = jax.jit(partial(both_passes, mlstm_options()))
+    _, (dx, dinitial) = run(Arguments(Tokens(*map(jnp.asarray, inputs)), state), jnp.asarray(dh), zero)
     assert all(not np.any(part[:, :50]) for part in dx)
     assert not np.any(dx.f[:, 50])
     assert all(not np.any(part) for part in dinitial)
@@ -97,9 +99,9 @@ def test_nothing_passes_a_hard_reset():
 
 @needs_mosaic
 def test_no_step_is_no_work():
-    x = Steps(*(jnp.zeros((2, 0, 3, *width)) for width in ((4,), (4,), (5,), (), ())))
+    x = Tokens(*(jnp.zeros((2, 0, 3, *width)) for width in ((4,), (4,), (5,), (), ())))
     state = MLSTMState(jnp.ones((2, 3, 4, 5)), jnp.ones((2, 3, 4)), jnp.ones((2, 3)))
-    (h, last), (dx, dinitial) = both_passes(Setting(0.0, True), x, state, None, x.v, state)
+    (h, last), (dx, dinitial) = both_passes(mlstm_options(interpret=True), Arguments(x, state), x.v, state)
     assert h.shape == x.v.shape and dx.q.shape == x.q.shape
     assert_close((last, dinitial), (state, state), 1e-30)
 
@@ -107,11 +109,10 @@ def test_no_step_is_no_work():
 @needs_mosaic
 def test_vmap():
     rng = np.random.default_rng(1)
-    x = Steps(*(jnp.asarray(part, jnp.float32) for part in mlstm_inputs(rng, 2, 1, 40, N=1, K=3, V=2)))
+    x = Tokens(*(jnp.asarray(part, jnp.float32) for part in mlstm_inputs(rng, 2, 1, 40, N=1, K=3, V=2)))
     state = MLSTMState(*(jnp.asarray(part, jnp.float32) for part in mlstm_state(rng, 2, 1, 1, K=3, V=2)))
-    forward = jax.jit(lambda x, state: _mlstm_pallas.forward(Setting(0.0, True), x, state, None)[:2])
-    lanes = (jax.tree.map(operator.itemgetter(at), (x, state)) for at in range(2))
-    one_by_one = [forward(*lane) for lane in lanes]
+    forward = jax.jit(lambda x, state: launch.forward(mlstm_options(interpret=True), Arguments(x, state))[0])
+    one_by_one = [forward(*jax.tree.map(operator.itemgetter(at), (x, state))) for at in range(2)]
     assert_close(jax.vmap(forward)(x, state), jax.tree.map(lambda *parts: jnp.stack(parts), *one_by_one), 1e-6)
 
 
@@ -120,7 +121,7 @@ CALLS = [
     *(("float16", 100, 130, packed) for packed in (False, True)),
     *(("float32", K, V, False) for K, V in [(100, 130), (512, 512)]),
 ]
-"""Every cut of the kernels: tiles are wide where a head dim of bfloat16 is a multiple of 128; packing is outside of
+"""Every plan of the kernels: tiles are wide where a head dim of bfloat16 is a multiple of 128; packing is outside of
 them. `make aot` lowers more."""
 
 
@@ -130,14 +131,15 @@ def call_shapes(dtype, K, V, packed):
     q, v, gate = (shape(*tokens, N, *width, dtype=dtype) for width in ((K,), (V,), ()))
     state = MLSTMState(shape(B, N, K, V), shape(B, N, K), shape(B, N))
     gate = shape(*gate.shape)
-    return Steps(q, q, v, gate, gate), state, shape(B + 1, dtype=jnp.int32) if packed else None, v, state
+    packing = shape(B + 1, dtype=jnp.int32) if packed else None
+    return Arguments(Tokens(q, q, v, gate, gate), state, packing), v, state
 
 
 @needs_mosaic
 @pytest.mark.parametrize(("dtype", "K", "V", "packed"), CALLS)
 def test_lowers_for_hopper_with_bfloat16_products(dtype, K, V, packed):
     """Shared memory as computed beside the kernels: never more, and hardly less where every stage has its tile."""
-    kernels = lowered_kernels(partial(both_passes, Setting(0.0, interpret=False)), *call_shapes(dtype, K, V, packed))
+    kernels = lowered_kernels(partial(both_passes, mlstm_options(interpret=False)), *call_shapes(dtype, K, V, packed))
     assert {of.products for group in kernels.values() for of in group} == {("f32.bf16.bf16",)}
     for name, computed in computed_memory(dtype, K, V).items():
         taken = {kernel.shared for kernel in kernels.pop(name)}
@@ -154,34 +156,34 @@ SLACK = 3 * 1024
 def computed_memory(dtype, K, V) -> dict[str, set[int]]:
     """Bytes of shared memory that each kernel's own functions name."""
     terms, bytes_out = _pallas.TERMS[dtype], jnp.dtype(dtype).itemsize
-    narrow, of_K, of_V = (mlstm_tiles.tiles_of(terms, x + -x % 64, interpret=False) for x in (0, K, V))
+    narrow, of_K, of_V = (plan_for(terms, x + -x % 64, interpret=False) for x in (0, K, V))
     return {
-        "mlstm_states": {mlstm_tiles.states_memory(of_V, against) for against in (False, True)},
-        "mlstm_scores": {mlstm_tiles.scores_memory(narrow, gradient=False)},
-        "mlstm_scores_gradient": {mlstm_tiles.scores_memory(narrow, gradient=True)},
+        "mlstm_states": {states.memory(of_V, against) for against in (False, True)},
+        "mlstm_scores": {scores.memory(narrow, gradient=False)},
+        "mlstm_scores_gradient": {scores.memory(narrow, gradient=True)},
         "mlstm_mix": {
-            mlstm_tiles.mix_memory(of_V, dotted=False, out_bytes=bytes_out),
-            mlstm_tiles.mix_memory(of_K, dotted=True, out_bytes=bytes_out),
+            mix.memory(of_V, dotted=False, out_bytes=bytes_out),
+            mix.memory(of_K, dotted=True, out_bytes=bytes_out),
         },
     }
 
 
 @needs_mosaic
 def test_vmap_lowers():
-    x, state, *_ = call_shapes("bfloat16", 64, 64, packed=False)
-    lanes = jax.tree.map(lambda of: shape(3, *of.shape, dtype=of.dtype), (x, state))
-    forward = jax.vmap(lambda x, state: _mlstm_pallas.forward(Setting(0.0, False), x, state, None)[:2])
-    assert products(lowered(forward, *lanes)) == {"f32.bf16.bf16"}
+    arguments, *_ = call_shapes("bfloat16", 64, 64, packed=False)
+    mapped = jax.tree.map(lambda of: shape(3, *of.shape, dtype=of.dtype), arguments)
+    forward = jax.vmap(lambda arguments: launch.forward(mlstm_options(interpret=False), arguments)[0])
+    assert products(lowered(forward, mapped)) == {"f32.bf16.bf16"}
 
 
 @pytest.mark.parametrize("columns", [64, 128, 192, 256, 512])
 @pytest.mark.parametrize("terms", sorted(_pallas.TERMS.values()))
 def test_shared_memory_fits(terms, columns):
-    cut = mlstm_tiles.tiles_of(terms, columns, interpret=False)
+    plan = plan_for(terms, columns, interpret=False)
     taken = [
-        *(mlstm_tiles.states_memory(cut, against) for against in (False, True)),
-        *(mlstm_tiles.scores_memory(cut, gradient) for gradient in (False, True)),
-        *(mlstm_tiles.mix_memory(cut, dotted, 4 if terms == 3 else 2) for dotted in (False, True)),
+        *(states.memory(plan, against) for against in (False, True)),
+        *(scores.memory(plan, gradient) for gradient in (False, True)),
+        *(mix.memory(plan, dotted, 4 if terms == 3 else 2) for dotted in (False, True)),
     ]
     assert max(taken) <= _pallas.SHARED_MEMORY
 
@@ -189,7 +191,7 @@ def test_shared_memory_fits(terms, columns):
 def test_decay_by_bisection_is_the_decay_matrix():
     a = -np.abs(np.random.default_rng(0).normal(size=(2, 1, 64))) * 10
     a[0, 0, 20] = -np.inf
-    levels, before, after = (np.asarray(part) for part in mlstm_gates.log_decays(jnp.asarray(a, jnp.float32)))
+    levels, before, after = (np.asarray(part) for part in kernel_gates.log_decays(jnp.asarray(a, jnp.float32)))
     t, j = np.indices((64, 64))
     level = np.log2(np.maximum(t ^ j, 1)).astype(int)
     for lane in range(2):

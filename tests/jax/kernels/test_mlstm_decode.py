@@ -9,8 +9,8 @@ import pytest
 
 import jax_impl
 import reference
-from jax_impl.kernels import _pallas, mlstm_decode
-from jax_impl.kernels.mlstm_chunk import Setting
+from jax_impl import _pallas
+from jax_impl._mlstm.pallas import decode
 from reference.arguments import MLSTMState
 from tests.jax.kernels.tools import interpreted, lowered, lowered_kernels, needs_mosaic, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, pull_back
@@ -41,7 +41,7 @@ def case(dtype, K, V):
 )
 def test_against_the_definition(dtype, K, V, eps):
     x, state = case(dtype, K, V)
-    h, last = jax.jit(partial(mlstm_decode.step, Setting(eps, interpreted())))(*x, state)
+    h, last = jax.jit(partial(decode.step, eps=eps, interpret=interpreted()))(*x, state)
     assert (h.dtype, last.C.dtype) == (x[2].dtype, jnp.float32)
     expected, expected_last = reference.mlstm_step(*wide(x), wide(state), eps=eps)
     assert_close(wide(h), expected, TOLERANCE[dtype])
@@ -52,7 +52,7 @@ def test_against_the_definition(dtype, K, V, eps):
 def test_an_emptied_memory():
     x, state = case("float32", 3, 2)
     x = (*x[:3], jnp.full_like(x[3], -jnp.inf), jnp.full_like(x[4], -jnp.inf))
-    h, last = mlstm_decode.step(Setting(0.0, interpreted()), *x, state)
+    h, last = decode.step(*x, state, eps=0.0, interpret=interpreted())
     assert not any(np.any(part) for part in (h, last.C, last.n))
     assert np.all(last.m == -np.inf)
 
@@ -61,7 +61,7 @@ def test_an_emptied_memory():
 def test_no_step_of_no_sequence():
     x = tuple(jnp.zeros((0, 3, *width), jnp.bfloat16) for width in ((4,), (4,), (5,), (), ()))
     state = MLSTMState(jnp.zeros((0, 3, 4, 5)), jnp.zeros((0, 3, 4)), jnp.zeros((0, 3)))
-    h, last = mlstm_decode.step(Setting(0.0, interpreted()), *x, state)
+    h, last = decode.step(*x, state, eps=0.0, interpret=interpreted())
     assert (h.shape, h.dtype, last.C.shape) == ((0, 3, 5), jnp.bfloat16, (0, 3, 4, 5))
 
 
@@ -69,7 +69,7 @@ def test_no_step_of_no_sequence():
 def test_the_public_step_takes_it_and_has_the_exact_gradient(monkeypatch):
     monkeypatch.setenv(_pallas.INTERPRET, "1")
     called = []
-    monkeypatch.setattr(mlstm_decode, "step", lambda *x, step=mlstm_decode.step: called.append(1) or step(*x))
+    monkeypatch.setattr(decode, "step", lambda *x, step=decode.step, **how: called.append(1) or step(*x, **how))
     x, state = case("float32", 5, 6)
     x = tuple(jnp.nan_to_num(part, neginf=-2, posinf=3) for part in x)
     state = state._replace(m=jnp.nan_to_num(state.m, neginf=-1))
@@ -88,7 +88,7 @@ def test_the_public_step_takes_it_and_has_the_exact_gradient(monkeypatch):
 @needs_mosaic
 def test_vmap():
     x, state = case("float32", 3, 2)
-    step = partial(mlstm_decode.step, Setting(0.0, interpreted()))
+    step = partial(decode.step, eps=0.0, interpret=interpreted())
     one_by_one = step(*x, state)
     lanes = jax.tree.map(lambda part: part[:, None], (x, state))
     mapped = jax.jit(jax.vmap(lambda x, state: step(*x, state)))(*lanes)
@@ -104,16 +104,16 @@ def call_shapes(dtype, K, V, B=2, N=3):
 @pytest.mark.parametrize(("K", "V"), [(1, 1), (8, 32), (64, 64), (100, 130), (128, 256), (512, 512)])
 @pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
 def test_lowers_for_hopper_without_tensor_cores(dtype, K, V):
-    call = partial(mlstm_decode.step, Setting(0.0, False))
+    call = partial(decode.step, eps=0.0, interpret=False)
     module = lowered(call, *call_shapes(dtype, K, V))
     assert not products(module)
-    in_place = K % mlstm_decode.ROWS == 0 and V % mlstm_decode.COLUMNS == 0
+    in_place = K % decode.ROWS == 0 and V % decode.COLUMNS == 0
     assert (f": (tensor<2x3x{K}x{V}xf32>, tensor<f32>) -> " in module) == (not in_place)
 
 
 @needs_mosaic
 def test_shared_memory():
-    kernels = lowered_kernels(partial(mlstm_decode.step, Setting(0.0, False)), *call_shapes("float32", 512, 512))
+    kernels = lowered_kernels(partial(decode.step, eps=0.0, interpret=False), *call_shapes("float32", 512, 512))
     ((kernel,),) = kernels.values()
     assert (kernel.name, kernel.products) == ("mlstm_decode", ())
-    assert kernel.shared <= mlstm_decode.memory() <= _pallas.SHARED_MEMORY
+    assert kernel.shared <= decode.memory() <= _pallas.SHARED_MEMORY

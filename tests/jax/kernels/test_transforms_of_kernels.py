@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_impl
-from jax_impl.kernels import _pallas
+from jax_impl import _pallas
 from tests.jax.kernels.tools import needs_mosaic, only_interpreted, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, normal, pull_back
 

@@ -8,7 +8,9 @@ import pytest
 
 from benchmarks import lowering
 from benchmarks.lowering import products as products
-from jax_impl.kernels import _pallas
+from jax_impl import _pallas
+from jax_impl._mlstm.arguments import Options
+from jax_impl._mlstm.chunkwise import ChunkwiseOptions
 
 JAX = tuple(int(part) for part in re.findall(r"\d+", jax.__version__)[:3])
 needs_mosaic = pytest.mark.skipif(
@@ -24,6 +26,13 @@ only_interpreted = pytest.mark.skipif(
 def interpreted() -> bool:
     """Whether kernels are to be interpreted: on a CPU. On a GPU the same tests run what is compiled."""
     return jax.default_backend() == "cpu"
+
+
+def mlstm_options(eps: float = 0.0, *, interpret: bool | None = None) -> Options:
+    """The options of a call of the mLSTM's kernels; `interpreted` by default."""
+    arithmetic = ChunkwiseOptions(L=_pallas.L, eps=eps, stabilize_correctly=True, precision="highest")
+    interpret = interpreted() if interpret is None else interpret
+    return Options(chunkwise=arithmetic, return_state=True, backend="pallas", interpret=interpret, block=1)
 
 
 def shape(*sizes: int, dtype=jnp.float32) -> jax.ShapeDtypeStruct:

@@ -1,4 +1,6 @@
-"""What every kernel shares: Pallas, imported when a kernel is launched; and float32 as a sum of bfloat16 terms.
+"""Helpers shared by all Pallas kernels (Mosaic GPU: Hopper and later), and float32 as a sum of bfloat16 terms.
+
+Pallas itself is imported where a kernel is launched, so that this module and the kernels' own load with any JAX.
 
 Tensor cores would round float32 operands to TF32. Here every operand of a product is written as a sum of bfloat16
 arrays, its *terms*, on a leading axis: one for bfloat16, two for float16 (exact), three for float32 (exact to 24
@@ -9,38 +11,44 @@ either order, as TF32 cannot.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_impl._framework import vary_to, varying_axes
+from jax_impl._mesh_axes import vary_to, varying_axes
 from reference.backends import Request
 
 OLDEST_JAX = (0, 11, 2)
 INTERPRET = "GATESPEC_PALLAS_INTERPRET"
 TERMS = {"bfloat16": 1, "float16": 2, "float32": 3}
 """bfloat16 terms of an operand, by the dtype of the values."""
+FLOAT, HALF = jnp.float32, jnp.bfloat16
+"""Dtypes of sums, and of the terms of operands."""
 SHARED_MEMORY = 227 * 1024
 """Bytes of shared memory that a block may take on compute capability 9.0."""
+SLACK = 1024
+"""Bytes of it for barriers and alignment."""
+REDUCTION_SCRATCH = 4096
+"""Bytes of it for sums across the warps of a warpgroup."""
 
 L = 64
-"""Steps a chunk, and the edge of every tile: the M of one wgmma."""
+"""Steps of a chunk, and the edge of every tile: the M of one wgmma."""
 
 
 def pallas() -> SimpleNamespace:
-    """``pl`` and ``plgpu``."""
+    """The modules of Pallas, as ``pl`` and ``plgpu``."""
     import jax.experimental.pallas as pl
     import jax.experimental.pallas.mosaic_gpu as plgpu
 
     return SimpleNamespace(pl=pl, plgpu=plgpu)
 
 
-def interpreted(request_device: str) -> bool:
+def interpreted(device: str) -> bool:
     """Whether kernels run under Pallas' GPU interpreter: on a CPU, if the environment asks for it."""
-    return request_device == "cpu" and os.environ.get(INTERPRET) == "1"
+    return device == "cpu" and os.environ.get(INTERPRET) == "1"
 
 
 def unavailable(request: Request) -> str | None:
@@ -71,35 +79,55 @@ def _unsuitable_gpu() -> str | None:
 
 
 def launch(
-    kernel: Any,
+    kernel: Callable[..., None],
     interpret: bool,
     *,
-    out_type: Sequence[jax.ShapeDtypeStruct],
+    operands: Mapping[str, jax.Array | None],
+    results: Mapping[str, jax.ShapeDtypeStruct | None],
+    scratch: Mapping[str, Any],
+    grid: Mapping[str, int],
     auto_barriers: bool = True,
-    **options: Any,
-) -> Any:
-    """``plgpu.kernel`` with the settings that all kernels share; takes operands that vary over any mesh axes.
+) -> dict[str, jax.Array]:
+    """Run a kernel whose parameters are the names of its operands, results and scratch.
 
-    Without ``auto_barriers`` the warps of a warpgroup meet only where the kernel says so (`commit_smem`), and not
-    around every store as well.
+    Args:
+        kernel: called with a reference for each name, and with None for what is None here.
+        interpret: whether the GPU interpreter runs it.
+        operands: arrays, which may vary over any mesh axes; None for one that this launch does not have.
+        results: their shapes and dtypes; None for one that this launch does not have.
+        scratch: shared memory and barriers of a block.
+        grid: the grid's axes, by name.
+        auto_barriers: without, the warps of a warpgroup meet only where the kernel says so (`commit_smem`), and not
+            around every store as well.
+
+    Returns:
+        The results, by name.
     """
     p = pallas()
+    given = {name: x for name, x in operands.items() if x is not None}
+    wanted = {name: of for name, of in results.items() if of is not None}
+    absent = dict.fromkeys((operands.keys() | results.keys()) - given.keys() - wanted.keys())
+    names = (*given, *wanted, *scratch)
 
-    def run(*operands: jax.Array) -> list[jax.Array]:
-        axes = frozenset[Any]().union(*map(varying_axes, operands))
-        varying = jax.sharding.ManualAxisType(varying=axes) if axes else None
-        results = p.plgpu.kernel(
-            kernel,
-            out_type=[jax.ShapeDtypeStruct(of.shape, of.dtype, manual_axis_type=varying) for of in out_type],
-            interpret=p.plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
-            compiler_params=p.plgpu.CompilerParams(
-                reduction_scratch_bytes=REDUCTION_SCRATCH, unsafe_no_auto_barriers=not auto_barriers
-            ),
-            **options,
-        )(*(vary_to(axes, x) for x in operands))
-        return [vary_to(axes, x) for x in results]
+    def named(*references: Any) -> None:
+        kernel(**dict(zip(names, references, strict=True)), **absent)
 
-    return run
+    named.__name__ = kernel.__name__
+    axes = frozenset[Any]().union(*map(varying_axes, given.values()))
+    varying = jax.sharding.ManualAxisType(varying=axes) if axes else None
+    run = p.plgpu.kernel(
+        named,
+        out_type=[jax.ShapeDtypeStruct(of.shape, of.dtype, manual_axis_type=varying) for of in wanted.values()],
+        scratch_types=list(scratch.values()),
+        grid=tuple(grid.values()),
+        grid_names=tuple(grid),
+        interpret=p.plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
+        compiler_params=p.plgpu.CompilerParams(
+            reduction_scratch_bytes=REDUCTION_SCRATCH, unsafe_no_auto_barriers=not auto_barriers
+        ),
+    )
+    found = run(*(vary_to(axes, x) for x in given.values()))
+    return {name: vary_to(axes, x) for name, x in zip(wanted, found, strict=True)}
 
 
 def tile(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -109,25 +137,21 @@ def tile(shape: tuple[int, ...], dtype: Any) -> Any:
     return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, swizzled)), plgpu.SwizzleTransform(128)))
 
 
-REDUCTION_SCRATCH = 4096
-"""Bytes of shared memory for sums across the warps of a warpgroup."""
-
-
 def split(x: jax.Array, terms: int) -> jax.Array:
     """An array as bfloat16 terms on a new leading axis, outside of kernels."""
-    if x.dtype == jnp.bfloat16:
+    if x.dtype == HALF:
         return x[None]
-    return jnp.stack([term.astype(jnp.bfloat16) for term in _terms(x.astype(jnp.float32), terms, _rounded)])
+    return jnp.stack([term.astype(HALF) for term in _terms(x.astype(FLOAT), terms, _rounded)])
 
 
 def split_in_kernel(x: jax.Array, terms: int, interpret: bool) -> list[jax.Array]:
     """A float32 tile in registers as bfloat16 terms.
 
-    The interpreter compiles with XLA, which may take a cast to bfloat16 and back for nothing; it gets the rounding
-    by name.
+    The interpreter compiles with XLA, which may drop a cast to bfloat16 and back; there the rounding is an operation
+    of its own.
     """
     rounded = _rounded if interpret else _cast_and_back
-    return [term.astype(jnp.bfloat16) for term in _terms(x, terms, rounded)]
+    return [term.astype(HALF) for term in _terms(x, terms, rounded)]
 
 
 def store(to: Any, x: jax.Array) -> None:
@@ -140,13 +164,13 @@ def store(to: Any, x: jax.Array) -> None:
 
 
 def parts(ref: Any, terms: int) -> list[Any]:
-    """A reference to each term of an operand: TMA takes five dimensions, so terms travel one by one."""
+    """A reference to each term of an operand: TMA takes at most five dimensions, so terms are copied one by one."""
     return [ref.at[term] for term in range(terms)]
 
 
 def joined(refs: Sequence[Any]) -> jax.Array:
     """A tile's terms in shared memory, summed in float32 in registers."""
-    *terms, x = (ref[...].astype(jnp.float32) for ref in refs)
+    *terms, x = (ref[...].astype(FLOAT) for ref in refs)
     for term in reversed(terms):
         x = term + x
     return x
@@ -157,13 +181,23 @@ def multiply(
 ) -> None:
     """``acc += a @ b`` by wgmma for operands in shared memory, given by their terms; small terms first.
 
-    Products of terms count as far as the longer operand goes.
+    The products of terms that are left out are smaller than the last term of the longer operand.
     """
     plgpu = pallas().plgpu
     for total in reversed(range(max(len(a), len(b)))):
         for first in range(max(0, total + 1 - len(b)), min(total + 1, len(a))):
             x, y = a[first], b[total - first]
             plgpu.wgmma(acc, x.transpose((1, 0)) if transpose_a else x, y.transpose((1, 0)) if transpose_b else y)
+
+
+def over_rows(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """A value for each row of a tile, repeated over its columns."""
+    return jax.lax.broadcast_in_dim(x, shape, (0,))
+
+
+def over_columns(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """A value for each column of a tile, repeated over its rows."""
+    return jax.lax.broadcast_in_dim(x, shape, (1,))
 
 
 def _terms(x: jax.Array, terms: int, rounded: Any) -> list[jax.Array]:
@@ -179,4 +213,4 @@ def _rounded(x: jax.Array) -> jax.Array:
 
 
 def _cast_and_back(x: jax.Array) -> jax.Array:
-    return x.astype(jnp.bfloat16).astype(jnp.float32)
+    return x.astype(HALF).astype(FLOAT)

@@ -1,14 +1,14 @@
-"""The mLSTM's gates, chunk by chunk, as the kernels read them: sums of log gates by bisection, never by difference.
+"""Log weights of the steps of a chunk, as the mLSTM's kernels read them: log gates summed by bisection.
 
 Inside a chunk of L = 2^6 steps, the pairs t > j whose numbers differ first in bit ℓ lie in the right and the left
-half of one block of 2^(ℓ+1) steps. Their log decay is a sum of two vectors over the steps::
+half of one block of 2^(ℓ+1) steps. Their log decay is a sum of two entries of one vector, level ℓ::
 
-    F[t,j] = Σ_{j<s≤t} a_s = Σ_{mid≤s≤t} a_s + Σ_{j<s<mid} a_s = G_ℓ[t] + G_ℓ[j]
+    F[t,j] = Σ_{j<s≤t} a_s = Σ_{mid≤s≤t} a_s + Σ_{j<s<mid} a_s = level_ℓ[t] + level_ℓ[j]
 
 so six vectors of L hold the whole L × L matrix without a difference (nothing cancels; −∞ is legal), and the
-gradient of the matrix is handed back as its sums over rows and over columns, level by level.
+gradient of the matrix comes back as its sums over rows and over columns, level by level.
 
-Arrays are ``(c, N, L)``, float32, c running over the chunks of every sequence.
+Arrays are ``(c, N, L)``, float32, where c counts the chunks of all sequences.
 """
 
 from typing import NamedTuple
@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._gates import exp_difference, log_sigmoid
-from jax_impl.kernels._pallas import L
+from jax_impl._pallas import L
 
 LEVELS = L.bit_length() - 1
 
 
-class Chunks(NamedTuple):
+class ChunkRanges(NamedTuple):
     """Which chunks make up which sequence.
 
     Attributes:
-        begin, count: a sequence's first chunk and how many it has, ``(B,)`` int32, within bounds.
+        begin, count: a sequence's first chunk and the number of its chunks, ``(B,)`` int32, within bounds.
         sequence: the sequence of a chunk, ``(c,)``.
         first: whether a chunk is its sequence's first, ``(c,)``.
     """
@@ -37,12 +37,12 @@ class Chunks(NamedTuple):
     first: jax.Array
 
 
-class Gates(NamedTuple):
-    """Log weights and weights of every step, ``(c, N, L)`` unless said.
+class ChunkWeights(NamedTuple):
+    """Log weights and weights of every step, ``(c, N, L)`` unless stated.
 
     Attributes:
         a: log forget gates.
-        levels: the vectors G_ℓ, ``(c, N, 6, L)``.
+        levels: the vectors of all levels, ``(c, N, 6, L)``.
         m: stabilisers; `m_start` before each chunk, `m_end` after it, ``(c, N)``.
         e: weight of the chunk's incoming memory at each step.
         written: weight of each step's write in the chunk's outgoing memory.
@@ -61,16 +61,16 @@ class Gates(NamedTuple):
     m_last: jax.Array
 
 
-def gates(i: jax.Array, f: jax.Array, m_initial: jax.Array, chunks: Chunks) -> Gates:
+def chunk_weights(i: jax.Array, f: jax.Array, m_initial: jax.Array, ranges: ChunkRanges) -> ChunkWeights:
     """All gate arithmetic of the forward pass; elementwise, of logarithmic depth."""
     a = log_sigmoid(f)
     levels, before, after = log_decays(a)
     largest = _largest(i, before_by_level(a))
     total = before[..., -1]
-    m_end, m_start = _stabilisers(total, largest[..., -1], m_initial, chunks)
+    m_end, m_start = _stabilisers(total, largest[..., -1], m_initial, ranges)
     m = jnp.maximum(before + m_start[..., None], largest)
-    last = jnp.clip(chunks.begin + chunks.count - 1, 0, i.shape[0] - 1)
-    return Gates(
+    last = jnp.clip(ranges.begin + ranges.count - 1, 0, i.shape[0] - 1)
+    return ChunkWeights(
         a=a,
         levels=levels,
         m=m,
@@ -79,12 +79,12 @@ def gates(i: jax.Array, f: jax.Array, m_initial: jax.Array, chunks: Chunks) -> G
         e=exp_difference(before + m_start[..., None], m),
         written=exp_difference(after + i, m_end[..., None]),
         decay=exp_difference(total + m_start, m_end),
-        m_last=jnp.where((chunks.count > 0)[:, None], m_end[last], m_initial),
+        m_last=jnp.where((ranges.count > 0)[:, None], m_end[last], m_initial),
     )
 
 
 def log_decays(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``(G (…, 6, L), Σ_{s≤t} a_s, Σ_{s>t} a_s)``, linear in ``a`` and sums throughout."""
+    """The levels ``(…, 6, L)``, ``Σ_{s≤t} a_s`` and ``Σ_{s>t} a_s``; linear in ``a``, and sums throughout."""
     prefix, suffix, levels = a, jnp.zeros_like(a), []
     for level in range(LEVELS):
         prefix, suffix = _halves(prefix, level), _halves(suffix, level)
@@ -106,10 +106,10 @@ def before_by_level(a: jax.Array) -> list[jax.Array]:
     return prefix
 
 
-def decay_gradient(of_levels: jax.Array, of_before: jax.Array, of_after: jax.Array, a: jax.Array) -> jax.Array:
+def log_decays_gradient(dlevels: jax.Array, dbefore: jax.Array, dafter: jax.Array, a: jax.Array) -> jax.Array:
     """Gradient of ``a``, given those of the three results of `log_decays`."""
     _, transposed = jax.vjp(log_decays, a)
-    (da,) = transposed((of_levels, of_before, of_after))
+    (da,) = transposed((dlevels, dbefore, dafter))
     return da
 
 
@@ -124,10 +124,10 @@ def _largest(i: jax.Array, prefix: list[jax.Array]) -> jax.Array:
 
 
 def _stabilisers(
-    total: jax.Array, largest: jax.Array, m_initial: jax.Array, chunks: Chunks
+    total: jax.Array, largest: jax.Array, m_initial: jax.Array, ranges: ChunkRanges
 ) -> tuple[jax.Array, jax.Array]:
-    """m after and before every chunk, ``(c, N)``: ``m ← max(total + m, largest)``, anew where a sequence begins."""
-    first, initial = chunks.first[:, None], m_initial[chunks.sequence]
+    """m after and before every chunk, ``(c, N)``: ``m ← max(total + m, largest)``, from m₀ where a sequence begins."""
+    first, initial = ranges.first[:, None], m_initial[ranges.sequence]
     decay = jnp.where(first, -jnp.inf, total)
     least = jnp.where(first, jnp.maximum(total + initial, largest), largest)
 

@@ -15,26 +15,37 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_impl.kernels._pallas import REDUCTION_SCRATCH, TERMS, L, launch, pallas, store, tile, unavailable
-from jax_impl.kernels.mlstm_chunk import LARGEST_M, Setting
+from jax_impl._mlstm.pallas.sequence import LARGEST
+from jax_impl._mlstm.state import normaliser_floor
+from jax_impl._pallas import (
+    FLOAT,
+    REDUCTION_SCRATCH,
+    SLACK,
+    TERMS,
+    L,
+    launch,
+    over_columns,
+    over_rows,
+    pallas,
+    store,
+    tile,
+    unavailable,
+)
 from reference.arguments import MLSTMState
 from reference.backends import Row
 
-FLOAT = jnp.float32
 ROWS, COLUMNS = 8, 32
 """C is read and written in place where K and V are multiples of these, the rows and columns of TMA's swizzled float32
-tiles; else it is copied to be filled up."""
+tiles; else it is copied and padded."""
 STAGES = 2
 """TMA stages of C, and buffers from which it is copied out."""
-SLACK = 1024
-"""Bytes for barriers and for alignment."""
 
 ROW = Row(
     backend="pallas",
     operation="mlstm_step",
     devices=("gpu", "cuda", "cpu"),
     dtypes=tuple(TERMS),
-    largest=(("K", 512), ("V", 512)),
+    largest=LARGEST,
     packed=False,
     unavailable=unavailable,
 )
@@ -46,7 +57,15 @@ def memory() -> int:
 
 
 def step(
-    s: Setting, q: jax.Array, k: jax.Array, v: jax.Array, i: jax.Array, f: jax.Array, state: MLSTMState
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    i: jax.Array,
+    f: jax.Array,
+    state: MLSTMState,
+    *,
+    eps: float,
+    interpret: bool,
 ) -> tuple[jax.Array, MLSTMState]:
     """h ``(B, N, V)`` in the dtype of v, and the state after the step.
 
@@ -55,13 +74,15 @@ def step(
         v: ``(B, N, V)``.
         i, f: ``(B, N)``.
         state: ``(C, n, m)``, ``(B, N, K, V)``, ``(B, N, K)``, ``(B, N)``, float32.
+        eps: added to the normaliser.
+        interpret: whether the GPU interpreter runs the kernel.
     """
     p = pallas()
     pl, plgpu = p.pl, p.plgpu
     B, N, K, V = *q.shape, v.shape[-1]
     if not i.size:
         return jnp.zeros_like(v), state
-    C = _filled(state.C, ROWS, COLUMNS)
+    C = _padded(state.C, ROWS, COLUMNS)
     rows, columns = -(-C.shape[-2] // L), -(-C.shape[-1] // L)
     scale = K**-0.5
 
@@ -78,7 +99,7 @@ def step(
             q_row, k_row = (plgpu.load(of, layout=by_row).astype(FLOAT) for of in (q_tile, k_tile))
             n = decay * plgpu.load(n_tile, layout=by_row) + written * k_row
             C = decay * plgpu.load(C_tile, layout=plgpu.Layout.WGMMA)
-            C = C + _over_rows(written * k_row) * _over_columns(v_here)
+            C = C + over_rows(written * k_row, C.shape) * over_columns(v_here, C.shape)
             C_out = tiles.at[jax.lax.rem(row, jnp.int32(STAGES))]
             plgpu.wait_smem_to_gmem(STAGES - 1, wait_read_only=True)
             C_out[...] = C
@@ -89,7 +110,7 @@ def step(
             def _():
                 store(n_new.at[b, head, at_row], n)
 
-            return read + C * _over_rows(q_row), norm + n * q_row
+            return read + C * over_rows(q_row, C.shape), norm + n * q_row
 
         of_rows = plgpu.BlockSpec((L,), lambda row: (row,), memory_space=plgpu.SMEM)
         of_C = plgpu.BlockSpec((L, L), lambda row: (row, column), memory_space=plgpu.SMEM)
@@ -106,32 +127,42 @@ def step(
         operands = (part.at[b, head] for part in (q_all, k_all, n_all, C_all))
         read, norm = pipeline(*operands)
         plgpu.wait_smem_to_gmem(0)
-        nu = jnp.sum(_over_rows(norm), axis=0) * scale
-        Y = jnp.maximum(jnp.abs(nu), jnp.exp(-jnp.minimum(m, LARGEST_M))) + s.eps
+        nu = jnp.sum(over_rows(norm, (L, L)), axis=0) * scale
+        Y = jnp.maximum(jnp.abs(nu), normaliser_floor(m)) + eps
         store(h_all.at[b, head, here], (jnp.sum(read, axis=0) * scale / Y).astype(v.dtype))
 
         @pl.when(column == 0)
         def _():
             m_new[b, head] = m
 
-    h, C, n, m = launch(
+    found = launch(
         mlstm_decode,
-        s.interpret,
-        out_type=[
-            jax.ShapeDtypeStruct((B, N, columns * L), v.dtype),
-            jax.ShapeDtypeStruct(C.shape, FLOAT),
-            jax.ShapeDtypeStruct((B, N, rows * L), FLOAT),
-            jax.ShapeDtypeStruct((B, N), FLOAT),
-        ],
-        scratch_types=[tile((STAGES, L, L), FLOAT)],
-        grid=(B, N, columns),
-        grid_names=("sequence", "head", "column"),
-    )(*(_filled(row, L) for row in (q, k, v)), i, f, C, _filled(state.n, L), state.m)
-    return h[..., :V], MLSTMState(C[..., :K, :V], n[..., :K], m)
+        interpret,
+        operands={
+            "q_all": _padded(q, L),
+            "k_all": _padded(k, L),
+            "v_all": _padded(v, L),
+            "i_all": i,
+            "f_all": f,
+            "C_all": C,
+            "n_all": _padded(state.n, L),
+            "m_all": state.m,
+        },
+        results={
+            "h_all": jax.ShapeDtypeStruct((B, N, columns * L), v.dtype),
+            "C_new": jax.ShapeDtypeStruct(C.shape, FLOAT),
+            "n_new": jax.ShapeDtypeStruct((B, N, rows * L), FLOAT),
+            "m_new": jax.ShapeDtypeStruct((B, N), FLOAT),
+        },
+        scratch={"tiles": tile((STAGES, L, L), FLOAT)},
+        grid={"sequence": B, "head": N, "column": columns},
+    )
+    state = MLSTMState(C=found["C_new"][..., :K, :V], n=found["n_new"][..., :K], m=found["m_new"])
+    return found["h_all"][..., :V], state
 
 
 def _gates(i: Any, f: Any, m: Any) -> tuple[Any, Any, Any]:
-    """The stabiliser after the step, and the weights of the memory and of the write; an empty memory has none."""
+    """The stabiliser after the step, and the weights of the memory and of the write; an empty memory's is 0."""
     small = jnp.exp(-jnp.abs(f))
     near_1 = 1 + small
     log1p = jnp.where(near_1 == 1, small, jnp.log(near_1) * (small / (near_1 - 1)))
@@ -141,15 +172,7 @@ def _gates(i: Any, f: Any, m: Any) -> tuple[Any, Any, Any]:
     return new, decay, jnp.where(i == -jnp.inf, 0.0, jnp.exp(i - new))
 
 
-def _filled(x: jax.Array, *multiples: int) -> jax.Array:
-    """The last axes filled up with zeros to a multiple each, at least one."""
+def _padded(x: jax.Array, *multiples: int) -> jax.Array:
+    """The last axes padded with zeros to a multiple each, at least one."""
     widths = [(0, -size % of if size else of) for size, of in zip(x.shape[-len(multiples) :], multiples, strict=True)]
     return jnp.pad(x, [(0, 0)] * (x.ndim - len(widths)) + widths) if any(after for _, after in widths) else x
-
-
-def _over_rows(x: jax.Array) -> jax.Array:
-    return jax.lax.broadcast_in_dim(x, (L, L), (0,))
-
-
-def _over_columns(x: jax.Array) -> jax.Array:
-    return jax.lax.broadcast_in_dim(x, (L, L), (1,))

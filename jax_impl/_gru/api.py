@@ -1,0 +1,149 @@
+"""Multi-head GRU with the reset gate inside the recurrent product.
+
+Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate; heads, their
+grouping and the clipping of the state's gradient as in the xma layer of that name. Per head, row vectors::
+
+    r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+
+from jax_impl._arrays import JAX, matmul_precision
+from jax_impl._backends import KernelBackend, choose, request, request_builder
+from jax_impl._call_cache import cached_by_signature
+from jax_impl._gru.arguments import Arguments, Options
+from jax_impl._gru.autograd import run_gru
+from reference.arguments import check_gru
+from reference.backends import Request
+
+
+def gru(
+    input: jax.Array,
+    weight: jax.Array,
+    forget_input: jax.Array,
+    forget_weight: jax.Array,
+    reset_input: jax.Array,
+    reset_weight: jax.Array,
+    input_state: jax.Array | None = None,
+    gradient_clipping: float | None = None,
+    cu_seqlens: jax.Array | None = None,
+    max_seqlen: int | None = None,
+    *,
+    kernel_backend: KernelBackend | str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The GRU over whole sequences, dense or packed (the equations stand at the head of this module).
+
+    ``N``, the number of heads, is the largest of the six head counts; each divides it, and head n reads head
+    ``n // (N/Nx)`` of an input with Nx heads, and likewise of a weight. Differentiable once, in reverse mode, with
+    respect to every floating argument; the backward pass computes gates again, and the weights' gradients by
+    products over many steps. State and state gradient are in the accumulation dtype: float64 beside float64 values,
+    else float32.
+
+    Args:
+        input: x, ``(B, S, Nx, H)``, or ``(T, Nx, H)`` with `cu_seqlens`.
+        weight: W, ``(Nw, H, H)``.
+        forget_input: x_f, ``(B, S, Nxf, H)`` or ``(T, Nxf, H)``.
+        forget_weight: W_f, ``(Nwf, H, H)``.
+        reset_input: x_r, ``(B, S, Nxr, H)`` or ``(T, Nxr, H)``.
+        reset_weight: W_r, ``(Nwr, H, H)``.
+        input_state: h before the first step, ``(B, N, H)`` in the accumulation dtype; None is zeros.
+        gradient_clipping: c clips what reaches h_t from step t+1 (at the last step: from the output state's cotangent)
+            to ±|c|, element by element, before the output's own cotangent is added; what reaches the initial state is
+            not clipped. No effect on the value.
+        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends; may be traced.
+        max_seqlen: a length that no sequence exceeds; checked where `cu_seqlens` can be read, never needed.
+        kernel_backend: None, or the backend to take.
+
+    Returns:
+        ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of `input`, and the last
+        of each sequence, ``(B, N, H)``, in the accumulation dtype; an empty sequence's is its initial state.
+
+    Raises:
+        TypeError: an argument is not an array of a floating dtype, or dtypes differ.
+        ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing, or
+            `kernel_backend` cannot serve the call.
+        NotImplementedError: a second derivative is taken.
+    """
+    arguments = Arguments(
+        x=input,
+        W=weight,
+        xf=forget_input,
+        Wf=forget_weight,
+        xr=reset_input,
+        Wr=reset_weight,
+        initial_state=input_state,
+        cu_seqlens=cu_seqlens,
+    )
+    settings = Settings(gradient_clipping, max_seqlen, kernel_backend)
+    # What is decided of a packing depends on its values, which no cache may read.
+    decide = _cached_options if cu_seqlens is None else _options
+    options = decide(arguments, settings, matmul_precision())
+    if cu_seqlens is not None:
+        arguments = arguments._replace(cu_seqlens=cu_seqlens.astype("int32"))
+    result = run_gru(options, arguments)
+    return result.output, result.state
+
+
+class Settings(NamedTuple):
+    """The public options of a call of `gru`, as the caller gave them."""
+
+    gradient_clipping: Any
+    max_seqlen: Any
+    kernel_backend: Any
+
+
+def _options(arguments: Arguments, settings: Settings, precision: str) -> Options:
+    """The options of a legal call; raises where it is not legal."""
+    backend = choose(_checked(arguments, settings), settings.kernel_backend)
+    clipping = settings.gradient_clipping
+    bound = None if clipping is None else abs(float(clipping))
+    return Options(bound=bound, precision=precision, backend=backend.name, interpret=backend.interpret)
+
+
+_cached_options = cached_by_signature(_options)
+
+
+def _checked(arguments: Arguments, settings: Settings) -> Request:
+    """What a call asks of a backend; raises where it is not legal."""
+    call = check_gru(
+        JAX,
+        input=arguments.x,
+        weight=arguments.W,
+        forget_input=arguments.xf,
+        forget_weight=arguments.Wf,
+        reset_input=arguments.xr,
+        reset_weight=arguments.Wr,
+        input_state=arguments.initial_state,
+        gradient_clipping=settings.gradient_clipping,
+        cu_seqlens=arguments.cu_seqlens,
+        max_seqlen=settings.max_seqlen,
+    )
+    return request(call, arguments.x, arguments.cu_seqlens is not None)
+
+
+@request_builder("gru")
+def _request(
+    input: Any,
+    weight: Any,
+    forget_input: Any,
+    forget_weight: Any,
+    reset_input: Any,
+    reset_weight: Any,
+    input_state: Any = None,
+    gradient_clipping: Any = None,
+    cu_seqlens: Any = None,
+    max_seqlen: Any = None,
+) -> Request:
+    arguments = Arguments(
+        x=input,
+        W=weight,
+        xf=forget_input,
+        Wf=forget_weight,
+        xr=reset_input,
+        Wr=reset_weight,
+        initial_state=input_state,
+        cu_seqlens=cu_seqlens,
+    )
+    return _checked(arguments, Settings(gradient_clipping, max_seqlen, None))

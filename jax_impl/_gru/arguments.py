@@ -1,0 +1,106 @@
+"""The data of a call of `gru`: its arrays, its static options, its residuals, its results and their gradients."""
+
+from typing import NamedTuple
+
+import jax
+
+
+class Inputs(NamedTuple):
+    """x, x_f and x_r, all in one layout; or their gradients."""
+
+    x: jax.Array
+    xf: jax.Array
+    xr: jax.Array
+
+
+class Weights(NamedTuple):
+    """W, W_f and W_r; or their gradients."""
+
+    W: jax.Array
+    Wf: jax.Array
+    Wr: jax.Array
+
+
+class Arguments(NamedTuple):
+    """The arrays of a call.
+
+    Attributes:
+        x, xf, xr: inputs, ``(B, S, Nx, H)`` each with its own number of heads; packed ``(T, Nx, H)``.
+        W, Wf, Wr: weights, ``(Nw, H, H)`` each with its own number of heads.
+        initial_state: ``(B, N, H)`` in the accumulation dtype; None for zeros.
+        cu_seqlens: where packed sequences start and end, ``(B+1,)`` int32; None where they are dense.
+    """
+
+    x: jax.Array
+    W: jax.Array
+    xf: jax.Array
+    Wf: jax.Array
+    xr: jax.Array
+    Wr: jax.Array
+    initial_state: jax.Array | None
+    cu_seqlens: jax.Array | None
+
+    @property
+    def inputs(self) -> Inputs:
+        return Inputs(x=self.x, xf=self.xf, xr=self.xr)
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(W=self.W, Wf=self.Wf, Wr=self.Wr)
+
+    @property
+    def B(self) -> int:
+        """The number of sequences."""
+        return self.x.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
+
+    @property
+    def N(self) -> int:
+        """The number of heads: the largest of the six counts."""
+        return max(*(x.shape[-2] for x in self.inputs), *(weight.shape[0] for weight in self.weights))
+
+
+class Result(NamedTuple):
+    """The results of a call, or their cotangents.
+
+    Attributes:
+        output: the state after every step, ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of the inputs.
+        state: the final state, ``(B, N, H)``, in the accumulation dtype.
+    """
+
+    output: jax.Array
+    state: jax.Array
+
+
+class Residuals(NamedTuple):
+    """What the forward pass saves for the backward pass: the arguments, and y, the output in the accumulation dtype."""
+
+    arguments: Arguments
+    y: jax.Array
+
+
+class Gradients(NamedTuple):
+    """The gradients of `Arguments`, field by field; that of an initial state of None is None."""
+
+    x: jax.Array
+    W: jax.Array
+    xf: jax.Array
+    Wf: jax.Array
+    xr: jax.Array
+    Wr: jax.Array
+    initial_state: jax.Array | None
+
+
+class Options(NamedTuple):
+    """What a call fixes apart from its arrays; static.
+
+    Attributes:
+        bound: of gradient clipping, None for none.
+        precision: of the products.
+        backend: the name of the backend that computes.
+        interpret: whether Pallas kernels run under their interpreter.
+    """
+
+    bound: float | None
+    precision: str
+    backend: str
+    interpret: bool

@@ -1,0 +1,33 @@
+"""The GRU as a differentiable function: each backend's forward and backward pass, tied together by their residuals."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._gru import composed
+from jax_impl._gru.arguments import Arguments, Options, Result
+from jax_impl._gru.heads import initial_state
+from jax_impl._gru.pallas import launch
+from jax_impl._handwritten_gradient import Passes, differentiable_operation
+from jax_impl._mesh_axes import vary_alike, vary_like
+
+BACKENDS = {
+    "xla": Passes(forward=composed.forward, backward=composed.backward),
+    "pallas": Passes(forward=launch.forward, backward=launch.backward),
+}
+"""The passes by the name of the backend."""
+
+_gru = differentiable_operation("gru", Arguments, BACKENDS)
+
+
+@partial(jax.jit, static_argnums=0)
+def run_gru(options: Options, arguments: Arguments) -> Result:
+    """The GRU over whole sequences, compiled; `cu_seqlens` in int32."""
+    arguments = vary_alike(arguments)
+    x = arguments.x
+    if arguments.cu_seqlens is not None and (arguments.B == 0 or x.shape[0] == 0):
+        # No sequence, or none with a step.
+        output = vary_like(jnp.zeros((x.shape[0], arguments.N, x.shape[-1]), x.dtype), x)
+        return Result(output=output, state=jnp.copy(initial_state(arguments)))
+    return _gru(options, arguments)

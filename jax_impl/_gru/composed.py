@@ -1,0 +1,65 @@
+"""The GRU as array code that XLA compiles: `dense` in blocks of steps, `packed` in one loop over all sequences."""
+
+import jax
+
+from jax_impl._arrays import accumulation
+from jax_impl._gru import dense, packed
+from jax_impl._gru.arguments import Arguments, Gradients, Inputs, Options, Residuals, Result
+from jax_impl._gru.heads import (
+    by_group,
+    from_groups,
+    from_steps,
+    gradients_of,
+    initial_state,
+    inputs_by_group,
+    inputs_by_step,
+    state_by_group,
+    state_from_groups,
+    weights_by_group,
+)
+from jax_impl._gru.steps import product_in, values_of_all_steps, weight_gradients
+
+
+def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
+    """Every state, in the dtype of the inputs, and the final one."""
+    y, last = _states(options, arguments)
+    result = Result(output=y.astype(arguments.x.dtype), state=last)
+    return result, Residuals(arguments=arguments, y=y)
+
+
+def _states(options: Options, arguments: Arguments) -> tuple[jax.Array, jax.Array]:
+    """Every state and the final one, in the accumulation dtype."""
+    weights = weights_by_group(arguments, accumulation(arguments.x))
+    h0 = state_by_group(initial_state(arguments), arguments)
+    dot = product_in(options.precision)
+    if arguments.cu_seqlens is None:
+        y, last = dense.forward(dot, inputs_by_group(arguments), weights, h0)
+        return from_groups(y), state_from_groups(last)
+    y, last = packed.forward(dot, inputs_by_step(arguments), weights, h0, arguments.cu_seqlens)
+    return from_steps(y, arguments), state_from_groups(last)
+
+
+def backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
+    """Gradients by the equations of the reference's ``gru_backward``."""
+    arguments, y = residuals.arguments, residuals.y
+    dot, dy = product_in(options.precision), cotangents.output.astype(y.dtype)
+    weights = weights_by_group(arguments, accumulation(arguments.x))
+    dh = state_by_group(cotangents.state, arguments)
+    h0 = state_by_group(initial_state(arguments), arguments)
+    if arguments.cu_seqlens is None:
+        of_groups = dense.backward(
+            dot,
+            options.bound,
+            inputs_by_group(arguments),
+            weights,
+            y=by_group(y, arguments),
+            h0=h0,
+            dy=by_group(dy, arguments),
+            dlast=dh,
+        )
+        dinputs = Inputs(*map(from_groups, of_groups.inputs))
+        return gradients_of(arguments, dinputs, of_groups.weights, of_groups.initial_state)
+    values = values_of_all_steps(dot, arguments, inputs_by_step(arguments), weights, y=y, h0=h0, dy=dy)
+    dinputs, dh0 = packed.backward(dot, options.bound, values, weights, dh, arguments.cu_seqlens)
+    dweights = weight_gradients(dot, "wtgh,wtgk->whk", values, dinputs)
+    return gradients_of(arguments, Inputs(*(from_steps(d, arguments) for d in dinputs)), dweights, dh0)

@@ -1,0 +1,142 @@
+"""The GRU over dense sequences as array code: one loop over steps forwards, one over blocks of steps backwards.
+
+Made for a CPU's caches as much as for an accelerator. Inputs are read and results written where they lie, by group
+(`heads`), a step (backwards a block of steps) at a time, so that nothing as long as the sequence is transposed or kept
+but inputs and results. Within a block the gates are computed again, and the weights' gradients summed, by products over
+all its steps.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._gru.arguments import Inputs, Weights
+from jax_impl._gru.steps import (
+    Product,
+    StepValues,
+    gate_weights,
+    gates,
+    step,
+    step_back,
+    transposed,
+    weight_gradients,
+)
+from jax_impl._mesh_axes import vary_like
+
+BLOCK = 32
+"""Steps of a block, at most."""
+
+
+class DenseGradients(NamedTuple):
+    """Gradients of the inputs, by group, of the weights of every group and of the first state."""
+
+    inputs: Inputs
+    weights: Weights
+    initial_state: jax.Array
+
+
+def forward(dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The state after every step, ``(B, S, groups, heads, H)``, and the last.
+
+    Args:
+        inputs: by group, in the accumulation dtype.
+        h0: ``(groups, B, heads, H)``.
+    """
+    y = vary_like(jnp.zeros(inputs.x.shape, h0.dtype), h0)
+    S = y.shape[1]
+    if S == 0:
+        return y, jnp.copy(h0)
+    side_by_side = gate_weights(weights)
+
+    def body(t: jax.Array, loop: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        h, y = loop
+        x = Inputs(*(jnp.moveaxis(jax.lax.dynamic_index_in_dim(part, t, 1, False), 1, 0) for part in inputs))
+        h = step(dot, h, x, side_by_side)
+        return h, jax.lax.dynamic_update_index_in_dim(y, jnp.moveaxis(h, 0, 1), t, 1)
+
+    last, y = jax.lax.fori_loop(0, S, body, (h0, y))
+    return y, last
+
+
+def backward(
+    dot: Product,
+    bound: float | None,
+    inputs: Inputs,
+    weights: Weights,
+    *,
+    y: jax.Array,
+    h0: jax.Array,
+    dy: jax.Array,
+    dlast: jax.Array,
+) -> DenseGradients:
+    """Gradients of the inputs, the weights and the first state.
+
+    Args:
+        bound: of clipping, None for none.
+        inputs: by group.
+        y: the state after every step, ``(B, S, groups, heads, H)``.
+        h0: the first state, ``(groups, B, heads, H)``.
+        dy: the output's cotangent, ``(B, S, groups, heads, H)``.
+        dlast: the last state's, ``(groups, B, heads, H)``.
+    """
+    S = dy.shape[1]
+    blocks = -(-S // BLOCK)
+    size = -(-S // max(blocks, 1))
+    dinputs = Inputs(
+        *(vary_like(jnp.zeros((dy.shape[0], blocks * size, *dy.shape[2:]), dlast.dtype), dlast) for _ in inputs)
+    )
+    dweights = Weights(*(vary_like(jnp.zeros_like(weight), dlast) for weight in weights))
+    if S == 0:
+        return DenseGradients(inputs=dinputs, weights=dweights, initial_state=jnp.copy(dlast))
+    # Behind the last step f is 1: what comes in goes on.
+    *padded, y, dy = (jnp.pad(part, [(0, 0), (0, blocks * size - S), *[(0, 0)] * 3]) for part in (*inputs, y, dy))
+    inputs = Inputs(*padded)
+    side_by_side, back = gate_weights(weights), transposed(weights)
+
+    def body(number: jax.Array, loop: tuple[jax.Array, Inputs, Weights]) -> tuple[jax.Array, Inputs, Weights]:
+        dh, dinputs, dweights = loop
+        start = (blocks - 1 - number) * size
+
+        def block(part: jax.Array) -> jax.Array:
+            return jnp.transpose(jax.lax.dynamic_slice_in_dim(part, start, size, 1), (2, 1, 0, 3, 4))
+
+        before = jnp.moveaxis(jax.lax.dynamic_index_in_dim(y, jnp.maximum(start - 1, 0), 1, False), 1, 0)
+        first = jnp.where(start == 0, h0, before)
+        h = jnp.concatenate([first[:, None], block(y)[:, :-1]], axis=1)
+        found = gates(dot, h, Inputs(*map(block, inputs)), side_by_side)
+        if blocks * size != S:
+            in_sequence = (start + jnp.arange(size) < S)[:, None, None, None]
+            found = found._replace(f=jnp.where(in_sequence, found.f, 1))
+        values = StepValues(h=h, gates=found, dy=block(dy))
+        dh, dblock = _block_back(dot, bound, back, dh, values)
+        of_block = weight_gradients(dot, "wsbgh,wsbgk->whk", values, dblock)
+        dweights = Weights(*(sum + part for sum, part in zip(dweights, of_block, strict=True)))
+        dinputs = Inputs(
+            *(
+                jax.lax.dynamic_update_slice_in_dim(all, jnp.transpose(one, (2, 1, 0, 3, 4)), start, 1)
+                for all, one in zip(dinputs, dblock, strict=True)
+            )
+        )
+        return dh, dinputs, dweights
+
+    dh0, dinputs, dweights = jax.lax.fori_loop(0, blocks, body, (dlast, dinputs, dweights))
+    return DenseGradients(inputs=Inputs(*(part[:, :S] for part in dinputs)), weights=dweights, initial_state=dh0)
+
+
+def _block_back(
+    dot: Product, bound: float | None, transposed: Weights, dh: jax.Array, values: StepValues
+) -> tuple[jax.Array, Inputs]:
+    """`step_back` over the steps of a block, arrays ``(groups, steps, B, heads, H)``."""
+    size = values.h.shape[1]
+
+    def body(number: jax.Array, loop: tuple[jax.Array, Inputs]) -> tuple[jax.Array, Inputs]:
+        dh, dinputs = loop
+        t = size - 1 - number
+        here = jax.tree.map(lambda part: jax.lax.dynamic_index_in_dim(part, t, 1, False), values)
+        dh, found = step_back(dot, bound, transposed, dh, here)
+        put = jax.lax.dynamic_update_index_in_dim
+        return dh, Inputs(*(put(all, one, t, 1) for all, one in zip(dinputs, found, strict=True)))
+
+    zeros = Inputs(*(jnp.zeros_like(values.h) for _ in Inputs._fields))
+    return jax.lax.fori_loop(0, size, body, (dh, zeros))

@@ -1,0 +1,138 @@
+"""The equations of one step of the GRU, forward and backward, for many sequences and heads at once.
+
+`heads` describes the layouts.
+"""
+
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._arrays import einsum
+from jax_impl._gru.arguments import Arguments, Inputs, Weights
+from jax_impl._gru.heads import by_step
+from jax_impl._packing import sequence_of_tokens
+
+
+class Product(Protocol):
+    """An einsum in the precision of the call."""
+
+    def __call__(self, letters: str, x: jax.Array, y: jax.Array) -> jax.Array: ...
+
+
+class Gates(NamedTuple):
+    """Reset gate r, forget gate f and candidate z of a step, or of many."""
+
+    r: jax.Array
+    f: jax.Array
+    z: jax.Array
+
+
+class StepValues(NamedTuple):
+    """What the backward pass reads of a step, or of many: the state before it, its gates, the output's cotangent."""
+
+    h: jax.Array
+    gates: Gates
+    dy: jax.Array
+
+
+class GateWeights(NamedTuple):
+    """W, ``(groups, H, H)``, and W_f next to W_r, ``(groups, H, 2H)``, so that one product serves both gates."""
+
+    W: jax.Array
+    Wfr: jax.Array
+
+
+def product_in(precision: str) -> Product:
+    return partial(einsum, precision=precision)
+
+
+def gate_weights(weights: Weights) -> GateWeights:
+    return GateWeights(W=weights.W, Wfr=jnp.concatenate([weights.Wf, weights.Wr], axis=-1))
+
+
+def transposed(weights: Weights) -> Weights:
+    return Weights(*(jnp.swapaxes(weight, -1, -2) for weight in weights))
+
+
+def gates(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights) -> Gates:
+    """The gates, ``(groups, …, H)``, from the states before and the inputs."""
+    H = h.shape[-1]
+    fr = dot("w...h,whk->w...k", h, weights.Wfr)
+    f, r = jax.nn.sigmoid(fr[..., :H] + inputs.xf), jax.nn.sigmoid(fr[..., H:] + inputs.xr)
+    return Gates(r=r, f=f, z=jnp.tanh(dot("w...h,whk->w...k", r * h, weights.W) + inputs.x))
+
+
+def step(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights) -> jax.Array:
+    """The state after a step."""
+    _, f, z = gates(dot, h, inputs, weights)
+    return f * h + (1 - f) * z
+
+
+def step_back(
+    dot: Product, bound: float | None, transposed: Weights, dh: jax.Array, values: StepValues
+) -> tuple[jax.Array, Inputs]:
+    """From the gradient that reaches h_t to the one that reaches h_{t−1}, and the gradients of the inputs.
+
+    Args:
+        transposed: the weights transposed, so that no step has to.
+        dh: ``(groups, B, heads, H)``.
+    """
+    h, (r, f, z), dy = values
+    dh = dy + (dh if bound is None else jnp.clip(dh, -bound, bound))
+    dx = dh * (1 - f) * (1 - z * z)
+    dxf = dh * (h - z) * f * (1 - f)
+    drh = dot("wbgk,wkh->wbgh", dx, transposed.W)
+    dxr = drh * h * r * (1 - r)
+    through = dot("wbgk,wkh->wbgh", dxf, transposed.Wf) + dot("wbgk,wkh->wbgh", dxr, transposed.Wr)
+    return dh * f + drh * r + through, Inputs(x=dx, xf=dxf, xr=dxr)
+
+
+def weight_gradients(dot: Product, letters: str, values: StepValues, dinputs: Inputs) -> Weights:
+    """The weights' gradients: products over all steps of the values at hand.
+
+    Args:
+        letters: the einsum of states and gradients of inputs.
+    """
+    h, r = values.h, values.gates.r
+    return Weights(W=dot(letters, r * h, dinputs.x), Wf=dot(letters, h, dinputs.xf), Wr=dot(letters, h, dinputs.xr))
+
+
+def values_of_all_steps(
+    dot: Product,
+    arguments: Arguments,
+    inputs: Inputs,
+    weights: Weights,
+    *,
+    y: jax.Array,
+    h0: jax.Array,
+    dy: jax.Array,
+) -> StepValues:
+    """What the backward pass reads of every step, by step; gates are computed for all steps at once.
+
+    Args:
+        inputs: by step.
+        weights: by group.
+        y, dy: the output and its cotangent, by token.
+        h0: the first state, by group.
+    """
+    h = _before(by_step(y, arguments), h0, arguments.cu_seqlens)
+    side_by_side = gate_weights(weights)
+    if arguments.cu_seqlens is None:
+        h_first, *inputs_first = (jnp.moveaxis(part, 0, 1) for part in (h, *inputs))
+        found = gates(dot, h_first, Inputs(*inputs_first), side_by_side)
+        found = Gates(*(jnp.moveaxis(part, 1, 0) for part in found))
+    else:
+        found = gates(dot, h, inputs, side_by_side)
+    return StepValues(h=h, gates=found, dy=by_step(dy, arguments))
+
+
+def _before(y: jax.Array, h0: jax.Array, cu_seqlens: jax.Array | None) -> jax.Array:
+    """The state before each step, given those after."""
+    if cu_seqlens is None:
+        return jnp.concatenate([h0[None], y])[:-1]
+    T = y.shape[1]
+    owner = sequence_of_tokens(cu_seqlens, T)
+    begins = jnp.arange(T) == cu_seqlens[owner]
+    return jnp.where(begins[:, None, None], h0[:, owner], jnp.roll(y, 1, axis=1))

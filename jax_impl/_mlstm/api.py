@@ -1,0 +1,204 @@
+"""mLSTM: a matrix memory with exponential input gates, chunkwise: linear in S in time and in memory.
+
+Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27; the chunkwise form as in Beck et al., arXiv:2503.14376
+(`chunkwise`). Per head, with ``a_t = log σ(f_t)`` and ``q̂ = q/√K``::
+
+    m_t = max(a_t + m_{t−1}, i_t)
+    C_t = exp(a_t + m_{t−1} − m_t) C_{t−1} + exp(i_t − m_t) k_t v_tᵀ
+    n_t = exp(a_t + m_{t−1} − m_t) n_{t−1} + exp(i_t − m_t) k_t
+    h_t = C_tᵀ q̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+
+from jax_impl._arrays import JAX, matmul_precision
+from jax_impl._backends import KernelBackend, choose, request, request_builder
+from jax_impl._call_cache import cached_by_signature
+from jax_impl._mlstm.arguments import Arguments, Options, Tokens
+from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
+from jax_impl._mlstm.chunk_layout import chunk_length
+from jax_impl._mlstm.chunkwise import ChunkwiseOptions
+from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
+from reference.backends import Request
+
+BLOCK, BLOCK_ON_CPU = 32768, 1024
+"""Steps, counted over sequences and heads, that are computed at once: enough to fill a GPU, or what a CPU's cache
+holds. The memory between blocks is saved for the gradient, the rest computed again, so that this bounds what is in
+memory apart from inputs and results."""
+
+
+def mlstm(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    i: jax.Array,
+    f: jax.Array,
+    *,
+    initial_state: MLSTMState | None = None,
+    return_state: bool = False,
+    cu_seqlens: jax.Array | None = None,
+    max_seqlen: int | None = None,
+    chunk_size: int | None = None,
+    eps: float = 0.0,
+    kernel_backend: KernelBackend | str | None = None,
+) -> jax.Array | tuple[jax.Array, MLSTMState]:
+    """The mLSTM over whole sequences, dense or packed (the equations stand at the head of this module).
+
+    Differentiable once, in reverse mode, with respect to every floating argument; the gradient is exact, and what it
+    needs is computed again from the inputs, not stored. Gates, states and sums are in the accumulation dtype: float64
+    beside float64 values, else float32.
+
+    Args:
+        q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.
+        k: keys, like `q`.
+        v: values, ``(B, S, N, V)`` or ``(T, N, V)``.
+        i: input gate preactivations, ``(B, S, N)`` or ``(T, N)``, below +∞; −∞ writes nothing. In the dtype of `v`, or
+            float32 beside 16-bit values.
+        f: forget gate preactivations, like `i`; −∞ empties the memory, +∞ keeps it whole.
+        initial_state: ``(C, n, m)`` before the first step, in the accumulation dtype; None is ``C = n = m = 0``.
+        return_state: also return the state after the last step.
+        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends; may be traced.
+        max_seqlen: a length that no sequence exceeds; checked where `cu_seqlens` can be read, never needed.
+        chunk_size: steps a chunk, None for one that suits S. Changes no value.
+        eps: added to the normaliser, for parity with kernels that do so; m is a constant in its gradient.
+        kernel_backend: None, or the backend to take.
+
+    Returns:
+        h, shaped and typed like `v`; with `return_state` ``(h, MLSTMState)``, the state in the accumulation dtype.
+
+    Raises:
+        TypeError: an argument is not an array of a floating dtype, or dtypes differ.
+        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or `kernel_backend`
+            cannot serve the call.
+        NotImplementedError: it is differentiated in forward mode, or twice.
+    """
+    arguments = Arguments(Tokens(q, k, v, i, f), initial_state, cu_seqlens)
+    settings = Settings(max_seqlen, chunk_size, eps, bool(return_state), kernel_backend)
+    # What is decided of a packing depends on its values, which no cache may read.
+    decide = _cached_options if cu_seqlens is None else _options
+    options = decide(arguments, settings, matmul_precision())
+    result = run_mlstm(options, _normalised(arguments))
+    return (result.h, result.state) if return_state else result.h
+
+
+def mlstm_step(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    i: jax.Array,
+    f: jax.Array,
+    state: MLSTMState,
+    *,
+    eps: float = 0.0,
+    kernel_backend: KernelBackend | str | None = None,
+) -> tuple[jax.Array, MLSTMState]:
+    """One step of the mLSTM, the form in which text is generated: the shapes of `mlstm` without ``S``.
+
+    Args:
+        q, k: ``(B, N, K)``.
+        v: ``(B, N, V)``.
+        i, f: ``(B, N)``.
+        state: the memory before the step, in the accumulation dtype.
+        eps, kernel_backend: as in `mlstm`.
+
+    Returns:
+        ``(h, state)``: h ``(B, N, V)`` in the dtype of `v` and the memory after the step.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as in `mlstm`.
+    """
+    arguments = Arguments(Tokens(q, k, v, i, f), state)
+    options = _cached_step_options(arguments, eps, kernel_backend, matmul_precision())
+    result = run_mlstm_step(options, _normalised(arguments))
+    return result.h, result.state
+
+
+class Settings(NamedTuple):
+    """The public options of a call of `mlstm`, as the caller gave them."""
+
+    max_seqlen: Any
+    chunk_size: Any
+    eps: Any
+    return_state: bool
+    kernel_backend: Any
+
+
+def _options(arguments: Arguments, settings: Settings, precision: str) -> Options:
+    """The options of a legal call; raises where it is not legal."""
+    asked = _checked(arguments, settings)
+    backend = choose(asked, settings.kernel_backend)
+    steps = asked.sizes["T" if asked.packed else "S"]
+    arithmetic = ChunkwiseOptions(
+        L=chunk_length(steps, settings.chunk_size),
+        eps=float(settings.eps),
+        stabilize_correctly=True,
+        precision=precision,
+    )
+    return Options(
+        chunkwise=arithmetic,
+        return_state=settings.return_state,
+        backend=backend.name,
+        interpret=backend.interpret,
+        block=BLOCK_ON_CPU if asked.device == "cpu" else BLOCK,
+    )
+
+
+_cached_options = cached_by_signature(_options)
+
+
+@cached_by_signature
+def _cached_step_options(arguments: Arguments, eps: Any, kernel_backend: Any, precision: str) -> Options:
+    backend = choose(_checked_step(arguments, eps), kernel_backend)
+    arithmetic = ChunkwiseOptions(L=1, eps=float(eps), stabilize_correctly=True, precision=precision)
+    return Options(
+        chunkwise=arithmetic, return_state=True, backend=backend.name, interpret=backend.interpret, block=BLOCK
+    )
+
+
+def _checked(arguments: Arguments, settings: Settings) -> Request:
+    """What a call of `mlstm` asks of a backend; raises where it is not legal."""
+    state, packing = arguments.initial_state, arguments.cu_seqlens
+    call = check_mlstm(JAX, *arguments.tokens, state, packing, settings.max_seqlen, settings.chunk_size, settings.eps)
+    return request(call, arguments.tokens.v, packing is not None)
+
+
+def _checked_step(arguments: Arguments, eps: Any) -> Request:
+    call = check_mlstm_step(JAX, *arguments.tokens, arguments.initial_state, eps)
+    return request(call, arguments.tokens.v)
+
+
+@request_builder("mlstm")
+def _request(
+    q: Any,
+    k: Any,
+    v: Any,
+    i: Any,
+    f: Any,
+    *,
+    initial_state: Any = None,
+    return_state: bool = False,
+    cu_seqlens: Any = None,
+    max_seqlen: Any = None,
+    chunk_size: Any = None,
+    eps: Any = 0.0,
+) -> Request:
+    arguments = Arguments(Tokens(q, k, v, i, f), initial_state, cu_seqlens)
+    return _checked(arguments, Settings(max_seqlen, chunk_size, eps, return_state, None))
+
+
+@request_builder("mlstm_step")
+def _request_step(q: Any, k: Any, v: Any, i: Any, f: Any, state: Any, *, eps: Any = 0.0) -> Request:
+    return _checked_step(Arguments(Tokens(q, k, v, i, f), state), eps)
+
+
+def _normalised(arguments: Arguments) -> Arguments:
+    """The state as an `MLSTMState`, which may have come as any triple, and ``cu_seqlens`` in int32."""
+    state, packing = arguments.initial_state, arguments.cu_seqlens
+    if packing is None and (state is None or type(state) is MLSTMState):
+        return arguments
+    return arguments._replace(
+        initial_state=None if state is None else MLSTMState(*state),
+        cu_seqlens=None if packing is None else packing.astype("int32"),
+    )

@@ -1,0 +1,121 @@
+"""Sequences of any length as chunks of one length, and back: dense by padding, packed by a table of chunks.
+
+A chunk that is longer than what is left of its sequence is padded with steps that change nothing: they write nothing
+(i = −∞) and forget nothing (f = +∞).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._packing import sequence_of_tokens
+
+PADDING = {"i": -jnp.inf, "f": jnp.inf}
+"""What pads an input, by its name; all others are padded with 0."""
+
+
+def chunk_length(S: int, chunk_size: int | None) -> int:
+    """Steps of a chunk: ``chunk_size``, or where that is None, that of equal chunks of at most 64."""
+    if chunk_size is None:
+        return max(1, -(-S // max(1, -(-S // 64))))
+    return max(1, min(chunk_size, S))
+
+
+class SequenceBounds(NamedTuple):
+    """Where sequences begin and end among chunks that hold several, one after the other.
+
+    Attributes:
+        first, last: whether a chunk is its sequence's first, its last, ``(c,)``.
+        sequence: the sequence of a chunk, ``(c,)``.
+        first_chunk, last_chunk: a sequence's first and last chunk, ``(B,)``.
+        empty: whether a sequence has no step, ``(B,)``.
+    """
+
+    first: jax.Array
+    last: jax.Array
+    sequence: jax.Array
+    first_chunk: jax.Array
+    last_chunk: jax.Array
+    empty: jax.Array
+
+
+class ChunkTable(NamedTuple):
+    """The place of every token when each packed sequence is cut into chunks of its own.
+
+    Its sizes follow from T, B and L alone, so that ``cu_seqlens`` may be traced; whatever its values, every index lies
+    within bounds.
+
+    Attributes:
+        token: ``(c, L)``, the token at each place.
+        filled: ``(c, L)``, whether there is one.
+        place: ``(T,)``, the place of each token among the ``c·L``.
+        bounds: where sequences begin and end.
+    """
+
+    token: jax.Array
+    filled: jax.Array
+    place: jax.Array
+    bounds: SequenceBounds
+
+
+def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> ChunkTable:
+    """The table of a packing of T tokens, with ``T // L + B`` chunks, enough for any lengths."""
+    B = cu_seqlens.shape[0] - 1
+    begin, length = cu_seqlens[:-1], jnp.maximum(jnp.diff(cu_seqlens), 0)
+    chunks = -(-length // L)
+    up_to = jnp.cumsum(chunks)
+    before = up_to - chunks
+
+    c = jnp.arange(T // L + B)
+    sequence = jnp.minimum(jnp.searchsorted(up_to, c, side="right"), B - 1)
+    number = c - before[sequence]
+    used = c < up_to[-1]
+    offset = number[:, None] * L + jnp.arange(L)
+    filled = used[:, None] & (offset < length[sequence][:, None])
+
+    token = jnp.arange(T)
+    owner = sequence_of_tokens(cu_seqlens, T)
+    place = before[owner] * L + token - begin[owner]
+    bounds = SequenceBounds(
+        first=used & (number == 0),
+        last=used & (number == chunks[sequence] - 1),
+        sequence=sequence,
+        first_chunk=jnp.clip(before, 0, c.size - 1),
+        last_chunk=jnp.clip(up_to - 1, 0, c.size - 1),
+        empty=chunks == 0,
+    )
+    return ChunkTable(
+        token=jnp.clip(begin[sequence][:, None] + offset, 0, T - 1),
+        filled=filled,
+        place=jnp.clip(place, 0, c.size * L - 1),
+        bounds=bounds,
+    )
+
+
+def to_chunks(x: jax.Array, axis: int, L: int, padding: float = 0.0) -> jax.Array:
+    """Cut an axis into chunks of L, the last one padded: ``(…, S, …)`` → ``(c, …, L, …)``."""
+    S = x.shape[axis]
+    c = -(-S // L)
+    if S % L:
+        x = jnp.pad(x, [(0, c * L - S if a == axis else 0) for a in range(x.ndim)], constant_values=padding)
+    x = x.reshape(*x.shape[:axis], c, L, *x.shape[axis + 1 :])
+    return jnp.moveaxis(x, axis, 0)
+
+
+def from_chunks(x: jax.Array, axis: int, S: int) -> jax.Array:
+    """Inverse of `to_chunks`."""
+    x = jnp.moveaxis(x, 0, axis)
+    x = x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
+    return jax.lax.slice_in_dim(x, 0, S, axis=axis)
+
+
+def gather_chunks(x: jax.Array, table: ChunkTable, padding: float = 0.0) -> jax.Array:
+    """Tokens ``(T, …)`` → ``(c, L, …)``."""
+    filled = table.filled.reshape(table.filled.shape + (1,) * (x.ndim - 1))
+    return jnp.where(filled, x[table.token], padding)
+
+
+def gather_tokens(x: jax.Array, table: ChunkTable) -> jax.Array:
+    """Inverse of `gather_chunks`."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[table.place]

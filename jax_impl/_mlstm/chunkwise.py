@@ -1,0 +1,241 @@
+"""The mLSTM chunk by chunk: the array functions that `mlstm`, `mlstm_step` and the fwbw interface consist of.
+
+Source: Beck et al., arXiv:2503.14376 (TFLA), with the normaliser differentiated. Layout ``(c, *rest, L, ·)``: the
+chunk axis first, then whatever runs in parallel (sequences, heads), then the steps of a chunk; all in the accumulation
+dtype, q̂ = q/√K. In a chunk that starts from the memory (C, n, m)::
+
+    b_t = Σ_{s≤t} a_s        D[t,j] = Σ_{j<s≤t} a_s + i_j                        (a = log σ(f))
+    m_t = max(b_t + m, max_{j≤t} D[t,j])
+    E[t,j] = exp(D[t,j] − m_t)        e_t = exp(b_t + m − m_t)        G = (q̂kᵀ) ⊙ E
+    h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t        ν_t = Σ_j G[t,j] + e_t n·q̂_t        Y_t = max(|ν_t|, floor_t) + eps
+
+Everything inside the chunks is computed for all of them at once; only m, then (C, n), and in the backward pass their
+gradients, go from chunk to chunk. The backward pass takes m for a constant, except for the gradient of the final
+state's own m (`StateGradients`).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._arrays import einsum
+from jax_impl._gates import (
+    exp_difference,
+    forget_matrix,
+    forget_matrix_gradient,
+    log_sigmoid,
+    sigmoid,
+    sum_before,
+    sum_from,
+)
+from jax_impl._mlstm.carry import Memory, final_memory, memories, memory_gradients, of_last_chunk, stabilisers
+from jax_impl._mlstm.chunk_layout import SequenceBounds
+from jax_impl._mlstm.state import StateGradients, normaliser_floor
+from reference.arguments import MLSTMState
+
+
+class ChunkwiseOptions(NamedTuple):
+    """What the arithmetic depends on apart from arrays; static.
+
+    Attributes:
+        L: steps of a chunk.
+        eps: added to the normaliser.
+        stabilize_correctly: whether the normaliser's floor is exp(−min(m, 64)); otherwise it is 1.
+        precision: of the products.
+    """
+
+    L: int
+    eps: float
+    stabilize_correctly: bool
+    precision: str
+
+
+class Chunks(NamedTuple):
+    """Inputs in chunks, or their gradients: q̂, k ``(c, *rest, L, K)``, v ``(…, V)``, i and f ``(c, *rest, L)``."""
+
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    i: jax.Array
+    f: jax.Array
+
+
+class LogGates(NamedTuple):
+    """Log forget gates and their sums from the start of each chunk, ``(c, *rest, L)``."""
+
+    a: jax.Array
+    b: jax.Array
+
+
+class Precomputed(NamedTuple):
+    """Results that a backward pass may be given, so that it does not compute them again; None where it does.
+
+    Attributes:
+        gates: log forget gates.
+        m: stabilisers, ``(c, *rest, L)``.
+        G: decayed scores, ``(c, *rest, L, L)``.
+        start: memory at the start of each chunk, ``(c, *rest, K, V)``, ``(c, *rest, K)``, ``(c, *rest)``.
+    """
+
+    gates: LogGates | None = None
+    m: jax.Array | None = None
+    G: jax.Array | None = None
+    start: MLSTMState | None = None
+
+
+NOTHING_PRECOMPUTED = Precomputed()
+
+
+class ForwardPass(NamedTuple):
+    """What the forward pass computes; names as at the head of this module, `last` is the final state."""
+
+    gates: LogGates
+    m: jax.Array
+    start: MLSTMState
+    E: jax.Array
+    e: jax.Array
+    G: jax.Array
+    last: MLSTMState
+
+
+class ChunkGradients(NamedTuple):
+    """Gradients of the inputs in chunks (of q̂, not q) and of the initial state."""
+
+    chunks: Chunks
+    initial_state: StateGradients
+
+
+def log_gates(f: jax.Array) -> LogGates:
+    a = log_sigmoid(f)
+    return LogGates(a=a, b=jnp.cumsum(a, axis=-1, dtype=a.dtype))
+
+
+def forward(
+    options: ChunkwiseOptions,
+    x: Chunks,
+    initial: MLSTMState,
+    bounds: SequenceBounds | None = None,
+    precomputed: Precomputed = NOTHING_PRECOMPUTED,
+) -> ForwardPass:
+    """The forward pass up to the numerator.
+
+    Args:
+        initial: state before the first chunk, ``(*rest, ·)``; with `bounds` one for each sequence, ``(B, *rest, ·)``.
+        bounds: where sequences begin and end among the chunks, if there are several one after the other.
+        precomputed: results that are taken from here instead of being computed.
+    """
+    gates = log_gates(x.f) if precomputed.gates is None else precomputed.gates
+    D = forget_matrix(gates.a) + x.i[..., None, :]
+    m, m_start = _stabilisers(D, gates.b, initial.m, bounds, precomputed)
+    E = exp_difference(D, m[..., None])
+    e = exp_difference(gates.b + m_start[..., None], m)
+    G = _dot(options, "tk,jk->tj", x.q, x.k) * E if precomputed.G is None else precomputed.G
+
+    written = E[..., -1, :, None] * x.k
+    added = Memory(C=_dot(options, "jk,jv->kv", written, x.v), n=jnp.sum(written, axis=-2))
+    decay, memory = e[..., -1], Memory(C=initial.C, n=initial.n)
+    if precomputed.start is None:
+        start, last = memories(decay, added, memory, bounds)
+    else:
+        start = Memory(C=precomputed.start.C, n=precomputed.start.n)
+        last = final_memory(decay, added, start, memory, bounds)
+    m_last = of_last_chunk(m[..., -1], initial.m, bounds)
+    return ForwardPass(
+        gates=gates,
+        m=m,
+        start=MLSTMState(C=start.C, n=start.n, m=m_start),
+        E=E,
+        e=e,
+        G=G,
+        last=MLSTMState(C=last.C, n=last.n, m=m_last),
+    )
+
+
+def output(options: ChunkwiseOptions, x: Chunks, p: ForwardPass) -> jax.Array:
+    """h of every step, ``(c, *rest, L, V)``."""
+    numerator = _dot(options, "tj,jv->tv", p.G, x.v)
+    numerator += p.e[..., None] * _dot(options, "tk,kv->tv", x.q, p.start.C)
+    nu, floor = _normaliser(options, x, p)
+    return numerator / (jnp.maximum(jnp.abs(nu), floor) + options.eps)[..., None]
+
+
+def backward(
+    options: ChunkwiseOptions,
+    x: Chunks,
+    p: ForwardPass,
+    dh: jax.Array,
+    dlast: StateGradients,
+    bounds: SequenceBounds | None = None,
+) -> ChunkGradients:
+    """Gradients of the inputs (of q̂, not q) and of the initial state.
+
+    With δ = dh/Y, the gradient of a read is ``dν = −(dh·h)/Y`` where |ν| is above its floor, else 0, and
+    ``dG[t,j] = δ_t·v_j + dν_t``. The gradient of a decay gate is what flows across its step: from a write to a read
+    inside the chunk (W = G ⊙ dG), from the incoming memory to a read (r), from a write to the outgoing memory (w), and
+    through from the one memory to the other. No path that a reset cuts contributes, so that behind a reset the gradient
+    is exactly 0.
+    """
+    decay, C, n = p.e[..., -1], p.start.C, p.start.n
+    nu, floor = _normaliser(options, x, p)
+    Y = jnp.maximum(jnp.abs(nu), floor) + options.eps
+    dh_v = _dot(options, "tv,jv->tj", dh, x.v)
+    C_dh = _dot(options, "tv,kv->tk", dh, C)
+    dh_h = (jnp.sum(p.G * dh_v, axis=-1) + p.e * jnp.sum(x.q * C_dh, axis=-1)) / Y
+    dnu = jnp.where(jnp.abs(nu) > floor, -dh_h / Y * jnp.sign(nu), 0)
+    delta = dh / Y[..., None]
+    dG = dh_v / Y[..., None] + dnu[..., None]
+    W, dscores = p.G * dG, p.E * dG
+    from_start = p.e[..., None] * (C_dh / Y[..., None] + dnu[..., None] * n[..., None, :])
+
+    read = p.e[..., None] * x.q
+    added = Memory(C=_dot(options, "tk,tv->kv", read, delta), n=jnp.sum(read * dnu[..., None], axis=-2))
+    attained = x.i > p.gates.a + jnp.concatenate([p.start.m[..., None], p.m[..., :-1]], axis=-1)
+    attains = jnp.any(attained, axis=-1)
+    dend, dinitial = memory_gradients(decay, added, attains, dlast, bounds)
+
+    written = p.E[..., -1, :, None]
+    to_end = written * (_dot(options, "jv,kv->jk", x.v, dend.C) + dend.n[..., None, :])
+    dq = _dot(options, "tj,jk->tk", dscores, x.k) + from_start
+    dk = _dot(options, "tj,tk->jk", dscores, x.q) + to_end
+    dv = _dot(options, "tj,tv->jv", p.G, delta) + written * _dot(options, "jk,kv->jv", x.k, dend.C)
+
+    r = jnp.sum(x.q * from_start, axis=-1)
+    w = jnp.sum(x.k * to_end, axis=-1)
+    through = decay * (jnp.sum(C * dend.C, axis=(-2, -1)) + jnp.sum(n * dend.n, axis=-1))
+    da = forget_matrix_gradient(W) + sum_from(r) + sum_before(w) + through[..., None]
+    di = jnp.sum(W, axis=-2) + w
+
+    step = jnp.arange(attained.shape[-1])
+    at = jnp.max(jnp.where(attained, step, -1), axis=-1, keepdims=True)
+    di += jnp.where(step == at, dend.g[..., None], 0)
+    da += jnp.where(step > at, dend.g[..., None], 0)
+    return ChunkGradients(chunks=Chunks(q=dq, k=dk, v=dv, i=di, f=da * sigmoid(-x.f)), initial_state=dinitial)
+
+
+def _normaliser(options: ChunkwiseOptions, x: Chunks, p: ForwardPass) -> tuple[jax.Array, jax.Array]:
+    """ν and its floor, ``(c, *rest, L)``."""
+    nu = jnp.sum(p.G, axis=-1) + p.e * jnp.sum(x.q * p.start.n[..., None, :], axis=-1)
+    return nu, normaliser_floor(p.m) if options.stabilize_correctly else jnp.ones_like(p.m)
+
+
+def _stabilisers(
+    D: jax.Array, b: jax.Array, initial: jax.Array, bounds: SequenceBounds | None, precomputed: Precomputed
+) -> tuple[jax.Array, jax.Array]:
+    """m of every step, and at the start of every chunk."""
+    start = None if precomputed.start is None else precomputed.start.m
+    if precomputed.m is not None:
+        if start is None:
+            assert bounds is None, "stabilisers are precomputed for dense sequences alone"
+            start = jnp.concatenate([initial[None], precomputed.m[..., -1]])[:-1]
+        return precomputed.m, start
+    largest = jnp.max(D, axis=-1)
+    if start is None:
+        start = stabilisers(b[..., -1], largest[..., -1], initial, bounds)
+    return jnp.maximum(b + start[..., None], largest), start
+
+
+def _dot(options: ChunkwiseOptions, letters: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """An einsum over the axes of one chunk, for all chunks at once."""
+    inputs, result = letters.split("->")
+    return einsum(f"...{inputs.replace(',', ',...')}->...{result}", x, y, options.precision)

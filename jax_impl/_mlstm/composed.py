@@ -1,0 +1,218 @@
+"""The mLSTM as array code that XLA compiles: chunk by chunk, in blocks that bound what is in memory at once.
+
+Dense sequences go block by block, each a few chunks of all sequences and heads. The forward pass saves the memory at
+the start of every block; the backward pass computes a block again from there. Packed sequences are one block.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._mlstm import chunkwise
+from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
+from jax_impl._mlstm.chunk_layout import (
+    PADDING,
+    ChunkTable,
+    chunk_table,
+    from_chunks,
+    gather_chunks,
+    gather_tokens,
+    to_chunks,
+)
+from jax_impl._mlstm.chunkwise import Chunks
+from jax_impl._mlstm.state import (
+    StateGradients,
+    given_or_zeros,
+    join_stabiliser_gradient,
+    split_stabiliser_gradient,
+)
+from reference.arguments import MLSTMState
+
+
+class Residuals(NamedTuple):
+    """What the forward pass saves for the backward pass.
+
+    Attributes:
+        arguments: the call's.
+        starts: the memory at the start of every block, ``(blocks, B, N, ·)``; where packed, the initial one, ``(B, N,
+            ·)``.
+        last: the final state.
+    """
+
+    arguments: Arguments
+    starts: MLSTMState
+    last: MLSTMState
+
+
+class Block(NamedTuple):
+    """What the backward pass reads of a block, ``(B, steps, N, ·)``; of all blocks with one more leading axis.
+
+    Attributes:
+        tokens: the inputs.
+        dh: the cotangent of h.
+        start: the memory at the start.
+    """
+
+    tokens: Tokens
+    dh: jax.Array
+    start: MLSTMState
+
+
+def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
+    """h and the final state."""
+    tokens = arguments.tokens
+    initial = given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B)
+    if arguments.cu_seqlens is None:
+        h, starts, last = _dense(options, tokens, initial)
+    else:
+        h, last = _packed(options, tokens, initial, arguments.cu_seqlens)
+        starts = initial
+    residuals = Residuals(arguments=arguments, starts=starts, last=last)
+    return Result(h=h, state=last if options.return_state else None), residuals
+
+
+def backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
+    """Gradients of the inputs, in their dtypes, and of the initial state."""
+    arguments, last = residuals.arguments, residuals.last
+    dlast = jax.tree.map(jnp.zeros_like, last) if cotangents.state is None else cotangents.state
+    dlast = split_stabiliser_gradient(last, dlast)
+    if arguments.cu_seqlens is None:
+        tokens, dinitial = _dense_gradient(options, arguments.tokens, residuals.starts, cotangents.h, dlast)
+    else:
+        tokens, dinitial = _packed_gradient(options, residuals, cotangents.h, dlast)
+    initial = arguments.initial_state
+    return Gradients(
+        tokens=tokens, initial_state=None if initial is None else join_stabiliser_gradient(initial, dinitial)
+    )
+
+
+def step(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
+    """One step: the inputs ``(B, N, ·)`` as sequences of length 1."""
+    assert arguments.initial_state is not None
+    h, _, last = _dense(options, add_step_axis(arguments.tokens), arguments.initial_state)
+    h = h[:, 0]
+    return Result(h=h, state=last), Residuals(arguments=arguments, starts=arguments.initial_state, last=last)
+
+
+def step_backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
+    """Gradients of the inputs and of the state before the step."""
+    assert cotangents.state is not None
+    starts = jax.tree.map(lambda part: part[None], residuals.starts)
+    dlast = split_stabiliser_gradient(residuals.last, cotangents.state)
+    tokens, dinitial = _dense_gradient(
+        options, add_step_axis(residuals.arguments.tokens), starts, cotangents.h[:, None], dlast
+    )
+    return Gradients(tokens=drop_step_axis(tokens), initial_state=join_stabiliser_gradient(residuals.starts, dinitial))
+
+
+def add_step_axis(tokens: Tokens) -> Tokens:
+    """One step as sequences of length 1, ``(B, N, …)`` → ``(B, 1, N, …)``."""
+    return jax.tree.map(lambda part: part[:, None], tokens)
+
+
+def drop_step_axis(tokens: Tokens) -> Tokens:
+    """Inverse of `add_step_axis`."""
+    return jax.tree.map(lambda part: part[:, 0], tokens)
+
+
+def _dense(options: Options, tokens: Tokens, initial: MLSTMState) -> tuple[jax.Array, MLSTMState, MLSTMState]:
+    """h, the memory at the start of every block, and the final state."""
+
+    def block(state: MLSTMState, tokens: Tokens) -> tuple[MLSTMState, tuple[jax.Array, MLSTMState]]:
+        chunks = _to_chunks(options, tokens, state.C.dtype)
+        p = chunkwise.forward(options.chunkwise, chunks, state)
+        h = _from_chunks(chunkwise.output(options.chunkwise, chunks, p), tokens.v)
+        return p.last, (h, state)
+
+    last, (h, starts) = jax.lax.scan(block, initial, _to_blocks(options, tokens))
+    return from_chunks(h, 1, tokens.v.shape[1]), starts, last
+
+
+def _dense_gradient(
+    options: Options, tokens: Tokens, starts: MLSTMState, dh: jax.Array, dlast: StateGradients
+) -> tuple[Tokens, StateGradients]:
+    def block(dstate: StateGradients, x: Block) -> tuple[StateGradients, Tokens]:
+        dtype = x.start.C.dtype
+        chunks = _to_chunks(options, x.tokens, dtype)
+        p = chunkwise.forward(options.chunkwise, chunks, x.start)
+        gradients = chunkwise.backward(options.chunkwise, chunks, p, _array_to_chunks(options, x.dh, dtype), dstate)
+        dchunks = _of_unscaled_q(gradients.chunks)
+        return gradients.initial_state, Tokens(*map(_from_chunks, dchunks, x.tokens))
+
+    blocks, size = _to_blocks(options, tokens), _block_size(options, tokens)
+    blocks = Block(tokens=blocks, dh=to_chunks(dh, 1, size), start=starts)
+    dinitial, dtokens = jax.lax.scan(block, dlast, blocks, reverse=True)
+    return Tokens(*(from_chunks(part, 1, tokens.q.shape[1]) for part in dtokens)), dinitial
+
+
+def _packed(
+    options: Options, tokens: Tokens, initial: MLSTMState, cu_seqlens: jax.Array
+) -> tuple[jax.Array, MLSTMState]:
+    """h and the final state."""
+    table = chunk_table(cu_seqlens, tokens.q.shape[0], options.chunkwise.L)
+    chunks = _to_chunks(options, tokens, initial.C.dtype, table)
+    p = chunkwise.forward(options.chunkwise, chunks, initial, table.bounds)
+    return _from_chunks(chunkwise.output(options.chunkwise, chunks, p), tokens.v, table), p.last
+
+
+def _packed_gradient(
+    options: Options, residuals: Residuals, dh: jax.Array, dlast: StateGradients
+) -> tuple[Tokens, StateGradients]:
+    tokens, initial, cu_seqlens = residuals.arguments.tokens, residuals.starts, residuals.arguments.cu_seqlens
+    assert cu_seqlens is not None
+    table = chunk_table(cu_seqlens, tokens.q.shape[0], options.chunkwise.L)
+    dtype = initial.C.dtype
+    chunks = _to_chunks(options, tokens, dtype, table)
+    p = chunkwise.forward(options.chunkwise, chunks, initial, table.bounds)
+    dh = _array_to_chunks(options, dh, dtype, table)
+    gradients = chunkwise.backward(options.chunkwise, chunks, p, dh, dlast, table.bounds)
+    dchunks = _of_unscaled_q(gradients.chunks)
+    joined = (_from_chunks(part, of, table) for part, of in zip(dchunks, tokens, strict=True))
+    return Tokens(*joined), gradients.initial_state
+
+
+def _block_size(options: Options, tokens: Tokens) -> int:
+    """Steps of a block: a whole number of chunks, blocks of equal length."""
+    B, S, N = tokens.i.shape
+    blocks, L = max(1, -(-B * S * N // options.block)), options.chunkwise.L
+    return L * max(1, -(-S // (blocks * L)))
+
+
+def _to_blocks(options: Options, tokens: Tokens) -> Tokens:
+    """``(B, S, N, …)`` → ``(blocks, B, steps of a block, N, …)``."""
+    size = _block_size(options, tokens)
+    return Tokens(**{name: to_chunks(part, 1, size, PADDING.get(name, 0)) for name, part in tokens._asdict().items()})
+
+
+def _to_chunks(options: Options, tokens: Tokens, dtype: Any, table: ChunkTable | None = None) -> Chunks:
+    """The inputs in chunks, in the accumulation dtype, q divided by √K."""
+    chunks = Chunks(
+        **{
+            name: _array_to_chunks(options, part, dtype, table, PADDING.get(name, 0))
+            for name, part in tokens._asdict().items()
+        }
+    )
+    return chunks._replace(q=chunks.q * tokens.q.shape[-1] ** -0.5)
+
+
+def _of_unscaled_q(dchunks: Chunks) -> Chunks:
+    """With the gradient of q in the place of that of q̂ = q/√K."""
+    return dchunks._replace(q=dchunks.q * dchunks.q.shape[-1] ** -0.5)
+
+
+def _array_to_chunks(
+    options: Options, x: jax.Array, dtype: Any, table: ChunkTable | None = None, padding: float = 0.0
+) -> jax.Array:
+    """``(B, S, N, …)`` or ``(T, N, …)`` in chunks, ``(c, B, N, L, …)`` or ``(c, N, L, …)``."""
+    x = x.astype(dtype)
+    if table is None:
+        return jnp.moveaxis(to_chunks(x, 1, options.chunkwise.L, padding), 3, 2)
+    return jnp.moveaxis(gather_chunks(x, table, padding), 2, 1)
+
+
+def _from_chunks(x: jax.Array, like: jax.Array, table: ChunkTable | None = None) -> jax.Array:
+    """Inverse of `_array_to_chunks`, in the dtype and the number of steps of ``like``."""
+    if table is None:
+        return from_chunks(jnp.moveaxis(x, 2, 3), 1, like.shape[1]).astype(like.dtype)
+    return gather_tokens(jnp.moveaxis(x, 1, 2), table).astype(like.dtype)

@@ -1,0 +1,311 @@
+"""The fwbw interface of xlstm_jax: mLSTM forward and backward as two functions with a context between them.
+
+Layout: ``q, k (B, T, K)``, ``v (B, T, V)``, ``i, f (B, T)`` or ``(B, T, 1)``; a head is an outer axis, mapped over by
+the caller with ``jax.vmap``. The equations stand at the head of `chunkwise`; the configuration says which results of
+the forward pass are kept for the backward pass.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_impl._arrays import JAX, accumulation, matmul_precision, zeros_like_states
+from jax_impl._handwritten_gradient import handwritten_gradient, without_second_derivative
+from jax_impl._mesh_axes import vary_alike
+from jax_impl._mlstm import chunkwise
+from jax_impl._mlstm.arguments import Arguments, Gradients, Tokens
+from jax_impl._mlstm.chunk_layout import PADDING, chunk_length, from_chunks, to_chunks
+from jax_impl._mlstm.chunkwise import Chunks, ChunkwiseOptions, ForwardPass, LogGates, Precomputed
+from jax_impl._mlstm.state import join_stabiliser_gradient, split_stabiliser_gradient
+from reference.arguments import (
+    MLSTMState,
+    check_fwbw,
+    check_fwbw_cotangents,
+    mLSTMBackendFwbwConfig,
+    normalise_config,
+)
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["q", "k", "v", "i", "f", "state", "G", "gates", "M", "c"],
+    meta_fields=["config"],
+)
+@dataclass(frozen=True)
+class FwbwContext:
+    """What `fwbw_forward` keeps for `fwbw_backward`: the inputs, and whatever the configuration says to keep.
+
+    A pytree. Everything but the inputs is in the accumulation dtype; None stands for what the backward pass computes
+    again. T/L is rounded up.
+
+    Attributes:
+        config: the configuration of the forward pass.
+        q, k, v, i, f: the inputs as they came.
+        state: the initial state, None for zeros.
+        G: decayed scores inside each chunk, ``(B, T/L, L, L)`` (``keep_G``).
+        gates: log forget gates and their sums inside each chunk, ``(B, T/L, L)`` each (``keep_gates``).
+        M: the stabiliser of every step, ``(B, T)`` (``keep_M``).
+        c: the memory at the start of every chunk, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)`` (``keep_c``).
+    """
+
+    config: mLSTMBackendFwbwConfig
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    i: jax.Array
+    f: jax.Array
+    state: MLSTMState | None
+    G: jax.Array | None
+    gates: LogGates | None
+    M: jax.Array | None
+    c: MLSTMState | None
+
+    @property
+    def tokens(self) -> Tokens:
+        return Tokens(q=self.q, k=self.k, v=self.v, i=self.i, f=self.f)
+
+
+class Options(NamedTuple):
+    """A configuration as static options.
+
+    Attributes:
+        config: the configuration itself.
+        chunkwise: of the arithmetic, for the T of the call.
+    """
+
+    config: mLSTMBackendFwbwConfig
+    chunkwise: ChunkwiseOptions
+
+
+class Result(NamedTuple):
+    """h, the final state where it is wanted, and the context; or their cotangents (the context's is not used)."""
+
+    h: jax.Array
+    state: MLSTMState | None
+    context: FwbwContext | None
+
+
+def fwbw_forward(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    i: jax.Array,
+    f: jax.Array,
+    config: mLSTMBackendFwbwConfig | dict,
+    initial_C: jax.Array | None = None,
+    initial_n: jax.Array | None = None,
+    initial_m: jax.Array | None = None,
+) -> tuple[Any, FwbwContext]:
+    """Forward pass of the mLSTM (the equations of `mlstm`) that keeps a context for `fwbw_backward`.
+
+    Args:
+        q, k: ``(B, T, K)``.
+        v: ``(B, T, V)``.
+        i, f: gate preactivations, ``(B, T)`` or ``(B, T, 1)``; in the dtype of `v`, or float32 beside 16-bit values.
+        config: the configuration or its dict.
+        initial_C, initial_n, initial_m: ``(B, K, V)``, ``(B, K)``, ``(B,)``, in the accumulation dtype; legal with
+            ``use_initial_state`` alone, which without them means zeros.
+
+    Returns:
+        ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)`` in the dtype of
+        `v`, the state in the accumulation dtype. h and the state can be differentiated (once, in reverse mode); the
+        context is a record of the call and carries no gradient.
+
+    Raises:
+        TypeError, ValueError: as in `mlstm`; also for a configuration that is none, and for a state with
+            ``use_initial_state=False`` or without its partners.
+    """
+    config = normalise_config(config, "fwbw_forward")
+    # The context outlives the call: what the caller may write to later is copied.
+    arrays = (
+        jnp.array(x) if isinstance(x, np.ndarray) and JAX.refuses(x) is None else x
+        for x in (q, k, v, i, f, initial_C, initial_n, initial_m)
+    )
+    result = _run(*_checked(config, *arrays))
+    assert result.context is not None
+    return _public(config, result), jax.lax.stop_gradient(result.context)
+
+
+def fwbw_backward(
+    ctx: FwbwContext,
+    dh: jax.Array,
+    config: mLSTMBackendFwbwConfig | dict,
+    dc_last: jax.Array | None = None,
+    dn_last: jax.Array | None = None,
+    dm_last: jax.Array | None = None,
+) -> tuple[jax.Array | None, ...]:
+    """Gradient of `fwbw_forward`; cannot itself be differentiated.
+
+    Args:
+        ctx: the context that `fwbw_forward` returned.
+        dh: cotangent of h, ``(B, T, V)``.
+        config: the configuration of the forward pass.
+        dc_last, dn_last, dm_last: cotangents of the final state, None for zeros.
+
+    Returns:
+        Gradients of ``q, k, v, i, f, initial_C, initial_n, initial_m``, each in the dtype and shape of what came; the
+        last three are None without ``use_initial_state``.
+
+    Raises:
+        TypeError, ValueError: as in `fwbw_forward`.
+        NotImplementedError: it is differentiated.
+    """
+    config = normalise_config(config, "fwbw_backward")
+    call = check_fwbw(JAX, ctx.q, ctx.k, ctx.v, ctx.i, ctx.f, config, None, None, None, "fwbw_backward")
+    check_fwbw_cotangents(call, ctx.v, dh, dc_last, dn_last, dm_last)
+    dlast = (dc_last, dn_last, dm_last)
+    gradients = _run_gradient(_options(config, call["T"]), ctx, dh, dlast)
+    dinitial = gradients.initial_state if config.use_initial_state else (None, None, None)
+    assert dinitial is not None
+    return (*gradients.tokens, *dinitial)
+
+
+def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
+    """The forward pass as a function whose gradient is `fwbw_backward`; may be jitted, mapped and differentiated once.
+
+    Args:
+        config: the configuration or its dict; read now, so that a later change of it has no effect.
+
+    Returns:
+        ``function(q, k, v, i, f, initial_C=None, initial_n=None, initial_m=None)`` → ``h``, or ``(h, (C, n, m))`` with
+        ``return_state``; shapes, dtypes and errors as in `fwbw_forward`.
+
+    Raises:
+        TypeError, ValueError: `config` is no configuration.
+    """
+    config = replace(normalise_config(config, "mlstm_fwbw_custom_grad"))
+
+    def mlstm_fwbw(
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        i: jax.Array,
+        f: jax.Array,
+        initial_C: jax.Array | None = None,
+        initial_n: jax.Array | None = None,
+        initial_m: jax.Array | None = None,
+    ) -> Any:
+        result = _run_without_context(*_checked(config, q, k, v, i, f, initial_C, initial_n, initial_m))
+        return _public(config, result)
+
+    return mlstm_fwbw
+
+
+def _checked(
+    config: mLSTMBackendFwbwConfig, q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any
+) -> tuple[Options, Arguments]:
+    """The options and the arrays of a legal call; raises where it is not legal."""
+    call = check_fwbw(JAX, q, k, v, i, f, config, C, n, m)
+    initial = None if C is None else MLSTMState(C=C, n=n, m=m)
+    return _options(config, call["T"]), Arguments(tokens=Tokens(q=q, k=k, v=v, i=i, f=f), initial_state=initial)
+
+
+def _options(config: mLSTMBackendFwbwConfig, T: int) -> Options:
+    arithmetic = ChunkwiseOptions(
+        L=chunk_length(T, config.chunk_size),
+        eps=0.0,
+        stabilize_correctly=config.stabilize_correctly,
+        precision=matmul_precision(),
+    )
+    # A copy: the caller may change the configuration later.
+    return Options(config=replace(config), chunkwise=arithmetic)
+
+
+def _public(config: mLSTMBackendFwbwConfig, result: Result) -> Any:
+    if not config.return_state:
+        return result.h
+    assert result.state is not None
+    return result.h, tuple(result.state)
+
+
+@partial(jax.jit, static_argnums=0)
+def _run(options: Options, arguments: Arguments) -> Result:
+    return _fwbw(options, vary_alike(arguments))
+
+
+@partial(jax.jit, static_argnums=0)
+def _run_without_context(options: Options, arguments: Arguments) -> Result:
+    return _fwbw(options, vary_alike(arguments))._replace(context=None)
+
+
+def _forward(options: Options, arguments: Arguments) -> tuple[Result, FwbwContext]:
+    chunks, state = _to_chunks(options, arguments)
+    p = chunkwise.forward(options.chunkwise, chunks, state)
+    v = arguments.tokens.v
+    h = from_chunks(chunkwise.output(options.chunkwise, chunks, p), 1, v.shape[1]).astype(v.dtype)
+    context = _context(options, arguments, p)
+    return Result(h=h, state=p.last if options.config.return_state else None, context=context), context
+
+
+@without_second_derivative("fwbw_backward")
+def _gradient(options: Options, ctx: FwbwContext, dh: jax.Array, dlast: tuple | None) -> Gradients:
+    tokens = ctx.tokens
+    chunks, state = _to_chunks(options, Arguments(tokens=tokens, initial_state=ctx.state))
+    given = (None, None, None) if dlast is None else dlast
+    dlast = MLSTMState(*(jnp.zeros_like(s) if d is None else d for s, d in zip(state, given, strict=True)))
+    p = chunkwise.forward(options.chunkwise, chunks, state, precomputed=_precomputed(options, ctx))
+    dh = to_chunks(dh.astype(state.C.dtype), 1, options.chunkwise.L)
+    found = chunkwise.backward(options.chunkwise, chunks, p, dh, split_stabiliser_gradient(p.last, dlast))
+    dchunks = found.chunks._replace(q=found.chunks.q * tokens.q.shape[-1] ** -0.5)
+    joined = (
+        from_chunks(part, 1, of.shape[1]).reshape(of.shape).astype(of.dtype)
+        for part, of in zip(dchunks, tokens, strict=True)
+    )
+    return Gradients(tokens=Tokens(*joined), initial_state=join_stabiliser_gradient(state, found.initial_state))
+
+
+def _backward(options: Options, ctx: FwbwContext, cotangents: Result) -> Gradients:
+    gradients = _gradient(options, ctx, cotangents.h, cotangents.state)
+    return gradients._replace(initial_state=None) if ctx.state is None else gradients
+
+
+_fwbw = handwritten_gradient("mlstm_fwbw_custom_grad", Arguments, _forward, _backward)
+
+
+@partial(jax.jit, static_argnums=0)
+def _run_gradient(options: Options, ctx: FwbwContext, dh: jax.Array, dlast: tuple) -> Gradients:
+    return _gradient(options, *vary_alike((ctx, dh, dlast)))
+
+
+def _to_chunks(options: Options, arguments: Arguments) -> tuple[Chunks, MLSTMState]:
+    """The inputs in chunks, ``(c, B, L, ·)``, in the accumulation dtype and q divided by √K; the initial state."""
+    tokens, state = arguments.tokens, arguments.initial_state
+    B, T, K = tokens.q.shape
+    dtype = accumulation(tokens.v)
+    if state is None:
+        state = MLSTMState(*zeros_like_states(tokens.v, (B, K, tokens.v.shape[-1]), (B, K), (B,)))
+    tokens = tokens._replace(q=tokens.q.astype(dtype) * K**-0.5, i=tokens.i.reshape(B, T), f=tokens.f.reshape(B, T))
+    chunks = {
+        name: to_chunks(part.astype(dtype), 1, options.chunkwise.L, PADDING.get(name, 0))
+        for name, part in tokens._asdict().items()
+    }
+    return Chunks(**chunks), state
+
+
+def _context(options: Options, arguments: Arguments, p: ForwardPass) -> FwbwContext:
+    config, tokens = options.config, arguments.tokens
+    G, gates, start = jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), (p.G, p.gates, p.start))
+    return FwbwContext(
+        config=config,
+        **tokens._asdict(),
+        state=arguments.initial_state,
+        G=G if config.keep_G else None,
+        gates=gates if config.keep_gates else None,
+        M=from_chunks(p.m, 1, tokens.q.shape[1]) if config.keep_M else None,
+        c=start if config.keep_c else None,
+    )
+
+
+def _precomputed(options: Options, ctx: FwbwContext) -> Precomputed:
+    """What the context holds, chunks first. A step that pads the last chunk has the stabiliser of the last step."""
+    G, gates, start = jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), (ctx.G, ctx.gates, ctx.c))
+    if ctx.M is None:
+        return Precomputed(gates=gates, G=G, start=start)
+    L, T = options.chunkwise.L, ctx.M.shape[1]
+    padded = jnp.pad(ctx.M, [(0, 0), (0, -T % L)], mode="edge") if T % L else ctx.M
+    return Precomputed(gates=gates, m=to_chunks(padded, 1, L), G=G, start=start)

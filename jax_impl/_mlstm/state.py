@@ -1,0 +1,56 @@
+"""The mLSTM's state, in every form of it: zeros, the normaliser's floor, and the gradient of the stabiliser m."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_impl._arrays import zeros_like_states
+from reference.arguments import MLSTMState
+
+LARGEST_M = 64.0
+"""The stabiliser at which the normaliser's floor exp(−m) stops falling: exp(−64) is still a float32."""
+
+
+class StateGradients(NamedTuple):
+    """The gradient of a state on its way back through the chunks.
+
+    There m is a constant but for g, which belongs to the gate that attained it.
+
+    Attributes:
+        C, n: gradients of the memory.
+        g: ``dm − ⟨C, dC⟩ − ⟨n, dn⟩``.
+    """
+
+    C: jax.Array
+    n: jax.Array
+    g: jax.Array
+
+
+def normaliser_floor(m: jax.Array) -> jax.Array:
+    """``exp(−min(m, 64))``."""
+    return jnp.exp(-jnp.minimum(m, LARGEST_M))
+
+
+def inner_product(state: MLSTMState, dC: jax.Array, dn: jax.Array) -> jax.Array:
+    """⟨C, dC⟩ + ⟨n, dn⟩."""
+    return jnp.sum(state.C * dC, axis=(-2, -1)) + jnp.sum(state.n * dn, axis=-1)
+
+
+def split_stabiliser_gradient(last: MLSTMState, dlast: MLSTMState) -> StateGradients:
+    """The gradient of a final state as `StateGradients`, given its cotangents."""
+    return StateGradients(C=dlast.C, n=dlast.n, g=dlast.m - inner_product(last, dlast.C, dlast.n))
+
+
+def join_stabiliser_gradient(initial: MLSTMState, gradients: StateGradients) -> MLSTMState:
+    """Inverse of `split_stabiliser_gradient`, for the initial state: ``dm = g + ⟨C, dC⟩ + ⟨n, dn⟩``."""
+    dC, dn, g = gradients.C, gradients.n, gradients.g
+    return MLSTMState(C=dC, n=dn, m=g + inner_product(initial, dC, dn))
+
+
+def given_or_zeros(initial: MLSTMState | None, q: jax.Array, v: jax.Array, B: int) -> MLSTMState:
+    """The initial state of B sequences, zeros where None is given; q ``(…, N, K)``, v ``(…, N, V)``."""
+    if initial is not None:
+        return initial
+    N, K, V = q.shape[-2], q.shape[-1], v.shape[-1]
+    return MLSTMState(*zeros_like_states(v, (B, N, K, V), (B, N, K), (B, N)))
