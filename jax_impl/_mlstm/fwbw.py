@@ -25,7 +25,9 @@ from jax_impl._mlstm.state import join_stabiliser_gradient, split_stabiliser_gra
 from reference.arguments import (
     MLSTMState,
     check_fwbw,
+    check_fwbw_context,
     check_fwbw_cotangents,
+    frozen_config,
     mLSTMBackendFwbwConfig,
     normalise_config,
 )
@@ -142,7 +144,7 @@ def fwbw_backward(
     """Gradient of `fwbw_forward`; cannot itself be differentiated.
 
     Args:
-        ctx: the context that `fwbw_forward` returned.
+        ctx: the context that `fwbw_forward` returned, under a configuration that differs in ``return_state`` at most.
         dh: cotangent of h, ``(B, T, V)``.
         config: the configuration of the forward pass.
         dc_last, dn_last, dm_last: cotangents of the final state, None for zeros.
@@ -152,10 +154,12 @@ def fwbw_backward(
         last three are None without ``use_initial_state``.
 
     Raises:
-        TypeError, ValueError: as in `fwbw_forward`.
+        TypeError, ValueError: as in `fwbw_forward`; also for a `ctx` that is not a context, or was made with another
+            configuration.
         NotImplementedError: it is differentiated.
     """
     config = normalise_config(config, "fwbw_backward")
+    check_fwbw_context(ctx, FwbwContext, config)
     call = check_fwbw(JAX, ctx.q, ctx.k, ctx.v, ctx.i, ctx.f, config, None, None, None, "fwbw_backward")
     check_fwbw_cotangents(call, ctx.v, dh, dc_last, dn_last, dm_last)
     dlast = (dc_last, dn_last, dm_last)
@@ -178,7 +182,7 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
     Raises:
         TypeError, ValueError: `config` is no configuration.
     """
-    config = replace(normalise_config(config, "mlstm_fwbw_custom_grad"))
+    config = frozen_config(config, "mlstm_fwbw_custom_grad")
 
     def mlstm_fwbw(
         q: jax.Array,

@@ -195,3 +195,46 @@ def test_short_sequences(steps):
     cotangents = [np.asarray(x) for x in jax.tree.leaves(like(rng, result))]
     got = jax_impl.fwbw_backward(ctx, cotangents[0], config, *cotangents[1:])
     assert_close(got, reference.fwbw_backward(expected_ctx, cotangents[0], config, *cotangents[1:]), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "made"),
+    [
+        ({"chunk_size": 3}, "chunk_size=4"),
+        ({"keep_G": True}, "keep_G=False"),
+        ({"use_initial_state": False}, "use_initial_state=True"),
+    ],
+)
+def test_a_context_of_another_configuration_is_refused(change, made):
+    arguments = inputs(np.random.default_rng(9), T=5, dtype=np.float32)
+    _, ctx = jax_impl.fwbw_forward(*arguments, configuration())
+    ((name, value),) = change.items()
+    text = f"^fwbw_backward: `ctx` is made with {made}; expected {name}={value} to match `config`$"
+    with pytest.raises(ValueError, match=text):
+        jax_impl.fwbw_backward(ctx, arguments[2], configuration(**change))
+    jax_impl.fwbw_backward(ctx, arguments[2], configuration(return_state=False))
+
+
+@pytest.mark.parametrize(("ctx", "got"), [(None, "None"), ((1, 2), "a tuple")])
+def test_what_is_not_a_context_is_refused(ctx, got):
+    arguments = inputs(np.random.default_rng(9), dtype=np.float32)
+    with pytest.raises(TypeError, match=f"^fwbw_backward: `ctx` is {got}; expected the context"):
+        jax_impl.fwbw_backward(ctx, arguments[2], {})
+
+
+def test_a_context_is_a_pytree_that_keeps_its_configuration():
+    """Through jit and vmap, and whatever becomes of the configuration that the caller holds."""
+    rng = np.random.default_rng(10)
+    arguments = inputs(rng, 2, dtype=np.float32)
+    config = configuration(keep_G=True)
+    forward = jax.jit(jax.vmap(lambda *x: jax_impl.fwbw_forward(*x, config)[1]))
+    ctx = forward(*arguments)
+    backward = jax.jit(jax.vmap(lambda ctx, dh: jax_impl.fwbw_backward(ctx, dh, configuration(keep_G=True))))
+    config.chunk_size = 3
+    assert ctx.config == configuration(keep_G=True)
+    got = backward(ctx, arguments[2])
+    for at in range(2):
+        single = [x[at] for x in arguments]
+        _, plain = jax_impl.fwbw_forward(*single, configuration())
+        expected = jax_impl.fwbw_backward(plain, single[2], configuration())
+        assert_close([x[at] for x in got], expected, 1e-5)
