@@ -63,6 +63,7 @@ class GRU(nn.Module):
         self._sizes()
         super().__post_init__()
 
+    @nn.nowrap
     def _sizes(self) -> Call:
         return check_gru_sizes(
             self.input_size,
@@ -87,6 +88,7 @@ class GRU(nn.Module):
         self.forget_weight = self.param("forget_weight", weight, (self.num_forget_weight_heads, H, H), self.param_dtype)
         self.reset_weight = self.param("reset_weight", weight, (self.num_reset_weight_heads, H, H), self.param_dtype)
 
+    @nn.nowrap
     def _dense(self, fan_in: int, features: int) -> nn.Dense:
         init = _uniform(fan_in**-0.5)
         return nn.Dense(
@@ -99,6 +101,7 @@ class GRU(nn.Module):
             bias_init=init,
         )
 
+    @nn.nowrap
     def _input_heads(self) -> tuple[int, int, int]:
         return self.num_input_heads, self.num_forget_input_heads, self.num_reset_input_heads
 

@@ -1,5 +1,6 @@
 """The flax modules: parameters, values, packing, dtypes, saving and loading."""
 
+import flax.linen as nn
 import flax.serialization
 import jax
 import jax.numpy as jnp
@@ -161,3 +162,24 @@ def test_configuration_takes_over_a_models_fields():
     config = jax_impl.mLSTMBackendFwbwConfig()
     config.assign_model_config_params(type("Model", (), {"chunk_size": 7, "keep_c": True, "other": 1}))
     assert (config.chunk_size, config.keep_c, config.keep_G) == (7, True, False)
+
+
+class Model(nn.Module):
+    """Both layers inside a model of a user's."""
+
+    @nn.compact
+    def __call__(self, x):
+        y, _ = jax_impl.GRU(**SIZES, add_bias=True, gradient_clipping=None)(x)
+        return jax_impl.mLSTMBackendFwbw({})(y, y, y, y[..., 0], y[..., 1])
+
+
+def test_layers_in_a_model_are_tabulated_and_captured():
+    x = jnp.zeros((2, 3, 6))
+    model = Model()
+    table = model.tabulate(jax.random.key(0), x, console_kwargs={"width": 400})
+    assert all(name in table for name in ("GRU_0/input_projection", "state_weight", "mLSTMBackendFwbw_0"))
+    variables = model.init(jax.random.key(0), x)
+    _, captured = model.apply(variables, x, capture_intermediates=True, mutable=["intermediates"])
+    layer = captured["intermediates"]["GRU_0"]
+    assert jax.tree.map(jnp.shape, layer["__call__"]) == (((2, 3, 7), (2, 4, 16)),)
+    assert layer["input_projection"]["__call__"][0].shape == (2, 3, 7 * 16)
