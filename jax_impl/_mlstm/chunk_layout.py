@@ -71,7 +71,7 @@ def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> ChunkTable:
     sequence = jnp.minimum(jnp.searchsorted(up_to, c, side="right"), B - 1)
     number = c - before[sequence]
     used = c < up_to[-1]
-    offset = number[:, None] * L + jnp.arange(L)
+    offset = number[:, None] * L + jnp.arange(L)[None, :]
     filled = used[:, None] & (offset < length[sequence][:, None])
 
     token = jnp.arange(T)

@@ -206,7 +206,7 @@ def backward(
     da = forget_matrix_gradient(W) + sum_from(r) + sum_before(w) + through[..., None]
     di = jnp.sum(W, axis=-2) + w
 
-    step = jnp.arange(attained.shape[-1])
+    step = jnp.arange(attained.shape[-1]).reshape((1,) * (attained.ndim - 1) + (-1,))
     at = jnp.max(jnp.where(attained, step, -1), axis=-1, keepdims=True)
     di += jnp.where(step == at, dend.g[..., None], 0)
     da += jnp.where(step > at, dend.g[..., None], 0)

@@ -3,10 +3,14 @@
 from typing import NamedTuple
 
 import jax
+import jax.export
 import jax.numpy as jnp
 
 from jax_impl._arrays import zeros_like_states
 from reference.arguments import MLSTMState
+
+# An exported function that takes or returns a state can be written and read again.
+jax.export.register_namedtuple_serialization(MLSTMState, serialized_name="gatespec.MLSTMState")
 
 LARGEST_M = 64.0
 """The stabiliser at which the normaliser's floor exp(−m) stops falling: exp(−64) is still a float32."""

@@ -287,3 +287,32 @@ def test_a_second_call_of_other_sizes(name):
     function, batched, arguments, _, result, _ = plain(name)
     half = (*(x[: B // 2] for x in arguments[:batched]), *arguments[batched:])
     assert_close(function(*half), jax.tree.map(lambda x: x[: B // 2], result), 1e-5)
+
+
+def packed_mlstm(q, k, v, i, f):
+    return jax_impl.mlstm(q[0], k[0], v[0], i[0], f[0], cu_seqlens=np.array([0, 4, S]))
+
+
+@pytest.mark.parametrize(
+    ("function", "make", "count"),
+    [*((function, make, None) for function, make, _ in CASES.values()), (packed_mlstm, mlstm_arguments, 5)],
+    ids=[*CASES, "packed mlstm"],
+)
+def test_rank_promotion_may_be_forbidden(function, make, count):
+    """Traced with ``jax_numpy_rank_promotion="raise"``: no operation relies on implicit leading axes."""
+    arguments = make(np.random.default_rng(0))[:count]
+    with jax.numpy_rank_promotion("raise"):
+        shapes = jax.eval_shape(function, *arguments)
+        gradients = jax.eval_shape(lambda *x: jax.vjp(function, *x)[1](function(*x)), *arguments)
+    assert jax.tree.map(jnp.shape, gradients) == tuple(x.shape for x in arguments)
+    assert jax.tree.leaves(shapes)
+
+
+def test_an_exported_function_may_take_and_return_a_state():
+    rng = np.random.default_rng(0)
+    *x, C, n, m = step_arguments(rng)
+    exported = jax.export.export(jax.jit(jax_impl.mlstm_step))(*x, jax_impl.MLSTMState(C, n, m))
+    again = jax.export.deserialize(exported.serialize())
+    h, state = again.call(*x, jax_impl.MLSTMState(C, n, m))
+    assert type(state) is jax_impl.MLSTMState
+    assert_close((h, state), jax_impl.mlstm_step(*x, jax_impl.MLSTMState(C, n, m)), 1e-6)
