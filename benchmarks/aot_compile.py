@@ -20,11 +20,10 @@ TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", t
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch: the kernel, its arguments in order with constexprs by name, warps and stages."""
+    """One launch: the kernel, its arguments and constexprs by name, warps and stages."""
 
     kernel: Any
-    args: tuple[Any, ...]
-    constants: dict[str, Any]
+    arguments: dict[str, Any]
     num_warps: int
     num_stages: int
 
@@ -34,16 +33,15 @@ class Launched:
 
     def signature(self) -> tuple[dict[str, str], dict[tuple[int, ...], Any], dict[tuple[int, ...], Any]]:
         """The arguments' types, the constants among them and what is known of the rest, as the compiler wants them."""
-        names = self.kernel.arg_names
+        types: dict[str, str] = {}
         constants: dict[tuple[int, ...], Any] = {}
         attributes: dict[tuple[int, ...], Any] = {}
-        types = {
-            name: _specialise(x, (number,), constants, attributes)
-            for number, (name, x) in enumerate(zip(names, self.args, strict=False))
-        }
-        for name, value in self.constants.items():
-            types[name] = "constexpr"
-            constants[(names.index(name),)] = value
+        for number, parameter in enumerate(self.kernel.params):
+            value = self.arguments[parameter.name]
+            if parameter.is_constexpr:
+                types[parameter.name], constants[(number,)] = "constexpr", value
+            else:
+                types[parameter.name] = _specialise(value, (number,), constants, attributes)
         return types, constants, attributes
 
     def identity(self) -> str:
@@ -67,8 +65,8 @@ def launches(module: ModuleType, call: Callable[[], Any]) -> list[Launched]:
     """The launches that ``call`` makes through ``module``, none of them carried out; arguments may be meta tensors."""
     seen = []
 
-    def record(kernel, grid, device, how, *args, **constants):
-        seen.append(Launched(kernel, args, constants, how.num_warps, how.num_stages))
+    def record(kernel, grid, device, how, **arguments):
+        seen.append(Launched(kernel, arguments, how.num_warps, how.num_stages))
 
     with patch.object(module, "launch", record):
         call()

@@ -79,28 +79,34 @@ def _empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, list[Launched]]]:
     """Those of `MLSTM_CALLS` that are named."""
+    from torch_impl._mlstm.records import Arguments, Cotangents, StepArguments
     from torch_impl._mlstm.triton import launch as mlstm
 
     B, S, N, K, V = MLSTM
     q, k, v, i, f = (_empty(dtype, B, S, N, *shape) for shape in ((K,), (K,), (V,), (), ()))
     C, n, m = (_empty(torch.float32, B, N, *shape) for shape in ((K, V), (K,), ()))
 
+    only_h = Cotangents(dh=v)
+
     def dense() -> None:
-        mlstm.mlstm_forward(q, k, v, i, f)
-        mlstm.mlstm_backward(q, k, v, i, f, None, None, None, None, v)
+        x = Arguments(q=q, k=k, v=v, i=i, f=f)
+        mlstm.mlstm_forward(x)
+        mlstm.mlstm_backward(x, only_h)
 
     def kept() -> None:
-        *_, left = mlstm.mlstm_forward(q, k, v, i, f, keep_G=True, keep_gates=True, keep_M=True, keep_c=True)
-        mlstm.mlstm_backward(q, k, v, i, f, None, None, None, None, v, kept=left)
+        x = Arguments(q=q, k=k, v=v, i=i, f=f)
+        _, residuals = mlstm.mlstm_forward(x, keep=mlstm.Residuals._fields)
+        mlstm.mlstm_backward(x, only_h, residuals)
 
     def packed() -> None:
-        x = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), i.flatten(0, 1), f.flatten(0, 1)
-        bounds = torch.empty(B + 1, dtype=torch.int64, device="meta")
-        mlstm.mlstm_forward(*x, C, n, m, bounds)
-        mlstm.mlstm_backward(*x, C, n, m, bounds, x[2], C, n, m)
+        tokens = (part.flatten(0, 1) for part in (q, k, v, i, f))
+        x = Arguments(*tokens, C=C, n=n, m=m, cu_seqlens=torch.empty(B + 1, dtype=torch.int64, device="meta"))
+        mlstm.mlstm_forward(x)
+        mlstm.mlstm_backward(x, Cotangents(dh=x.v, dC=C, dn=n, dm=m))
 
     def step() -> None:
-        mlstm.mlstm_step(q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m)
+        tokens = (part[:, 0] for part in (q, k, v, i, f))
+        mlstm.mlstm_step(StepArguments(*tokens, C=C, n=n, m=m, eps=0.0, backend="triton"))
 
     calls = {"dense": dense, "packed": packed, "kept": kept, "step": step}
     for name in names:
@@ -109,14 +115,15 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
 
 def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int) -> list[Launched]:
     """Forward and backward pass, with an initial state, a final cotangent and clipping."""
+    from torch_impl._gru.records import Arguments, Cotangents
     from torch_impl._gru.triton import launch as gru
 
     x, W, h0 = _empty(dtype, B, S, N, H), _empty(dtype, N, H, H), _empty(torch.float32, B, N, H)
-    arrays = (x, W, x, W, x, W)
+    arguments = Arguments(x, W, x, W, x, W, input_state=h0, gradient_clipping=1.0)
 
     def both() -> None:
-        gru.forward(arrays, h0, None)
-        gru.backward(arrays, h0, None, x, x, h0, 1.0)
+        gru.gru_forward(arguments)
+        gru.gru_backward(arguments, Cotangents(doutput=x, doutput_state=h0), gru.Residuals(output=x))
 
     return launches(gru, both)
 

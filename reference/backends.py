@@ -40,6 +40,7 @@ class Row:
         packed: whether it takes packed sequences.
         unavailable: says why the backend cannot run in this process (a package or an interpreter that is missing), or
             returns None where it can.
+        implementation: what computes the operation there, of a type that the package chooses.
     """
 
     backend: str
@@ -49,6 +50,7 @@ class Row:
     largest: tuple[tuple[str, int], ...] = ()
     packed: bool = True
     unavailable: Callable[[Request], str | None] | None = None
+    implementation: Any = None
 
     def reasons(self, request: Request) -> list[str]:
         """Why this row cannot serve ``request``; empty where it can."""

@@ -8,10 +8,14 @@ import torch
 
 from reference.arguments import Call, dtype_name
 from reference.backends import Explanation, Request, Row, explain, select
-from torch_impl._decay.triton import launch as decay
-from torch_impl._gru.triton import launch as gru
-from torch_impl._mlstm.triton import launch as mlstm
-from torch_impl._scan.triton import launch as scan
+from torch_impl._decay import composed as decay
+from torch_impl._decay.triton import autograd as decay_kernels
+from torch_impl._gru import composed as gru
+from torch_impl._gru.triton import launch as gru_kernels
+from torch_impl._mlstm import composed as mlstm
+from torch_impl._mlstm.triton import launch as mlstm_kernels
+from torch_impl._scan import composed as scan
+from torch_impl._scan.triton import autograd as scan_kernels
 
 
 class KernelBackend(Enum):
@@ -21,10 +25,8 @@ class KernelBackend(Enum):
     triton = "triton"
 
 
-KERNELS = (*mlstm.ROWS, *gru.ROWS, *scan.ROWS, *decay.ROWS)
-COMPOSED = tuple(
-    Row(backend="torch", operation=operation) for operation in dict.fromkeys(row.operation for row in KERNELS)
-)
+KERNELS = (*mlstm_kernels.ROWS, *gru_kernels.ROWS, *scan_kernels.ROWS, *decay_kernels.ROWS)
+COMPOSED = (*mlstm.ROWS, *gru.ROWS, *scan.ROWS, *decay.ROWS)
 
 _REQUESTS: dict[str, Callable[..., Request]] = {}
 
@@ -42,6 +44,11 @@ def _rows(asked: Request) -> tuple[Row, ...]:
 def choose(asked: Request, requested: Any) -> KernelBackend:
     """The backend that a call takes; raises where the one requested cannot serve it."""
     return select(_rows(asked), asked, requested, KernelBackend)
+
+
+def implementations(operation: str) -> dict[str, Any]:
+    """What computes an operation, by backend, as the rows have it."""
+    return {row.backend: row.implementation for row in (*COMPOSED, *KERNELS) if row.operation == operation}
 
 
 def explains(name: str) -> Callable:

@@ -1,7 +1,8 @@
-"""Checks that need not be made twice.
+"""A cache of checked calls: which backend a call takes, by the signature of its arguments.
 
-What a check sees of a tensor is its shape, dtype and device. A call that agrees in all of these with one that was let
-through is let through as well, for a tenth of the Python: beside one step of a recurrence, checks are what costs.
+A check depends on the shapes, dtypes and devices of tensors and on the values of scalars. A call that agrees in all of
+these with one that passed is not checked again, which takes a tenth of the Python; for a single step of a recurrence,
+checks would otherwise dominate.
 """
 
 import functools
@@ -18,10 +19,11 @@ _SCALARS = (type(None), bool, int, float, str)
 
 
 def cached_by_signature(checked: Callable) -> Callable:
-    """The function with its answers kept, by what can be seen of its arguments without reading a value.
+    """The function with its answers cached by what can be read of its arguments without reading a tensor's values.
 
-    Only answers are kept: a call that raises is checked, and raises, again. So is every call whose arguments are not
-    all plain tensors, states of them, and scalars, and every call under a tracer, where a shape may be a symbol.
+    Only answers are cached: a call that raises is checked again, and raises again. Calls with arguments other than
+    plain tensors, states of them and scalars are never cached, nor are calls under a tracer, where a shape may be
+    symbolic.
 
     Args:
         checked: answers from shapes, dtypes, devices and scalars alone, and from nothing that changes in a process.
@@ -30,7 +32,8 @@ def cached_by_signature(checked: Callable) -> Callable:
 
     @functools.wraps(checked)
     def answer(*arguments: Any) -> Any:
-        key = _seen(arguments)
+        traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+        key = None if traced else _seen(arguments)
         if key is None:
             return checked(*arguments)
         if key not in answers:
@@ -44,11 +47,10 @@ def cached_by_signature(checked: Callable) -> Callable:
 
 
 def _seen(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """All that a check may see of the arguments, as a key; None where they are to be looked at every time."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return None
+    """Everything of the arguments that a check may depend on, as a key; None where each call must be checked."""
     key: list[Any] = []
-    for x in arguments:
+    pending = [*arguments]
+    for x in pending:
         kind = type(x)
         if kind in _PLAIN:
             key += (x.shape, x.dtype, x.device)
@@ -56,10 +58,9 @@ def _seen(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
             # 1, 1.0 and True are equal, and not the same to a check.
             key += (kind, x)
         elif kind is MLSTMState:
-            parts = _seen(x)
-            if parts is None:
-                return None
-            key.append(parts)
+            key += (kind,)
+            # The loop goes on to these.
+            pending += x
         else:
             return None
     return tuple(key)

@@ -7,7 +7,7 @@ what is registered with the operator itself is out of reach for ``torch.func``.
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -38,6 +38,13 @@ def operator(schema: str, implementation: Callable, shapes: Callable) -> Callabl
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"gatespec::{name}", shapes, lib=_LIBRARY)
     return getattr(torch.ops.gatespec, name).default
+
+
+class Directions(NamedTuple):
+    """How a backend computes an operation that has no residuals: its two directions as functions of tensors."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
 
 
 _transformable: list[Callable] = []
@@ -80,8 +87,8 @@ def needs_transform(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
-def plainly() -> bool:
-    """Inside a backward pass: whether nobody differentiates or maps it, so that an operator may be called as it is."""
+def untransformed() -> bool:
+    """Inside a backward pass: whether nothing differentiates or maps it, so that an operator may be called directly."""
     return not torch.is_grad_enabled() and not transforming() and not torch.compiler.is_compiling()
 
 
@@ -134,12 +141,12 @@ def unfold(
     return tuple(y for y, _ in pairs), tuple(axis for _, axis in pairs)
 
 
-def each(
+def map_by_loop(
     apply: Callable, size: int, in_dims: Sequence[int | None], args: Sequence[Any]
 ) -> tuple[tuple[Any, ...], tuple[int | None, ...]]:
     """Map by a loop, for what cannot be folded: packings that differ along the vmapped axis."""
     rows = [
-        apply(*(x if dim is None else x.select(dim, b) for x, dim in zip(args, in_dims, strict=True)))
+        apply(*(x.select(dim, b) if isinstance(dim, int) else x for x, dim in zip(args, in_dims, strict=True)))
         for b in range(size)
     ]
     columns = list(zip(*rows, strict=True))

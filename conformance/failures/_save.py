@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.failures._direct import direct
-from conformance.failures._replayed import replayed
-from conformance.failures._words import Script
+from conformance.failures._law_replay import replay_script
+from conformance.failures._script import Script
+from conformance.failures._single_call import single_call_script
 from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.outcome import Counterexample
@@ -74,8 +74,8 @@ def save(
     """
     suffix = "" if number == 1 else f"-{number}"
     path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}{suffix}.py"
-    again = replayed(implementation, law, dtype, found, scene, kernel_backend)
-    first = direct(implementation, law, dtype, found, scene)
+    again = replay_script(implementation, law, dtype, found, scene, kernel_backend)
+    first = single_call_script(implementation, law, dtype, found, scene)
     kept, failed, note = again, None, ""
     for script in (first, again):
         if script is None:

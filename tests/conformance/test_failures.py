@@ -14,7 +14,8 @@ from conformance.checker import Checker, LawError
 from conformance.cli import main
 from conformance.comparison import Comparison, HasNaN, Refusal, WrongDtype, WrongShape
 from conformance.dtypes import Array, array
-from conformance.failures._direct import direct
+from conformance.failures._single_call import single_call_script
+from conformance.failures._target_source import LONGEST
 from conformance.laws import all_laws
 from conformance.outcome import BreakKind, Counterexample
 from conformance.search import Scene
@@ -73,7 +74,7 @@ CALLS = {
 
 def outcome(scene: Scene, framework: str, directory: Path) -> str:
     """What the script for a scene says: that the law holds, or what is broken."""
-    script = direct(load(TARGETS[framework], None, "cpu"), LAW, "float32", FOUND, scene)
+    script = single_call_script(load(TARGETS[framework], None, "cpu"), LAW, "float32", FOUND, scene)
     assert script is not None, "the call could not be written down"
     assert "conformance" not in script.text and len(script.text.splitlines()) <= 50
     path = directory / "script.py"
@@ -187,8 +188,12 @@ def test_a_failure_is_told_in_fifteen_lines_and_shown_by_a_script(tmp_path: Path
     assert told[-1].endswith("ran once and failed again")
     script = tmp_path / "failures" / "kernel-mlstm.gradient-float32.py"
     text = script.read_text()
-    assert "torch.autograd.grad(" in text and "from kernel import mlstm" in text and "conformance" not in text
-    assert len(text.splitlines()) <= 40 and script.with_suffix(".safetensors").exists()
+    assert "torch.autograd.grad(" in text and "conformance" not in text
+    assert TORCH in text, "the script holds the target"
+    target.unlink()
+    with pytest.raises(SystemExit, match=r"mlstm\.gradient is broken"):
+        runpy.run_path(str(script))
+    assert len(text.splitlines()) <= 48 and script.with_suffix(".safetensors").exists()
 
 
 SCANS = """
@@ -231,9 +236,22 @@ def test_it_is_said_where_the_script_does_not_fail_again(tmp_path: Path) -> None
     assert "did not fail again: the target is not deterministic, or it fails only after other calls" in output
 
 
-def test_a_script_of_an_unimportable_file_name_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "addition",
+    {
+        "a place": "folder = __file__",
+        "a name of the script": "saved = 1",
+        "a length": "#\n" * LONGEST,
+        "a part for the command line": "if __name__ == '__main__':\n    calls = 1",
+        "another module of that name": "import math as sys",
+    }.items(),
+    ids=lambda addition: addition[0],
+)
+def test_a_target_whose_source_means_something_else_in_a_script_is_imported(
+    addition: tuple[str, str], tmp_path: Path
+) -> None:
     target = tmp_path / "my-kernel.py"
-    target.write_text(SCANS.format(body="return exact(x) + 1"))
+    target.write_text(f"{SCANS.format(body='return exact(x) + 1')}\n{addition[1]}\n")
     arguments = ("run", str(target), "--op", "rev_cumsum", "--law", "value", "--dtype", "float32", "--examples", "2")
     result = CliRunner().invoke(main, [*arguments, "--failures", str(tmp_path)])
     assert "ran once and failed again" in result.output

@@ -1,5 +1,6 @@
 """The fwbw interface: its configuration, its context, its gradients, heads by vmap."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -58,13 +59,16 @@ def test_what_is_kept_is_counted_and_changes_no_value(keeps):
     arrays = arguments(B, T, K, V)
     (h, last), context = fwbw_forward(*arrays[:5], config, *arrays[5:])
     shapes = {
-        "keep_G": [(B, chunks, L, L)],
-        "keep_gates": [(B, chunks, L), (B, chunks, L), (B, chunks, L, L)],
-        "keep_M": [(B, chunks, L)],
-        "keep_c": [(B, chunks, K, V), (B, chunks, K), (B, chunks)],
+        "keep_G": {"G": (B, chunks, L, L)},
+        "keep_gates": {"a": (B, chunks, L), "b": (B, chunks, L), "F": (B, chunks, L, L)},
+        "keep_M": {"M": (B, chunks, L)},
+        "keep_c": {"C_start": (B, chunks, K, V), "n_start": (B, chunks, K), "m_start": (B, chunks)},
     }
-    expected = [shape for name, keep in zip(KEEPS, keeps, strict=True) if keep for shape in shapes[name]]
-    assert [tuple(x.shape) for x in context[8:]] == expected
+    expected = {
+        name: shape for option, keep in zip(KEEPS, keeps, strict=True) if keep for name, shape in shapes[option].items()
+    }
+    found = {name: tuple(x.shape) for name, x in context.residuals._asdict().items() if x is not None}
+    assert found == expected
 
     bare = {**WHOLE, **dict.fromkeys(KEEPS, False)}
     (plain_h, plain_last), plain_context = fwbw_forward(*arrays[:5], bare, *arrays[5:])
@@ -94,12 +98,13 @@ def test_what_is_kept_is_used(keep):
     config = {**WHOLE, **dict.fromkeys(KEEPS, False), keep: True}
     arrays = arguments()
     (h, _), context = fwbw_forward(*arrays[:5], config, *arrays[5:])
-    for place in range(8, len(context)):
-        spoilt = list(context)
-        spoilt[place] = torch.full_like(context[place], torch.nan)
-        found = fwbw_backward(spoilt, torch.ones_like(h), config)
+    kept = {name: x for name, x in context.residuals._asdict().items() if x is not None}
+    assert kept
+    for name, x in kept.items():
+        residuals = context.residuals._replace(**{name: torch.full_like(x, torch.nan)})
+        found = fwbw_backward(replace(context, residuals=residuals), torch.ones_like(h), config)
         # The gate a alone is not read again: b and F are its sums.
-        assert any(x.isnan().any() for x in found) or (keep == "keep_gates" and place == 8)
+        assert any(x.isnan().any() for x in found) or name == "a"
 
 
 @pytest.mark.parametrize("keep", KEEPS)
@@ -235,10 +240,53 @@ def test_module():
         module(*arrays[:5], c_initial=arrays[5])
 
 
-def test_context_of_another_configuration():
+@pytest.mark.parametrize(
+    ("made", "given", "message"),
+    [
+        # Five steps are two chunks of 3 as they are two of 4.
+        ({"chunk_size": 3, "keep_c": True}, {"chunk_size": 4, "keep_c": True}, "chunk_size=3; expected chunk_size=4"),
+        ({}, {"keep_G": True}, "keep_G=False; expected keep_G=True"),
+        ({"keep_M": True, "keep_gates": False}, {"keep_G": True, "keep_gates": False}, "keep_G=False; expected"),
+        ({}, {"use_initial_state": True}, "use_initial_state=False; expected use_initial_state=True"),
+        ({}, {"stabilize_correctly": True}, "stabilize_correctly=False; expected stabilize_correctly=True"),
+    ],
+)
+def test_a_context_of_another_configuration_is_refused(made, given, message):
+    arrays = arguments(T=5, with_state=False)
+    h, context = fwbw_forward(*arrays, made)
+    with pytest.raises(ValueError, match=f"^fwbw_backward: `ctx` is made with {message}"):
+        fwbw_backward(context, h, given)
+    assert fwbw_backward(context, h, {**made, "return_state": True})[0].shape == arrays[0].shape
+
+
+def test_what_is_no_context_is_refused():
     arrays = arguments(with_state=False)
     h, context = fwbw_forward(*arrays, {})
-    with pytest.raises(ValueError, match=r"^fwbw_backward: `ctx` is a tuple of 8; expected the 9 tensors"):
-        fwbw_backward(context, h, {"keep_G": True})
-    with pytest.raises(TypeError, match=r"^fwbw_backward: `ctx` is a Tensor; expected the 8 tensors"):
-        fwbw_backward(h, h, {})
+    numbers = [x.detach().numpy() for x in arrays]
+    _, foreign = reference.fwbw_forward(*numbers, {})
+    expected = "; expected the context that this package's fwbw_forward returned"
+    parts = tuple(vars(context).values())
+    for ctx, got in ((None, "None"), (h, r"f64\[2,29,4\]"), (parts, "a tuple"), (foreign, "a reference.FwbwContext")):
+        with pytest.raises(TypeError, match=f"^fwbw_backward: `ctx` is {got}.*{expected}"):
+            fwbw_backward(ctx, h, {})
+
+
+def test_a_configuration_is_read_when_a_function_is_made_of_it():
+    arrays = arguments(with_state=False)
+    config = mLSTMBackendFwbwConfig(chunk_size=8, keep_c=True)
+    function = mlstm_fwbw_custom_grad(config)
+    _, context = fwbw_forward(*arrays, config)
+    h, config.chunk_size = function(*arrays), -5
+    assert torch.equal(function(*arrays), h) and context.config.chunk_size == 8
+
+
+def test_a_context_is_a_pytree_of_its_tensors():
+    arrays = [x.detach() for x in arguments()]
+    (h, _), context = fwbw_forward(*arrays[:5], {**WHOLE, "keep_c": True}, *arrays[5:])
+    leaves, tree = torch.utils._pytree.tree_flatten(context)
+    assert all(isinstance(x, torch.Tensor) for x in leaves) and len(leaves) == 8 + 3 + 3
+    again = torch.utils._pytree.tree_unflatten(leaves, tree)
+    assert again.config == context.config and again.backend == "torch"
+    found = fwbw_backward(again, torch.ones_like(h), {**WHOLE, "keep_c": True})
+    expected = fwbw_backward(context, torch.ones_like(h), {**WHOLE, "keep_c": True})
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))

@@ -92,22 +92,22 @@ def test_chunk_size_changes_no_value(chunk_size):
 def test_chunk_size_sets_the_chunks_that_are_computed():
     q, k, v, i, f = (x.detach() for x in mlstm_arguments(2, 50, 2, 3, 4))
     for chunk_size, shape in ((7, (2, 8, 2, 7, 7)), (64, (2, 1, 2, 50, 50)), (0, (2, 1, 2, 50, 50))):
-        options = chunk_size, 0.0, True, "torch", 1
+        options = chunk_size, 0.0, True, "torch", ("G",)
         kept = torch.ops.gatespec.mlstm_forward(q, k, v, i, f, None, None, None, None, *options)[4]
         assert kept.shape == shape
 
 
 @pytest.mark.parametrize("with_state", [True, False], ids=["state", "zeros"])
 @pytest.mark.parametrize("bounds", [None, [0, 3, 3, 70, 200], [0, 0, 65, 65, 65, 130, 200, 200]], ids=str)
-def test_blocks_change_no_value(bounds, with_state, monkeypatch):
-    """A chunk a block, where one block would hold them all."""
+def test_segments_change_no_value(bounds, with_state, monkeypatch):
+    """Segments of one chunk, where one segment would hold them all."""
     B = 2 if bounds is None else len(bounds) - 1
     arrays = mlstm_arguments(B, 200, 3, 5, 7, with_state=with_state, packed=bounds is not None)
     options = {"chunk_size": 32, "cu_seqlens": None if bounds is None else torch.tensor(bounds)}
     expected = run(arrays, **options)
     upstream = cotangents(expected)
     want = gradients(expected, arrays, upstream)
-    monkeypatch.setattr(composed, "_BLOCK", 1)
+    monkeypatch.setattr(composed, "_SEGMENT", 1)
     outputs = run(arrays, **options)
     for x, y in zip(outputs, expected, strict=True):
         assert torch.equal(x, y)

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
 from torch_impl import MLSTMState, causal_forget_matrix, dtilde_matrix, gru, mlstm, mlstm_fwbw_custom_grad, mlstm_step
+from torch_impl._mlstm import composed
 
 BOUNDS = [0, 5, 5, 12]
 
@@ -250,27 +251,29 @@ def test_opcheck():
     dh = torch.ones_like(v)
     bounds = torch.tensor(BOUNDS)
     token_arrays = [x.detach() for x in packed]
-    kept = OPERATORS.mlstm_forward(q, k, v, i, f, C, n, m, None, 4, 0.0, True, "torch", 15)[4:]
+    keep = composed.Residuals._fields
+    kept = OPERATORS.mlstm_forward(q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", keep)[4:]
     x = [y.detach() for y in CASES["gru"][1]]
     xp = [y.detach() for y in CASES["gru packed"][1]]
-    _, _, *walked = OPERATORS.gru_forward(*x, None, True, "torch")
+    states = ("z", "rf", "states")
+    _, _, *walked = OPERATORS.gru_forward(*x, None, None, "torch", states)
     igate, fgate = (y.detach() for y in gates[3:])
     for operator, arguments in (
-        (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", 15)),
-        (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, "torch", 0)),
-        (OPERATORS.mlstm_forward, (*token_arrays, bounds, 0, 0.0, True, "torch", 0)),
+        (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", keep)),
+        (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, "torch", ())),
+        (OPERATORS.mlstm_forward, (*token_arrays, bounds, 0, 0.0, True, "torch", ())),
         (
             OPERATORS.mlstm_backward,
-            (q, k, v, i, f, C, n, m, None, dh, C, n, m, 4, 0.1, True, "torch", 15, kept),
+            (q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", dh, C, n, m, kept),
         ),
         (
             OPERATORS.mlstm_backward,
-            (q, k, v, i, f, None, None, None, None, dh, None, None, m, 0, 0.0, True, "torch", 0, []),
+            (q, k, v, i, f, None, None, None, None, 0, 0.0, True, "torch", dh, None, None, m, []),
         ),
-        (OPERATORS.mlstm_step, (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m, 0.0, "torch")),
-        (OPERATORS.gru_forward, (*x, None, True, "torch")),
-        (OPERATORS.gru_forward, (*xp, bounds, False, "torch")),
-        (OPERATORS.gru_backward, (*x, None, walked[0].new_ones(2, 6, 4, 3), x[6], 0.5, "torch", walked)),
+        (OPERATORS.mlstm_step_forward, (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m, 0.0, "torch", ())),
+        (OPERATORS.gru_forward, (*x, None, 0.5, "torch", states)),
+        (OPERATORS.gru_forward, (*xp, bounds, None, "torch", ())),
+        (OPERATORS.gru_backward, (*x, None, 0.5, "torch", walked[0].new_ones(2, 6, 4, 3), x[6], walked)),
         (OPERATORS.dtilde_matrix, (igate, fgate, "torch")),
         (OPERATORS.dtilde_matrix_backward, (torch.ones(2, 5, 5).double(), fgate, "torch")),
     ):

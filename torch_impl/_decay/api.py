@@ -6,13 +6,11 @@ Source: Beck et al., xLSTM, arXiv:2405.04517, appendix A (the matrices F and D̃
 from typing import Any
 
 import torch
-from torch.nn.functional import logsigmoid
 
 from reference.arguments import check_dtilde_matrix, check_scan
 from reference.backends import Request
-from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast
-from torch_impl._backends import choose, explains, request
-from torch_impl._decay.triton import launch as kernels
+from torch_impl._arrays import TORCH, autocast_dtype, cast
+from torch_impl._backends import choose, explains, implementations, request
 from torch_impl._operators import needs_transform, no_second_derivative, operator, transformable
 
 
@@ -33,10 +31,10 @@ def causal_forget_matrix(forget_gates: torch.Tensor) -> torch.Tensor:
         ValueError: `forget_gates` has no axis.
     """
     forget_gates, asked = _checked_log_gates(forget_gates)
-    if choose(asked, None).value == "triton":
-        return _forget_matrix(forget_gates)
-    F = _masked_cumsum(forget_gates.to(ACCUMULATION[forget_gates.dtype]))
-    return F.to(forget_gates.dtype)
+    return _FORGET_MATRIX[choose(asked, None).value](forget_gates)
+
+
+_FORGET_MATRIX = implementations("causal_forget_matrix")
 
 
 def _checked_log_gates(forget_gates: Any) -> tuple[Any, Request]:
@@ -49,13 +47,6 @@ def _checked_log_gates(forget_gates: Any) -> tuple[Any, Request]:
 @explains("causal_forget_matrix")
 def _causal_forget_matrix_request(forget_gates: Any) -> Request:
     return _checked_log_gates(forget_gates)[1]
-
-
-def _masked_cumsum(a: torch.Tensor, above: float = -torch.inf) -> torch.Tensor:
-    S = a.shape[-1]
-    below = torch.ones(S, S, dtype=torch.bool, device=a.device).tril(-1)
-    F = torch.where(below, a[..., :, None], 0.0).cumsum(-2)
-    return F.masked_fill(below.mT, above)
 
 
 def dtilde_matrix(igate: torch.Tensor, fgate: torch.Tensor) -> torch.Tensor:
@@ -92,23 +83,15 @@ def _dtilde_matrix_request(igate: Any, fgate: Any) -> Request:
     return _checked_gates(igate, fgate)[2]
 
 
+_DTILDE = implementations("dtilde_matrix")
+
+
 def _compute(igate: torch.Tensor, fgate: torch.Tensor, backend: str) -> torch.Tensor:
-    if backend == "triton":
-        return kernels.dtilde_matrix(igate, fgate)
-    dtype = ACCUMULATION[igate.dtype]
-    D = _masked_cumsum(logsigmoid(fgate[..., 0].to(dtype))) + igate.to(dtype).mT
-    return D.to(igate.dtype)
+    return _DTILDE[backend].forward(igate, fgate)
 
 
 def _compute_backward(dD: torch.Tensor, fgate: torch.Tensor, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
-    if backend == "triton":
-        return kernels.dtilde_matrix_backward(dD, fgate)
-    dD = dD.to(ACCUMULATION[fgate.dtype])
-    # through[t, s−1] = Σ_{j<s} dD[t,j], wanted where t ≥ s.
-    through = dD.tril(-1).cumsum(-1).tril(-1).sum(-2)
-    da = torch.cat([torch.zeros_like(through[..., :1]), through[..., :-1]], dim=-1)[..., : through.shape[-1]]
-    df = da[..., None] * logsigmoid(-fgate.to(dD.dtype)).exp()
-    return dD.sum(-2)[..., None].to(fgate.dtype), df.to(fgate.dtype)
+    return _DTILDE[backend].backward(dD, fgate)
 
 
 _forward = operator(
@@ -166,63 +149,3 @@ class _Backward(torch.autograd.Function):
 
 
 _differentiable = transformable(_Forward)
-
-
-_forget_direct = operator(
-    "causal_forget_matrix(Tensor forget_gates) -> Tensor",
-    lambda a: kernels.causal_forget_matrix(a),
-    lambda a: a.new_empty((*a.shape, a.shape[-1])),
-)
-_forget_backward_direct = operator(
-    "causal_forget_matrix_backward(Tensor dF) -> Tensor",
-    lambda dF: kernels.causal_forget_matrix_backward(dF),
-    lambda dF: dF.new_empty(dF.shape[:-1], dtype=torch.float32),
-)
-
-
-def _linear_part(da: torch.Tensor) -> torch.Tensor:
-    """What F makes of a change in its gates, for derivatives beyond the first backward one: 0 above the diagonal."""
-    return _masked_cumsum(da, 0.0)
-
-
-class _ForgetMatrix(torch.autograd.Function):
-    @staticmethod
-    def forward(a):
-        return _forget_direct(a)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.dtype = inputs[0].dtype
-
-    @staticmethod
-    def backward(ctx, dF):
-        return _forget_sums(dF).to(ctx.dtype)
-
-    @staticmethod
-    def jvp(ctx, da):
-        return _linear_part(da.float()).to(ctx.dtype)
-
-    @staticmethod
-    def vmap(info, in_dims, a):
-        return _forget_matrix(a.movedim(in_dims[0], 0)), 0
-
-
-class _ForgetSums(torch.autograd.Function):
-    @staticmethod
-    def forward(dF):
-        return _forget_backward_direct(dF)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.dtype = inputs[0].dtype
-
-    @staticmethod
-    def backward(ctx, dda):
-        return _linear_part(dda).to(ctx.dtype)
-
-    @staticmethod
-    def vmap(info, in_dims, dF):
-        return _forget_sums(dF.movedim(in_dims[0], 0)), 0
-
-
-_forget_matrix, _forget_sums = transformable(_ForgetMatrix), transformable(_ForgetSums)

@@ -4,20 +4,43 @@ Layout: ``(N, R, ·)``, heads first; the R rows are the steps one after the othe
 run, the longest first. So every step is a slice, no idle step is computed, and the gradient of a weight is one product
 over all rows. Packed sequences come sorted by length; a dense batch is the special case in which all are equally long.
 
-Everything is in the accumulation dtype. The equations stand at the head of `torch_impl._gru`.
+Everything is in the accumulation dtype. The equations stand at the head of `torch_impl._gru.api`.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torch_impl._products import packed
+from reference.backends import Row
+from torch_impl._arrays import ACCUMULATION
+from torch_impl._differentiable import Implementation
+from torch_impl._gru.records import Arguments, Cotangents, Results
+from torch_impl._operators import packing
+from torch_impl._products import packed, summed
+from torch_impl._records import ACCUMULATED, Axes
 
 
-class DenseSteps:
+class Residuals(NamedTuple):
+    """What a forward pass leaves for the backward pass, rows in time order.
+
+    Attributes:
+        z: the candidates.
+        rf: the gates r and f, side by side.
+        states: the initial states, then the state after every row.
+    """
+
+    z: Annotated[Tensor | None, Axes("N rows H", ACCUMULATED)] = None
+    rf: Annotated[Tensor | None, Axes("N rows H+H", ACCUMULATED)] = None
+    states: Annotated[Tensor | None, Axes("N B+rows H", ACCUMULATED)] = None
+
+
+NO_RESIDUALS = Residuals()
+
+
+class DenseStepLayout:
     """Rows of ``(B, S, ·, H)``."""
 
     def __init__(self, B: int, S: int, N: int):
@@ -38,11 +61,11 @@ class DenseSteps:
         x = rows.new_empty((self.B, self.S, heads, rows.shape[-1]), dtype=dtype)
         return x.copy_(rows.permute(2, 1, 0, 3))
 
-    def lanes_first(self, state: Tensor) -> Tensor:
+    def longest_first(self, state: Tensor) -> Tensor:
         """``(B, N, H)`` → ``(N, B, H)`` in the order of the rows."""
         return state.transpose(0, 1)
 
-    def sequences_first(self, state: Tensor) -> Tensor:
+    def original_order(self, state: Tensor) -> Tensor:
         """``(N, B, H)`` → ``(B, N, H)``, a fresh tensor."""
         return state.transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
@@ -55,7 +78,7 @@ class DenseSteps:
         return states[:, self.B * self.S :]
 
 
-class PackedSteps:
+class PackedStepLayout:
     """Rows of ``(T, ·, H)`` with sequences that start and end at ``cu_seqlens``."""
 
     def __init__(self, cu_seqlens: np.ndarray, N: int, device: torch.device):
@@ -90,11 +113,11 @@ class PackedSteps:
             rows = rows.unflatten(0, (heads, self.N // heads)).sum(1)
         return rows.transpose(0, 1).to(dtype).index_select(0, self._rows)
 
-    def lanes_first(self, state: Tensor) -> Tensor:
+    def longest_first(self, state: Tensor) -> Tensor:
         """``(B, N, H)`` → ``(N, B, H)`` in the order of the rows."""
         return state.transpose(0, 1).index_select(1, self._order)
 
-    def sequences_first(self, state: Tensor) -> Tensor:
+    def original_order(self, state: Tensor) -> Tensor:
         """``(N, B, H)`` → ``(B, N, H)``, a fresh tensor."""
         return state.transpose(0, 1).index_select(0, self._inverse)
 
@@ -107,22 +130,22 @@ class PackedSteps:
         return states.index_select(1, self._last)
 
 
-Steps = DenseSteps | PackedSteps
+StepLayout = DenseStepLayout | PackedStepLayout
 
 
-def _packed(steps: Steps, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
+def _packed(steps: StepLayout, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
     """`packed` for steps that are all alike."""
-    return packed(weight, steps.B, len(steps.running)) if isinstance(steps, DenseSteps) else None
+    return packed(weight, steps.B, len(steps.running)) if isinstance(steps, DenseStepLayout) else None
 
 
-class Weights(NamedTuple):
+class StackedWeights(NamedTuple):
     """W ``(N, H, H)`` and ``[W_r | W_f]`` ``(N, H, 2H)``."""
 
     z: Tensor
     rf: Tensor
 
 
-def forward(steps: Steps, weights: Weights, z: Tensor, rf: Tensor, states: Tensor) -> None:
+def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Tensor, states: Tensor) -> None:
     """Walk the steps, in place: inputs become activations, and ``states`` are filled.
 
     Args:
@@ -155,7 +178,7 @@ def forward(steps: Steps, weights: Weights, z: Tensor, rf: Tensor, states: Tenso
 
 
 _CACHED = 1 << 16
-"""How many elements of a head's rows are computed at once: what a core's cache holds of several such arrays."""
+"""Elements of a head's rows that are computed at once: a core's cache holds several arrays of this size."""
 
 
 def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,9 +198,9 @@ def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     return dz, drf
 
 
-def backward(
-    steps: Steps,
-    weights: Weights,
+def _walk_backward(
+    steps: StepLayout,
+    weights: StackedWeights,
     z: Tensor,
     rf: Tensor,
     before: Tensor,
@@ -188,7 +211,7 @@ def backward(
     """Walk the steps back; returns the gradients of z's and of rf's preactivations and of the initial state.
 
     Args:
-        z, rf: the activations that `forward` left.
+        z, rf: the activations that `_walk_forward` left.
         before: the state before every row, ``(N, R, H)``.
         dy: cotangent of every state, ``(N, R, H)``.
         dlast: that of every sequence's last, ``(N, B, H)`` in the order of the rows.
@@ -218,3 +241,81 @@ def backward(
         carry = carry.baddbmm_(drf_t, Wrf_T) if add_gates is None else add_gates(drf_t, carry)
     carry = torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
     return dz, drf, carry
+
+
+def _layout(x: Tensor, N: int, cu_seqlens: Tensor | None) -> StepLayout:
+    if cu_seqlens is None:
+        return DenseStepLayout(x.shape[0], x.shape[1], N)
+    return PackedStepLayout(packing("gru", "input", x, cu_seqlens), N, x.device)
+
+
+def _stacked(N: int, dtype: torch.dtype, x: Arguments) -> StackedWeights:
+    def whole(w: Tensor) -> Tensor:
+        return w.to(dtype).repeat_interleave(N // w.shape[0], 0)
+
+    return StackedWeights(whole(x.weight), torch.cat([whole(x.reset_weight), whole(x.forget_weight)], -1))
+
+
+def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Results, Residuals]:
+    """The outputs as `torch_impl.gru` has them, and the residuals named in ``keep``."""
+    N, H, dtype = x.heads, x.input.shape[-1], ACCUMULATION[x.input.dtype]
+    steps = _layout(x.input, N, x.cu_seqlens)
+    R = sum(steps.running)
+    z, rf, states = (
+        x.input.new_empty((N, rows, width), dtype=dtype) for rows, width in ((R, H), (R, 2 * H), (steps.B + R, H))
+    )
+    steps.gather(x.input, z)
+    steps.gather(x.reset_input, rf[..., :H])
+    steps.gather(x.forget_input, rf[..., H:])
+    states[:, : steps.B] = 0.0 if x.input_state is None else steps.longest_first(x.input_state)
+    _walk_forward(steps, _stacked(N, dtype, x), z, rf, states)
+    results = Results(
+        output=steps.scatter(states[:, steps.B :], N, x.input.dtype),
+        output_state=steps.original_order(steps.last(states)),
+    )
+    if not keep:
+        return results, NO_RESIDUALS
+    walked = {"z": z, "rf": rf, "states": states}
+    return results, Residuals(**{name: walked[name] for name in keep})
+
+
+def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
+    """Gradients of the six arrays in their order and of the initial state."""
+    z, rf, states = residuals
+    assert z is not None and rf is not None and states is not None
+    N, H, dtype = z.shape[0], x.input.shape[-1], z.dtype
+    steps = _layout(x.input, N, x.cu_seqlens)
+    before = steps.before(states)
+    dy, dlast = cotangents
+    dh = torch.zeros_like(z) if dy is None else torch.empty_like(z)
+    if dy is not None:
+        steps.gather(dy, dh)
+    dstate = states.new_zeros((N, steps.B, H)) if dlast is None else steps.longest_first(dlast)
+    weights = _stacked(N, dtype, x)
+    dz, drf, dh0 = _walk_backward(steps, weights, z, rf, before, dh, dstate, x.gradient_clipping)
+    dW = summed(rf[..., :H] * before, dz)
+    dWrf = summed(before, drf)
+    drs, dfs = (drf[..., :H], dWrf[..., :H]), (drf[..., H:], dWrf[..., H:])
+
+    def shared(dw: Tensor, w: Tensor) -> Tensor:
+        dw = dw.unflatten(0, (w.shape[0], N // w.shape[0])).sum(1)
+        return dw.to(w.dtype)
+
+    gradients = []
+    for (dx, dw), inputs, w in zip(((dz, dW), dfs, drs), x.inputs, x.weights, strict=True):
+        gradients += [steps.scatter(dx, inputs.shape[-2], inputs.dtype), shared(dw, w)]
+    return [*gradients, steps.original_order(dh0)]
+
+
+ROWS = (
+    Row(
+        backend="torch",
+        operation="gru",
+        implementation=Implementation(
+            residuals=Residuals,
+            forward=gru_forward,
+            backward=gru_backward,
+            worth_keeping=lambda x: Residuals._fields,
+        ),
+    ),
+)

@@ -19,7 +19,8 @@ from reference.backends import Request
 from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
-from torch_impl._mlstm.autograd import KEEP_BLOCKS, mlstm_autograd, mlstm_direct, step_autograd, step_direct
+from torch_impl._mlstm.autograd import SEQUENCES, STEP
+from torch_impl._mlstm.records import Arguments, StepArguments
 from torch_impl._operators import needs_transform
 
 
@@ -71,19 +72,19 @@ def mlstm(
     """
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
-    backend = _mlstm_backend(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
+    # The values of a packing are checked each time, all else once.
+    check = _mlstm_cached if cu_seqlens is None and kernel_backend is None else _mlstm_checked
+    backend = check(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
     C, n, m = (None, None, None) if initial_state is None else initial_state
-    arguments = q, k, v, i, f, C, n, m, cu_seqlens, chunk_size or 0, float(eps), True, backend
-    if needs_transform(q, k, v, i, f, C, n, m):
-        keep = KEEP_BLOCKS if backend == "torch" and cu_seqlens is None and q.shape[1] > _SHORT else 0
-        h, C, n, m, *_ = mlstm_autograd(*arguments, keep)
-    else:
-        h, C, n, m = mlstm_direct(*arguments, 0)
+    arguments = Arguments(
+        q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, cu_seqlens=cu_seqlens, chunk_size=chunk_size or 0, eps=float(eps),
+        stabilize_correctly=True, backend=backend,
+    )  # fmt: skip
+    differentiable = needs_transform(q, k, v, i, f, C, n, m)
+    keep = SEQUENCES.implementations[backend].worth_keeping(arguments) if differentiable else ()
+    run = SEQUENCES.differentiable if differentiable else SEQUENCES.operator
+    h, C, n, m, *_ = run(*arguments, keep)
     return (h, MLSTMState(C, n, m)) if return_state else h
-
-
-_SHORT = 256
-"""Up to how many steps the memory between them is computed once more, and not kept for the backward pass."""
 
 
 def _autocast(low: torch.dtype, q: Any, k: Any, v: Any, i: Any, f: Any, state: Any) -> tuple[Any, ...]:
@@ -98,13 +99,6 @@ def _mlstm_checked(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_s
 
 
 _mlstm_cached = cached_by_signature(_mlstm_checked)
-
-
-def _mlstm_backend(*arguments: Any) -> str:
-    """The backend that a call takes, which is checked: each time where a packing's values are, else once."""
-    cu_seqlens, kernel_backend = arguments[6], arguments[10]
-    check = _mlstm_cached if cu_seqlens is None and kernel_backend is None else _mlstm_checked
-    return check(*arguments)
 
 
 @explains("mlstm")
@@ -148,8 +142,9 @@ def mlstm_step(
     check = _step_cached if kernel_backend is None else _step_checked
     backend = check(q, k, v, i, f, state, eps, kernel_backend)
     C, n, m = state
-    run = step_autograd if needs_transform(q, k, v, i, f, C, n, m) else step_direct
-    h, C, n, m = run(q, k, v, i, f, C, n, m, float(eps), backend)
+    arguments = StepArguments(q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, eps=float(eps), backend=backend)
+    run = STEP.differentiable if needs_transform(q, k, v, i, f, C, n, m) else STEP.operator
+    h, C, n, m = run(*arguments, ())
     return h, MLSTMState(C, n, m)
 
 

@@ -1,8 +1,8 @@
 """How tokens lie in chunks: the one change of layout before, and after, the chunkwise mLSTM.
 
-A *lane* is a sequence; its chunks have ranks 0, 1, …. Chunks are laid out rank by rank, and inside a rank lane by lane,
-the lanes with the most chunks first. So the lanes that still run at a rank are a prefix, dense batches and packed ones
-are scanned alike, and no idle step is computed. A row is a chunk of one head; G = chunks·N rows.
+The chunks of a sequence have ranks 0, 1, …. Chunks are laid out rank by rank, and inside a rank sequence by sequence,
+those with the most chunks first. So the sequences that still run at a rank are a prefix, dense batches and packed ones
+are scanned alike, and no idle step is computed. A row is one chunk of one head; there are ``rows = chunks·N``.
 
 Steps past a sequence's end (its last chunk may be partly empty) hold q = k = v = 0, i = −∞ and f = +∞: they write
 nothing and forget nothing.
@@ -17,14 +17,14 @@ import torch
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which lanes run at which rank, for scans over the states between chunks.
+    """Which sequences run at which rank, for scans over the states between chunks.
 
     Attributes:
-        lanes: B, idle ones included.
-        running: for every rank, how many lanes have a chunk of that rank (never rising).
+        sequences: B, idle ones included.
+        running: for every rank, how many sequences have a chunk of that rank (never rising).
     """
 
-    lanes: int
+    sequences: int
     running: tuple[int, ...]
 
     @property
@@ -33,33 +33,35 @@ class Ranks:
 
     @property
     def uniform(self) -> bool:
-        """Whether every lane has a chunk of every rank."""
-        return all(count == self.lanes for count in self.running)
+        """Whether every sequence has a chunk of every rank."""
+        return all(count == self.sequences for count in self.running)
 
     def between(self, first: int, last: int) -> "Ranks":
-        """These ranks alone, with the lanes that run in them."""
+        """These ranks alone, with the sequences that run in them."""
         running = self.running[first:last]
         return Ranks(running[0] if running else 0, running)
 
-    def lane_and_rank(self) -> tuple[np.ndarray, np.ndarray]:
-        """The lane and the rank of every chunk."""
-        lanes = [np.arange(count) for count in self.running]
-        return np.concatenate(lanes) if lanes else np.arange(0), np.repeat(np.arange(len(self.running)), self.running)
+    def sequence_and_rank(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sequence and the rank of every chunk."""
+        sequences = [np.arange(count) for count in self.running]
+        return np.concatenate(sequences) if sequences else np.arange(0), np.repeat(
+            np.arange(len(self.running)), self.running
+        )
 
     def forward_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where a scan that writes ``[initial states of all lanes | end state of every chunk]`` finds the state at the
-        start of every chunk, and the final state of every lane."""
-        starts, last, offset = [], np.arange(self.lanes), 0
+        """Where a scan that writes ``[initial states of all sequences | end state of every chunk]`` finds the state at
+        the start of every chunk, and the final state of every sequence."""
+        starts, last, offset = [], np.arange(self.sequences), 0
         for count in self.running:
             starts.append(last[:count].copy())
-            last[:count] = self.lanes + offset + np.arange(count)
+            last[:count] = self.sequences + offset + np.arange(count)
             offset += count
         return np.concatenate(starts) if starts else np.arange(0), last
 
     def backward_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where a scan that writes ``[gradient at the start of every chunk | final cotangents of all lanes]`` finds the
-        gradient at the end of every chunk, and that of every lane's initial state."""
-        ends, following, offset = [], self.chunks + np.arange(self.lanes), self.chunks
+        """Where a scan that writes ``[gradient at the start of every chunk | final cotangents of all sequences]`` finds
+        the gradient at the end of every chunk, and that of every sequence's initial state."""
+        ends, following, offset = [], self.chunks + np.arange(self.sequences), self.chunks
         for count in reversed(self.running):
             offset -= count
             ends.append(following[:count].copy())
@@ -71,7 +73,7 @@ def _longer(shape: tuple[int, ...], more: int) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] + more) if more else shape
 
 
-class DenseChunks:
+class DenseChunkLayout:
     """Chunks of ``(B, S, N, ·)``."""
 
     def __init__(self, B: int, S: int, N: int, L: int):
@@ -82,7 +84,7 @@ class DenseChunks:
     def gather(
         self, x: torch.Tensor, first: int, last: int, dtype: torch.dtype, padding: float = 0.0, more: int = 0
     ) -> torch.Tensor:
-        """The chunks of some ranks: ``(B, S, N, ...)`` → ``(G, L, ...)`` in ``dtype``, a fresh tensor.
+        """The chunks of some ranks: ``(B, S, N, ...)`` → ``(rows, L, ...)`` in ``dtype``, a fresh tensor.
 
         With ``more`` its last axis is longer by so many columns, which are not written.
         """
@@ -95,7 +97,7 @@ class DenseChunks:
         return whole.flatten(0, 2)
 
     def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
-        """Write the chunks of some ranks, ``(G, L, ...)``, to their place in ``(B, S, N, ...)``."""
+        """Write the chunks of some ranks, ``(rows, L, ...)``, to their place in ``(B, S, N, ...)``."""
         y = y.unflatten(0, (last - first, self.B, self.N))
         for part, steps, _ in self._parts(x, y, first, last):
             steps.copy_(part)
@@ -112,14 +114,14 @@ class DenseChunks:
         if rest and last > full:
             yield y[-1, :, :, :rest], x[:, full * L :].transpose(1, 2), y[-1, :, :, rest:]
 
-    def lanes_first(self, x: torch.Tensor) -> torch.Tensor:
-        """Per-sequence values in lane order."""
+    def longest_first(self, x: torch.Tensor) -> torch.Tensor:
+        """Per-sequence values with the longest sequence first."""
         return x
 
-    sequences_first = lanes_first
+    original_order = longest_first
 
 
-class PackedChunks:
+class PackedChunkLayout:
     """Chunks of ``(T, N, ·)`` with sequences that start and end at ``cu_seqlens``."""
 
     def __init__(self, cu_seqlens: np.ndarray, N: int, L: int, device: torch.device):
@@ -131,12 +133,12 @@ class PackedChunks:
         self.ranks = Ranks(len(counts), running)
         self._offsets = np.cumsum([0, *running]) * N * L
 
-        lanes = np.concatenate([order[:count] for count in running]) if running else np.arange(0)
-        first = starts[lanes] + L * np.repeat(np.arange(len(running)), running)
+        sequences = np.concatenate([order[:count] for count in running]) if running else np.arange(0)
+        first = starts[sequences] + L * np.repeat(np.arange(len(running)), running)
         tokens = first[:, None, None] + np.arange(L)
         heads = np.arange(N)[:, None]
         # (chunks, N, L): the row of a (T·N, ·) tensor that each step of each chunk of each head takes.
-        padded = np.broadcast_to(tokens >= ends[lanes][:, None, None], (len(lanes), N, L)).reshape(-1)
+        padded = np.broadcast_to(tokens >= ends[sequences][:, None, None], (len(sequences), N, L)).reshape(-1)
         rows = np.where(padded, 0, (tokens * N + heads).reshape(-1))
 
         def index(x: np.ndarray) -> torch.Tensor:
@@ -157,7 +159,7 @@ class PackedChunks:
     def gather(
         self, x: torch.Tensor, first: int, last: int, dtype: torch.dtype, padding: float = 0.0, more: int = 0
     ) -> torch.Tensor:
-        """The chunks of some ranks: ``(T, N, ...)`` → ``(G, L, ...)`` in ``dtype``, a fresh tensor.
+        """The chunks of some ranks: ``(T, N, ...)`` → ``(rows, L, ...)`` in ``dtype``, a fresh tensor.
 
         With ``more`` its last axis is longer by so many columns, which hold nothing of use.
         """
@@ -170,7 +172,7 @@ class PackedChunks:
         return y.unflatten(0, (len(rows) // self.L, self.L))
 
     def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
-        """Write the chunks of some ranks, ``(G, L, ...)``, to their place in ``(T, N, ...)``."""
+        """Write the chunks of some ranks, ``(rows, L, ...)``, to their place in ``(T, N, ...)``."""
         filled = self._between(self._filled, first, last)
         rows = self._rows[self._offsets[first] : self._offsets[last]]
         y = y.flatten(0, 1)
@@ -178,13 +180,13 @@ class PackedChunks:
             y, rows = y.index_select(0, self._index(filled)), rows[filled]
         x.flatten(0, 1).index_copy_(0, self._index(rows), y.to(x.dtype))
 
-    def lanes_first(self, x: torch.Tensor) -> torch.Tensor:
-        """Per-sequence values in lane order."""
+    def longest_first(self, x: torch.Tensor) -> torch.Tensor:
+        """Per-sequence values with the longest sequence first."""
         return x.index_select(0, self._order)
 
-    def sequences_first(self, x: torch.Tensor) -> torch.Tensor:
-        """Per-lane values in the order of the sequences."""
+    def original_order(self, x: torch.Tensor) -> torch.Tensor:
+        """Undo `longest_first`."""
         return x.index_select(0, self._inverse)
 
 
-Chunks = DenseChunks | PackedChunks
+ChunkLayout = DenseChunkLayout | PackedChunkLayout

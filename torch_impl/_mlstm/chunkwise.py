@@ -10,7 +10,7 @@ part. Source: Beck et al., arXiv:2503.14376, with the normaliser differentiated.
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t
 
 and what the chunk hands on is ``C' = e_L C + Σ_j E[L,j] k_j v_jᵀ``, ``n'`` likewise, ``m_L``. The stabiliser m is a
-constant on the way back: h does not depend on it, but for the exceptions in which it counts as one. With δ = dh/Y::
+constant in the backward pass: h does not depend on it, apart from the stated exceptions. With δ = dh/Y::
 
     dν = −(δ·num)/Y · [|ν| > floor] sign(ν)        dG = δ vᵀ + dν        W = G ⊙ dG        dS = E ⊙ dG
     dq̂ = dS k + ρ        ρ_t = e_t (C δ_t + n dν_t)        r_t = q̂_t·ρ_t
@@ -21,11 +21,11 @@ constant on the way back: h does not depend on it, but for the exceptions in whi
 A decay's gradient holds only the paths that cross its step, so that behind a hard reset it is exactly 0. The cotangent
 of the final m, and what C and n owe to it, reach the step that attained it: ``g = dm_T − ⟨C_T, dC_T⟩ − ⟨n_T, dn_T⟩``.
 
-Everything is in the accumulation dtype. Rows: G = chunks·N, in the order of `torch_impl._mlstm.chunk_layout`.
+Everything is in the accumulation dtype. A row is one chunk of one head, ``rows = chunks·N``, in the order of
+`torch_impl._mlstm.chunk_layout`.
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -33,75 +33,80 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from torch_impl._mlstm.chunk_layout import Ranks
-
-LARGEST_M = 64.0
-"""The stabiliser at which the normaliser's floor exp(−m) stops falling: exp(−64) is still a float32."""
+from torch_impl._mlstm.normaliser import Normaliser
 
 _LOG2_E = math.log2(math.e)
 """``exp(x) = exp2(x log₂ e)``: in PyTorch, on a CPU, exp takes three to fifteen times the time, most where it is 0."""
 
 _LONG = 32
-"""From how many steps on a chunk is cut in two tiles."""
+"""Minimum number of steps at which a chunk is cut in two tiles."""
 
 
-class Tokens(NamedTuple):
-    """q, k ``(G, L, K)``; v with a column of ones, ``(G, L, V+1)``."""
+class ChunkTokens(NamedTuple):
+    """q, k ``(rows, L, K)``; v with a column of ones, ``(rows, L, V+1)``."""
 
     q: Tensor
     k: Tensor
     v: Tensor
 
 
-class Gates(NamedTuple):
-    """Log decay of every chunk: a and b ``(G, L)``, F ``(G, L, L)``."""
+class ChunkGates(NamedTuple):
+    """Log decay of every chunk: a and b ``(rows, L)``, F ``(rows, L, L)``."""
 
     a: Tensor
     b: Tensor
     F: Tensor
 
 
-class Kept(NamedTuple):
-    """What a forward pass leaves for the backward pass, None where that computes it anew.
+class ChunkResiduals(NamedTuple):
+    """What a forward pass leaves for the backward pass, which computes what is None.
 
     Attributes:
-        G: decayed scores, ``(G, L, L)``.
+        G: decayed scores, ``(rows, L, L)``.
         gates: log decay.
-        M: stabiliser of every step, ``(G, L)``.
-        C, m: memory at the start of every chunk, ``(G, K, V+1)``, and its stabiliser ``(chunks, N)``.
+        M: stabiliser of every step, ``(rows, L)``.
+        C, m: memory at the start of every chunk, ``(rows, K, V+1)``, and its stabiliser ``(chunks, N)``.
     """
 
     G: Tensor | None = None
-    gates: Gates | None = None
+    gates: ChunkGates | None = None
     M: Tensor | None = None
     C: Tensor | None = None
     m: Tensor | None = None
 
-
-NOTHING = Kept()
-
-
-@dataclass(frozen=True)
-class Normaliser:
-    """Whether its floor is exp(−min(m, 64)) or 1, and what is added to it."""
-
-    stabilized: bool
-    eps: float
-
-    def floor(self, m: Tensor) -> Tensor:
-        return m.clamp(max=LARGEST_M).neg_().exp_() if self.stabilized else torch.ones_like(m)
+    def rows(self, rows: slice, chunks: slice) -> "ChunkResiduals":
+        """The residuals of some rows, which are those of some chunks."""
+        if self is NO_RESIDUALS:
+            return self
+        gates = None if self.gates is None else ChunkGates(*(part[rows] for part in self.gates))
+        G, M, C = (None if part is None else part[rows] for part in (self.G, self.M, self.C))
+        return ChunkResiduals(G, gates, M, C, None if self.m is None else self.m[chunks])
 
 
-class Weights(NamedTuple):
-    """What the gates alone decide, step by step: a, i and m ``(G, L)``, and the names at the head of this module.
+NO_RESIDUALS = ChunkResiduals()
+
+
+class ChunkGradients(NamedTuple):
+    """Gradients by rows: q, k ``(rows, L, K)``, v ``(rows, L, V)``, i and the log decay a ``(rows, L)``."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    i: Tensor
+    a: Tensor
+
+
+class GateWeights(NamedTuple):
+    """What the gates alone decide, step by step: a, i and m ``(rows, L)``, and the names at the head of this module.
 
     Chunks of an even length are cut in two tiles. A weight that crosses the cut is the product of one up to it and one
     from it, both at most 1, so that only a quarter of E, twice, takes an exponential.
 
     Attributes:
         a, i, m: log decay, log input, stabiliser.
-        e: of what the chunk starts from, what is left at each step; ``decay`` at the last, ``(G,)``.
+        e: of what the chunk starts from, what is left at each step; ``decay`` at the last, ``(rows,)``.
         y: ``E[L,j]``: of what a step writes, what the chunk hands on.
-        inner_e, inner_y: these of every tile, ``(G, tiles, l)``.
+        inner_e, inner_y: these of every tile, ``(rows, tiles, l)``.
         floor: of the normaliser.
     """
 
@@ -118,26 +123,27 @@ class Weights(NamedTuple):
     def decay(self) -> Tensor:
         return self.e[:, -1]
 
-    def rows(self, rows: slice) -> "Weights":
-        return Weights(*(part[rows] for part in self))
+    def rows(self, rows: slice) -> "GateWeights":
+        """The weights of some rows."""
+        return GateWeights(*(part[rows] for part in self))
 
     def matrix(self) -> Tensor:
-        """E ``(G, L, L)``."""
-        G, T, width = self.inner_e.shape
-        E = self.a.new_empty((G, T, width, T, width))
-        F = _log_decay(self.a.view(G, T, width) * _LOG2_E)
-        # i and m first: of a size when they are large, their difference is exact, where F + i would round.
-        D = torch.sub(self.i.view(G, T, 1, width), _finite(self.m).view(G, T, width, 1))
+        """E ``(rows, L, L)``."""
+        rows, tiles, width = self.inner_e.shape
+        E = self.a.new_empty((rows, tiles, width, tiles, width))
+        F = _log_decay(self.a.view(rows, tiles, width) * _LOG2_E)
+        # i and m first: where both are large and nearly equal their difference is exact, where F + i would round.
+        D = torch.sub(self.i.view(rows, tiles, 1, width), _finite(self.m).view(rows, tiles, width, 1))
         torch.exp2(F.add_(D, alpha=_LOG2_E), out=E.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2))
-        if T == 2:
+        if tiles == 2:
             E[:, 0, :, 1] = 0.0
             torch.mul(self.inner_e[:, 1, :, None], self.inner_y[:, 0, None, :], out=E[:, 1, :, 0])
-        return E.view(G, T * width, T * width)
+        return E.view(rows, tiles * width, tiles * width)
 
 
 class Stabilisers(NamedTuple):
-    """What decides the final m: ``D[L,j]`` ``(G, L)``, ``b_L`` ``(G,)``; m at every chunk's start, ``(chunks, N)``; the
-    final one ``(lanes, N)``."""
+    """What decides the final m: ``D[L,j]`` ``(rows, L)``, ``b_L`` ``(rows,)``; m at every chunk's start,
+    ``(chunks, N)``; the final one ``(sequences, N)``."""
 
     D_last: Tensor
     b_last: Tensor
@@ -159,9 +165,10 @@ def _log_decay(a: Tensor) -> Tensor:
     return F.add_(a.new_full((L, L), -torch.inf).triu_(1))
 
 
-def gates(f: Tensor) -> Gates:
+def gates(f: Tensor) -> ChunkGates:
+    """Log decay from forget gate preactivations ``(rows, L)``."""
     a = logsigmoid(f)
-    return Gates(a, a.cumsum(-1), _log_decay(a))
+    return ChunkGates(a, a.cumsum(-1), _log_decay(a))
 
 
 def _running_max(a: Tensor, i: Tensor) -> Tensor:
@@ -176,39 +183,44 @@ def _running_max(a: Tensor, i: Tensor) -> Tensor:
 
 
 def weights(
-    i: Tensor, f: Tensor, initial_m: Tensor, ranks: Ranks, normaliser: Normaliser, kept: Kept = NOTHING
-) -> tuple[Weights, Stabilisers]:
-    """From gate preactivations ``(G, L)`` and the initial m ``(lanes, N)``: all weights but E."""
-    (G, L), N = i.shape, initial_m.shape[1]
-    T = 2 if L % 2 == 0 and L >= _LONG else 1
+    i: Tensor,
+    f: Tensor,
+    initial_m: Tensor,
+    ranks: Ranks,
+    normaliser: Normaliser,
+    kept: ChunkResiduals = NO_RESIDUALS,
+) -> tuple[GateWeights, Stabilisers]:
+    """From gate preactivations ``(rows, L)`` and the initial m ``(sequences, N)``: all weights but E."""
+    (rows, L), N = i.shape, initial_m.shape[1]
+    tiles = 2 if L % 2 == 0 and L >= _LONG else 1
     a = logsigmoid(f)
-    shape = G, T, L // T
+    shape = rows, tiles, L // tiles
     a_tiles, i_tiles = a.view(shape), i.view(shape)
     b = a_tiles.cumsum(-1)
     tail = torch.zeros_like(b)
     tail[..., :-1] = a_tiles[..., 1:].flip(-1).cumsum(-1).flip(-1)
     written = tail + i_tiles
     D_last = written.clone()
-    if T == 2:
+    if tiles == 2:
         D_last[:, 0] += b[:, 1, -1:]
     b_last = b[..., -1].sum(-1)
-    D_last = D_last.view(G, L)
+    D_last = D_last.view(rows, L)
 
     if kept.M is None:
         states = _stabilisers(b_last, D_last.amax(-1), initial_m, ranks)
     else:
         states = torch.cat([initial_m, kept.M[:, -1].unflatten(0, (ranks.chunks, N))])
     start = _at_starts(states, ranks) if kept.m is None else kept.m
-    before = b.new_empty((G, T, 1))
+    before = b.new_empty((rows, tiles, 1))
     before[:, 0, 0] = start.flatten()
     if kept.M is None:
         inside = _running_max(a_tiles, i_tiles)
         inside[..., -1] = written.amax(-1)
-        if T == 2:
+        if tiles == 2:
             torch.maximum(before[:, 0] + b[:, 0, -1:], inside[:, 0, -1:], out=before[:, 1])
         m = torch.maximum(b + before, inside)
-        # As the chunks after it take it, to the last bit.
-        m[:, -1, -1] = states[ranks.lanes :].flatten()
+        # Bit for bit the m from which the next chunk starts.
+        m[:, -1, -1] = states[ranks.sequences :].flatten()
     else:
         m = kept.M.view(shape)
         before[:, 1:, 0] = m[:, :-1, -1]
@@ -216,23 +228,23 @@ def weights(
     inner_e = torch.sub(before, finite).add_(b).exp_()
     inner_y = torch.sub(i_tiles, finite[..., -1:]).add_(tail).exp_()
     e, y = inner_e, inner_y
-    if T == 2:
+    if tiles == 2:
         e, y = inner_e.clone(), inner_y.clone()
         e[:, 1] *= inner_e[:, 0, -1:]
         y[:, 0] *= inner_e[:, 1, -1:]
     if kept.gates is not None:
-        e = (start.flatten()[:, None] - finite.view(G, L)).add_(kept.gates.b).exp_()
-    m, e, y = (part.reshape(G, L) for part in (m, e, y))
+        e = (start.flatten()[:, None] - finite.view(rows, L)).add_(kept.gates.b).exp_()
+    m, e, y = (part.reshape(rows, L) for part in (m, e, y))
     last = states.index_select(0, torch.from_numpy(ranks.forward_rows()[1]).to(states.device))
-    found = Weights(a, i, m, e, y, inner_e, inner_y, normaliser.floor(m))
+    found = GateWeights(a, i, m, e, y, inner_e, inner_y, normaliser.floor(m))
     return found, Stabilisers(D_last, b_last, start, last)
 
 
 def _stabilisers(decays: Tensor, writes: Tensor, initial: Tensor, ranks: Ranks) -> Tensor:
-    """``m' = max(b_L + m, max_j D[L,j])`` over chunks: ``[initial | end of every chunk]``, ``(lanes + chunks, N)``."""
+    """``m' = max(b_L + m, max_j D[L,j])`` over chunks: ``[initial | end of every chunk]``, of N heads each."""
     N = initial.shape[1]
-    states = initial.new_empty((ranks.lanes + ranks.chunks, N))
-    previous, *ends = states.split((ranks.lanes, *ranks.running))
+    states = initial.new_empty((ranks.sequences + ranks.chunks, N))
+    previous, *ends = states.split((ranks.sequences, *ranks.running))
     previous.copy_(initial)
     by_rank = (x.unflatten(0, (ranks.chunks, N)).split(ranks.running) for x in (decays, writes))
     for end, decay, write in zip(ends, *by_rank, strict=True):
@@ -252,24 +264,24 @@ def _at_starts(states: Tensor, ranks: Ranks) -> Tensor:
 def _at_ends(gradients: Tensor, ranks: Ranks) -> Tensor:
     """Of ``[start of every chunk | final]``, what every chunk ends with."""
     if ranks.uniform:
-        return gradients[ranks.lanes :]
+        return gradients[ranks.sequences :]
     return gradients.index_select(0, torch.from_numpy(ranks.backward_rows()[0]).to(gradients.device))
 
 
 def _at_last(states: Tensor, ranks: Ranks) -> Tensor:
-    """Of ``[initial | end of every chunk]``, a copy of every lane's last."""
+    """Of ``[initial | end of every chunk]``, a copy of every sequence's last."""
     return states.index_select(0, torch.from_numpy(ranks.forward_rows()[1]).to(states.device))
 
 
 def _at_first(gradients: Tensor, ranks: Ranks) -> Tensor:
-    """Of ``[start of every chunk | final]``, a copy of every lane's first."""
+    """Of ``[start of every chunk | final]``, a copy of every sequence's first."""
     return gradients.index_select(0, torch.from_numpy(ranks.backward_rows()[1]).to(gradients.device))
 
 
 def _accumulate(states: Tensor, decay: Tensor, ranks: Ranks) -> None:
     """Turn ``[initial | what every chunk writes]`` into ``[initial | end of every chunk]``; decay ``(chunks, N)``."""
     decay = decay.reshape(*decay.shape, *(1,) * (states.ndim - 2))
-    previous, *ends = states.split((ranks.lanes, *ranks.running))
+    previous, *ends = states.split((ranks.sequences, *ranks.running))
     for end, factor in zip(ends, decay.split(ranks.running), strict=True):
         end.addcmul_(previous[: len(end)], factor)
         previous = end
@@ -278,7 +290,7 @@ def _accumulate(states: Tensor, decay: Tensor, ranks: Ranks) -> None:
 def _accumulate_back(gradients: Tensor, decay: Tensor, ranks: Ranks) -> None:
     """Turn ``[what every chunk reads | final]`` into ``[gradient at the start of every chunk | final]``."""
     decay = decay.reshape(*decay.shape, *(1,) * (gradients.ndim - 2))
-    *starts, final = gradients.split((*ranks.running, ranks.lanes))
+    *starts, final = gradients.split((*ranks.running, ranks.sequences))
     following = final[:0]
     for start, factor in zip(reversed(starts), reversed(decay.split(ranks.running)), strict=True):
         still = len(following)
@@ -288,25 +300,25 @@ def _accumulate_back(gradients: Tensor, decay: Tensor, ranks: Ranks) -> None:
         following = start
 
 
-def _memories(x: Tokens, w: Weights, initial: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
-    """``y⊙k``; the memory at the start of every chunk ``(chunks, N, K, V+1)``; the last of every lane."""
+def _memories(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
+    """``y⊙k``; the memory at the start of every chunk ``(chunks, N, K, V+1)``; the last of every sequence."""
     k_weighted = x.k * w.y[:, :, None]
-    states = initial.new_empty((ranks.lanes + ranks.chunks, *initial.shape[1:]))
-    states[: ranks.lanes] = initial
-    torch.bmm(k_weighted.mT, x.v, out=states[ranks.lanes :].flatten(0, 1))
+    states = initial.new_empty((ranks.sequences + ranks.chunks, *initial.shape[1:]))
+    states[: ranks.sequences] = initial
+    torch.bmm(k_weighted.mT, x.v, out=states[ranks.sequences :].flatten(0, 1))
     _accumulate(states, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
     return k_weighted, _at_starts(states, ranks), _at_last(states, ranks)
 
 
-def advance(x: Tokens, w: Weights, initial: Tensor, ranks: Ranks) -> Tensor:
-    """The memory of every lane after some chunks, from that before them, ``(lanes, N, K, V+1)``."""
+def advance(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> Tensor:
+    """The memory of every sequence after some chunks, from that before them, ``(sequences, N, K, V+1)``."""
     return _memories(x, w, initial, ranks)[2]
 
 
 def forward(
-    x: Tokens, w: Weights, initial: Tensor, ranks: Ranks, normaliser: Normaliser, scale: float
+    x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks, normaliser: Normaliser, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Of some chunks: h's numerator ``(G, L, V)`` and its denominator Y ``(G, L, 1)``; the memory after them; G; C.
+    """Some chunks: h's numerator ``(rows, L, V)`` and its denominator Y ``(rows, L, 1)``; the memory after them; G; C.
 
     ``scale`` is that of q̂.
     """
@@ -318,27 +330,27 @@ def forward(
     return sums[:, :, :-1], Y, last, G, start
 
 
-def _scores(x: Tokens, scale: float) -> Tensor:
-    (G, L, _) = x.q.shape
-    return torch.baddbmm(x.q.new_empty((G, L, L)), x.q, x.k.mT, beta=0, alpha=scale)
+def _scores(x: ChunkTokens, scale: float) -> Tensor:
+    rows, L, _ = x.q.shape
+    return torch.baddbmm(x.q.new_empty((rows, L, L)), x.q, x.k.mT, beta=0, alpha=scale)
 
 
 def backward(
-    x: Tokens,
-    w: Weights,
+    x: ChunkTokens,
+    w: GateWeights,
     initial: Tensor,
     dh: Tensor,
     dC_last: Tensor,
     ranks: Ranks,
     normaliser: Normaliser,
     scale: float,
-    kept: Kept = NOTHING,
-) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor, Tensor]:
-    """Of some chunks: gradients of q, k, v, i and of log σ(f); that of the memory before them; ``⟨C', dC'⟩`` ``(G,)``.
+    kept: ChunkResiduals = NO_RESIDUALS,
+) -> tuple[ChunkGradients, Tensor, Tensor]:
+    """The gradients of some chunks, that of the memory before them, and ``⟨C', dC'⟩`` ``(rows,)``.
 
     Args:
-        dh: cotangent of h, ``(G, L, V+1)``, overwritten; its last column is not read.
-        dC_last: gradient of the memory after them, ``(lanes, N, K, V+1)``.
+        dh: cotangent of h, ``(rows, L, V+1)``, overwritten; its last column is not read.
+        dC_last: gradient of the memory after them, ``(sequences, N, K, V+1)``.
         scale: that of q̂; the gradient is with respect to q.
     """
     if kept.C is None:
@@ -378,7 +390,7 @@ def backward(
     rho.addcmul_(C[:, None, :, -1], dnu).mul_(e)
     dq = rho.baddbmm_(dscores, x.k, alpha=scale)
 
-    dC = delta.new_empty((ranks.chunks + ranks.lanes, *initial.shape[1:]))
+    dC = delta.new_empty((ranks.chunks + ranks.sequences, *initial.shape[1:]))
     torch.bmm(q_weighted.mT, delta, out=dC[: ranks.chunks].flatten(0, 1))
     dC[ranks.chunks :] = dC_last
     _accumulate_back(dC, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
@@ -395,35 +407,35 @@ def backward(
     # across[t, s−1] = Σ_{j<s} W[t,j], wanted where t ≥ s.
     across = W.cumsum_(-1).tril_(-1).sum(-2)
     da[:, 1:] += across.add_(written.cumsum(-1))[:, :-1]
-    return (dq, dk, dv, di, da), _at_first(dC, ranks), written.sum(-1).add_(through)
+    return ChunkGradients(q=dq, k=dk, v=dv, i=di, a=da), _at_first(dC, ranks), written.sum(-1).add_(through)
 
 
-def through_m(
+def add_final_m_gradient(
     stabilisers: Stabilisers, ranks: Ranks, dm: Tensor, written: Tensor, idle: Tensor, di: Tensor, da: Tensor
 ) -> Tensor:
     """Add, in place, what reaches the gates through the final m; returns what of it reaches the initial one.
 
     Args:
-        dm: cotangent of the final m, ``(lanes, N)``.
-        written: ``⟨C', dC'⟩`` at the end of every chunk, ``(chunks, N)``, and ``idle`` that of lanes without one,
-            ``(lanes, N)``. Where two steps attain m, the earlier one does.
-        di, da: ``(G, L)``.
+        dm: cotangent of the final m, ``(sequences, N)``.
+        written: ``⟨C', dC'⟩`` at the end of every chunk, ``(chunks, N)``, and ``idle`` that of sequences without one,
+            ``(sequences, N)``. Where two steps attain m, the earlier one counts.
+        di, da: ``(rows, L)``.
     """
-    lanes, N = dm.shape
+    sequences, N = dm.shape
     L = di.shape[1]
-    lane, rank = (torch.from_numpy(index).to(dm.device) for index in ranks.lane_and_rank())
+    sequence, rank = (torch.from_numpy(index).to(dm.device) for index in ranks.sequence_and_rank())
     best, at = stabilisers.D_last.max(-1)
     own = best > stabilisers.b_last + stabilisers.start.flatten()
     step = torch.where(own, at + 1, 0).unflatten(0, (ranks.chunks, N))
     step += (step > 0) * (rank * L)[:, None]
-    attained = step.new_zeros((lanes, N)).scatter_reduce_(0, lane[:, None].expand(-1, N), step, "amax")
+    argmax_step = step.new_zeros((sequences, N)).scatter_reduce_(0, sequence[:, None].expand(-1, N), step, "amax")
 
-    last = torch.from_numpy(ranks.forward_rows()[1]).to(dm.device) - lanes
-    c = torch.cat([written, idle]).index_select(0, last.remainder(ranks.chunks + lanes))
+    last = torch.from_numpy(ranks.forward_rows()[1]).to(dm.device) - sequences
+    c = torch.cat([written, idle]).index_select(0, last.remainder(ranks.chunks + sequences))
     g = dm - c
-    before = torch.where(attained == 0, g, 0.0)
-    g, attained = (x.index_select(0, lane).flatten()[:, None] for x in (g, attained))
+    before = torch.where(argmax_step == 0, g, 0.0)
+    g, argmax_step = (x.index_select(0, sequence).flatten()[:, None] for x in (g, argmax_step))
     steps = (rank * L).repeat_interleave(N)[:, None] + torch.arange(1, L + 1, device=dm.device)
-    di += torch.where(steps == attained, g, 0.0)
-    da += torch.where(steps > attained, g, 0.0)
+    di += torch.where(steps == argmax_step, g, 0.0)
+    da += torch.where(steps > argmax_step, g, 0.0)
     return before

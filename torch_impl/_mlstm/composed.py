@@ -1,43 +1,64 @@
-"""The mLSTM out of PyTorch's own operators, on any device: `torch_impl._mlstm.chunkwise` over blocks of chunks.
+"""The mLSTM composed of PyTorch's own operators, on any device: `torch_impl._mlstm.chunkwise` over segments of chunks.
 
-On a CPU a sequence is cut into blocks of a few chunks, each worked on from start to end: what is made of it takes ten
-megabytes or so, which the next block uses again. The memory goes from block to block, its gradient back. A block is a
-cut like any other and changes no value. What a backward pass needs at a block's start is kept, or walked to once more.
+On a CPU a sequence is cut into segments of a few chunks, each computed from start to end: its intermediate results take
+about ten megabytes, which the next segment uses again. The memory goes from segment to segment, its gradient back. A
+segment is a cut like any other and changes no value. What the backward pass needs at the start of a segment is either a
+residual or computed once more.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from reference.backends import Row
 from torch_impl._arrays import ACCUMULATION
+from torch_impl._differentiable import Implementation, NoResiduals
 from torch_impl._mlstm import chunkwise
-from torch_impl._mlstm.chunk_layout import Chunks, DenseChunks, PackedChunks
-from torch_impl._mlstm.chunkwise import Gates, Kept, Normaliser, Tokens
+from torch_impl._mlstm.chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout
+from torch_impl._mlstm.chunkwise import ChunkGates, ChunkResiduals, ChunkTokens, GateWeights
+from torch_impl._mlstm.normaliser import LARGEST_M, Normaliser
+from torch_impl._mlstm.records import Arguments, Cotangents, Results, StepArguments, StepResults
 from torch_impl._operators import packing
-
-KEPT = (1, 3, 1, 3, 1)
-"""How many tensors are kept: G; a, b and F; M; C, n and m at the start of every chunk; C and n of every block."""
+from torch_impl._records import ACCUMULATED, Axes
 
 _CHUNK = 64
-_BLOCK = 1 << 21
-"""Elements of a block's tokens, memories and scores together: few, for what is made of them serves the next again."""
+_SEGMENT = 1 << 21
+"""Elements of a segment's tokens, memories and scores together: few, so that the next segment reuses their memory."""
+
+_SHORT = 256
+"""Steps up to which the memory between segments is computed once more rather than kept for the backward pass."""
 
 
-class Flags(NamedTuple):
-    """What a forward pass keeps."""
+class Residuals(NamedTuple):
+    """What a forward pass of dense sequences leaves for the backward pass, which computes what is None.
 
-    G: bool = False
-    gates: bool = False
-    M: bool = False
-    c: bool = False
-    blocks: bool = False
+    Attributes:
+        G: decayed scores inside every chunk.
+        a, b, F: log decay of every step, from the chunk's start to it, and between the chunk's steps.
+        M: stabiliser of every step.
+        C_start, n_start, m_start: memory at the start of every chunk.
+        segments: C and n at the start of every segment but the first, n as the last column.
+    """
+
+    G: Annotated[Tensor | None, Axes("B chunks N L L", ACCUMULATED, "chunks B N L L", "keep_G")] = None
+    a: Annotated[Tensor | None, Axes("B chunks N L", ACCUMULATED, "chunks B N L", "keep_gates")] = None
+    b: Annotated[Tensor | None, Axes("B chunks N L", ACCUMULATED, "chunks B N L", "keep_gates")] = None
+    F: Annotated[Tensor | None, Axes("B chunks N L L", ACCUMULATED, "chunks B N L L", "keep_gates")] = None
+    M: Annotated[Tensor | None, Axes("B chunks N L", ACCUMULATED, "chunks B N L", "keep_M")] = None
+    C_start: Annotated[Tensor | None, Axes("B chunks N K V", ACCUMULATED, "chunks B N K V", "keep_c")] = None
+    n_start: Annotated[Tensor | None, Axes("B chunks N K", ACCUMULATED, "chunks B N K", "keep_c")] = None
+    m_start: Annotated[Tensor | None, Axes("B chunks N", ACCUMULATED, "chunks B N", "keep_c")] = None
+    segments: Annotated[Tensor | None, Axes("B segments N K V+1", ACCUMULATED)] = None
+
+
+NO_RESIDUALS = Residuals()
 
 
 def chunk_length(steps: int, chunk_size: int) -> int:
-    """Steps a chunk: as asked, or (0) as even as they come below about 64; never more than there are."""
+    """Steps of a chunk: as asked, or for 0 the most even split into chunks of at most 64; never more than there are."""
     if steps < 1:
         return 1
     if chunk_size:
@@ -45,12 +66,12 @@ def chunk_length(steps: int, chunk_size: int) -> int:
     return -(-steps // -(-steps // _CHUNK))
 
 
-def _block_length(q: Tensor, v: Tensor, rows: int, L: int) -> int:
-    """How many ranks of ``rows`` chunks a block has, a power of two; 0 for all of them."""
+def _segment_length(q: Tensor, v: Tensor, rows: int, L: int) -> int:
+    """How many ranks of ``rows`` chunks a segment has, a power of two; 0 for all of them."""
     if q.device.type != "cpu":
         return 0
     K, V = q.shape[-1], v.shape[-1]
-    return 1 << (max(1, _BLOCK // (max(1, rows) * (L * (K + V + L) + K * V))).bit_length() - 1)
+    return 1 << (max(1, _SEGMENT // (max(1, rows) * (L * (K + V + L) + K * V))).bit_length() - 1)
 
 
 def _cuts(ranks: int, length: int) -> list[tuple[int, int]]:
@@ -58,68 +79,61 @@ def _cuts(ranks: int, length: int) -> list[tuple[int, int]]:
     return [(first, min(first + length, ranks)) for first in range(0, ranks, length)]
 
 
-def _length_of(blocks: int, ranks: int) -> int:
-    """The block length that cuts so many ranks into so many blocks."""
+def _length_of(segments: int, ranks: int) -> int:
+    """The segment length that cuts so many ranks into so many segments."""
     length = 1
-    while -(-ranks // length) > blocks:
+    while -(-ranks // length) > segments:
         length *= 2
     return length
 
 
-def _chunks(q: Tensor, cu_seqlens: Tensor | None, chunk_size: int) -> Chunks:
+def _chunks(q: Tensor, cu_seqlens: Tensor | None, chunk_size: int) -> ChunkLayout:
     N = q.shape[-2]
     if cu_seqlens is None:
         B, S = q.shape[:2]
-        return DenseChunks(B, S, N, chunk_length(S, chunk_size))
+        return DenseChunkLayout(B, S, N, chunk_length(S, chunk_size))
     bounds = packing("mlstm", "q", q, cu_seqlens)
     longest = int((bounds[1:] - bounds[:-1]).max(initial=0))
-    return PackedChunks(bounds, N, chunk_length(longest, chunk_size), q.device)
+    return PackedChunkLayout(bounds, N, chunk_length(longest, chunk_size), q.device)
 
 
 class _Walk:
-    """A call's tokens in chunks, and the blocks in which they are visited."""
+    """A call's tokens in chunks, and the segments in which they are visited."""
 
-    def __init__(
-        self,
-        tokens: Tokens,
-        gates: tuple[Tensor, Tensor],
-        cu_seqlens: Tensor | None,
-        chunk_size: int,
-        normaliser: Normaliser,
-    ):
-        q, _, v = self.tokens = tokens
-        self.dtype = ACCUMULATION[v.dtype]
-        self.scale = q.shape[-1] ** -0.5
-        self.normaliser = normaliser
-        self.chunks = _chunks(q, cu_seqlens, chunk_size)
+    def __init__(self, x: Arguments):
+        self.x = x
+        self.dtype = ACCUMULATION[x.v.dtype]
+        self.scale = x.q.shape[-1] ** -0.5
+        self.normaliser = Normaliser(x.stabilize_correctly, x.eps)
+        self.chunks = _chunks(x.q, x.cu_seqlens, x.chunk_size)
         self.ranks = self.chunks.ranks
         self.count = len(self.ranks.running)
         rows = max(self.ranks.running, default=0) * self.chunks.N
-        self.length = _block_length(q, v, rows, self.chunks.L)
-        i, f = gates
-        self.i = self.chunks.gather(i, 0, self.count, self.dtype, -torch.inf)
-        self.f = self.chunks.gather(f, 0, self.count, self.dtype, torch.inf)
+        self.length = _segment_length(x.q, x.v, rows, self.chunks.L)
+        self.i = self.chunks.gather(x.i, 0, self.count, self.dtype, -torch.inf)
+        self.f = self.chunks.gather(x.f, 0, self.count, self.dtype, torch.inf)
 
     @property
     def cuts(self) -> list[tuple[int, int]]:
+        """The first rank of every segment and the one after its last."""
         return _cuts(self.count, self.length)
 
-    def initial(self, C: Tensor | None, n: Tensor | None, m: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The memory of every lane, n beside C, and m; fresh tensors."""
-        chunks, (q, _, v) = self.chunks, self.tokens
-        B, N, K, V = chunks.ranks.lanes, chunks.N, q.shape[-1], v.shape[-1]
-        if C is None or n is None or m is None:
-            return v.new_zeros((B, N, K, V + 1), dtype=self.dtype), v.new_zeros((B, N), dtype=self.dtype)
-        memory = v.new_empty((B, N, K, V + 1), dtype=self.dtype)
-        memory[..., :V], memory[..., V] = chunks.lanes_first(C), chunks.lanes_first(n)
-        return memory, chunks.lanes_first(m)
+    def initial(self) -> tuple[Tensor, Tensor]:
+        """The memory of every sequence, n as a column of C, and m; fresh tensors, the longest sequence first."""
+        chunks, x = self.chunks, self.x
+        B, N, K, V = chunks.ranks.sequences, chunks.N, x.q.shape[-1], x.v.shape[-1]
+        if x.C is None or x.n is None or x.m is None:
+            return x.v.new_zeros((B, N, K, V + 1), dtype=self.dtype), x.v.new_zeros((B, N), dtype=self.dtype)
+        memory = x.v.new_empty((B, N, K, V + 1), dtype=self.dtype)
+        memory[..., :V], memory[..., V] = chunks.longest_first(x.C), chunks.longest_first(x.n)
+        return memory, chunks.longest_first(x.m)
 
-    def load(self, first: int, last: int) -> Tokens:
-        q, k, v = self.tokens
-        chunks, dtype = self.chunks, self.dtype
-        v = chunks.gather(v, first, last, dtype, more=1)
+    def load(self, first: int, last: int) -> ChunkTokens:
+        """The tokens of some ranks."""
+        x, chunks, dtype = self.x, self.chunks, self.dtype
+        v = chunks.gather(x.v, first, last, dtype, more=1)
         v[:, :, -1] = 1.0
-        return Tokens(chunks.gather(q, first, last, dtype), chunks.gather(k, first, last, dtype), v)
+        return ChunkTokens(chunks.gather(x.q, first, last, dtype), chunks.gather(x.k, first, last, dtype), v)
 
     def rows(self, first: int, last: int) -> slice:
         """The rows of some ranks among all."""
@@ -128,57 +142,62 @@ class _Walk:
         return slice(start, start + sum(running[first:last]) * N)
 
 
-def mlstm_forward(
-    tokens: Tokens,
-    gates: tuple[Tensor, Tensor],
-    state: tuple[Tensor | None, Tensor | None, Tensor | None],
-    cu_seqlens: Tensor | None,
-    chunk_size: int,
-    normaliser: Normaliser,
-    flags: Flags,
-) -> list[Tensor]:
-    """h, C, n, m as `torch_impl.mlstm` has them, and what ``flags`` say, with the head axis where h has it."""
-    walk = _Walk(tokens, gates, cu_seqlens, chunk_size, normaliser)
-    chunks = walk.chunks
-    memory, m = walk.initial(*state)
-    h = torch.empty_like(tokens.v, memory_format=torch.contiguous_format)
+def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Results, Residuals]:
+    """h and the final state as `torch_impl.mlstm` has them, and the residuals named in ``keep``."""
+    walk = _Walk(x)
+    chunks, normaliser = walk.chunks, walk.normaliser
+    memory, m = walk.initial()
+    h = torch.empty_like(x.v, memory_format=torch.contiguous_format)
     weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, walk.ranks, normaliser)
+    keeps_starts = not {"C_start", "n_start", "m_start"}.isdisjoint(keep)
     scores: list[Tensor] = []
     starts: list[Tensor] = []
-    blocks: list[Tensor] = []
+    segments: list[Tensor] = []
     for first, last in walk.cuts:
         ranks = walk.ranks.between(first, last)
-        if flags.blocks and first:
-            blocks.append(memory.clone())
+        if "segments" in keep and first:
+            segments.append(memory.clone())
         numerator, Y, end, G, start = chunkwise.forward(
             walk.load(first, last),
             weights.rows(walk.rows(first, last)),
-            memory[: ranks.lanes],
+            memory[: ranks.sequences],
             ranks,
             normaliser,
             walk.scale,
         )
         chunks.scatter(numerator.div_(Y), h, first, last)
-        memory[: ranks.lanes] = end
-        if flags.G:
+        memory[: ranks.sequences] = end
+        if "G" in keep:
             scores.append(G)
-        if flags.c:
+        if keeps_starts:
             starts.append(start.flatten(0, 1))
-    outputs = [h, *(chunks.sequences_first(part) for part in (*_apart(memory), stabilisers.last))]
-    kept = [torch.cat(scores) if scores else walk.i.new_empty((0, chunks.L, chunks.L))] if flags.G else []
-    if flags.gates:
-        kept += chunkwise.gates(walk.f)
-    if flags.M:
-        kept.append(weights.m)
-    if flags.c:
+    results = Results(h, *(chunks.original_order(part) for part in (*_apart(memory), stabilisers.last)))
+    if not keep:
+        return results, NO_RESIDUALS
+    by_row: dict[str, Tensor] = {"M": weights.m}
+    if "G" in keep:
+        by_row["G"] = torch.cat(scores) if scores else walk.i.new_empty((0, chunks.L, chunks.L))
+    if {"a", "b", "F"}.intersection(keep):
+        by_row |= chunkwise.gates(walk.f)._asdict()
+    if keeps_starts:
         joined = torch.cat(starts) if starts else memory.new_empty((0, *memory.shape[2:]))
-        kept += [*_apart(joined), stabilisers.start.flatten()]
-    shape = walk.count, walk.ranks.lanes, chunks.N
-    outputs += [part.reshape(*shape, *part.shape[1:]).transpose(0, 1) for part in kept]
-    if flags.blocks:
+        by_row["C_start"], by_row["n_start"] = _apart(joined)
+        by_row["m_start"] = stabilisers.start.flatten()
+    residuals = {name: _by_sequence(by_row[name], walk) for name in keep if name != "segments"}
+    if "segments" in keep:
         B, N, K, V = memory.shape
-        outputs.append(torch.stack(blocks, 1) if blocks else memory.new_empty((B, 0, N, K, V)))
-    return outputs
+        residuals["segments"] = torch.stack(segments, 1) if segments else memory.new_empty((B, 0, N, K, V))
+    return results, Residuals(**residuals)
+
+
+def _by_sequence(rows: Tensor, walk: _Walk) -> Tensor:
+    """Rows of dense chunks as ``(B, chunks, N, ...)``."""
+    return rows.reshape(walk.count, walk.ranks.sequences, walk.chunks.N, *rows.shape[1:]).transpose(0, 1)
+
+
+def _by_row(residual: Tensor) -> Tensor:
+    """Undo `_by_sequence`."""
+    return residual.transpose(0, 1).flatten(0, 2)
 
 
 def _apart(memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,112 +206,141 @@ def _apart(memory: Tensor) -> tuple[Tensor, Tensor]:
     return C.clone(memory_format=torch.contiguous_format), n.clone(memory_format=torch.contiguous_format)
 
 
-def kept_shapes(q: Tensor, v: Tensor, chunk_size: int, flags: Flags) -> list[Tensor]:
-    """Empty tensors like those that `mlstm_forward` keeps."""
-    dtype = ACCUMULATION[v.dtype]
-    B, S, N, K = q.shape
-    L = chunk_length(S, chunk_size)
-    count, V = -(-S // L), v.shape[-1]
-    shapes = [(L, L)] * flags.G + [(L,), (L,), (L, L)] * flags.gates + [(L,)] * flags.M
-    shapes += [(K, V), (K,), ()] * flags.c
-    kept = [v.new_empty((count, B, N, *shape), dtype=dtype).transpose(0, 1) for shape in shapes]
-    if flags.blocks:
-        blocks = max(0, len(_cuts(count, _block_length(q, v, B * N, L))) - 1)
-        kept.append(v.new_empty((B, blocks, N, K, V + 1), dtype=dtype))
-    return kept
+def _residual_sizes(x: Arguments) -> dict[str, Any]:
+    """The sizes of the letters that residuals alone have; their sequences are dense."""
+    B, S, N, _ = x.q.shape
+    L = chunk_length(S, x.chunk_size)
+    count = -(-S // L)
+    segments = max(0, len(_cuts(count, _segment_length(x.q, x.v, B * N, L))) - 1)
+    return {"L": L, "chunks": count, "segments": segments}
 
 
-def mlstm_backward(
-    tokens: Tokens,
-    gates: tuple[Tensor, Tensor],
-    state: tuple[Tensor | None, Tensor | None, Tensor | None],
-    cu_seqlens: Tensor | None,
-    dh: Tensor | None,
-    dlast: tuple[Tensor | None, Tensor | None, Tensor | None],
-    chunk_size: int,
-    normaliser: Normaliser,
-    kept: Sequence[Tensor],
-    flags: Flags,
-) -> list[Tensor]:
+def _worth_keeping(x: Arguments) -> tuple[str, ...]:
+    return ("segments",) if x.cu_seqlens is None and x.q.shape[1] > _SHORT else ()
+
+
+def mlstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     """Gradients of q, k, v, i, f and of the initial C, n, m."""
-    walk = _Walk(tokens, gates, cu_seqlens, chunk_size, normaliser)
+    walk = _Walk(x)
     chunks, ranks = walk.chunks, walk.ranks
-    initial, m = walk.initial(*state)
-    left, blocks = _left(kept, flags)
-    if blocks is not None:
-        walk.length = _length_of(blocks.shape[1] + 1, walk.count)
-    weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, ranks, normaliser, left)
-    starts = _starts(walk, weights, initial, left, blocks)
-    dC, dm = _final(chunks, initial, *dlast)
-    i, f = gates
-    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in tokens)
+    initial, m = walk.initial()
+    kept = _by_rows(residuals)
+    if residuals.segments is not None:
+        walk.length = _length_of(residuals.segments.shape[1] + 1, walk.count)
+    weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, ranks, walk.normaliser, kept)
+    starts = _segment_starts(walk, weights, initial, kept, residuals.segments)
+    dC, dm = _final(chunks, initial, cotangents)
+    dq, dk, dv = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in (x.q, x.k, x.v))
     di, da, written = torch.empty_like(walk.i), torch.empty_like(walk.f), walk.i.new_empty(len(walk.i))
     for (first, last), start in zip(reversed(walk.cuts), reversed(starts), strict=True):
-        block, rows = ranks.between(first, last), walk.rows(first, last)
-        x = walk.load(first, last)
-        upstream = torch.zeros_like(x.v) if dh is None else chunks.gather(dh, first, last, walk.dtype, more=1)
-        (*gradients, di[rows], da[rows]), dC[: block.lanes], written[rows] = chunkwise.backward(
-            x, weights.rows(rows), start, upstream, dC[: block.lanes], block, normaliser, walk.scale,
-            _rows_of(left, rows, slice(sum(ranks.running[:first]), sum(ranks.running[:last]))),
+        segment, rows = ranks.between(first, last), walk.rows(first, last)
+        tokens, sequences, dh = walk.load(first, last), segment.sequences, cotangents.dh
+        upstream = torch.zeros_like(tokens.v) if dh is None else chunks.gather(dh, first, last, walk.dtype, more=1)
+        gradients, dC[:sequences], written[rows] = chunkwise.backward(
+            tokens, weights.rows(rows), start, upstream, dC[:sequences], segment, walk.normaliser, walk.scale,
+            kept.rows(rows, slice(sum(ranks.running[:first]), sum(ranks.running[:last]))),
         )  # fmt: skip
-        for dx, out in zip(gradients, (dq, dk, dv), strict=True):
+        di[rows], da[rows] = gradients.i, gradients.a
+        for dx, out in zip(gradients[:3], (dq, dk, dv), strict=True):
             chunks.scatter(dx, out, first, last)
-    through = (initial * dC).sum((-2, -1))
+    dm_initial = (initial * dC).sum((-2, -1))
     if dm is not None:
         by_chunk = written.unflatten(0, (ranks.chunks, chunks.N))
-        through += chunkwise.through_m(stabilisers, ranks, dm, by_chunk, through, di, da)
+        dm_initial += chunkwise.add_final_m_gradient(stabilisers, ranks, dm, by_chunk, dm_initial, di, da)
     da.mul_(logsigmoid(-walk.f).exp_())
     gradients = [dq, dk, dv]
-    for dx, x in ((di, i), (da, f)):
-        gradients.append(torch.empty_like(x, memory_format=torch.contiguous_format))
+    for dx, gate in ((di, x.i), (da, x.f)):
+        gradients.append(torch.empty_like(gate, memory_format=torch.contiguous_format))
         chunks.scatter(dx, gradients[-1], 0, walk.count)
-    return [*gradients, *(chunks.sequences_first(part) for part in (*_apart(dC), through))]
+    return [*gradients, *(chunks.original_order(part) for part in (*_apart(dC), dm_initial))]
 
 
-def _final(
-    chunks: Chunks, initial: Tensor, dC: Tensor | None, dn: Tensor | None, dm: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Cotangents of the final memory, n's beside C's, and of m: None where no state has one."""
+def _final(chunks: ChunkLayout, initial: Tensor, cotangents: Cotangents) -> tuple[Tensor, Tensor | None]:
+    """Cotangents of the final memory, n's as a column of C's, and of m: None where no state has one."""
+    _, dC, dn, dm = cotangents
     memory = torch.zeros_like(initial)
     if dC is not None:
-        memory[..., :-1] = chunks.lanes_first(dC)
+        memory[..., :-1] = chunks.longest_first(dC)
     if dn is not None:
-        memory[..., -1] = chunks.lanes_first(dn)
+        memory[..., -1] = chunks.longest_first(dn)
     if dm is not None:
-        return memory, chunks.lanes_first(dm)
+        return memory, chunks.longest_first(dm)
     return memory, None if dC is None and dn is None else initial.new_zeros(initial.shape[:2])
 
 
-def _left(kept: Sequence[Tensor], flags: Flags) -> tuple[Kept, Tensor | None]:
-    """What a forward pass kept, by rows, and the memory at the start of every block but the first."""
-    rest = iter(kept)
-    parts = [[next(rest) for _ in range(size * flag)] for size, flag in zip(KEPT, flags, strict=True)]
-    blocks = parts.pop()
-    G, gates, M, c = ([part.transpose(0, 1).flatten(0, 2) for part in some] for some in parts)
-    m = parts[3][2].transpose(0, 1).flatten(0, 1) if c else None
-    C = torch.cat([c[0], c[1][:, :, None]], -1) if c else None
-    left = Kept(G[0] if G else None, Gates(*gates) if gates else None, M[0] if M else None, C, m)
-    return left, blocks[0] if blocks else None
+def _by_rows(residuals: Residuals) -> ChunkResiduals:
+    """The residuals of chunks, by rows."""
+    if residuals is NO_RESIDUALS:
+        return chunkwise.NO_RESIDUALS
+    G, a, b, F, M, C, n = (None if part is None else _by_row(part) for part in residuals[:7])
+    return ChunkResiduals(
+        G=G,
+        gates=None if a is None or b is None or F is None else ChunkGates(a, b, F),
+        M=M,
+        C=None if C is None or n is None else torch.cat([C, n[:, :, None]], -1),
+        m=None if residuals.m_start is None else residuals.m_start.transpose(0, 1).flatten(0, 1),
+    )
 
 
-def _rows_of(left: Kept, rows: slice, chunks: slice) -> Kept:
-    gates = None if left.gates is None else Gates(*(part[rows] for part in left.gates))
-    G, M, C = (None if part is None else part[rows] for part in (left.G, left.M, left.C))
-    return Kept(G, gates, M, C, None if left.m is None else left.m[chunks])
-
-
-def _starts(
-    walk: _Walk, weights: chunkwise.Weights, initial: Tensor, left: Kept, blocks: Tensor | None
+def _segment_starts(
+    walk: _Walk, weights: GateWeights, initial: Tensor, kept: ChunkResiduals, segments: Tensor | None
 ) -> list[Tensor]:
-    """The memory at the start of every block; where every chunk's was kept, nothing that is read."""
+    """The memory at the start of every segment; where every chunk's is a residual, tensors that are not read."""
     cuts = walk.cuts
-    if blocks is not None:
-        return [initial, *blocks.unbind(1)][: len(cuts)]
+    if segments is not None:
+        return [initial, *segments.unbind(1)][: len(cuts)]
     memory, starts = initial, []
     for first, last in cuts:
-        block = walk.ranks.between(first, last)
-        starts.append(memory[: block.lanes])
-        if last < walk.count and left.C is None:
-            end = chunkwise.advance(walk.load(first, last), weights.rows(walk.rows(first, last)), starts[-1], block)
+        segment = walk.ranks.between(first, last)
+        starts.append(memory[: segment.sequences])
+        if last < walk.count and kept.C is None:
+            end = chunkwise.advance(walk.load(first, last), weights.rows(walk.rows(first, last)), starts[-1], segment)
             memory = end if len(end) == len(memory) else torch.cat([end, memory[len(end) :]])
     return starts
+
+
+def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResults, NoResiduals]:
+    """One step, with as few operators as can be, all on ``(B·N, ·, ·)``: on a CPU their fixed cost is the step's."""
+    q, k, v, i, f, C, n, m_before, eps, _ = x
+    out, dtype = v.dtype, ACCUMULATION[v.dtype]
+    if out is not dtype:
+        q, k, v = (part.to(dtype) for part in (q, k, v))
+    if f.dtype is not dtype:
+        i, f = i.to(dtype), f.to(dtype)
+    (B, N, K), V = q.shape, v.shape[-1]
+    i, m_before = i.contiguous(), m_before.contiguous()
+    a = logsigmoid(f.contiguous())
+    m = torch.maximum(a + m_before, i)
+    finite = m.clamp(min=torch.finfo(dtype).min)
+    kept = torch.sub(m_before, finite).add_(a).exp_().view(B * N, 1, 1)
+    k = k.reshape(B * N, K, 1) * torch.sub(i, finite).exp_().view(B * N, 1, 1)
+    C = (C.reshape(B * N, K, V) * kept).addcmul_(k, v.reshape(B * N, 1, V))
+    n = torch.addcmul(k, n.reshape(B * N, K, 1), kept)
+    q, scale = q.reshape(B * N, 1, K), K**-0.5
+    floor = m.clamp(max=LARGEST_M).neg_().exp_().view(B * N, 1, 1)
+    Y = torch.maximum(torch.baddbmm(floor, q, n, beta=0, alpha=scale).abs_(), floor)
+    h = torch.baddbmm(floor, q, C, beta=0, alpha=scale).div_(Y.add_(eps) if eps else Y).view(B, N, V)
+    h = h if out is dtype else h.to(out)
+    return StepResults(h, C.view(B, N, K, V), n.reshape(B, N, K), m), NO_STEP_RESIDUALS
+
+
+NO_STEP_RESIDUALS = NoResiduals()
+
+ROWS = (
+    Row(
+        backend="torch",
+        operation="mlstm",
+        implementation=Implementation(
+            residuals=Residuals,
+            forward=mlstm_forward,
+            backward=mlstm_backward,
+            sizes=_residual_sizes,
+            worth_keeping=_worth_keeping,
+        ),
+    ),
+    Row(
+        backend="torch",
+        operation="mlstm_step",
+        implementation=Implementation(residuals=NoResiduals, forward=mlstm_step),
+    ),
+)

@@ -1,42 +1,81 @@
 """The fwbw interface of xlstm_jax: mLSTM forward and backward as two functions with a context between them.
 
 Layout: ``q, k (B, T, K)``, ``v (B, T, V)``, ``i, f (B, T)`` or ``(B, T, 1)``; heads by an outer ``torch.func.vmap``,
-which joins them into one call. The equations, and the names of what is kept, stand at the head of
-`torch_impl._mlstm.chunkwise`.
+which joins them into one call. The equations stand at the head of `torch_impl._mlstm.chunkwise`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from reference.arguments import (
     Call,
     check_fwbw,
+    check_fwbw_context,
     check_fwbw_cotangents,
     dtype_name,
+    frozen_config,
     mLSTMBackendFwbwConfig,
     normalise_config,
 )
 from reference.backends import Request
 from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast
 from torch_impl._backends import choose
-from torch_impl._mlstm.autograd import (
-    KEEP_C,
-    KEEP_G,
-    KEEP_GATES,
-    KEEP_M,
-    kept_axes,
-    kept_sizes,
-    mlstm_autograd,
-    mlstm_backward_autograd,
-    mlstm_direct,
-    slots,
-)
+from torch_impl._mlstm.autograd import SEQUENCES
+from torch_impl._mlstm.records import Arguments, Cotangents
 from torch_impl._operators import needs_transform
 
+_INPUTS = ("q", "k", "v", "i", "f", "initial_C", "initial_n", "initial_m")
 _NAMES = ("initial_C", "initial_n", "initial_m")
+
+
+@dataclass(frozen=True)
+class FwbwContext:
+    """What `fwbw_forward` leaves for `fwbw_backward`. A pytree: its leaves are the tensors that it holds.
+
+    Attributes:
+        q, k, v, i, f: the inputs, cast as autocast asks.
+        initial_C, initial_n, initial_m: the initial state, None without ``use_initial_state``.
+        residuals: the record of the backend's residuals, without the axis of heads; None is computed again.
+        backend: the name of the backend that made it, which computes the backward pass too.
+        config: a copy of the configuration.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    i: Tensor
+    f: Tensor
+    initial_C: Tensor | None
+    initial_n: Tensor | None
+    initial_m: Tensor | None
+    residuals: Any
+    backend: str
+    config: mLSTMBackendFwbwConfig
+
+
+def _flatten(context: FwbwContext) -> tuple[list[Tensor], Any]:
+    """The tensors, and the rest with the names of those that are there."""
+    inputs = {name: getattr(context, name) for name in _INPUTS}
+    residuals = context.residuals._asdict()
+    names = [tuple(name for name, x in part.items() if x is not None) for part in (inputs, residuals)]
+    tensors = [part[name] for part, present in zip((inputs, residuals), names, strict=True) for name in present]
+    return tensors, (*names, type(context.residuals), context.backend, context.config)
+
+
+def _unflatten(tensors: Any, rest: Any) -> FwbwContext:
+    inputs, residuals, record, backend, config = rest
+    tensors = list(tensors)
+    given: dict[str, Any] = dict.fromkeys(_INPUTS) | dict(zip(inputs, tensors, strict=False))
+    kept = record(**dict(zip(residuals, tensors[len(inputs) :], strict=True)))
+    return FwbwContext(**given, residuals=kept, backend=backend, config=config)
+
+
+pytree.register_pytree_node(FwbwContext, _flatten, _unflatten, serialized_type_name="torch_impl.FwbwContext")
 
 
 def fwbw_forward(
@@ -49,7 +88,7 @@ def fwbw_forward(
     initial_C: Tensor | None = None,
     initial_n: Tensor | None = None,
     initial_m: Tensor | None = None,
-) -> tuple[Any, tuple[Tensor, ...]]:
+) -> tuple[Any, FwbwContext]:
     """Forward pass of the mLSTM (the equations of `mlstm`) that keeps a context for `fwbw_backward`.
 
     Args:
@@ -62,38 +101,40 @@ def fwbw_forward(
 
     Returns:
         ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)``. The context is a
-        tuple: the five inputs, the initial state with ``use_initial_state``, and of what the configuration keeps, in
-        this order: G ``(B, T/L, L, L)``; the gates a, b ``(B, T/L, L)`` and F ``(B, T/L, L, L)``; M ``(B, T/L, L)``;
-        the memory c at each chunk's start, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)``. Where kernels compute it
-        (`mlstm`'s choice for the same arrays) L is the length of their blocks, and each holds what they would else
-        compute again: G ``(B, T, L)``; of the gates no F but seven arrays of the size of a; M ``(B, T)``; and beside c
-        m at each block's end, the final state, and the step that attains its m.
+        `FwbwContext` with the residuals that the configuration keeps, those of the backend that `mlstm` would take for
+        the same arrays. Composed: G ``(B, T/L, L, L)``; the gates a, b ``(B, T/L, L)`` and F ``(B, T/L, L, L)``; M
+        ``(B, T/L, L)``; the memory at each chunk's start, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)``. Of
+        kernels: L is the length of their blocks; G ``(B, T, L)``; of the gates no F but seven arrays, four by step and
+        three by block; M ``(B, T)``; and with the memory m at each block's end, the final state and the step that
+        attains its m.
 
     Raises:
         TypeError, ValueError: as in `mlstm`; also for a configuration that is none, and for a state with
             ``use_initial_state=False`` or without its partners.
     """
-    config = normalise_config(config, "fwbw_forward")
+    config = frozen_config(config, "fwbw_forward")
     arrays, _ = _checked("fwbw_forward", config, q, k, v, i, f, (initial_C, initial_n, initial_m), _NAMES)
     *tokens, C, n, m = arrays
     if config.use_initial_state and C is None:
         B, _, K = tokens[0].shape
         V, dtype = tokens[2].shape[-1], ACCUMULATION[tokens[2].dtype]
         C, n, m = (tokens[2].new_zeros(shape, dtype=dtype) for shape in ((B, K, V), (B, K), (B,)))
-    h, last, kept = _run(config, tokens, (C, n, m), True)
-    context = (*tokens, *((C, n, m) if config.use_initial_state else ()), *kept)
+    h, last, residuals, backend = _run(config, tokens, (C, n, m), keeps=True)
+    context = FwbwContext(
+        **dict(zip(_INPUTS, (*tokens, C, n, m), strict=True)), residuals=residuals, backend=backend, config=config
+    )
     return ((h, last) if config.return_state else h), context
 
 
 def fwbw_backward(
-    ctx: Sequence[Tensor],
+    ctx: FwbwContext,
     dh: Tensor,
     config: mLSTMBackendFwbwConfig | dict,
     dc_last: Tensor | None = None,
     dn_last: Tensor | None = None,
     dm_last: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """Gradient of `fwbw_forward`; what the context keeps is not computed again.
+    """Gradient of `fwbw_forward`; what the context holds is not computed again.
 
     Args:
         ctx: the context that `fwbw_forward` returned.
@@ -106,42 +147,23 @@ def fwbw_backward(
         ``use_initial_state``.
 
     Raises:
-        TypeError, ValueError: as in `fwbw_forward`; also where the context is not that of the configuration.
+        TypeError: as in `fwbw_forward`; also where `ctx` is no context.
+        ValueError: as in `fwbw_forward`; also where the context was made with another configuration.
         RuntimeError: a derivative of these gradients is asked for.
     """
     config = normalise_config(config, "fwbw_backward")
-    whole = isinstance(ctx, Sequence) and len(ctx) >= 5 and all(isinstance(x, Tensor) for x in ctx[:5])
-    backend = _backend(ctx[0], ctx[2]) if whole else "torch"
-    keep = _keep(config)
-    kept = sum(kept_sizes(keep, backend))
-    size = 5 + 3 * config.use_initial_state + kept
-    if not isinstance(ctx, Sequence) or len(ctx) != size:
-        got = f"a {type(ctx).__name__} of {len(ctx)}" if isinstance(ctx, Sequence) else f"a {type(ctx).__name__}"
-        error = ValueError if isinstance(ctx, Sequence) else TypeError
-        raise error(f"fwbw_backward: `ctx` is {got}; expected the {size} tensors that this `config` keeps")
-    q, k, v, i, f = ctx[:5]
-    C, n, m = ctx[5:8] if config.use_initial_state else (None, None, None)
-    call = check_fwbw(TORCH, q, k, v, i, f, config, C, n, m, "fwbw_backward")
-    check_fwbw_cotangents(call, v, dh, dc_last, dn_last, dm_last)
-    for number, (part, axes) in enumerate(zip(ctx[size - kept :], kept_axes(q, v, keep, backend), strict=True)):
-        if part.ndim != axes - 1:
-            raise ValueError(
-                f"fwbw_backward: `ctx[{size - kept + number}]` has {part.ndim} axes; expected {axes - 1} of what this "
-                "`config` keeps there"
-            )
-    arguments = (
-        *_with_head(q, k, v, i, f, C, n, m),
-        None,
-        dh.unsqueeze(2),
-        *_head_of_states(dc_last, dn_last, dm_last),
-        *_options(config, backend),
-        *slots(keep, [part.unsqueeze(2) for part in ctx[size - kept :]]),
-    )
+    check_fwbw_context(ctx, FwbwContext, config)
+    tokens, state = (ctx.q, ctx.k, ctx.v, ctx.i, ctx.f), (ctx.initial_C, ctx.initial_n, ctx.initial_m)
+    call = check_fwbw(TORCH, *tokens, config, *state, "fwbw_backward")
+    check_fwbw_cotangents(call, ctx.v, dh, dc_last, dn_last, dm_last)
+    arguments = _with_head(config, ctx.backend, tokens, state)
+    dC, dn, dm = _head_of_states((dc_last, dn_last, dm_last))
+    cotangents = Cotangents(dh=dh.unsqueeze(2), dC=dC, dn=dn, dm=dm)
     needs_transform()
-    *tokens, dC, dn, dm = mlstm_backward_autograd(*arguments)
-    dq, dk, dv = (dx.squeeze(2) for dx in tokens[:3])
-    di, df = (dx.reshape(gate.shape) for dx, gate in zip(tokens[3:], (i, f), strict=True))
-    states = (part.squeeze(1) for part in (dC, dn, dm)) if config.use_initial_state else (None, None, None)
+    gradients = SEQUENCES.gradients(arguments, cotangents, _residuals(Tensor.unsqueeze, ctx.backend, ctx.residuals))
+    dq, dk, dv = (dx.squeeze(2) for dx in gradients[:3])
+    di, df = (dx.reshape(gate.shape) for dx, gate in zip(gradients[3:5], (ctx.i, ctx.f), strict=True))
+    states = (part.squeeze(1) for part in gradients[5:]) if config.use_initial_state else (None, None, None)
     return (dq, dk, dv, di, df, *states)
 
 
@@ -149,7 +171,7 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
     """The forward pass as a differentiable function whose gradient is `fwbw_backward`.
 
     Args:
-        config: the configuration or its dict.
+        config: the configuration or its dict; read here, so that later changes to it have no effect.
 
     Returns:
         ``function(q, k, v, i, f, initial_C=None, initial_n=None, initial_m=None)`` → ``h``, or ``(h, (C, n, m))`` with
@@ -158,7 +180,7 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
     Raises:
         TypeError, ValueError: `config` is no configuration.
     """
-    return custom_grad(normalise_config(config, "mlstm_fwbw_custom_grad"), _NAMES)
+    return custom_grad(frozen_config(config, "mlstm_fwbw_custom_grad"), _NAMES)
 
 
 def custom_grad(config: mLSTMBackendFwbwConfig, names: tuple[str, str, str]) -> Callable:
@@ -173,7 +195,7 @@ def custom_grad(config: mLSTMBackendFwbwConfig, names: tuple[str, str, str]) -> 
         initial_m: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         arrays, _ = _checked("fwbw_forward", config, q, k, v, i, f, (initial_C, initial_n, initial_m), names)
-        h, last, _ = _run(config, arrays[:5], arrays[5:], needs_transform(*arrays))
+        h, last, *_ = _run(config, arrays[:5], arrays[5:], keeps=needs_transform(*arrays))
         return (h, last) if config.return_state else h
 
     return mlstm_fwbw
@@ -204,29 +226,40 @@ def _backend(q: Tensor, v: Tensor) -> str:
     return choose(Request("mlstm", v.device.type, dtype_name(v), sizes), None).value
 
 
-def _keep(config: mLSTMBackendFwbwConfig) -> int:
-    return KEEP_G * config.keep_G + KEEP_GATES * config.keep_gates + KEEP_M * config.keep_M + KEEP_C * config.keep_c
+def _with_head(
+    config: mLSTMBackendFwbwConfig, backend: str, tokens: Sequence[Tensor], state: Sequence[Tensor | None]
+) -> Arguments:
+    """The call of one head."""
+    q, k, v = (x.unsqueeze(2) for x in tokens[:3])
+    i, f = (gate if gate.ndim == 3 else gate.unsqueeze(2) for gate in tokens[3:])
+    C, n, m = _head_of_states(state)
+    return Arguments(
+        q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, chunk_size=config.chunk_size or 0,
+        stabilize_correctly=config.stabilize_correctly, backend=backend,
+    )  # fmt: skip
 
 
-def _options(config: mLSTMBackendFwbwConfig, backend: str) -> tuple[int, float, bool, str]:
-    return config.chunk_size or 0, 0.0, config.stabilize_correctly, backend
-
-
-def _with_head(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *state: Tensor | None) -> tuple[Any, ...]:
-    tokens = (x.unsqueeze(2) for x in (q, k, v))
-    gates = (gate if gate.ndim == 3 else gate.unsqueeze(2) for gate in (i, f))
-    return *tokens, *gates, *_head_of_states(*state)
-
-
-def _head_of_states(*state: Tensor | None) -> tuple[Tensor | None, ...]:
+def _head_of_states(state: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     return tuple(None if part is None else part.unsqueeze(1) for part in state)
+
+
+def _residuals(change: Callable[[Tensor, int], Tensor], backend: str, residuals: Any) -> Any:
+    """The record with the axis of heads added to every tensor, or taken away."""
+    axes = zip(residuals, SEQUENCES.residual_heads[backend], strict=True)
+    parts = [None if part is None or axis is None else change(part, axis) for part, axis in axes]
+    return SEQUENCES.implementations[backend].residuals(*parts)
 
 
 def _run(
     config: mLSTMBackendFwbwConfig, tokens: Sequence[Tensor], state: Sequence[Tensor | None], keeps: bool
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
-    run = mlstm_autograd if needs_transform(*tokens, *state) else mlstm_direct
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Any, str]:
+    """h, the final state, the residuals, and the backend that was taken."""
     backend = _backend(tokens[0], tokens[2])
-    keep = _keep(config) if keeps else 0
-    h, C, n, m, *kept = run(*_with_head(*tokens, *state), None, *_options(config, backend), keep)
-    return h.squeeze(2), (C.squeeze(1), n.squeeze(1), m.squeeze(1)), tuple(part.squeeze(2) for part in kept)
+    options = SEQUENCES.kept_by[backend].items() if keeps else ()
+    keep = tuple(name for option, names in options if getattr(config, option) for name in names)
+    arguments = _with_head(config, backend, tokens, state)
+    run = SEQUENCES.differentiable if needs_transform(*tokens, *state) else SEQUENCES.operator
+    outputs = run(*arguments, keep)
+    h, C, n, m, *_ = outputs
+    residuals = _residuals(Tensor.squeeze, backend, SEQUENCES.residuals_of(arguments, keep, outputs))
+    return h.squeeze(2), (C.squeeze(1), n.squeeze(1), m.squeeze(1)), residuals, backend

@@ -15,23 +15,21 @@ class Launch(NamedTuple):
     num_stages: int = 2
 
 
-def launch(
-    kernel: Any, grid: int | tuple[int, ...], device: torch.device, how: Launch, *args: Any, **constants: Any
-) -> None:
+def launch(kernel: Any, grid: int | tuple[int, ...], device: torch.device, how: Launch, **arguments: Any) -> None:
     """Run ``kernel`` over ``grid``; an empty grid is no launch.
 
     Args:
         kernel: a ``triton.jit`` function.
         grid: how many programs, along up to three axes.
-        device: that of the tensors among ``args``.
+        device: that of the tensors among ``arguments``.
         how: warps and stages.
-        args: the kernel's arguments in order; ``constants``: its constexprs.
+        arguments: the kernel's arguments and constexprs by name.
     """
     grid = (grid,) if isinstance(grid, int) else grid
     if 0 in grid:
         return
     with surroundings(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        kernel[grid](*args, **constants, **how._asdict())
+        kernel[grid](**arguments, **how._asdict())
 
 
 def power_of_two(n: int, least: int = 16, most: int = 1 << 30) -> int:

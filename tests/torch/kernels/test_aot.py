@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.skipif(interpreted(), reason="this process interprets kernels"),
 ]
 
-MLSTM = {"gates", "stabilisers", "memories", "outputs", "normalisers", "returning", "gradients"}
+MLSTM = {"gates", "stabilisers", "memories", "outputs", "normalisers", "memory_gradients", "gradients"}
 GRU = {
     *("forward_resident", "forward_streamed", "factors", "factors_gates", "factors_candidate"),
     *("backward_resident", "backward_streamed", "weights_gradient"),

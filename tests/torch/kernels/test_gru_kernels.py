@@ -8,7 +8,10 @@ import torch
 
 from reference import gru, gru_backward
 from reference.backends import Request
-from torch_impl._gru.triton.launch import ROWS, Plan, backward, forward, plan
+from torch_impl._gru.records import Arguments, Cotangents
+from torch_impl._gru.triton import launch
+from torch_impl._gru.triton.launch import ROWS, Residuals
+from torch_impl._gru.triton.plans import GRUPlan, default_plan
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 3.7e-7, 1.4e-3, 4.9e-3. A bfloat16
 # gradient is a few roundings of 2⁻⁹ away; float16's operands are rounded to TF32 on the way back.
@@ -47,8 +50,9 @@ class Case:
         self.gradients = gru_backward(*exact, *rest, dy=dys, dstate=dlast.double().numpy() if dstate else None)
 
     def run(self):
-        y, last = forward(self.arrays, self.state, self.cu_seqlens)
-        return y, last, backward(self.arrays, self.state, self.cu_seqlens, y, self.dy, self.dlast, self.clip)
+        call = Arguments(*self.arrays, self.state, self.cu_seqlens, gradient_clipping=self.clip)
+        (y, last), _ = launch.gru_forward(call)
+        return y, last, launch.gru_backward(call, Cotangents(self.dy, self.dlast), Residuals(y))
 
     def check(self, y, last, gradients) -> None:
         assert (y.dtype, last.dtype) == (self.dtype, torch.float32)
@@ -92,7 +96,7 @@ def test_head_counts(heads, device) -> None:
     case.check(*case.run())
 
 
-def test_more_lanes_than_a_program_holds(device) -> None:
+def test_more_rows_than_a_program_holds(device) -> None:
     case = Case(9, 2, 3, device, heads=(4, 2, 1, 2, 4, 2))
     case.check(*case.run())
 
@@ -196,8 +200,8 @@ def test_the_same_call_gives_the_same_bits(device) -> None:
 def test_a_plan_for_every_width() -> None:
     for H in range(1, 1025):
         for wide in (False, True):
-            chosen = plan(H, wide)
-            assert isinstance(chosen, Plan) and chosen.block >= 16
+            chosen = default_plan(H, wide)
+            assert isinstance(chosen, GRUPlan) and chosen.block >= 16
             assert (chosen.block >= H) == (chosen.part is None) or chosen.part is not None
 
 

@@ -14,6 +14,7 @@ from torch_impl import (
     mlstm_step,
 )
 from torch_impl._mlstm import fwbw
+from torch_impl._mlstm.triton.launch import Residuals
 
 # Largest difference between the two backends, relative to the largest element, over what follows: 7e-7.
 BOUND = 1e-5
@@ -121,39 +122,33 @@ def fwbw_arrays(device) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 def test_fwbw_keeps_what_its_configuration_says(kept, device, kernels_chosen) -> None:
     tokens, initial = fwbw_arrays(device)
     B, T, K, V, L, blocks = 2, 20, 5, 6, 16, 2
-    last = (B, 1, K, V), (B, 1, K), (B, 1), (B, 1)
     shapes = {
-        "keep_G": [(B, T, L)],
-        "keep_gates": [(B, T)] * 4 + [(B, blocks)] * 3,
-        "keep_M": [(B, T)],
-        "keep_c": [
-            (B, blocks + 1, K, V),
-            (B, blocks + 1, K),
-            (B, blocks + 1, V),
-            *[(B, blocks)] * 2,
-            (B, 1, K, V),
-            (B, 1, K),
-            *[(B, 1)] * 2,
-        ],
+        "keep_G": {"G": (B, T, L)},
+        "keep_gates": dict.fromkeys("aipg", (B, T)) | dict.fromkeys(("total", "max_g", "argmax_g"), (B, blocks)),
+        "keep_M": {"M": (B, T)},
+        "keep_c": {
+            "C_start": (B, blocks + 1, K, V),
+            "n_start": (B, blocks + 1, K),
+            "c_start": (B, blocks + 1, V),
+            **dict.fromkeys(("m_start", "m_end"), (B, blocks)),
+            "C_last": (B, K, V),
+            "n_last": (B, K),
+            **dict.fromkeys(("m_last", "argmax_last"), (B,)),
+        },
     }
     config = WHOLE | {name: name in kept for name in KEEPS}
     bare = WHOLE | dict.fromkeys(KEEPS, False)
     (h, last), context = fwbw_forward(*tokens, config, *initial)
     (plain_h, plain_last), plain_context = fwbw_forward(*tokens, bare, *initial)
-    assert [tuple(part.shape) for part in context[8:]] == [
-        shape for name in KEEPS if name in kept for shape in shapes[name]
-    ]
-    assert len(plain_context) == 8
+    found = {name: tuple(x.shape) for name, x in context.residuals._asdict().items() if x is not None}
+    assert found == {field: shape for name in kept for field, shape in shapes[name].items()}
+    assert all(x is None for x in plain_context.residuals)
     agree((h, *last), (plain_h, *plain_last))
     cotangents = h.cos(), *(x.cos() for x in last)
     upstream, *dlast = cotangents
     agree(fwbw_backward(context, upstream, config, *dlast), fwbw_backward(plain_context, upstream, bare, *dlast))
-    # What is kept of C alone is as many tensors as all the rest.
-    wrong = (
-        "`ctx.8.` has 4 axes; expected 3" if kept == ("keep_c",) else f"`ctx` is a tuple of {len(context)}; expected"
-    )
-    with pytest.raises(ValueError, match=wrong):
-        fwbw_backward(context, upstream, WHOLE | {name: name not in kept for name in KEEPS}, *dlast)
+    # The context says which backend made it, and that one computes the backward pass.
+    assert context.backend == "triton"
 
 
 def test_fwbw_under_vmap_agrees_with_the_composed_form(device, monkeypatch) -> None:
@@ -183,15 +178,16 @@ def test_opcheck(device) -> None:
     operators = torch.ops.gatespec
     tokens, initial = [x.detach() for x in arrays(device, 2, 9)], [x.detach() for x in states(device)]
     options = 16, 0.0, True, "triton"
-    h, *last = operators.mlstm_forward(*tokens, *initial, None, *options, 0)
-    _, _, _, _, *kept = operators.mlstm_forward(*tokens, *initial, None, *options, 15)
+    keep = Residuals._fields
+    h, *last = operators.mlstm_forward(*tokens, *initial, None, *options, ())
+    _, _, _, _, *kept = operators.mlstm_forward(*tokens, *initial, None, *options, keep)
     packed = [x.detach() for x in arrays(device, 7)]
     bounds = torch.tensor([0, 3, 7], device=device)
     for operator, arguments in (
-        (operators.mlstm_forward, (*tokens, *initial, None, *options, 15)),
-        (operators.mlstm_forward, (*packed, None, None, None, bounds, *options, 0)),
-        (operators.mlstm_backward, (*tokens, *initial, None, h, *last, *options, 15, kept)),
-        (operators.mlstm_backward, (*tokens, *initial, None, h, *last, *options, 0, [])),
-        (operators.mlstm_step, (*(x[:, 0] for x in tokens), *initial, 0.0, "triton")),
+        (operators.mlstm_forward, (*tokens, *initial, None, *options, keep)),
+        (operators.mlstm_forward, (*packed, None, None, None, bounds, *options, ())),
+        (operators.mlstm_backward, (*tokens, *initial, None, *options, h, *last, kept)),
+        (operators.mlstm_backward, (*tokens, *initial, None, *options, h, *last, [])),
+        (operators.mlstm_step_forward, (*(x[:, 0] for x in tokens), *initial, 0.0, "triton", ())),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))

@@ -6,15 +6,23 @@ import torch
 
 from reference import MLSTMState, mlstm, mlstm_backward, mlstm_step
 from reference.backends import Request
-from torch_impl._mlstm.triton.launch import ROWS, backward_plan, forward_plan
+from torch_impl._mlstm.records import Arguments, Cotangents, StepArguments
+from torch_impl._mlstm.triton.launch import NO_RESIDUALS, ROWS, Residuals
 from torch_impl._mlstm.triton.launch import mlstm_backward as backward
 from torch_impl._mlstm.triton.launch import mlstm_forward as forward
 from torch_impl._mlstm.triton.launch import mlstm_step as step
+from torch_impl._mlstm.triton.plans import backward_plan, forward_plan
+from torch_impl._records import names_by_option
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 6.3e-6 (gates of ±1e4), 9.5e-4, 1.3e-2. A
 # bfloat16 gradient is a few roundings of 2⁻⁹ away; on a GPU float16's intermediates are rounded to TF32.
 BOUND = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 4e-2}
 INF = float("inf")
+
+
+def names(options: tuple[str, ...]) -> tuple[str, ...]:
+    """The residuals that options keep."""
+    return tuple(name for option in options for name in names_by_option(Residuals)[option])
 
 
 class Case:
@@ -53,12 +61,18 @@ class Case:
         self.h, self.last = mlstm(*exact, return_state=True, **options)
         self.gradients = mlstm_backward(*exact, dh=dh.double().numpy(), dstate=final if cotangents else None, **options)
 
+    def call(self, **options) -> Arguments:
+        return Arguments(*self.tokens, *self.state, cu_seqlens=self.cu_seqlens, eps=self.eps, **options)
+
+    @property
+    def cotangents(self) -> Cotangents:
+        return Cotangents(self.dh, *self.dstate)
+
     def run(self, keep: tuple[str, ...] = (), **options):
         """Forward and backward; returns h, the final state and the eight gradients."""
-        keeps = dict.fromkeys(keep, True)
-        h, *last, kept = forward(*self.tokens, *self.state, self.cu_seqlens, eps=self.eps, **keeps, **options)
-        d = backward(*self.tokens, *self.state, self.cu_seqlens, self.dh, *self.dstate, kept, eps=self.eps, **options)
-        return h, last, d
+        call = self.call(**options)
+        (h, *last), residuals = forward(call, names(keep))
+        return h, last, backward(call, self.cotangents, residuals)
 
     def check(self, h, last, d) -> None:
         assert h.dtype == self.dtype and all(part.dtype == torch.float32 for part in last)
@@ -115,12 +129,12 @@ def test_gates_in_float32_over_half_values(device) -> None:
 @pytest.mark.parametrize("chunk", [1, 16, 100, 256])
 def test_the_chunk_changes_no_value(chunk, device) -> None:
     case = Case(1, 130, 1, 9, 21, device, eps=1e-2)
-    case.check(*case.run(chunk=chunk))
+    case.check(*case.run(chunk_size=chunk))
 
 
 def test_two_lanes_with_uneven_blocks_to_a_chunk(device) -> None:
     case = Case(2, 90, 1, 6, 10, device)
-    case.check(*case.run(chunk=64))
+    case.check(*case.run(chunk_size=64))
 
 
 @pytest.mark.parametrize("bounds", [[0, 3, 3, 40, 111], [0, 0, 65, 65], [0], [0, 0, 0]])
@@ -145,8 +159,8 @@ def test_absent_state_and_cotangents(device) -> None:
         case.dstate = [part if number == kept else None for number, part in enumerate(case.dstate)]
         zeros = [torch.zeros_like(part) for part in case.state]
         full = [part if part is not None else zero for part, zero in zip(case.dstate, zeros, strict=True)]
-        few = backward(*case.tokens, *case.state, None, None, *case.dstate)
-        all_ = backward(*case.tokens, *case.state, None, torch.zeros_like(case.dh), *full)
+        few = backward(case.call(), Cotangents(None, *case.dstate))
+        all_ = backward(case.call(), Cotangents(torch.zeros_like(case.dh), *full))
         assert all(torch.equal(one, other) for one, other in zip(few, all_, strict=True))
 
 
@@ -176,27 +190,31 @@ def test_what_is_kept_is_not_computed_again_and_changes_no_value(keep, device, m
 
 
 def test_what_is_kept_is_what_is_read(device) -> None:
-    """Each field, spoilt, spoils a gradient."""
+    """The first residual of each option, spoilt, spoils a gradient."""
     case = Case(1, 70, 1, 5, 6, device)
-    kept = forward(*case.tokens, *case.state, **dict.fromkeys(KEEPS, True))[-1]
-
-    def gradients(kept):
-        return backward(*case.tokens, *case.state, None, case.dh, *case.dstate, kept)
-
-    good = gradients(kept)
-    for name in kept._fields:
-        part = getattr(kept, name)
-        spoilt = part + 0.5 if isinstance(part, torch.Tensor) else part._replace(**{part._fields[0]: part[0] + 0.5})
-        bad = gradients(kept._replace(**{name: spoilt}))
+    _, residuals = forward(case.call(), Residuals._fields)
+    good = backward(case.call(), case.cotangents, residuals)
+    for keep in KEEPS:
+        name = names((keep,))[0]
+        spoilt = residuals._replace(**{name: getattr(residuals, name) + 0.5})
+        bad = backward(case.call(), case.cotangents, spoilt)
         assert any(not torch.allclose(one, other, rtol=1e-3) for one, other in zip(good, bad, strict=True)), name
+
+
+def test_exactly_the_residuals_that_are_named_are_returned(device) -> None:
+    case = Case(1, 20, 1, 3, 4, device)
+    for keep in ((), *((name,) for name in Residuals._fields), Residuals._fields):
+        _, residuals = forward(case.call(), keep)
+        assert tuple(name for name, x in residuals._asdict().items() if x is not None) == keep
+    assert residuals != NO_RESIDUALS
 
 
 def test_what_was_kept_tells_the_length_of_a_block(device) -> None:
     """torch's matmul precision, which chooses it, may change between the two directions."""
     case = Case(1, 70, 1, 5, 6, device)
     for keep in ("keep_G", "keep_gates", "keep_c"):
-        *_, kept = forward(*case.tokens, *case.state, chunk=16, **{keep: True})
-        d = backward(*case.tokens, *case.state, None, case.dh, *case.dstate, kept)
+        _, residuals = forward(case.call(chunk_size=16), names((keep,)))
+        d = backward(case.call(), case.cotangents, residuals)
         case.check(*case.run()[:2], d)
 
 
@@ -207,7 +225,7 @@ def test_the_floor_of_one(device) -> None:
         f.fill_(INF)
 
     case = Case(1, 40, 1, 5, 6, device, state=False, edit=edit)
-    found, expected = case.run(stabilized=False), case.run()
+    found, expected = case.run(stabilize_correctly=False), case.run()
     assert torch.equal(found[0], expected[0])
     assert all(torch.equal(one, other) for one, other in zip(found[2], expected[2], strict=True))
 
@@ -313,7 +331,7 @@ def test_an_initial_m_of_minus_infinity(device) -> None:
     exact = mlstm(
         *(x.double().cpu().numpy() for x in case.tokens), initial_state=MLSTMState(*(x.double().numpy() for x in state))
     )
-    h, *_ = forward(*case.tokens, *(x.to(device) for x in state))
+    (h, *_), _ = forward(Arguments(*case.tokens, *(x.to(device) for x in state)))
     case.near(h, exact, "h")
 
 
@@ -359,10 +377,8 @@ def test_step(sizes, dtype, device) -> None:
     generator = torch.Generator().manual_seed(K)
     tokens = [torch.randn(B, N, *c, generator=generator).to(dtype) for c in ((K,), (K,), (V,), (), ())]
     state = [torch.randn(B, N, *c, generator=generator) for c in ((K, V), (K,), ())]
-    h, *after = step(
-        *(x.to(device) for x in (*tokens, state[0].mT.contiguous().mT, *state[1:])),
-        eps=0.1,
-    )
+    arrays = (x.to(device) for x in (*tokens, state[0].mT.contiguous().mT, *state[1:]))
+    (h, *after), _ = step(StepArguments(*arrays, eps=0.1, backend="triton"))
     exact, exact_state = mlstm_step(
         *(x.double().numpy() for x in tokens), MLSTMState(*(x.double().numpy() for x in state)), eps=0.1
     )
@@ -405,7 +421,7 @@ def test_plans_cover_the_chunk_asked_for(plan, dtype) -> None:
 def test_a_long_sum_of_half_products_is_kept_in_float32(device) -> None:
     # Gates hold everything and weigh it unevenly: rounding a weighted key to bfloat16 would cost 1e-3.
     case = Case(1, 130, 1, 3, 4, device, dtype=torch.bfloat16, state=False, edit=lambda i, f: f.fill_(8.0))
-    _, *last, _ = forward(*case.tokens)
+    (_, *last), _ = forward(Arguments(*case.tokens))
     scale = np.exp(last[2].double().cpu().numpy() - case.last.m)[..., None, None]
     error = np.abs(last[0].double().cpu().numpy() * scale - case.last.C).max()
     assert error <= 2e-5 * np.abs(case.last.C).max()

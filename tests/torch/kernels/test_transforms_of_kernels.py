@@ -102,8 +102,7 @@ def test_traced(name, device) -> None:
     operators = [str(node.target) for node in traced.graph.nodes if "gatespec" in str(node.target)]
     kind = name.partition(" ")[0]
     backward = "mlstm_backward" if kind == "mlstm_step" else f"{kind}_backward"
-    forward = kind if kind == "mlstm_step" else f"{kind}_forward"
-    assert operators == [f"gatespec.{forward}.default", f"gatespec.{backward}.default"]
+    assert operators == [f"gatespec.{kind}_forward.default", f"gatespec.{backward}.default"]
     agree(traced(*arrays), gradients(function, "torch")(*arrays))
 
 
@@ -136,12 +135,12 @@ def test_a_second_derivative_is_refused_by_name(name, device) -> None:
 def test_opcheck_of_the_gru(device) -> None:
     operators = torch.ops.gatespec
     x, W, xf, Wf, xr, Wr, h0 = draw(device, *CASES["gru"][1])
-    y, last = operators.gru_forward(x, W, xf, Wf, xr, Wr, h0, None, True, "triton")
+    y, last = operators.gru_forward(x, W, xf, Wf, xr, Wr, h0, None, 0.5, "triton", ("output",))
     flat = draw(device, *CASES["gru packed"][1])
     bounds = torch.tensor([0, 2, 6], device=device)
     for operator, arguments in (
-        (operators.gru_forward, (x, W, xf, Wf, xr, Wr, h0, None, True, "triton")),
-        (operators.gru_forward, (*flat, None, bounds, False, "triton")),
-        (operators.gru_backward, (x, W, xf, Wf, xr, Wr, h0, None, y, last, 0.5, "triton", [y])),
+        (operators.gru_forward, (x, W, xf, Wf, xr, Wr, h0, None, 0.5, "triton", ("output",))),
+        (operators.gru_forward, (*flat, None, bounds, None, "triton", ())),
+        (operators.gru_backward, (x, W, xf, Wf, xr, Wr, h0, None, 0.5, "triton", y, last, [y])),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))

@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from tests.torch.kernels.test_mlstm_kernels import Case
+from torch_impl._gru import records as gru_records
 from torch_impl._gru.triton import launch as gru
+from torch_impl._gru.triton.plans import plans as gru_plans
+from torch_impl._mlstm.records import Arguments, Cotangents
 from torch_impl._mlstm.triton import launch as mlstm
+from torch_impl._mlstm.triton import plans as mlstm_plans
 from torch_impl._triton import tuning
 from torch_impl._triton.launch import Launch
 
@@ -145,11 +149,11 @@ def test_what_plans_hang_on_is_nothing_of_the_batch(monkeypatch) -> None:
         monkeypatch.setattr(module, "launch", lambda *args, **constants: None)
     for B, S, N in ((1, 7, 2), (3, 90, 5)):
         tokens = [torch.empty(B, S, N, *c, device="meta") for c in ((8,), (8,), (16,), (), ())]
-        mlstm.mlstm_forward(*tokens)
-        mlstm.mlstm_backward(*tokens, None, None, None, None, tokens[2])
+        mlstm.mlstm_forward(Arguments(*tokens))
+        mlstm.mlstm_backward(Arguments(*tokens), Cotangents(tokens[2]))
         arrays = (torch.empty(B, S, N, 16, device="meta"), torch.empty(N, 16, 16, device="meta")) * 3
-        y, _ = gru.forward(arrays, None, None)
-        gru.backward(arrays, None, None, y, y, None, None)
+        (y, _), _ = gru.gru_forward(gru_records.Arguments(*arrays))
+        gru.gru_backward(gru_records.Arguments(*arrays), gru_records.Cotangents(y), gru.Residuals(y))
     assert seen[:4] == seen[4:]
     assert [kernel for kernel, _ in seen[:4]] == ["mlstm_forward", "mlstm_backward", "gru_forward", "gru_backward"]
 
@@ -158,21 +162,22 @@ def test_what_plans_hang_on_is_nothing_of_the_batch(monkeypatch) -> None:
 @pytest.mark.parametrize("wide", [True, False])
 def test_plans_differ_in_no_block_length_and_are_few(dtype, wide) -> None:
     for K, V, chunk in ((128, 256, 0), (512, 512, 0), (16, 16, 0), (64, 64, 32)):
-        for plans in (mlstm.forward_plans, mlstm.backward_plans):
+        for plans in (mlstm_plans.forward_plans, mlstm_plans.backward_plans):
             offered = plans(dtype, K, V, chunk, wide)
-            assert {plan.L for plan in offered} == {mlstm.block_length(dtype, chunk)}
+            assert {plan.L for plan in offered} == {mlstm_plans.block_length(dtype, chunk)}
             assert len(offered) <= 6
             assert all(plan.every >= 1 and plan.BK >= 16 and plan.BV >= 16 for plan in offered)
     for H in (16, 32, 64, 128, 256, 1024):
-        assert len(gru.plans(H, dtype is torch.float32)) <= 6
+        assert len(gru_plans(H, dtype is torch.float32)) <= 6
 
 
 @pytest.mark.parametrize("number", range(1, 6))
 def test_every_plan_computes_the_same(number, device) -> None:
     case = Case(1, 70, 1, 20, 40, device)
-    forward, backward = (plans(torch.float32, 20, 40)[number] for plans in (mlstm.forward_plans, mlstm.backward_plans))
-    h, *last, kept = mlstm.mlstm_forward(*case.tokens, *case.state, plan=forward)
-    d = mlstm.mlstm_backward(*case.tokens, *case.state, None, case.dh, *case.dstate, kept, plan=backward)
+    both = mlstm_plans.forward_plans, mlstm_plans.backward_plans
+    forward, backward = (plans(torch.float32, 20, 40)[number] for plans in both)
+    (h, *last), residuals = mlstm.mlstm_forward(case.call(), plan=forward)
+    d = mlstm.mlstm_backward(case.call(), case.cotangents, residuals, plan=backward)
     case.check(h, last, d)
 
 
@@ -186,10 +191,11 @@ def test_every_plan_of_a_gru_computes_the_same(H, dtype, device, monkeypatch) ->
     arrays = (draw(2, 3, 1, H), draw(1, H, H)) * 3
     dy = draw(2, 3, 1, H)
     results = []
-    for number in range(len(gru.plans(H, dtype is torch.float32))):
+    for number in range(len(gru_plans(H, dtype is torch.float32))):
         monkeypatch.setattr(gru, "tuned", lambda kernel, sizes, plans, device, run, number=number: plans()[number])
-        y, last = gru.forward(arrays, None, None)
-        results.append([y, last, *gru.backward(arrays, None, None, y, dy, None, None)])
+        call = gru_records.Arguments(*arrays)
+        (y, last), _ = gru.gru_forward(call)
+        results.append([y, last, *gru.gru_backward(call, gru_records.Cotangents(dy), gru.Residuals(y))])
     assert len(results) > 1
     for found in results[1:]:
         for x, first in zip(found, results[0], strict=True):

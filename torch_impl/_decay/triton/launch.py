@@ -1,17 +1,10 @@
-"""Launchers of the causal forget matrix and of D̃, and the rows that say what they support."""
+"""Launchers of the causal forget matrix and of D̃."""
 
 import torch
 from torch import Tensor
 
-from reference.backends import Row
 from torch_impl._scan.triton.launch import Rows
-from torch_impl._triton.interpreter import DTYPES, unavailable
 from torch_impl._triton.launch import Launch, launch, power_of_two
-
-ROWS = tuple(
-    Row("triton", operation, devices=("cuda", "cpu"), dtypes=DTYPES, unavailable=unavailable)
-    for operation in ("causal_forget_matrix", "dtilde_matrix")
-)
 
 _TILE = 64
 _HOW = Launch(4)
@@ -49,8 +42,9 @@ def _matrix(gates: Tensor, igates: Tensor | None) -> Tensor:
         inputs = rows if igates is None else Rows.of(igates, 1)
         tile = power_of_two(S, most=_TILE)
         launch(kernels.decay, rows.count * -(-S // tile), F.device, _HOW,
-               rows.x, rows.sizes, rows.strides, rows.x.stride(-1),
-               inputs.x, inputs.sizes, inputs.strides, inputs.x.stride(-1), F, S, TILDE=igates is not None,
+               gates=rows.x, gate_sizes=rows.sizes, gate_strides=rows.strides, gate_step=rows.x.stride(-1),
+               igates=inputs.x, igate_sizes=inputs.sizes, igate_strides=inputs.strides,
+               igate_step=inputs.x.stride(-1), F=F, S=S, TILDE=igates is not None,
                BLOCK_T=tile, BLOCK_J=tile)  # fmt: skip
     return F
 
@@ -64,6 +58,6 @@ def _sums(dF: Tensor, tilde: bool) -> tuple[Tensor, Tensor]:
     da, di = (dF.new_empty((rows.count, tiles, S), dtype=torch.float32) for _ in range(2))
     if dF.numel():
         launch(kernels.decay_backward, rows.count * tiles, dF.device, _HOW,
-               rows.x, rows.sizes, rows.strides, *rows.x.stride()[-2:],
-               da, di, S, TILDE=tilde, BLOCK_T=tile, BLOCK_J=tile)  # fmt: skip
+               dF=rows.x, sizes=rows.sizes, strides=rows.strides, step_t=rows.x.stride(-2),
+               step_j=rows.x.stride(-1), da=da, di=di, S=S, TILDE=tilde, BLOCK_T=tile, BLOCK_J=tile)  # fmt: skip
     return da.sum(1).view(dF.shape[:-1]), di.sum(1).view(dF.shape[:-1]) if tilde else di

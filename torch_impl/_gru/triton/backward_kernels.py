@@ -17,9 +17,9 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from torch_impl._gru.triton.shared import (
-    lanes,
     narrow,
     rows_of,
+    rows_of_program,
     sigmoids,
     states_before,
     tanh,
@@ -165,17 +165,17 @@ def clipped(dh, clip, CLIP: tl.constexpr):
 @triton.jit(do_not_specialize=["B", "S", "T", "clip"])
 def backward_resident(
     W, W_strides, W_share, Wf, Wf_strides, Wf_share, Wr, Wr_strides, Wr_share,
-    dy, dy_strides, dlast, dlast_strides, dstate, r_in, f_in, az, af, ar, cu_seqlens, order, clip, B, S, T, N, H, G,
+    dy, dy_strides, dlast, dlast_strides, dstate, r_in, f_in, az, af, ar, cu_seqlens, order, clip, B, S, T, N, H, group,
     HAS_DY: tl.constexpr, HAS_DLAST: tl.constexpr, CLIP: tl.constexpr, PACKED: tl.constexpr,
     BLOCK_H: tl.constexpr, ROWS: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
     STAGES: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """All steps of ROWS lanes, last to first, ``(H, ROWS)``; az, af, ar become the gradients of the preactivations."""
-    sequence, head, first, steps, exists = lanes(cu_seqlens, order, B, S, T, N, G, ROWS, PACKED)
+    """All steps of ROWS rows, last to first, ``(H, ROWS)``; az, af, ar become the gradients of the preactivations."""
+    sequence, head, first, steps, exists = rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS, PACKED)
     unit = tl.arange(0, BLOCK_H)
     inside = unit < H
     block = inside[:, None] & exists[None, :]
-    weight_head = tl.program_id(0) % (N // G) * G
+    weight_head = tl.program_id(0) % (N // group) * group
     square = inside[:, None] & inside[None, :]
     W_i = weight_of(W, W_strides, weight_head, W_share, unit[None, :], unit[:, None], square).to(OPERAND)
     Wf_i = weight_of(Wf, Wf_strides, weight_head, Wf_share, unit[None, :], unit[:, None], square).to(OPERAND)
@@ -223,7 +223,7 @@ def backward_resident(
 def backward_streamed(
     W, W_strides, W_share, Wf, Wf_strides, Wf_share, Wr, Wr_strides, Wr_share,
     dy, dy_strides, dlast, dlast_strides, dstate, r_in, f_in, az, af, ar, cu_seqlens, order, operands, carries, clip,
-    B, S, T, N, H, G,
+    B, S, T, N, H, group,
     HAS_DY: tl.constexpr, HAS_DLAST: tl.constexpr, CLIP: tl.constexpr, PACKED: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
@@ -233,8 +233,8 @@ def backward_streamed(
     ``operands`` ``(programs, 3, width, ROWS)`` hold the three du as the products take them, ``carries`` ``(programs,
     width, ROWS)`` in float32 dh; the barriers are those of `forward_streamed`.
     """
-    sequence, head, first, steps, exists = lanes(cu_seqlens, order, B, S, T, N, G, ROWS, PACKED)
-    weight_head = tl.program_id(0) % (N // G) * G
+    sequence, head, first, steps, exists = rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS, PACKED)
+    weight_head = tl.program_id(0) % (N // group) * group
     part = tl.arange(0, BLOCK_K)
     row = tl.arange(0, ROWS)[None, :]
     tile = part[:, None] * ROWS + row

@@ -1,7 +1,7 @@
 """The GRU's forward kernels: weights resident (H up to 128), or streamed through shared memory (H up to 1024).
 
-Everything is transposed, units down and rows (lanes) across: ``(H, ROWS)``. A tensor-core tile is then 16 units by 8
-lanes, so that eight sequences fill it, and the weights are the operand that stays.
+Everything is transposed, units down and rows across: ``(H, ROWS)``. A tensor-core tile is then 16 units by 8
+rows, so that eight sequences fill it, and the weights are the operand that stays.
 """
 
 # One jitted function calls another: to a type checker, what the compiler reads is a call that cannot return.
@@ -10,7 +10,7 @@ lanes, so that eight sequences fill it, and the weights are the operand that sta
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._gru.triton.shared import lanes, narrow, rows_of, sigmoid, sigmoids, tanh, weight_of
+from torch_impl._gru.triton.shared import narrow, rows_of, rows_of_program, sigmoid, sigmoids, tanh, weight_of
 from torch_impl._triton.shared import bound, dot, put
 
 
@@ -19,17 +19,17 @@ def forward_resident(
     x, x_strides, x_share, W, W_strides, W_share,
     xf, xf_strides, xf_share, Wf, Wf_strides, Wf_share,
     xr, xr_strides, xr_share, Wr, Wr_strides, Wr_share,
-    state, state_strides, y, last, cu_seqlens, order, B, S, T, N, H, G,
+    state, state_strides, y, last, cu_seqlens, order, B, S, T, N, H, group,
     HAS_STATE: tl.constexpr, PACKED: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr, STAGES: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """All steps of ROWS lanes; the three weights are read once, the state lives in registers, in float32."""
-    sequence, head, first, steps, exists = lanes(cu_seqlens, order, B, S, T, N, G, ROWS, PACKED)
+    """All steps of ROWS rows; the three weights are read once, the state lives in registers, in float32."""
+    sequence, head, first, steps, exists = rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS, PACKED)
     unit = tl.arange(0, BLOCK_H)
     inside = unit < H
     block = inside[:, None] & exists[None, :]
 
-    weight_head = tl.program_id(0) % (N // G) * G
+    weight_head = tl.program_id(0) % (N // group) * group
     square = inside[:, None] & inside[None, :]
     W_T = weight_of(W, W_strides, weight_head, W_share, unit[:, None], unit[None, :], square).to(OPERAND)
     Wf_T = weight_of(Wf, Wf_strides, weight_head, Wf_share, unit[:, None], unit[None, :], square).to(OPERAND)
@@ -68,7 +68,7 @@ def forward_streamed(
     x, x_strides, x_share, W, W_strides, W_share,
     xf, xf_strides, xf_share, Wf, Wf_strides, Wf_share,
     xr, xr_strides, xr_share, Wr, Wr_strides, Wr_share,
-    state, state_strides, y, last, cu_seqlens, order, operands, carries, B, S, T, N, H, G,
+    state, state_strides, y, last, cu_seqlens, order, operands, carries, B, S, T, N, H, group,
     HAS_STATE: tl.constexpr, PACKED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -79,8 +79,8 @@ def forward_streamed(
     in float32, h and the forget gate's argument; width is H rounded up to BLOCK_H. A write to either and whoever reads
     what it replaces, or what it brings, are a barrier apart.
     """
-    sequence, head, first, steps, exists = lanes(cu_seqlens, order, B, S, T, N, G, ROWS, PACKED)
-    weight_head = tl.program_id(0) % (N // G) * G
+    sequence, head, first, steps, exists = rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS, PACKED)
+    weight_head = tl.program_id(0) % (N // group) * group
     part = tl.arange(0, BLOCK_K)
     row = tl.arange(0, ROWS)[None, :]
     tile = part[:, None] * ROWS + row

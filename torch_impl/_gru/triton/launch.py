@@ -1,73 +1,32 @@
-"""Launchers of the GRU's kernels, the plan by which they are chosen, and the row that says what they support.
+"""Launchers of the GRU's kernels, and the row that says what they support.
 
 What is launched, of what width, and why, stands with its bytes and latencies in ``docs/triton-gru.md``.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from reference.backends import Row
+from torch_impl._differentiable import Implementation
+from torch_impl._gru.records import Arguments, Cotangents, Results
+from torch_impl._gru.triton.plans import GRUPlan, plans
+from torch_impl._records import Axes
 from torch_impl._triton.interpreter import DTYPES, interpreted, unavailable
 from torch_impl._triton.launch import Launch, dot_precision, launch, power_of_two
 from torch_impl._triton.tuning import tuned
 
-ROWS = (Row("triton", "gru", devices=("cuda", "cpu"), dtypes=DTYPES, largest=(("H", 1024),), unavailable=unavailable),)
 
-RESIDENT = 128
-"""The widest head whose three weights stay with a program, in 16 bits; half of it in 32."""
+class Residuals(NamedTuple):
+    """The output alone, from which the backward pass computes everything again."""
 
-
-class Plan(NamedTuple):
-    """How a pass over the steps runs for one width and dtype.
-
-    Attributes:
-        block: units of a tile of the weights: all of H where they are resident.
-        part: inputs of a tile that is streamed; None where the weights are resident.
-        rows: lanes of a program.
-        how: warps, and stages of the loop that loads: over the steps, or over the weights' tiles.
-        unroll: steps of a resident kernel whose inputs are loaded together, so many steps before they are used.
-    """
-
-    block: int
-    part: int | None
-    rows: int
-    how: Launch
-    unroll: int = 1
+    output: Annotated[Tensor | None, Axes("B S N H")] = None
 
 
-def plan(H: int, wide: bool) -> Plan:
-    """The plan for heads of ``H`` whose operands are of 32 bits (``wide``) or of 16."""
-    block = power_of_two(H)
-    if block <= RESIDENT and not wide:
-        # A tile of AMD's matrix cores has 16 lanes at least.
-        rows, unroll = (16, 2 if block < RESIDENT else 1) if torch.version.hip else (8, 4)
-        return Plan(block, None, rows, Launch(block // 16, 2), unroll)
-    if block <= RESIDENT // 2:
-        return Plan(block, None, 8, Launch(1 if block == 16 else 4, 2))
-    if wide:
-        return Plan(128, 32, 8, Launch(8, 2))
-    # 64 kB of shared memory on AMD, 227 on Hopper.
-    return Plan(256, 32, 16, Launch(8, 2 if torch.version.hip else 3))
-
-
-def plans(H: int, wide: bool) -> tuple[Plan, ...]:
-    """Those that a pass over the steps may be tuned to, `plan`'s first. None spills on sm_90."""
-    first = plan(H, wide)
-    warps, stages = first.how
-    if first.part is not None:
-        return (first,) if wide else (first, first._replace(how=Launch(warps, stages - 1)))
-    # What spills is left out: wide heads unrolled by much, sixteen lanes of 32-bit operands, a third stage of H = 128.
-    most = (2 if first.block < RESIDENT else 1) if torch.version.hip else 8 if first.block == 16 else 4
-    others = [first._replace(unroll=unroll) for unroll in (1, 2, 4, 8) if unroll <= most and not wide]
-    if not wide or first.block == 16:
-        others.append(first._replace(rows=16, unroll=first.unroll if first.block == 16 else min(first.unroll, 2)))
-    if first.block < RESIDENT:
-        others.append(first._replace(how=Launch(warps, stages + 1)))
-    return tuple(dict.fromkeys((first, *others)))
+NO_RESIDUALS = Residuals()
 
 
 class Operand(NamedTuple):
@@ -99,32 +58,37 @@ def _fast() -> bool:
 
 
 class Shape(NamedTuple):
-    """The letters of a call, ``T`` tokens in all; heads in groups of ``G`` that share all three weights."""
+    """The letters of a call, ``T`` tokens in all; heads in groups of size ``group`` that share all three weights."""
 
     B: int
     S: int
     T: int
     N: int
     H: int
-    G: int
+    group: int
 
     @classmethod
-    def of(cls, arrays: tuple[Tensor, ...], cu_seqlens: Tensor | None) -> "Shape":
-        inputs, weights = arrays[::2], arrays[1::2]
-        N = max(*(x.shape[-2] for x in inputs), *(w.shape[0] for w in weights))
-        G = math.gcd(*(N // w.shape[0] for w in weights))
-        if cu_seqlens is None:
-            B, S = inputs[0].shape[:2]
-            return cls(B, S, B * S, N, inputs[0].shape[-1], G)
-        T = inputs[0].shape[0]
-        return cls(cu_seqlens.shape[0] - 1, 0, T, N, inputs[0].shape[-1], G)
+    def of(cls, x: Arguments) -> "Shape":
+        """Those of a call; S is 0 where sequences are packed."""
+        N, H = x.heads, x.input.shape[-1]
+        group = math.gcd(*(N // w.shape[0] for w in x.weights))
+        if x.cu_seqlens is None:
+            B, S = x.input.shape[:2]
+            return cls(B=B, S=S, T=B * S, N=N, H=H, group=group)
+        return cls(B=x.cu_seqlens.shape[0] - 1, S=0, T=x.input.shape[0], N=N, H=H, group=group)
 
     @property
     def empty(self) -> bool:
         return 0 in (self.B, self.N, self.H)
 
     def programs(self, rows: int) -> int:
-        return -(-self.B * self.G // rows) * (self.N // self.G)
+        """Programs of so many rows, where a row is one head of one sequence."""
+        return -(-self.B * self.group // rows) * (self.N // self.group)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """S, T, N and H, as kernels that are parallel over tokens take them."""
+        return {"S": self.S, "T": self.T, "N": self.N, "H": self.H}
 
 
 class Packing(NamedTuple):
@@ -147,240 +111,240 @@ class Packing(NamedTuple):
         return cls(cu_seqlens, order, sequence_of)
 
 
-def _strides(x: Tensor | None, axes: int) -> tuple[int, ...]:
-    """As many strides as a kernel counts axes; packed tokens have no first one, and what is None has none at all."""
-    own = () if x is None else x.stride()
-    return (0,) * (axes - len(own)) + own
+def _strided(axes: int, **arrays: Tensor | None) -> dict[str, Any]:
+    """Arrays, and as ``NAME_strides`` as many strides as kernels count axes: packed tokens have none for the first, and
+    an array that is None has none at all."""
+    named: dict[str, Any] = {}
+    for name, x in arrays.items():
+        own = () if x is None else x.stride()
+        named[name], named[f"{name}_strides"] = x, (0,) * (axes - len(own)) + own
+    return named
 
 
-def _sources(arrays: tuple[Tensor, ...], N: int) -> list[Any]:
-    """Every array with its strides and the number of heads that one of its heads serves."""
-    sources = []
-    for number, x in enumerate(arrays):
-        weight = number % 2
-        sources += [x, _strides(x, 3 if weight else 4), N // x.shape[0 if weight else -2]]
-    return sources
+def _inputs(shape: Shape, **inputs: Tensor) -> dict[str, Any]:
+    """Inputs with strides and, as ``NAME_share``, the number of heads that one of their heads serves."""
+    return _strided(4, **inputs) | {f"{name}_share": shape.N // x.shape[-2] for name, x in inputs.items()}
 
 
-def _tuned(kernel: str, shape: Shape, operand: Operand, device: torch.device, run: Callable[[Plan], Any]) -> Plan:
+def _weights(shape: Shape, **weights: Tensor) -> dict[str, Any]:
+    """Likewise weights."""
+    return _strided(3, **weights) | {f"{name}_share": shape.N // w.shape[0] for name, w in weights.items()}
+
+
+def _tuned(kernel: str, shape: Shape, operand: Operand, device: torch.device, run: Callable[[GRUPlan], Any]) -> GRUPlan:
     sizes = f"{str(operand.dtype).removeprefix('torch.')} {operand.precision} H{shape.H}"
     return tuned(kernel, sizes, lambda: plans(shape.H, operand.wide), device, run)
 
 
-def forward(
-    arrays: tuple[Tensor, ...], state: Tensor | None, cu_seqlens: Tensor | None, chosen: Plan | None = None
-) -> tuple[Tensor, Tensor]:
-    """Every h' and the last of each sequence.
+def gru_forward(x: Arguments, keep: Sequence[str] = (), plan: GRUPlan | None = None) -> tuple[Results, Residuals]:
+    """Every h' and the last of each sequence, both fresh and contiguous.
 
     Args:
-        arrays: input, weight, forget_input, forget_weight, reset_input, reset_weight, of any strides.
-        state: ``(B, N, H)`` in float32, or None.
-        cu_seqlens: ``(B+1,)``, never read by the host; a bad one reads and writes within bounds.
-        chosen: how to run, in place of what `plans` are tuned to.
-
-    Returns:
-        ``(output, output_state)``, the first in the arrays' dtype, the second in float32; both fresh and contiguous.
+        x: the call, arrays of any strides. The packing is never read by the host; a bad one reads and writes within
+            bounds.
+        keep: names of `Residuals`.
+        plan: in place of the one that `plans` are tuned to.
     """
     from torch_impl._gru.triton import forward_kernels as kernels
 
-    x, packed = arrays[0], cu_seqlens is not None
-    shape = Shape.of(arrays, cu_seqlens)
-    y = x.new_empty((*x.shape[:-2], shape.N, shape.H))
-    last = x.new_empty((shape.B, shape.N, shape.H), dtype=torch.float32)
+    shape, device = Shape.of(x), x.input.device
+    y = x.input.new_empty((*x.input.shape[:-2], shape.N, shape.H))
+    last = x.input.new_empty((shape.B, shape.N, shape.H), dtype=torch.float32)
+    results = Results(output=y, output_state=last)
     if shape.empty:
-        return y, last
-    packing = Packing.of(cu_seqlens, shape.T, tokens=False, device=x.device)
-    operand = Operand.of(x.dtype)
-    if chosen is None:
-        chosen = _tuned("gru_forward", shape, operand, x.device, lambda plan: forward(arrays, state, cu_seqlens, plan))
-    programs = shape.programs(chosen.rows)
-    args = [*_sources(arrays, shape.N), state, _strides(state, 3), y, last, packing.cu_seqlens, packing.order]
-    constants = dict(HAS_STATE=state is not None, PACKED=packed, BLOCK_H=chosen.block, ROWS=chosen.rows, FAST=_fast(),
-                     STAGES=chosen.how.num_stages, **operand.constants())  # fmt: skip
-    if chosen.part is None:
-        launch(
-            kernels.forward_resident, programs, x.device, chosen.how, *args, *shape, UNROLL=chosen.unroll, **constants
-        )
+        return results, NO_RESIDUALS
+    packing = Packing.of(x.cu_seqlens, shape.T, tokens=False, device=device)
+    operand = Operand.of(x.input.dtype)
+    if plan is None:
+        plan = _tuned("gru_forward", shape, operand, device, lambda plan: gru_forward(x, plan=plan))
+    programs = shape.programs(plan.rows)
+    arguments = dict(
+        **_inputs(shape, x=x.input, xf=x.forget_input, xr=x.reset_input),
+        **_weights(shape, W=x.weight, Wf=x.forget_weight, Wr=x.reset_weight),
+        **_strided(3, state=x.input_state), y=y, last=last, cu_seqlens=packing.cu_seqlens, order=packing.order,
+        **shape._asdict(), HAS_STATE=x.input_state is not None, PACKED=packing.cu_seqlens is not None,
+        BLOCK_H=plan.block, ROWS=plan.rows, FAST=_fast(), STAGES=plan.how.num_stages, **operand.constants(),
+    )  # fmt: skip
+    if plan.part is None:
+        launch(kernels.forward_resident, programs, device, plan.how, **arguments, UNROLL=plan.unroll)
     else:
-        scratch = (programs, 2, -(-shape.H // chosen.block) * chosen.block, chosen.rows)
-        operands, carries = x.new_empty(scratch, dtype=operand.dtype), x.new_empty(scratch, dtype=torch.float32)
-        launch(kernels.forward_streamed, programs, x.device, chosen.how, *args, operands, carries, *shape,
-               BLOCK_K=chosen.part, **constants)  # fmt: skip
-    return y, last
+        scratch = (programs, 2, -(-shape.H // plan.block) * plan.block, plan.rows)
+        operands, carries = y.new_empty(scratch, dtype=operand.dtype), y.new_empty(scratch, dtype=torch.float32)
+        launch(
+            kernels.forward_streamed, programs, device, plan.how, **arguments, operands=operands, carries=carries,
+            BLOCK_K=plan.part,
+        )  # fmt: skip
+    return results, NO_RESIDUALS
 
 
-def backward(
-    arrays: tuple[Tensor, ...],
-    state: Tensor | None,
-    cu_seqlens: Tensor | None,
-    y: Tensor,
-    dy: Tensor | None,
-    dlast: Tensor | None,
-    clip: float | None,
-) -> list[Tensor]:
+class _Factors(NamedTuple):
+    """What the walk back takes of every token, ``(T, N, H)``: r and f in float32, and the factors of the three
+    preactivations' gradients, which the walk replaces by the gradients."""
+
+    r: Tensor
+    f: Tensor
+    z_factor: Tensor
+    f_factor: Tensor
+    r_factor: Tensor
+
+    def copied(self) -> "_Factors":
+        """With factors of its own, for a pass that writes in place and is only measured."""
+        return self._replace(
+            z_factor=self.z_factor.clone(), f_factor=self.f_factor.clone(), r_factor=self.r_factor.clone()
+        )
+
+
+def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     """Gradients of the six arrays in their order and of the initial state.
 
     Args:
-        arrays, state, cu_seqlens: as `forward` took them.
-        y: the output that it gave.
-        dy, dlast: cotangents of the output and of the output state, of any strides; None is zeros.
-        clip: bound of what reaches a state from the step after it, None for none.
+        x: as in `gru_forward`.
+        cotangents: of the output and of the output state, of any strides; None is zeros.
+        residuals: the output that `gru_forward` gave.
 
     Returns:
         Six gradients in the arrays' dtypes and the state's in float32. Sums over heads and tokens are in float32 and of
         one fixed order.
     """
-    shape = Shape.of(arrays, cu_seqlens)
+    shape, y = Shape.of(x), residuals.output
+    assert y is not None
     if shape.empty:
-        return [*(torch.zeros_like(x) for x in arrays), y.new_empty((shape.B, shape.N, shape.H), dtype=torch.float32)]
-    packing = Packing.of(cu_seqlens, shape.T, tokens=True, device=y.device)
-    r, f, *du = _factors(arrays, state, packing, y, shape)
-    dstate = _walk(arrays, packing, dy, dlast, clip, r, f, du, shape)
-    weights = _weights(arrays, state, packing, y, r, du, shape)
+        dstate = y.new_empty((shape.B, shape.N, shape.H), dtype=torch.float32)
+        return [*(torch.zeros_like(each) for each in x[:6]), dstate]
+    packing = Packing.of(x.cu_seqlens, shape.T, tokens=True, device=y.device)
+    factors = _factors(x, packing, y, shape)
+    dstate = _walk_back(x, packing, cotangents, factors, shape)
+    du = (factors.z_factor, factors.f_factor, factors.r_factor)
     gradients = []
-    for dx, x, dW, W in zip((du[0], du[1], du[2]), arrays[::2], weights, arrays[1::2], strict=True):
-        gradients += [_gather(dx, x), dW.to(W.dtype)]
+    for dx, inputs, dW, W in zip(
+        du, x.inputs, _weight_gradients(x, packing, y, factors, shape), x.weights, strict=True
+    ):
+        gradients += [_gather(dx, inputs), dW.to(W.dtype)]
     return [*gradients, dstate]
 
 
 def _gather(du: Tensor, x: Tensor) -> Tensor:
-    """``(T, N, H)`` summed over the heads that one of x's serves, in x's shape and dtype."""
+    """``(T, N, H)`` summed over the heads that one head of ``x`` serves, in the shape and dtype of ``x``."""
     heads = x.shape[-2]
     if heads != du.shape[1]:
         du = du.unflatten(1, (heads, du.shape[1] // heads)).sum(2)
     return du.to(x.dtype).view(x.shape)
 
 
-def _factors(
-    arrays: tuple[Tensor, ...], state: Tensor | None, packing: Packing, y: Tensor, shape: Shape
-) -> list[Tensor]:
-    """r and f in float32; a_z, a_f, a_r, each ``(T, N, H)``, in the dtype in which their du are wanted."""
+def _factors(x: Arguments, packing: Packing, y: Tensor, shape: Shape) -> _Factors:
+    """The factors in the dtypes in which the gradients are wanted."""
     from torch_impl._gru.triton import backward_kernels as kernels
 
-    packed, operand, (_, S, T, N, H, _) = packing.cu_seqlens is not None, Operand.of(y.dtype), shape
+    packed, operand, T, N, H = packing.cu_seqlens is not None, Operand.of(y.dtype), shape.T, shape.N, shape.H
     r, f = (y.new_empty((T, N, H), dtype=torch.float32) for _ in range(2))
     az, af, ar = (
         y.new_empty(
-            (T, N, H), dtype=torch.bfloat16 if y.dtype is torch.bfloat16 and x.shape[-2] == N else torch.float32
+            (T, N, H), dtype=torch.bfloat16 if y.dtype is torch.bfloat16 and each.shape[-2] == N else torch.float32
         )
-        for x in arrays[::2]
+        for each in x.inputs
     )
-    sources = _sources(arrays, N)
-    history = [state, _strides(state, 3), y, packing.cu_seqlens, packing.sequence_of]
-    constants = dict(HAS_STATE=state is not None, PACKED=packed, FAST=_fast(), **operand.constants())
+    candidate = _inputs(shape, x=x.input) | _weights(shape, W=x.weight)
+    gates = _inputs(shape, xf=x.forget_input, xr=x.reset_input) | _weights(shape, Wf=x.forget_weight, Wr=x.reset_weight)
+    history = dict(
+        **_strided(3, state=x.input_state), y=y, cu_seqlens=packing.cu_seqlens, sequence_of=packing.sequence_of,
+        **shape.tokens, HAS_STATE=x.input_state is not None, PACKED=packed, FAST=_fast(), **operand.constants(),
+    )  # fmt: skip
     block = power_of_two(H)
     if block <= (16 if operand.wide else 64):
         tokens, how = (64, Launch(4)) if block <= 32 else (32, Launch(4 if torch.version.hip else 8))
-        launch(kernels.factors, -(-T // tokens) * N, y.device, how, *sources, *history, r, f, az, af, ar, S, T, N, H,
-               BLOCK_H=block, BLOCK_T=tokens, **constants)  # fmt: skip
-        return [r, f, az, af, ar]
+        launch(
+            kernels.factors, -(-T // tokens) * N, y.device, how, **candidate, **gates, **history, r_out=r, f_out=f,
+            az=az, af=af, ar=ar, BLOCK_H=block, BLOCK_T=tokens,
+        )  # fmt: skip
+        return _Factors(r=r, f=f, z_factor=az, f_factor=af, r_factor=ar)
     tokens, part = (32, 16) if operand.wide else (64, 32)
     units = min(block, 64)
     programs = -(-T // tokens) * N * -(-H // units)
-    constants |= dict(BLOCK_H=units, BLOCK_K=part, BLOCK_T=tokens, STAGES=3)
+    history |= dict(BLOCK_H=units, BLOCK_K=part, BLOCK_T=tokens, STAGES=3)
     how = Launch(8, 3)
-    launch(
-        kernels.factors_gates, programs, y.device, how, *sources[6:], *history, r, f, af, ar, S, T, N, H, **constants
-    )
-    launch(
-        kernels.factors_candidate,
-        programs,
-        y.device,
-        how,
-        *sources[:6],
-        *history,
-        r,
-        f,
-        az,
-        af,
-        S,
-        T,
-        N,
-        H,
-        **constants,
-    )
-    return [r, f, az, af, ar]
+    launch(kernels.factors_gates, programs, y.device, how, **gates, **history, r_out=r, f_out=f, af=af, ar=ar)
+    launch(kernels.factors_candidate, programs, y.device, how, **candidate, **history, r_in=r, f_in=f, az=az, af=af)
+    return _Factors(r=r, f=f, z_factor=az, f_factor=af, r_factor=ar)
 
 
-class _Copies:
-    """Copies for a pass that writes in place and is only measured; made when they are first asked for."""
-
-    def __init__(self, originals: list[Tensor]):
-        self._originals = originals
-        self._copies: list[Tensor] = []
-
-    def tensors(self) -> list[Tensor]:
-        self._copies = self._copies or [x.clone() for x in self._originals]
-        return self._copies
-
-
-def _walk(
-    arrays: tuple[Tensor, ...],
-    packing: Packing,
-    dy: Tensor | None,
-    dlast: Tensor | None,
-    clip: float | None,
-    r: Tensor,
-    f: Tensor,
-    du: list[Tensor],
-    shape: Shape,
-    chosen: Plan | None = None,
+def _walk_back(
+    x: Arguments, packing: Packing, cotangents: Cotangents, factors: _Factors, shape: Shape, plan: GRUPlan | None = None
 ) -> Tensor:
-    """Walk back; the factors in ``du`` become gradients. Returns the gradient of the initial states."""
+    """Walk back; factors become gradients. Returns the gradient of the initial states."""
     from torch_impl._gru.triton import backward_kernels as kernels
 
-    packed, operand = packing.cu_seqlens is not None, Operand.of(arrays[0].dtype, gradients=True)
-    if chosen is None:
-        spare = _Copies(du)
-        chosen = _tuned(
-            "gru_backward", shape, operand, r.device,
-            lambda plan: _walk(arrays, packing, dy, dlast, clip, r, f, spare.tensors(), shape, plan),
-        )  # fmt: skip
-    programs = shape.programs(chosen.rows)
-    dstate = r.new_empty((shape.B, shape.N, shape.H))
-    sources = _sources(arrays, shape.N)
-    args = [*sources[3:6], *sources[9:12], *sources[15:],
-            dy, _strides(dy, 4), dlast, _strides(dlast, 3), dstate, r, f, *du,
-            packing.cu_seqlens, packing.order]  # fmt: skip
-    bound = 0.0 if clip is None else clip
-    constants = dict(HAS_DY=dy is not None, HAS_DLAST=dlast is not None, CLIP=clip is not None, PACKED=packed,
-                     BLOCK_H=chosen.block, ROWS=chosen.rows, STAGES=chosen.how.num_stages,
-                     **operand.constants())  # fmt: skip
-    if chosen.part is None:
-        launch(kernels.backward_resident, programs, r.device, chosen.how, *args, bound, *shape, UNROLL=chosen.unroll,
-               **constants)  # fmt: skip
+    operand, device, clip = Operand.of(x.input.dtype, gradients=True), factors.r.device, x.gradient_clipping
+    if plan is None:
+        spare: list[_Factors] = []
+
+        def run(plan: GRUPlan) -> None:
+            if not spare:
+                spare.append(factors.copied())
+            _walk_back(x, packing, cotangents, spare[0], shape, plan)
+
+        plan = _tuned("gru_backward", shape, operand, device, run)
+    programs = shape.programs(plan.rows)
+    dstate = factors.r.new_empty((shape.B, shape.N, shape.H))
+    dy, dlast = cotangents
+    arguments = dict(
+        **_weights(shape, W=x.weight, Wf=x.forget_weight, Wr=x.reset_weight), **_strided(4, dy=dy),
+        **_strided(3, dlast=dlast), dstate=dstate, r_in=factors.r, f_in=factors.f, az=factors.z_factor,
+        af=factors.f_factor, ar=factors.r_factor, cu_seqlens=packing.cu_seqlens, order=packing.order,
+        clip=0.0 if clip is None else clip, **shape._asdict(), HAS_DY=dy is not None, HAS_DLAST=dlast is not None,
+        CLIP=clip is not None, PACKED=packing.cu_seqlens is not None, BLOCK_H=plan.block, ROWS=plan.rows,
+        STAGES=plan.how.num_stages, **operand.constants(),
+    )  # fmt: skip
+    if plan.part is None:
+        launch(kernels.backward_resident, programs, device, plan.how, **arguments, UNROLL=plan.unroll)
     else:
-        scratch = (-(-shape.H // chosen.block) * chosen.block, chosen.rows)
-        operands, carries = r.new_empty((programs, 3, *scratch), dtype=operand.dtype), r.new_empty((programs, *scratch))
-        launch(kernels.backward_streamed, programs, r.device, chosen.how, *args, operands, carries, bound, *shape,
-               BLOCK_K=chosen.part, **constants)  # fmt: skip
+        scratch = (-(-shape.H // plan.block) * plan.block, plan.rows)
+        operands = dstate.new_empty((programs, 3, *scratch), dtype=operand.dtype)
+        carries = dstate.new_empty((programs, *scratch))
+        launch(
+            kernels.backward_streamed, programs, device, plan.how, **arguments, operands=operands, carries=carries,
+            BLOCK_K=plan.part,
+        )  # fmt: skip
     return dstate
 
 
-def _weights(
-    arrays: tuple[Tensor, ...],
-    state: Tensor | None,
-    packing: Packing,
-    y: Tensor,
-    r: Tensor,
-    du: list[Tensor],
-    shape: Shape,
-) -> list[Tensor]:
+def _weight_gradients(x: Arguments, packing: Packing, y: Tensor, gradients: _Factors, shape: Shape) -> list[Tensor]:
     """The weights' gradients, summed in float32 over tokens and over the heads that one weight serves."""
     from torch_impl._gru.triton import backward_kernels as kernels
 
-    packed, operand, (_, S, T, N, H, _) = packing.cu_seqlens is not None, Operand.of(y.dtype, gradients=True), shape
+    operand, T, N, H = Operand.of(y.dtype, gradients=True), shape.T, shape.N, shape.H
     block, tokens = (min(power_of_two(H), 32), 16) if operand.wide else (min(power_of_two(H), 64), 64)
     tiles = (-(-H // block)) ** 2
     chunks = max(1, min(-(-T // 256), -(-1024 // (tiles * N))))
     span = -(-T // (chunks * tokens)) * tokens
     chunks = -(-T // span) if span else 0
     dW, dWf, dWr = (y.new_empty((chunks, N, H, H), dtype=torch.float32) for _ in range(3))
-    launch(kernels.weights_gradient, chunks * N * tiles, y.device, Launch(2 if block == 16 else 4, 2),
-           state, _strides(state, 3), y, packing.cu_seqlens, packing.sequence_of,
-           r, *du, dW, dWf, dWr, span, S, T, N, H, HAS_STATE=state is not None, PACKED=packed,
-           BLOCK_I=block, BLOCK_J=block, BLOCK_T=tokens, STAGES=2, **operand.constants())  # fmt: skip
+    launch(
+        kernels.weights_gradient, chunks * N * tiles, y.device, Launch(2 if block == 16 else 4, 2),
+        **_strided(3, state=x.input_state), y=y, cu_seqlens=packing.cu_seqlens, sequence_of=packing.sequence_of,
+        r_in=gradients.r, duz=gradients.z_factor, duf=gradients.f_factor, dur=gradients.r_factor, dW=dW, dWf=dWf,
+        dWr=dWr, span=span, **shape.tokens, HAS_STATE=x.input_state is not None,
+        PACKED=packing.cu_seqlens is not None, BLOCK_I=block, BLOCK_J=block, BLOCK_T=tokens, STAGES=2,
+        **operand.constants(),
+    )  # fmt: skip
     return [
         dw.sum(0).unflatten(0, (w.shape[0], N // w.shape[0])).sum(1)
-        for dw, w in zip((dW, dWf, dWr), arrays[1::2], strict=True)
+        for dw, w in zip((dW, dWf, dWr), x.weights, strict=True)
     ]
+
+
+ROWS = (
+    Row(
+        backend="triton",
+        operation="gru",
+        devices=("cuda", "cpu"),
+        dtypes=DTYPES,
+        largest=(("H", 1024),),
+        unavailable=unavailable,
+        implementation=Implementation(
+            residuals=Residuals,
+            forward=gru_forward,
+            backward=gru_backward,
+            worth_keeping=lambda x: Residuals._fields,
+        ),
+    ),
+)

@@ -1,8 +1,8 @@
-"""What the GRU's kernels share: gates that stay exact where they saturate, operands, and which lane a row is.
+"""What the GRU's kernels share: gates that stay exact where they saturate, operands, and what a row is.
 
-A *lane* is one head of one sequence: an independent recurrence. Rows of a program are lanes that read the same three
-weights: G heads in a row share them (G = gcd of the three weights' shares), so row l of group g is head g·G + l mod G
-of sequence l // G.
+A *row* of a program is one head of one sequence, an independent recurrence; all rows of a program read the same three
+weights. ``group`` consecutive heads share these (the gcd of the three weights' shares), so that row l of the g-th group
+is head ``g·group + l mod group`` of sequence ``l // group``.
 """
 
 # One jitted function calls another: to a type checker, what the compiler reads is a call that cannot return.
@@ -83,13 +83,13 @@ def narrow(x, OPERAND: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def lanes(cu_seqlens, order, B, S, T, N, G, ROWS: tl.constexpr, PACKED: tl.constexpr):
-    """Of every row of this program: its sequence, its head, its first token, its number of steps, whether it exists."""
-    groups = N // G
+def rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS: tl.constexpr, PACKED: tl.constexpr):
+    """For every row of this program: its sequence, its head, its first token, its steps, and whether it exists."""
+    groups = N // group
     row = tl.program_id(0) // groups * ROWS + tl.arange(0, ROWS)
-    exists = row < B * G
-    head = (tl.program_id(0) % groups * G + row % G).to(tl.int64)
-    sequence = (row // G).to(tl.int64)
+    exists = row < B * group
+    head = (tl.program_id(0) % groups * group + row % group).to(tl.int64)
+    sequence = (row // group).to(tl.int64)
     if PACKED:
         sequence = tl.load(order + sequence, mask=exists, other=0).to(tl.int64)
         first, end = bounds(cu_seqlens, sequence, T, exists)

@@ -1,22 +1,22 @@
 """The chunkwise mLSTM as Triton kernels: log gates, stabilisers and memories of all blocks, then parallel work inside.
 
-Equations and names as in `torch_impl._mlstm.chunkwise`. A *lane* is a sequence; it is cut into *blocks* of L steps,
-numbered through lane after lane; the last may be partly empty (i = −∞, f = +∞, q = k = v = 0). Within a block::
+Equations and names as in `torch_impl._mlstm.chunkwise`. A sequence is cut into *blocks* of L steps, which are
+numbered sequence after sequence; the last may be partly empty (i = −∞, f = +∞, q = k = v = 0). Within a block::
 
     p_t = Σ_{s≤t} a_s        g_j = Σ_{s>j} a_s + i_j        F[t,j] = Σ_{j<s≤t} a_s as a masked cumulative sum
-    total = p_L              most = max_j g_j               m' = max(total + m, most)
+    total = p_L              max_g = max_j g_j              m' = max(total + m, max_g)
 
-=============  ============================================  ==============================================
-kernel         a program                                     writes
-=============  ============================================  ==============================================
-`gates`        block, head                                   a, i, p, g of every step; total, most, its step
-`stabilisers`  lane, head                                    m at every block's two ends
-`memories`     lane, head, tile of C (or a stretch of n)     C and n at the start of every EVERY-th block
-`outputs`      block, head, tile of V                        h, and if they are kept m and G
-`normalisers`  block, head                                   m, 1/Y, dh·c and τ
-`returning`    lane, head, tile of C (or a stretch of n)     dC and dn + dC c at the end of every block
-`gradients`    block, head                                   dq, dk, dv, di, df
-=============  ============================================  ==============================================
+==================  ==============================================  ===============================================
+kernel              a program                                       writes
+==================  ==============================================  ===============================================
+`gates`             block, head                                     a, i, p, g of every step; total, max_g, its step
+`stabilisers`       sequence, head                                  m at every block's two ends
+`memories`          sequence, head, tile of C (or a stretch of n)   C and n at the start of every EVERY-th block
+`outputs`           block, head, tile of V                          h, and if they are kept m and G
+`normalisers`       block, head                                     m, 1/Y, dh·c and τ
+`memory_gradients`  sequence, head, tile of C (or a stretch of n)   dC and dn + dC c at the end of every block
+`gradients`         block, head                                     dq, dk, dv, di, df
+==================  ==============================================  ===============================================
 
 Where one write outweighs all others, h is that write's v whatever q is, and gradients are small differences of large
 terms: C δ + n dν, δ·v_j + dν, dC v_j + dn, with δ = dh/Y. So the backward pass takes values less a centre c of the
@@ -38,39 +38,41 @@ overflow. Values per step that pass between kernels are float32, head-major, ``(
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
+from torch_impl._mlstm.triton.shared import LARGEST_M, finite
 from torch_impl._triton.shared import bound, dot, load_tile, load_tile_transposed, log_sigmoid, steps_at, store_tile
 
 
 @triton.jit
 def _place(block, table, PACKED: tl.constexpr, L: tl.constexpr):
-    """Of a block: its lane, its rank there, the lane's first step in the arrays, and how many steps the lane has.
+    """Returns a block's sequence, its rank in it, the sequence's first step in the arrays, and its number of steps.
 
-    ``table`` is ``(S, blocks a lane)``, or with PACKED ``(cu_seqlens and a closing T, blocks before each lane, lane of
-    each block)``. A block that the static bound has too many belongs to a lane behind the last, with no steps.
+    ``table`` is ``(S, blocks of a sequence)``, or with PACKED ``(cu_seqlens and a closing T, blocks before each
+    sequence, sequence of each block)``. Blocks beyond the last, which the static bound allows for, belong to a sequence
+    without steps.
     """
     if PACKED:
-        lane = tl.load(table[2] + block)
-        rank = block - tl.load(table[1] + lane)
-        first = tl.load(table[0] + lane)
-        steps = tl.load(table[0] + lane + 1) - first
+        sequence = tl.load(table[2] + block)
+        rank = block - tl.load(table[1] + sequence)
+        first = tl.load(table[0] + sequence)
+        steps = tl.load(table[0] + sequence + 1) - first
     else:
-        lane = block // table[1]
+        sequence = block // table[1]
         rank = block % table[1]
         first = 0
         steps = table[0]
-    return lane, rank, first, steps
+    return sequence, rank, first, steps
 
 
 @triton.jit
-def _lane(lane, table, PACKED: tl.constexpr):
-    """Of a lane: its first block, how many it has, its first step in the arrays, and how many steps."""
+def _blocks_of(sequence, table, PACKED: tl.constexpr):
+    """Returns the first block of a sequence, the number of its blocks, its first step in the arrays, and its steps."""
     if PACKED:
-        block = tl.load(table[1] + lane)
-        blocks = tl.load(table[1] + lane + 1) - block
-        first = tl.load(table[0] + lane)
-        steps = tl.load(table[0] + lane + 1) - first
+        block = tl.load(table[1] + sequence)
+        blocks = tl.load(table[1] + sequence + 1) - block
+        first = tl.load(table[0] + sequence)
+        steps = tl.load(table[0] + sequence + 1) - first
     else:
-        block = lane * table[1]
+        block = sequence * table[1]
         blocks = table[1]
         first = 0
         steps = table[0]
@@ -78,23 +80,17 @@ def _lane(lane, table, PACKED: tl.constexpr):
 
 
 @triton.jit
-def _row(x, strides, lane, n, t):
-    """Where a head-major array holds step t of a lane's head."""
-    return x + lane.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
+def _row(x, strides, sequence, n, t):
+    """Where a head-major array holds step t of a sequence's head."""
+    return x + sequence.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
 
 
 @triton.jit
-def _scores(x, strides, lane, n, t, L: tl.constexpr):
+def _scores(x, strides, sequence, n, t, L: tl.constexpr):
     """Where a head-major array holds the ``(L, L)`` scores of the block that begins with step t."""
     slot = tl.arange(0, L)
-    step = lane.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
+    step = sequence.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
     return x + (step + slot)[:, None] * L + slot[None, :]
-
-
-@triton.jit
-def _finite(m):
-    """An empty memory's m of −∞ as a finite number: what is −∞ less this stays −∞, and its weight is 0."""
-    return tl.maximum(m, -3.0e38)
 
 
 @triton.jit
@@ -108,31 +104,31 @@ def _decays(a, i, L: tl.constexpr):
 
 @triton.jit
 def gates(
-    f, f_strides, i, i_strides, a_out, i_out, p_out, g_out, row_strides, total, most, attained, table, N,
+    f, f_strides, i, i_strides, a_out, i_out, p_out, g_out, row_strides, total, max_g, argmax_g, table, N,
     PACKED: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Log gates of a block. ``attained``: the step, from 1, whose write is the block's largest."""
+    """Log gates of a block. ``argmax_g``: the step, from 1, whose write is the block's largest."""
     block, n = tl.program_id(0) // N, tl.program_id(0) % N
-    lane, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, PACKED, L)
     slot = tl.arange(0, L)
     t = first + rank * L
     left = steps - rank * L
     inside = slot < left
-    f = steps_at(f, f_strides, lane, t, n) + slot * f_strides[1]
-    i = steps_at(i, i_strides, lane, t, n) + slot * i_strides[1]
+    f = steps_at(f, f_strides, sequence, t, n) + slot * f_strides[1]
+    i = steps_at(i, i_strides, sequence, t, n) + slot * i_strides[1]
     a = log_sigmoid(tl.load(f, mask=inside, other=float("inf")).to(tl.float32))
     next_f = tl.load(f + f_strides[1], mask=(slot < L - 1) & (slot + 1 < left), other=float("inf"))
     gate = tl.load(i, mask=inside, other=float("-inf")).to(tl.float32)
     p = tl.cumsum(a, axis=0)
     g = tl.cumsum(log_sigmoid(next_f.to(tl.float32)), axis=0, reverse=True) + gate
-    tl.store(_row(a_out, row_strides, lane, n, t) + slot, a, mask=inside)
-    tl.store(_row(i_out, row_strides, lane, n, t) + slot, gate, mask=inside)
-    tl.store(_row(p_out, row_strides, lane, n, t) + slot, p, mask=inside)
-    tl.store(_row(g_out, row_strides, lane, n, t) + slot, g, mask=inside)
+    tl.store(_row(a_out, row_strides, sequence, n, t) + slot, a, mask=inside)
+    tl.store(_row(i_out, row_strides, sequence, n, t) + slot, gate, mask=inside)
+    tl.store(_row(p_out, row_strides, sequence, n, t) + slot, p, mask=inside)
+    tl.store(_row(g_out, row_strides, sequence, n, t) + slot, g, mask=inside)
     here = block.to(tl.int64) * N + n
     tl.store(total + here, tl.sum(a, axis=0))
-    tl.store(most + here, tl.max(g, axis=0))
-    tl.store(attained + here, rank * L + 1 + tl.argmax(g, axis=0))
+    tl.store(max_g + here, tl.max(g, axis=0))
+    tl.store(argmax_g + here, rank * L + 1 + tl.argmax(g, axis=0))
 
 
 @triton.jit
@@ -143,13 +139,13 @@ def _join(total, most, at, next_total, next_most, next_at):
 
 @triton.jit
 def stabilisers(
-    total, most, attained, m_first, m_start, m_end, m_last, step_last, table, N,
+    total, max_g, argmax_g, m_first, m_start, m_end, m_last, argmax_last, table, N,
     PACKED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """``m' = max(total + m, most)`` along a lane's blocks, and the step (0: the initial m) that attains the last."""
-    lane, n = tl.program_id(0) // N, tl.program_id(0) % N
-    block, blocks, _, _ = _lane(lane, table, PACKED)
-    m = 0.0 if m_first is None else tl.load(m_first + lane * N + n)
+    """``m' = max(total + m, max_g)`` along the blocks, and the step (0: the initial m) that attains the last."""
+    sequence, n = tl.program_id(0) // N, tl.program_id(0) % N
+    block, blocks, _, _ = _blocks_of(sequence, table, PACKED)
+    m = 0.0 if m_first is None else tl.load(m_first + sequence * N + n)
     m = m + tl.zeros((), tl.float32)
     at = tl.zeros((), tl.int32)
     offset = tl.arange(0, WIDTH)
@@ -158,8 +154,8 @@ def stabilisers(
         here = (block + rank).to(tl.int64) * N + n
         inside = rank < blocks
         sums = tl.load(total + here, mask=inside, other=0.0)
-        peaks = tl.load(most + here, mask=inside, other=float("-inf"))
-        steps = tl.load(attained + here, mask=inside, other=0)
+        peaks = tl.load(max_g + here, mask=inside, other=float("-inf"))
+        steps = tl.load(argmax_g + here, mask=inside, other=0)
         sums, peaks, steps = tl.associative_scan((sums, peaks, steps), 0, _join)
         ends = tl.maximum(sums + m, peaks)
         steps = tl.where(peaks > sums + m, steps, at)
@@ -168,8 +164,8 @@ def stabilisers(
         tl.store(m_end + here, ends, mask=inside)
         m = tl.max(tl.where(offset == WIDTH - 1, ends, float("-inf")), axis=0)
         at = tl.max(tl.where(offset == WIDTH - 1, steps, 0), axis=0)
-    tl.store(m_last + lane * N + n, m)
-    tl.store(step_last + lane * N + n, at)
+    tl.store(m_last + sequence * N + n, m)
+    tl.store(argmax_last + sequence * N + n, at)
 
 
 @triton.jit
@@ -185,7 +181,7 @@ def memories(
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """``C' = γC + Σ_j w_j k_j v_jᵀ`` along a lane, ``γ = exp(total + m − m')``, ``w_j = exp(g_j − m')``.
+    """``C' = γC + Σ_j w_j k_j v_jᵀ`` along a sequence, ``γ = exp(total + m − m')``, ``w_j = exp(g_j − m')``.
 
     A program holds a ``(BK, BV)`` tile of C in registers; those of the last column hold a stretch of n instead. With
     ``c_start`` what is stored is the centred R = C − n cᵀ, and c beside it: see the head of this module. PIECES: into
@@ -194,12 +190,12 @@ def memories(
     y = tl.program_id(0) % (NV + 1)
     x = tl.program_id(0) // (NV + 1) % NK
     head = tl.program_id(0) // (NV + 1) // NK % N
-    lane = tl.program_id(0) // (NV + 1) // NK // N
-    block, blocks, first, steps = _lane(lane, table, PACKED)
+    sequence = tl.program_id(0) // (NV + 1) // NK // N
+    block, blocks, first, steps = _blocks_of(sequence, table, PACKED)
     row, col, slot = x * BK + tl.arange(0, BK), y * BV + tl.arange(0, BV), tl.arange(0, L)
-    state = (lane * N + head).to(tl.int64)
-    g = _row(g, row_strides, lane, head, first)
-    chunk = block // EVERY + lane
+    state = (sequence * N + head).to(tl.int64)
+    g = _row(g, row_strides, sequence, head, first)
+    chunk = block // EVERY + sequence
     ends = _ends(total, m_start, m_end, block.to(tl.int64) * N + head, blocks > 0)
     if y < NV:
         inside = (row < K)[:, None] & (col < V)[None, :]
@@ -217,7 +213,7 @@ def memories(
                 weight += tl.load(c_first + state * (V + 1) + V)
                 # Where n is next to nothing, C/n is no value that was ever written.
                 t = first + tl.zeros((), tl.int32)
-                values = load_tile(steps_at(v, v_strides, lane, t, head), v_strides, slot, col, steps, V)
+                values = load_tile(steps_at(v, v_strides, sequence, t, head), v_strides, slot, col, steps, V)
                 most = tl.max(tl.max(tl.abs(values.to(tl.float32)), axis=1), axis=0)
                 centre = tl.minimum(tl.maximum(centre, -most), most)
         for rank in range(bound(blocks)):
@@ -229,13 +225,13 @@ def memories(
             else:
                 tl.store(into, C.to(C_start.dtype.element_ty), mask=inside & (rank % EVERY == 0))
             sums, m, m_next = ends
-            m_next = _finite(m_next)
+            m_next = finite(m_next)
             ends = _ends(total, m_start, m_end, (block + rank + 1).to(tl.int64) * N + head, rank + 1 < blocks)
             t = first + rank * L
             left = steps - rank * L
             w = tl.exp(tl.load(g + rank * L + slot, mask=slot < left, other=float("-inf")) - m_next)
-            keys = load_tile_transposed(steps_at(k, k_strides, lane, t, head), k_strides, slot, row, left, K)
-            values = load_tile(steps_at(v, v_strides, lane, t, head), v_strides, slot, col, left, V)
+            keys = load_tile_transposed(steps_at(k, k_strides, sequence, t, head), k_strides, slot, row, left, K)
+            values = load_tile(steps_at(v, v_strides, sequence, t, head), v_strides, slot, col, left, V)
             kept_part = tl.exp(sums + m - m_next)
             C *= kept_part
             written = keys.to(tl.float32) * w[None, :]
@@ -266,12 +262,12 @@ def memories(
             kept = (chunk + rank // EVERY).to(tl.int64) * N + head
             tl.store(n_start + kept * K + row, vector, mask=(row < K) & (rank % EVERY == 0))
             sums, m, m_next = ends
-            m_next = _finite(m_next)
+            m_next = finite(m_next)
             ends = _ends(total, m_start, m_end, (block + rank + 1).to(tl.int64) * N + head, rank + 1 < blocks)
             t = first + rank * L
             left = steps - rank * L
             w = tl.exp(tl.load(g + rank * L + slot, mask=slot < left, other=float("-inf")) - m_next)
-            keys = load_tile(steps_at(k, k_strides, lane, t, head), k_strides, slot, row, left, K).to(tl.float32)
+            keys = load_tile(steps_at(k, k_strides, sequence, t, head), k_strides, slot, row, left, K).to(tl.float32)
             vector *= tl.exp(sums + m - m_next)
             vector += tl.sum(keys * w[:, None], axis=0)
         tl.store(n_last + state * K + row, vector, mask=row < K)
@@ -282,7 +278,7 @@ def outputs(
     q, q_strides, k, k_strides, v, v_strides, a, i, p, g, row_strides, total, m_start, C_start, n_start, c_start, h,
     h_strides, m_out, G_out, table, N, K, V, scale, eps,
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, STORED: tl.constexpr, BK: tl.constexpr,
-    BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, FLOOR: tl.constexpr,
+    BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, STABILIZE_CORRECTLY: tl.constexpr,
 ):  # fmt: skip
     """h of a block: from itself, from the blocks of its chunk before it, and from the memory at the chunk's start.
 
@@ -291,7 +287,7 @@ def outputs(
     y = tl.program_id(0) % NV
     head = tl.program_id(0) // NV % N
     block = tl.program_id(0) // NV // N
-    lane, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, PACKED, L)
     if rank * L >= steps:
         return
     slot = tl.arange(0, L)
@@ -301,24 +297,24 @@ def outputs(
     col = y * BV + tl.arange(0, BV)
     operand = C_start.dtype.element_ty
     before = rank % EVERY
-    memory = ((block - rank) // STORED + lane + (rank - before) // STORED).to(tl.int64) * N + head
+    memory = ((block - rank) // STORED + sequence + (rank - before) // STORED).to(tl.int64) * N + head
 
-    decay = tl.load(_row(a, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
-    gate = tl.load(_row(i, row_strides, lane, head, t) + slot, mask=inside, other=float("-inf"))
-    prefix = tl.load(_row(p, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
+    decay = tl.load(_row(a, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
+    gate = tl.load(_row(i, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
+    prefix = tl.load(_row(p, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
     here = block.to(tl.int64) * N + head
     m_block = tl.load(m_start + here)
     E = _decays(decay, gate, L)
     m = tl.maximum(prefix + m_block, tl.max(E, axis=1))
-    E = tl.exp(E - _finite(m)[:, None])
+    E = tl.exp(E - finite(m)[:, None])
 
     scores = tl.zeros((L, L), tl.float32)
     num = tl.zeros((L, BV), tl.float32)
     nu = tl.zeros((L,), tl.float32)
     for x in range(NK):
         row = x * BK + tl.arange(0, BK)
-        queries = load_tile(steps_at(q, q_strides, lane, t, head), q_strides, slot, row, left, K)
-        keys = load_tile_transposed(steps_at(k, k_strides, lane, t, head), k_strides, slot, row, left, K)
+        queries = load_tile(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K)
+        keys = load_tile_transposed(steps_at(k, k_strides, sequence, t, head), k_strides, slot, row, left, K)
         place = row[:, None] * V + col[None, :]
         C = tl.load(C_start + memory * K * V + place, mask=(row < K)[:, None] & (col < V)[None, :], other=0.0)
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
@@ -330,7 +326,7 @@ def outputs(
     for back in range(bound(before)):
         between += tl.load(total + here - (back + 1) * N)
     m_chunk = tl.load(m_start + here - before * N)
-    e = tl.exp(prefix + between + m_chunk - _finite(m)) * scale
+    e = tl.exp(prefix + between + m_chunk - finite(m)) * scale
     if c_start is not None:
         centre = tl.load(c_start + memory * V + col, mask=col < V, other=0.0)
         num += nu[:, None] * centre[None, :]
@@ -338,34 +334,34 @@ def outputs(
     nu *= e
     G = scores * E * scale
     if G_out is not None:
-        tl.store(_scores(G_out, row_strides, lane, head, t, L), G, mask=inside[:, None] & (y == 0))
+        tl.store(_scores(G_out, row_strides, sequence, head, t, L), G, mask=inside[:, None] & (y == 0))
     nu += tl.sum(G, axis=1)
-    values = load_tile(steps_at(v, v_strides, lane, t, head), v_strides, slot, col, left, V)
+    values = load_tile(steps_at(v, v_strides, sequence, t, head), v_strides, slot, col, left, V)
     num = dot(G.to(operand), values.to(operand), num, PRECISION)
 
-    read = tl.exp(prefix + m_block - _finite(m)) * scale
+    read = tl.exp(prefix + m_block - finite(m)) * scale
     between = tl.zeros((), tl.float32)
     for back in range(bound(before)):
         s = t - (back + 1) * L
-        written = tl.load(_row(g, row_strides, lane, head, s) + slot) + between
+        written = tl.load(_row(g, row_strides, sequence, head, s) + slot) + between
         between += tl.load(total + here - (back + 1) * N)
         scores = tl.zeros((L, L), tl.float32)
         for x in range(NK):
             row = x * BK + tl.arange(0, BK)
-            queries = load_tile(steps_at(q, q_strides, lane, t, head), q_strides, slot, row, left, K)
-            keys = load_tile_transposed(steps_at(k, k_strides, lane, s, head), k_strides, slot, row, L, K)
+            queries = load_tile(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K)
+            keys = load_tile_transposed(steps_at(k, k_strides, sequence, s, head), k_strides, slot, row, L, K)
             scores = dot(queries, keys, scores, PRECISION)
-        G = scores * tl.exp(written - _finite(m_block))[None, :] * read[:, None]
+        G = scores * tl.exp(written - finite(m_block))[None, :] * read[:, None]
         nu += tl.sum(G, axis=1)
-        values = load_tile(steps_at(v, v_strides, lane, s, head), v_strides, slot, col, L, V)
+        values = load_tile(steps_at(v, v_strides, sequence, s, head), v_strides, slot, col, L, V)
         num = dot(G.to(operand), values.to(operand), num, PRECISION)
 
-    floor = tl.exp(-tl.minimum(m, 64.0)) if FLOOR else tl.zeros_like(m) + 1.0
+    floor = tl.exp(-tl.minimum(m, LARGEST_M)) if STABILIZE_CORRECTLY else tl.zeros_like(m) + 1.0
     Y = tl.maximum(tl.abs(nu), floor) + eps
     num = num / Y[:, None]
-    store_tile(steps_at(h, h_strides, lane, t, head), h_strides, slot, col, left, V, num)
+    store_tile(steps_at(h, h_strides, sequence, t, head), h_strides, slot, col, left, V, num)
     if m_out is not None:
-        tl.store(_row(m_out, row_strides, lane, head, t) + slot, m, mask=inside & (y == 0))
+        tl.store(_row(m_out, row_strides, sequence, head, t) + slot, m, mask=inside & (y == 0))
 
 
 @triton.jit
@@ -373,7 +369,7 @@ def normalisers(
     q, q_strides, k, k_strides, v, v_strides, dh, dh_strides, a, i, p, row_strides, m_start, C_start, n_start, c_start,
     m_kept, G_kept, m_out, inverse_out, shift_out, dnu_out, tau_out, table, N, K, V, scale, eps,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
-    PRECISION: tl.constexpr, FLOOR: tl.constexpr,
+    PRECISION: tl.constexpr, STABILIZE_CORRECTLY: tl.constexpr,
 ):  # fmt: skip
     """m, ``1/Y``, ``dh·c``, ``dν = −(dh·num)/Y² · [|ν| > floor] sign(ν)`` and ``τ = dν + dh·c/Y``.
 
@@ -382,7 +378,7 @@ def normalisers(
     out of τ: where |ν| is above the floor there remains dh·c (1/Y − |ν|/Y²) = dh·c eps/Y².
     """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
-    lane, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, PACKED, L)
     if rank * L >= steps:
         return
     slot = tl.arange(0, L)
@@ -390,23 +386,23 @@ def normalisers(
     left = steps - rank * L
     inside = slot < left
     operand = C_start.dtype.element_ty
-    q, k = steps_at(q, q_strides, lane, t, head), steps_at(k, k_strides, lane, t, head)
-    v, dh = steps_at(v, v_strides, lane, t, head), steps_at(dh, dh_strides, lane, t, head)
-    memory = (block + lane).to(tl.int64) * N + head
+    q, k = steps_at(q, q_strides, sequence, t, head), steps_at(k, k_strides, sequence, t, head)
+    v, dh = steps_at(v, v_strides, sequence, t, head), steps_at(dh, dh_strides, sequence, t, head)
+    memory = (block + sequence).to(tl.int64) * N + head
     m_block = tl.load(m_start + block.to(tl.int64) * N + head)
-    prefix = tl.load(_row(p, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
+    prefix = tl.load(_row(p, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
 
     if m_kept is not None:
-        m = tl.load(_row(m_kept, row_strides, lane, head, t) + slot, mask=inside, other=float("inf"))
+        m = tl.load(_row(m_kept, row_strides, sequence, head, t) + slot, mask=inside, other=float("inf"))
     if G_kept is not None:
-        G = tl.load(_scores(G_kept, row_strides, lane, head, t, L), mask=inside[:, None], other=0.0)
+        G = tl.load(_scores(G_kept, row_strides, sequence, head, t, L), mask=inside[:, None], other=0.0)
     if m_kept is None or G_kept is None:
-        decay = tl.load(_row(a, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
-        gate = tl.load(_row(i, row_strides, lane, head, t) + slot, mask=inside, other=float("-inf"))
+        decay = tl.load(_row(a, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
+        gate = tl.load(_row(i, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
         E = _decays(decay, gate, L)
         if m_kept is None:
             m = tl.maximum(prefix + m_block, tl.max(E, axis=1))
-            tl.store(_row(m_out, row_strides, lane, head, t) + slot, m, mask=inside)
+            tl.store(_row(m_out, row_strides, sequence, head, t) + slot, m, mask=inside)
         if G_kept is None:
             scores = tl.zeros((L, L), tl.float32)
             for x in range(NK):
@@ -414,7 +410,7 @@ def normalisers(
                 queries = load_tile(q, q_strides, slot, row, left, K)
                 keys = load_tile_transposed(k, k_strides, slot, row, left, K)
                 scores = dot(queries, keys, scores, PRECISION)
-            G = scores * (tl.exp(E - _finite(m)[:, None]) * scale)
+            G = scores * (tl.exp(E - finite(m)[:, None]) * scale)
 
     product = tl.zeros((L,), tl.float32)
     shift = tl.zeros((L,), tl.float32)
@@ -438,20 +434,20 @@ def normalisers(
         row = x * BK + tl.arange(0, BK)
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
         nu += tl.sum(load_tile(q, q_strides, slot, row, left, K).to(tl.float32) * n[None, :], axis=1)
-    e = tl.exp(prefix + m_block - _finite(m)) * scale
+    e = tl.exp(prefix + m_block - finite(m)) * scale
     nu = nu * e + tl.sum(G, axis=1)
     product = product * e + tl.sum(G * (dscores - shift[:, None]), axis=1)
 
-    floor = tl.exp(-tl.minimum(m, 64.0)) if FLOOR else tl.zeros_like(m) + 1.0
+    floor = tl.exp(-tl.minimum(m, LARGEST_M)) if STABILIZE_CORRECTLY else tl.zeros_like(m) + 1.0
     inverse = 1.0 / (tl.maximum(tl.abs(nu), floor) + eps)
     above = tl.abs(nu) > floor
     tau = tl.where(above, tl.where(nu < 0.0, product, -product), 0.0) * inverse * inverse
     dnu = tl.where(above, tau - shift * tl.abs(nu) * inverse * inverse, 0.0)
     tau += shift * inverse * tl.where(above, eps * inverse, 1.0)
-    tl.store(_row(inverse_out, row_strides, lane, head, t) + slot, inverse, mask=inside)
-    tl.store(_row(shift_out, row_strides, lane, head, t) + slot, shift, mask=inside)
-    tl.store(_row(dnu_out, row_strides, lane, head, t) + slot, dnu, mask=inside)
-    tl.store(_row(tau_out, row_strides, lane, head, t) + slot, tau, mask=inside)
+    tl.store(_row(inverse_out, row_strides, sequence, head, t) + slot, inverse, mask=inside)
+    tl.store(_row(shift_out, row_strides, sequence, head, t) + slot, shift, mask=inside)
+    tl.store(_row(dnu_out, row_strides, sequence, head, t) + slot, dnu, mask=inside)
+    tl.store(_row(tau_out, row_strides, sequence, head, t) + slot, tau, mask=inside)
 
 
 @triton.jit
@@ -464,31 +460,31 @@ def _centres(c, memory, head, N, V, col, mask):
 
 
 @triton.jit
-def returning(
+def memory_gradients(
     q, q_strides, dh, dh_strides, p, m, inverse, dnu, tau, row_strides, total, m_start, m_end, c_start, dC_last,
     dn_last, dC_end, dn_end, dn_start, dC_first, dn_first, table, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``dC = γdC' + Σ_t e_t q̂_t δ_tᵀ`` back along a lane, ``e_t = exp(p_t + m − m_t)``; tiles as in `memories`.
+    """``dC = γdC' + Σ_t e_t q̂_t δ_tᵀ`` back along a sequence, ``e_t = exp(p_t + m − m_t)``; tiles as in `memories`.
 
     ``dn + dC c`` is carried in NV + 1 parts that add up to it: the last column's own, Σ_t e_t q̂_t τ_t, and of every
     tile of dC what the centre's moves make of it. At the end of every block it is left as ``dn_start``, with the c of
     the block's start, and as ``dn_end``, less dC c for the dC that is stored, which is rounded: dC v_j + dn is then as
-    exact as dC (v_j − c). dn itself, unrounded, is wanted at a lane's start alone.
+    exact as dC (v_j − c). dn itself, unrounded, is wanted at a sequence's start alone.
     """
     y = tl.program_id(0) % (NV + 1)
     x = tl.program_id(0) // (NV + 1) % NK
     head = tl.program_id(0) // (NV + 1) // NK % N
-    lane = tl.program_id(0) // (NV + 1) // NK // N
-    block, blocks, first, steps = _lane(lane, table, PACKED)
+    sequence = tl.program_id(0) // (NV + 1) // NK // N
+    block, blocks, first, steps = _blocks_of(sequence, table, PACKED)
     row, col, slot = x * BK + tl.arange(0, BK), y * BV + tl.arange(0, BV), tl.arange(0, L)
-    state = (lane * N + head).to(tl.int64)
-    p = _row(p, row_strides, lane, head, first)
-    m = _row(m, row_strides, lane, head, first)
-    inverse = _row(inverse, row_strides, lane, head, first)
-    dnu = _row(dnu, row_strides, lane, head, first)
-    tau = _row(tau, row_strides, lane, head, first)
+    state = (sequence * N + head).to(tl.int64)
+    p = _row(p, row_strides, sequence, head, first)
+    m = _row(m, row_strides, sequence, head, first)
+    inverse = _row(inverse, row_strides, sequence, head, first)
+    dnu = _row(dnu, row_strides, sequence, head, first)
+    tau = _row(tau, row_strides, sequence, head, first)
     ends = _ends(total, m_start, m_end, (block + blocks - 1).to(tl.int64) * N + head, blocks > 0)
     if y < NV:
         inside = (row < K)[:, None] & (col < V)[None, :]
@@ -496,7 +492,7 @@ def returning(
         dC = tl.zeros((BK, BV), tl.float32)
         if dC_last is not None:
             dC = tl.load(dC_last + state * K * V + place, mask=inside, other=0.0)
-        memory = block + lane + blocks
+        memory = block + sequence + blocks
         centre = tl.load(c_start + (memory.to(tl.int64) * N + head) * V + col, mask=col < V, other=0.0)
         moved = tl.sum(dC * centre[None, :], axis=1)
         centres = _centres(c_start, memory - 1, head, N, V, col, blocks > 0)
@@ -506,7 +502,7 @@ def returning(
             rounded = dC.to(dC_end.dtype.element_ty)
             tl.store(dC_end + here * K * V + place, rounded, mask=inside)
             c_here, c_next = centres
-            centres = _centres(c_start, block + lane + rank - 1, head, N, V, col, rank > 0)
+            centres = _centres(c_start, block + sequence + rank - 1, head, N, V, col, rank > 0)
             part = (here * (NV + 1) + y) * K + row
             tl.store(dn_end + part, moved - tl.sum(rounded.to(tl.float32) * c_next[None, :], axis=1), mask=row < K)
             moved += tl.sum(dC * (c_here - c_next)[None, :], axis=1)
@@ -518,12 +514,12 @@ def returning(
             e = tl.exp(
                 tl.load(p + rank * L + slot, mask=slot < left, other=0.0)
                 + m_block
-                - _finite(tl.load(m + rank * L + slot, mask=slot < left, other=float("inf")))
+                - finite(tl.load(m + rank * L + slot, mask=slot < left, other=float("inf")))
             )
             weight = e * scale * tl.load(inverse + rank * L + slot, mask=slot < left, other=0.0)
-            queries = load_tile_transposed(steps_at(q, q_strides, lane, t, head), q_strides, slot, row, left, K)
-            upstream = load_tile(steps_at(dh, dh_strides, lane, t, head), dh_strides, slot, col, left, V)
-            kept = tl.exp(sums + m_block - _finite(m_next))
+            queries = load_tile_transposed(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K)
+            upstream = load_tile(steps_at(dh, dh_strides, sequence, t, head), dh_strides, slot, col, left, V)
+            kept = tl.exp(sums + m_block - finite(m_next))
             moved *= kept
             dC *= kept
             dC = dot(
@@ -550,11 +546,11 @@ def returning(
             e = tl.exp(
                 tl.load(p + rank * L + slot, mask=slot < left, other=0.0)
                 + m_block
-                - _finite(tl.load(m + rank * L + slot, mask=slot < left, other=float("inf")))
+                - finite(tl.load(m + rank * L + slot, mask=slot < left, other=float("inf")))
             )
             e *= scale
-            queries = load_tile(steps_at(q, q_strides, lane, t, head), q_strides, slot, row, left, K).to(tl.float32)
-            kept = tl.exp(sums + m_block - _finite(m_next))
+            queries = load_tile(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K).to(tl.float32)
+            kept = tl.exp(sums + m_block - finite(m_next))
             weight = e * tl.load(tau + rank * L + slot, mask=slot < left, other=0.0)
             own = own * kept + tl.sum(queries * weight[:, None], axis=0)
             weight = e * tl.load(dnu + rank * L + slot, mask=slot < left, other=0.0)
@@ -565,7 +561,7 @@ def returning(
 @triton.jit
 def gradients(
     q, q_strides, k, k_strides, v, v_strides, f, f_strides, dh, dh_strides, a, i, p, g, m, inverse, shift, tau,
-    row_strides, total, m_start, m_end, C_start, n_start, dC_end, dn_end, dn_start, through_m, attained, G_kept, dq,
+    row_strides, total, m_start, m_end, C_start, n_start, dC_end, dn_end, dn_start, dm_net, argmax_last, G_kept, dq,
     dq_strides, dk, dk_strides, dv, dv_strides, di, di_strides, df, df_strides, table, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
@@ -575,7 +571,7 @@ def gradients(
     PARTS: how many parts of ``dn + dC c`` there are.
     """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
-    lane, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, PACKED, L)
     if rank * L >= steps:
         return
     slot = tl.arange(0, L)
@@ -583,18 +579,18 @@ def gradients(
     left = steps - rank * L
     inside = slot < left
     operand = C_start.dtype.element_ty
-    q, dq = steps_at(q, q_strides, lane, t, head), steps_at(dq, dq_strides, lane, t, head)
-    k, dk = steps_at(k, k_strides, lane, t, head), steps_at(dk, dk_strides, lane, t, head)
-    v, dv = steps_at(v, v_strides, lane, t, head), steps_at(dv, dv_strides, lane, t, head)
-    dh = steps_at(dh, dh_strides, lane, t, head)
+    q, dq = steps_at(q, q_strides, sequence, t, head), steps_at(dq, dq_strides, sequence, t, head)
+    k, dk = steps_at(k, k_strides, sequence, t, head), steps_at(dk, dk_strides, sequence, t, head)
+    v, dv = steps_at(v, v_strides, sequence, t, head), steps_at(dv, dv_strides, sequence, t, head)
+    dh = steps_at(dh, dh_strides, sequence, t, head)
     here = block.to(tl.int64) * N + head
-    memory = (block + lane).to(tl.int64) * N + head
+    memory = (block + sequence).to(tl.int64) * N + head
 
-    decay = tl.load(_row(a, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
-    gate = tl.load(_row(i, row_strides, lane, head, t) + slot, mask=inside, other=float("-inf"))
-    stabiliser = _finite(tl.load(_row(m, row_strides, lane, head, t) + slot, mask=inside, other=float("inf")))
-    inverse_Y = tl.load(_row(inverse, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
-    dnorm = tl.load(_row(tau, row_strides, lane, head, t) + slot, mask=inside, other=0.0)
+    decay = tl.load(_row(a, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
+    gate = tl.load(_row(i, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
+    stabiliser = finite(tl.load(_row(m, row_strides, sequence, head, t) + slot, mask=inside, other=float("inf")))
+    inverse_Y = tl.load(_row(inverse, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
+    dnorm = tl.load(_row(tau, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
 
     if G_kept is None:
         scores = tl.zeros((L, L), tl.float32)
@@ -604,7 +600,7 @@ def gradients(
             keys = load_tile_transposed(k, k_strides, slot, row, left, K)
             scores = dot(queries, keys, scores, PRECISION)
     else:
-        scores = tl.load(_scores(G_kept, row_strides, lane, head, t, L), mask=inside[:, None], other=0.0)
+        scores = tl.load(_scores(G_kept, row_strides, sequence, head, t, L), mask=inside[:, None], other=0.0)
     dscores = tl.zeros((L, L), tl.float32)
     for y in range(NV):
         col = y * BV + tl.arange(0, BV)
@@ -612,7 +608,7 @@ def gradients(
         values = load_tile_transposed(v, v_strides, slot, col, left, V)
         dscores = dot(upstream, values, dscores, PRECISION)
 
-    dscores -= tl.load(_row(shift, row_strides, lane, head, t) + slot, mask=inside, other=0.0)[:, None]
+    dscores -= tl.load(_row(shift, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)[:, None]
     E = tl.exp(_decays(decay, gate, L) - stabiliser[:, None]) * scale
     dscores = dscores * inverse_Y[:, None] + dnorm[:, None]
     if G_kept is None:
@@ -625,10 +621,10 @@ def gradients(
     across = tl.sum(tl.where(other < one, tl.cumsum(W, axis=0, reverse=True), 0.0), axis=1)
 
     tl.debug_barrier()
-    m_last = _finite(tl.load(m_end + here))
+    m_last = finite(tl.load(m_end + here))
     m_block = tl.load(m_start + here)
-    written = tl.exp(tl.load(_row(g, row_strides, lane, head, t) + slot, mask=inside, other=float("-inf")) - m_last)
-    e = tl.exp(tl.load(_row(p, row_strides, lane, head, t) + slot, mask=inside, other=0.0) + m_block - stabiliser)
+    written = tl.exp(tl.load(_row(g, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf")) - m_last)
+    e = tl.exp(tl.load(_row(p, row_strides, sequence, head, t) + slot, mask=inside, other=0.0) + m_block - stabiliser)
     for y in range(NV):
         col = y * BV + tl.arange(0, BV)
         dvalues = tl.zeros((L, BV), tl.float32)
@@ -690,16 +686,16 @@ def gradients(
     d_decay = (
         across + tl.sum(tl.where(other < one, writes[None, :], reads[None, :]), axis=1) + tl.sum(through, axis=0) * kept
     )
-    if through_m is not None:
+    if dm_net is not None:
         step = rank * L + 1 + slot
-        cotangent = tl.load(through_m + lane * N + head)
-        at = tl.load(attained + lane * N + head)
+        cotangent = tl.load(dm_net + sequence * N + head)
+        at = tl.load(argmax_last + sequence * N + head)
         d_input += tl.where(step == at, cotangent, 0.0)
         d_decay += tl.where(step > at, cotangent, 0.0)
-    f = steps_at(f, f_strides, lane, t, head) + slot * f_strides[1]
+    f = steps_at(f, f_strides, sequence, t, head) + slot * f_strides[1]
     forget = tl.load(f, mask=inside, other=0.0).to(tl.float32)
     d_forget = d_decay * tl.exp(log_sigmoid(-forget))
-    di = steps_at(di, di_strides, lane, t, head) + slot * di_strides[1]
-    df = steps_at(df, df_strides, lane, t, head) + slot * df_strides[1]
+    di = steps_at(di, di_strides, sequence, t, head) + slot * di_strides[1]
+    df = steps_at(df, df_strides, sequence, t, head) + slot * df_strides[1]
     tl.store(di, d_input.to(di.dtype.element_ty), mask=inside)
     tl.store(df, d_forget.to(df.dtype.element_ty), mask=inside)

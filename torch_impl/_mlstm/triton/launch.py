@@ -1,27 +1,71 @@
-"""The launchers of the mLSTM's kernels, and the rows that say what they take.
+"""The launchers of the mLSTM's kernels, their residuals, and the rows that say what they support.
 
 Everything on the device is asked for in order, in the tensors' own stream; nothing is read back. Triton is imported
 when the first kernel is about to run.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from reference.backends import Row
+from torch_impl._differentiable import Implementation, NoResiduals
+from torch_impl._mlstm.records import Arguments, Cotangents, Results, StepArguments, StepResults
+from torch_impl._mlstm.triton.plans import (
+    MLSTMPlan,
+    backward_plans,
+    block_length,
+    forward_plans,
+)
+from torch_impl._records import Axes, fields
 from torch_impl._triton.interpreter import DTYPES, unavailable
 from torch_impl._triton.launch import Launch, dot_precision, hopper, launch, power_of_two
 from torch_impl._triton.tuning import tuned
 
-ROWS = tuple(
-    Row("triton", operation, ("cuda", "cpu"), DTYPES, (("K", 512), ("V", 512)), unavailable=unavailable)
-    for operation in ("mlstm", "mlstm_step")
-)
+LARGEST_HEAD = 512
+"""The largest K and V that the kernels take."""
+
+_OPERAND = "operand"
+"""Role of the dtype in which computed operands of products are stored."""
 
 
-class Gates(NamedTuple):
-    """Log decay: a, i, p, g of every step, head-major, and of every block its total, its largest g and that one's step,
+class Residuals(NamedTuple):
+    """What `mlstm_forward` leaves for `mlstm_backward`, which computes what is None.
+
+    Attributes:
+        G: decayed scores of every step with the steps of its block.
+        a, i, p, g, total, max_g, argmax_g: see `BlockGates`.
+        M: m of every step.
+        C_start, n_start, c_start, m_start, m_end, C_last, n_last, m_last, argmax_last: see `BlockMemories`.
+    """
+
+    G: Annotated[Tensor | None, Axes("B S N L", torch.float32, "B N S L", "keep_G")] = None
+    a: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
+    i: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
+    p: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
+    g: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
+    total: Annotated[Tensor | None, Axes("B blocks N", torch.float32, option="keep_gates")] = None
+    max_g: Annotated[Tensor | None, Axes("B blocks N", torch.float32, option="keep_gates")] = None
+    argmax_g: Annotated[Tensor | None, Axes("B blocks N", torch.int32, option="keep_gates")] = None
+    M: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_M")] = None
+    C_start: Annotated[Tensor | None, Axes("B starts N K V", _OPERAND, option="keep_c")] = None
+    n_start: Annotated[Tensor | None, Axes("B starts N K", torch.float32, option="keep_c")] = None
+    c_start: Annotated[Tensor | None, Axes("B starts N V", torch.float32, option="keep_c")] = None
+    m_start: Annotated[Tensor | None, Axes("B blocks N", torch.float32, option="keep_c")] = None
+    m_end: Annotated[Tensor | None, Axes("B blocks N", torch.float32, option="keep_c")] = None
+    C_last: Annotated[Tensor | None, Axes("B N K V", torch.float32, option="keep_c")] = None
+    n_last: Annotated[Tensor | None, Axes("B N K", torch.float32, option="keep_c")] = None
+    m_last: Annotated[Tensor | None, Axes("B N", torch.float32, option="keep_c")] = None
+    argmax_last: Annotated[Tensor | None, Axes("B N", torch.int32, option="keep_c")] = None
+
+
+NO_RESIDUALS = Residuals()
+
+
+class BlockGates(NamedTuple):
+    """Log decay: a, i, p, g of every step, head-major; of every block its total, its largest g and that one's step,
     ``(blocks, N)``. float32 but for the last, which is int32."""
 
     a: Tensor
@@ -29,155 +73,77 @@ class Gates(NamedTuple):
     p: Tensor
     g: Tensor
     total: Tensor
-    most: Tensor
-    attained: Tensor
+    max_g: Tensor
+    argmax_g: Tensor
 
 
-class Memories(NamedTuple):
-    """C and n at the start of every block (one of a lane more than it has), ``(blocks + B, N, ·)``; m at a block's two
-    ends, ``(blocks, N)``; C, n and m at the end of every lane, ``(B, N, ·)``, and the step that attains that m.
+class BlockMemories(NamedTuple):
+    """C and n at the start of every block (one more of a sequence than it has), ``(blocks + B, N, ·)``; m at a block's
+    two ends, ``(blocks, N)``; C, n and m at the end of every sequence, ``(B, N, ·)``, and the step that attains that m.
 
     With a centre c, ``(blocks + B, N, V)`` in float32, C at the start of blocks is R = C − n cᵀ.
     """
 
-    C: Tensor
-    n: Tensor
-    centre: Tensor | None
+    C_start: Tensor
+    n_start: Tensor
+    c_start: Tensor | None
     m_start: Tensor
     m_end: Tensor
     C_last: Tensor
     n_last: Tensor
     m_last: Tensor
-    step_last: Tensor
+    argmax_last: Tensor
 
 
-class Kept(NamedTuple):
-    """What `mlstm_forward` leaves for `mlstm_backward`, each None where that computes it again.
-
-    Attributes:
-        G: decayed scores of every step with the steps of its block, float32 and head-major, ``(B, N, S, L)``.
-        gates: log decay.
-        M: m of every step, head-major.
-        c: the memories.
-    """
-
-    G: Tensor | None = None
-    gates: Gates | None = None
-    M: Tensor | None = None
-    c: Memories | None = None
+def _from_kernels(own: Residuals, keep: Sequence[str], packed: bool, B: int) -> Residuals:
+    """The residuals to keep, from the order in which kernels write them: views, or copies of what is returned too."""
+    kept = {}
+    for field in fields(Residuals):
+        x, axes = getattr(own, field.name), field.axes
+        if field.name not in keep or axes is None:
+            continue
+        assert x is not None, f"mlstm_forward did not compute {field.name}"
+        if _by_block(axes) and not packed:
+            x = x.view(B, len(x) // max(B, 1), *x.shape[1:])
+        kept[field.name] = x.clone() if field.name in _RETURNED else x.permute(axes.when(packed).from_memory)
+    return Residuals(**kept)
 
 
-NOTHING = Kept()
+_RETURNED = ("C_last", "n_last", "m_last")
+"""Residuals that are results as well, and so may be overwritten."""
 
 
-class Plan(NamedTuple):
-    """Tile sizes of one direction, with the launches of its kernels.
-
-    Attributes:
-        L: steps a block, the tile of the work inside chunks.
-        every: blocks a chunk, at whose start a memory is kept.
-        BK, BV: tile of the work inside blocks.
-        state_tile: sides of the tile of C that a program of the state pass holds.
-    """
-
-    L: int
-    every: int
-    BK: int
-    BV: int
-    state_tile: int
-    states: Launch
-    inside: Launch
+def _to_kernels(residuals: Residuals, packed: bool) -> Residuals:
+    """Undo `_from_kernels`, contiguous."""
+    if all(x is None for x in residuals):
+        return NO_RESIDUALS
+    own = {}
+    for field, x in zip(fields(Residuals), residuals, strict=True):
+        if x is not None and field.axes is not None:
+            x = x.permute(field.axes.when(packed).to_memory).contiguous()
+            own[field.name] = x.flatten(0, 1) if _by_block(field.axes) and not packed else x
+    return Residuals(**own)
 
 
-def block_length(dtype: torch.dtype, chunk: int = 0) -> int:
-    """Steps a block beside values of ``dtype``, in either direction; ``chunk`` as in `forward_plan`."""
-    # Float32 products run on the scalar units, which want their operands in registers.
-    most = 32 if _scalar(dtype) else 64
-    return min(most, power_of_two(chunk)) if chunk else most
+def _by_block(axes: Axes) -> bool:
+    return axes.letters.startswith(("B blocks", "B starts"))
 
 
-def _scalar(dtype: torch.dtype) -> bool:
-    return dot_precision(dtype) == "ieee" and dtype is not torch.bfloat16
+def _residual_sizes(x: Arguments) -> dict[str, int]:
+    L = block_length(x.v.dtype, x.chunk_size)
+    blocks = -(-x.q.shape[1] // L)
+    return {"L": L, "blocks": blocks, "starts": blocks + 1}
 
 
-def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> Plan:
-    """Sizes for `mlstm_forward`.
-
-    Args:
-        chunk: the steps between kept memories, to the next power of two; 0 for the plan's own.
-        wide: whether registers allow the larger tiles (`hopper`).
-    """
-    if _scalar(dtype):
-        plan = Plan(32, 4, power_of_two(K, most=32), power_of_two(V, most=64), 32, Launch(4, 2), Launch(4, 1))
-    elif dtype is torch.bfloat16:
-        BK, BV = (64, 128) if wide else (32, 64)
-        plan = Plan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(4, 2))
-    else:
-        BK, tile = (64, 64) if wide else (32, 32)
-        # Beside float16 a product of the states that are returned is three.
-        states = Launch(8 if wide and dtype is torch.float16 else 4, 2)
-        plan = Plan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=64), tile, states, Launch(4, 2))
-    return _with_chunk(plan, chunk)
-
-
-def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> Plan:
-    """Sizes for `mlstm_backward`, whose chunks are single blocks; arguments as in `forward_plan`."""
-    # Four of AMD's warps have as many threads as eight others, and twice the registers each.
-    warps = 4 if torch.version.hip else 8
-    if _scalar(dtype):
-        plan = Plan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(8, 2), Launch(warps, 1))
-    elif dtype is torch.bfloat16:
-        BK = 128 if wide and K <= 128 else 64
-        BV, states = (64, Launch(4, 3)) if wide else (32, Launch(8, 3))
-        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, states, Launch(warps, 2))
-    else:
-        BK, BV, tile = (64, 32, 64) if wide else (32, 16, 32)
-        plan = Plan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), tile, Launch(4, 2), Launch(warps, 2))
-    return _with_chunk(plan, chunk)._replace(every=1)
-
-
-def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[Plan, ...]:
-    """Those that `mlstm_forward` may be tuned to, `forward_plan`'s first. All have blocks of one length; none spills
-    on sm_90."""
-    first = forward_plan(dtype, K, V, chunk, wide)
-    warps, stages = first.inside
-    others = [
-        first._replace(inside=Launch(12 - warps, stages)),
-        first._replace(inside=Launch(warps, stages % 3 + 1)),
-        first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
-    ]
-    # Beside float16 any other number of blocks a chunk spills.
-    if not chunk and dtype is not torch.float16:
-        others += [first._replace(every=first.every * 2), first._replace(every=max(first.every // 2, 1))]
-    return first, *others
-
-
-def backward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[Plan, ...]:
-    """Those that `mlstm_backward` may be tuned to, likewise."""
-    first = backward_plan(dtype, K, V, chunk, wide)
-    warps, stages = first.inside
-    return (
-        first,
-        first._replace(inside=Launch(warps, stages % 3 + 1)),
-        first._replace(inside=Launch(warps, 1 if stages != 1 else 3)),
-        first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
-        first._replace(BK=max(first.BK // 2, 16)),
-        first._replace(BV=max(first.BV // 2, 16)),
-    )
-
-
-def _with_chunk(plan: Plan, chunk: int) -> Plan:
-    if not chunk:
-        return plan
-    chunk = power_of_two(chunk)
-    L = min(plan.L, chunk)
-    return plan._replace(L=L, every=chunk // L)
+def _operand_dtype(values: torch.dtype) -> torch.dtype:
+    return torch.bfloat16 if values is torch.bfloat16 else torch.float32
 
 
 class _Blocks(NamedTuple):
-    """How the steps of all lanes are cut into blocks: ``count`` of them at most, ``most`` in any lane at most.
+    """How the steps of all sequences are cut into blocks: ``count`` of them at most, ``most`` in any one at most.
 
-    ``table`` is what the kernels read: ``(S, blocks a lane)``, or packed ``(bounds, before, lanes)`` on the device.
+    ``table`` is what the kernels read: ``(S, blocks of a sequence)``, or packed ``(bounds, before, sequences)`` on the
+    device.
     """
 
     count: int
@@ -201,18 +167,18 @@ def _blocks(q: Tensor, cu_seqlens: Tensor | None, L: int) -> _Blocks:
     before = torch.zeros(B + 1, dtype=torch.int32, device=q.device)
     torch.cumsum((bounds[1 : B + 1] - bounds[:B] + (L - 1)) // L, 0, dtype=torch.int32, out=before[1:])
     numbers = torch.arange(count, dtype=torch.int32, device=q.device)
-    lanes = torch.searchsorted(before[1:], numbers, right=True, out_int32=True)
-    return _Blocks(count, -(-T // L), (bounds, before, lanes))
+    sequences = torch.searchsorted(before[1:], numbers, right=True, out_int32=True)
+    return _Blocks(count, -(-T // L), (bounds, before, sequences))
 
 
 def _addressable(x: Tensor, packed: bool) -> Tensor:
     """``x`` itself, or a copy where a stride within a tile (64 steps and the next, 512 columns) exceeds 32 bits."""
     step, _, *column = x.stride()[0 if packed else 1 :]
-    return x.contiguous() if 65 * step + sum(512 * stride for stride in column) >= 2**31 else x
+    return x.contiguous() if 65 * step + sum(LARGEST_HEAD * stride for stride in column) >= 2**31 else x
 
 
-class _Call(NamedTuple):
-    """What all kernels of a call share."""
+class _Inputs(NamedTuple):
+    """A call's token arrays, addressable in tiles, with their sizes and how products are taken of them."""
 
     q: Tensor
     k: Tensor
@@ -224,13 +190,35 @@ class _Call(NamedTuple):
     N: int
     K: int
     V: int
-    rows: tuple[int, int]
+    row_strides: tuple[int, int]
     operand: torch.dtype
     precision: str
 
-    def strided(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        """A tensor and its strides along sequence, step, head and what follows; a packed one has 0 for the first."""
-        return x, (0, *x.stride()) if self.packed else tuple(x.stride())
+    @classmethod
+    def of(cls, x: Arguments) -> "_Inputs":
+        """Those of a call."""
+        packed = x.cu_seqlens is not None
+        q, k, v, i, f = (_addressable(part, packed) for part in (x.q, x.k, x.v, x.i, x.f))
+        *lead, N, K = q.shape
+        B = lead[0] if x.cu_seqlens is None else x.cu_seqlens.shape[0] - 1
+        return cls(
+            q=q, k=k, v=v, i=i, f=f, packed=packed, B=B, N=N, K=K, V=v.shape[-1],
+            row_strides=(0, lead[0]) if packed else (N * lead[1], lead[1]),
+            operand=_operand_dtype(v.dtype), precision=dot_precision(v.dtype),
+        )  # fmt: skip
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """N, K and V, as kernels take them."""
+        return {"N": self.N, "K": self.K, "V": self.V}
+
+    def strided(self, **arrays: Tensor) -> dict[str, Any]:
+        """Arrays, and as ``NAME_strides`` their strides along sequence (0 if packed), step, head and what follows."""
+        named: dict[str, Any] = {}
+        for name, x in arrays.items():
+            named[name] = x
+            named[f"{name}_strides"] = (0, *x.stride()) if self.packed else tuple(x.stride())
+        return named
 
     def per_step(self) -> Tensor:
         """A head-major float32 array."""
@@ -249,60 +237,65 @@ class _Call(NamedTuple):
         return C, self.q.new_empty((*lead, self.N, self.K), dtype=torch.float32)
 
 
-def _call(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu_seqlens: Tensor | None) -> _Call:
-    packed = cu_seqlens is not None
-    q, k, v, i, f = (_addressable(x, packed) for x in (q, k, v, i, f))
-    *lead, N, K = q.shape
-    B = lead[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    rows = (0, lead[0]) if packed else (N * lead[1], lead[1])
-    operand = torch.bfloat16 if v.dtype is torch.bfloat16 else torch.float32
-    return _Call(q, k, v, i, f, packed, B, N, K, v.shape[-1], rows, operand, dot_precision(v.dtype))
-
-
-def _gates(x: _Call, blocks: _Blocks, L: int) -> Gates:
-    from torch_impl._mlstm.triton import chunk_kernels as mlstm_chunk
+def _gates(x: _Inputs, blocks: _Blocks, L: int) -> BlockGates:
+    from torch_impl._mlstm.triton import chunk_kernels as kernels
 
     a, i, p, g = (x.per_step() for _ in range(4))
-    total, most = (x.q.new_empty((blocks.count, x.N), dtype=torch.float32) for _ in range(2))
-    gates = Gates(a, i, p, g, total, most, x.q.new_empty((blocks.count, x.N), dtype=torch.int32))
+    total, max_g = (x.q.new_empty((blocks.count, x.N), dtype=torch.float32) for _ in range(2))
+    argmax_g = x.q.new_empty((blocks.count, x.N), dtype=torch.int32)
     launch(
-        mlstm_chunk.gates, blocks.count * x.N, x.q.device, Launch(1), *x.strided(x.f), *x.strided(x.i), *gates[:4],
-        x.rows, *gates[4:], blocks.table, x.N, PACKED=x.packed, L=L,
+        kernels.gates, blocks.count * x.N, x.q.device, Launch(1),
+        **x.strided(f=x.f, i=x.i), a_out=a, i_out=i, p_out=p, g_out=g, row_strides=x.row_strides,
+        total=total, max_g=max_g, argmax_g=argmax_g, table=blocks.table, N=x.N, PACKED=x.packed, L=L,
     )  # fmt: skip
-    return gates
+    return BlockGates(a=a, i=i, p=p, g=g, total=total, max_g=max_g, argmax_g=argmax_g)
 
 
-def _tiles(x: _Call, side: int) -> dict[str, int]:
+def _tiles(x: _Inputs, side: int) -> dict[str, int]:
     BK, BV = power_of_two(x.K, most=side), power_of_two(x.V, most=side)
     return {"BK": BK, "BV": BV, "NK": -(-x.K // BK), "NV": max(-(-x.V // BV), 1)}
 
 
+def _inside_tiles(x: _Inputs, plan: MLSTMPlan) -> dict[str, int]:
+    NK, NV = -(-x.K // plan.BK), max(-(-x.V // plan.BV), 1)
+    return {"L": plan.L, "BK": plan.BK, "BV": plan.BV, "NK": NK, "NV": NV}
+
+
+class _State(NamedTuple):
+    """A state, or its cotangents, in contiguous memory; each may be None."""
+
+    C: Tensor | None
+    n: Tensor | None
+    m: Tensor | None
+
+    @classmethod
+    def of(cls, C: Tensor | None, n: Tensor | None, m: Tensor | None) -> "_State":
+        """A contiguous copy where one is needed."""
+        return cls(*(None if part is None else part.contiguous() for part in (C, n, m)))
+
+
 def _memories(
-    x: _Call,
-    blocks: _Blocks,
-    plan: Plan,
-    gates: Gates,
-    initial: tuple[Tensor | None, Tensor | None, Tensor | None],
-    exact: bool,
-    centred: bool,
-) -> Memories:
+    x: _Inputs, blocks: _Blocks, plan: MLSTMPlan, gates: BlockGates, initial: _State, exact: bool, centred: bool
+) -> BlockMemories:
     """C and n at the start of every ``plan.every``-th block, which is every one where they are centred.
 
     ``exact``: whether what is written to C keeps float32's accuracy, as a state that is returned must.
     """
-    from torch_impl._mlstm.triton import chunk_kernels as mlstm_chunk
+    from torch_impl._mlstm.triton import chunk_kernels as kernels
 
     C, n, m = initial
-    centre = x.q.new_empty((blocks.count + x.B, x.N, x.V), dtype=torch.float32) if centred else None
-    first = _centre(C, n) if centred and C is not None and n is not None else None
+    c_start = x.q.new_empty((blocks.count + x.B, x.N, x.V), dtype=torch.float32) if centred else None
+    c_first = _centre(C, n) if centred and C is not None and n is not None else None
     m_start, m_end = (torch.empty_like(gates.total) for _ in range(2))
-    m_last, step_last = (x.q.new_empty((x.B, x.N), dtype=dtype) for dtype in (torch.float32, torch.int32))
+    m_last, argmax_last = (x.q.new_empty((x.B, x.N), dtype=dtype) for dtype in (torch.float32, torch.int32))
     launch(
-        mlstm_chunk.stabilisers, x.B * x.N, x.q.device, Launch(4), *gates[4:], m, m_start, m_end, m_last, step_last,
-        blocks.table, x.N, PACKED=x.packed, WIDTH=power_of_two(blocks.most, most=256),
+        kernels.stabilisers, x.B * x.N, x.q.device, Launch(4),
+        total=gates.total, max_g=gates.max_g, argmax_g=gates.argmax_g, m_first=m, m_start=m_start, m_end=m_end,
+        m_last=m_last, argmax_last=argmax_last, table=blocks.table, N=x.N, PACKED=x.packed,
+        WIDTH=power_of_two(blocks.most, most=256),
     )  # fmt: skip
-    starts = x.states(blocks.count // plan.every + x.B, dtype=x.operand)
-    lasts = x.states(x.B)
+    C_start, n_start = x.states(blocks.count // plan.every + x.B, dtype=x.operand)
+    C_last, n_last = x.states(x.B)
     side, how = plan.state_tile, plan.states
     if exact and centred:
         # To centre what is summed in several pieces takes the registers of a larger tile.
@@ -310,18 +303,22 @@ def _memories(
         how = how._replace(num_warps=8 if x.v.dtype is torch.float32 else 4)
     tiles = _tiles(x, side)
     launch(
-        mlstm_chunk.memories, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), x.q.device, how, *x.strided(x.k),
-        *x.strided(x.v), gates.g, x.rows, gates.total, m_start, m_end, C, n, first, *starts, centre, *lasts,
-        blocks.table, x.N, x.K, x.V,
+        kernels.memories, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), x.q.device, how,
+        **x.strided(k=x.k, v=x.v), g=gates.g, row_strides=x.row_strides, total=gates.total, m_start=m_start,
+        m_end=m_end, C_first=C, n_first=n, c_first=c_first, C_start=C_start, n_start=n_start, c_start=c_start,
+        C_last=C_last, n_last=n_last, table=blocks.table, **x.sizes,
         PACKED=x.packed, L=plan.L, EVERY=plan.every, **tiles,
         PRECISION="tf32x3" if exact and x.precision == "tf32" and x.v.dtype is torch.float16 else x.precision,
         PIECES=3 if exact and x.operand is torch.bfloat16 else 1,
     )  # fmt: skip
-    return Memories(*starts, centre, m_start, m_end, *lasts, m_last, step_last)
+    return BlockMemories(
+        C_start=C_start, n_start=n_start, c_start=c_start, m_start=m_start, m_end=m_end, C_last=C_last,
+        n_last=n_last, m_last=m_last, argmax_last=argmax_last,
+    )  # fmt: skip
 
 
 def _centre(C: Tensor, n: Tensor) -> Tensor:
-    """Of an initial state the c for which C − n cᵀ is smallest, ``(B, N, V)``, and behind it a weight: that of as many
+    """The c of an initial state for which C − n cᵀ is smallest, ``(B, N, V)``, and behind it a weight: that of as many
     keys of length √K as make up n."""
     least = torch.finfo(n.dtype).tiny
     size = n.abs().amax(-1, keepdim=True).clamp(min=least)
@@ -330,175 +327,158 @@ def _centre(C: Tensor, n: Tensor) -> Tensor:
     return torch.cat([c, unit.norm(dim=-1, keepdim=True) * (size * n.shape[-1] ** -0.5)], -1)
 
 
-def mlstm_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    i: Tensor,
-    f: Tensor,
-    C: Tensor | None = None,
-    n: Tensor | None = None,
-    m: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    *,
-    chunk: int = 0,
-    eps: float = 0.0,
-    stabilized: bool = True,
-    keep_G: bool = False,
-    keep_gates: bool = False,
-    keep_M: bool = False,
-    keep_c: bool = False,
-    plan: Plan | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Kept]:
-    """h, the final C, n and m, and what is kept of the rest for `mlstm_backward`.
+def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None = None) -> tuple[Results, Residuals]:
+    """h and the final state, and the residuals named in ``keep``, which change no other result.
 
     Args:
-        q, k, v, i, f: ``(B, S, N, ·)``, or ``(T, N, ·)`` with `cu_seqlens`, on any strides.
-        C, n, m: the initial state in float32, None for zeros.
-        cu_seqlens: ``(B+1,)``, read on the device alone.
-        chunk: the steps between memories that are kept, 0 for what suits the sizes.
-        eps: added to the normaliser; ``stabilized``: whether its floor is exp(−min(m, 64)) or 1.
-        keep_G, keep_gates, keep_M, keep_c: which fields of `Kept` to keep. They change no other result.
-        plan: tile sizes, in place of those of `forward_plan`.
+        x: the call; arrays ``(B, S, N, ·)``, or ``(T, N, ·)`` with a packing, on any strides. States are float32. The
+            packing is read on the device alone.
+        keep: names of `Residuals`.
+        plan: in place of the one that `forward_plans` are tuned to.
     """
-    from torch_impl._mlstm.triton import chunk_kernels as mlstm_chunk
+    from torch_impl._mlstm.triton import chunk_kernels as kernels
 
-    x = _call(q, k, v, i, f, cu_seqlens)
-    C, n, m = (None if part is None else part.contiguous() for part in (C, n, m))
+    inputs = _Inputs.of(x)
+    device = x.q.device
     if plan is None:
-        plan = tuned(
-            "mlstm_forward",
-            _sizes(x, chunk),
-            lambda: forward_plans(v.dtype, x.K, x.V, chunk, hopper(q.device)),
-            q.device,
-            lambda plan: mlstm_forward(
-                q, k, v, i, f, C, n, m, cu_seqlens, chunk=chunk, eps=eps, stabilized=stabilized, plan=plan
-            ),
-        )
-    blocks = _blocks(q, cu_seqlens, plan.L)
-    gates = _gates(x, blocks, plan.L)
-    # Kept memories are those of every block, as the backward pass wants them.
-    stored = 1 if keep_c else plan.every
-    memories = _memories(x, blocks, plan._replace(every=stored), gates, (C, n, m), exact=True, centred=keep_c)
-    h = v.new_empty(v.shape)
-    G, M = x.scores(plan.L) if keep_G else None, x.per_step() if keep_M else None
-    NK, NV = -(-x.K // plan.BK), max(-(-x.V // plan.BV), 1)
+        plan = _tuned("mlstm_forward", forward_plans, inputs, x, lambda plan: mlstm_forward(x, plan=plan))
+    blocks = _blocks(x.q, x.cu_seqlens, plan.L)
+    gates = _gates(inputs, blocks, plan.L)
+    # Residual memories are those of every block, as the backward pass wants them.
+    keeps_memories = not set(BlockMemories._fields).isdisjoint(keep)
+    stored = 1 if keeps_memories else plan.every
+    initial = _State.of(x.C, x.n, x.m)
+    memories = _memories(
+        inputs, blocks, plan._replace(every=stored), gates, initial, exact=True, centred=keeps_memories
+    )
+    h = x.v.new_empty(x.v.shape)
+    G, M = inputs.scores(plan.L) if "G" in keep else None, inputs.per_step() if "M" in keep else None
+    tiles = _inside_tiles(inputs, plan)
     launch(
-        mlstm_chunk.outputs, blocks.count * x.N * NV, q.device, plan.inside, *x.strided(x.q), *x.strided(x.k),
-        *x.strided(x.v), *gates[:4], x.rows, gates.total, memories.m_start, memories.C, memories.n,
-        memories.centre, *x.strided(h), M, G, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
-        PACKED=x.packed, L=plan.L, EVERY=plan.every, STORED=stored, BK=plan.BK, BV=plan.BV, NK=NK, NV=NV,
-        PRECISION=x.precision, FLOOR=stabilized,
+        kernels.outputs, blocks.count * inputs.N * tiles["NV"], device, plan.inside,
+        **inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v), a=gates.a, i=gates.i, p=gates.p, g=gates.g,
+        row_strides=inputs.row_strides, total=gates.total, m_start=memories.m_start, C_start=memories.C_start,
+        n_start=memories.n_start, c_start=memories.c_start, **inputs.strided(h=h), m_out=M, G_out=G,
+        table=blocks.table, **inputs.sizes, scale=inputs.K**-0.5, eps=x.eps,
+        PACKED=inputs.packed, EVERY=plan.every, STORED=stored, **tiles, PRECISION=inputs.precision,
+        STABILIZE_CORRECTLY=x.stabilize_correctly,
     )  # fmt: skip
-    kept = Kept(G, gates if keep_gates else None, M, memories if keep_c else None)
-    return h, memories.C_last, memories.n_last, memories.m_last, kept
+    results = Results(h=h, C=memories.C_last, n=memories.n_last, m=memories.m_last)
+    if not keep:
+        return results, NO_RESIDUALS
+    own = Residuals(**gates._asdict(), **memories._asdict(), G=G, M=M)
+    return results, _from_kernels(own, keep, inputs.packed, inputs.B)
 
 
 def mlstm_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    i: Tensor,
-    f: Tensor,
-    C: Tensor | None,
-    n: Tensor | None,
-    m: Tensor | None,
-    cu_seqlens: Tensor | None,
-    dh: Tensor | None,
-    dC: Tensor | None = None,
-    dn: Tensor | None = None,
-    dm: Tensor | None = None,
-    kept: Kept = NOTHING,
-    *,
-    chunk: int = 0,
-    eps: float = 0.0,
-    stabilized: bool = True,
-    plan: Plan | None = None,
+    x: Arguments, cotangents: Cotangents, residuals: Residuals = NO_RESIDUALS, plan: MLSTMPlan | None = None
 ) -> tuple[Tensor, ...]:
     """Gradients of q, k, v, i, f and of the initial C, n, m, each in the dtype of its primal.
 
     Args:
-        dh: cotangent of h, None for zeros; ``dC, dn, dm``: those of the final state, each None for zeros.
-        kept: what `mlstm_forward` left; the rest is computed again.
-        others: as in `mlstm_forward`.
+        x, plan: as in `mlstm_forward`.
+        cotangents: of h and of the final state, each None for zeros.
+        residuals: what `mlstm_forward` left; the rest is computed again.
     """
-    from torch_impl._mlstm.triton import chunk_kernels as mlstm_chunk
+    from torch_impl._mlstm.triton import chunk_kernels as kernels
 
-    x = _call(q, k, v, i, f, cu_seqlens)
-    C, n, m, dC, dn, dm = (None if part is None else part.contiguous() for part in (C, n, m, dC, dn, dm))
-    options = {"chunk": chunk, "eps": eps, "stabilized": stabilized}
+    inputs = _Inputs.of(x)
+    device = x.q.device
+    initial, dlast = _State.of(x.C, x.n, x.m), _State.of(cotangents.dC, cotangents.dn, cotangents.dm)
     if plan is None:
-        plan = tuned(
-            "mlstm_backward",
-            _sizes(x, chunk),
-            lambda: backward_plans(v.dtype, x.K, x.V, chunk, hopper(q.device)),
-            q.device,
-            lambda plan: mlstm_backward(q, k, v, i, f, C, n, m, cu_seqlens, dh, dC, dn, dm, kept, **options, plan=plan),
+        plan = _tuned(
+            "mlstm_backward", backward_plans, inputs, x, lambda plan: mlstm_backward(x, cotangents, residuals, plan)
         )
-    plan = plan._replace(L=_kept_length(kept, plan.L, x))
-    if dh is None:
-        dh = v.new_zeros(()).expand(v.shape)
-    dh = _addressable(dh, x.packed)
-    device = q.device
-    blocks = _blocks(q, cu_seqlens, plan.L)
-    gates = kept.gates or _gates(x, blocks, plan.L)
-    c = kept.c or _memories(x, blocks, plan, gates, (C, n, m), exact=False, centred=True)
+    kept = _to_kernels(residuals, inputs.packed)
+    plan = plan._replace(L=_block_length_of(kept, plan.L, inputs))
+    dh = x.v.new_zeros(()).expand(x.v.shape) if cotangents.dh is None else cotangents.dh
+    dh = _addressable(dh, inputs.packed)
+    blocks = _blocks(x.q, x.cu_seqlens, plan.L)
+    gates = _part(BlockGates, kept) or _gates(inputs, blocks, plan.L)
+    memories = _part(BlockMemories, kept) or _memories(inputs, blocks, plan, gates, initial, exact=False, centred=True)
+    dm_net = _net_of_memory(dlast, memories)
 
-    through_m = None
-    if dC is not None or dn is not None or dm is not None:
-        through_m = torch.zeros_like(c.m_last) if dm is None else dm.clone()
-        if dC is not None:
-            through_m -= (c.C_last * dC).sum((-2, -1))
-        if dn is not None:
-            through_m -= (c.n_last * dn).sum(-1)
-
-    M = x.per_step() if kept.M is None else kept.M
-    inverse, shift, dnu, tau = (x.per_step() for _ in range(4))
-    inside = {"L": plan.L, "BK": plan.BK, "BV": plan.BV, "NK": -(-x.K // plan.BK), "NV": max(-(-x.V // plan.BV), 1)}
+    M = inputs.per_step() if kept.M is None else kept.M
+    inverse, shift, dnu, tau = (inputs.per_step() for _ in range(4))
+    inside, scale = _inside_tiles(inputs, plan), inputs.K**-0.5
+    tokens = inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v, dh=dh)
     launch(
-        mlstm_chunk.normalisers, blocks.count * x.N, device, Launch(8, plan.inside.num_stages), *x.strided(x.q),
-        *x.strided(x.k), *x.strided(x.v), *x.strided(dh), gates.a, gates.i, gates.p, x.rows, c.m_start, c.C, c.n,
-        c.centre, kept.M, kept.G, M, inverse, shift, dnu, tau, blocks.table, x.N, x.K, x.V, x.K**-0.5, eps,
-        PACKED=x.packed, **inside, PRECISION=x.precision, FLOOR=stabilized,
+        kernels.normalisers, blocks.count * inputs.N, device, Launch(8, plan.inside.num_stages),
+        **tokens, a=gates.a, i=gates.i, p=gates.p, row_strides=inputs.row_strides, m_start=memories.m_start,
+        C_start=memories.C_start, n_start=memories.n_start, c_start=memories.c_start, m_kept=kept.M, G_kept=kept.G,
+        m_out=M, inverse_out=inverse, shift_out=shift, dnu_out=dnu, tau_out=tau, table=blocks.table, **inputs.sizes,
+        scale=scale, eps=x.eps, PACKED=inputs.packed, **inside, PRECISION=inputs.precision,
+        STABILIZE_CORRECTLY=x.stabilize_correctly,
     )  # fmt: skip
-    tiles = _tiles(x, plan.state_tile)
+    tiles = _tiles(inputs, plan.state_tile)
     parts = tiles["NV"] + 1
-    dC_end, _ = x.states(blocks.count, dtype=x.operand)
-    dn_end, dn_start = (M.new_empty((blocks.count, x.N, parts, x.K)) for _ in range(2))
-    dC_first, dn_first = x.states(x.B)
+    dC_end, _ = inputs.states(blocks.count, dtype=inputs.operand)
+    dn_end, dn_start = (M.new_empty((blocks.count, inputs.N, parts, inputs.K)) for _ in range(2))
+    dC_first, dn_first = inputs.states(inputs.B)
     launch(
-        mlstm_chunk.returning, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), device, plan.states, *x.strided(x.q),
-        *x.strided(dh), gates.p, M, inverse, dnu, tau, x.rows, gates.total, c.m_start, c.m_end, c.centre, dC, dn,
-        dC_end, dn_end, dn_start, dC_first, dn_first, blocks.table, x.N, x.K, x.V, x.K**-0.5,
-        PACKED=x.packed, L=plan.L, **tiles, PRECISION=x.precision,
+        kernels.memory_gradients, inputs.B * inputs.N * tiles["NK"] * parts, device, plan.states,
+        **inputs.strided(q=inputs.q, dh=dh), p=gates.p, m=M, inverse=inverse, dnu=dnu, tau=tau,
+        row_strides=inputs.row_strides, total=gates.total, m_start=memories.m_start, m_end=memories.m_end,
+        c_start=memories.c_start, dC_last=dlast.C, dn_last=dlast.n, dC_end=dC_end, dn_end=dn_end, dn_start=dn_start,
+        dC_first=dC_first, dn_first=dn_first, table=blocks.table, **inputs.sizes, scale=scale,
+        PACKED=inputs.packed, L=plan.L, **tiles, PRECISION=inputs.precision,
     )  # fmt: skip
-    d = [y.new_empty(y.shape) for y in (q, k, v, i, f)]
+    dq, dk, dv, di, df = (part.new_empty(part.shape) for part in (x.q, x.k, x.v, x.i, x.f))
     launch(
-        mlstm_chunk.gradients, blocks.count * x.N, device, plan.inside, *x.strided(x.q), *x.strided(x.k),
-        *x.strided(x.v), *x.strided(x.f), *x.strided(dh), *gates[:4], M, inverse, shift, tau, x.rows, gates.total,
-        c.m_start, c.m_end, c.C, c.n, dC_end, dn_end, dn_start, through_m, c.step_last, kept.G,
-        *(part for dx in d for part in x.strided(dx)), blocks.table, x.N, x.K, x.V, x.K**-0.5,
-        PACKED=x.packed, **inside, PARTS=parts, PRECISION=x.precision,
+        kernels.gradients, blocks.count * inputs.N, device, plan.inside,
+        **tokens, **inputs.strided(f=inputs.f), a=gates.a, i=gates.i, p=gates.p, g=gates.g, m=M, inverse=inverse,
+        shift=shift, tau=tau, row_strides=inputs.row_strides, total=gates.total, m_start=memories.m_start,
+        m_end=memories.m_end, C_start=memories.C_start, n_start=memories.n_start, dC_end=dC_end, dn_end=dn_end,
+        dn_start=dn_start, dm_net=dm_net, argmax_last=memories.argmax_last, G_kept=kept.G,
+        **inputs.strided(dq=dq, dk=dk, dv=dv, di=di, df=df), table=blocks.table, **inputs.sizes, scale=scale,
+        PACKED=inputs.packed, **inside, PARTS=parts, PRECISION=inputs.precision,
     )  # fmt: skip
 
-    dm_first = torch.zeros_like(c.m_last)
-    if C is not None and n is not None:
-        dm_first += (C * dC_first).sum((-2, -1)) + (n * dn_first).sum(-1)
-    if through_m is not None:
-        dm_first += torch.where(c.step_last == 0, through_m, 0.0)
-    return *d, dC_first, dn_first, dm_first
+    dm_first = torch.zeros_like(memories.m_last)
+    if initial.C is not None and initial.n is not None:
+        dm_first += (initial.C * dC_first).sum((-2, -1)) + (initial.n * dn_first).sum(-1)
+    if dm_net is not None:
+        dm_first += torch.where(memories.argmax_last == 0, dm_net, 0.0)
+    return dq, dk, dv, di, df, dC_first, dn_first, dm_first
 
 
-def _sizes(x: _Call, chunk: int) -> str:
-    """What plans hang on: nothing of B, S and N."""
-    return f"{str(x.v.dtype).removeprefix('torch.')} {x.precision} K{x.K} V{x.V} chunk{chunk}"
+def _net_of_memory(dlast: _State, memories: BlockMemories) -> Tensor | None:
+    """The final m's cotangent less what C and n owe to m, ``dm − ⟨C, dC⟩ − ⟨n, dn⟩``; None where no state has one."""
+    if all(part is None for part in dlast):
+        return None
+    dm = torch.zeros_like(memories.m_last) if dlast.m is None else dlast.m.clone()
+    if dlast.C is not None:
+        dm -= (memories.C_last * dlast.C).sum((-2, -1))
+    if dlast.n is not None:
+        dm -= (memories.n_last * dlast.n).sum(-1)
+    return dm
 
 
-def _kept_length(kept: Kept, L: int, x: _Call) -> int:
-    """The block length of what was kept: torch's matmul precision, which ``L`` hangs on, may have changed since."""
+def _part(record: type, kept: Residuals) -> Any:
+    """The record from residuals of the same names, None where they were not kept."""
+    found = {name: getattr(kept, name) for name in record._fields}
+    return None if any(part is None for part in found.values()) else record(**found)
+
+
+def _tuned(
+    kernel: str,
+    plans: Callable[..., tuple[MLSTMPlan, ...]],
+    inputs: _Inputs,
+    x: Arguments,
+    run: Callable[[MLSTMPlan], Any],
+) -> MLSTMPlan:
+    # Plans depend on nothing of B, S and N.
+    dtype, chunk = x.v.dtype, x.chunk_size
+    sizes = f"{str(dtype).removeprefix('torch.')} {inputs.precision} K{inputs.K} V{inputs.V} chunk{chunk}"
+    device = x.q.device
+    return tuned(kernel, sizes, lambda: plans(dtype, inputs.K, inputs.V, chunk, hopper(device)), device, run)
+
+
+def _block_length_of(kept: Residuals, L: int, x: _Inputs) -> int:
+    """The block length of the residuals: torch's matmul precision, on which ``L`` depends, may have changed since."""
     if kept.G is not None:
         return kept.G.shape[-1]
-    part = kept.gates.total if kept.gates is not None else kept.c.m_start if kept.c is not None else None
+    part = kept.total if kept.total is not None else kept.m_start
     if part is None:
         return L
 
@@ -509,20 +489,47 @@ def _kept_length(kept: Kept, L: int, x: _Call) -> int:
     return next(length for length in (L, 64, 32, 16) if count(length) == len(part))
 
 
-def mlstm_step(
-    q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, C: Tensor, n: Tensor, m: Tensor, *, eps: float = 0.0
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def mlstm_step(x: StepArguments, keep: Sequence[str] = ()) -> tuple[StepResults, NoResiduals]:
     """One step on ``(B, N, ·)``, on any strides: h in the dtype of v, and the C, n and m after the step in float32."""
     from torch_impl._mlstm.triton import step_kernel as kernels
 
-    B, N, K = q.shape
-    V = v.shape[-1]
-    h, C_out, n_out, m_out = v.new_empty(v.shape), C.new_empty(C.shape), n.new_empty(n.shape), m.new_empty(m.shape)
+    B, N, K = x.q.shape
+    V = x.v.shape[-1]
+    h, C, n, m = (part.new_empty(part.shape) for part in (x.v, x.C, x.n, x.m))
     BK, BV = power_of_two(K, most=64), power_of_two(V, most=32)
     NK, NV = -(-K // BK), max(-(-V // BV), 1)
-    inputs = (part for x in (q, k, v, i, f, C, n, m) for part in (x, x.stride()))
+    inputs = x._asdict()
+    strides = {f"{name}_strides": inputs[name].stride() for name in ("q", "k", "v", "i", "f", "C", "n", "m")}
+    arrays = {name: inputs[name] for name in ("q", "k", "v", "i", "f", "C", "n", "m")}
     launch(
-        kernels.step, B * N * NV, q.device, Launch(2, 2), *inputs,
-        h, C_out, n_out, m_out, N, K, V, K**-0.5, eps, BK=BK, BV=BV, NK=NK, NV=NV,
+        kernels.step, B * N * NV, x.q.device, Launch(2, 2), **arrays, **strides,
+        h=h, C_out=C, n_out=n, m_out=m, N=N, K=K, V=V, scale=K**-0.5, eps=x.eps, BK=BK, BV=BV, NK=NK, NV=NV,
     )  # fmt: skip
-    return h, C_out, n_out, m_out
+    return StepResults(h, C, n, m), NoResiduals()
+
+
+def _row(operation: str, implementation: Implementation) -> Row:
+    return Row(
+        backend="triton",
+        operation=operation,
+        devices=("cuda", "cpu"),
+        dtypes=DTYPES,
+        largest=(("K", LARGEST_HEAD), ("V", LARGEST_HEAD)),
+        unavailable=unavailable,
+        implementation=implementation,
+    )
+
+
+ROWS = (
+    _row(
+        "mlstm",
+        Implementation(
+            residuals=Residuals,
+            forward=mlstm_forward,
+            backward=mlstm_backward,
+            sizes=_residual_sizes,
+            dtypes=lambda x: {_OPERAND: _operand_dtype(x.v.dtype)},
+        ),
+    ),
+    _row("mlstm_step", Implementation(residuals=NoResiduals, forward=mlstm_step)),
+)

@@ -1,12 +1,13 @@
 """One step of the mLSTM as a single Triton kernel: the memory is read once and written once.
 
-Source: Beck et al., arXiv:2405.04517, equations 19 to 27; names as in `torch_impl._mlstm`. A program holds a head's
+Source: Beck et al., arXiv:2405.04517, equations 19 to 27; names as in `torch_impl._mlstm.api`. A program holds a head's
 stretch of V; it goes through K in tiles. All of it is in float32, on whatever strides the arrays have.
 """
 
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
+from torch_impl._mlstm.triton.shared import LARGEST_M, finite
 from torch_impl._triton.shared import log_sigmoid
 
 
@@ -22,17 +23,16 @@ def step(
     """
     y = tl.program_id(0) % NV
     head = tl.program_id(0) // NV % N
-    lane = tl.program_id(0) // NV // N
-    b, s = lane.to(tl.int64), head.to(tl.int64)
+    sequence = tl.program_id(0) // NV // N
+    b, s = sequence.to(tl.int64), head.to(tl.int64)
     state = b * N + s
     col = (y * BV + tl.arange(0, BV)).to(tl.int64)
     decay = log_sigmoid(tl.load(f + b * f_strides[0] + s * f_strides[1]).to(tl.float32))
     gate = tl.load(i + b * i_strides[0] + s * i_strides[1]).to(tl.float32)
     decay += tl.load(m + b * m_strides[0] + s * m_strides[1])
     top = tl.maximum(decay, gate)
-    # Of an empty memory, m = −∞: less a finite number it stays so, and its weight is 0.
-    finite = tl.maximum(top, -3.0e38)
-    kept, written = tl.exp(decay - finite), tl.exp(gate - finite)
+    top_finite = finite(top)
+    kept, written = tl.exp(decay - top_finite), tl.exp(gate - top_finite)
     values = tl.load(v + b * v_strides[0] + s * v_strides[1] + col * v_strides[2], mask=col < V, other=0.0)
     values = values.to(tl.float32) * written
     num = tl.zeros((BV,), tl.float32)
@@ -53,6 +53,6 @@ def step(
         vector = vector * kept + keys * written
         tl.store(n_out + state * K + row, vector, mask=(row < K) & (y == 0))
         nu += vector * queries
-    Y = tl.maximum(tl.abs(tl.sum(nu, axis=0)), tl.exp(-tl.minimum(top, 64.0))) + eps
+    Y = tl.maximum(tl.abs(tl.sum(nu, axis=0)), tl.exp(-tl.minimum(top, LARGEST_M))) + eps
     tl.store(h + state * V + col, (num / Y).to(h.dtype.element_ty), mask=col < V)
     tl.store(m_out + state, top, mask=y == 0)

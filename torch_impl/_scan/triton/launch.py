@@ -1,18 +1,11 @@
-"""Launcher of the cumulative sums, and the rows that say what it supports."""
+"""Launcher of the cumulative sums."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from reference.backends import Row
-from torch_impl._triton.interpreter import DTYPES, unavailable
 from torch_impl._triton.launch import Launch, launch, power_of_two
-
-ROWS = tuple(
-    Row("triton", operation, devices=("cuda", "cpu"), dtypes=DTYPES, unavailable=unavailable)
-    for operation in ("rev_cumsum", "rev_cumsum_off")
-)
 
 
 class Rows(NamedTuple):
@@ -60,7 +53,7 @@ def cumulative(x: Tensor, *, reverse: bool, exclusive: bool) -> Tensor:
         # Not by the number of rows: a tile's shape decides in what order sums are taken.
         height = 2048 // width
         launch(kernels.cumulative, -(-rows.count // height), x.device, Launch(4),
-               rows.x, rows.sizes, rows.strides, rows.x.stride(-1), y, rows.count, S,
+               x=rows.x, sizes=rows.sizes, strides=rows.strides, step=rows.x.stride(-1), y=y, rows=rows.count, S=S,
                REVERSE=reverse, EXCLUSIVE=exclusive, BLOCK_R=height, BLOCK_S=width)  # fmt: skip
     return y
 

@@ -7,7 +7,7 @@ from conformance.laws import Law
 from conformance.outcome import Counterexample
 
 
-def judgement(law: Law, found: Counterexample, evidence: Any, framework: str) -> list[str]:
+def check_lines(law: Law, found: Counterexample, evidence: Any, framework: str) -> list[str]:
     """Lines that judge ``got``, or ``raised`` where a call ought to be refused."""
     broken, of = f"{law.id} is broken", found.where
     end = f'print("{law.id} holds here")'

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conformance.checker import LawError
 from conformance.dtypes import Array
-from conformance.failures._words import Script, environment, heading
+from conformance.failures._script import Script, environment, heading
 from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.outcome import Counterexample
@@ -14,7 +14,7 @@ from conformance.targets import absolute, path_lines
 from conformance.tensors import CODES
 
 
-def replayed(
+def replay_script(
     implementation: Implementation,
     law: Law,
     dtype: str,

@@ -1,5 +1,7 @@
 """Scripts that make one call of the target in its own framework and look at one array; they do not need this suite."""
 
+import ast
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,21 +11,21 @@ import numpy as np
 from conformance.checker import LawError
 from conformance.comparison import CallRecord, Comparison, Refusal
 from conformance.dtypes import FLOATING, Array, array
-from conformance.failures._judgement import judgement
-from conformance.failures._words import Script, assigned, environment, heading, literal
-from conformance.failures._written_calls import (
+from conformance.failures._call_lines import (
     output_names,
     written_backward,
     written_call,
     written_gradient,
     written_result,
 )
+from conformance.failures._check_lines import check_lines
+from conformance.failures._script import Script, assigned, environment, heading, literal
+from conformance.failures._target_source import bound_names, target_lines
 from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.operations import OPERATIONS
 from conformance.outcome import Counterexample
 from conformance.search import Scene
-from conformance.targets import imports
 from conformance.tensors import CODES
 
 _OF = "gradient of "
@@ -45,7 +47,7 @@ _LOADERS = {"torch": "torch", "numpy": "numpy", "jax": "flax"}
 
 
 @dataclass(frozen=True)
-class _Call:
+class WrittenCall:
     """The call that a script makes, in words.
 
     Attributes:
@@ -65,7 +67,9 @@ class _Call:
     backward: str
 
 
-def direct(implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene) -> Script | None:
+def single_call_script(
+    implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene
+) -> Script | None:
     """The script, None where what broke the law is not one array of one call."""
     record = _call_that_broke(scene)
     if record is None or record.operation not in OPERATIONS:
@@ -82,16 +86,19 @@ def direct(implementation: Implementation, law: Law, dtype: str, found: Countere
         names = [record.operation]
         if implementation.framework == "numpy" and call.backward and "gradients" in "\n".join(making):
             names = [name for name in (*names, f"{record.operation}_backward") if name in implementation.functions]
-        target = imports(implementation.name, names)
+        rest = [
+            'saved = load_file(Path(__file__).with_suffix(".safetensors"))',
+            *inputs,
+            *making,
+            *check_lines(law, found, evidence, implementation.framework),
+        ]
+        libraries = _libraries(implementation, tensors)
+        target = target_lines(implementation.name, names, [*libraries, *rest])
     except (KeyError, ValueError):
         return None
-    lines = [
-        *heading(law, dtype, found),
-        *_imports(implementation, tensors, target, call),
-        *inputs,
-        *making,
-        *judgement(law, found, evidence, implementation.framework),
-    ]
+    tuples = _tuples(call, target)
+    libraries[1:1] = ["from collections import namedtuple"] if tuples else []
+    lines = [*heading(law, dtype, found), *libraries, *target, "", *tuples, *rest]
     return Script("\n".join(lines) + "\n", tensors, _marker(law, scene))
 
 
@@ -127,7 +134,7 @@ def _wide(values: np.ndarray) -> Array:
     return array(values, "float64")
 
 
-def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[str, Array], list[str], _Call]:
+def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[str, Array], list[str], WrittenCall]:
     """The arrays to save, the lines that load them, and the call.
 
     Raises:
@@ -176,7 +183,7 @@ def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[s
     whole = tuple(name for name in arrays if name not in floating)
     text = written_call(operation, named, options, record.options)
     outputs = output_names(operation, record.options)
-    return tensors, [*load, *lines], _Call(record, floating, whole, text, unpacked, outputs, backward)
+    return tensors, [*load, *lines], WrittenCall(record, floating, whole, text, unpacked, outputs, backward)
 
 
 def _layout(x: Array) -> str:
@@ -197,12 +204,21 @@ def _cotangents(record: CallRecord) -> dict[str, Array]:
     return {f"d_{name}": x for name, x in {**given, **zeros}.items()}
 
 
-def _imports(implementation: Implementation, tensors: Mapping[str, Array], target: list[str], call: _Call) -> list[str]:
+def _tuples(call: WrittenCall, target: list[str]) -> list[str]:
+    """The tuple of states that the call takes, unless the target's source has it."""
+    state = OPERATIONS[call.record.operation].state
+    if state is None:
+        return []
+    name, bound = state.type.__name__, bound_names(ast.parse("\n".join(target)))
+    if f"{name}(" not in call.text + call.backward or name in bound:
+        return []
+    return [f'{name} = namedtuple("{name}", "{" ".join(inspect.signature(state.type).parameters)}")']
+
+
+def _libraries(implementation: Implementation, tensors: Mapping[str, Array]) -> list[str]:
+    """The head of a script: what it imports besides the target, and how the framework is set."""
     framework = implementation.framework
-    lines = ["import sys"]
-    if "MLSTMState(" in call.text + call.backward:
-        lines.append("from collections import namedtuple")
-    lines += ["from pathlib import Path", ""]
+    lines = ["import sys", "from pathlib import Path", ""]
     if framework == "jax":
         lines.append("import jax")
     if framework == "numpy" and any(x.dtype == "bfloat16" for x in tensors.values()):
@@ -214,13 +230,10 @@ def _imports(implementation: Implementation, tensors: Mapping[str, Array], targe
     if framework == "jax":
         lines += ['jax.config.update("jax_enable_x64", True)']
         lines += ['jax.config.update("jax_platforms", "cpu")'] if implementation.device == "cpu" else []
-    lines += [*environment(), *target, ""]
-    if "MLSTMState(" in call.text + call.backward:
-        lines.append('MLSTMState = namedtuple("MLSTMState", "C n m")')
-    return [*lines, 'saved = load_file(Path(__file__).with_suffix(".safetensors"))']
+    return [*lines, *environment()]
 
 
-def _torch(call: _Call, where: str, law: str) -> list[str]:
+def _torch(call: WrittenCall, where: str, law: str) -> list[str]:
     if call.record.kind == "attempt":
         return _attempt(call)
     if not where.startswith(_OF) and call.record.kind != "vjp":
@@ -243,7 +256,7 @@ def _torch(call: _Call, where: str, law: str) -> list[str]:
     return lines
 
 
-def _jax(call: _Call, where: str, law: str) -> list[str]:
+def _jax(call: WrittenCall, where: str, law: str) -> list[str]:
     if call.record.kind == "attempt":
         return _attempt(call)
     outputs = ", ".join(call.outputs)
@@ -282,7 +295,7 @@ def _jax(call: _Call, where: str, law: str) -> list[str]:
     return lines
 
 
-def _numpy(call: _Call, where: str, law: str) -> list[str]:
+def _numpy(call: WrittenCall, where: str, law: str) -> list[str]:
     if call.record.kind == "attempt":
         return _attempt(call)
     lines = [f"{call.unpacked} = {call.text}", *_got(where, call)]
@@ -293,11 +306,11 @@ def _numpy(call: _Call, where: str, law: str) -> list[str]:
     return lines
 
 
-def _attempt(call: _Call) -> list[str]:
+def _attempt(call: WrittenCall) -> list[str]:
     return ["try:", f"    {call.text}", "    raised = None", "except Exception as error:", "    raised = error"]
 
 
-def _got(where: str, call: _Call) -> list[str]:
+def _got(where: str, call: WrittenCall) -> list[str]:
     return [f"got = {where}"] if where and not where.startswith(_OF) else []
 
 

@@ -1,0 +1,95 @@
+"""How a script comes by the functions of the target: by holding its source, if that is short, or by importing it.
+
+A script that holds the source can be attached to a bug report.
+"""
+
+import ast
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from conformance.targets import imports, path_lines
+
+LONGEST = 150
+"""Lines of a source that a script holds; a longer one, and that of a package, is imported."""
+
+
+def target_lines(target: str, names: Sequence[str], script: Sequence[str]) -> list[str]:
+    """Lines of Python that bind functions of a TARGET to their own names.
+
+    Args:
+        script: the rest of the script, whose names must not be those of the source.
+
+    Raises:
+        ValueError: the target has no function of such a name.
+    """
+    path = _file_of(target)
+    source = None if path is None else _short_source(path)
+    if path is None or source is None:
+        return imports(target, names)
+    tree = ast.parse(source)
+    own, other = bound_names(tree), bound_names(ast.parse("\n".join(script)))
+    alike = {name for name in own.keys() & other.keys() if own[name] is None or own[name] != other[name]}
+    if alike or not own.keys() >= set(names) or not _stands_alone(tree):
+        return imports(target, names)
+    beside = path_lines(path.parent) if _imports_neighbours(tree, path.parent) else []
+    return [*beside, "", f"# {path.name}, whole:", *source.strip().splitlines(), "", "# The call that breaks the law:"]
+
+
+def _file_of(target: str) -> Path | None:
+    if target.endswith(".py"):
+        return Path(target).resolve()
+    module = sys.modules.get(target)
+    path = Path(getattr(module, "__file__", None) or "__init__.py")
+    return None if path.name == "__init__.py" or "site-packages" in path.parts else path.resolve()
+
+
+def _short_source(path: Path) -> str | None:
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return source if source.count("\n") <= LONGEST else None
+
+
+def bound_names(tree: ast.Module) -> dict[str, str | None]:
+    """The names that a module binds at its top level, each with what is imported under it, None for all else."""
+    bound: dict[str, str | None] = {}
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                bound[name] = alias.name if alias.asname else name
+        elif isinstance(node, ast.ImportFrom):
+            bound.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound[node.name] = None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] = None
+        elif not isinstance(node, ast.Lambda | ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp):
+            for child in ast.iter_child_nodes(node):
+                visit(child)
+
+    visit(tree)
+    return bound
+
+
+def _stands_alone(tree: ast.Module) -> bool:
+    """Whether the source means the same within another file: nothing depends on its name, place or head."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (
+            node.level or node.module == "__future__" or node.names[0].name == "*"
+        ):
+            return False
+        if isinstance(node, ast.Name) and node.id in ("__file__", "__name__"):
+            return False
+    return True
+
+
+def _imports_neighbours(tree: ast.Module, folder: Path) -> bool:
+    """Whether it imports a module that lies in its folder."""
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module is not None}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    tops = {name.partition(".")[0] for name in names}
+    return any((folder / f"{top}.py").exists() or (folder / top / "__init__.py").exists() for top in tops)

@@ -1,0 +1,280 @@
+"""Differentiable operators made from records: ``gatespec::NAME_forward``, ``NAME_backward`` and what stands above them.
+
+An operation is described by the records of its arguments and results, and for each backend by its residuals and two
+functions of records. Derived from their fields: both schemas, the tensors that are saved, the gradients that are None,
+and the axes that a vmapped one is folded into. A residual is therefore one field of one record.
+
+Records are flattened here alone, where PyTorch demands it, in the order ``arguments, keep`` on the way forward and
+``arguments, cotangents of the results, residuals`` on the way back. ``keep`` names the residuals that are returned.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_impl._operators import (
+    fold,
+    map_by_loop,
+    no_second_derivative,
+    operator,
+    transformable,
+    unfold,
+    untransformed,
+)
+from torch_impl._records import (
+    Field,
+    empty_like_fields,
+    fields,
+    head_axes,
+    names_by_option,
+    schema,
+)
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """How a backend computes an operation.
+
+    Attributes:
+        residuals: the record of what its backward pass can use, every field a tensor or None. One that has the name of
+            a result is that result.
+        forward: ``(arguments, keep) → (results, residuals)``; the residuals named in ``keep`` are tensors.
+        backward: ``(arguments, cotangents, residuals) → gradients`` of the arguments with axes, in their order; None
+            for an operation whose gradient is another's.
+        sizes: ``(arguments) →`` the sizes of the letters that only its residuals have.
+        worth_keeping: ``(arguments) →`` the names of the residuals that a differentiated call keeps by itself.
+        dtypes: ``(arguments) →`` the dtypes of the roles that only its residuals have.
+    """
+
+    residuals: type
+    forward: Callable[[Any, Sequence[str]], tuple[Any, Any]]
+    backward: Callable[[Any, Any, Any], Sequence[Tensor]] | None = None
+    sizes: Callable[[Any], Mapping[str, int]] = lambda arguments: {}
+    worth_keeping: Callable[[Any], tuple[str, ...]] = lambda arguments: ()
+    dtypes: Callable[[Any], Mapping[str, torch.dtype]] = lambda arguments: {}
+
+
+class NoResiduals(NamedTuple):
+    """The residuals of a backend whose backward pass needs the arguments alone."""
+
+
+class Operation:
+    """A forward and a backward operator with an ``autograd.Function`` each.
+
+    Args:
+        name: ``"mlstm"``.
+        arguments: the record of the arguments, with a field ``backend`` and, where sequences may be packed,
+            ``cu_seqlens``.
+        results: the record of the results.
+        cotangents: the record of their cotangents, each of which may be None.
+        implementations: by backend.
+        sizes: ``(arguments) →`` the sizes of the letters of arguments and results.
+        dtypes: ``(arguments) →`` the dtypes of the roles.
+        gradients: ``(arguments, cotangents, residuals) → gradients`` in place of a backward operator of its own.
+
+    Attributes:
+        operator: ``(*arguments, keep) →`` the results, and the residuals in ``keep`` that are not results.
+        differentiable: the same, for calls that need a gradient or are transformed.
+        kept_by: by backend and option of the fwbw configuration, the names of the residuals that it keeps.
+        residual_heads: by backend the axis of heads of every residual of dense sequences, None where it has none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: type,
+        results: type,
+        cotangents: type,
+        implementations: Mapping[str, Implementation],
+        sizes: Callable[[Any], Mapping[str, Any]],
+        dtypes: Callable[[Any], Mapping[str, torch.dtype]],
+        gradients: Callable[[Any, Any, Any], Sequence[Tensor]] | None = None,
+    ):
+        self.name, self.arguments, self.results, self.cotangents = name, arguments, results, cotangents
+        self.implementations, self.sizes, self.dtypes = implementations, sizes, dtypes
+        # Plain data: a compiler that traces a caller cannot look into cached functions.
+        self.kept_by = {backend: names_by_option(each.residuals) for backend, each in implementations.items()}
+        self.residual_heads = {backend: head_axes(each.residuals, False) for backend, each in implementations.items()}
+        self._most = max(len(fields(each.residuals)) for each in implementations.values())
+        self.operator = operator(
+            f"{name}_forward({schema(arguments)}, str[] keep) -> Tensor[]", self._run_forward, self._forward_shapes
+        )
+        if gradients is None:
+            self._backward = operator(
+                f"{name}_backward({schema(arguments)}, {schema(cotangents)}, Tensor?[] residuals) -> Tensor[]",
+                self._run_backward,
+                self._backward_shapes,
+            )
+            self._transformable_backward = transformable(_backward_function(self))
+        self.differentiable = transformable(_forward_function(self, gradients or self.gradients))
+
+    def residuals_of(self, arguments: Any, keep: tuple[str, ...], outputs: Sequence[Tensor]) -> Any:
+        """The record of residuals from what a call returned."""
+        implementation = self.implementations[arguments.backend]
+        places = _places(self.results, implementation.residuals, keep)
+        return implementation.residuals(**{name: outputs[place] for name, place in zip(keep, places, strict=True)})
+
+    def gradients(self, arguments: Any, cotangents: Any, residuals: Any) -> Sequence[Tensor]:
+        """The backward operator; differentiable and mappable where a transform is at work."""
+        if untransformed():
+            return self._backward(*arguments, *cotangents, residuals)
+        slots = (None,) * (self._most - len(residuals))
+        return self._transformable_backward(*arguments, *cotangents, *residuals, *slots)
+
+    def _run_forward(self, *flat: Any) -> list[Tensor]:
+        # What the record's own constructor does, at half its cost.
+        arguments, keep = tuple.__new__(self.arguments, flat[:-1]), flat[-1]
+        results, residuals = self.implementations[arguments.backend].forward(arguments, keep)
+        return [*results, *(part for part in residuals if part is not None)] if keep else [*results]
+
+    def _forward_shapes(self, *flat: Any) -> list[Tensor]:
+        *values, keep = flat
+        arguments = self.arguments(*values)
+        implementation = self.implementations[arguments.backend]
+        packed, sizes, dtypes = _packed(arguments), self.sizes(arguments), self.dtypes(arguments)
+        outputs = empty_like_fields(self.results, self.results._fields, packed, values[0], sizes, dtypes)
+        kept = [name for name in keep if name not in self.results._fields]
+        if not kept:
+            return outputs
+        sizes, dtypes = {**sizes, **implementation.sizes(arguments)}, {**dtypes, **implementation.dtypes(arguments)}
+        return outputs + empty_like_fields(implementation.residuals, kept, packed, values[0], sizes, dtypes)
+
+    def _split(self, flat: Sequence[Any]) -> tuple[Any, Any, Sequence[Tensor | None]]:
+        """Arguments, cotangents, and what follows them."""
+        first = len(self.arguments._fields)
+        last = first + len(self.cotangents._fields)
+        return self.arguments(*flat[:first]), self.cotangents(*flat[first:last]), flat[last:]
+
+    def _run_backward(self, *flat: Any) -> list[Tensor]:
+        arguments, cotangents, (residuals,) = self._split(flat)
+        implementation = self.implementations[arguments.backend]
+        assert implementation.backward is not None and residuals is not None
+        return [*implementation.backward(arguments, cotangents, implementation.residuals(*residuals))]
+
+    def _backward_shapes(self, *flat: Any) -> list[Tensor]:
+        arguments, _, _ = self._split(flat)
+        packed, sizes, dtypes = _packed(arguments), self.sizes(arguments), self.dtypes(arguments)
+        return [
+            field.axes.when(packed).empty(arguments[0], sizes, dtypes) if x is None else x.new_empty(x.shape)
+            for field, x in zip(fields(self.arguments), arguments, strict=True)
+            if field.axes is not None
+        ]
+
+
+class _Saves:
+    """Which of an operation's flat arguments are saved as tensors, and which have gradients."""
+
+    def __init__(self, arguments: Sequence[Field]):
+        self.tensors = sum(field.schema.startswith("Tensor") for field in arguments)
+        self.differentiable = [number for number, field in enumerate(arguments) if field.axes is not None]
+        self.count = len(arguments)
+
+    def aligned(self, tensors: Sequence[Tensor | None], gradients: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        """The gradients where their arguments stand, and None for all else, `keep` included."""
+        found: list[Tensor | None] = [None] * (self.count + 1)
+        for number, gradient in zip(self.differentiable, gradients, strict=True):
+            if tensors[number] is not None:
+                found[number] = gradient
+        return tuple(found)
+
+
+def _places(results: type, residuals: type, keep: tuple[str, ...]) -> tuple[int, ...]:
+    """Where the residuals named in ``keep`` stand among what a forward operator returns."""
+    names = [*results._fields, *(name for name in residuals._fields if name in keep and name not in results._fields)]
+    return tuple(names.index(name) for name in keep)
+
+
+def _packed(arguments: Any) -> bool:
+    return getattr(arguments, "cu_seqlens", None) is not None
+
+
+def _packings_differ(arguments: type, in_dims: Sequence[int | None]) -> bool:
+    """Whether packings are mapped over: such calls cannot be folded into one."""
+    return "cu_seqlens" in arguments._fields and in_dims[arguments._fields.index("cu_seqlens")] is not None
+
+
+def _forward_function(op: Operation, gradients: Callable[[Any, Any, Any], Sequence[Tensor]]) -> Any:
+    results, saves, backend = (
+        len(op.results._fields),
+        _Saves(fields(op.arguments)),
+        op.arguments._fields.index("backend"),
+    )
+
+    class Forward(torch.autograd.Function):
+        @staticmethod
+        def forward(*flat):
+            return tuple(op.operator(*flat))
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.options, ctx.keep = inputs[saves.tensors : -1], inputs[-1]
+            kept = ()
+            if ctx.keep:
+                residuals = op.implementations[inputs[backend]].residuals
+                kept = [output[place] for place in _places(op.results, residuals, ctx.keep)]
+            ctx.save_for_backward(*inputs[: saves.tensors], *kept)
+            ctx.mark_non_differentiable(*output[results:])
+            ctx.set_materialize_grads(False)
+
+        @staticmethod
+        def backward(ctx, *cotangents):
+            cotangents = op.cotangents(*cotangents[:results])
+            if all(each is None for each in cotangents):
+                return (None,) * (saves.count + 1)
+            saved = ctx.saved_tensors
+            tensors = saved[: saves.tensors]
+            arguments = op.arguments(*tensors, *ctx.options)
+            residuals = op.implementations[arguments.backend].residuals
+            kept = residuals(**dict(zip(ctx.keep, saved[saves.tensors :], strict=True)))
+            return saves.aligned(tensors, gradients(arguments, cotangents, kept))
+
+        @staticmethod
+        def vmap(info, in_dims, *flat):
+            if _packings_differ(op.arguments, in_dims):
+                return map_by_loop(Forward.apply, info.batch_size, in_dims, flat)
+            arguments = op.arguments(*flat[:-1])
+            packed = _packed(arguments)
+            folded = Forward.apply(*fold(info.batch_size, in_dims, flat, (*head_axes(op.arguments, packed), None)))
+            residuals = op.implementations[arguments.backend].residuals
+            axes = dict(zip(residuals._fields, head_axes(residuals, packed), strict=True))
+            kept = [axes[name] for name in residuals._fields if name in flat[-1] and name not in op.results._fields]
+            return unfold(info.batch_size, folded, (*head_axes(op.results, packed), *kept))
+
+    Forward.__name__ = Forward.__qualname__ = f"{op.name}_forward"
+    return Forward
+
+
+def _backward_function(op: Operation) -> Any:
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(*flat):
+            arguments, cotangents, residuals = op._split(flat)
+            residuals = residuals[: len(op.implementations[arguments.backend].residuals._fields)]
+            return tuple(op._backward(*arguments, *cotangents, residuals))
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, *_):
+            no_second_derivative(op.name)
+
+        @staticmethod
+        def vmap(info, in_dims, *flat):
+            if _packings_differ(op.arguments, in_dims):
+                return map_by_loop(Backward.apply, info.batch_size, in_dims, flat)
+            arguments, _, rest = op._split(flat)
+            packed = _packed(arguments)
+            axes = head_axes(op.arguments, packed)
+            residuals = head_axes(op.implementations[arguments.backend].residuals, packed)
+            slots = (None,) * (len(rest) - len(residuals))
+            every = (*axes, *head_axes(op.cotangents, packed), *residuals, *slots)
+            folded = Backward.apply(*fold(info.batch_size, in_dims, flat, every))
+            return unfold(info.batch_size, folded, [axis for axis in axes if axis is not None])
+
+    Backward.__name__ = Backward.__qualname__ = f"{op.name}_backward"
+    return Backward

@@ -1,0 +1,59 @@
+"""Launch plans of the GRU's kernels: how the weights are cut and the passes launched. A plan changes no value."""
+
+from typing import NamedTuple
+
+import torch
+
+from torch_impl._triton.launch import Launch, power_of_two
+
+RESIDENT = 128
+"""The widest head whose three weights stay with a program, in 16 bits; half of it in 32."""
+
+
+class GRUPlan(NamedTuple):
+    """Launch plan of a pass over the steps, for one width and dtype.
+
+    Attributes:
+        block: units of a tile of the weights: all of H where they are resident.
+        part: inputs of a tile that is streamed; None where the weights are resident.
+        rows: rows of a program.
+        how: warps, and stages of the loop that loads: over the steps, or over the weights' tiles.
+        unroll: steps of a resident kernel whose inputs are loaded together, so many steps before they are used.
+    """
+
+    block: int
+    part: int | None
+    rows: int
+    how: Launch
+    unroll: int = 1
+
+
+def default_plan(H: int, wide: bool) -> GRUPlan:
+    """The plan for heads of ``H`` whose operands are of 32 bits (``wide``) or of 16."""
+    block = power_of_two(H)
+    if block <= RESIDENT and not wide:
+        # A tile of AMD's matrix cores has 16 rows at least.
+        rows, unroll = (16, 2 if block < RESIDENT else 1) if torch.version.hip else (8, 4)
+        return GRUPlan(block, None, rows, Launch(block // 16, 2), unroll)
+    if block <= RESIDENT // 2:
+        return GRUPlan(block, None, 8, Launch(1 if block == 16 else 4, 2))
+    if wide:
+        return GRUPlan(128, 32, 8, Launch(8, 2))
+    # 64 kB of shared memory on AMD, 227 on Hopper.
+    return GRUPlan(256, 32, 16, Launch(8, 2 if torch.version.hip else 3))
+
+
+def plans(H: int, wide: bool) -> tuple[GRUPlan, ...]:
+    """The plans among which a pass over the steps is tuned, `default_plan`'s first. None spills on sm_90."""
+    first = default_plan(H, wide)
+    warps, stages = first.how
+    if first.part is not None:
+        return (first,) if wide else (first, first._replace(how=Launch(warps, stages - 1)))
+    # What spills is left out: wide heads unrolled by much, sixteen rows of 32-bit operands, a third stage of H = 128.
+    most = (2 if first.block < RESIDENT else 1) if torch.version.hip else 8 if first.block == 16 else 4
+    others = [first._replace(unroll=unroll) for unroll in (1, 2, 4, 8) if unroll <= most and not wide]
+    if not wide or first.block == 16:
+        others.append(first._replace(rows=16, unroll=first.unroll if first.block == 16 else min(first.unroll, 2)))
+    if first.block < RESIDENT:
+        others.append(first._replace(how=Launch(warps, stages + 1)))
+    return tuple(dict.fromkeys((first, *others)))

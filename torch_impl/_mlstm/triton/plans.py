@@ -1,0 +1,113 @@
+"""Launch plans of the mLSTM's kernels: how tiles are cut and launched. A plan changes no value."""
+
+from typing import NamedTuple
+
+import torch
+
+from torch_impl._triton.launch import Launch, dot_precision, power_of_two
+
+
+class MLSTMPlan(NamedTuple):
+    """Launch plan of one direction: tile sizes and the launches of its kernels.
+
+    Attributes:
+        L: steps a block, the tile of the work inside chunks.
+        every: blocks a chunk, at whose start a memory is kept.
+        BK, BV: tile of the work inside blocks.
+        state_tile: sides of the tile of C that a program of the state pass holds.
+    """
+
+    L: int
+    every: int
+    BK: int
+    BV: int
+    state_tile: int
+    states: Launch
+    inside: Launch
+
+
+def block_length(dtype: torch.dtype, chunk: int = 0) -> int:
+    """Steps a block beside values of ``dtype``, in either direction; ``chunk`` as in `forward_plan`."""
+    # Float32 products run on the scalar units, which want their operands in registers.
+    most = 32 if _scalar(dtype) else 64
+    return min(most, power_of_two(chunk)) if chunk else most
+
+
+def _scalar(dtype: torch.dtype) -> bool:
+    return dot_precision(dtype) == "ieee" and dtype is not torch.bfloat16
+
+
+def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> MLSTMPlan:
+    """Sizes for `mlstm_forward`.
+
+    Args:
+        chunk: the steps between kept memories, to the next power of two; 0 for the plan's own.
+        wide: whether registers allow the larger tiles (`hopper`).
+    """
+    if _scalar(dtype):
+        plan = MLSTMPlan(32, 4, power_of_two(K, most=32), power_of_two(V, most=64), 32, Launch(4, 2), Launch(4, 1))
+    elif dtype is torch.bfloat16:
+        BK, BV = (64, 128) if wide else (32, 64)
+        plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(4, 2))
+    else:
+        BK, tile = (64, 64) if wide else (32, 32)
+        # Beside float16 a product of the states that are returned is three.
+        states = Launch(8 if wide and dtype is torch.float16 else 4, 2)
+        plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=64), tile, states, Launch(4, 2))
+    return _with_chunk(plan, chunk)
+
+
+def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> MLSTMPlan:
+    """Sizes for `mlstm_backward`, whose chunks are single blocks; arguments as in `forward_plan`."""
+    # Four of AMD's warps have as many threads as eight others, and twice the registers each.
+    warps = 4 if torch.version.hip else 8
+    if _scalar(dtype):
+        plan = MLSTMPlan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(8, 2), Launch(warps, 1))
+    elif dtype is torch.bfloat16:
+        BK = 128 if wide and K <= 128 else 64
+        BV, states = (64, Launch(4, 3)) if wide else (32, Launch(8, 3))
+        plan = MLSTMPlan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, states, Launch(warps, 2))
+    else:
+        BK, BV, tile = (64, 32, 64) if wide else (32, 16, 32)
+        plan = MLSTMPlan(
+            64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), tile, Launch(4, 2), Launch(warps, 2)
+        )
+    return _with_chunk(plan, chunk)._replace(every=1)
+
+
+def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[MLSTMPlan, ...]:
+    """The plans among which `mlstm_forward` is tuned, `forward_plan`'s first. All have blocks of one length; none
+    spills on sm_90."""
+    first = forward_plan(dtype, K, V, chunk, wide)
+    warps, stages = first.inside
+    others = [
+        first._replace(inside=Launch(12 - warps, stages)),
+        first._replace(inside=Launch(warps, stages % 3 + 1)),
+        first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
+    ]
+    # Beside float16 any other number of blocks a chunk spills.
+    if not chunk and dtype is not torch.float16:
+        others += [first._replace(every=first.every * 2), first._replace(every=max(first.every // 2, 1))]
+    return first, *others
+
+
+def backward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[MLSTMPlan, ...]:
+    """The plans among which `mlstm_backward` is tuned, `backward_plan`'s first."""
+    first = backward_plan(dtype, K, V, chunk, wide)
+    warps, stages = first.inside
+    return (
+        first,
+        first._replace(inside=Launch(warps, stages % 3 + 1)),
+        first._replace(inside=Launch(warps, 1 if stages != 1 else 3)),
+        first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
+        first._replace(BK=max(first.BK // 2, 16)),
+        first._replace(BV=max(first.BV // 2, 16)),
+    )
+
+
+def _with_chunk(plan: MLSTMPlan, chunk: int) -> MLSTMPlan:
+    if not chunk:
+        return plan
+    chunk = power_of_two(chunk)
+    L = min(plan.L, chunk)
+    return plan._replace(L=L, every=chunk // L)

@@ -1,0 +1,165 @@
+"""Records: the arguments, results and residuals of an operator by name, and what follows from their fields.
+
+A record is a NamedTuple. A field's type is its type in the operator's schema; a tensor that has heads, and a gradient
+if it is an argument, says with `Axes` how it lies. Everything positional is derived here: schemas, empty outputs, the
+axes that vmap folds into. Fields that are tensors come before those that are not.
+"""
+
+import functools
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+VALUES, ACCUMULATED = "values", "accumulated"
+"""Dtypes by role: that of `v` or `input`, and the one that carries states beside it."""
+
+PACKED = {"B S": "T", "B blocks": "blocks", "B starts": "starts"}
+"""What stands for two axes of a dense call where sequences are packed."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """How a tensor lies.
+
+    Attributes:
+        letters: its axes in order, ``"B S N K"``; the one of heads begins with N. ``V+1`` is a column more than V.
+        dtype: a role, or a dtype.
+        memory: the same axes in the order in which they lie in memory, where that is another.
+        option: of a residual, the option of the fwbw configuration that keeps it.
+    """
+
+    letters: str
+    dtype: str | torch.dtype = VALUES
+    memory: str = ""
+    option: str = ""
+
+    @functools.cached_property
+    def _by_packing(self) -> tuple["Axes", "Axes"]:
+        letters, memory = self.letters, (self.memory or self.letters).split()
+        for dense, packed in PACKED.items():
+            if letters.startswith(f"{dense} "):
+                letters = letters.replace(dense, packed)
+                batch, steps = dense.split()
+                memory = [packed if letter == steps else letter for letter in memory if letter != batch]
+        return self, Axes(letters, self.dtype, " ".join(memory), self.option)
+
+    def when(self, packed: bool) -> "Axes":
+        """These axes in a call whose sequences are packed, or are not."""
+        return self._by_packing[packed]
+
+    @functools.cached_property
+    def heads(self) -> int:
+        """The axis of heads."""
+        return next(number for number, letter in enumerate(self.letters.split()) if letter.startswith("N"))
+
+    @functools.cached_property
+    def from_memory(self) -> tuple[int, ...]:
+        """For every axis its place in memory: what ``permute`` takes to a tensor that lies contiguous."""
+        memory = _numbered(self.memory or self.letters)
+        return tuple(memory.index(letter) for letter in _numbered(self.letters))
+
+    @functools.cached_property
+    def to_memory(self) -> tuple[int, ...]:
+        """What ``permute`` takes back to the order of memory."""
+        letters = _numbered(self.letters)
+        return tuple(letters.index(letter) for letter in _numbered(self.memory or self.letters))
+
+    def empty(self, like: Tensor, sizes: Mapping[str, Any], dtypes: Mapping[str, torch.dtype]) -> Tensor:
+        """An empty tensor that lies so.
+
+        Args:
+            like: a tensor on the same device.
+            sizes: those of the letters.
+            dtypes: those of the roles.
+        """
+        shape = [
+            sum(int(part) if part.isdigit() else sizes[part] for part in letter.split("+"))
+            for letter in (self.memory or self.letters).split()
+        ]
+        dtype = dtypes[self.dtype] if isinstance(self.dtype, str) else self.dtype
+        return like.new_empty(shape, dtype=dtype).permute(self.from_memory)
+
+
+def _numbered(letters: str) -> list[tuple[str, int]]:
+    """The letters, those that occur twice told apart."""
+    split = letters.split()
+    return [(letter, split[:number].count(letter)) for number, letter in enumerate(split)]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a record: its name, its type in a schema, and its axes where it has heads."""
+
+    name: str
+    schema: str
+    axes: Axes | None
+
+
+_SCHEMA = {
+    Tensor: "Tensor",
+    int: "int",
+    float: "float",
+    bool: "bool",
+    str: "str",
+}
+
+
+def _schema(hint: Any) -> str:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        (inner,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+        return f"{_SCHEMA[inner]}?"
+    return _SCHEMA[hint]
+
+
+@functools.cache
+def fields(record: type) -> tuple[Field, ...]:
+    """The fields of a record in order."""
+    found = []
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        axes = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Axes)), None)
+        plain = hint.__origin__ if hasattr(hint, "__metadata__") else hint
+        found.append(Field(name=name, schema=_schema(plain), axes=axes))
+    kinds = [field.schema.startswith("Tensor") for field in found]
+    assert kinds == sorted(kinds, reverse=True), f"{record.__name__}: tensors come before options"
+    return tuple(found)
+
+
+def schema(record: type) -> str:
+    """The record as arguments of an operator, ``"Tensor q, Tensor? C, float eps"``."""
+    return ", ".join(f"{field.schema} {field.name}" for field in fields(record))
+
+
+@functools.cache
+def head_axes(record: type, packed: bool) -> tuple[int | None, ...]:
+    """Of every field the axis of heads, None where it has none."""
+    return tuple(None if field.axes is None else field.axes.when(packed).heads for field in fields(record))
+
+
+def names_by_option(residuals: type) -> dict[str, tuple[str, ...]]:
+    """By option of the fwbw configuration the names of the residuals that it keeps."""
+    names: dict[str, tuple[str, ...]] = {}
+    for field in fields(residuals):
+        if field.axes is not None and field.axes.option:
+            names[field.axes.option] = (*names.get(field.axes.option, ()), field.name)
+    return names
+
+
+def empty_like_fields(
+    record: type,
+    names: Sequence[str],
+    packed: bool,
+    like: Tensor,
+    sizes: Mapping[str, Any],
+    dtypes: Mapping[str, torch.dtype],
+) -> list[Tensor]:
+    """Empty tensors for the named fields, in the order of the record."""
+    return [
+        field.axes.when(packed).empty(like, sizes, dtypes)
+        for field in fields(record)
+        if field.name in names and field.axes is not None
+    ]
