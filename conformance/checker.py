@@ -152,11 +152,12 @@ class Checker:
         record.results = {**outputs, **{f"gradient of {name}": gradient for name, gradient in gradients.items()}}
         return outputs, gradients
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """A call that ought to be refused; its exception travels on."""
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
+        """The outputs of a call that ought to be refused; its exception travels on."""
         record = self._record(CallRecord("attempt", operation, arrays, options))
-        self.implementation.attempt(operation, arrays, options)
+        results = self.implementation.attempt(operation, arrays, options)
         record.results = {}
+        return results
 
     def _record(self, record: CallRecord) -> CallRecord:
         self.calls.append(record)

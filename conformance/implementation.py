@@ -145,8 +145,8 @@ class Implementation(Protocol):
         """Outputs, and the gradient with respect to every floating array."""
         ...
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Make a call that ought to be refused, without compiling it; its exception travels on."""
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
+        """The outputs of a call that ought to be refused, made without compiling it; its exception travels on."""
         ...
 
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:

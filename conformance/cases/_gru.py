@@ -227,7 +227,7 @@ def packed_gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
         0,
         H,
         heads,
-        lengths=lengths_of(draw, B, T),
+        lengths=lengths_of(draw, B, T, plan),
         state=state,
         clipping=clipping,
         room=room,

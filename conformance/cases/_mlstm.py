@@ -274,5 +274,5 @@ def packed_mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
         T, state, wide_gates = limited(T, plan), True, plan.dtype in HALF and plan.stratum != "small"
         options = {"eps": eps}
     dynamic = draw(_dynamic(plan, state))
-    case = MLSTMCase(B, 0, N, K, V, lengths=lengths_of(draw, B, T), wide_gates=wide_gates, **options, **dynamic)
+    case = MLSTMCase(B, 0, N, K, V, lengths=lengths_of(draw, B, T, plan), wide_gates=wide_gates, **options, **dynamic)
     return replace(case, **fixed)

@@ -104,10 +104,16 @@ def limited(S: int, plan: Plan) -> int:
     return min(S, plan.max_steps)
 
 
-def lengths_of(draw: Any, B: int, T: int) -> tuple[int, ...]:
-    """``B`` lengths with sum ``T``, often with empty sequences, from cut points that shrink to 0."""
+def lengths_of(draw: Any, B: int, T: int, plan: Plan) -> tuple[int, ...]:
+    """``B`` lengths with sum ``T``, often with empty sequences, from cut points that shrink to 0.
+
+    Of a pinned case, which is the simplest there is, they are as even as they can be: with one sequence that holds all
+    tokens, nothing could be seen of the others.
+    """
     if B == 0:
         return ()
+    if plan.pin:
+        return tuple((T * (b + 1)) // B - (T * b) // B for b in range(B))
     cuts = sorted(draw(st.lists(st.integers(0, T), min_size=B - 1, max_size=B - 1)))
     if B >= 3 and draw(st.booleans()):
         cuts[-1] = cuts[-2]

@@ -170,9 +170,9 @@ class JaxImplementation:
         init = self._jitted("init", name, settings, lambda: module.init)
         return JaxLayer(module, lambda: init(self.rng(seed), **example), self.native, self.neutral)
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
         natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
-        OPERATIONS[operation].call(self.functions[operation], natives, options)
+        return self._neutrals(OPERATIONS[operation].call(self.functions[operation], natives, options))
 
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
         return []

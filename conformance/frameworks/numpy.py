@@ -138,9 +138,9 @@ class NumPyImplementation:
         gradients = binding.differentiate(self._backward(operation), natives, options, dnatives)
         return self._neutrals(outputs), self._neutrals(gradients)
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
         natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
-        OPERATIONS[operation].call(self.functions[operation], natives, options)
+        return self._neutrals(OPERATIONS[operation].call(self.functions[operation], natives, options))
 
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
         binding = OPERATIONS[operation]

@@ -136,9 +136,9 @@ class TorchImplementation:
         outputs, gradients = self._differentiate(operation, self._natives(arrays), options, self._natives(cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
         natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
-        OPERATIONS[operation].call(self.functions[operation], natives, options)
+        return self._neutrals(OPERATIONS[operation].call(self.functions[operation], natives, options))
 
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
         natives, dnatives = self._natives(arrays), self._natives(cotangents)

@@ -35,7 +35,7 @@ def register(operation: Operation) -> None:
         "A kernel backend that does not exist, or that is no name, is refused with the reference's words.",
         "error(target) = error(reference), up to the names of backends",
         name="bad_backend",
-        kind="behaviour",
+        kind="contract",
         rows=lambda: [
             BadUse(operation.name, label, partial(_named, operation, backend), until="expected None")
             for label, backend in (("a kernel backend that there is not", "no such backend"), ("a number for one", 3))

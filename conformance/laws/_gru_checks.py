@@ -12,6 +12,7 @@ from conformance.cases import GRUCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
+from conformance.laws._relations import alike, close, results_of
 from conformance.operations.gru import GRU
 from conformance.oracle import Values
 
@@ -39,19 +40,19 @@ def grouped_heads(checker: Checker, case: GRUCase) -> None:
         name: replace(x, values=expanded(name, x.values, N)) if name in GRU.head_axis else x
         for name, x in arrays.items()
     }
-    expected = expected_value(GRU, checker, case)
-    if not has_gradient(GRU, checker):
-        checker.agree(checker.call("gru", written_out, case.options()), expected, case.steps)
+    cotangents, options = case.cotangent_arrays(checker.dtype), case.options()
+    own, own_gradients = results_of(GRU, checker, arrays, cotangents, options)
+    outputs, gradients = results_of(GRU, checker, written_out, cotangents, options)
+    alike(checker, outputs, own, expected_value(GRU, checker, case), case.steps)
+    if gradients is None or own_gradients is None:
         return
-    cotangents = case.cotangent_arrays(checker.dtype)
-    outputs, gradients = checker.vjp("gru", written_out, cotangents, case.options())
-    checker.agree(outputs, expected, case.steps)
     of_groups = expected_gradient(GRU, checker, case)
     for name, axis in GRU.head_axis.items():
         got, heads = gradients[name], arrays[name].shape[axis]
         summed = replace(got, values=grouped(name, got.values, heads))
         slack = of_groups.slack[name] + checker.precision(1).roundoff * grouped(name, np.abs(got.values), heads)
-        checker.close(f"gradient of {name}", summed, of_groups.values[name], slack, case.steps, times=2)
+        where, of = f"gradient of {name}", of_groups.values[name]
+        close(checker, where, summed, own_gradients[name], of, slack, case.steps, times=3)
 
 
 def fixed_point(checker: Checker, case: GRUCase) -> None:

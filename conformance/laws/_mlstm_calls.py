@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.cases import MLSTMCase
 from conformance.dtypes import array
-from conformance.laws._refusals import BadCall, integers, recast, reshaped, with_arrays, with_options
+from conformance.laws._refusals import BadCall, degenerate, integers, recast, reshaped, with_arrays, with_options
 
 
 def _base() -> dict[str, Any]:
@@ -26,7 +26,7 @@ def bad_calls() -> list[BadCall]:
     arrays = [
         ("`q` of rank 3", {"q": reshaped(2, 3, 4)}),
         ("`q` of rank 5", {"q": reshaped(1, 2, 3, 2, 4)}),
-        ("a head dim of 0", {"q": reshaped(2, 3, 2, 0), "k": reshaped(2, 3, 2, 0)}),
+        ("a head dim of 0", {"q": degenerate(2, 3, 2, 0), "k": degenerate(2, 3, 2, 0)}),
         ("`k` of another K", {"k": reshaped(2, 3, 2, 8)}),
         ("`k` of another S", {"k": reshaped(2, 4, 2, 4)}),
         ("`v` of another N", {"v": reshaped(2, 3, 1, 5)}),

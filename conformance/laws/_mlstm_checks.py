@@ -6,16 +6,20 @@ from typing import Any
 import numpy as np
 
 from conformance import cases, oracle
+from conformance.budget import Expected
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, accumulation
 from conformance.laws._answers import expected_value
 from conformance.laws._recurrence import Arrays, rounding_of
+from conformance.laws._relations import alike, close
 from conformance.operations.mlstm import FORMS, MLSTM
 from reference.arguments import MLSTMState
 
 
 def forms(checker: Checker, case: MLSTMCase) -> None:
+    expected, arrays = expected_value(MLSTM, checker, case), case.arrays(checker.dtype)
+    own = checker.call("mlstm", arrays, {"eps": case.eps} if case.eps else {})
     for name in FORMS:
         options = {"chunk_size": case.chunk_size} if name == "mlstm_chunkwise" and case.chunk_size else {}
         function = checker.implementation.functions[name]
@@ -25,8 +29,8 @@ def forms(checker: Checker, case: MLSTMCase) -> None:
             h, last = function(*(given[name] for name in "qkvif"), initial_state=state, eps=case.eps, **options)
             return {"h": h, **dict(zip(MLSTM.states, last, strict=True))}
 
-        results = checker.implementation.run((name, case.eps, repr(options)), run, case.arrays(checker.dtype))
-        checker.agree(results, expected_value(MLSTM, checker, case), case.steps)
+        results = checker.implementation.run((name, case.eps, repr(options)), run, arrays)
+        alike(checker, results, own, expected, case.steps)
 
 
 def linearity(checker: Checker, case: MLSTMCase) -> None:
@@ -42,9 +46,10 @@ def linearity(checker: Checker, case: MLSTMCase) -> None:
     zero = {name: replace(x, values=0 * x.values) for name, x in case.cotangent_arrays(checker.dtype).items()}
     cotangents = {**zero, "h": replace(case, cotangents="dense").cotangent_arrays(checker.dtype)["h"]}
 
-    def additive(where: str, results: list[Array], slacks: list[np.ndarray]) -> None:
-        slack = sum(slacks) + rounding_of(*results[:2])
-        checker.close(where, results[2], results[0].values + results[1].values, np.asarray(slack), case.steps)
+    def additive(where: str, results: list[Array], name: str, expected: list[Expected]) -> None:
+        slack = sum(each.slack[name] for each in expected) + rounding_of(*results[:2])
+        own = replace(results[2], values=results[0].values + results[1].values)
+        close(checker, where, results[2], own, expected[2].values[name], np.asarray(slack), case.steps, times=1)
 
     if checker.implementation.no_gradient("mlstm") is not None:
         outputs, gradients = [checker.call("mlstm", each, options) for each in given], None
@@ -52,14 +57,13 @@ def linearity(checker: Checker, case: MLSTMCase) -> None:
         pairs = [checker.vjp("mlstm", each, cotangents, options) for each in given]
         outputs, gradients = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     expected = [oracle.mlstm(oracle.values(each), options, precision) for each in given]
-    additive("h", [each["h"] for each in outputs], [each.slack["h"] for each in expected])
+    additive("h", [each["h"] for each in outputs], "h", expected)
     if gradients is not None:
         of = oracle.values(cotangents)
         expected = [oracle.mlstm_gradient(oracle.values(each), options, of, precision) for each in given]
         for name in MLSTM.differentiable(arrays):
             if name not in ("v", "C0"):
-                slacks = [each.slack[name] for each in expected]
-                additive(f"gradient of {name}", [each[name] for each in gradients], slacks)
+                additive(f"gradient of {name}", [each[name] for each in gradients], name, expected)
 
 
 def floor(checker: Checker, case: MLSTMCase) -> None:

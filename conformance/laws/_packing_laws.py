@@ -1,18 +1,18 @@
 """Laws of every recurrence about packed sequences: their order, their gradients apart and together."""
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from conformance import oracle
 from conformance.checker import Checker
-from conformance.dtypes import ROUNDOFF
 from conformance.implementation import Implementation
 from conformance.laws import Strategy, law
-from conformance.laws._answers import expected_gradient
-from conformance.laws._recurrence import agree_when, changed, expect_zero, rounding_of
+from conformance.laws._answers import expected_gradient, expected_value
+from conformance.laws._recurrence import alike_when, changed, expect_zero, expected_of, rounding_of
+from conformance.laws._relations import alike, close, results_of
 from conformance.operations import Operation
 
 
@@ -44,7 +44,47 @@ def register(operation: Operation, packed: Strategy) -> None:
                 return np.cumsum([0, *(case.lengths[b] for b in order)]).astype(x.dtype)
             return x[tokens] if operation.stepped(name) else x[order]
 
-        agree_when(operation, checker, case, reordered)
+        alike_when(operation, checker, case, reordered)
+
+    @law(
+        op,
+        "A packed call gives each sequence what a call of that sequence alone gives.",
+        f"{op}(x, cu)[b] = {op}(x[cu_b:cu_{{b+1}}]),  its gradient likewise",
+        name="packed_as_loop",
+        kind="relation",
+        cases=packed,
+        strata=("small", "chunk"),
+        dtypes=("float64", "float32"),
+        share=0.25,
+        skip=lambda implementation: None if implementation.eager else "every length would have to be compiled",
+    )
+    def packed_as_loop(checker: Checker, case: Any) -> None:
+        arrays, cotangents, options = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
+        outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
+        expected = expected_value(operation, checker, case)
+        dense = {name: x for name, x in arrays.items() if name != "cu_seqlens"}
+        # The longest of several sequences means nothing to a call of one.
+        options = replace(case, room=None).options()
+        of_each = []
+        for b in range(len(case.lengths)):
+            own = partial(_own, operation, case.lengths, b)
+            alone, of_alone = results_of(operation, checker, changed(dense, own), changed(cotangents, own), options)
+            alike(checker, changed(outputs, own), alone, expected_of(expected, own), case.steps)
+            of_each.append(of_alone)
+        if gradients is None:
+            return
+        expected = expected_gradient(operation, checker, case)
+        names = tuple(name for name in operation.differentiable(arrays) if name not in operation.weights)
+        for b, of_alone in enumerate(of_each):
+            own = partial(_own, operation, case.lengths, b)
+            got, of_own = changed({name: gradients[name] for name in names}, own), expected_of(expected, own)
+            alike(checker, got, of_alone, of_own, case.steps, of="gradient of ", only=names)
+        for name in operation.weights:
+            parts = [part[name] for part in of_each]
+            total = replace(parts[0], values=np.asarray(sum(part.values for part in parts)))
+            slack = expected.slack[name] + rounding_of(*parts)
+            where = f"gradient of {name}"
+            close(checker, where, gradients[name], total, expected.values[name], slack, case.steps, times=3)
 
     @law(
         op,
@@ -80,12 +120,13 @@ def register(operation: Operation, packed: Strategy) -> None:
                 rest = gradients[name].values - own(name, gradients[name].values)
                 expect_zero(name, rest, f"outside sequence {b}, which alone has cotangents")
             parts.append(gradients)
+        _, whole = checker.vjp(op, arrays, cotangents, case.options())
         expected = expected_gradient(operation, checker, case)
         for name in operation.differentiable(arrays):
             total = replace(parts[0][name], values=np.asarray(sum(part[name].values for part in parts)))
             slack = expected.slack[name] + rounding_of(*(part[name] for part in parts))
-            where, times = f"gradient of {name}", 2 if name in operation.weights else 1
-            checker.close(where, total, expected.values[name], slack, case.steps, times=times)
+            where, times = f"gradient of {name}", 3 if name in operation.weights else 2
+            close(checker, where, total, whole[name], expected.values[name], slack, case.steps, times)
 
     @law(
         op,
@@ -113,14 +154,27 @@ def register(operation: Operation, packed: Strategy) -> None:
         # A longest sequence that is right for one packing may be too short for the other.
         options = checker.options(op, replace(case, room=None).options())
         _, gradients = checker.served(_of_both(checker.implementation, op).vjp, op, both, options, cotangents)
+        apart = [
+            checker.vjp(op, {**arrays, "cu_seqlens": replace(arrays["cu_seqlens"], values=cu)}, cotangents, options)[1]
+            for cu in (one, other)
+        ]
         steps = int(max(np.diff(one).max(), np.diff(other).max()))
         values, of, precision = oracle.values(arrays), oracle.values(cotangents), checker.precision(steps)
         parts = [operation.gradient({**values, "cu_seqlens": cu}, options, of, precision) for cu in (one, other)]
         for name in operation.differentiable(arrays):
             total, slack = (sum(getattr(part, field)[name] for part in parts) for field in ("values", "slack"))
             # Each is rounded to its dtype before they are added, and they may cancel.
-            rounded = sum(ROUNDOFF[gradients[name].dtype] * np.abs(part.values[name]) for part in parts)
-            checker.close(f"gradient of {name}", gradients[name], np.asarray(total), np.asarray(slack + rounded), steps)
+            slack = np.asarray(slack + rounding_of(*(part[name] for part in apart)))
+            own = replace(gradients[name], values=np.asarray(sum(part[name].values for part in apart)))
+            close(checker, f"gradient of {name}", gradients[name], own, np.asarray(total), slack, steps)
+
+
+def _own(operation: Operation, lengths: tuple[int, ...], b: int, name: str, x: np.ndarray) -> np.ndarray:
+    """What belongs to one sequence of a packed call, as a dense call of that sequence has it."""
+    if name in operation.weights:
+        return x
+    start = sum(lengths[:b])
+    return x[None, start : start + lengths[b]] if operation.stepped(name) else x[b : b + 1]
 
 
 @lru_cache(maxsize=4)

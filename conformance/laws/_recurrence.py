@@ -9,26 +9,28 @@ import numpy as np
 from conformance.budget import Expected
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array
-from conformance.laws._answers import expected_gradient, expected_value, has_gradient
+from conformance.laws._answers import expected_gradient, expected_value
+from conformance.laws._relations import alike, results_of
 from conformance.operations import Operation
 
 Arrays = dict[str, Array]
 Change = Callable[[str, np.ndarray], np.ndarray]
 
 
-def agree_when(operation: Operation, checker: Checker, case: Any, change: Change) -> None:
-    """Of changed arguments and cotangents, results and gradients are the oracle's of the case, changed alike."""
-    arrays, options = changed(case.arrays(checker.dtype), change), case.options()
+def alike_when(operation: Operation, checker: Checker, case: Any, change: Change) -> None:
+    """What the target gives for changed arguments and cotangents is what it gives for the case's own, changed alike."""
+    arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
+    options = case.options()
+    outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
+    of_changed = changed(arrays, change), changed(cotangents, change)
+    outputs_of_changed, gradients_of_changed = results_of(operation, checker, *of_changed, options)
     expected = expected_of(expected_value(operation, checker, case), change)
-    if not has_gradient(operation, checker):
-        checker.agree(checker.call(operation.name, arrays, options), expected, case.steps)
-        return
-    cotangents = changed(case.cotangent_arrays(checker.dtype), change)
-    outputs, gradients = checker.vjp(operation.name, arrays, cotangents, options)
-    checker.agree(outputs, expected, case.steps)
-    of_gradient = expected_of(expected_gradient(operation, checker, case), change)
-    names = operation.differentiable(arrays)
-    checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=names)
+    alike(checker, outputs_of_changed, changed(outputs, change), expected, case.steps)
+    if gradients is not None and gradients_of_changed is not None:
+        of_gradient = expected_of(expected_gradient(operation, checker, case), change)
+        names = operation.differentiable(arrays)
+        own = changed({name: gradients[name] for name in names}, change)
+        alike(checker, gradients_of_changed, own, of_gradient, case.steps, of="gradient of ", only=names)
 
 
 def at_steps(x: Array, steps: slice) -> Array:

@@ -12,7 +12,7 @@ from conformance.laws import Strategy, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
 from conformance.laws._recurrence import (
     Arrays,
-    agree_when,
+    alike_when,
     along_steps,
     at_steps,
     changed,
@@ -20,6 +20,7 @@ from conformance.laws._recurrence import (
     nothing_of,
     rounding_of,
 )
+from conformance.laws._relations import alike, close, results_of
 from conformance.operations import Operation
 
 
@@ -50,7 +51,8 @@ def register(operation: Operation, dense: Strategy, cuts: Strategy, batches: Str
         cut = round(case.cut * case.S)
         early = {**operation.part(arrays, slice(None, cut)), **operation.kept(arrays)}
         late = operation.part(arrays, slice(cut, None))
-        if not has_gradient(operation, checker):
+        whole, of_whole = results_of(operation, checker, arrays, case.cotangent_arrays(checker.dtype), options)
+        if of_whole is None:
             first = checker.call(op, early, options)
             second = checker.call(op, {**late, **operation.carried(first)}, options)
         else:
@@ -59,6 +61,9 @@ def register(operation: Operation, dense: Strategy, cuts: Strategy, batches: Str
             of_late = {**cotangents, y: at_steps(cotangents[y], slice(cut, None))}
             first, _ = checker.vjp(op, early, of_early, options)
             second, after = checker.vjp(op, {**late, **operation.carried(first)}, of_late, options)
+        outputs = {y: along_steps(first[y], second[y]), **{name: second[name] for name in operation.states}}
+        alike(checker, outputs, whole, expected_value(operation, checker, case), case.steps, times=3)
+        if of_whole is not None:
             of_early |= {name: after[argument] for name, argument in operation.states.items()}
             _, before = checker.vjp(op, early, of_early, options)
             joined = {name: along_steps(before[name], after[name]) for name in operation.sequences}
@@ -68,10 +73,8 @@ def register(operation: Operation, dense: Strategy, cuts: Strategy, batches: Str
             for name in operation.weights:
                 joined[name] = replace(before[name], values=before[name].values + after[name].values)
                 slack[name] = slack[name] + rounding_of(before[name], after[name])
-            names = operation.differentiable(arrays)
-            checker.agree(joined, Expected(expected.values, slack), case.steps, of="gradient of ", only=names, times=2)
-        outputs = {y: along_steps(first[y], second[y]), **{name: second[name] for name in operation.states}}
-        checker.agree(outputs, expected_value(operation, checker, case), case.steps, times=2)
+            names, of = operation.differentiable(arrays), Expected(expected.values, slack)
+            alike(checker, joined, of_whole, of, case.steps, of="gradient of ", only=names, times=3)
 
     @law(
         op,
@@ -94,10 +97,10 @@ def register(operation: Operation, dense: Strategy, cuts: Strategy, batches: Str
             else x
             for name, x in arrays.items()
         }
-        slack = expected_value(operation, checker, case).slack[y]
+        expected = expected_value(operation, checker, case)
         outputs, of_mixed = (checker.call(op, given, options)[y] for given in (arrays, mixed))
-        early = at_steps(of_mixed, slice(None, cut))
-        checker.close(y, early, outputs.values[:, :cut], slack[:, :cut], case.steps, times=2)
+        early, own = (at_steps(x, slice(None, cut)) for x in (of_mixed, outputs))
+        close(checker, y, early, own, expected.values[y][:, :cut], expected.slack[y][:, :cut], case.steps)
         if not has_gradient(operation, checker):
             return
         cotangents = case.cotangent_arrays(checker.dtype)
@@ -126,7 +129,7 @@ def register(operation: Operation, dense: Strategy, cuts: Strategy, batches: Str
                 return x[::-1]
             return x[::-1, :, ::-1] if operation.stepped(name) else x[::-1, ::-1]
 
-        agree_when(operation, checker, case, permuted)
+        alike_when(operation, checker, case, permuted)
 
     @law(
         op,
@@ -151,22 +154,24 @@ def register(operation: Operation, dense: Strategy, cuts: Strategy, batches: Str
 
         arrays, options = case.arrays(checker.dtype), case.options()
         companions, cotangents = other.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
+        of_first = changed(cotangents, lambda name, x: _first_alone(x))
         batch = changed(arrays, lambda name, x: beside(name, x, companions))
         single, of_single = changed(arrays, alone), changed(cotangents, alone)
         values, precision = oracle.values(single), checker.precision(case.steps)
         expected = operation.value(values, options, precision)
-        calls = [(batch, changed(cotangents, lambda name, x: _first_alone(x)))]
+        names = operation.differentiable(arrays)
+        calls = [(batch, of_first)]
         # A batch of one has a shape of its own, which a framework that compiles would have to compile for it.
         calls += [(single, of_single)] if checker.implementation.eager else []
+        outputs, gradients = results_of(operation, checker, arrays, of_first, options)
         for given, dgiven in calls:
-            if not has_gradient(operation, checker):
-                checker.agree(changed(checker.call(op, given, options), alone), expected, case.steps)
-                continue
-            outputs, gradients = checker.vjp(op, given, dgiven, options)
-            checker.agree(changed(outputs, alone), expected, case.steps)
-            of_gradient = operation.gradient(values, options, oracle.values(of_single), precision)
-            names = operation.differentiable(given)
-            checker.agree(changed(gradients, alone), of_gradient, case.steps, of="gradient of ", only=names)
+            others, of_others = results_of(operation, checker, given, dgiven, options)
+            alike(checker, changed(others, alone), changed(outputs, alone), expected, case.steps)
+            if gradients is not None and of_others is not None:
+                of_gradient = operation.gradient(values, options, oracle.values(of_single), precision)
+                own, got = ({name: each[name] for name in names} for each in (gradients, of_others))
+                got, own = changed(got, alone), changed(own, alone)
+                alike(checker, got, own, of_gradient, case.steps, of="gradient of ", only=names)
 
 
 def _first_alone(cotangent: np.ndarray) -> np.ndarray:

@@ -1,6 +1,10 @@
-"""Laws about bad calls: each is made of a good one by one change, and must raise what the reference raises on it."""
+"""Laws about bad calls: each is made of a good one by one change.
 
-from collections.abc import Callable
+Any target has to refuse it, by whatever exception, or to answer what it can only mean. The reference's error, in type
+and in text, is asked of those that keep gatespec's contract.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +17,8 @@ from conformance.comparison import Refusal
 from conformance.dtypes import Array, array
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.implementation import Implementation
+from conformance.laws import law
+from conformance.laws._answered_calls import expect_right
 
 Call = tuple[dict[str, Any], dict[str, Any]]
 
@@ -29,8 +35,8 @@ def _found(kind: str) -> Callable[[dict[str, Any]], Any]:
     def find(kept: dict[str, Any]) -> Any:
         from conformance.laws import all_laws
 
-        for law in all_laws():
-            for row in law.rows() if law.rows is not None else ():
+        for each in all_laws():
+            for row in each.rows() if each.rows is not None else ():
                 if type(row).__name__ == kind and _label(row) == kept:
                     return row
         raise ValueError(f"no law has a {kind} of {kept['operation']} with the label {kept['label']!r}")
@@ -47,11 +53,15 @@ class BadCall:
         operation: the public function.
         label: what is wrong with the call.
         make: the call, ``(arrays, options)``.
+        good: the arrays of the good call that it was made of.
+        misshapen: whether an array that has to be there is missing or has another shape.
     """
 
     operation: str
     label: str
     make: Callable[[], Call]
+    good: Callable[[], Mapping[str, Array]]
+    misshapen: bool
 
     size = 1
 
@@ -85,11 +95,46 @@ class BadUse:
         return str(error) if self.until is None else str(error).partition(self.until)[0]
 
 
-def changed(x: Array, shape: tuple[int, ...] | None = None, dtype: str | None = None) -> Array:
-    """The array with another shape, or of another dtype."""
-    dtype = dtype or x.dtype
-    values = np.zeros(shape) if shape is not None else x.values
-    return array(values, dtype)
+def register(operation: str, rows: Callable[[], list[BadCall]], *, op: str | None = None) -> None:
+    """Register the laws about bad calls of one operation.
+
+    Args:
+        rows: the calls.
+        op: the name under which its laws stand, where that is not the operation's own.
+    """
+    law(
+        op or operation,
+        "A call with arguments that do not fit is refused, or is answered as the only thing that it can mean.",
+        f"{operation}(bad) raises, or = {operation}(what bad can only mean)",
+        name="bad_calls",
+        kind="behaviour",
+        rows=rows,
+        dtypes=("float32",),
+        needs=(operation,),
+    )(check_bad_call)
+    law(
+        op or operation,
+        "A bad call raises the reference's error, in type and text.",
+        "error(target) = error(reference)",
+        name="error_text",
+        kind="contract",
+        rows=rows,
+        dtypes=("float32",),
+        needs=(operation,),
+    )(check_refusal)
+
+
+def check_bad_call(checker: Checker, bad: BadCall) -> None:
+    arrays, options = bad.make()
+    try:
+        got = checker.attempt(bad.operation, arrays, options)
+    except Exception:
+        return
+    try:
+        expect_right(bad.operation, arrays, options, bad.good(), got, bad.misshapen, REFERENCE)
+    except LawError as error:
+        where = f"{bad.label}: {error.where}" if error.where else bad.label
+        raise LawError(where, error.text, error.verdict, nature=error.nature) from error
 
 
 def check_refusal(checker: Checker, bad: BadCall) -> None:
@@ -126,6 +171,26 @@ def _raised(act: Callable[[], Any]) -> Exception | None:
     return None
 
 
+@dataclass(frozen=True)
+class Reshaped:
+    """Makes an array of another shape of an array, from the same numbers."""
+
+    shape: tuple[int, ...]
+
+    def __call__(self, x: Array) -> Array:
+        return array(np.resize(x.values, self.shape), x.dtype)
+
+
+def misshapes(changes: Mapping[str, Any]) -> bool:
+    """Whether arrays so changed are of another shape, or missing; of a state, an array may be missing."""
+    return any(
+        isinstance(change, Reshaped) or (change is None and name not in _STATES) for name, change in changes.items()
+    )
+
+
+_STATES = ("C0", "n0", "m0", "input_state")
+
+
 def with_arrays(base: Callable[[], dict[str, Any]], operation: str, label: str, **changes: Any) -> BadCall:
     """A bad call whose arrays differ from ``base``'s as ``changes`` say: an array, None, or a function of the array."""
 
@@ -135,19 +200,24 @@ def with_arrays(base: Callable[[], dict[str, Any]], operation: str, label: str, 
             arrays[name] = change(arrays[name]) if callable(change) else change
         return arrays, {}
 
-    return BadCall(operation, label, make)
+    return BadCall(operation, label, make, base, misshapes(changes))
 
 
 def with_options(base: Callable[[], dict[str, Any]], operation: str, label: str, **options: Any) -> BadCall:
-    return BadCall(operation, label, lambda: (base(), options))
+    return BadCall(operation, label, lambda: (base(), options), base, misshapen=False)
 
 
-def reshaped(*shape: int) -> Callable[[Array], Array]:
-    return lambda x: changed(x, shape=shape)
+def reshaped(*shape: int) -> Reshaped:
+    return Reshaped(shape)
+
+
+def degenerate(*shape: int) -> Callable[[Array], Array]:
+    """Of a shape that gatespec excludes and others may find a meaning for."""
+    return lambda x: array(np.resize(x.values, shape), x.dtype)
 
 
 def recast(dtype: str) -> Callable[[Array], Array]:
-    return lambda x: changed(x, dtype=dtype)
+    return lambda x: array(x.values, dtype)
 
 
 def integers(*values: Any) -> Array:

@@ -10,7 +10,8 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import law
 from conformance.laws._answers import expected_gradient, expected_value
-from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays
+from conformance.laws._refusals import BadCall, degenerate, recast, reshaped, with_arrays
+from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS
 from conformance.operations.decay import CAUSAL_FORGET_MATRIX, DTILDE_MATRIX
 
@@ -58,15 +59,7 @@ def _register(operation: str) -> None:
         _, gradients = checker.vjp(operation, call.arrays, call.cotangents)
         checker.agree(gradients, expected_gradient(record, checker, case), case.steps, of="gradient of ")
 
-    law(
-        operation,
-        "A bad call raises the reference's error, in type and text.",
-        "error(target) = error(reference)",
-        name="bad_calls",
-        kind="behaviour",
-        rows=_BAD_CALLS[operation],
-        dtypes=("float32",),
-    )(check_refusal)
+    register_refusals(operation, _BAD_CALLS[operation])
 
 
 def _bad_forget() -> list[BadCall]:
@@ -76,7 +69,7 @@ def _bad_forget() -> list[BadCall]:
     operation = "causal_forget_matrix"
     return [
         with_arrays(base, operation, "an integer array", forget_gates=recast("int32")),
-        with_arrays(base, operation, "no axis", forget_gates=reshaped()),
+        with_arrays(base, operation, "no axis", forget_gates=degenerate()),
         with_arrays(base, operation, "a number", forget_gates=1.0),
     ]
 

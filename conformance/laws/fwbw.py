@@ -12,7 +12,9 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, array
 from conformance.laws import law
 from conformance.laws._answers import expected_gradient, expected_value
-from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped
+from conformance.laws._refusals import BadCall, misshapes, recast, reshaped
+from conformance.laws._refusals import register as register_refusals
+from conformance.laws._relations import same_results
 from conformance.laws.mlstm import GRADIENT, VALUE
 from conformance.operations.fwbw import FWBW, by_hand
 
@@ -115,11 +117,12 @@ def _keeps(plan: Plan) -> st.SearchStrategy:
     share=0.75,
 )
 def keep(checker: Checker, case: FwbwCase) -> None:
-    arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
-    everything = ("keep_G", "keep_gates", "keep_M", "keep_c")
-    for kept in ((), everything) if checker.implementation.eager else (everything,):
-        outputs, gradients = checker.vjp(OP, arrays, cotangents, {"config": replace(case, keep=kept).config()})
-        _agree(checker, case, outputs, gradients)
+    call = FWBW.call_of(case, checker.dtype)
+    everything, nothing = (
+        checker.vjp(OP, call.arrays, call.cotangents, {"config": replace(case, keep=kept).config()})
+        for kept in (("keep_G", "keep_gates", "keep_M", "keep_c"), ())
+    )
+    same_results(FWBW, checker, case, call, everything, nothing)
 
 
 def _few(plan: Plan) -> st.SearchStrategy:
@@ -144,10 +147,12 @@ def _few(plan: Plan) -> st.SearchStrategy:
     share=0.5,
 )
 def zero_state(checker: Checker, case: FwbwCase) -> None:
-    arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
-    config = {**case.config(), "use_initial_state": True}
-    outputs, gradients = checker.vjp(OP, arrays, cotangents, {"config": config})
-    _agree(checker, case, outputs, {name: gradients[name] for name in "qkvif"})
+    call = FWBW.call_of(case, checker.dtype)
+    options = {"config": {**case.config(), "use_initial_state": True}}
+    random = replace(case, use_initial_state=True, inner=replace(case.inner, state="random")).arrays(checker.dtype)
+    zeros = {name: replace(random[name], values=0 * random[name].values) for name in FWBW.state_arguments}
+    given = checker.vjp(OP, {**call.arrays, **zeros}, call.cotangents, options)
+    same_results(FWBW, checker, case, call, checker.vjp(OP, call.arrays, call.cotangents, options), given)
 
 
 def _base(**config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -164,7 +169,7 @@ def _bad(label: str, config: dict[str, Any] | None = None, **changes: Any) -> Ba
             arrays[name] = change(arrays[name]) if callable(change) else change
         return arrays, options
 
-    return BadCall(OP, label, make)
+    return BadCall(OP, label, make, lambda: _base(**(config or {}))[0], misshapes(changes))
 
 
 def _bad_calls() -> list[BadCall]:
@@ -194,13 +199,4 @@ def _bad_calls() -> list[BadCall]:
     ]
 
 
-law(
-    "fwbw",
-    "A bad call raises the reference's error, in type and text.",
-    "error(target) = error(reference)",
-    name="bad_calls",
-    kind="behaviour",
-    rows=_bad_calls,
-    dtypes=("float32",),
-    needs=(OP,),
-)(check_refusal)
+register_refusals(OP, _bad_calls, op="fwbw")

@@ -13,7 +13,7 @@ from conformance.laws import _gru_checks as checks
 from conformance.laws import _packing_laws, _recurrence_laws, law
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._gru_calls import bad_calls
-from conformance.laws._refusals import check_refusal
+from conformance.laws._refusals import register as register_refusals
 from conformance.operations.gru import GRU
 
 STEP = "r = σ(hWr + xr), f = σ(hWf + xf), z = tanh((r⊙h)W + x), h' = f⊙h + (1−f)⊙z"
@@ -172,15 +172,7 @@ law(
     ),
 )(checks.torch_layer)
 
-law(
-    "gru",
-    "A bad call raises the reference's error, in type and text.",
-    "error(target) = error(reference)",
-    name="bad_calls",
-    kind="behaviour",
-    rows=bad_calls,
-    dtypes=("float32",),
-)(check_refusal)
+register_refusals("gru", bad_calls)
 
 law(
     "gru",

@@ -11,7 +11,8 @@ from conformance.laws import _mlstm_checks as checks
 from conformance.laws import _packing_laws, _recurrence_laws, law
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._mlstm_calls import bad_calls
-from conformance.laws._refusals import check_refusal
+from conformance.laws._refusals import register as register_refusals
+from conformance.laws._relations import results_of, same_results
 from conformance.operations.mlstm import FORMS, MLSTM
 
 VALUE = "h_t = C_tᵀq̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)"
@@ -77,11 +78,13 @@ def _chunks(plan: Plan) -> st.SearchStrategy:
     share=0.75,
 )
 def chunk_invariance(checker: Checker, case: MLSTMCase) -> None:
-    if checker.implementation.no_gradient("mlstm") is None:
-        check_gradient(checker, case)
-        if not checker.implementation.eager:
-            return
-    check_value(checker, case)
+    call = MLSTM.call_of(case, checker.dtype)
+    own = results_of(MLSTM, checker, call.arrays, call.cotangents, replace(case, chunk_size=None).options())
+    in_chunks = results_of(MLSTM, checker, call.arrays, call.cotangents, call.options)
+    same_results(MLSTM, checker, case, call, in_chunks, own)
+    if checker.implementation.eager and own[1] is not None:
+        outputs = checker.call("mlstm", call.arrays, call.options)
+        same_results(MLSTM, checker, case, call, (outputs, None), own)
 
 
 law(
@@ -215,15 +218,7 @@ law(
     share=0.25,
 )(checks.ties)
 
-law(
-    "mlstm",
-    "A bad call raises the reference's error, in type and text.",
-    "error(target) = error(reference)",
-    name="bad_calls",
-    kind="behaviour",
-    rows=bad_calls,
-    dtypes=("float32",),
-)(check_refusal)
+register_refusals("mlstm", bad_calls)
 
 law(
     "mlstm",

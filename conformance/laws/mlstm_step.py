@@ -9,7 +9,8 @@ from conformance.checker import Checker
 from conformance.laws import law
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._recurrence import along_steps
-from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays, with_options
+from conformance.laws._refusals import BadCall, recast, reshaped, with_arrays, with_options
+from conformance.laws._refusals import register as register_refusals
 from conformance.operations.mlstm import MLSTM
 from conformance.operations.mlstm_step import MLSTM_STEP, at_step, with_state
 
@@ -102,12 +103,4 @@ def _bad_calls() -> list[BadCall]:
     ]
 
 
-law(
-    OP,
-    "A bad call raises the reference's error, in type and text.",
-    "error(target) = error(reference)",
-    name="bad_calls",
-    kind="behaviour",
-    rows=_bad_calls,
-    dtypes=("float32",),
-)(check_refusal)
+register_refusals(OP, _bad_calls)

@@ -120,8 +120,8 @@ law(
     "GRU",
     "Sizes and head counts that make no layer, and inputs that do not fit it, are refused with the reference's words.",
     "error(target) = error(reference)",
-    name="bad_calls",
-    kind="behaviour",
+    name="error_text",
+    kind="contract",
     rows=_gru_bad_uses,
     dtypes=("float32",),
 )(check_use)

@@ -10,7 +10,8 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import law
 from conformance.laws._answers import expected_gradient, expected_value
-from conformance.laws._refusals import BadCall, check_refusal, recast, reshaped, with_arrays
+from conformance.laws._refusals import BadCall, degenerate, recast, with_arrays
+from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS
 from conformance.operations.scan import REV_CUMSUM
 
@@ -78,7 +79,7 @@ def _register(operation: str, equation: str) -> None:
 
         return [
             with_arrays(base, operation, "an integer array", x=recast("int32")),
-            with_arrays(base, operation, "no axis", x=reshaped()),
+            with_arrays(base, operation, "no axis", x=degenerate()),
             with_arrays(base, operation, "a list", x=[1.0, 2.0]),
         ]
 
@@ -124,15 +125,7 @@ def _register(operation: str, equation: str) -> None:
         if not np.array_equal(y[..., 1:], of_changed[..., 1:]):
             raise LawError("y", "depends on an element before it")
 
-    law(
-        operation,
-        "A bad call raises the reference's error, in type and text.",
-        "error(target) = error(reference)",
-        name="bad_calls",
-        kind="behaviour",
-        rows=bad_calls,
-        dtypes=("float32",),
-    )(check_refusal)
+    register_refusals(operation, bad_calls)
 
 
 for _operation, _equation in EQUATIONS.items():

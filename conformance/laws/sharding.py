@@ -198,8 +198,8 @@ def _refusals(operation: str, rows: Any) -> None:
         "A bad call is refused with the reference's words: an axis that there is not, or that does not divide, a mask "
         "of no device, a parameter that is no array.",
         "error(target) = error(reference)",
-        name="bad_calls",
-        kind="behaviour",
+        name="error_text",
+        kind="contract",
         rows=rows,
         dtypes=("float32",),
         needs=tuple(dict.fromkeys((operation, "stack_params") if operation == "unstack_params" else (operation,))),

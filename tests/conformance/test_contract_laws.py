@@ -1,15 +1,24 @@
 """What gatespec has decided where others may decide otherwise: strangers are told, its own packages are held to it."""
 
+import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from conformance.checker import Checker, LawError
 from conformance.cli import main
+from conformance.laws import all_laws
+from conformance.laws._mlstm_calls import bad_calls as bad_call_rows
+from conformance.laws._refusals import check_bad_call
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
+from conformance.runner import run_law
 from conformance.targets import load
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOP = """
@@ -49,3 +58,46 @@ def test_gatespecs_own_packages_claim_it() -> None:
     assert load("reference", None, "cpu").keeps_contract
     assert load("torch_impl:mlstm", None, "cpu").keeps_contract
     assert not load(str(ROOT / "examples" / "head_first.py"), None, "cpu").keeps_contract
+
+
+def bad_calls(**functions: Any) -> LawResult:
+    from conformance.frameworks.torch import adapter
+
+    (law,) = [law for law in all_laws() if law.id == f"{next(iter(functions))}.bad_calls"]
+    return run_law(adapter("stranger", functions, "cpu"), law, "float32", RunOptions())
+
+
+def test_a_stranger_may_refuse_in_its_own_words_or_answer_what_a_call_can_only_mean() -> None:
+    from tests.suite.strangers.torch_loops import gru_loop, mlstm_loop
+
+    assert bad_calls(mlstm=mlstm_loop()).status == "passed"
+    assert bad_calls(gru=gru_loop()).status == "passed"
+
+
+def test_an_answer_to_a_call_that_fits_nothing_is_wrong() -> None:
+    from tests.suite.strangers.torch_loops import mlstm_loop
+
+    def nothing(q: Any, k: Any, v: Any, *others: Any, **options: Any) -> Any:
+        try:
+            return mlstm_loop()(q, k, v, *others, **options)
+        except RuntimeError:
+            return torch.zeros_like(v), (torch.zeros(1),) * 3
+
+    from conformance.frameworks.torch import adapter
+
+    checker, found = Checker(adapter("stranger", {"mlstm": nothing}, "cpu"), "float32"), []
+    for row in bad_call_rows():
+        with contextlib.suppress(LawError):
+            check_bad_call(checker, row)
+            continue
+        found.append(row.label)
+    assert {"`C` of another V", "`k` of another K", "`m` of another B"} <= set(found), found
+    assert "a negative eps" not in found
+
+
+def test_a_wrong_answer_to_mixed_dtypes_is_wrong() -> None:
+    def ignores_a_dtype(x: Any) -> Any:
+        return x.flip(-1).cumsum(-1).flip(-1) if x.dtype.is_floating_point else torch.zeros(x.shape)
+
+    result = bad_calls(rev_cumsum=ignores_a_dtype)
+    assert result.status == "failed" and "an integer array" in (result.reason or "")

@@ -20,7 +20,7 @@ LAWS = {law.id: law for law in all_laws()}
 def judged(law: str, dtype: str = "float32", examples: int = 8, **functions: Any) -> LawResult:
     from conformance.frameworks.torch import adapter
 
-    return run_law(adapter("planted", functions, "cpu"), LAWS[law], dtype, RunOptions(examples=examples))
+    return run_law(adapter("planted", functions, "cpu"), LAWS[law], dtype, RunOptions(examples=examples, contract=True))
 
 
 def right(x: Any) -> Any:

@@ -1,0 +1,117 @@
+"""How two calls of a target are held to each other, right or wrong as both may be.
+
+The centre of the comparison is the target's own other result, and both results may be off by their tolerance. The
+oracle states that tolerance for the true function. Where the target computes another function, the two calls round what
+the oracle knows nothing of: the part by which its result is wrong rounds like any other number of its size, so the
+largest such part of an array, times what an operand may be perturbed by, is allowed on top. A right target has no such
+part, and for it these laws are as sharp as those that compare with the oracle.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance import oracle
+from conformance.budget import Expected, Precision, allowed
+from conformance.checker import Checker, LawError
+from conformance.dtypes import ROUNDOFF, Array
+from conformance.implementation import Named, Results
+from conformance.laws._answers import expected_gradient, expected_value, has_gradient
+from conformance.operations import Call, Operation
+
+
+def alike(
+    checker: Checker,
+    got: Results,
+    own: Results,
+    expected: Expected,
+    steps: int,
+    *,
+    of: str = "",
+    only: tuple[str, ...] | None = None,
+    times: float = 2.0,
+) -> None:
+    """Hold results of one call of the target to those of another; states are compared as ``C·exp(m − m*)``.
+
+    Args:
+        own: of the other call.
+        expected: what the oracle says of both.
+        of: what the arrays are, ``gradient of ``.
+        only: the names to compare; None for all that the oracle expects.
+        times: how many tolerances lie between the two.
+    """
+    for name in expected.values if only is None else only:
+        for results in (got, own):
+            if name not in results:
+                raise LawError(f"{of}{name}", "missing", nature="missing")
+        if name in ("C", "n") and not of:
+            first, second = (_in_units_of(expected.values["m"], name, results) for results in (got, own))
+        else:
+            first, second = got[name], own[name]
+        close(checker, f"{of}{name}", first, second, expected.values[name], expected.slack[name], steps, times)
+
+
+def close(
+    checker: Checker,
+    where: str,
+    got: Array,
+    own: Array,
+    expected: np.ndarray,
+    slack: np.ndarray,
+    steps: int,
+    times: float = 2.0,
+) -> None:
+    """`alike` for one array."""
+    if own.shape != expected.shape:
+        raise LawError(where, f"shape {list(own.shape)}, expected {list(expected.shape)}", nature="shape")
+    slack = slack + of_what_is_wrong(own, expected, slack, checker.precision(steps))
+    checker.close(where, got, own.values.astype(np.float64), slack, steps, times)
+
+
+def of_what_is_wrong(own: Array, expected: np.ndarray, slack: np.ndarray, precision: Precision) -> float:
+    """What the part of a result that is wrong may be off by: 0 for a result that is within its tolerance."""
+    if not expected.size:
+        return 0.0
+    dtype = "float64" if precision.upcasts or own.dtype not in ROUNDOFF else own.dtype
+    with np.errstate(invalid="ignore", over="ignore"):
+        excess = np.abs(own.values - expected) - allowed(expected, slack, precision, dtype)
+    return precision.operand * float(np.where(np.isfinite(excess), excess, 0.0).max(initial=0.0))
+
+
+def _in_units_of(m: np.ndarray, name: str, results: Results) -> Array:
+    part, own = results[name], results["m"]
+    if own.shape != m.shape or part.shape[: m.ndim] != m.shape:
+        return part
+    return replace(part, values=oracle.rescaled(part.values, own.values, m))
+
+
+def results_of(
+    operation: Operation, checker: Checker, arrays: Named, cotangents: Named, options: Mapping[str, Any]
+) -> tuple[Results, Results | None]:
+    """Outputs, and gradients where the target has any."""
+    if has_gradient(operation, checker):
+        return checker.vjp(operation.name, arrays, cotangents, options)
+    return checker.call(operation.name, arrays, options), None
+
+
+def same_results(
+    operation: Operation,
+    checker: Checker,
+    case: Any,
+    call: Call,
+    got: tuple[Results, Results | None],
+    own: tuple[Results, Results | None],
+    form: str = "",
+) -> None:
+    """Hold outputs and gradients of a call, made in another way, to those of the call itself.
+
+    Args:
+        form: as of `expected_value`.
+    """
+    expected = expected_value(operation, checker, case, call, form)
+    alike(checker, got[0], own[0], expected, call.steps, only=tuple(call.cotangents))
+    if got[1] is not None and own[1] is not None:
+        of_gradient = expected_gradient(operation, checker, case, call, form)
+        alike(checker, got[1], own[1], of_gradient, call.steps, of="gradient of ", only=call.primals)
