@@ -1,20 +1,9 @@
-"""The features of each operation's calls, by the name under which its laws stand."""
+"""The features of an operation's calls, by the name under which its laws stand."""
 
 from conformance.diagnosis.features import Feature
-from conformance.diagnosis.gru_features import GRU
-from conformance.diagnosis.mlstm_features import FWBW, MLSTM, MLSTM_STEP
-from conformance.diagnosis.sum_features import DECAY, SCANS
+from conformance.operations import OPERATIONS
 
-_FEATURES: dict[str, tuple[Feature, ...]] = {
-    "rev_cumsum": SCANS,
-    "rev_cumsum_off": SCANS,
-    "causal_forget_matrix": DECAY,
-    "dtilde_matrix": DECAY,
-    "mlstm": MLSTM,
-    "mlstm_step": MLSTM_STEP,
-    "fwbw": FWBW,
-    "gru": GRU,
-}
+_FEATURES = {operation.about: operation.features for operation in OPERATIONS.values()}
 
 
 def features_of(op: str) -> tuple[Feature, ...]:

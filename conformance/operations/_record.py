@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.budget import Expected, Precision
 from conformance.cases import STRATA, Plan
+from conformance.diagnosis.features import Feature
 from conformance.dtypes import FLOATING, Array
 from conformance.oracle import Values
 
@@ -183,6 +184,7 @@ class Record(Public):
         vector_cases: those of test vectors, the most ordinary first: lengths that may trip a program (0, 1, odd,
             prime, past the end of a chunk, over a thousand), every regime of gates, every kind of state and of option.
         stepless: cases without a step but with a state, which must not come back as it went in.
+        features: properties of its calls, by which failures are explained and refusals avoided.
         extremes: cases with extreme gates, None where there are no gates.
         strata: the sizes on which the shared laws are tried.
         shared_laws: the families of laws, shared with other operations, that apply to it.
@@ -206,6 +208,7 @@ class Record(Public):
     call_of: Callable[[Any, str], Call] = call_of
     immaterial: Mapping[str, Any] = field(default_factory=dict)
     stepless: tuple[Any, ...] = ()
+    features: tuple[Feature, ...] = ()
     extremes: Strategy | None = None
     strata: tuple[str, ...] = STRATA
     shared_laws: tuple[Literal["arrays", "transforms", "device", "backends"], ...] = ("arrays", "transforms", "device")

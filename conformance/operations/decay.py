@@ -6,6 +6,7 @@ from typing import Any
 from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import Plan, SumCase
+from conformance.diagnosis import sum_features
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Call, Options, Output
 from conformance.oracle import Values
@@ -71,6 +72,7 @@ CAUSAL_FORGET_MATRIX = Operation(
     immaterial={"layout": "contiguous"},
     rows=_ROWS,
     vector_cases=_VECTOR_CASES,
+    features=sum_features.DECAY,
     extremes=_extremes,
     strata=_STRATA,
 )
@@ -88,6 +90,7 @@ DTILDE_MATRIX = Operation(
     immaterial={"layout": "contiguous"},
     rows=_ROWS,
     vector_cases=_VECTOR_CASES,
+    features=sum_features.DECAY,
     extremes=_extremes,
     strata=_STRATA,
 )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import FwbwCase, MLSTMCase, Plan
+from conformance.diagnosis import mlstm_features
 from conformance.operations._operation import Operation, named
 from conformance.operations._record import Argument, Backward, Option, Options, Output, Public
 from conformance.oracle import Values
@@ -80,6 +81,7 @@ FWBW = Operation(
         FwbwCase(_INNER, 2, keep=("keep_G", "keep_M", "keep_c"), flat_gates=False),
     ),
     vector_cases=_VECTOR_CASES,
+    features=mlstm_features.FWBW,
     stepless=(FwbwCase(replace(_INNER, S=0), return_state=True, use_initial_state=True),),
     extremes=_extremes,
     strata=("small", "chunk"),

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.cases import GRUCase, Plan
+from conformance.diagnosis import gru_features
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, Argument, Option, Output
 
@@ -60,6 +61,7 @@ GRU = Operation(
         GRUCase(3, 0, 2, cases.HEADS[2], lengths=(3, 0, 4), state=True, seed=6),
     ),
     vector_cases=_VECTOR_CASES,
+    features=gru_features.GRU,
     stepless=(GRUCase(2, 0, 3, cases.HEADS[1], state=True),),
     extremes=_extremes,
     shared_laws=("arrays", "transforms", "device", "backends"),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.budget import Expected
 from conformance.cases import MLSTMCase, Plan
+from conformance.diagnosis import mlstm_features
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, Argument, Arrays, Option, Output, StateTuple
 from conformance.oracle import Values
@@ -85,6 +86,7 @@ MLSTM = Operation(
         MLSTMCase(3, 0, 2, 3, 2, lengths=(3, 0, 4), state="random", chunk_size=2, seed=2),
     ),
     vector_cases=_VECTOR_CASES,
+    features=mlstm_features.MLSTM,
     stepless=(MLSTMCase(2, 0, 1, 3, 2, state="random"),),
     extremes=_extremes,
     shared_laws=("arrays", "transforms", "device", "backends"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import MLSTMCase, Plan
+from conformance.diagnosis import mlstm_features
 from conformance.dtypes import Array
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, Argument, Call, Option, Options, Output, StateTuple
@@ -106,6 +107,7 @@ MLSTM_STEP = Operation(
     immaterial={"chunk_size": None, "room": None, "layout": "contiguous", "cut": 0.0},
     rows=(MLSTMCase(2, 1, 2, 3, 2, state="random", seed=3),),
     vector_cases=_VECTOR_CASES,
+    features=mlstm_features.MLSTM_STEP,
     extremes=_extremes,
     strata=("small",),
     shared_laws=("arrays", "transforms", "device", "backends"),

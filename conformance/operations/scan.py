@@ -5,6 +5,7 @@ from functools import partial
 from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import SumCase
+from conformance.diagnosis import sum_features
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Call, Options, Output
 from conformance.oracle import Values
@@ -47,6 +48,7 @@ def _scan(name: str) -> Operation:
         gradient=partial(_gradient, name),
         immaterial={"layout": "contiguous"},
         vector_cases=_VECTOR_CASES,
+        features=sum_features.SCANS,
         rows=(SumCase((2, 3), 5), SumCase((), 1)),
     )
 
