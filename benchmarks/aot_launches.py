@@ -79,7 +79,7 @@ def _empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, list[Launched]]]:
     """Those of `MLSTM_CALLS` that are named."""
-    from torch_impl._mlstm.records import Arguments, Cotangents, StepArguments
+    from torch_impl._mlstm.arguments import Arguments, Cotangents, StepArguments
     from torch_impl._mlstm.triton import launch as mlstm
 
     B, S, N, K, V = MLSTM
@@ -115,7 +115,7 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
 
 def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int) -> list[Launched]:
     """Forward and backward pass, with an initial state, a final cotangent and clipping."""
-    from torch_impl._gru.records import Arguments, Cotangents
+    from torch_impl._gru.arguments import Arguments, Cotangents
     from torch_impl._gru.triton import launch as gru
 
     x, W, h0 = _empty(dtype, B, S, N, H), _empty(dtype, N, H, H), _empty(torch.float32, B, N, H)

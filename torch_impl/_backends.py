@@ -1,4 +1,4 @@
-"""The backends of this implementation, and the rows that say what each can do."""
+"""The backends of this package, and the rows that say what each supports and what computes it."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -52,7 +52,7 @@ def implementations(operation: str) -> dict[str, Any]:
 
 
 def explains(name: str) -> Callable:
-    """Registers an operation's request builder, a function of the operation's own arguments."""
+    """Register an operation's request builder, a function of the operation's own arguments."""
 
     def register(builder: Callable[..., Request]) -> Callable[..., Request]:
         _REQUESTS[name] = builder

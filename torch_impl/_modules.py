@@ -14,7 +14,7 @@ from torch_impl._products import linear
 
 
 class _Projection(nn.Linear):
-    """A linear layer by whichever of PyTorch's libraries is the faster."""
+    """A linear layer computed by whichever of PyTorch's libraries is faster."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
@@ -45,7 +45,7 @@ class GRU(nn.Module):
         output_projection: linear, from ``N·H`` to ``output_size``.
 
     Raises:
-        TypeError, ValueError: a size is no integer of at least 1, or a head count does not divide the largest.
+        TypeError, ValueError: a size is not an integer of at least 1, or a head count does not divide the largest.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class GRU(nn.Module):
         self._reset_weights()
 
     def reset_parameters(self) -> None:
-        """Draw every parameter anew."""
+        """Draw every parameter again."""
         self.input_projection.reset_parameters()
         self.output_projection.reset_parameters()
         self._reset_weights()
@@ -151,7 +151,7 @@ class GRU(nn.Module):
         return self.output_projection(output.flatten(-2)), state
 
     def extra_repr(self) -> str:
-        """What the layer was made of, beside its projections."""
+        """The layer's settings, without its projections."""
         return (
             f"input_size={self.input_size}, state_head_dim={self.state_head_dim}, output_size={self.output_size}, "
             f"num_input_heads={self.num_input_heads}, num_forget_input_heads={self.num_forget_input_heads}, "
@@ -168,7 +168,7 @@ class mLSTMBackendFwbw(nn.Module):
         config: the configuration or its dict.
 
     Raises:
-        TypeError, ValueError: `config` is no configuration.
+        TypeError, ValueError: `config` is not a valid configuration.
     """
 
     config_class: ClassVar[type] = mLSTMBackendFwbwConfig
@@ -179,7 +179,7 @@ class mLSTMBackendFwbw(nn.Module):
 
     @property
     def can_vmap_over_heads(self) -> bool:
-        """Whether heads may be mapped over from outside: True, nothing here knows of heads."""
+        """Whether heads may be mapped over from outside: True, as nothing here depends on heads."""
         return True
 
     def forward(

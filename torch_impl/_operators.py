@@ -1,7 +1,7 @@
-"""The registered operators: opaque to tracers, with a shape rule and no gradient of their own.
+"""Registered operators: opaque to tracers, with a shape rule and no gradient of their own.
 
 Gradients and batching sit above them, in an ``autograd.Function`` per direction with ``setup_context`` and ``vmap``:
-what is registered with the operator itself is out of reach for ``torch.func``.
+``torch.func`` cannot use what is registered with the operator itself.
 """
 
 import dataclasses
@@ -53,11 +53,11 @@ _transformable: list[Callable] = []
 def transformable(function: type[torch.autograd.Function]) -> Callable:
     """``function.apply`` for autograd, torch.func and torch.compile.
 
-    A compiler that looks into it would, under torch.func.grad, leave the gradient out (PyTorch 2.13 misses that the
-    arguments require one), so it is told to take the whole call as it is: by `seen_by_compiler`.
+    A compiler that inlines it would drop the gradient under torch.func.grad (PyTorch 2.13 does not notice that the
+    arguments require one), so `seen_by_compiler` tells it to keep the call whole.
     """
 
-    # PyTorch asks for it at every call, and finding it anew takes longer than the rest of the call.
+    # PyTorch reads the signature at every call; computing it each time takes longer than the rest of the call.
     function.forward.__signature__ = inspect.signature(function.forward)  # type: ignore[attr-defined]
 
     def apply(*args: Any) -> Any:
@@ -68,18 +68,18 @@ def transformable(function: type[torch.autograd.Function]) -> Callable:
 
 
 def seen_by_compiler() -> bool:
-    """Called while a compiler traces, before the first call of a `transformable`; importing torch must not do so."""
+    """Called while a compiler traces, before the first `transformable` call; at import it would load the compiler."""
     for function in _transformable:
         torch.compiler.allow_in_graph(function)
     return True
 
 
-# What torch.compiler.assume_constant_result sets, which would import the compiler.
+# This is what torch.compiler.assume_constant_result sets; calling it would import the compiler.
 seen_by_compiler._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def needs_transform(*tensors: torch.Tensor | None) -> bool:
-    """Whether a call must be `transformable`: a gradient may be asked for, or a compiler or torch.func is at work."""
+    """Whether a call must be `transformable`: a gradient may be needed, or a compiler or torch.func transforms it."""
     if torch.compiler.is_compiling():
         return seen_by_compiler()
     if transforming():
@@ -96,7 +96,7 @@ _READABLE = dataclasses.replace(TORCH, values=lambda cu_seqlens: cu_seqlens.nump
 
 
 def packing(operation: str, argument: str, x: torch.Tensor, cu_seqlens: torch.Tensor) -> np.ndarray:
-    """The values of ``cu_seqlens`` inside an operator, where they exist: refused if they do not pack ``x``."""
+    """The values of ``cu_seqlens`` inside an operator, where they can be read; refused if they do not pack ``x``."""
     bounds = cu_seqlens.detach().cpu()
     call = Call(operation, _READABLE)
     call.bind("T", x.shape[0], argument)
@@ -114,9 +114,9 @@ def fold(size: int, in_dims: Sequence[int | None], args: Sequence[Any], axes: Se
     """Fold a vmapped axis into each argument's head axis, outermost; arguments without one are repeated along it.
 
     Args:
-        size: how long the vmapped axis is.
-        in_dims: where it stands in each argument, None where an argument has none.
-        axes: the head axis of each argument as it is without the vmapped one, None for what is no tensor with heads.
+        size: length of the vmapped axis.
+        in_dims: its position in each argument, None where an argument has none.
+        axes: the head axis of each argument without the vmapped one, None for anything but a tensor with heads.
     """
     folded = []
     for x, dim, axis in zip(args, in_dims, axes, strict=True):
@@ -133,7 +133,7 @@ def fold(size: int, in_dims: Sequence[int | None], args: Sequence[Any], axes: Se
 def unfold(
     size: int, outputs: Sequence[Any], axes: Sequence[int | None]
 ) -> tuple[tuple[Any, ...], tuple[int | None, ...]]:
-    """Undo `fold` on outputs: the vmapped axis again, and where it stands."""
+    """Undo `fold` on outputs: returns them with the vmapped axis, and its position in each."""
     pairs = [
         (None, None) if y is None else (y.unflatten(axis, (size, y.shape[axis] // size)), axis)
         for y, axis in zip(outputs, axes, strict=True)
@@ -144,7 +144,7 @@ def unfold(
 def map_by_loop(
     apply: Callable, size: int, in_dims: Sequence[int | None], args: Sequence[Any]
 ) -> tuple[tuple[Any, ...], tuple[int | None, ...]]:
-    """Map by a loop, for what cannot be folded: packings that differ along the vmapped axis."""
+    """Map by a loop where calls cannot be folded into one: packings that differ along the vmapped axis."""
     rows = [
         apply(*(x.select(dim, b) if isinstance(dim, int) else x for x, dim in zip(args, in_dims, strict=True)))
         for b in range(size)

@@ -66,7 +66,7 @@ class Arguments(NamedTuple):
     backend: str
 
 
-class Results(NamedTuple):
+class Result(NamedTuple):
     y: Annotated[Tensor, Axes("B N")]
 
 
@@ -92,7 +92,7 @@ def test_a_residual_is_one_field_of_one_record() -> None:
         N = x.x.shape[1]
         wide = x.x.double().mT[:, :, None].expand(-1, -1, N + 1).contiguous().permute(1, 0, 2)
         own = {"squared": x.x**2, "added": wide}
-        return Results(x.x**3), residuals(**{name: own[name] for name in keep})
+        return Result(x.x**3), residuals(**{name: own[name] for name in keep})
 
     def backward(x: Arguments, cotangents: Cotangents, kept):
         if "added" in kept._fields:
@@ -104,7 +104,7 @@ def test_a_residual_is_one_field_of_one_record() -> None:
         operation = Operation(
             name=f"cube_with_{number}",
             arguments=Arguments,
-            results=Results,
+            results=Result,
             cotangents=Cotangents,
             implementations={"here": Implementation(residuals=residuals, forward=forward, backward=backward)},
             sizes=lambda x: dict(zip("BN", x.x.shape, strict=True)),

@@ -27,7 +27,7 @@ def causal_forget_matrix(forget_gates: torch.Tensor) -> torch.Tensor:
         F, ``(..., S, S)``, the dtype of `forget_gates`; 16-bit gates are summed in float32.
 
     Raises:
-        TypeError: `forget_gates` is no floating tensor.
+        TypeError: `forget_gates` is not a floating tensor.
         ValueError: `forget_gates` has no axis.
     """
     forget_gates, asked = _checked_log_gates(forget_gates)
@@ -53,7 +53,7 @@ def dtilde_matrix(igate: torch.Tensor, fgate: torch.Tensor) -> torch.Tensor:
     """Log weight of what step j wrote, as step t reads it: ``D̃[t,j] = Σ_{j<s≤t} log σ(fgate_s) + igate_j``.
 
     Its backward rule is its own, of order S²: ``digate_j = Σ_t dD̃[t,j]`` over *all* rows t, the masked ones too, and
-    ``dfgate_s = σ(−fgate_s) Σ_{t≥s} Σ_{j<s} dD̃[t,j]``, in which the masked ones have no part.
+    ``dfgate_s = σ(−fgate_s) Σ_{t≥s} Σ_{j<s} dD̃[t,j]``, to which the masked ones do not contribute.
 
     Args:
         igate: input gate preactivations, ``(..., S, 1)``.
@@ -63,9 +63,9 @@ def dtilde_matrix(igate: torch.Tensor, fgate: torch.Tensor) -> torch.Tensor:
         D̃, ``(..., S, S)``, the dtype of the gates, −∞ above the diagonal; 16-bit gates are summed in float32.
 
     Raises:
-        TypeError: an argument is no floating tensor, or their dtypes differ.
+        TypeError: an argument is not a floating tensor, or their dtypes differ.
         ValueError: the shapes differ or do not end in 1.
-        RuntimeError: a second derivative is asked for.
+        RuntimeError: a second derivative is requested.
     """
     igate, fgate, asked = _checked_gates(igate, fgate)
     backend = choose(asked, None).value

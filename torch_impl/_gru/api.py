@@ -22,8 +22,8 @@ from reference.backends import Request
 from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
+from torch_impl._gru.arguments import Arguments
 from torch_impl._gru.autograd import GRU
-from torch_impl._gru.records import Arguments
 from torch_impl._operators import needs_transform
 
 _Arrays = tuple[Any, Any, Any, Any, Any, Any]
@@ -61,18 +61,18 @@ def gru(
         gradient_clipping: bound, element by element, of the gradient that reaches a state from the step after it, or at
             the last step from the final state; that of the initial state is not clipped. No effect on the value.
         cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends.
-        max_seqlen: a length that no sequence exceeds; checked, never needed.
-        kernel_backend: None picks by the arrays; naming one takes it or raises.
+        max_seqlen: an upper bound of the lengths; checked, never needed.
+        kernel_backend: None chooses by the arrays; a named backend is taken, or the call raises.
 
     Returns:
         ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)`` in the dtype of `input`, and the last of
         each sequence, ``(B, N, H)`` in the accumulation dtype; an empty sequence's is its initial state.
 
     Raises:
-        TypeError: an argument is no tensor of a floating dtype, or dtypes differ.
-        ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is no packing, or the backend named
-            cannot serve the call.
-        RuntimeError: a second derivative is asked for.
+        TypeError: an argument is not a tensor of a floating dtype, or dtypes differ.
+        ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing, or the
+            backend named does not support the call.
+        RuntimeError: a second derivative is requested.
     """
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
     arrays, input_state = _autocast(arrays, input_state)

@@ -2,12 +2,12 @@
 
 from torch_impl._backends import implementations
 from torch_impl._differentiable import Operation
-from torch_impl._gru.records import Arguments, Cotangents, Results, dtypes, sizes
+from torch_impl._gru.arguments import Arguments, Cotangents, Result, dtypes, sizes
 
 GRU = Operation(
     name="gru",
     arguments=Arguments,
-    results=Results,
+    results=Result,
     cotangents=Cotangents,
     implementations=implementations("gru"),
     sizes=sizes,

@@ -17,7 +17,7 @@ from torch import Tensor
 from reference.backends import Row
 from torch_impl._arrays import ACCUMULATION
 from torch_impl._differentiable import Implementation
-from torch_impl._gru.records import Arguments, Cotangents, Results
+from torch_impl._gru.arguments import Arguments, Cotangents, Result
 from torch_impl._operators import packing
 from torch_impl._products import packed, summed
 from torch_impl._records import ACCUMULATED, Axes
@@ -256,7 +256,7 @@ def _stacked(N: int, dtype: torch.dtype, x: Arguments) -> StackedWeights:
     return StackedWeights(whole(x.weight), torch.cat([whole(x.reset_weight), whole(x.forget_weight)], -1))
 
 
-def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Results, Residuals]:
+def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     """The outputs as `torch_impl.gru` has them, and the residuals named in ``keep``."""
     N, H, dtype = x.heads, x.input.shape[-1], ACCUMULATION[x.input.dtype]
     steps = _layout(x.input, N, x.cu_seqlens)
@@ -269,7 +269,7 @@ def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Results, Residuals]:
     steps.gather(x.forget_input, rf[..., H:])
     states[:, : steps.B] = 0.0 if x.input_state is None else steps.longest_first(x.input_state)
     _walk_forward(steps, _stacked(N, dtype, x), z, rf, states)
-    results = Results(
+    results = Result(
         output=steps.scatter(states[:, steps.B :], N, x.input.dtype),
         output_state=steps.original_order(steps.last(states)),
     )

@@ -19,8 +19,8 @@ from reference.backends import Request
 from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
+from torch_impl._mlstm.arguments import Arguments, StepArguments
 from torch_impl._mlstm.autograd import SEQUENCES, STEP
-from torch_impl._mlstm.records import Arguments, StepArguments
 from torch_impl._operators import needs_transform
 
 
@@ -41,9 +41,9 @@ def mlstm(
 ) -> Tensor | tuple[Tensor, MLSTMState]:
     """The mLSTM over whole sequences, dense or packed (the equations stand at the head of this module).
 
-    Gradients are exact, those of the initial state and of the final state's cotangents included; the backward pass
-    recomputes the forward one from the inputs and, on a CPU, from the memory at every few hundred steps. States and
-    decay are computed in float32, or float64 beside float64.
+    Gradients are exact, including those of the initial state and those from the final state's cotangents. The backward
+    pass recomputes the forward pass from the inputs and, on a CPU, from the memory at every few hundred steps. States
+    and decay are computed in float32, or in float64 for float64 values.
 
     Args:
         q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.
@@ -56,23 +56,23 @@ def mlstm(
             accumulation dtype; None is ``C = n = m = 0``.
         return_state: also return the state after the last step.
         cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends.
-        max_seqlen: a length that no sequence exceeds; checked, never needed.
-        chunk_size: steps a chunk, None for one that suits the sizes. Changes no value.
+        max_seqlen: an upper bound of the lengths; checked, never needed.
+        chunk_size: steps of a chunk, None for a length that suits the sizes. Changes no value.
         eps: added to the normaliser, for parity with kernels that do so.
-        kernel_backend: None picks by the arrays; naming one takes it or raises.
+        kernel_backend: None chooses by the arrays; a named backend is taken, or the call raises.
 
     Returns:
         h, shaped like `v` and in its dtype; with `return_state` ``(h, MLSTMState)``.
 
     Raises:
-        TypeError: an argument is no tensor of a floating dtype, or dtypes differ.
-        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is no packing, or the backend named cannot
-            serve the call.
-        RuntimeError: a second derivative is asked for.
+        TypeError: an argument is not a tensor of a floating dtype, or dtypes differ.
+        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or the backend
+            named does not support the call.
+        RuntimeError: a second derivative is requested.
     """
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
-    # The values of a packing are checked each time, all else once.
+    # A packing's values are checked at every call, everything else once for each signature.
     check = _mlstm_cached if cu_seqlens is None and kernel_backend is None else _mlstm_checked
     backend = check(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
     C, n, m = (None, None, None) if initial_state is None else initial_state

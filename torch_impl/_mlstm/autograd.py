@@ -10,13 +10,13 @@ from torch import Tensor
 
 from torch_impl._backends import implementations
 from torch_impl._differentiable import NoResiduals, Operation
-from torch_impl._mlstm.records import (
+from torch_impl._mlstm.arguments import (
     Arguments,
     Cotangents,
-    Results,
+    Result,
     StepArguments,
     StepCotangents,
-    StepResults,
+    StepResult,
     dtypes,
     sizes,
     step_sizes,
@@ -25,7 +25,7 @@ from torch_impl._mlstm.records import (
 SEQUENCES = Operation(
     name="mlstm",
     arguments=Arguments,
-    results=Results,
+    results=Result,
     cotangents=Cotangents,
     implementations=implementations("mlstm"),
     sizes=sizes,
@@ -45,7 +45,7 @@ def _step_gradients(x: StepArguments, cotangents: StepCotangents, residuals: NoR
 STEP = Operation(
     name="mlstm_step",
     arguments=StepArguments,
-    results=StepResults,
+    results=StepResult,
     cotangents=StepCotangents,
     implementations=implementations("mlstm_step"),
     sizes=step_sizes,

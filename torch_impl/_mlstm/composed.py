@@ -17,10 +17,10 @@ from reference.backends import Row
 from torch_impl._arrays import ACCUMULATION
 from torch_impl._differentiable import Implementation, NoResiduals
 from torch_impl._mlstm import chunkwise
+from torch_impl._mlstm.arguments import Arguments, Cotangents, Result, StepArguments, StepResult
 from torch_impl._mlstm.chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout
 from torch_impl._mlstm.chunkwise import ChunkGates, ChunkResiduals, ChunkTokens, GateWeights
 from torch_impl._mlstm.normaliser import LARGEST_M, Normaliser
-from torch_impl._mlstm.records import Arguments, Cotangents, Results, StepArguments, StepResults
 from torch_impl._operators import packing
 from torch_impl._records import ACCUMULATED, Axes
 
@@ -142,7 +142,7 @@ class _Walk:
         return slice(start, start + sum(running[first:last]) * N)
 
 
-def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Results, Residuals]:
+def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     """h and the final state as `torch_impl.mlstm` has them, and the residuals named in ``keep``."""
     walk = _Walk(x)
     chunks, normaliser = walk.chunks, walk.normaliser
@@ -171,7 +171,7 @@ def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Results, Residuals
             scores.append(G)
         if keeps_starts:
             starts.append(start.flatten(0, 1))
-    results = Results(h, *(chunks.original_order(part) for part in (*_apart(memory), stabilisers.last)))
+    results = Result(h, *(chunks.original_order(part) for part in (*_apart(memory), stabilisers.last)))
     if not keep:
         return results, NO_RESIDUALS
     by_row: dict[str, Tensor] = {"M": weights.m}
@@ -299,7 +299,7 @@ def _segment_starts(
     return starts
 
 
-def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResults, NoResiduals]:
+def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoResiduals]:
     """One step, with as few operators as can be, all on ``(B·N, ·, ·)``: on a CPU their fixed cost is the step's."""
     q, k, v, i, f, C, n, m_before, eps, _ = x
     out, dtype = v.dtype, ACCUMULATION[v.dtype]
@@ -321,7 +321,7 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResults, NoRe
     Y = torch.maximum(torch.baddbmm(floor, q, n, beta=0, alpha=scale).abs_(), floor)
     h = torch.baddbmm(floor, q, C, beta=0, alpha=scale).div_(Y.add_(eps) if eps else Y).view(B, N, V)
     h = h if out is dtype else h.to(out)
-    return StepResults(h, C.view(B, N, K, V), n.reshape(B, N, K), m), NO_STEP_RESIDUALS
+    return StepResult(h, C.view(B, N, K, V), n.reshape(B, N, K), m), NO_STEP_RESIDUALS
 
 
 NO_STEP_RESIDUALS = NoResiduals()

@@ -25,8 +25,8 @@ from reference.arguments import (
 from reference.backends import Request
 from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast
 from torch_impl._backends import choose
+from torch_impl._mlstm.arguments import Arguments, Cotangents
 from torch_impl._mlstm.autograd import SEQUENCES
-from torch_impl._mlstm.records import Arguments, Cotangents
 from torch_impl._operators import needs_transform
 
 _INPUTS = ("q", "k", "v", "i", "f", "initial_C", "initial_n", "initial_m")
@@ -109,7 +109,7 @@ def fwbw_forward(
         attains its m.
 
     Raises:
-        TypeError, ValueError: as in `mlstm`; also for a configuration that is none, and for a state with
+        TypeError, ValueError: as in `mlstm`; also for an invalid configuration, and for a state with
             ``use_initial_state=False`` or without its partners.
     """
     config = frozen_config(config, "fwbw_forward")
@@ -149,7 +149,7 @@ def fwbw_backward(
     Raises:
         TypeError: as in `fwbw_forward`; also where `ctx` is no context.
         ValueError: as in `fwbw_forward`; also where the context was made with another configuration.
-        RuntimeError: a derivative of these gradients is asked for.
+        RuntimeError: a derivative of these gradients is requested.
     """
     config = normalise_config(config, "fwbw_backward")
     check_fwbw_context(ctx, FwbwContext, config)
@@ -178,7 +178,7 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
         ``return_state``. It works under torch.func.vmap and grad, autograd, autocast and torch.compile.
 
     Raises:
-        TypeError, ValueError: `config` is no configuration.
+        TypeError, ValueError: `config` is not a valid configuration.
     """
     return custom_grad(frozen_config(config, "mlstm_fwbw_custom_grad"), _NAMES)
 

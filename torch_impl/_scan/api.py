@@ -24,7 +24,7 @@ def rev_cumsum(x: torch.Tensor) -> torch.Tensor:
         ``(..., S)``, the dtype of `x`; 16-bit values are summed in float32.
 
     Raises:
-        TypeError: `x` is no floating tensor.
+        TypeError: `x` is not a floating tensor.
         ValueError: `x` has no axis.
     """
     return _REV_CUMSUM[choose(_request("rev_cumsum", x), None).value](x)

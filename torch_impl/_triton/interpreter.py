@@ -1,6 +1,6 @@
-"""What differs between a kernel that is compiled and one that Triton interprets, and whether either can run here.
+"""The differences between a compiled kernel and one that Triton interprets, and whether either can run here.
 
-Nothing in this module imports Triton: it is read when rows are, by processes that may never launch a kernel.
+Nothing in this module imports Triton: it is imported with the rows, by processes that may never launch a kernel.
 """
 
 import os
@@ -12,7 +12,7 @@ import numpy as np
 from reference.backends import Request
 
 DTYPES = ("float32", "float16", "bfloat16")
-"""What the kernels take; float64 is left to the composed backend."""
+"""The dtypes that kernels take; float64 is left to the composed backend."""
 
 
 def _installed() -> bool:
@@ -22,7 +22,7 @@ def _installed() -> bool:
         return False
 
 
-# Not a cached function: torch.compile reads rows too, and refuses to look into one.
+# Not a cached function: torch.compile traces the rows too, and cannot trace into one.
 _INSTALLED = _installed()
 
 
@@ -35,13 +35,13 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
-def surroundings() -> AbstractContextManager:
-    """What a launch stands in: the interpreter warns of ±∞ and of what a mask then drops, where a GPU does not."""
+def quiet_numerics() -> AbstractContextManager:
+    """Context of a launch: silences warnings about ±∞ and masked values that only the interpreter gives."""
     return np.errstate(all="ignore") if interpreted() else nullcontext()
 
 
 def unavailable(request: Request) -> str | None:
-    """Why no Triton kernel can run on the request's device in this process, None where one can."""
+    """The reason why no Triton kernel can run on the request's device in this process, None where one can."""
     if not _INSTALLED:
         return "Triton is not installed; `pip install triton` adds it"
     if request.device == "cpu" and not interpreted():

@@ -5,22 +5,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_impl._triton.interpreter import surroundings
+from torch_impl._triton.interpreter import quiet_numerics
 
 
 class Launch(NamedTuple):
-    """How many warps a program has, and how many stages deep its loads are pipelined."""
+    """Number of warps of a program, and number of stages by which its loads are pipelined."""
 
     num_warps: int = 4
     num_stages: int = 2
 
 
 def launch(kernel: Any, grid: int | tuple[int, ...], device: torch.device, how: Launch, **arguments: Any) -> None:
-    """Run ``kernel`` over ``grid``; an empty grid is no launch.
+    """Run ``kernel`` over ``grid``; nothing is launched where the grid is empty.
 
     Args:
         kernel: a ``triton.jit`` function.
-        grid: how many programs, along up to three axes.
+        grid: number of programs along up to three axes.
         device: that of the tensors among ``arguments``.
         how: warps and stages.
         arguments: the kernel's arguments and constexprs by name.
@@ -28,7 +28,7 @@ def launch(kernel: Any, grid: int | tuple[int, ...], device: torch.device, how: 
     grid = (grid,) if isinstance(grid, int) else grid
     if 0 in grid:
         return
-    with surroundings(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+    with quiet_numerics(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[grid](**arguments, **how._asdict())
 
 
@@ -38,10 +38,10 @@ def power_of_two(n: int, least: int = 16, most: int = 1 << 30) -> int:
 
 
 def dot_precision(dtype: torch.dtype) -> str:
-    """What ``tl.dot`` does to float32 operands beside values of ``dtype``.
+    """The precision in which ``tl.dot`` takes float32 operands where values are ``dtype``.
 
-    Beside float32 values: IEEE, unless torch's own switch turned TF32 on. Beside 16-bit values float32 operands are
-    intermediates in float16's stead (same mantissa, no overflow), for which TF32 is exact enough by construction.
+    For float32 values: IEEE, unless torch's own switch turned TF32 on. For 16-bit values float32 operands are
+    intermediates in place of float16 (same mantissa, no overflow), for which TF32 is exact enough by construction.
     """
     fast = "ieee" if torch.version.hip else "tf32"
     if dtype is torch.float32:
@@ -50,8 +50,8 @@ def dot_precision(dtype: torch.dtype) -> str:
 
 
 def hopper(device: torch.device) -> bool:
-    """Whether tiles are those of compute capability 9.0, whose products read shared memory and leave registers free.
+    """Whether to use the tiles of compute capability 9.0, whose products read shared memory and leave registers free.
 
-    So they are where the question does not arise: under the interpreter and when a kernel is compiled for no device.
+    True as well where there is no such device: under the interpreter, and when a kernel is compiled ahead of time.
     """
     return device.type != "cuda" or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9)

@@ -54,9 +54,9 @@ def log_sigmoid(x):
 
 
 @triton.jit
-def steps_at(x, strides, lane, t, n):
-    """Address of ``x[lane, t, n]``. Strides: along sequence, step, head and what follows; within a tile 32 bits do."""
-    return x + lane.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[2] + t.to(tl.int64) * strides[1]
+def steps_at(x, strides, sequence, t, n):
+    """Address of ``x[sequence, t, n]``; strides along sequence, step, head and the rest. Within a tile 32 bits do."""
+    return x + sequence.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[2] + t.to(tl.int64) * strides[1]
 
 
 @triton.jit

@@ -1,11 +1,11 @@
-"""Which of a few plans a kernel runs with: the one its launcher would pick, or the one measured fastest on this GPU.
+"""Choice among the launch plans of a kernel: the launcher's default, or the one measured fastest on this GPU.
 
-A plan says how tiles are cut and launched and changes no value. Measurements are kept in a file that outlives the
-process, by device, Triton's version, kernel and the sizes a plan hangs on; never by B or S, so that a sequence is
-computed alike in every batch. What the file names must be among the plans that the launcher offers; else it is nothing.
+A plan says how tiles are cut and launched and changes no value. Measurements are stored in a file that outlives the
+process, by device, Triton's version, kernel and the sizes that a plan depends on; never by B or S, so that a sequence
+is computed in the same way in every batch. A plan in the file that the launcher does not offer is ignored.
 
-``GATESPEC_AUTOTUNE``: ``1`` measures what has not been measured, once, when a call first needs it, and waits for the
-device while it does; ``0`` leaves the file aside as well; otherwise the file is read and nothing is measured.
+``GATESPEC_AUTOTUNE``: ``1`` measures each kernel once, when a call first needs it, and waits for the device meanwhile;
+``0`` ignores the file as well; otherwise the file is read and nothing is measured.
 ``GATESPEC_CACHE``: the file's directory, by default ``gatespec`` in the user's cache directory.
 """
 
@@ -33,10 +33,10 @@ def tuned(
 
     Args:
         kernel: the launcher's name.
-        sizes: what the plans hang on, ``"bfloat16 K128 V256"``.
-        plans: gives those to choose from; the first is taken where nothing was measured.
+        sizes: what the plans depend on, ``"bfloat16 K128 V256"``.
+        plans: returns the plans to choose from; the first is the default.
         device: that of the arrays.
-        run: does the work with a plan, as often as it is called.
+        run: runs the kernel with a plan; may be called repeatedly.
     """
     mode = os.environ.get("GATESPEC_AUTOTUNE", "")
     if device.type != "cuda" or interpreted() or mode == "0":
@@ -57,18 +57,18 @@ def tuned(
 
 
 def forget() -> None:
-    """Let the next call read the file again, as another process would."""
+    """Make the next call read the file again, as a new process would."""
     _chosen.clear()
 
 
 def describe(plan: tuple) -> str:
-    """A plan in words, ``"L=64 BK=64 inside=4x2"``: how the file names it."""
+    """A plan as the file names it, ``"L=64 BK=64 inside=4x2"``."""
     fields = plan._asdict().items()  # type: ignore[attr-defined]
     return " ".join(f"{name}={'x'.join(map(str, x)) if isinstance(x, tuple) else x}" for name, x in fields)
 
 
 def cache_file() -> Path:
-    """Where measurements are kept."""
+    """The file of measurements."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("GATESPEC_CACHE") or Path(home) / "gatespec") / "triton-plans.json"
 
@@ -79,7 +79,7 @@ def _fastest(key: str, plans: Sequence[P], run: Callable[[P], Any]) -> P:
         try:
             times[describe(plan)] = _milliseconds(lambda plan=plan: run(plan))
         except Exception as error:
-            # What does not fit into this GPU is no candidate on it; if none fits, the call itself will say why.
+            # A plan that does not fit this GPU is not a candidate; if none fits, the call itself raises the reason.
             if type(error).__name__ not in ("OutOfResources", "PTXASError", "CompilationError"):
                 raise
     if not times:
@@ -100,7 +100,7 @@ def _read() -> dict[str, Any]:
 
 
 def _write(key: str, entry: dict[str, Any]) -> None:
-    """Add an entry to the file, which at no moment is half written."""
+    """Add an entry to the file, atomically."""
     path = cache_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

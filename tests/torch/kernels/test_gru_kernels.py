@@ -8,7 +8,7 @@ import torch
 
 from reference import gru, gru_backward
 from reference.backends import Request
-from torch_impl._gru.records import Arguments, Cotangents
+from torch_impl._gru.arguments import Arguments, Cotangents
 from torch_impl._gru.triton import launch
 from torch_impl._gru.triton.launch import ROWS, Residuals
 from torch_impl._gru.triton.plans import GRUPlan, default_plan

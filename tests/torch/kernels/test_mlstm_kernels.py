@@ -6,7 +6,7 @@ import torch
 
 from reference import MLSTMState, mlstm, mlstm_backward, mlstm_step
 from reference.backends import Request
-from torch_impl._mlstm.records import Arguments, Cotangents, StepArguments
+from torch_impl._mlstm.arguments import Arguments, Cotangents, StepArguments
 from torch_impl._mlstm.triton.launch import NO_RESIDUALS, ROWS, Residuals
 from torch_impl._mlstm.triton.launch import mlstm_backward as backward
 from torch_impl._mlstm.triton.launch import mlstm_forward as forward

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.torch.kernels.test_mlstm_kernels import Case
-from torch_impl._gru import records as gru_records
+from torch_impl._gru import arguments as gru_arguments
 from torch_impl._gru.triton import launch as gru
 from torch_impl._gru.triton.plans import plans as gru_plans
-from torch_impl._mlstm.records import Arguments, Cotangents
+from torch_impl._mlstm.arguments import Arguments, Cotangents
 from torch_impl._mlstm.triton import launch as mlstm
 from torch_impl._mlstm.triton import plans as mlstm_plans
 from torch_impl._triton import tuning
@@ -152,8 +152,8 @@ def test_what_plans_hang_on_is_nothing_of_the_batch(monkeypatch) -> None:
         mlstm.mlstm_forward(Arguments(*tokens))
         mlstm.mlstm_backward(Arguments(*tokens), Cotangents(tokens[2]))
         arrays = (torch.empty(B, S, N, 16, device="meta"), torch.empty(N, 16, 16, device="meta")) * 3
-        (y, _), _ = gru.gru_forward(gru_records.Arguments(*arrays))
-        gru.gru_backward(gru_records.Arguments(*arrays), gru_records.Cotangents(y), gru.Residuals(y))
+        (y, _), _ = gru.gru_forward(gru_arguments.Arguments(*arrays))
+        gru.gru_backward(gru_arguments.Arguments(*arrays), gru_arguments.Cotangents(y), gru.Residuals(y))
     assert seen[:4] == seen[4:]
     assert [kernel for kernel, _ in seen[:4]] == ["mlstm_forward", "mlstm_backward", "gru_forward", "gru_backward"]
 
@@ -193,9 +193,9 @@ def test_every_plan_of_a_gru_computes_the_same(H, dtype, device, monkeypatch) ->
     results = []
     for number in range(len(gru_plans(H, dtype is torch.float32))):
         monkeypatch.setattr(gru, "tuned", lambda kernel, sizes, plans, device, run, number=number: plans()[number])
-        call = gru_records.Arguments(*arrays)
+        call = gru_arguments.Arguments(*arrays)
         (y, last), _ = gru.gru_forward(call)
-        results.append([y, last, *gru.gru_backward(call, gru_records.Cotangents(dy), gru.Residuals(y))])
+        results.append([y, last, *gru.gru_backward(call, gru_arguments.Cotangents(dy), gru.Residuals(y))])
     assert len(results) > 1
     for found in results[1:]:
         for x, first in zip(found, results[0], strict=True):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reference.backends import Row
 from torch_impl._differentiable import Implementation
-from torch_impl._gru.records import Arguments, Cotangents, Results
+from torch_impl._gru.arguments import Arguments, Cotangents, Result
 from torch_impl._gru.triton.plans import GRUPlan, plans
 from torch_impl._records import Axes
 from torch_impl._triton.interpreter import DTYPES, interpreted, unavailable
@@ -136,7 +136,7 @@ def _tuned(kernel: str, shape: Shape, operand: Operand, device: torch.device, ru
     return tuned(kernel, sizes, lambda: plans(shape.H, operand.wide), device, run)
 
 
-def gru_forward(x: Arguments, keep: Sequence[str] = (), plan: GRUPlan | None = None) -> tuple[Results, Residuals]:
+def gru_forward(x: Arguments, keep: Sequence[str] = (), plan: GRUPlan | None = None) -> tuple[Result, Residuals]:
     """Every h' and the last of each sequence, both fresh and contiguous.
 
     Args:
@@ -150,7 +150,7 @@ def gru_forward(x: Arguments, keep: Sequence[str] = (), plan: GRUPlan | None = N
     shape, device = Shape.of(x), x.input.device
     y = x.input.new_empty((*x.input.shape[:-2], shape.N, shape.H))
     last = x.input.new_empty((shape.B, shape.N, shape.H), dtype=torch.float32)
-    results = Results(output=y, output_state=last)
+    results = Result(output=y, output_state=last)
     if shape.empty:
         return results, NO_RESIDUALS
     packing = Packing.of(x.cu_seqlens, shape.T, tokens=False, device=device)

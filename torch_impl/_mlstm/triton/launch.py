@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reference.backends import Row
 from torch_impl._differentiable import Implementation, NoResiduals
-from torch_impl._mlstm.records import Arguments, Cotangents, Results, StepArguments, StepResults
+from torch_impl._mlstm.arguments import Arguments, Cotangents, Result, StepArguments, StepResult
 from torch_impl._mlstm.triton.plans import (
     MLSTMPlan,
     backward_plans,
@@ -327,7 +327,7 @@ def _centre(C: Tensor, n: Tensor) -> Tensor:
     return torch.cat([c, unit.norm(dim=-1, keepdim=True) * (size * n.shape[-1] ** -0.5)], -1)
 
 
-def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None = None) -> tuple[Results, Residuals]:
+def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None = None) -> tuple[Result, Residuals]:
     """h and the final state, and the residuals named in ``keep``, which change no other result.
 
     Args:
@@ -363,7 +363,7 @@ def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None
         PACKED=inputs.packed, EVERY=plan.every, STORED=stored, **tiles, PRECISION=inputs.precision,
         STABILIZE_CORRECTLY=x.stabilize_correctly,
     )  # fmt: skip
-    results = Results(h=h, C=memories.C_last, n=memories.n_last, m=memories.m_last)
+    results = Result(h=h, C=memories.C_last, n=memories.n_last, m=memories.m_last)
     if not keep:
         return results, NO_RESIDUALS
     own = Residuals(**gates._asdict(), **memories._asdict(), G=G, M=M)
@@ -489,7 +489,7 @@ def _block_length_of(kept: Residuals, L: int, x: _Inputs) -> int:
     return next(length for length in (L, 64, 32, 16) if count(length) == len(part))
 
 
-def mlstm_step(x: StepArguments, keep: Sequence[str] = ()) -> tuple[StepResults, NoResiduals]:
+def mlstm_step(x: StepArguments, keep: Sequence[str] = ()) -> tuple[StepResult, NoResiduals]:
     """One step on ``(B, N, ·)``, on any strides: h in the dtype of v, and the C, n and m after the step in float32."""
     from torch_impl._mlstm.triton import step_kernel as kernels
 
@@ -505,7 +505,7 @@ def mlstm_step(x: StepArguments, keep: Sequence[str] = ()) -> tuple[StepResults,
         kernels.step, B * N * NV, x.q.device, Launch(2, 2), **arrays, **strides,
         h=h, C_out=C, n_out=n, m_out=m, N=N, K=K, V=V, scale=K**-0.5, eps=x.eps, BK=BK, BV=BV, NK=NK, NV=NV,
     )  # fmt: skip
-    return StepResults(h, C, n, m), NoResiduals()
+    return StepResult(h, C, n, m), NoResiduals()
 
 
 def _row(operation: str, implementation: Implementation) -> Row:

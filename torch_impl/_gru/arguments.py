@@ -45,7 +45,7 @@ class Arguments(NamedTuple):
         return max(x.shape[-2], xf.shape[-2], xr.shape[-2], W.shape[0], Wf.shape[0], Wr.shape[0])
 
 
-class Results(NamedTuple):
+class Result(NamedTuple):
     """Every state and the last of each sequence."""
 
     output: Annotated[Tensor, Axes("B S N H")]
@@ -53,7 +53,7 @@ class Results(NamedTuple):
 
 
 class Cotangents(NamedTuple):
-    """Cotangents of `Results`, None for zeros."""
+    """Cotangents of `Result`, None for zeros."""
 
     doutput: Annotated[Tensor | None, Axes("B S N H")] = None
     doutput_state: Annotated[Tensor | None, Axes("B N H", ACCUMULATED)] = None

@@ -37,7 +37,7 @@ class Arguments(NamedTuple):
     backend: str = "torch"
 
 
-class Results(NamedTuple):
+class Result(NamedTuple):
     """h and the final state."""
 
     h: Annotated[Tensor, Axes("B S N V")]
@@ -47,7 +47,7 @@ class Results(NamedTuple):
 
 
 class Cotangents(NamedTuple):
-    """Cotangents of `Results`, None for zeros."""
+    """Cotangents of `Result`, None for zeros."""
 
     dh: Annotated[Tensor | None, Axes("B S N V")] = None
     dC: Annotated[Tensor | None, Axes("B N K V", ACCUMULATED)] = None
@@ -84,7 +84,7 @@ class StepArguments(NamedTuple):
     backend: str
 
 
-class StepResults(NamedTuple):
+class StepResult(NamedTuple):
     """h and the state after the step."""
 
     h: Annotated[Tensor, Axes("B N V")]
@@ -94,7 +94,7 @@ class StepResults(NamedTuple):
 
 
 class StepCotangents(NamedTuple):
-    """Cotangents of `StepResults`, None for zeros."""
+    """Cotangents of `StepResult`, None for zeros."""
 
     dh: Annotated[Tensor | None, Axes("B N V")] = None
     dC: Annotated[Tensor | None, Axes("B N K V", ACCUMULATED)] = None
