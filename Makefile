@@ -62,15 +62,16 @@ $(READY_AOT): constraints/aot.txt
 	$(PY_AOT) -m pip install --quiet --constraint constraints/aot.txt jax flax absl-py click
 	@touch $@
 
-# Wheels alone. The packages of the last line ask for more than their functions need, a CUDA build of PyTorch among it.
-$(READY_PEERS): constraints/peers.txt
+# Wheels alone. The packages taken without their dependencies ask for more than their functions need, a CUDA build of PyTorch among it.
+$(READY_PEERS): pyproject.toml constraints/peers.txt
 	$(call venv,.venv-peers,3.11)
 	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt torch
 	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt \
-		click hypothesis jinja2 rich safetensors ml_dtypes jax flax keras onnx onnxruntime triton \
+		hatchling jax flax keras ml_dtypes onnx onnxruntime triton \
 		einops huggingface_hub omegaconf dacite regex requests tokenizers tqdm typer
 	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-deps \
 		flash-linear-attention fla-core flashrnn mlstm-kernels transformers xlstm
+	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-build-isolation --editable '.[torch,jax]'
 	@touch $@
 
 test: lint $(READY) $(READY_JAX)  ## lint, all tests, and those of JAX and the house again under the newest JAX
