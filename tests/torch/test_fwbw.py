@@ -290,3 +290,22 @@ def test_a_context_is_a_pytree_of_its_tensors():
     found = fwbw_backward(again, torch.ones_like(h), {**WHOLE, "keep_c": True})
     expected = fwbw_backward(context, torch.ones_like(h), {**WHOLE, "keep_c": True})
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", ["q", "f", "initial_C"])
+def test_an_input_that_was_overwritten_is_refused(name):
+    arrays = [x.detach() for x in arguments()]
+    (h, _), context = fwbw_forward(*arrays[:5], WHOLE, *arrays[5:])
+    expected = fwbw_backward(context, torch.ones_like(h), WHOLE)
+    getattr(context, name).mul_(2.0)
+    with pytest.raises(RuntimeError, match=f"^fwbw_backward: `{name}` was overwritten after fwbw_forward had saved it"):
+        fwbw_backward(context, torch.ones_like(h), WHOLE)
+    (h, _), context = fwbw_forward(*arrays[:5], WHOLE, *arrays[5:])
+    assert not torch.equal(fwbw_backward(context, torch.ones_like(h), WHOLE)[0], expected[0])
+
+
+def test_a_context_of_inference_tensors_is_taken():
+    with torch.inference_mode():
+        arrays = [x.detach().clone() for x in arguments()]
+        (h, _), context = fwbw_forward(*arrays[:5], WHOLE, *arrays[5:])
+        assert context.versions is None and len(fwbw_backward(context, torch.ones_like(h), WHOLE)) == 8

@@ -23,7 +23,7 @@ from reference.arguments import (
     normalise_config,
 )
 from reference.backends import Request
-from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast
+from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast, transforming
 from torch_impl._backends import choose
 from torch_impl._mlstm.arguments import Arguments, Cotangents
 from torch_impl._mlstm.autograd import SEQUENCES
@@ -43,6 +43,8 @@ class FwbwContext:
         residuals: the record of the backend's residuals, without the axis of heads; None is computed again.
         backend: the name of the backend that made it, which computes the backward pass too.
         config: a copy of the configuration.
+        versions: how often each input had been written to when the context was made, by which `fwbw_backward` refuses
+            one that was overwritten; None where PyTorch does not count.
     """
 
     q: Tensor
@@ -56,6 +58,30 @@ class FwbwContext:
     residuals: Any
     backend: str
     config: mLSTMBackendFwbwConfig
+    versions: tuple[int | None, ...] | None = None
+
+
+def _versions(inputs: Sequence[Tensor | None]) -> tuple[int | None, ...] | None:
+    """PyTorch's counts of writes to the tensors; None under a transform or a tracer, and for inference tensors."""
+    if torch.compiler.is_compiling() or transforming() or torch._C._len_torch_dispatch_stack():
+        return None
+    if any(x is not None and x.is_inference() for x in inputs):
+        return None
+    return tuple(None if x is None else x._version for x in inputs)
+
+
+def _check_versions(context: FwbwContext) -> None:
+    """Refuse a context one of whose inputs was written to since it was made, as autograd refuses a saved tensor."""
+    inputs = [getattr(context, name) for name in _INPUTS]
+    now = None if context.versions is None else _versions(inputs)
+    if context.versions is None or now is None:
+        return
+    for name, before, after in zip(_INPUTS, context.versions, now, strict=True):
+        if before != after:
+            raise RuntimeError(
+                f"fwbw_backward: `{name}` was overwritten after fwbw_forward had saved it in `ctx`; expected it "
+                "unchanged, or a copy given to fwbw_forward"
+            )
 
 
 def _flatten(context: FwbwContext) -> tuple[list[Tensor], Any]:
@@ -120,9 +146,11 @@ def fwbw_forward(
         V, dtype = tokens[2].shape[-1], ACCUMULATION[tokens[2].dtype]
         C, n, m = (tokens[2].new_zeros(shape, dtype=dtype) for shape in ((B, K, V), (B, K), (B,)))
     h, last, residuals, backend = _run(config, tokens, (C, n, m), keeps=True)
+    inputs = *tokens, C, n, m
     context = FwbwContext(
-        **dict(zip(_INPUTS, (*tokens, C, n, m), strict=True)), residuals=residuals, backend=backend, config=config
-    )
+        **dict(zip(_INPUTS, inputs, strict=True)), residuals=residuals, backend=backend, config=config,
+        versions=_versions(inputs),
+    )  # fmt: skip
     return ((h, last) if config.return_state else h), context
 
 
@@ -149,10 +177,11 @@ def fwbw_backward(
     Raises:
         TypeError: as in `fwbw_forward`; also where `ctx` is no context.
         ValueError: as in `fwbw_forward`; also where the context was made with another configuration.
-        RuntimeError: a derivative of these gradients is requested.
+        RuntimeError: an input was overwritten since the forward pass, or a derivative of these gradients is requested.
     """
     config = normalise_config(config, "fwbw_backward")
     check_fwbw_context(ctx, FwbwContext, config)
+    _check_versions(ctx)
     tokens, state = (ctx.q, ctx.k, ctx.v, ctx.i, ctx.f), (ctx.initial_C, ctx.initial_n, ctx.initial_m)
     call = check_fwbw(TORCH, *tokens, config, *state, "fwbw_backward")
     check_fwbw_cotangents(call, ctx.v, dh, dc_last, dn_last, dm_last)

@@ -11,8 +11,10 @@ from reference._scan import rev_cumsum_backward, rev_cumsum_off_backward
 from reference.backends import Request
 from torch_impl import KernelBackend
 from torch_impl._decay import api as decay_api
+from torch_impl._decay.triton import autograd as decay_autograd
 from torch_impl._decay.triton import launch as decay
 from torch_impl._scan import api as scan_api
+from torch_impl._scan.triton import autograd as scan_autograd
 from torch_impl._scan.triton import launch as scan
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 5.3e-7, 2.7e-4, 1.8e-3 (the last rounding).
@@ -212,6 +214,6 @@ def test_what_is_explained_is_what_is_chosen(name, device) -> None:
 
 
 def test_rows() -> None:
-    rows = {row.operation: row for row in (*scan.ROWS, *decay.ROWS)}
+    rows = {row.operation: row for row in (*scan_autograd.ROWS, *decay_autograd.ROWS)}
     assert set(rows) == {"rev_cumsum", "rev_cumsum_off", "causal_forget_matrix", "dtilde_matrix"}
     assert all("float64" in " ".join(row.reasons(Request(name, "cuda", "float64"))) for name, row in rows.items())
