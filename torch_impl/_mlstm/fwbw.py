@@ -290,5 +290,8 @@ def _run(
     run = SEQUENCES.differentiable if needs_transform(*tokens, *state) else SEQUENCES.operator
     outputs = run(*arguments, keep)
     h, C, n, m, *_ = outputs
-    residuals = _residuals(Tensor.squeeze, backend, SEQUENCES.residuals_of(arguments, keep, outputs))
+    if not keep:
+        residuals = SEQUENCES.implementations[backend].residuals()
+    else:
+        residuals = _residuals(Tensor.squeeze, backend, SEQUENCES.residuals_of(arguments, keep, outputs))
     return h.squeeze(2), (C.squeeze(1), n.squeeze(1), m.squeeze(1)), residuals, backend
