@@ -77,6 +77,21 @@ def check(operation: Operation, checker: Checker, case: Any, call: Call, form: s
         expect_gradient(operation, checker, case, call, gradients, form)
 
 
+def check_value(operation: Operation, checker: Checker, case: Any) -> None:
+    """The law that outputs are those of the definition."""
+    call = operation.call_of(case, checker.dtype)
+    expect_value(operation, checker, case, call, checker.call(operation.name, call.arrays, call.options))
+
+
+def check_gradient(operation: Operation, checker: Checker, case: Any) -> None:
+    """The law that gradients, and the outputs that come with them, are those of the definition."""
+    call = operation.call_of(case, checker.dtype)
+    outputs, gradients = checker.vjp(operation.name, call.arrays, call.cotangents, call.options)
+    checker.note_kinks(expected_gradient(operation, checker, case))
+    expect_value(operation, checker, case, call, outputs)
+    expect_gradient(operation, checker, case, call, gradients)
+
+
 def broadcast(x: Array) -> Array:
     """The array with its first row in place of every row, laid out with a stride of 0."""
     if x.dtype not in FLOATING or not x.values.ndim or not x.values.shape[0]:

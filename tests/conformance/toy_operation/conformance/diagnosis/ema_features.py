@@ -1,0 +1,16 @@
+"""Features of calls of the moving average."""
+
+from dataclasses import replace
+
+from conformance.diagnosis.features import Feature
+
+EMA = (
+    Feature(
+        name="initial state",
+        sentence="the call is given an initial state",
+        phrase="where a call has an initial state",
+        present=lambda case: case.state,
+        without=lambda case: replace(case, state=False),
+        added=lambda case: replace(case, state=True),
+    ),
+)

@@ -1,0 +1,33 @@
+"""The moving average: `ema`."""
+
+from conformance import cases, oracle
+from conformance.cases import EMACase
+from conformance.diagnosis import ema_features
+from conformance.operations._operation import Operation
+from conformance.operations._record import Argument, Output
+
+EMA = Operation(
+    name="ema",
+    about="ema",
+    arguments=(
+        Argument(name="x", shape="B S N"),
+        Argument(name="decay", shape="N"),
+        Argument(name="initial", shape="B N", role="state", passed="keyword", optional=True, continues="last"),
+    ),
+    outputs=(
+        Output(name="y", shape="B S N", cotangent="dy"),
+        Output(name="last", shape="B N", role="state", cotangent="dlast"),
+    ),
+    returns=("y", "last"),
+    cases={"dense": cases.ema},
+    value=oracle.ema,
+    gradient=oracle.ema_gradient,
+    immaterial={"layout": "contiguous", "cut": 0.0},
+    rows=(EMACase(2, 5, 3, state=True, seed=1), EMACase(1, 4, 2)),
+    vector_cases=(EMACase(2, 5, 3, state=True), EMACase(1, 33, 2), EMACase(2, 0, 1, state=True)),
+    stepless=(EMACase(2, 0, 3, state=True),),
+    features=ema_features.EMA,
+    extremes=lambda plan: cases.ema(plan, gates="extreme"),
+)
+
+RECORDS = (EMA,)
