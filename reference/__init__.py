@@ -20,9 +20,9 @@ from reference._mlstm import (
     mlstm_step_backward,
 )
 from reference._modules import GRU, mLSTMBackendFwbw
-from reference._partitioned import Partitioned
 from reference._scan import rev_cumsum, rev_cumsum_backward, rev_cumsum_off, rev_cumsum_off_backward
 from reference._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
+from reference._tree import Partitioned
 from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
 
 __conformance__ = "gatespec"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reference._framework import NUMPY
+from reference._arrays import NUMPY
 from reference._tree import flatten_with_paths, tree_map
 from reference.arguments import check_batch
 

@@ -5,7 +5,7 @@ Source: Beck et al., xLSTM, arXiv:2405.04517, appendix A (the matrices F and D̃
 
 import numpy as np
 
-from reference._framework import NUMPY, float64
+from reference._arrays import NUMPY, float64
 from reference._gates import log_sigmoid, sigmoid
 from reference.arguments import check_dtilde_matrix, check_scan
 

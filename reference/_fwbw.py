@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from reference._arrays import NUMPY, float64
 from reference._decay import causal_forget_matrix, causal_forget_matrix_backward
-from reference._framework import NUMPY, float64
 from reference._gates import exp_difference, log_sigmoid, sigmoid
 from reference._mlstm import normaliser_floor
 from reference._scan import rev_cumsum

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from reference._arrays import NUMPY, float64
 from reference._backends import KernelBackend, choose
-from reference._framework import NUMPY, float64
 from reference._gates import sigmoid
 from reference.arguments import Call, check_gru
 

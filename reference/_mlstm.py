@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from reference._arrays import NUMPY, float64
 from reference._backends import KernelBackend, choose
 from reference._decay import dtilde_matrix
-from reference._framework import NUMPY, float64
 from reference._gates import exp_difference, log_sigmoid, sigmoid
 from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
 

@@ -4,8 +4,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from reference._arrays import NUMPY, float64
 from reference._backends import KernelBackend
-from reference._framework import NUMPY, float64
 from reference._fwbw import mlstm_fwbw_custom_grad
 from reference._gru import gru
 from reference.arguments import Call, check_gru_sizes, mLSTMBackendFwbwConfig, normalise_config

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from reference._framework import NUMPY
-from reference._partitioned import Partitioned
-from reference._tree import flatten_with_paths, tree_map
+from reference._arrays import NUMPY
+from reference._tree import Partitioned, flatten_with_paths, tree_map
 from reference.arguments import axis_names, check_split, check_stack, check_unstack, unknown_axis
 
 Place = int | Mapping[str, int]

@@ -1,9 +1,21 @@
-"""Pytrees of NumPy arrays: nested dicts, lists, tuples and named tuples, with None as an empty tree."""
+"""Pytrees of NumPy arrays (nested dicts, lists, tuples; None is an empty tree), and the box of a sharded parameter."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from reference._partitioned import Partitioned
+
+@dataclass(frozen=True)
+class Partitioned:
+    """A parameter and, for each of its dimensions, the mesh axis that shards it (flax.linen's box of that name).
+
+    Attributes:
+        value: this device's shard.
+        names: for every dimension of ``value`` a mesh axis, a tuple of mesh axes, or None where it is whole.
+    """
+
+    value: Any
+    names: tuple[Any, ...]
 
 
 def _children(tree: Any) -> list[tuple[str, Any]] | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def mlstm_loop(q, k, v, i, f, state=None, eps=0.0, stabilize=True, freeze=True):
+def mlstm_loop(q, k, v, i, f, state=None, eps=0.0, stabilize_correctly=True, freeze=True):
     """``(h, C, n, m)`` of a dense mLSTM.
 
     With ``freeze`` the stabiliser is a constant at its value wherever h is concerned, which is what the stated
@@ -30,7 +30,7 @@ def mlstm_loop(q, k, v, i, f, state=None, eps=0.0, stabilize=True, freeze=True):
         n = decay[..., None] * n + gain[..., None] * k[:, t]
         query = q[:, t] / K**0.5
         nu = (n * query).sum(-1).abs()
-        floor = torch.exp(-now.clamp(max=64.0)) if stabilize else torch.ones_like(now)
+        floor = torch.exp(-now.clamp(max=64.0)) if stabilize_correctly else torch.ones_like(now)
         hs.append((C * query[..., None]).sum(-2) / (torch.where(nu > floor, nu, floor) + eps)[..., None])
         before, live = now, attained
     h = torch.stack(hs, 1) if hs else v.clone()

@@ -25,11 +25,11 @@ def arguments(B=2, T=29, K=3, V=4, *, with_state=True, seed=0):
     return [x.detach().squeeze(2 if number < 5 else 1).requires_grad_() for number, x in enumerate(arrays)]
 
 
-def loop(arrays, *, stabilize=True):
+def loop(arrays, *, stabilize_correctly=True):
     """The loop in this layout."""
     tokens = [x.unsqueeze(2) for x in arrays[:5]]
     state = [x.unsqueeze(1) for x in arrays[5:]] or None
-    h, *last = mlstm_loop(*tokens, state, stabilize=stabilize)
+    h, *last = mlstm_loop(*tokens, state, stabilize_correctly=stabilize_correctly)
     return [h.squeeze(2), *(part.squeeze(1) for part in last)]
 
 
@@ -37,13 +37,13 @@ def flat(result):
     return [result[0], *result[1]] if isinstance(result, tuple) else [result]
 
 
-@pytest.mark.parametrize("stabilize", [True, False])
+@pytest.mark.parametrize("stabilize_correctly", [True, False])
 @pytest.mark.parametrize("T", [0, 1, 8, 29, 64])
 @pytest.mark.parametrize("chunk_size", [None, 1, 8, 512])
-def test_custom_grad(T, chunk_size, stabilize):
+def test_custom_grad(T, chunk_size, stabilize_correctly):
     arrays = arguments(T=T)
-    function = mlstm_fwbw_custom_grad({**WHOLE, "chunk_size": chunk_size, "stabilize_correctly": stabilize})
-    outputs, expected = flat(function(*arrays)), loop(arrays, stabilize=stabilize)
+    function = mlstm_fwbw_custom_grad({**WHOLE, "chunk_size": chunk_size, "stabilize_correctly": stabilize_correctly})
+    outputs, expected = flat(function(*arrays)), loop(arrays, stabilize_correctly=stabilize_correctly)
     upstream = cotangents(outputs)
     for x, y in zip(outputs, expected, strict=True):
         assert relative_error(x, y) < 1e-11
@@ -231,7 +231,7 @@ def test_module():
     h = module(*arrays)
     again, last = module(*arrays, return_last_states=True)
     assert torch.equal(h, again) and len(last) == 3
-    assert relative_error(h, loop(arrays, stabilize=False)[0]) < 1e-11
+    assert relative_error(h, loop(arrays, stabilize_correctly=False)[0]) < 1e-11
     named = module(*arrays[:5], c_initial=arrays[5], n_initial=arrays[6], m_initial=arrays[7])
     assert torch.equal(named, h)
     module.config.assign_model_config_params(mLSTMBackendFwbwConfig(use_initial_state=True, chunk_size=4))

@@ -64,7 +64,7 @@ def copy_of_reference(directory: Path, mutant: Mutant | None, setting: Setting =
             text = mutant.applied(text)
         if setting is Setting.TENSORS and path.name in TENSOR_MODULES:
             text = _on_tensors(text)
-        if setting is Setting.TENSORS and path.name == "_framework.py":
+        if setting is Setting.TENSORS and path.name == "_arrays.py":
             text = (_HERE / "tensor_framework.py").read_text(encoding="utf-8")
         (package / path.name).write_text(_IMPORT.sub(rf"\1 {NAME}", text), encoding="utf-8")
     if setting in _ADAPTERS:

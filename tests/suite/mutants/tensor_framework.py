@@ -1,4 +1,4 @@
-"""Stands in for `reference._framework` where the specification's loops run on tensors."""
+"""Stands in for `reference._arrays` where the specification's loops run on tensors."""
 
 from typing import Any
 
