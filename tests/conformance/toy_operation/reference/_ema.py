@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reference._framework import NUMPY, float64
+from reference._arrays import NUMPY, float64
 from reference.arguments import check_ema
 
 
