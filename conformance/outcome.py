@@ -130,6 +130,7 @@ class LawResult:
         points: how far off each example was.
         seconds: how long it took.
         expected_failures: what came of known failures.
+        features: of laws about value and gradient, how many cases held that have a feature; under an empty name, all.
     """
 
     law: Law
@@ -146,6 +147,7 @@ class LawResult:
     points: tuple[Point, ...] = ()
     seconds: float = 0.0
     expected_failures: tuple[KnownOutcome, ...] = ()
+    features: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def counterexample(self) -> Counterexample | None:

@@ -4,6 +4,7 @@ import math
 import time
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +13,7 @@ from conformance.avoidance import Avoidance, Blame
 from conformance.cases import Plan, pinned
 from conformance.checker import Checker
 from conformance.comparison import CallRecord
+from conformance.diagnosis.features import names
 from conformance.diagnosis.operation_features import features_of
 from conformance.dtypes import HALF
 from conformance.implementation import Implementation, RefusedError
@@ -102,7 +104,15 @@ class Runner:
             points=tuple(checker.points),
             seconds=time.monotonic() - start,
             expected_failures=outcomes,
+            features=self._features(law, search.held),
         )
+
+    def _features(self, law: Law, held: list[Any]) -> dict[str, int]:
+        """How many of the cases that held have each feature; of the two laws from which an envelope is drawn."""
+        if law.name not in ("value", "gradient") or not features_of(law.op):
+            return {}
+        counts = Counter(name for case in held for name in names(case, features_of(law.op)))
+        return {"": len(held), **counts}
 
     def _search(self, search: Search, draws: list[Draw]) -> list[Found]:
         only_whether = self.options.shrink_seconds == 0

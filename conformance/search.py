@@ -102,6 +102,7 @@ class Search:
         examples: cases that were served and judged before any shrinking.
         refused: those that were not served.
         found: by kind of break, in the order in which the kinds were seen.
+        held: the cases of which the law holds.
     """
 
     law: Law
@@ -114,6 +115,7 @@ class Search:
     refused: int = 0
     refusal: str = ""
     found: dict[BreakKind, Found] = field(default_factory=dict)
+    held: list[Any] = field(default_factory=list)
     _outcomes: dict[str, tuple[BreakKind, ...] | None] = field(default_factory=dict)
     _counted: set[str] = field(default_factory=set)
 
@@ -181,6 +183,8 @@ class Search:
         if counts and key not in self._counted:
             self._counted.add(key)
             self.examples += kinds is not None
+            if kinds == ():
+                self.held.append(case)
             self.refused += kinds is None
         return kinds
 

@@ -22,7 +22,16 @@ from conformance.cases._plan import (
     rows,
     words,
 )
-from conformance.cases._removal import ABOVE, AT_FLOOR, moderate, moderate_gates, normaliser, scale_of_queries
+from conformance.cases._removal import (
+    ABOVE,
+    ABOVE_64,
+    AT_FLOOR,
+    capped,
+    moderate,
+    moderate_gates,
+    normaliser,
+    scale_of_queries,
+)
 from conformance.dtypes import HALF, Array, accumulation, array
 
 
@@ -125,6 +134,7 @@ class MLSTMCase:
         if self.state == "random":
             m0 = rng.normal(size=(B, N)) + (70 if self.gates == "large m" else 0)
             m0 = moderate(m0) if "large input gates" in self.removed else m0
+            m0 = capped(m0) if ABOVE_64 in self.removed else m0
             state = {"C0": rng.normal(size=(B, N, K, V)), "n0": _leaning(rng, (B, N, K), lean), "m0": m0}
         elif self.state == "empty":
             state = {"C0": np.zeros((B, N, K, V)), "n0": np.zeros((B, N, K)), "m0": np.full((B, N), -np.inf)}

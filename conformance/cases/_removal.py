@@ -22,7 +22,8 @@ LARGEST_SCALE = 1e3
 INFINITE_GATES = ("forget gates of -inf", "forget gates of +inf", "input gates of -inf")
 LARGE_GATES = ("large forget gates", "large input gates")
 ABOVE, AT_FLOOR = "normaliser above its floor", "normaliser at its floor"
-REMOVABLE = (*INFINITE_GATES, *LARGE_GATES, ABOVE, AT_FLOOR)
+ABOVE_64 = "m above 64"
+REMOVABLE = (*INFINITE_GATES, *LARGE_GATES, ABOVE_64, ABOVE, AT_FLOOR)
 
 
 def moderate_gates(i: np.ndarray, f: np.ndarray, removed: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -34,6 +35,7 @@ def moderate_gates(i: np.ndarray, f: np.ndarray, removed: Sequence[str]) -> tupl
     if "forget gates of +inf" in removed:
         f = np.where(np.isposinf(f), MODERATE, f)
     i = moderate(i) if "large input gates" in removed else i
+    i = capped(i) if ABOVE_64 in removed else i
     f = moderate(f) if "large forget gates" in removed else f
     return i, f
 
@@ -50,6 +52,12 @@ def moderate(x: np.ndarray) -> np.ndarray:
     """
     finite = np.where(large(x), x, 0.0)
     return np.where(large(x), np.sign(finite) * (MODERATE - 1 + np.abs(finite) % 1), x)
+
+
+def capped(x: np.ndarray) -> np.ndarray:
+    """``x`` with finite elements above 62 replaced by ones between 61 and 62: no stabiliser then exceeds 64."""
+    above = np.isfinite(x) & (x > LARGEST_M - 2)
+    return np.where(above, LARGEST_M - 3 + np.where(above, x, 0.0) % 1, x)
 
 
 def normaliser(

@@ -22,6 +22,9 @@ class Feature:
         present: whether a case has it.
         without: the case without it; everything else stays as near to what it was as it can.
         added: a case that has it, made of one that has none.
+        contract: whether gatespec decides here what others may decide otherwise, so that targets which do not declare
+            themselves gatespec's own are tried on it only by the laws about that.
+        promise: the expression that rules it out (`conformance.diagnosis.promises`); empty for ``not`` and its name.
     """
 
     name: str
@@ -30,6 +33,8 @@ class Feature:
     present: Callable[[Any], bool]
     without: Change
     added: Change
+    contract: bool = False
+    promise: str = ""
 
 
 def names(case: Any, features: Iterable[Feature]) -> frozenset[str]:

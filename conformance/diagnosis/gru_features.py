@@ -71,6 +71,7 @@ GRU = (
     ),
     Feature(
         name="infinite gates",
+        promise="f finite",
         sentence="some preactivation of the forget or the reset gate is infinite",
         phrase="where a gate is infinite",
         present=lambda case: bool(np.isinf(_gates(case)).any()),
@@ -87,6 +88,7 @@ GRU = (
     ),
     Feature(
         name="clipping",
+        promise="clipping == None",
         sentence="gradient_clipping is given",
         phrase="where gradient_clipping is given",
         present=lambda case: case.clipping is not None,
@@ -95,6 +97,7 @@ GRU = (
     ),
     Feature(
         name="S = 0",
+        promise="S > 0",
         sentence="there are no steps",
         phrase="where there are no steps (S = 0)",
         present=lambda case: case.steps == 0 and bool(lengths(case)),
@@ -103,6 +106,7 @@ GRU = (
     ),
     Feature(
         name="B = 0",
+        promise="B > 0",
         sentence="there are no sequences",
         phrase="where there are no sequences (B = 0)",
         present=lambda case: not lengths(case),
@@ -111,6 +115,7 @@ GRU = (
     ),
     Feature(
         name="several steps",
+        promise="S <= 1",
         sentence="some sequence has more than one step",
         phrase="where a sequence has more than one step",
         present=lambda case: case.steps > 1,
@@ -119,6 +124,7 @@ GRU = (
     ),
     Feature(
         name="S not a multiple of 64",
+        promise="S % 64 == 0",
         sentence="the number of steps is not a multiple of 64",
         phrase="where S is not a multiple of 64",
         present=lambda case: any(S % BLOCK for S in lengths(case)),
@@ -127,6 +133,7 @@ GRU = (
     ),
     Feature(
         name="S above 64",
+        promise="S <= 64",
         sentence="some sequence has more than 64 steps",
         phrase="where S is above 64",
         present=lambda case: any(S > BLOCK for S in lengths(case)),
@@ -135,6 +142,7 @@ GRU = (
     ),
     Feature(
         name="several sequences",
+        promise="B <= 1",
         sentence="there is more than one sequence",
         phrase="where there is more than one sequence",
         present=lambda case: len(lengths(case)) > 1,
@@ -143,6 +151,7 @@ GRU = (
     ),
     Feature(
         name="several heads",
+        promise="N <= 1",
         sentence="there is more than one head",
         phrase="where there is more than one head",
         present=lambda case: case.N > 1,
@@ -159,6 +168,7 @@ GRU = (
     ),
     Feature(
         name="uneven head dims",
+        promise="H % 16 == 0",
         sentence="H is not a multiple of 16",
         phrase="where H is not a multiple of 16",
         present=lambda case: bool(case.H % MULTIPLE),
@@ -203,3 +213,8 @@ GRU = (
 def plain_gru(seed: int) -> GRUCase:
     """The plainest call: one sequence of 64 steps, one head of 16, no state, moderate gates."""
     return GRUCase(1, BLOCK, 16, (1, 1, 1, 1, 1, 1), cotangents="output only", seed=seed)
+
+
+def rich_gru(seed: int) -> GRUCase:
+    """A small call with a state, several sequences, shared heads and clipping that takes hold."""
+    return GRUCase(2, 7, 3, (4, 2, 1, 4, 2, 2), state=True, clipping=0.1, seed=seed)

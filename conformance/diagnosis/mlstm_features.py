@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.cases import FwbwCase, MLSTMCase
-from conformance.cases._removal import ABOVE, AT_FLOOR, large
+from conformance.cases._removal import ABOVE, ABOVE_64, AT_FLOOR, LARGEST_M, large
 from conformance.cases._removal import INFINITE_GATES as INFINITE
 from conformance.cases._removal import LARGE_GATES as LARGE
 from conformance.diagnosis.features import Feature
@@ -69,18 +69,25 @@ def _packed(case: MLSTMCase) -> MLSTMCase:
     return replace(case, lengths=(half, case.S - half, case.S)[: max(case.B, 2)], B=max(case.B, 2), S=0)
 
 
+def _exceeds(x: np.ndarray) -> bool:
+    return bool((np.isfinite(x) & (x > LARGEST_M - 2)).any())
+
+
 SEEDS = 40
 """How many seeds are tried for a call of few gates in which a drawn property occurs."""
 
 
-def _gates(name: str, sentence: str, phrase: str, found: Callable[[dict], Any], regime: str) -> Feature:
+def _gates(
+    name: str, sentence: str, phrase: str, found: Callable[[dict], Any], regime: str, promise: str = ""
+) -> Feature:
     """A property of the gates; a case has it alone where every other one is removed."""
 
     def present(case: MLSTMCase) -> bool:
         return bool(np.any(found(_values(case))))
 
     def added(case: MLSTMCase) -> MLSTMCase:
-        removed = tuple(dict.fromkeys((*case.removed, *INFINITE, *LARGE)))
+        removed = tuple(dict.fromkeys((*case.removed, *INFINITE, *LARGE, ABOVE_64)))
+        removed = tuple(each for each in removed if name != ABOVE_64 or each != "large input gates")
         alone = _restored(replace(case, gates=regime, removed=removed), name)
         seeds = (replace(alone, seed=case.seed + 1000 * number) for number in range(SEEDS))
         return next((other for other in seeds if present(other)), alone)
@@ -92,23 +99,26 @@ INFINITE_GATES = (
     _gates(
         "forget gates of -inf",
         "some forget preactivation is −∞, a hard reset that empties the memory",
-        "where a forget gate is −∞ (a hard reset)",
+        "where a forget gate is minus infinite (a hard reset)",
         lambda values: np.isneginf(values["f"]),
         "resets",
+        "f finite",
     ),
     _gates(
         "forget gates of +inf",
         "some forget preactivation is +∞, so that the memory does not decay",
-        "where a forget gate is +∞",
+        "where a forget gate is plus infinite",
         lambda values: np.isposinf(values["f"]),
         "resets",
+        "f finite",
     ),
     _gates(
         "input gates of -inf",
         "some input preactivation is −∞, so that nothing is written",
-        "where an input gate is −∞",
+        "where an input gate is minus infinite",
         lambda values: np.isneginf(values["i"]),
         "resets",
+        "i finite",
     ),
 )
 
@@ -126,6 +136,16 @@ LARGE_GATES = (
         "where an input gate is large",
         lambda values: large(values["i"]).any() or large(values.get("m0", np.zeros(1))).any(),
         "large m",
+    ),
+    replace(
+        _gates(
+            ABOVE_64,
+            "the stabiliser exceeds 64, where the normaliser's floor exp(−min(m, 64)) stops falling",
+            "where m is above 64",
+            lambda values: _exceeds(values["i"]) or _exceeds(values.get("m0", np.zeros(1))),
+            "large m",
+        ),
+        contract=True,
     ),
 )
 
@@ -179,6 +199,7 @@ STATE_COTANGENTS = Feature(
 SIZES = (
     Feature(
         name="S = 0",
+        promise="S > 0",
         sentence="there are no steps",
         phrase="where there are no steps (S = 0)",
         present=lambda case: case.steps == 0 and bool(lengths(case)),
@@ -187,6 +208,7 @@ SIZES = (
     ),
     Feature(
         name="B = 0",
+        promise="B > 0",
         sentence="there are no sequences",
         phrase="where there are no sequences (B = 0)",
         present=lambda case: not lengths(case),
@@ -195,6 +217,7 @@ SIZES = (
     ),
     Feature(
         name="several steps",
+        promise="S <= 1",
         sentence="some sequence has more than one step",
         phrase="where a sequence has more than one step",
         present=lambda case: case.steps > 1,
@@ -203,6 +226,7 @@ SIZES = (
     ),
     Feature(
         name="S not a multiple of the chunk",
+        promise="S % 64 == 0",
         sentence="the chunk size, or 64 where none is given, does not divide the number of steps",
         phrase="where the chunk size does not divide S",
         present=lambda case: any(S % chunk(case) for S in lengths(case)),
@@ -211,6 +235,7 @@ SIZES = (
     ),
     Feature(
         name="several chunks",
+        promise="S <= 64",
         sentence="some sequence has more steps than the chunk size, or 64 where none is given",
         phrase="where a sequence has several chunks",
         present=lambda case: any(S > chunk(case) for S in lengths(case)),
@@ -219,6 +244,7 @@ SIZES = (
     ),
     Feature(
         name="several sequences",
+        promise="B <= 1",
         sentence="there is more than one sequence",
         phrase="where there is more than one sequence",
         present=lambda case: len(lengths(case)) > 1,
@@ -227,6 +253,7 @@ SIZES = (
     ),
     Feature(
         name="several heads",
+        promise="N <= 1",
         sentence="there is more than one head",
         phrase="where there is more than one head",
         present=lambda case: case.N > 1,
@@ -235,6 +262,7 @@ SIZES = (
     ),
     Feature(
         name="uneven head dims",
+        promise="K % 16 == 0 and V % 16 == 0",
         sentence="K or V is not a multiple of 16",
         phrase="where K or V is not a multiple of 16",
         present=lambda case: bool(case.K % MULTIPLE or case.V % MULTIPLE),
@@ -243,6 +271,7 @@ SIZES = (
     ),
     Feature(
         name="K differs from V",
+        promise="K == V",
         sentence="keys and values have different head dims",
         phrase="where K differs from V",
         present=lambda case: case.K != case.V,
@@ -270,6 +299,7 @@ OPTIONS = (
     ),
     Feature(
         name="chunk_size",
+        promise="chunk_size == None",
         sentence="chunk_size is given",
         phrase="where chunk_size is given",
         present=lambda case: case.chunk_size is not None,
@@ -280,6 +310,8 @@ OPTIONS = (
 
 EPS = Feature(
     name="eps",
+    contract=True,
+    promise="eps == 0",
     sentence="eps is above 0",
     phrase="where eps is above 0",
     present=lambda case: case.eps > 0,
@@ -393,3 +425,17 @@ def plain_mlstm_step(seed: int) -> MLSTMCase:
 def plain_fwbw(seed: int) -> FwbwCase:
     """The plainest call of the fwbw interface."""
     return FwbwCase(plain_mlstm(seed), chunk_size=CHUNK, stabilize_correctly=True)
+
+
+def rich_mlstm(seed: int) -> MLSTMCase:
+    """A small call with states, several sequences and heads, and |n·q̂| on either side of its floor."""
+    return MLSTMCase(2, 7, 2, 3, 2, state="random", held=0.3, seed=seed)
+
+
+def rich_mlstm_step(seed: int) -> MLSTMCase:
+    return replace(rich_mlstm(seed), B=3, S=1, held=0.0)
+
+
+def rich_fwbw(seed: int) -> FwbwCase:
+    inner = replace(rich_mlstm(seed), N=1)
+    return FwbwCase(inner, chunk_size=4, return_state=True, use_initial_state=True, stabilize_correctly=True)

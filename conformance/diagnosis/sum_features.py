@@ -8,6 +8,7 @@ from conformance.diagnosis.features import Feature
 SHARED = (
     Feature(
         name="S = 0",
+        promise="S > 0",
         sentence="there are no steps",
         phrase="where there are no steps (S = 0)",
         present=lambda case: case.S == 0,
@@ -32,6 +33,7 @@ SHARED = (
     ),
     Feature(
         name="several steps",
+        promise="S <= 1",
         sentence="there is more than one step",
         phrase="where there is more than one step",
         present=lambda case: case.S > 1,
@@ -40,6 +42,7 @@ SHARED = (
     ),
     Feature(
         name="S above 64",
+        promise="S <= 64",
         sentence="there are more than 64 steps",
         phrase="where S is above 64",
         present=lambda case: case.S > 64,
@@ -70,6 +73,7 @@ DECAY = (
     *SHARED,
     Feature(
         name="infinite gates",
+        promise="f finite",
         sentence="some gate is −∞ or +∞",
         phrase="where a gate is infinite",
         present=lambda case: case.values in ("resets", "extreme"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conformance.budget import Expected, Precision
 from conformance.cases import STRATA, Plan
 from conformance.diagnosis.features import Feature
+from conformance.diagnosis.formulas.formula import Formula, no_formulas, no_pair
 from conformance.dtypes import FLOATING, Array
 from conformance.oracle import Values
 
@@ -188,6 +189,10 @@ class Record(Public):
         extremes: cases with extreme gates, None where there are no gates.
         strata: the sizes on which the shared laws are tried.
         shared_laws: the families of laws, shared with other operations, that apply to it.
+        plain: the plainest case of a seed, to which features are added; without it there are no experiments.
+        rich: a small case of a seed that tells formulas from each other.
+        formulas: what may be computed in its place, given the chunk size of a call.
+        paired: two formulas at once, None where that means nothing.
         cut_slack: what the gradient of a sequence that was cut may be off by beside the uncut one's tolerance.
     """
 
@@ -212,4 +217,8 @@ class Record(Public):
     extremes: Strategy | None = None
     strata: tuple[str, ...] = STRATA
     shared_laws: tuple[Literal["arrays", "transforms", "device", "backends"], ...] = ("arrays", "transforms", "device")
+    plain: Callable[[int], Any] | None = None
+    rich: Callable[[int], Any] | None = None
+    formulas: Callable[[int | None], tuple[Formula, ...]] = no_formulas
+    paired: Callable[[Formula, Formula], Formula | None] = no_pair
     cut_slack: Callable[[Expected, Arrays], Values] = no_cut_slack

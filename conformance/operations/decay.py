@@ -74,6 +74,7 @@ CAUSAL_FORGET_MATRIX = Operation(
     vector_cases=_VECTOR_CASES,
     features=sum_features.DECAY,
     extremes=_extremes,
+    plain=sum_features.plain_sum,
     strata=_STRATA,
 )
 
@@ -92,6 +93,7 @@ DTILDE_MATRIX = Operation(
     vector_cases=_VECTOR_CASES,
     features=sum_features.DECAY,
     extremes=_extremes,
+    plain=sum_features.plain_sum,
     strata=_STRATA,
 )
 

@@ -10,6 +10,7 @@ from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import FwbwCase, MLSTMCase, Plan
 from conformance.diagnosis import mlstm_features
+from conformance.diagnosis.formulas import layouts
 from conformance.operations._operation import Operation, named
 from conformance.operations._record import Argument, Backward, Option, Options, Output, Public
 from conformance.oracle import Values
@@ -84,6 +85,10 @@ FWBW = Operation(
     features=mlstm_features.FWBW,
     stepless=(FwbwCase(replace(_INNER, S=0), return_state=True, use_initial_state=True),),
     extremes=_extremes,
+    plain=mlstm_features.plain_fwbw,
+    rich=mlstm_features.rich_fwbw,
+    formulas=layouts.fwbw_formulas,
+    paired=layouts.fwbw_pair,
     strata=("small", "chunk"),
 )
 

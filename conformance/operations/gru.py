@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.cases import GRUCase, Plan
 from conformance.diagnosis import gru_features
+from conformance.diagnosis.formulas import gru as gru_formulas
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, Argument, Option, Output
 
@@ -64,6 +65,10 @@ GRU = Operation(
     features=gru_features.GRU,
     stepless=(GRUCase(2, 0, 3, cases.HEADS[1], state=True),),
     extremes=_extremes,
+    plain=gru_features.plain_gru,
+    rich=gru_features.rich_gru,
+    formulas=gru_formulas.formulas,
+    paired=gru_formulas.combined,
     shared_laws=("arrays", "transforms", "device", "backends"),
 )
 

@@ -7,6 +7,7 @@ from conformance import cases, oracle
 from conformance.budget import Expected
 from conformance.cases import MLSTMCase, Plan
 from conformance.diagnosis import mlstm_features
+from conformance.diagnosis.formulas import mlstm as mlstm_formulas
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, Argument, Arrays, Option, Output, StateTuple
 from conformance.oracle import Values
@@ -89,6 +90,10 @@ MLSTM = Operation(
     features=mlstm_features.MLSTM,
     stepless=(MLSTMCase(2, 0, 1, 3, 2, state="random"),),
     extremes=_extremes,
+    plain=mlstm_features.plain_mlstm,
+    rich=mlstm_features.rich_mlstm,
+    formulas=mlstm_formulas.formulas,
+    paired=mlstm_formulas.combined,
     shared_laws=("arrays", "transforms", "device", "backends"),
     cut_slack=_cut_slack,
 )

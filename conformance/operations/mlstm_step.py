@@ -10,6 +10,7 @@ from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import MLSTMCase, Plan
 from conformance.diagnosis import mlstm_features
+from conformance.diagnosis.formulas import layouts
 from conformance.dtypes import Array
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, Argument, Call, Option, Options, Output, StateTuple
@@ -109,6 +110,10 @@ MLSTM_STEP = Operation(
     vector_cases=_VECTOR_CASES,
     features=mlstm_features.MLSTM_STEP,
     extremes=_extremes,
+    plain=mlstm_features.plain_mlstm_step,
+    rich=mlstm_features.rich_mlstm_step,
+    formulas=layouts.step_formulas,
+    paired=layouts.step_pair,
     strata=("small",),
     shared_laws=("arrays", "transforms", "device", "backends"),
 )

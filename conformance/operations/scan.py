@@ -50,6 +50,7 @@ def _scan(name: str) -> Operation:
         vector_cases=_VECTOR_CASES,
         features=sum_features.SCANS,
         rows=(SumCase((2, 3), 5), SumCase((), 1)),
+        plain=sum_features.plain_sum,
     )
 
 

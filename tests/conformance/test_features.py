@@ -40,6 +40,7 @@ BROUGHT = {
     "no rows": {"leading axes"},
     "uneven head dims": {"K differs from V"},
     "chunk_size": {"several chunks"},
+    "m above 64": {"large input gates"},
 }
 
 

@@ -1,0 +1,136 @@
+"""What a diagnosis finds: causes of failures, and the envelope in which a target is right."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.outcome import ArrayOutcome
+
+LEADING = 5
+"""How many causes a report leads with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One law in one dtype."""
+
+    law: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.law} ({self.dtype})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One reason for which laws fail.
+
+    Attributes:
+        sentence: it, in words.
+        ops: the operations that it was found in.
+        kind: ``value``, ``gradient``, or ``behaviour`` where a law fails although value and gradient are right.
+        formula: what the target computes instead, where that was recognised.
+        features: what a call must have for it to show; empty where every call shows it.
+        natures: how arrays are wrong: ``number``, ``nan``, ``exception`` …
+        arrays: every array of the smallest case, the right ones too.
+        patterns: a wrong array → what it is instead, in words.
+        problem: what was raised, if anything.
+        case, dtype: the smallest case, in words, and its dtype.
+        stored: the case as `conformance.cases.from_json` reads it.
+        explains: the checks that fail for this reason.
+        script, script_text, script_note: of the smallest case, where one was saved.
+        expected: the reason for which this cause is an expected failure; empty where it is not.
+        link: where that is being dealt with.
+    """
+
+    sentence: str
+    ops: tuple[str, ...]
+    kind: str
+    formula: str | None = None
+    features: tuple[str, ...] = ()
+    natures: tuple[str, ...] = ()
+    arrays: tuple[ArrayOutcome, ...] = ()
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    case: str = ""
+    dtype: str = ""
+    stored: Mapping[str, Any] = field(default_factory=dict)
+    explains: tuple[Check, ...] = ()
+    script: str | None = None
+    script_text: str | None = None
+    script_note: str = ""
+    expected: str = ""
+    link: str = ""
+
+    @property
+    def error(self) -> float:
+        """The largest error of an array, relative to that array's largest value."""
+        return max((array.error for array in self.arrays), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One feature in one dtype.
+
+    Attributes:
+        value, gradient: ``right``, ``wrong``, ``not served``, ``not promised``, or ``not tried``; of gradients that
+            there are none here, an empty text.
+        cases: how many cases were judged.
+        held, wrong: how many arrays of these cases were right, and how many were not.
+        note: what was said where nothing was served, or raised.
+    """
+
+    value: str
+    gradient: str
+    cases: int = 0
+    held: int = 0
+    wrong: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One feature in every dtype.
+
+    Attributes:
+        feature: its name; of the first row, ``plain call``.
+        sentence: what it means.
+    """
+
+    feature: str
+    sentence: str
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """Where an operation is right: a plain call, and one feature at a time.
+
+    Attributes:
+        summary: it in a sentence.
+    """
+
+    op: str
+    rows: tuple[Row, ...]
+    summary: str
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(dtype for row in self.rows for dtype in row.cells))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What was found out about one target.
+
+    Attributes:
+        causes: those that explain most checks first.
+        envelopes: one for each operation that was tried.
+        seconds: how long it took.
+        note: what was left out, and why, where anything was.
+    """
+
+    causes: tuple[Cause, ...] = ()
+    envelopes: tuple[Envelope, ...] = ()
+    seconds: float = 0.0
+    note: str = ""

@@ -1,0 +1,185 @@
+"""Which law fails for which reason, found by experiment, and the sentences that say it."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from conformance.cases import to_json
+from conformance.diagnosis.cause import Cause, Check
+from conformance.diagnosis.faults import RANK, Fault
+from conformance.diagnosis.judged import Judged
+from conformance.outcome import Counterexample, LawResult
+
+NOISE = 1e-3
+"""Errors below this share of an array's largest value are roundings, if more of them than there may be."""
+
+ENDINGS = ("exit", "abort", "timeout")
+"""How a break ends the process: its case is not tried again here."""
+
+
+@dataclass
+class Attributed:
+    """A fault, or a law that fails on its own, and what it explains."""
+
+    fault: Fault | None
+    results: list[tuple[LawResult, Counterexample | None]] = field(default_factory=list)
+
+
+def of_fault(fault: Fault, found: Sequence[tuple[LawResult, Counterexample | None]]) -> Cause:
+    """The cause that a fault is."""
+    example = fault.example
+    smallest = _with_case(example.case, found)
+    return Cause(
+        sentence=sentence(fault),
+        ops=(fault.op,),
+        kind=fault.aspect,
+        formula=None if fault.formula is None else fault.formula.name,
+        features=tuple(feature.name for feature in fault.features),
+        natures=tuple(sorted(fault.natures)),
+        arrays=example.arrays,
+        patterns=fault.patterns,
+        problem=example.problem,
+        case=example.case.describe(),
+        dtype=example.dtype,
+        stored=to_json(example.case),
+        explains=_checks(found),
+        script=None if smallest is None else smallest.script,
+        script_text=None if smallest is None else smallest.script_text,
+        script_note="" if smallest is None else smallest.script_note,
+    )
+
+
+def sentence(fault: Fault) -> str:
+    """What is wrong, in words."""
+    dtypes = "" if "float32" in fault.dtypes or "float64" in fault.dtypes else f" in {' and '.join(fault.dtypes)}"
+    where = " and ".join(feature.phrase for feature in fault.features)
+    where = f" {where}" if where else "" if fault.formula is not None else " on every call that was tried"
+    if fault.formula is not None:
+        subject = fault.op if fault.formula.changes_value and fault.aspect == "value" else f"The gradient of {fault.op}"
+        name = fault.formula.name
+        if fault.aspect == "gradient" and name.startswith("the formula"):
+            name = f"the gradient of {name}"
+        return f"{subject} equals {name}{where}{dtypes}"
+    if fault.example.problem and not fault.example.wrong_arrays:
+        return f"{fault.op} {fault.example.problem}{where}{dtypes}"
+    subject = f"The {fault.aspect} of {fault.op}"
+    if "nan" in fault.natures and "number" not in fault.natures:
+        return f"{subject} is NaN{where}{dtypes}"
+    if "infinity" in fault.natures and "number" not in fault.natures:
+        return f"{subject} is infinite{where}{dtypes}"
+    said = {f"{_plain(name)} {pattern}" for name, pattern in fault.patterns.items()}
+    wrong = {array.where for array in fault.example.wrong_arrays}
+    if said and set(fault.patterns) == wrong:
+        return f"{fault.op}: the {' and the '.join(sorted(said))}{where}{dtypes}"
+    return f"{subject} is wrong{where}{dtypes}"
+
+
+def _plain(name: str) -> str:
+    return name if name.startswith("gradient") else f"output {name}"
+
+
+def merged(causes: Iterable[Cause]) -> list[Cause]:
+    """Causes of several operations that are one: the same formula, or the same features and ways to be wrong."""
+    found: dict[tuple, Cause] = {}
+    for cause in causes:
+        key = (
+            (cause.kind, cause.formula)
+            if cause.formula
+            else (cause.kind, cause.features, cause.natures, cause.sentence)
+        )
+        if cause.formula is None and cause.features and cause.kind != "behaviour":
+            key = (cause.kind, cause.features, cause.natures)
+        before = found.get(key)
+        if before is None:
+            found[key] = cause
+            continue
+        ops = tuple(dict.fromkeys((*before.ops, *cause.ops)))
+        said = before.sentence.replace(before.ops[0], _listed(ops), 1) if len(before.ops) == 1 else before.sentence
+        said = said if len(before.ops) == 1 else said.replace(_listed(before.ops), _listed(ops), 1)
+        explains = tuple(dict.fromkeys((*before.explains, *cause.explains)))
+        found[key] = replace(before, ops=ops, sentence=said, explains=explains)
+    # Roundings come last. Of two causes that explain as much, the value's comes first, then what was found first.
+    return sorted(found.values(), key=lambda cause: (_is_noise(cause), -len(cause.explains), cause.kind != "value"))
+
+
+def _is_noise(cause: Cause) -> bool:
+    """Whether all that is wrong are numbers that are right to a thousandth."""
+    return bool(cause.arrays) and set(cause.natures) == {"number"} and cause.error < NOISE
+
+
+def _listed(ops: tuple[str, ...]) -> str:
+    return ops[0] if len(ops) == 1 else f"{', '.join(ops[:-1])} and {ops[-1]}"
+
+
+def of_law(results: Sequence[tuple[LawResult, Counterexample | None]]) -> Cause:
+    """A law that fails on its own: of calls whose value and gradient are right, or that ended the process."""
+    first, found = min(results, key=lambda pair: RANK.index(pair[0].dtype) if pair[0].dtype in RANK else len(RANK))
+    ops = tuple(dict.fromkeys(result.law.op for result, _ in results))
+    problem = first.reason or "" if found is None else found.problem
+    said = f"{_listed(ops)} breaks the law “{first.law.name}”: {first.law.sentence.rstrip('.')}"
+    if found is not None and found.kind.nature in ENDINGS:
+        said = f"A call of {_listed(ops)} ends the process ({found.kind.nature})"
+    if found is None:
+        said = f"{_listed(ops)} could not be judged by the law “{first.law.name}”"
+    return Cause(
+        sentence=said,
+        ops=ops,
+        kind="behaviour",
+        natures=() if found is None else (found.kind.nature,),
+        arrays=() if found is None else found.arrays,
+        problem=problem,
+        case="" if found is None else found.case,
+        dtype=first.dtype,
+        stored={} if found is None else found.stored,
+        explains=_checks(results),
+        script=None if found is None else found.script,
+        script_text=None if found is None else found.script_text,
+        script_note="" if found is None else found.script_note,
+    )
+
+
+def key_of_law(result: LawResult, found: Counterexample | None) -> tuple:
+    """What two results that stand alone share where they are one cause."""
+    if found is None:
+        return (result.law.name, result.reason)
+    if found.kind.nature in ENDINGS:
+        return (result.law.op, found.kind.nature)
+    return (result.law.name, found.kind.nature)
+
+
+def _checks(results: Iterable[tuple[LawResult, Any]]) -> tuple[Check, ...]:
+    return tuple(dict.fromkeys(Check(law=result.law.id, dtype=result.dtype) for result, _ in results))
+
+
+def _with_case(case: Any, found: Iterable[tuple[LawResult, Counterexample | None]]) -> Counterexample | None:
+    """The counterexample with a script that comes nearest to a case: this very case, or else the smallest."""
+    stored = to_json(case)
+    scripted = [each for _, each in found if each is not None and each.script]
+    exact = [each for each in scripted if each.stored == stored]
+    return next(iter(exact or scripted), None)
+
+
+def share(x: float) -> str:
+    """A share in per cent, with as many digits as tell it from none and from all."""
+    if math.isinf(x):
+        return "∞"
+    percent = 100 * x
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.0e} %"
+
+
+def array_line(judged: Sequence[Any]) -> str:
+    """Every array in a line: ``h ✓ · gradient of q 0.7 % (12 % of its elements)``."""
+    said = []
+    for array in judged:
+        if array.nature is None:
+            said.append(f"{array.where} ✓")
+        elif array.nature in ("number", "infinity"):
+            said.append(f"{array.where} {share(array.error)} off in {share(array.wrong)} of its elements")
+        else:
+            said.append(f"{array.where} {'NaN' if array.nature == 'nan' else array.nature}")
+    return " · ".join(said)
+
+
+def shortest(judged: Judged) -> str:
+    return judged.case.describe()

@@ -1,0 +1,216 @@
+"""The diagnosis of a target: its causes and envelopes, from the results of its laws and from experiments."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from conformance.cases import from_json
+from conformance.diagnosis import causes, envelope
+from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
+from conformance.diagnosis.causes import ENDINGS
+from conformance.diagnosis.faults import RANK, Fault, Faults, explore
+from conformance.diagnosis.features import avoiding
+from conformance.diagnosis.judged import Clock, Judge
+from conformance.implementation import Implementation, RefusedError
+from conformance.operations import OPERATIONS, Operation
+from conformance.options import RunOptions
+from conformance.outcome import Counterexample, LawResult
+
+SECONDS = 90.0
+"""How long the experiments on one target may take."""
+
+ASPECTS = ("value", "gradient")
+"""The laws whose cases are counted by their features."""
+
+Pair = tuple[LawResult, Counterexample | None]
+
+
+def diagnose(
+    implementation: Implementation,
+    options: RunOptions,
+    results: Sequence[LawResult],
+    keep: Callable[[Diagnosis], None] | None = None,
+) -> Diagnosis:
+    """Find out why laws fail, and where the target is right.
+
+    Args:
+        results: one for each law and dtype.
+        keep: is given what is known so far after each operation: a target may end the process that tries it.
+    """
+    start = time.monotonic()
+    clock = Clock(SECONDS)
+    operations = {each.about: each for each in OPERATIONS.values() if each.plain is not None}
+    failed = [result for result in results if result.status == "failed"]
+    found: list[Cause] = []
+    envelopes: list[Envelope] = []
+    alone: dict[tuple, list[Pair]] = {}
+    note = ""
+    for op in dict.fromkeys(result.law.op for result in results):
+        of_op = [result for result in results if result.law.op == op]
+        broken = [result for result in failed if result.law.op == op]
+        if op in operations and not any(_ends_process(result) for result in broken):
+            examined = _Examined(implementation, options, operations[op], of_op, clock)
+            examined.run(broken)
+            found += examined.causes()
+            envelopes += examined.envelopes()
+            for pair in examined.alone:
+                alone.setdefault(causes.key_of_law(*pair), []).append(pair)
+        else:
+            for result in broken:
+                for pair in _pairs(result):
+                    alone.setdefault(causes.key_of_law(*pair), []).append(pair)
+        if not clock.left:
+            note = f"experiments ended after {SECONDS:.0f} s; what they had not reached is listed law by law"
+        if keep is not None:
+            keep(_put_together(found, alone, envelopes, start, note))
+    return _put_together(found, alone, envelopes, start, note)
+
+
+def without_experiments(options: RunOptions, results: Sequence[LawResult]) -> Diagnosis:
+    """What the results alone say: failed laws one by one, and the features of cases that held."""
+    start = time.monotonic()
+    alone: dict[tuple, list[Pair]] = {}
+    for result in results:
+        for pair in _pairs(result) if result.status == "failed" else ():
+            alone.setdefault(causes.key_of_law(*pair), []).append(pair)
+    operations = {each.about: each for each in OPERATIONS.values() if each.plain is not None}
+    envelopes = [
+        counted
+        for op in dict.fromkeys(result.law.op for result in results)
+        if op in operations and (counted := _counted(operations[op], results)) is not None
+    ]
+    return _put_together([], alone, envelopes, start, "")
+
+
+def _counted(operation: Operation, results: Sequence[LawResult]) -> Envelope | None:
+    """The envelope of an operation whose laws about value and gradient held, or of which none was tried."""
+    of_op = [result for result in results if result.law.op == operation.about and result.law.name in ASPECTS]
+    if not of_op or any(result.status == "failed" for result in of_op):
+        return None
+    counts: dict[str, dict[str, dict[str, int]]] = {}
+    for result in of_op:
+        counts.setdefault(result.dtype, {})[result.law.name] = dict(result.features)
+    found = envelope.of_counts(operation, counts)
+    return found if found.rows else None
+
+
+def _put_together(
+    found: list[Cause], alone: Mapping[tuple, list[Pair]], envelopes: list[Envelope], start: float, note: str
+) -> Diagnosis:
+    everything = causes.merged([*found, *(causes.of_law(pairs) for pairs in alone.values())])
+    return Diagnosis(causes=tuple(everything), envelopes=tuple(envelopes), seconds=time.monotonic() - start, note=note)
+
+
+def _ends_process(result: LawResult) -> bool:
+    return any(found.kind.nature in ENDINGS for found in result.counterexamples) or not result.counterexamples
+
+
+def _pairs(result: LawResult) -> list[Pair]:
+    return [(result, found) for found in result.counterexamples] or [(result, None)]
+
+
+class _Examined:
+    """One operation: experiments on it, and its failed laws, each put under the faults that explain it."""
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        options: RunOptions,
+        operation: Operation,
+        results: Sequence[LawResult],
+        clock: Clock,
+    ):
+        self.alone: list[Pair] = []
+        self._implementation = implementation
+        self._options = options
+        self._operation = operation
+        ours = options.contract or implementation.keeps_contract
+        self._features = tuple(feature for feature in operation.features if ours or not feature.contract)
+        self._results = results
+        self._clock = clock
+        self._faults: Faults | None = None
+        self._table: Mapping[str, Any] = {}
+        self._explained: dict[int, list[Pair]] = {}
+        self._order: list[Fault] = []
+
+    def run(self, broken: Sequence[LawResult]) -> None:
+        if not broken:
+            return
+        dtypes = [dtype for dtype in RANK if any(result.dtype == dtype for result in broken)]
+        backend = self._options.kernel_backend
+        judges = {dtype: Judge(self._implementation, self._operation, dtype, backend) for dtype in dtypes}
+        self._faults, self._table = explore(self._operation, judges, self._clock, self._features)
+        for result in broken:
+            for pair in _pairs(result):
+                self._attribute(*pair)
+
+    def _attribute(self, result: LawResult, found: Counterexample | None) -> None:
+        faults = self._explaining(result, found) if found is not None else ()
+        if not faults:
+            self.alone.append((result, found))
+            return
+        self._explained.setdefault(self._number(faults[0]), []).append((result, found))
+
+    def _number(self, fault: Fault) -> int:
+        """The place of a fault, which stays while more is learnt of it."""
+        for number, before in enumerate(self._order):
+            if _same(before, fault):
+                return number
+        self._order.append(fault)
+        return len(self._order) - 1
+
+    def _explaining(self, result: LawResult, found: Counterexample) -> tuple[Fault, ...]:
+        assert self._faults is not None
+        try:
+            case = from_json(found.stored)
+            case.arrays  # noqa: B018
+        except (ValueError, AttributeError, TypeError):
+            return ()
+        try:
+            explained = self._faults.explain(case, result.dtype)
+        except Exception:
+            # A case of a law's own, which is not a call of the operation.
+            return ()
+        if explained:
+            return explained
+        return self._without_faults(result, case)
+
+    def _without_faults(self, result: LawResult, case: Any) -> tuple[Fault, ...]:
+        """The faults without whose features the law holds, of a case whose own call is right."""
+        assert self._faults is not None
+        from conformance.runner import retried
+
+        for fault in self._faults.found:
+            wanted = {feature.name for feature in fault.features}
+            other = avoiding(case, wanted, self._operation.features)
+            if not wanted or other == case or not self._clock.left:
+                continue
+            try:
+                found, _ = retried(self._implementation, result.law, result.dtype, other, self._options.kernel_backend)
+            except RefusedError:
+                continue
+            if not found:
+                return (fault,)
+        return ()
+
+    def causes(self) -> list[Cause]:
+        if self._faults is None:
+            return []
+        found = []
+        for fault in self._faults.found:
+            explained = next(
+                (self._explained.get(number, []) for number, each in enumerate(self._order) if _same(each, fault)), []
+            )
+            found.append(causes.of_fault(fault, explained))
+        return found
+
+    def envelopes(self) -> list[Envelope]:
+        if self._faults is None:
+            counted = _counted(self._operation, self._results)
+            return [] if counted is None else [counted]
+        dtypes = {result.dtype for result in self._results}
+        return [envelope.of_trials(self._operation, self._table, dtypes, self._faults.found)]
+
+
+def _same(fault: Fault, other: Fault) -> bool:
+    return fault.example is other.example and fault.aspect == other.aspect

@@ -1,0 +1,299 @@
+"""Finds the faults of one operation by experiment: a plain call, one feature at a time, the cases of failed laws."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from conformance.diagnosis.features import Feature, avoiding, names, needed, only
+from conformance.diagnosis.formulas.formula import Formula
+from conformance.diagnosis.judged import WRONG, Clock, Judge, Judged
+from conformance.diagnosis.recognition import matches, patterns, recognised
+from conformance.operations import Operation
+
+SEEDS = (0, 1)
+RANK = ("float32", "float64", "bfloat16", "float16")
+"""In which dtype a fault is looked at first: float32 is what most kernels are written for."""
+
+EXCEPTION = frozenset({"exception"})
+
+RECOGNITION_SECONDS = 12.0
+"""How long formulas may be tried on one fault, and pairs of them as long again."""
+
+SHORT = (1, 2, 3, 5, 7, 13)
+"""Numbers of steps with which a fault is looked for before it is looked at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Something that is wrong with an operation.
+
+    Attributes:
+        aspect: ``value`` or ``gradient``.
+        formula: what is computed instead; None where it was not recognised.
+        features: those without which it does not show.
+        example: a case that shows it.
+        dtypes: those in which it was seen.
+        patterns: see `recognition.patterns`.
+    """
+
+    op: str
+    aspect: str
+    formula: Formula | None
+    features: tuple[Feature, ...]
+    example: Judged
+    dtypes: tuple[str, ...]
+    patterns: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def natures(self) -> frozenset[str]:
+        return _natures(self.example)
+
+
+class Faults:
+    """The faults of one operation, found so far.
+
+    Args:
+        operation: which is looked at.
+        judges: one for each dtype.
+        clock: after which nothing new is tried.
+    """
+
+    def __init__(self, operation: Operation, judges: dict[str, Judge], clock: Clock):
+        self.operation = operation
+        self.judges = judges
+        self.clock = clock
+        self.found: list[Fault] = []
+        self.served: dict[str, bool] = {}
+
+    def explain(self, case: Any, dtype: str) -> tuple[Fault, ...]:
+        """The faults that a wrong case shows; a new one is looked for where none explains it.
+
+        Returns nothing where the case is right, is not served, or there is no time to find out.
+        """
+        if dtype not in self.judges:
+            return ()
+        judged = self.judges[dtype](case)
+        if not judged.wrong:
+            return ()
+        present = names(case, self.operation.features)
+        for fault in self.found:
+            if fault.formula is not None and self._equals(fault, judged):
+                return (self._seen(fault, dtype),)
+        unrecognised = [fault for fault in self.found if fault.formula is None]
+        shown = [fault for fault in unrecognised if self._shows(fault, judged, present)]
+        if shown and self._all(shown, judged):
+            return tuple(self._seen(fault, dtype) for fault in shown)
+        fault = self._new(judged)
+        if fault is None:
+            return tuple(shown)
+        return (fault, *(each for each in shown if each is not fault))
+
+    def _equals(self, fault: Fault, judged: Judged) -> bool:
+        assert fault.formula is not None and judged.call is not None
+        return matches(fault.formula, judged, self.judges[judged.dtype].precision(judged.call), closely=False) is True
+
+    def _shows(self, fault: Fault, judged: Judged, present: frozenset[str]) -> bool:
+        """Whether the fault alone could have made the case wrong: same features, same ways to be wrong."""
+        if not {feature.name for feature in fault.features} <= present:
+            return False
+        return fault.aspect == "value" or judged.value != WRONG
+
+    def _all(self, shown: Sequence[Fault], judged: Judged) -> bool:
+        """Whether the case is right once the features of these faults are taken away."""
+        if any(not fault.features for fault in shown):
+            of_faults = {array.where for fault in shown for array in fault.example.wrong_arrays}
+            of_faults |= set().union(*(set(fault.natures) for fault in shown)) & {"exception"}
+            wrong = {array.where for array in judged.wrong_arrays} or {"exception"}
+            return wrong <= of_faults or bool(judged.problem) == bool(shown[0].example.problem)
+        for fault in shown:
+            for feature in fault.features:
+                other = feature.without(judged.case)
+                if not feature.present(other) and not self._wrong(other, judged.dtype):
+                    return True
+        removed = avoiding(
+            judged.case, {each.name for fault in shown for each in fault.features}, self.operation.features
+        )
+        return not self._wrong(removed, judged.dtype)
+
+    def _wrong(self, case: Any, dtype: str) -> bool:
+        return self.judges[dtype](case).wrong
+
+    def _seen(self, fault: Fault, dtype: str) -> Fault:
+        if dtype in fault.dtypes:
+            return fault
+        other = replace(fault, dtypes=(*fault.dtypes, dtype))
+        self.found[self.found.index(fault)] = other
+        return other
+
+    def _new(self, judged: Judged) -> Fault | None:
+        if not self.clock.left:
+            return None
+        aspect = "value" if judged.value == WRONG else "gradient"
+
+        def happens(case: Any) -> bool:
+            other = self.judges[judged.dtype](case)
+            return other.status(aspect) == WRONG
+
+        judge = self.judges[judged.dtype]
+        small = self._smaller(judged, happens)
+        formula = self._recognised(small, happens)
+        essential = (
+            ()
+            if formula is not None and not self._occasional(formula)
+            else needed(small.case, happens, self.operation.features)
+        )
+        for number, fault in enumerate(self.found):
+            same = fault.formula is not None and formula is not None and fault.formula.name == formula.name
+            alike = fault.formula is None and formula is None and fault.features == essential and fault.aspect == aspect
+            if same or (alike and fault.natures == _natures(small)):
+                self.found[number] = replace(fault, dtypes=tuple(dict.fromkeys((*fault.dtypes, judged.dtype))))
+                return self.found[number]
+        assert small.call is not None
+        found = {} if formula is not None else patterns(small, judge.precision(small.call))
+        fault = Fault(
+            op=self.operation.about,
+            aspect=aspect,
+            formula=formula,
+            features=essential,
+            example=small,
+            dtypes=(judged.dtype,),
+            patterns=found,
+        )
+        self.found.append(fault)
+        return fault
+
+    def _occasional(self, formula: Formula) -> bool:
+        """Whether the formula differs from the definition in some calls only, so that its features say when."""
+        return formula.noisy
+
+    def _smaller(self, judged: Judged, happens: Callable[[Any], bool]) -> Judged:
+        """The case without every feature that the fault does not need, and with fewer steps where it still shows."""
+        case = judged.case
+        for feature in self.operation.features:
+            if not self.clock.left:
+                break
+            if feature.present(case):
+                other = feature.without(case)
+                if not feature.present(other) and other.size <= 4 * case.size + 400 and happens(other):
+                    case = other
+        for S in SHORT:
+            shorter = _with_steps(case, S)
+            if shorter is not None and S < case.steps and self.clock.left and happens(shorter):
+                case = shorter
+                break
+        return self.judges[judged.dtype](case)
+
+    def _recognised(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
+        """The formula that the target equals on this case and on others like it."""
+        only_nan = _natures(judged) == {"nan"}
+        if judged.problem or only_nan or not self.clock.left:
+            return None
+        judge = self.judges[judged.dtype]
+        trials = [judged]
+        for seed in range(1, 6):
+            other = _reseeded(judged.case, seed)
+            if len(trials) < 2 and happens(other):
+                trials.append(judge(other))
+        if (make := self.operation.rich or self.operation.plain) is not None:
+            # A call that shows all there is to see: of several formulas that agree on the smallest, one remains.
+            served = names(judged.case, self.operation.features) | self._served()
+            rich = judge(only(make(1), served, self.operation.features))
+            if rich.wrong and not rich.problem:
+                trials.append(rich)
+        found = self._formulas(judged)
+
+        def precision(trial: Judged) -> Any:
+            assert trial.call is not None
+            return judge.precision(trial.call)
+
+        single = recognised(self._timed(found), trials, precision)
+        if single is None:
+            # With a second, smaller fault the target equals no formula to within a tolerance.
+            single = recognised(self._timed(found), trials, precision, closely=False)
+        if single is not None:
+            return single
+        exact = [formula for formula in found if not formula.noisy]
+        pairs = (
+            both
+            for at, first in enumerate(exact)
+            for second in exact[at + 1 :]
+            if (both := self.operation.paired(first, second)) is not None
+        )
+        return recognised(self._timed(pairs), trials, precision)
+
+    def _served(self) -> frozenset[str]:
+        """The features of calls that were right or equal to a formula, or at least served."""
+        return frozenset(name for name, served in self.served.items() if served)
+
+    def _formulas(self, judged: Judged) -> list[Formula]:
+        """Those that may be met, the likely ones first."""
+        chunk_size = getattr(judged.case, "chunk_size", None)
+        found = self.operation.formulas(chunk_size)
+        of_aspect = [formula for formula in found if formula.changes_value == (judged.value == WRONG)]
+        return [*of_aspect, *(formula for formula in found if formula not in of_aspect)]
+
+    def _timed(self, formulas: Iterable[Formula]) -> Iterable[Formula]:
+        own = Clock(RECOGNITION_SECONDS)
+        for formula in formulas:
+            if not self.clock.left or not own.left:
+                return
+            yield formula
+
+
+def _natures(judged: Judged) -> frozenset[str]:
+    return frozenset(array.nature for array in judged.wrong_arrays if array.nature is not None) or EXCEPTION
+
+
+def _reseeded(case: Any, seed: int) -> Any:
+    """The case with other values."""
+    if hasattr(case, "inner"):
+        return replace(case, inner=replace(case.inner, seed=case.inner.seed + seed))
+    return replace(case, seed=case.seed + seed)
+
+
+def _with_steps(case: Any, S: int) -> Any | None:
+    """The case with so many steps; None of a packed one."""
+    if hasattr(case, "inner"):
+        inner = _with_steps(case.inner, S)
+        return None if inner is None else replace(case, inner=inner)
+    return None if getattr(case, "lengths", None) is not None else replace(case, S=S)
+
+
+def explore(
+    operation: Operation, judges: dict[str, Judge], clock: Clock, features: Sequence[Feature]
+) -> tuple[Faults, dict[str, dict[str, list[Judged]]]]:
+    """The faults that plain calls show, and calls with one feature; and every call that was judged.
+
+    Returns:
+        The faults, and by feature (``plain call`` first) and dtype what was judged.
+    """
+    faults = Faults(operation, judges, clock)
+    plain = operation.plain
+    assert plain is not None
+    table: dict[str, dict[str, list[Judged]]] = {}
+    makers: list[tuple[str, Callable[[Any], Any]]] = [("plain call", lambda case: case)]
+    makers += [(feature.name, partial(_with, feature)) for feature in features]
+    first, *others = sorted(judges, key=RANK.index)
+    cases = [(first, name, make(plain(seed))) for seed in SEEDS for name, make in makers]
+    cases += [(dtype, name, make(plain(SEEDS[0]))) for dtype in others for name, make in makers]
+    for dtype, name, case in cases:
+        if case is None or not clock.left:
+            continue
+        judged = judges[dtype](case)
+        table.setdefault(name, {}).setdefault(dtype, []).append(judged)
+        faults.served[name] = faults.served.get(name, False) or judged.served
+    # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
+    for trials in table.values():
+        for judged in trials.get(first, ()):
+            if judged.wrong:
+                faults.explain(judged.case, first)
+    return faults, table
+
+
+def _with(feature: Feature, case: Any) -> Any:
+    """The plain case with a feature; None where the case could not be given it, or every case has it."""
+    if feature.present(case):
+        return None
+    other = feature.added(case)
+    return other if feature.present(other) else None

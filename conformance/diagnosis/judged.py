@@ -1,0 +1,253 @@
+"""One call of a target, with and without its gradient, of which every array is judged."""
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from conformance import oracle
+from conformance.budget import Expected, Precision, allowed, ratios
+from conformance.checker import Checker
+from conformance.dtypes import ROUNDOFF, Array
+from conformance.implementation import Implementation, RefusedError, Results
+from conformance.operations import Call, Operation
+from conformance.outcome import ArrayOutcome
+
+RIGHT, WRONG, NOT_SERVED, NOT_PROMISED = "right", "wrong", "not served", "not promised"
+GRADIENT = "gradient of "
+
+
+class Clock:
+    """The time that a diagnosis may take.
+
+    Args:
+        seconds: from now on.
+    """
+
+    def __init__(self, seconds: float):
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> bool:
+        return time.monotonic() < self._end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What a target answered to one case.
+
+    Attributes:
+        case, dtype: what was tried.
+        value: of the outputs, ``right``, ``wrong`` or ``not served``.
+        gradient: the same of the gradients; None where the operation has none here.
+        arrays: every output, then every gradient.
+        problem: what was raised, or why it was not served.
+        call: what was called.
+        got: outputs, and gradients under ``gradient of q``; as far as the target came.
+        expected: the oracle's answer, under the same names.
+    """
+
+    case: Any
+    dtype: str
+    value: str
+    gradient: str | None
+    arrays: tuple[ArrayOutcome, ...]
+    problem: str = ""
+    call: Call | None = None
+    got: Mapping[str, Array] = field(default_factory=dict)
+    expected: Expected | None = None
+
+    def status(self, aspect: str) -> str | None:
+        return self.value if aspect == "value" else self.gradient
+
+    @property
+    def wrong(self) -> bool:
+        return WRONG in (self.value, self.gradient)
+
+    @property
+    def served(self) -> bool:
+        return NOT_SERVED not in (self.value, self.gradient)
+
+    @property
+    def wrong_arrays(self) -> tuple[ArrayOutcome, ...]:
+        return tuple(array for array in self.arrays if array.nature is not None)
+
+
+def compared(
+    where: str, got: Array | None, expected: np.ndarray, slack: np.ndarray, precision: Precision
+) -> ArrayOutcome:
+    """One array against what it ought to be: its largest errors, and the share of elements outside the tolerance."""
+    if got is None:
+        return ArrayOutcome(where=where, nature="missing", worst=math.inf, error=math.inf, wrong=1.0)
+    if got.shape != expected.shape:
+        return ArrayOutcome(where=where, nature="shape", worst=math.inf, error=math.inf, wrong=1.0)
+    if not expected.size:
+        return ArrayOutcome(where=where, nature=None, worst=0.0, error=0.0, wrong=0.0)
+    dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
+    values = got.values.astype(np.float64)
+    ratio = ratios(values, expected, allowed(expected, slack, precision, dtype), dtype)
+    worst, wrong = float(ratio.max()), float((ratio > 1).mean())
+    return ArrayOutcome(
+        where=where,
+        nature=nature(values, expected, ratio) if worst > 1 else None,
+        worst=worst,
+        error=relative_error(values, expected),
+        wrong=wrong,
+    )
+
+
+def nature(got: np.ndarray, expected: np.ndarray, ratio: np.ndarray) -> str:
+    bad = ratio > 1
+    if np.isnan(got[bad]).any():
+        return "nan"
+    if np.isinf(got[bad & np.isfinite(expected)]).any():
+        return "infinity"
+    return "number"
+
+
+def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
+    """The largest error of an array, relative to the largest value that is expected in it."""
+    finite = np.isfinite(expected)
+    with np.errstate(invalid="ignore"):
+        errors = np.abs(got[finite] - expected[finite])
+    if np.isnan(errors).any() or not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
+        return math.inf
+    largest = float(np.abs(expected[finite]).max(initial=0.0))
+    error = float(errors.max(initial=0.0))
+    return error / largest if largest else (math.inf if error else 0.0)
+
+
+class Judge:
+    """Tries cases of one operation in one dtype on a target, each once.
+
+    Args:
+        implementation: the target.
+        operation: which is called.
+        dtype: of the values.
+        kernel_backend: which the operation is to run on.
+    """
+
+    def __init__(self, implementation: Implementation, operation: Operation, dtype: str, kernel_backend: str | None):
+        self.operation = operation
+        self.dtype = dtype
+        self.differentiable = implementation.no_gradient(operation.name) is None
+        self.trials = 0
+        self._checker = Checker(implementation, dtype, kernel_backend)
+        self._done: dict[Any, Judged] = {}
+
+    def __call__(self, case: Any) -> Judged:
+        if case not in self._done:
+            self.trials += 1
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._done[case] = self._judged(case)
+        return self._done[case]
+
+    def precision(self, call: Call) -> Precision:
+        return self._checker.precision(call.steps)
+
+    def _judged(self, case: Any) -> Judged:
+        call = self.operation.call_of(case, self.dtype)
+        precision = self.precision(call)
+        values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
+        expected = self.operation.value(values, call.options, precision)
+        plainly = self._attempt(self._checker.call, self.operation.name, call.arrays, call.options)
+        arrays = self._outputs(plainly, expected, call, precision)
+        value = self._status(plainly, arrays)
+        problem, got = _said(plainly), dict(plainly) if isinstance(plainly, dict) else {}
+        if not self.differentiable or value == NOT_SERVED:
+            gradient = None if not self.differentiable else NOT_SERVED
+            return Judged(
+                case=case,
+                dtype=self.dtype,
+                value=value,
+                gradient=gradient,
+                arrays=arrays,
+                problem=problem,
+                call=call,
+                got=got,
+                expected=expected,
+            )
+        of_gradient = self.operation.gradient(values, call.options, cotangents, precision)
+        both = self._attempt(self._checker.vjp, self.operation.name, call.arrays, call.cotangents, call.options)
+        expected = Expected(
+            {**expected.values, **{GRADIENT + name: x for name, x in of_gradient.values.items()}},
+            {**expected.slack, **{GRADIENT + name: x for name, x in of_gradient.slack.items()}},
+        )
+        if isinstance(both, tuple):
+            outputs, gradients = both
+            again = self._outputs(outputs, expected, call, precision)
+            arrays = (
+                tuple(max(pair, key=lambda array: array.worst) for pair in zip(arrays, again, strict=True)) or again
+            )
+            value = self._status({}, arrays) if value == RIGHT else value
+            compared_gradients = tuple(
+                compared(
+                    GRADIENT + name, gradients.get(name), of_gradient.values[name], of_gradient.slack[name], precision
+                )
+                for name in call.primals
+            )
+            gradient = self._status({}, compared_gradients)
+            arrays += compared_gradients
+            got |= {**outputs, **{GRADIENT + name: x for name, x in gradients.items()}}
+        else:
+            gradient = self._status(both, ())
+            problem = problem or _said(both)
+        return Judged(
+            case=case,
+            dtype=self.dtype,
+            value=value,
+            gradient=gradient,
+            arrays=arrays,
+            problem=problem,
+            call=call,
+            got=got,
+            expected=expected,
+        )
+
+    def _attempt(self, function: Any, *arguments: Any) -> Any:
+        """What the target returns, or the exception that it raises."""
+        self._checker.calls.clear()
+        try:
+            return function(*arguments)
+        except Exception as error:
+            return error
+
+    def _outputs(self, got: Any, expected: Expected, call: Call, precision: Precision) -> tuple[ArrayOutcome, ...]:
+        if not isinstance(got, dict):
+            return ()
+        found = []
+        for name in call.cotangents:
+            array = got.get(name)
+            if name in ("C", "n") and array is not None and "m" in got and "m" in expected.values:
+                array = in_units_of(array, got, expected.values["m"])
+            found.append(compared(name, array, expected.values[name], expected.slack[name], precision))
+        return tuple(found)
+
+    @staticmethod
+    def _status(got: Any, arrays: tuple[ArrayOutcome, ...]) -> str:
+        if isinstance(got, RefusedError):
+            return NOT_SERVED
+        if isinstance(got, Exception) or any(array.nature is not None for array in arrays):
+            return WRONG
+        return RIGHT
+
+
+def in_units_of(part: Array, got: Results, m: np.ndarray) -> Array:
+    """A state in units of another stabiliser than the target's own."""
+    if got["m"].shape != m.shape or part.shape[: m.ndim] != m.shape:
+        return part
+    return Array(oracle.rescaled(part.values, got["m"].values, m), part.dtype)
+
+
+def _said(got: Any) -> str:
+    if isinstance(got, RefusedError):
+        return str(got)
+    if isinstance(got, Exception):
+        text = str(got).strip().split("\n")[0][:200]
+        return f"raised {type(got).__name__}: {text}" if text else f"raised {type(got).__name__}"
+    return ""

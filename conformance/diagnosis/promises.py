@@ -1,0 +1,339 @@
+"""Promises: what a target says that its callers must keep to, such as ``f finite`` or ``S % 64 == 0``.
+
+A promise is an expression over the names of a call. Cases are drawn inside all promises; what lies outside is reported
+as not promised, and never as passed. Names:
+
+- sizes: ``S`` (of every sequence), ``B``, ``T`` (all tokens), ``N``, ``K``, ``V``, ``H``, as the operation has them;
+- options: ``chunk_size``, ``eps``, ``clipping``, and ``dtype``, which is compared with ``float32`` and its like;
+- ``f finite``, ``i finite``, ``gates finite``;
+- every feature, with ``_`` for what is not a letter or a digit: ``packed``, ``initial_state``, ``state_cotangents`` …
+
+They are joined by ``and``, ``or``, ``not``, comparisons, ``in`` and arithmetic. A name that an operation does not have
+makes the promise say nothing about it. ``mlstm: S % 64 == 0`` is about one operation alone.
+"""
+
+import ast
+import operator
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.diagnosis.features import Feature, avoiding
+from conformance.dtypes import FLOATING
+from conformance.implementation import UsageError
+from conformance.operations import OPERATIONS, Operation
+
+SIZES = ("S", "B", "T", "N", "K", "V", "H")
+FINITE = {
+    "f finite": ("forget gates of -inf", "forget gates of +inf", "infinite gates"),
+    "i finite": ("input gates of -inf",),
+    "gates finite": ("forget gates of -inf", "forget gates of +inf", "input gates of -inf", "infinite gates"),
+}
+"""Names of two words, and the features that they rule out."""
+
+_OPTIONS = {"chunk_size": "chunk_size", "eps": "eps", "clipping": "clipping"}
+_COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda x, y: x in y,
+    ast.NotIn: lambda x, y: x not in y,
+}
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+}
+FARTHEST = 130
+"""A size is changed by at most this much to keep a promise."""
+
+
+def identifier(feature: str) -> str:
+    """The name of a feature in a promise."""
+    spelt = feature.replace("-inf", "minus_inf").replace("+inf", "plus_inf")
+    return re.sub(r"\W+", "_", spelt).strip("_")
+
+
+class _AbsentError(Exception):
+    """A promise names what an operation does not have."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One promise.
+
+    Attributes:
+        text: as it was written.
+        op: the operation that it is about; None for all.
+    """
+
+    text: str
+    op: str | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.op is None else f"{self.op}: {self.text}"
+
+    def holds(self, operation: Operation, case: Any, dtype: str) -> bool:
+        """Whether a case of an operation keeps to it; a case of another kind always does."""
+        if self.op not in (None, operation.about):
+            return True
+        tree = _parsed(self.text)
+        try:
+            return all(bool(_evaluated(tree, facts, self.text)) for facts in _facts(operation, case, dtype))
+        except (_AbsentError, AttributeError):
+            return True
+
+
+@dataclass(frozen=True)
+class Promises:
+    """All promises of a run."""
+
+    all: tuple[Promise, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def hold(self, operation: Operation, case: Any, dtype: str) -> bool:
+        return all(promise.holds(operation, case, dtype) for promise in self.all)
+
+    def kept(self, operation: Operation, case: Any, dtype: str) -> Any | None:
+        """The case, changed as little as is needed for it to keep all promises; None where no such case was found."""
+        for promise in (*self.all, *self.all):
+            if promise.holds(operation, case, dtype):
+                continue
+            kept = [each for each in self.all if each.holds(operation, case, dtype)]
+            near = [each for each in _near(operation, case) if promise.holds(operation, each, dtype)]
+            # One that breaks no other promise, if there is one.
+            whole = (each for each in near if all(other.holds(operation, each, dtype) for other in kept))
+            case = next(whole, near[0] if near else case)
+        return case if self.hold(operation, case, dtype) else None
+
+
+def parsed(text: str) -> Promise:
+    """A promise as it is written on the command line.
+
+    Raises:
+        UsageError: it is not an expression of this language, or it has a name that no operation has.
+    """
+    op, _, rest = text.rpartition(":")
+    op, rest = op.strip(), rest.strip()
+    known = {operation.about: operation for operation in OPERATIONS.values()}
+    if op and op not in known:
+        raise UsageError(f"--promise {text!r}: there is no operation {op!r}; name one of {', '.join(known)}")
+    tree = _parsed(rest)
+    for node in ast.walk(tree):
+        _allowed(node, text)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    wanted = [known[op]] if op else list(known.values())
+    offered = set().union(*(_names(operation) for operation in wanted)) | set(FLOATING)
+    unknown = sorted(names - offered)
+    if unknown:
+        spoken = sorted({name.replace("__", " ") for name in offered - set(FLOATING)})
+        raise UsageError(f"--promise {text!r}: there is no name {unknown[0]!r}; there are {', '.join(spoken)}")
+    return Promise(rest, op or None)
+
+
+def read(path: Path) -> tuple[Promise, ...]:
+    """The promises of a TOML file: ``promises = ["f finite"]``, and a table for what is about one operation.
+
+    Raises:
+        UsageError: it cannot be read, or holds something else.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--promises {path} cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--promises {path} is not TOML: {error}") from error
+    found = []
+    for op, of in {"": {"promises": table.pop("promises", [])}, **table}.items():
+        listed = of.get("promises") if isinstance(of, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed) or set(of) - {"promises"}:
+            raise UsageError(
+                f'--promises {path}: `{op}` must hold promises = ["…"] and nothing else, each promise in quotes'
+            )
+        found += [parsed(f"{op}: {each}" if op else each) for each in listed]
+    return tuple(found)
+
+
+def written(promises: Mapping[str, Iterable[str]]) -> str:
+    """The TOML that `read` reads, of promises by operation."""
+    lines = ["# What callers must keep to. Read by: python -m conformance run TARGET --promises FILE"]
+    for op, texts in promises.items():
+        listed = "".join(f'    "{text}",\n' for text in texts)
+        lines.append(f"\n[{op}]\npromises = [\n{listed}]")
+    return "\n".join(lines) + "\n"
+
+
+def excluding(feature: Feature) -> str:
+    """The promise that rules a feature out."""
+    return feature.promise or f"not {identifier(feature.name)}"
+
+
+def _parsed(text: str) -> ast.expr:
+    spelt = text
+    for words in FINITE:
+        first, second = words.split()
+        spelt = re.sub(rf"\b{first}\s+{second}\b", f"{first}__{second}", spelt)
+    try:
+        return ast.parse(spelt.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(
+            f"--promise {text!r} is not an expression; write something like 'f finite', 'S % 64 == 0', 'not packed'"
+        ) from error
+
+
+_NODES = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.BinOp, ast.Name, ast.Load)
+
+
+def _allowed(node: ast.AST, text: str) -> None:
+    constant = isinstance(node, ast.Constant) and isinstance(node.value, int | float | str | None)
+    if not constant and not isinstance(node, (*_NODES, *_COMPARISONS, *_ARITHMETIC, ast.Tuple, ast.List)):
+        raise UsageError(
+            f"--promise {text!r} has a {type(node).__name__}; there are names, numbers, and, or, not, in, comparisons, "
+            "+ - * // and %"
+        )
+
+
+def _evaluated(node: ast.AST, facts: Mapping[str, Any], text: str) -> Any:
+    def value(of: ast.AST) -> Any:
+        return _evaluated(of, facts, text)
+
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        if node.id in FLOATING:
+            return node.id
+        if node.id not in facts:
+            raise _AbsentError(node.id)
+        return facts[node.id]
+    if isinstance(node, ast.Tuple | ast.List):
+        return [value(each) for each in node.elts]
+    if isinstance(node, ast.BoolOp):
+        together = all if isinstance(node.op, ast.And) else any
+        return together(bool(value(each)) for each in node.values)
+    if isinstance(node, ast.UnaryOp):
+        return not value(node.operand) if isinstance(node.op, ast.Not) else -value(node.operand)
+    if isinstance(node, ast.BinOp):
+        return _ARITHMETIC[type(node.op)](value(node.left), value(node.right))
+    if isinstance(node, ast.Compare):
+        values = [value(each) for each in (node.left, *node.comparators)]
+        pairs = zip(values, node.ops, values[1:], strict=False)
+        try:
+            return all(_COMPARISONS[type(op)](x, y) for x, op, y in pairs)
+        except TypeError:
+            # An option that is left out is None, which is neither small nor large.
+            return True
+    raise UsageError(f"--promise {text!r} cannot be understood")
+
+
+class _Facts(Mapping[str, Any]):
+    """What is true of a case, found out when it is asked for."""
+
+    def __init__(self, operation: Operation, case: Any, dtype: str, S: int | None):
+        self._known = {**_sizes(case), "dtype": dtype}
+        if S is not None:
+            self._known["S"] = S
+        self._features = {feature.name: feature for feature in operation.features}
+        self._case = case
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._known:
+            return self._known[name]
+        words = name.replace("__", " ")
+        if words in FINITE:
+            ruled_out = [self._features[each] for each in FINITE[words] if each in self._features]
+            if not ruled_out:
+                raise _AbsentError(name)
+            return not any(feature.present(self._case) for feature in ruled_out)
+        for feature in self._features.values():
+            if identifier(feature.name) == name:
+                return feature.present(self._case)
+        raise _AbsentError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _facts(operation: Operation, case: Any, dtype: str) -> list[_Facts]:
+    """One for every length among the sequences of a packed case; else one."""
+    lengths = getattr(_of_mlstm(case), "lengths", None)
+    if lengths is None:
+        return [_Facts(operation, case, dtype, None)]
+    return [_Facts(operation, case, dtype, S) for S in sorted(set(lengths))] or [_Facts(operation, case, dtype, 0)]
+
+
+def _of_mlstm(case: Any) -> Any:
+    return getattr(case, "inner", case)
+
+
+def _sizes(case: Any) -> dict[str, Any]:
+    own = _of_mlstm(case)
+    lengths = getattr(own, "lengths", None)
+    found = {name: getattr(own, name) for name in SIZES if isinstance(getattr(own, name, None), int)}
+    if lengths is not None:
+        found |= {"B": len(lengths), "T": sum(lengths)}
+    elif "B" in found:
+        found["T"] = found["B"] * found["S"]
+    found |= {name: getattr(case, field) for name, field in _OPTIONS.items() if hasattr(case, field)}
+    return found
+
+
+def _names(operation: Operation) -> set[str]:
+    """Every name that a promise about an operation may have."""
+    assert operation.plain is not None or not operation.features
+    case = operation.plain(0) if operation.plain is not None else None
+    of_case = set(_sizes(case)) if case is not None else set()
+    features = {feature.name for feature in operation.features}
+    finite = {words.replace(" ", "__") for words, ruled_out in FINITE.items() if features & set(ruled_out)}
+    return {*of_case, *finite, *map(identifier, features), "dtype"}
+
+
+def _near(operation: Operation, case: Any) -> Iterator[Any]:
+    """Cases like this one: without a feature, with it added, or of another size, the nearest first."""
+    present = [feature for feature in operation.features if feature.present(case)]
+    for feature in present:
+        yield feature.without(case)
+    yield avoiding(case, ("forget gates of -inf", "forget gates of +inf", "input gates of -inf"), operation.features)
+    own = _of_mlstm(case)
+    for step in range(1, FARTHEST):
+        for change in (step, -step):
+            for size in _resizable(own):
+                if getattr(own, size) + change >= 0:
+                    yield _with_own(case, replace(own, **{size: getattr(own, size) + change}))
+            if getattr(own, "lengths", None):
+                yield _with_own(case, replace(own, lengths=tuple(max(S + change, 0) for S in own.lengths)))
+    # Sizes and lengths together, rounded up to what chunks are likely to be.
+    for chunk in (16, 32, 64, 128):
+        if getattr(own, "lengths", None):
+            yield _with_own(case, replace(own, lengths=tuple(-(-S // chunk) * chunk for S in own.lengths)))
+        sizes = {size: -(-getattr(own, size) // chunk) * chunk for size in ("K", "V") if hasattr(own, size)}
+        if sizes:
+            yield _with_own(case, replace(own, **sizes))
+    for feature in operation.features:
+        if feature not in present:
+            yield feature.added(case)
+
+
+def _resizable(own: Any) -> list[str]:
+    named = {field.name for field in fields(own)}
+    sizes = [name for name in ("S", "K", "V", "H", "N", "B") if name in named]
+    return [name for name in sizes if not (getattr(own, "lengths", None) is not None and name in ("S", "B"))]
+
+
+def _with_own(case: Any, own: Any) -> Any:
+    return replace(case, inner=own) if hasattr(case, "inner") else own

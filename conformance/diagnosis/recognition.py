@@ -1,0 +1,305 @@
+"""Recognises what a target computes in place of the definition: one of the known formulas, or a simple pattern."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance import budget, oracle
+from conformance.budget import Precision, allowed, ratios
+from conformance.diagnosis.formulas.formula import Computed, Formula, Values
+from conformance.diagnosis.judged import GRADIENT, RIGHT, Judged, in_units_of
+from conformance.dtypes import FLOATING, ROUNDOFF
+
+COPIES = 3
+"""Perturbed copies of the inputs from which the tolerance of a formula is found."""
+
+ROUGHLY = 0.02
+"""A formula that is farther off than this share of an array's largest value is not looked at any closer."""
+
+NEAR = 1e-3
+"""What a known fault explains is within this share of an array's largest value of what the fault's formula gives."""
+
+APART = 3.0
+"""A formula counts as distinguishable where it differs from the definition by so many tolerances."""
+
+ALIKE = 0.9
+"""Least cosine between a target's error and that of a formula that rounds, and most ratio of their sizes either way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One array of a target beside the definition's: what a formula is compared with.
+
+    Attributes:
+        got, true, tolerance: elementwise; the tolerance of the definition.
+    """
+
+    name: str
+    got: np.ndarray
+    true: np.ndarray
+    tolerance: np.ndarray
+
+
+def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: bool = True) -> bool | None:
+    """Whether a target's answer is that of a formula; None where the formula cannot be told from the definition.
+
+    Where the value is right, a formula that changes the value too is compared by its gradient alone: a backward pass
+    written by hand may follow another formula than the forward pass.
+
+    Args:
+        closely: whether every element must be within its tolerance, which is measured; otherwise the answer must only
+            be near, which is found out in a quarter of the time.
+    """
+    call, expected = judged.call, judged.expected
+    if call is None or expected is None or judged.problem or not judged.got:
+        return False
+    if any(array.nature in ("missing", "shape") for array in judged.arrays):
+        return False
+    outputs = [array.where for array in judged.arrays if not array.where.startswith(GRADIENT)]
+    gradients = [array.where for array in judged.arrays if array.where.startswith(GRADIENT)]
+    values = oracle.values(call.arrays)
+    if judged.value == RIGHT and not gradients:
+        return None
+    if judged.value == RIGHT and formula.changes_value:
+        names = gradients
+    elif judged.value == RIGHT:
+        names = [*outputs, *gradients]
+    elif not formula.changes_value:
+        return False
+    else:
+        names = [*outputs, *gradients]
+        forward = formula.compute(values, call.options, None)
+        if not formula.noisy and not all(
+            _roughly(_answer(name, judged, forward, precision), forward) for name in outputs
+        ):
+            return False
+    cotangents = oracle.values(call.cotangents) if gradients else None
+    plain = formula.compute(values, call.options, cotangents)
+    answers = [_answer(name, judged, plain, precision) for name in names]
+    if formula.noisy:
+        return _alike(answers, plain)
+    if not all(_roughly(answer, plain) for answer in answers):
+        return False
+    if not closely:
+        near = max(NEAR, 30 * math.sqrt(max(call.steps, 1)) * max(ROUNDOFF[x.dtype] for x in judged.got.values()))
+        wrong = {array.where for array in judged.wrong_arrays}
+        return all(
+            _roughly(answer, plain, near) or (answer.name in wrong and _nearer(answer, plain)) for answer in answers
+        ) and any(_nearer(answer, plain) for answer in answers if answer.name in wrong)
+    slack = _slack(formula, values, cotangents, judged, precision, plain)
+    apart, equal = False, True
+    for answer in answers:
+        alternative = plain[answer.name]
+        dtype = _dtype(judged, answer.name, precision)
+        own = allowed(alternative, slack[answer.name], precision, dtype)
+        equal &= bool((ratios(answer.got, alternative, own, dtype) <= 1).all())
+        with np.errstate(invalid="ignore"):
+            differs = np.abs(alternative - answer.true) > APART * (own + answer.tolerance)
+        apart |= bool(differs.any() or (np.isfinite(alternative) != np.isfinite(answer.true)).any())
+    return equal if apart else None
+
+
+def recognised(
+    formulas: Iterable[Formula],
+    trials: Sequence[Judged],
+    precision: Callable[[Judged], Precision],
+    *,
+    closely: bool = True,
+) -> Formula | None:
+    """The first formula that a target equals in every trial in which it can be told from the definition.
+
+    Args:
+        trials: answers that are wrong. At least one must tell the formula from the definition; where there are
+            several, two must.
+    """
+    for formula in formulas:
+        told = 0
+        for judged in trials:
+            same = matches(formula, judged, precision(judged), closely=closely)
+            if same is False:
+                break
+            told += same is True
+        else:
+            if told >= min(2, len(trials)):
+                return formula
+    return None
+
+
+def _answer(name: str, judged: Judged, computed: Computed, precision: Precision) -> Answer:
+    assert judged.expected is not None
+    got, true = judged.got[name], judged.expected.values[name]
+    if name in ("C", "n") and "m" in judged.got:
+        got = in_units_of(got, dict(judged.got), computed["m"])
+        with np.errstate(invalid="ignore", over="ignore"):
+            true = oracle.rescaled(true, judged.expected.values["m"], computed["m"])
+    dtype = _dtype(judged, name, precision)
+    return Answer(
+        name=name,
+        got=got.values.astype(np.float64),
+        true=true,
+        tolerance=allowed(true, judged.expected.slack[name], precision, dtype),
+    )
+
+
+def _dtype(judged: Judged, name: str, precision: Precision) -> str:
+    own = judged.got[name].dtype
+    return "float64" if precision.upcasts or own not in ROUNDOFF else own
+
+
+def _roughly(answer: Answer, computed: Computed, share: float = ROUGHLY) -> bool:
+    got, alternative = answer.got, computed[answer.name]
+    if got.shape != alternative.shape:
+        return False
+    finite = np.isfinite(alternative)
+    if not np.array_equal(finite, np.isfinite(got)):
+        return False
+    # What a formula cancels to 0 is compared with the size of what the definition leaves there.
+    true = answer.true[np.isfinite(answer.true)]
+    largest = max(np.abs(alternative[finite]).max(initial=0.0), np.abs(true).max(initial=0.0))
+    return bool(np.abs(got[finite] - alternative[finite]).max(initial=0.0) <= share * largest)
+
+
+def _nearer(answer: Answer, computed: Computed) -> bool:
+    """Whether a target's answer is far nearer to a formula's than to the definition's."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        distance = float(np.linalg.norm(answer.got - computed[answer.name]))
+        return distance < 0.05 * float(np.linalg.norm(answer.got - answer.true))
+
+
+def _slack(
+    formula: Formula,
+    values: Values,
+    cotangents: Values | None,
+    judged: Judged,
+    precision: Precision,
+    plain: Computed,
+) -> Computed:
+    """What a sound computation of the formula may be off by: its answers to perturbed inputs, and the definition's."""
+    assert judged.expected is not None and judged.call is not None
+    rng = np.random.default_rng(0)
+    draws = []
+    for number in range(COPIES):
+        near = {name: _near(name, x, judged, precision, rng) for name, x in values.items()}
+        dnear = None
+        if cotangents is not None:
+            dnear = {name: budget.perturbed_operands(x, precision, rng)[number] for name, x in cotangents.items()}
+        draws.append(formula.compute(near, judged.call.options, dnear))
+    found = {}
+    for name in judged.expected.values:
+        if name not in plain:
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):
+            changes = [
+                oracle.rescaled(draw[name], draw["m"], plain["m"]) if name in ("C", "n") else draw[name]
+                for draw in draws
+            ]
+        response = 2 * budget.response(plain[name], np.stack(changes), last=plain[name].ndim > 0)
+        size = np.where(np.isfinite(plain[name]), np.abs(plain[name]), 0.0)
+        true = judged.expected.values[name]
+        typical = max(_typical(size), _typical(np.where(np.isfinite(true), true, 0.0)))
+        found[name] = response + judged.expected.slack[name] + precision.growth * (size + typical)
+    return found
+
+
+def _typical(size: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(size)))) if size.size else 0.0
+
+
+def _near(name: str, x: np.ndarray, judged: Judged, precision: Precision, rng: np.random.Generator) -> np.ndarray:
+    assert judged.call is not None
+    if judged.call.arrays[name].dtype not in FLOATING:
+        return x
+    if name in ("i", "f", "m0", "forget_input", "reset_input"):
+        return budget.perturbed_gates(x, precision, rng, 0.0)[0]
+    return budget.perturbed_operands(x, precision, rng)[0]
+
+
+def _alike(answers: Sequence[Answer], computed: Computed) -> bool | None:
+    """Whether a target's error points where that of a formula does which rounds, and is as large."""
+    errors, others, noise = [], [], []
+    for answer in answers:
+        finite = np.isfinite(answer.true) & np.isfinite(answer.got) & np.isfinite(computed[answer.name])
+        unit = float(np.abs(answer.true[finite]).max(initial=0.0))
+        if unit == 0:
+            continue
+        errors.append((answer.got - answer.true)[finite] / unit)
+        others.append((computed[answer.name] - answer.true)[finite] / unit)
+        noise.append(answer.tolerance[finite] / unit)
+    error, other, tolerance = (np.concatenate(parts) if parts else np.zeros(0) for parts in (errors, others, noise))
+    size, other_size, least = (float(np.linalg.norm(x)) for x in (error, other, tolerance))
+    if not other_size > APART * least:
+        return None
+    if not size > 0:
+        return False
+    cosine = float(error @ other) / (size * other_size)
+    return cosine > ALIKE and ALIKE < math.sqrt(size / other_size) < 1 / ALIKE
+
+
+def patterns(judged: Judged, precision: Precision) -> dict[str, str]:
+    """For each wrong array that shows one, a simple pattern in words: ``is 2 × what it should be``."""
+    if judged.expected is None or judged.problem:
+        return {}
+    found = {}
+    for array in judged.wrong_arrays:
+        if array.nature in ("missing", "shape") or array.where not in judged.got:
+            continue
+        answer = _answer(array.where, judged, dict(judged.expected.values), precision)
+        said = _pattern(answer, judged)
+        if said is not None:
+            found[array.where] = said
+    return found
+
+
+FACTORS = (
+    (2.0, "2 ×"),
+    (0.5, "½ ×"),
+    (-1.0, "minus"),
+    (4.0, "4 ×"),
+    (0.25, "¼ ×"),
+)
+
+
+def _pattern(answer: Answer, judged: Judged) -> str | None:
+    got, true, tolerance = answer.got, answer.true, answer.tolerance
+    if not got.size or not np.isfinite(true).all():
+        return None
+    if np.isnan(got).all():
+        return "is NaN throughout"
+    if not np.isfinite(got).all():
+        return None
+
+    def equals(other: np.ndarray, times: float = 1.0) -> bool:
+        """Within the tolerance, and far nearer to it than to what it should be."""
+        if other.shape != got.shape or (np.abs(got - other) > times * tolerance + 1e-300).any():
+            return False
+        return float(np.linalg.norm(got - other)) < 0.1 * float(np.linalg.norm(got - true))
+
+    if not np.any(got) and np.any(np.abs(true) > tolerance):
+        return "is 0 throughout"
+    for factor, said in (*FACTORS, *_factors_of_size(judged)):
+        if equals(factor * true, max(1.0, abs(factor))):
+            return f"is {said} what it should be"
+    if true.ndim > 1 and true.shape[-1] == true.shape[-2] and equals(true.swapaxes(-1, -2)):
+        return "is transposed in its last two axes"
+    assert judged.expected is not None
+    for name, other in judged.expected.values.items():
+        if name != answer.name and equals(other):
+            return f"is the {name}"
+    return None
+
+
+def _factors_of_size(judged: Judged) -> list[tuple[float, str]]:
+    assert judged.call is not None
+    arrays = judged.call.arrays
+    K = arrays["q"].shape[-1] if "q" in arrays else arrays["weight"].shape[-1] if "weight" in arrays else 1
+    letter = "K" if "q" in arrays else "H"
+    if K in (1, 2, 4):
+        return []
+    return [
+        (K**0.5, f"√{letter} ×"),
+        (K**-0.5, f"1/√{letter} ×"),
+        (float(K), f"{letter} ×"),
+        (1 / K, f"1/{letter} ×"),
+    ]

@@ -1,0 +1,103 @@
+"""The formulas that are recognised: the definition among them is the reference's, and each other one is not."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from conformance import oracle
+from conformance.budget import Precision
+from conformance.cases import GATES, GRU_GATES, HEADS, GRUCase, MLSTMCase
+from conformance.diagnosis.formulas import gru, mlstm
+from conformance.operations import OPERATIONS
+
+MLSTM_CASES = [
+    MLSTMCase(2, 9, 2, 3, 3, gates=gates, state=state, lengths=lengths, seed=5)
+    for gates, (state, lengths) in itertools.product(
+        GATES, (("none", None), ("random", None), ("empty", (3, 0, 9)), ("random", (3, 0, 9)))
+    )
+]
+GRU_CASES = [
+    GRUCase(2, 9, 3, HEADS[0], gates=gates, state=state, lengths=lengths, clipping=clipping, seed=5)
+    for gates, (state, lengths, clipping) in itertools.product(
+        GRU_GATES, ((False, None, None), (True, None, 0.1), (True, (3, 0, 9), 0.1))
+    )
+]
+
+
+def _answers(operation, case):
+    call = operation.call_of(case, "float64")
+    arrays, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
+    precision = Precision("float64", call.steps)
+    value = operation.value(arrays, call.options, precision).values
+    gradient = operation.gradient(arrays, call.options, cotangents, precision).values
+    expected = {**value, **{f"gradient of {name}": x for name, x in gradient.items() if name in arrays}}
+    return (arrays, call.options, cotangents), expected
+
+
+def _apart(got, expected):
+    """The largest error of any array, relative to that array's largest value."""
+    worst = 0.0
+    for name, x in expected.items():
+        finite = np.isfinite(x)
+        assert np.array_equal(got[name][~finite], x[~finite]) or np.isnan(got[name]).any(), name
+        error = np.abs(np.where(finite, got[name], 0.0) - np.where(finite, x, 0.0)).max(initial=0.0)
+        worst = max(worst, error / max(np.abs(x[finite]).max(initial=0.0), 1e-300) if error else 0.0)
+    return worst
+
+
+@pytest.mark.parametrize("case", MLSTM_CASES, ids=lambda case: case.describe())
+def test_the_mlstm_of_no_other_choice_is_the_definition(case):
+    given, expected = _answers(OPERATIONS["mlstm"], case)
+    assert _apart(mlstm.compute(mlstm.DEFINITION, *given), expected) < 1e-11
+
+
+@pytest.mark.parametrize("case", GRU_CASES, ids=lambda case: case.describe())
+def test_the_gru_of_no_other_choice_is_the_definition(case):
+    given, expected = _answers(OPERATIONS["gru"], case)
+    assert _apart(gru.compute(gru.DEFINITION, *given), expected) < 1e-11
+
+
+SHOWN_BY = {
+    "cap": MLSTMCase(2, 9, 2, 3, 3, gates="large m", state="random", eps=1e-3, seed=5),
+    "at the cap": MLSTMCase(2, 9, 2, 3, 3, gates="large m", removed=("normaliser above its floor",), seed=5),
+    "chunks": MLSTMCase(1, 131, 1, 3, 3, state="random", seed=5),
+    "packed": MLSTMCase(3, 0, 2, 3, 3, lengths=(3, 2, 9), state="random", seed=5),
+    "usual": MLSTMCase(2, 9, 2, 3, 3, state="random", eps=1e-3, seed=5),
+    "low": MLSTMCase(2, 9, 2, 3, 3, gates="low m", state="none", eps=1e-3, seed=5),
+}
+
+
+@pytest.mark.parametrize("formula", mlstm.formulas(), ids=lambda formula: formula.name)
+def test_every_formula_of_the_mlstm_is_another_function(formula):
+    apart = []
+    for case in SHOWN_BY.values():
+        (arrays, options, cotangents), expected = _answers(OPERATIONS["mlstm"], case)
+        apart.append(_apart(formula.compute(arrays, options, cotangents), expected))
+        if not formula.changes_value:
+            value = formula.compute(arrays, options, None)
+            assert _apart(value, {name: x for name, x in expected.items() if name in "hCnm"}) < 1e-11
+    assert max(apart) > 1e-3
+
+
+@pytest.mark.parametrize("formula", gru.formulas(), ids=lambda formula: formula.name)
+def test_every_formula_of_the_gru_is_another_function(formula):
+    cases = (
+        GRUCase(2, 9, 3, HEADS[0], state=True, clipping=0.05, seed=5),
+        GRUCase(3, 0, 3, HEADS[1], lengths=(3, 2, 9), state=False, seed=5),
+        GRUCase(1, 131, 3, HEADS[1], seed=5),
+    )
+    apart = []
+    for case in cases:
+        given, expected = _answers(OPERATIONS["gru"], case)
+        apart.append(_apart(formula.compute(*given), expected))
+    assert max(apart) > 1e-4
+
+
+@pytest.mark.parametrize("formulas", [mlstm, gru], ids=["mlstm", "gru"])
+def test_two_formulas_are_combined_unless_they_choose_the_same_thing(formulas):
+    all_of_them = formulas.formulas()
+    first, second = all_of_them[0], next(each for each in all_of_them if each.changes_value)
+    both = formulas.combined(first, second)
+    assert set(both.change) == {*first.change, *second.change}
+    assert formulas.combined(first, first) is None

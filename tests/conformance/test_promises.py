@@ -1,0 +1,116 @@
+"""Promises: an expression over the names of a call, and cases that are changed until they keep to it."""
+
+import re
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from conformance.cases import FwbwCase, GRUCase, MLSTMCase, Plan
+from conformance.diagnosis.promises import Promises, excluding, parsed, read, written
+from conformance.implementation import UsageError
+from conformance.operations import OPERATIONS
+
+MLSTM, GRU, FWBW = OPERATIONS["mlstm"], OPERATIONS["gru"], OPERATIONS["mlstm_fwbw_custom_grad"]
+PLAIN = MLSTMCase(2, 64, 2, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "case", "holds"),
+    [
+        ("S % 64 == 0", PLAIN, True),
+        ("S % 64 == 0", MLSTMCase(2, 65, 2, 16, 16), False),
+        ("S % 64 == 0", MLSTMCase(2, 0, 2, 16, 16, lengths=(64, 128)), True),
+        ("S % 64 == 0", MLSTMCase(2, 0, 2, 16, 16, lengths=(64, 7)), False),
+        ("0 < S <= 64 and K in (16, 32)", PLAIN, True),
+        ("K + V == 2 * K", MLSTMCase(2, 64, 2, 16, 8), False),
+        ("f finite", PLAIN, True),
+        ("f  finite and i finite", MLSTMCase(2, 64, 2, 16, 16, gates="resets"), False),
+        ("not packed and not initial_state", MLSTMCase(2, 64, 2, 16, 16, state="random"), False),
+        ("chunk_size == None or chunk_size >= 16", MLSTMCase(2, 64, 2, 16, 16, chunk_size=7), False),
+        ("dtype in (float32, bfloat16)", PLAIN, True),
+        ("dtype == float64", PLAIN, False),
+        ("mlstm: S == 64", PLAIN, True),
+        ("gru: S == 1", PLAIN, True),
+        ("H >= 100", PLAIN, True),
+    ],
+)
+def test_a_promise_holds_of_a_case_or_not(text, case, holds):
+    assert parsed(text).holds(MLSTM, case, "float32") is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("S %% 64", "is not an expression"),
+        ("width > 3", "there is no name 'width'; there are B, B_0, H, K"),
+        ("mlstm: H > 3", "there is no name 'H'"),
+        ("msltm: S > 3", "there is no operation 'msltm'"),
+        ("__import__('os').system('true')", "has a Call"),
+        ("(S for S in (1, 2))", "has a GeneratorExp"),
+        ("S ** 1000000000", "has a Pow"),
+    ],
+)
+def test_what_is_not_a_promise_is_refused(text, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        parsed(text)
+
+
+def _strategy(operation):
+    plans = [Plan(stratum, True, "float32", 130, ("contiguous", "strided")) for stratum in ("small", "chunk")]
+    return st.one_of(*(operation.all_cases(plan) for plan in plans))
+
+
+@pytest.mark.parametrize("operation", [MLSTM, GRU, FWBW], ids=lambda operation: operation.about)
+@pytest.mark.parametrize(
+    "texts", [("f finite",), ("S % 64 == 0", "S > 0", "B > 0"), ("not initial_state", "not state_cotangents", "N <= 1")]
+)
+def test_cases_are_drawn_inside_a_promise(operation, texts):
+    promises = Promises(tuple(parsed(text) for text in texts))
+    seen = []
+
+    @hypothesis.settings(max_examples=25, database=None, deadline=None, derandomize=True)
+    @hypothesis.given(_strategy(operation))
+    def check(case):
+        kept = promises.kept(operation, case, "float32")
+        assert kept is not None
+        assert promises.hold(operation, kept, "float32")
+        if promises.hold(operation, case, "float32"):
+            assert kept is case
+        seen.append(kept)
+
+    check()
+    assert len(set(seen)) > 5
+
+
+def test_a_promise_that_no_case_keeps_says_so():
+    promises = Promises((parsed("S > 3"), parsed("S < 2")))
+    assert promises.kept(MLSTM, PLAIN, "float32") is None
+    assert Promises((parsed("dtype == float64"),)).kept(GRU, GRUCase(1, 3, 2, (1,) * 6), "float32") is None
+
+
+def test_the_fwbw_interface_has_the_names_of_its_call():
+    case = FwbwCase(MLSTMCase(2, 7, 1, 3, 2, state="random"), chunk_size=4, use_initial_state=True)
+    assert parsed("S == 7 and chunk_size == 4 and initial_state").holds(FWBW, case, "float32")
+
+
+def test_a_file_of_promises_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "promises.toml"
+    path.write_text(written({"mlstm": ["f finite", "S % 64 == 0"], "gru": ["not packed"]}), encoding="utf-8")
+    assert [str(promise) for promise in read(path)] == ["mlstm: f finite", "mlstm: S % 64 == 0", "gru: not packed"]
+    path.write_text('promises = ["S > 0"]\n', encoding="utf-8")
+    assert [str(promise) for promise in read(path)] == ["S > 0"]
+    path.write_text("mlstm = 3\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="must hold promises"):
+        read(path)
+
+
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS.values() if o.features], ids=lambda o: o.about)
+def test_every_feature_is_ruled_out_by_a_promise(operation):
+    for feature in operation.features:
+        case = feature.added(operation.plain(0))
+        promise = parsed(f"{operation.about}: {excluding(feature)}")
+        assert not promise.holds(operation, case, "float32"), feature.name
+        promises = Promises((promise,))
+        kept = promises.kept(operation, case, "float32")
+        assert kept is not None, feature.name
