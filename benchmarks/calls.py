@@ -16,7 +16,7 @@ from benchmarks.timing import Run, interleaved, measured, resampled, wall_clock
 
 
 @dataclass(frozen=True)
-class Call:
+class SmallestCall:
     """One public function on its smallest arrays.
 
     Attributes:
@@ -45,7 +45,7 @@ def rows(rounds: int) -> list[dict[str, Any]]:
     return found
 
 
-def _measured(call: Call, rounds: int) -> dict[str, Any]:
+def _measured(call: SmallestCall, rounds: int) -> dict[str, Any]:
     for run in call.runs.values():
         run()
         run()
@@ -96,7 +96,7 @@ def emptied() -> Iterator[None]:
         library._destroy()
 
 
-def in_torch() -> Iterator[Call]:
+def in_torch() -> Iterator[SmallestCall]:
     import torch
 
     import torch_impl
@@ -109,11 +109,11 @@ def in_torch() -> Iterator[Call]:
     for name, (function, arrays) in _public(torch_impl).items():
         leaves = [torch.from_numpy(x).requires_grad_() for x in arrays]
         public, empty = (lambda f=function, x=leaves: f(*x)), empty_call(leaves)
-        yield Call(name, "torch", "forward", {"public": public, "empty": empty})
-        yield Call(name, "torch", "both", {"public": pulled(public, leaves), "empty": pulled(empty, leaves)})
+        yield SmallestCall(name, "torch", "forward", {"public": public, "empty": empty})
+        yield SmallestCall(name, "torch", "both", {"public": pulled(public, leaves), "empty": pulled(empty, leaves)})
 
 
-def in_jax() -> Iterator[Call]:
+def in_jax() -> Iterator[SmallestCall]:
     import jax
 
     import jax_impl
@@ -126,7 +126,7 @@ def in_jax() -> Iterator[Call]:
             "compiled": lambda f=compiled, x=x: jax.block_until_ready(f(*x)),
             "empty": lambda f=identity, x=x: jax.block_until_ready(f(*x)),
         }
-        yield Call(name, "jax", "forward", runs)
+        yield SmallestCall(name, "jax", "forward", runs)
 
 
 def _public(package: Any) -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:

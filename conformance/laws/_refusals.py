@@ -20,7 +20,8 @@ from conformance.implementation import Implementation
 from conformance.laws import law
 from conformance.laws._answered_calls import expect_right
 
-Call = tuple[dict[str, Any], dict[str, Any]]
+Given = tuple[dict[str, Any], dict[str, Any]]
+"""The arrays and the options of a call; a bad one need not hold arrays alone."""
 
 REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
 
@@ -59,7 +60,7 @@ class BadCall:
 
     operation: str
     label: str
-    make: Callable[[], Call]
+    make: Callable[[], Given]
     good: Callable[[], Mapping[str, Array]]
     misshapen: bool
 
@@ -194,7 +195,7 @@ _STATES = ("C0", "n0", "m0", "input_state")
 def with_arrays(base: Callable[[], dict[str, Any]], operation: str, label: str, **changes: Any) -> BadCall:
     """A bad call whose arrays differ from ``base``'s as ``changes`` say: an array, None, or a function of the array."""
 
-    def make() -> Call:
+    def make() -> Given:
         arrays = base()
         for name, change in changes.items():
             arrays[name] = change(arrays[name]) if callable(change) else change

@@ -1,6 +1,7 @@
 """The mLSTM over whole sequences: `mlstm`. What it shares with every recurrence is in `_recurrence_laws`."""
 
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from conformance.cases import MLSTMCase, Plan
 from conformance.checker import Checker, LawError
 from conformance.laws import _mlstm_checks as checks
 from conformance.laws import _packing_laws, _recurrence_laws, law
-from conformance.laws._answers import expected_gradient, expected_value
+from conformance.laws._answers import check_gradient, check_value
 from conformance.laws._mlstm_calls import bad_calls
 from conformance.laws._refusals import register as register_refusals
 from conformance.laws._relations import results_of, same_results
@@ -17,20 +18,6 @@ from conformance.operations.mlstm import FORMS, MLSTM
 
 VALUE = "h_t = C_tᵀq̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)"
 GRADIENT = "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for x in q, k, v, i, f, C₀, n₀, m₀ and out in h, C_T, n_T, m_T"
-
-
-def check_value(checker: Checker, case: MLSTMCase) -> None:
-    outputs = checker.call("mlstm", case.arrays(checker.dtype), case.options())
-    checker.agree(outputs, expected_value(MLSTM, checker, case), case.steps)
-
-
-def check_gradient(checker: Checker, case: MLSTMCase) -> None:
-    arrays = case.arrays(checker.dtype)
-    outputs, gradients = checker.vjp("mlstm", arrays, case.cotangent_arrays(checker.dtype), case.options())
-    expected = expected_gradient(MLSTM, checker, case)
-    checker.note_kinks(expected)
-    checker.agree(outputs, expected_value(MLSTM, checker, case), case.steps)
-    checker.agree(gradients, expected, case.steps, of="gradient of ", only=MLSTM.differentiable(arrays))
 
 
 law(
@@ -42,7 +29,7 @@ law(
     cases=cases.mlstm,
     forward=True,
     quick=True,
-)(check_value)
+)(partial(check_value, MLSTM))
 
 law(
     "mlstm",
@@ -53,7 +40,7 @@ law(
     cases=cases.mlstm,
     gradient="mlstm",
     quick=True,
-)(check_gradient)
+)(partial(check_gradient, MLSTM))
 
 
 def _chunks(plan: Plan) -> st.SearchStrategy:
@@ -155,10 +142,10 @@ def packed(checker: Checker, case: MLSTMCase) -> None:
             if outputs[name].shape != shape:
                 raise LawError(name, f"shape {outputs[name].shape}, expected {shape}", nature="shape")
         return
-    check_value(checker, case)
+    check_value(MLSTM, checker, case)
 
 
-@law(
+law(
     "mlstm",
     "The gradient of a packed call is that of a loop over its sequences.",
     "d mlstm(x, cu_seqlens)[b] = d mlstm(x[cu_b:cu_{b+1}])",
@@ -168,10 +155,7 @@ def packed(checker: Checker, case: MLSTMCase) -> None:
     dtypes=("float64", "float32", "bfloat16"),
     gradient="mlstm",
     share=0.75,
-)
-def packed_gradient(checker: Checker, case: MLSTMCase) -> None:
-    check_gradient(checker, case)
-
+)(partial(check_gradient, MLSTM))
 
 _packing_laws.register(MLSTM, _packed)
 

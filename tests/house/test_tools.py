@@ -14,7 +14,11 @@ FIND_PYTHON = ROOT / "tools" / "find_python.sh"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # Which extras the Makefile installs beside the core dependencies.
-ENVIRONMENTS = {"py311": ("torch", "jax", "figures", "test", "dev"), "py312": ("jax", "test"), "peers": ("torch", "jax")}
+ENVIRONMENTS = {
+    "py311": ("torch", "jax", "figures", "test", "dev"),
+    "py312": ("jax", "test"),
+    "peers": ("torch", "jax"),
+}
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the Makefile needs bash")
 

@@ -9,7 +9,7 @@ import numpy as np
 from conformance import budget
 from conformance.dtypes import accumulation, rounded
 from tests.suite.calibration.families import Family, families
-from tests.suite.calibration.subjects import Call, Subject
+from tests.suite.calibration.subjects import FamilyCall, Subject
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -61,7 +61,7 @@ class Score:
 Ratios = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def compared(call: Call, outputs: dict, gradients: dict) -> Ratios:
+def compared(call: FamilyCall, outputs: dict, gradients: dict) -> Ratios:
     """The largest error over its budget of each output and gradient, case by case, and the same before rounding."""
     found = {}
     for at, (of, results) in enumerate((("", outputs), ("gradient of ", gradients))):

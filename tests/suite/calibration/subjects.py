@@ -1,7 +1,8 @@
 """Each operation as a calibration sees it: which cases, which variants, what the oracle says of a family of cases.
 
-A *call* is a family computed at once. `Call.expected` are the oracle's two answers, value and gradient, and `Call.run`
-lets a variant compute; every array of theirs has, once `Call.by_case` has moved it, one row a case.
+A *call* is a family computed at once. `FamilyCall.expected` are the oracle's two answers, value and gradient, and
+`FamilyCall.run` lets a variant compute; every array of theirs has, once `FamilyCall.by_case` has moved it, one row a
+case.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ Strategy = Callable[[Plan], st.SearchStrategy]
 
 
 @dataclass(frozen=True)
-class Call:
+class FamilyCall:
     """A family of cases as one call.
 
     Attributes:
@@ -61,7 +62,7 @@ class Subject:
     strategies: Mapping[str, tuple[Strategy, float]]
     strata: tuple[str, ...]
     variants: Mapping[str, Any]
-    calls: Callable[[Family], list[Call]]
+    calls: Callable[[Family], list[FamilyCall]]
     dtypes: tuple[str, ...] = FLOATING
 
 
@@ -80,7 +81,7 @@ def _mlstm_call(
     with_states: bool,
     eps: float,
     floor_is_one: bool = False,
-) -> Call:
+) -> FamilyCall:
     arrays = oracle.with_state(arrays)
     options = {"eps": eps}
     wide = accumulation(dtype)
@@ -104,14 +105,14 @@ def _mlstm_call(
         return gate_dtype if name in ("i", "f") else dtype if name in (*"qkv", "h") else wide
 
     compared = (tuple("hCnm"), (*"qkvif", "C0", "n0", "m0") if with_states else tuple("qkvif"))
-    return Call(expected, run, compared, dtype_of, lambda name, x: _rows(x, count), (precision, precision))
+    return FamilyCall(expected, run, compared, dtype_of, lambda name, x: _rows(x, count), (precision, precision))
 
 
 def _rows(x: np.ndarray, count: int) -> np.ndarray:
     return x.reshape(count, x.size // count)
 
 
-def _mlstm_calls(family: Family) -> list[Call]:
+def _mlstm_calls(family: Family) -> list[FamilyCall]:
     case, dtype = family.cases[0], family.dtype
     each = [one.arrays(dtype) for one in family.cases]
     d = [one.cotangent_arrays(dtype) for one in family.cases]
@@ -136,7 +137,7 @@ def _mlstm_calls(family: Family) -> list[Call]:
     return calls
 
 
-def _fwbw_calls(family: Family) -> list[Call]:
+def _fwbw_calls(family: Family) -> list[FamilyCall]:
     case, dtype = family.cases[0], family.dtype
     each = [one.inner.arrays(dtype) for one in family.cases]
     cotangents = _stacked([one.inner.cotangent_arrays(dtype) for one in family.cases])
@@ -163,7 +164,7 @@ def _gru_axis(name: str) -> int:
     return 0 if name.endswith("weight") else -2
 
 
-def _gru_calls(family: Family) -> list[Call]:
+def _gru_calls(family: Family) -> list[FamilyCall]:
     """Cases stand side by side along the head axis: each has weights of its own."""
     case, dtype, count = family.cases[0], family.dtype, len(family.cases)
     each = [one.arrays(dtype) for one in family.cases]
@@ -189,10 +190,10 @@ def _gru_calls(family: Family) -> list[Call]:
 
     compared = (("y", "state"), GRU.primals if case.state else tuple(GRU.head_axis))
     dtypes = {"state": wide, "input_state": wide}
-    return [Call(expected, run, compared, lambda name: dtypes.get(name, dtype), by_case, (precision, precision))]
+    return [FamilyCall(expected, run, compared, lambda name: dtypes.get(name, dtype), by_case, (precision, precision))]
 
 
-def _sum_calls(operation: str, family: Family) -> list[Call]:
+def _sum_calls(operation: str, family: Family) -> list[FamilyCall]:
     case, dtype, count = family.cases[0], family.dtype, len(family.cases)
     square = operation in ("causal_forget_matrix", "dtilde_matrix")
     draws = {"causal_forget_matrix": "log_gates", "dtilde_matrix": "preactivations"}
@@ -229,7 +230,9 @@ def _sum_calls(operation: str, family: Family) -> list[Call]:
         return forward(variant, narrow, A), back(variant, narrow, dy, A)
 
     compared = (("y",), tuple(arrays))
-    return [Call(expected, run, compared, lambda name: dtype, lambda name, x: _rows(x, count), (precision, precision))]
+    return [
+        FamilyCall(expected, run, compared, lambda name: dtype, lambda name, x: _rows(x, count), (precision, precision))
+    ]
 
 
 def _one_step(plan: Plan) -> st.SearchStrategy:
