@@ -167,12 +167,12 @@ HEADS = (
 )
 # (B, S, H, heads, state, clipping)
 _GRU_TABLE = {
-    "small": ((2, 5, 3, HEADS[0], True, 0.5), (3, 5, 2, HEADS[2], False, None), (2, 0, 3, HEADS[1], True, 0.1)),
-    "chunk": ((2, 65, 3, HEADS[0], True, None), (1, 97, 5, HEADS[3], True, 0.1)),
+    "small": ((2, 5, 3, HEADS[0], True, None), (3, 5, 2, HEADS[2], False, None), (2, 0, 3, HEADS[1], True, None)),
+    "chunk": ((2, 65, 3, HEADS[0], True, None), (1, 97, 5, HEADS[3], True, None)),
     "long": ((1, LONG_STEPS, 4, HEADS[4], True, None),),
 }
 _PACKED_GRU_TABLE = {
-    "small": ((4, 9, 3, HEADS[0], 0.5),),
+    "small": ((4, 9, 3, HEADS[0], None),),
     "chunk": ((3, 150, 2, HEADS[2], None),),
     "long": ((3, LONG_STEPS, 3, HEADS[1], None),),
 }
@@ -218,10 +218,10 @@ def packed_gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
         B = draw(st.sampled_from((3, 2) if plan.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
         H, heads, state = draw(st.sampled_from((3, 1, 2))), draw(st.sampled_from(HEADS)), draw(st.booleans())
-        clipping, room = draw(st.sampled_from((None, 0.1))), draw(st.sampled_from((None, 0, 3)))
+        clipping = draw(st.sampled_from((None, 0.1)))
     else:
         B, T, H, heads, clipping = draw(rows(_PACKED_GRU_TABLE, plan))
-        T, state, room = limited(T, plan), True, None
+        T, state = limited(T, plan), True
     case = GRUCase(
         B,
         0,
@@ -230,7 +230,6 @@ def packed_gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
         lengths=lengths_of(draw, B, T, plan),
         state=state,
         clipping=clipping,
-        room=room,
         **draw(_gru_dynamic(plan)),
     )
     return replace(case, **fixed)

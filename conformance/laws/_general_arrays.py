@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from conformance.checker import Checker, LawError
 from conformance.implementation import Results
 from conformance.laws import law
-from conformance.laws._answers import BROADCAST, check, has_gradient, laid_out
-from conformance.operations import Operation
+from conformance.laws._answers import BROADCAST, has_gradient, laid_out
+from conformance.laws._relations import alike_in_another_way, results_of_call
+from conformance.operations import Call, Operation
 
 
 def register(operation: Operation) -> None:
@@ -17,8 +18,8 @@ def register(operation: Operation) -> None:
 
     @law(
         about,
-        "Strided, transposed, reversed and broadcast arrays, cotangents among them, give what contiguous ones give; "
-        "what comes in is left alone, and no result shares memory with it or with another.",
+        "Strided, transposed, reversed and broadcast arrays and cotangents give what contiguous ones give, and no call "
+        "writes to its arguments.",
         f"{name}(x[::2]) = {name}(copy of x[::2])",
         name="memory",
         kind="behaviour",
@@ -30,14 +31,37 @@ def register(operation: Operation) -> None:
         skip=lambda implementation: implementation.lacks("layouts"),
     )
     def memory(checker: Checker, case: Any) -> None:
-        call = operation.call_of(case, checker.dtype)
+        call = laid_out(operation.call_of(case, checker.dtype), "contiguous")
+        own = results_of_call(operation, checker, call)
         for layout in (*checker.implementation.layouts, BROADCAST):
-            laid = laid_out(call, layout)
-            check(operation, checker, case, laid, layout if layout == BROADCAST else "")
-            options = checker.options(name, laid.options)
-            found = checker.served(checker.implementation.impurities, name, laid.arrays, options, laid.cotangents)
-            if found:
-                raise LawError("", f"{layout}: {'; '.join(found[:4])}", nature="memory")
+            laid, form = laid_out(call, layout), layout if layout == BROADCAST else ""
+            if layout == BROADCAST:
+                own = results_of_call(operation, checker, laid_out(laid, "contiguous"))
+            alike_in_another_way(operation, checker, case, laid, own, form)
+            _expect_none(checker, laid, f"{layout}: ", "was written to")
+
+    @law(
+        about,
+        "No result shares memory with an argument or with another result.",
+        f"memory({name}(x)) ∩ memory(x) = ∅",
+        name="sharing",
+        kind="contract",
+        cases=lambda plan: st.one_of(operation.all_cases(plan), *map(st.just, operation.stepless)),
+        strata=("small",),
+        dtypes=("float64", "float32"),
+        needs=(name,),
+        share=0.5,
+        skip=lambda implementation: implementation.lacks("layouts"),
+    )
+    def sharing(checker: Checker, case: Any) -> None:
+        _expect_none(checker, operation.call_of(case, checker.dtype), "", "shares memory")
+
+    def _expect_none(checker: Checker, call: Call, of: str, words: str) -> None:
+        options = checker.options(name, call.options)
+        found = checker.served(checker.implementation.impurities, name, call.arrays, options, call.cotangents)
+        found = [each for each in found if words in each]
+        if found:
+            raise LawError("", f"{of}{'; '.join(found[:4])}", nature="memory")
 
     @law(
         about,
@@ -92,8 +116,9 @@ def register(operation: Operation) -> None:
     )
     def uninitialised(checker: Checker, case: Any) -> None:
         call = operation.call_of(case, checker.dtype)
+        own = results_of_call(operation, checker, call)
         with checker.implementation.poisoned():
-            check(operation, checker, case, call)
+            alike_in_another_way(operation, checker, case, call, own)
 
     if operation.extremes is None:
         return

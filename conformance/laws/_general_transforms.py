@@ -11,8 +11,9 @@ from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import Named, RefusedError, Results
 from conformance.laws import law
-from conformance.laws._answers import expect_gradient, expect_value, of_rows
+from conformance.laws._answers import of_rows
 from conformance.laws._refusals import REFERENCE
+from conformance.laws._relations import results_of_call, same_results
 from conformance.operations import Call, Operation
 
 _SENTENCES = {
@@ -82,9 +83,8 @@ def _transformed(checker: Checker, kind: str, operation: Operation, call: Call) 
 
 def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     call = operation.call_of(case, checker.dtype)
-    outputs, gradients = _transformed(checker, kind, operation, call)
-    expect_value(operation, checker, case, call, outputs)
-    expect_gradient(operation, checker, case, call, gradients)
+    own = results_of_call(operation, checker, call)
+    same_results(operation, checker, case, call, _transformed(checker, kind, operation, call), own)
 
 
 def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
@@ -99,8 +99,8 @@ def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> Non
     outputs, gradients = _transformed(checker, kind, operation, Call(arrays, cotangents, first.options, first.steps))
     for b, call in enumerate((first, second)):
         form = f"element {b}" if b else ""
-        expect_value(operation, checker, case, call, _element(outputs, b), form)
-        expect_gradient(operation, checker, case, call, _element(gradients, b), form)
+        own = results_of_call(operation, checker, call)
+        same_results(operation, checker, case, call, (_element(outputs, b), _element(gradients, b)), own, form)
 
 
 def _reversed(x: Array) -> Array:

@@ -10,9 +10,9 @@ from conformance.budget import Expected
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, accumulation
-from conformance.laws._answers import expected_value
+from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._recurrence import Arrays, rounding_of
-from conformance.laws._relations import alike, close
+from conformance.laws._relations import alike, close, results_of_call
 from conformance.operations.mlstm import FORMS, MLSTM
 from reference.arguments import MLSTMState
 
@@ -67,13 +67,35 @@ def linearity(checker: Checker, case: MLSTMCase) -> None:
 
 
 def floor(checker: Checker, case: MLSTMCase) -> None:
+    # The square of exp(m), which a quotient's gradient forms, stays within float32.
+    _on_the_floor(checker, case, (-3.0, 0.0, 5.0, 20.0, 30.0))
+
+
+def cap(checker: Checker, case: MLSTMCase) -> None:
+    _on_the_floor(checker, case, (60.0, 66.0, 70.0, 75.0))
+
+
+def gate_dtypes(checker: Checker, case: MLSTMCase) -> None:
+    call = MLSTM.call_of(case, checker.dtype)
+    outputs, gradients = results_of_call(MLSTM, checker, call)
+    checker.agree(outputs, expected_value(MLSTM, checker, case), case.steps)
+    if gradients is None:
+        return
+    names = MLSTM.differentiable(call.arrays)
+    of_gradient = expected_gradient(MLSTM, checker, case)
+    checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=names)
+    of_gates = {name: gradients[name] for name in "if"}
+    checker.expect_dtypes({}, of_gates, call.arrays, ())
+
+
+def _on_the_floor(checker: Checker, case: MLSTMCase, stabilisers: tuple[float, ...]) -> None:
     # Nothing is written and no normaliser carried, so ν = 0 exactly, whatever m is.
     case = replace(case, state="random")
     arrays = dict(case.arrays(checker.dtype))
     rng = cases.generator(case.seed, 22)
     arrays["i"] = replace(arrays["i"], values=np.full(arrays["i"].shape, -np.inf))
     arrays["n0"] = replace(arrays["n0"], values=np.zeros(arrays["n0"].shape))
-    arrays["m0"] = replace(arrays["m0"], values=rng.choice([-3.0, 0.0, 60.0, 66.0, 70.0, 75.0], arrays["m0"].shape))
+    arrays["m0"] = replace(arrays["m0"], values=rng.choice(stabilisers, arrays["m0"].shape))
     precision = checker.precision(case.steps)
     expected = oracle.mlstm(oracle.values(arrays), case.options(), precision)
     checker.agree(checker.call("mlstm", arrays, case.options()), expected, case.steps)

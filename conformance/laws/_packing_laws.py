@@ -12,7 +12,7 @@ from conformance.implementation import Implementation
 from conformance.laws import Strategy, law
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._recurrence import alike_when, changed, expect_zero, expected_of, rounding_of
-from conformance.laws._relations import alike, close, results_of
+from conformance.laws._relations import alike, alike_in_another_way, close, results_of, results_of_call
 from conformance.operations import Operation
 
 
@@ -167,6 +167,15 @@ def register(operation: Operation, packed: Strategy) -> None:
             slack = np.asarray(slack + rounding_of(*(part[name] for part in apart)))
             own = replace(gradients[name], values=np.asarray(sum(part[name].values for part in apart)))
             close(checker, f"gradient of {name}", gradients[name], own, np.asarray(total), slack, steps)
+
+
+def max_seqlen(operation: Operation, checker: Checker, case: Any) -> None:
+    """A longest sequence that is stated exactly, or too long, changes nothing."""
+    call = operation.call_of(replace(case, room=None), checker.dtype)
+    own = results_of_call(operation, checker, call)
+    for room in (0, 3):
+        stated = replace(call, options={**call.options, "max_seqlen": case.steps + room})
+        alike_in_another_way(operation, checker, case, stated, own)
 
 
 def _own(operation: Operation, lengths: tuple[int, ...], b: int, name: str, x: np.ndarray) -> np.ndarray:

@@ -39,10 +39,11 @@ def alike(
         own: of the other call.
         expected: what the oracle says of both.
         of: what the arrays are, ``gradient of ``.
-        only: the names to compare; None for all that the oracle expects.
+        only: the names to compare; None for all that the oracle expects and either call gives.
         times: how many tolerances lie between the two.
     """
-    for name in expected.values if only is None else only:
+    given = [name for name in expected.values if name in got or name in own]
+    for name in given if only is None else only:
         for results in (got, own):
             if name not in results:
                 raise LawError(f"{of}{name}", "missing", nature="missing")
@@ -94,6 +95,26 @@ def results_of(
     if has_gradient(operation, checker):
         return checker.vjp(operation.name, arrays, cotangents, options)
     return checker.call(operation.name, arrays, options), None
+
+
+def alike_in_another_way(
+    operation: Operation,
+    checker: Checker,
+    case: Any,
+    call: Call,
+    own: tuple[Results, Results | None],
+    form: str = "",
+) -> None:
+    """Make a call, with and without a gradient, and hold it to the results of one that must give the same."""
+    outputs = checker.call(operation.name, call.arrays, call.options)
+    same_results(operation, checker, case, call, (outputs, None), own, form)
+    if own[1] is not None:
+        made = checker.vjp(operation.name, call.arrays, call.cotangents, call.options)
+        same_results(operation, checker, case, call, made, own, form)
+
+
+def results_of_call(operation: Operation, checker: Checker, call: Call) -> tuple[Results, Results | None]:
+    return results_of(operation, checker, call.arrays, call.cotangents, call.options)
 
 
 def same_results(

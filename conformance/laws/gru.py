@@ -32,15 +32,39 @@ law(
 
 law(
     "gru",
-    "The gradient is exact for every argument, initial state and final-state cotangent included; clipping bounds what "
-    "reaches h_t from the step after it, before dy_t is added, and not the initial state's.",
-    "dh_t = clip(from step t+1, ±|c|) + dy_t",
+    "The gradient is exact for every argument, initial state and final-state cotangent included.",
+    "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for every argument x, and out in y, h_T",
     name="gradient",
     kind="definition",
-    cases=cases.gru,
+    cases=lambda plan: cases.gru(plan, clipping=None),
     gradient="gru",
     quick=True,
 )(partial(check_gradient, GRU))
+
+
+def _clipped(plan: Plan) -> st.SearchStrategy:
+    """Dense and packed, where a new shape is cheap; else one row."""
+    if not plan.eager:
+        return cases.gru(plan, clipping=0.5).filter(lambda case: case.heads == cases.HEADS[0])
+    bounds = st.sampled_from((0.1, -0.5, 2.0))
+    either = st.one_of(cases.gru(plan), cases.packed_gru(plan))
+    return st.builds(lambda case, bound: replace(case, clipping=bound), either, bounds)
+
+
+law(
+    "gru",
+    "gradient_clipping=c clips the gradient that reaches a state from the step after it, elementwise to ±|c|, before "
+    "the gradient of that step's output is added; that of the initial state is not clipped.",
+    "dh_t = clip(from step t+1, ±|c|) + dy_t",
+    name="clipping",
+    kind="contract",
+    cases=_clipped,
+    dtypes=("float64", "float32", "bfloat16"),
+    compiled_dtypes=("float32",),
+    strata=("small", "chunk"),
+    gradient="gru",
+    share=0.75,
+)(check_gradient)
 
 
 def _cuts(plan: Plan) -> st.SearchStrategy:
@@ -85,7 +109,7 @@ law(
     "d gru(x, cu_seqlens)[b] = d gru(x[cu_b:cu_{b+1}])",
     name="packed_gradient",
     kind="definition",
-    cases=cases.packed_gru,
+    cases=lambda plan: cases.packed_gru(plan, clipping=None),
     dtypes=("float64", "float32", "bfloat16"),
     gradient="gru",
     share=0.75,
@@ -158,6 +182,19 @@ law(
         None if importlib.util.find_spec("torch") else "it compares with PyTorch's GRU, and PyTorch is not installed"
     ),
 )(checks.torch_layer)
+
+law(
+    "gru",
+    "A max_seqlen that is long enough changes nothing.",
+    "gru(x, cu, max_seqlen=L) = gru(x, cu) for L ≥ the longest sequence",
+    name="max_seqlen",
+    kind="contract",
+    cases=lambda plan: cases.packed_gru(plan).filter(lambda case: bool(case.lengths)),
+    strata=("small", "chunk"),
+    dtypes=("float64", "float32"),
+    compiled_dtypes=(),
+    share=0.25,
+)(partial(_packing_laws.max_seqlen, GRU))
 
 register_refusals("gru", bad_calls)
 

@@ -37,7 +37,7 @@ law(
     GRADIENT,
     name="gradient",
     kind="definition",
-    cases=cases.mlstm,
+    cases=lambda plan: cases.mlstm(plan, eps=0.0),
     gradient="mlstm",
     quick=True,
 )(partial(check_gradient, MLSTM))
@@ -115,6 +115,10 @@ def _packed(plan: Plan) -> st.SearchStrategy:
     return cases.packed_mlstm(plan).filter(lambda case: bool(case.lengths))
 
 
+def _packed_without_eps(plan: Plan) -> st.SearchStrategy:
+    return cases.packed_mlstm(plan, eps=0.0).filter(lambda case: bool(case.lengths))
+
+
 _recurrence_laws.register(MLSTM, cases.mlstm, _cuts, _batches)
 
 
@@ -151,7 +155,7 @@ law(
     "d mlstm(x, cu_seqlens)[b] = d mlstm(x[cu_b:cu_{b+1}])",
     name="packed_gradient",
     kind="definition",
-    cases=_packed,
+    cases=_packed_without_eps,
     dtypes=("float64", "float32", "bfloat16"),
     gradient="mlstm",
     share=0.75,
@@ -174,8 +178,8 @@ law(
 
 law(
     "mlstm",
-    "The normaliser's floor falls with m until m = 64 and no further; on it, m is a constant to h.",
-    "n·q̂ = 0 ⇒ h = Cᵀq̂ / exp(−min(m, 64)), dn₀ = 0",
+    "Where n·q̂ is 0, h is read off the memory by the normaliser's floor.",
+    "n·q̂ = 0, m ≤ 64 ⇒ h = Cᵀq̂ / exp(−m), dn₀ = 0",
     name="floor",
     kind="definition",
     cases=lambda plan: (
@@ -187,6 +191,64 @@ law(
     dtypes=("float64", "float32"),
     share=0.5,
 )(checks.floor)
+
+law(
+    "mlstm",
+    "The normaliser's floor falls with m until m = 64 and no further; beyond, m counts as a constant in it.",
+    "n·q̂ = 0, m > 64 ⇒ h = Cᵀq̂ / exp(−64)",
+    name="cap",
+    kind="contract",
+    cases=lambda plan: (
+        cases.mlstm(plan, gates="ordinary", state="random", eps=0.0, scale=1.0)
+        if plan.eager
+        else cases.mlstm(plan).filter(lambda case: case.state != "none")
+    ),
+    strata=("small",),
+    dtypes=("float64", "float32"),
+    share=0.25,
+)(checks.cap)
+
+law(
+    "mlstm",
+    "In the normaliser, eps is added to numbers in units of exp(m), and m counts as a constant there.",
+    "h = Cᵀq̂ / (max(|n·q̂|, exp(−min(m, 64))) + eps), whose gradient treats eps as if m did not depend on any input",
+    name="eps_gradient",
+    kind="contract",
+    cases=lambda plan: (
+        cases.mlstm(plan, eps=1e-3) if plan.eager else cases.mlstm(plan).filter(lambda case: bool(case.eps))
+    ),
+    strata=("small",),
+    dtypes=("float64", "float32", "bfloat16"),
+    compiled_dtypes=("float32",),
+    gradient="mlstm",
+    share=0.5,
+)(check_gradient)
+
+law(
+    "mlstm",
+    "Gates may be float32 where the values have 16 bits, and their gradients are float32 then.",
+    "dtype(i) = dtype(f) = float32 beside dtype(v) = bfloat16 or float16",
+    name="gate_dtypes",
+    kind="contract",
+    cases=lambda plan: cases.mlstm(plan, wide_gates=True, eps=0.0),
+    strata=("small", "chunk"),
+    dtypes=("bfloat16", "float16"),
+    compiled_dtypes=("bfloat16",),
+    share=0.25,
+)(checks.gate_dtypes)
+
+law(
+    "mlstm",
+    "A max_seqlen that is long enough changes nothing.",
+    "mlstm(x, cu, max_seqlen=L) = mlstm(x, cu) for L ≥ the longest sequence",
+    name="max_seqlen",
+    kind="contract",
+    cases=_packed,
+    strata=("small", "chunk"),
+    dtypes=("float64", "float32"),
+    compiled_dtypes=(),
+    share=0.25,
+)(partial(_packing_laws.max_seqlen, MLSTM))
 
 law(
     "mlstm",

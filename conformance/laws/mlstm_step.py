@@ -58,7 +58,7 @@ def _one_step(plan: cases.Plan) -> Any:
     "dx = Σ_out ⟨d_out, ∂out/∂x⟩ with S = 1",
     name="gradient",
     kind="definition",
-    cases=_one_step,
+    cases=lambda plan: _one_step(plan).map(lambda case: replace(case, eps=0.0)),
     strata=("small",),
     gradient=OP,
     quick=True,
@@ -71,6 +71,25 @@ def gradient(checker: Checker, case: MLSTMCase) -> None:
     checker.agree(outputs, expected_value(MLSTM_STEP, checker, case), call.steps)
     checker.agree(gradients, expected, call.steps, of="gradient of ")
     checker.expect_dtypes(outputs, gradients, call.arrays, MLSTM_STEP.in_dtype)
+
+
+law(
+    OP,
+    "In the normaliser, eps is added to numbers in units of exp(m), and m counts as a constant there.",
+    "h = Cᵀq̂ / (max(|n·q̂|, exp(−min(m, 64))) + eps), whose gradient treats eps as if m did not depend on any input",
+    name="eps_gradient",
+    kind="contract",
+    cases=lambda plan: (
+        _one_step(plan).map(lambda case: replace(case, eps=1e-3))
+        if plan.eager
+        else _one_step(plan).filter(lambda case: bool(case.eps))
+    ),
+    strata=("small",),
+    dtypes=("float64", "float32", "bfloat16"),
+    compiled_dtypes=("float32",),
+    gradient=OP,
+    share=0.5,
+)(gradient)
 
 
 def _base() -> dict[str, Any]:

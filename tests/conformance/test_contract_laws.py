@@ -1,13 +1,18 @@
 """What gatespec has decided where others may decide otherwise: strangers are told, its own packages are held to it."""
 
 import contextlib
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import reference
+from conformance.cases import MLSTMCase, Plan
 from conformance.checker import Checker, LawError
 from conformance.cli import main
 from conformance.laws import all_laws
@@ -17,6 +22,7 @@ from conformance.options import RunOptions
 from conformance.outcome import LawResult
 from conformance.runner import run_law
 from conformance.targets import load
+from tests.suite.calibration.families import drawn
 
 torch = pytest.importorskip("torch")
 
@@ -58,6 +64,36 @@ def test_gatespecs_own_packages_claim_it() -> None:
     assert load("reference", None, "cpu").keeps_contract
     assert load("torch_impl:mlstm", None, "cpu").keeps_contract
     assert not load(str(ROOT / "examples" / "head_first.py"), None, "cpu").keeps_contract
+
+
+@pytest.mark.parametrize("op", ["mlstm", "mlstm_step", "gru"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_judged_on_cases_that_no_decision_of_ours_touches(op: str, dtype: str) -> None:
+    for law in all_laws():
+        if law.op != op or law.kind != "definition" or law.cases is None or "gradient" not in law.name:
+            continue
+        for stratum, eager in itertools.product(law.strata, (True, False)):
+            plan = Plan(stratum, eager, dtype, 130)
+            for case in drawn(law.cases(plan), 16, seed=3):
+                assert not getattr(case, "eps", 0) and not getattr(case, "wide_gates", False), law.id
+                assert getattr(case, "clipping", None) is None and case.room is None, law.id
+                if op != "gru":
+                    assert not capped(case, dtype), f"{law.id}: {case.describe()}"
+
+
+def capped(case: MLSTMCase, dtype: str) -> bool:
+    """Whether a step of a dense case reads below the floor where m is above 64."""
+    arrays = {name: x.values for name, x in replace(case, lengths=None, S=case.steps).arrays(dtype).items()}
+    state = tuple(arrays[name] for name in ("C0", "n0", "m0")) if "C0" in arrays else None
+    for t in range(arrays["q"].shape[1]):
+        at = slice(t, t + 1)
+        q, *others = (arrays[name][:, at] for name in "qkvif")
+        with np.errstate(all="ignore"):
+            _, state = reference.mlstm(q, *others, initial_state=state, return_state=True)
+        nu = np.abs(np.einsum("bnk,bnk->bn", state[1], q[:, 0])) / np.sqrt(q.shape[-1])
+        if ((state[2] > 64) & (nu <= np.exp(-64.0))).any():
+            return True
+    return False
 
 
 def bad_calls(**functions: Any) -> LawResult:
