@@ -1,7 +1,6 @@
 """Scripts of failures: they make the very call, judge the very array, and are run once to make sure."""
 
 import runpy
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from conformance.cases import FwbwCase, GRUCase, MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.cli import main
 from conformance.comparison import Comparison, HasNaN, Refusal, WrongDtype, WrongShape
-from conformance.dtypes import Array, array
+from conformance.dtypes import Array
 from conformance.failures._single_call import single_call_script
 from conformance.failures._target_source import LONGEST
 from conformance.laws import all_laws
+from conformance.operations import OPERATIONS
 from conformance.outcome import BreakKind, Counterexample
 from conformance.search import Scene
 from conformance.targets import load
@@ -27,49 +26,25 @@ FOUND = Counterexample(case="a case in words", kind=BreakKind("an array", "numbe
 TARGETS = {"numpy": "reference", "torch": "torch_impl", "jax": "jax_impl"}
 
 
-def mlstm(dtype: str, **fields: object) -> tuple[dict, dict, dict]:
-    case = replace(MLSTMCase(2, 3, 2, 3, 2, state="random", seed=1), **fields)
-    return case.arrays(dtype), case.cotangent_arrays(dtype), case.options()
+def inputs_of(operation: str, dtype: str, **fields: object) -> tuple[dict, dict, dict]:
+    """Arrays, cotangents and options of the first of an operation's small cases."""
+    record = OPERATIONS[operation]
+    call = record.call_of(replace(record.rows[0], **fields), dtype)
+    return call.arrays, call.cotangents, dict(call.options)
 
 
-def step(dtype: str) -> tuple[dict, dict, dict]:
-    arrays, cotangents, options = mlstm(dtype)
-    first = {name: replace(x, values=x.values[:, 0]) for name, x in arrays.items() if name in "qkvif"}
-    dh = replace(cotangents["h"], values=cotangents["h"].values[:, 0])
-    return {**arrays, **first}, {**cotangents, "h": dh}, options
-
-
-def fwbw(dtype: str) -> tuple[dict, dict, dict]:
-    inner = MLSTMCase(2, 3, 1, 3, 2, state="random", seed=1)
-    case = FwbwCase(inner, chunk_size=2, return_state=True, use_initial_state=True, stabilize_correctly=True)
-    return case.arrays(dtype), case.cotangent_arrays(dtype), {"config": case.config()}
-
-
-def gru(dtype: str) -> tuple[dict, dict, dict]:
-    case = GRUCase(2, 3, 3, (1, 2, 1, 1, 2, 1), state=True, clipping=0.5, seed=1)
-    return case.arrays(dtype), case.cotangent_arrays(dtype), case.options()
-
-
-def sums(*names: str, square: bool = False) -> Callable[[str], tuple[dict, dict, dict]]:
-    def make(dtype: str) -> tuple[dict, dict, dict]:
-        shape = (2, 4, 1) if names == ("igate", "fgate") else (2, 4)
-        values = np.arange(8.0).reshape(shape) - 6.5
-        dy = array(np.cos(np.arange(32.0)).reshape(2, 4, 4) if square else values**2, dtype)
-        return {name: array(values * (1 + at), dtype) for at, name in enumerate(names)}, {"y": dy}, {}
-
-    return make
-
-
-CALLS = {
-    "rev_cumsum": (sums("x"), "y", "x"),
-    "rev_cumsum_off": (sums("x"), "y", "x"),
-    "causal_forget_matrix": (sums("forget_gates", square=True), "y", "forget_gates"),
-    "dtilde_matrix": (sums("igate", "fgate", square=True), "y", "fgate"),
-    "mlstm": (lambda dtype: mlstm(dtype, chunk_size=2, layout="strided"), "C", "m0"),
-    "mlstm_step": (step, "m", "n0"),
-    "mlstm_fwbw_custom_grad": (fwbw, "n", "C0"),
-    "gru": (gru, "state", "reset_weight"),
+ALTERED = {"mlstm": {"layout": "strided"}, "gru": {"clipping": 0.5}}
+LOOKED_AT = {
+    "rev_cumsum": ("y", "x"),
+    "rev_cumsum_off": ("y", "x"),
+    "causal_forget_matrix": ("y", "forget_gates"),
+    "dtilde_matrix": ("y", "fgate"),
+    "mlstm": ("C", "m0"),
+    "mlstm_step": ("m", "n0"),
+    "mlstm_fwbw_custom_grad": ("n", "C0"),
+    "gru": ("state", "reset_weight"),
 }
+"""An output and an argument of each operation."""
 
 
 def outcome(scene: Scene, framework: str, directory: Path) -> str:
@@ -108,7 +83,7 @@ def compared(checker: Checker, got: Array, off: float, m: np.ndarray | None = No
 def cases() -> list:
     kept = []
     for framework in TARGETS:
-        for operation in CALLS:
+        for operation in LOOKED_AT:
             # A JAX call takes seconds to compile: one of each kind of wording is enough there.
             if framework != "jax" or operation in ("rev_cumsum", "gru"):
                 kept.append(pytest.param(framework, operation, id=f"{framework}-{operation}"))
@@ -118,16 +93,17 @@ def cases() -> list:
 @pytest.mark.parametrize(("framework", "operation"), cases())
 def test_the_script_makes_the_very_call(framework: str, operation: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
-    make, output, argument = CALLS[operation]
+    output, argument = LOOKED_AT[operation]
+    inputs = inputs_of(operation, "float32", **ALTERED.get(operation, {}))
     names = [f"gradient of {argument}"] if framework == "jax" else [output, f"gradient of {argument}"]
     for name in names:
-        checker, got = seen(framework, operation, name, make("float32"))
+        checker, got = seen(framework, operation, name, inputs)
         assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
         assert "an array at [" in outcome(compared(checker, got, 1.0), framework, tmp_path)
 
 
 def test_a_state_is_compared_in_units_of_the_references_stabiliser(tmp_path: Path) -> None:
-    checker, got = seen("numpy", "mlstm", "C", mlstm("float32"))
+    checker, got = seen("numpy", "mlstm", "C", inputs_of("mlstm", "float32"))
     m = checker.calls[0].results["m"].values
     scene = compared(checker, got, 0.0, m + 1.0)
     scaled = replace(scene.error.comparison, expected=got.values * np.exp(-1.0))
@@ -139,16 +115,18 @@ def test_a_state_is_compared_in_units_of_the_references_stabiliser(tmp_path: Pat
 def test_infinities_and_bfloat16_survive(framework: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     pytest.importorskip("ml_dtypes")
-    inputs = mlstm("bfloat16", gates="extreme", state="empty", seed=3)
+    inputs = inputs_of("mlstm", "bfloat16", gates="extreme", state="empty", seed=3)
     assert any(np.isinf(x.values).any() for x in inputs[0].values())
     checker, got = seen(framework, "mlstm", "gradient of v", inputs, "bfloat16")
     assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
-    checker, got = seen(framework, "mlstm", "m", mlstm("bfloat16", gates="closed", state="empty"), "bfloat16")
+    checker, got = seen(
+        framework, "mlstm", "m", inputs_of("mlstm", "bfloat16", gates="closed", state="empty"), "bfloat16"
+    )
     assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
 
 
 def test_dtype_shape_nan_and_refusals_are_judged_too(tmp_path: Path) -> None:
-    checker, got = seen("numpy", "rev_cumsum", "y", CALLS["rev_cumsum"][0]("float32"))
+    checker, got = seen("numpy", "rev_cumsum", "y", inputs_of("rev_cumsum", "float32"))
 
     def said(comparison: object) -> str:
         return outcome(Scene(None, LawError("y", "…", comparison=comparison), checker.calls), "numpy", tmp_path)
