@@ -64,7 +64,7 @@ law(
     strata=("small", "chunk"),
     gradient="gru",
     share=0.75,
-)(check_gradient)
+)(partial(check_gradient, GRU))
 
 
 def _cuts(plan: Plan) -> st.SearchStrategy:

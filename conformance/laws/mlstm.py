@@ -222,7 +222,7 @@ law(
     compiled_dtypes=("float32",),
     gradient="mlstm",
     share=0.5,
-)(check_gradient)
+)(partial(check_gradient, MLSTM))
 
 law(
     "mlstm",
