@@ -15,6 +15,7 @@ from conformance.dtypes import ROUNDOFF, Array, accumulation
 from conformance.implementation import Implementation, Named, RefusedError, Results
 from conformance.operations import OPERATIONS
 from conformance.outcome import ArrayOutcome, BreakKind
+from conformance.tensor_float import TensorFloat32
 
 
 class LawError(Exception):
@@ -106,7 +107,8 @@ class Checker:
         return self.implementation.upcasts
 
     def precision(self, steps: int) -> Precision:
-        return Precision(self.dtype, steps, self.upcasts)
+        kind = TensorFloat32 if self.implementation.tf32 and self.dtype == "float32" else Precision
+        return kind(self.dtype, steps, self.upcasts)
 
     def options(self, operation: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """A call's options, and the kernel backend that was asked for where the operation takes one."""
@@ -164,7 +166,7 @@ class Checker:
         return record
 
     def remember(self, key: tuple, make: Callable[[], Expected]) -> Expected:
-        return oracle.remember((*key, self.dtype, self.upcasts), make)
+        return oracle.remember((*key, self.dtype, self.upcasts, self.implementation.tf32), make)
 
     def note_kinks(self, expected: Expected) -> None:
         self.kinks += expected.kinks

@@ -75,6 +75,8 @@ class Implementation(Protocol):
         eager: whether a call with new shapes costs no compilation.
         layouts: the memory layouts that the framework can express, but for ``broadcast``, which needs equal rows.
         upcasts: whether it computes and answers in float64 whatever came (the reference does).
+        tf32: whether the framework's own switch lets products of float32 arrays take their operands as TF32, as the
+            target left it.
         keeps_contract: whether the target declares itself gatespec's own, so that it has to keep what gatespec has
             decided where others may decide otherwise (laws of the kind ``contract``).
         backends: the names of kernel backends whose launches the adapter can see, each with whether it launches any.
@@ -102,6 +104,9 @@ class Implementation(Protocol):
 
     @property
     def upcasts(self) -> bool: ...
+
+    @property
+    def tf32(self) -> bool: ...
 
     @property
     def backends(self) -> Mapping[str, bool]: ...

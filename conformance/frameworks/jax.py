@@ -46,6 +46,11 @@ class JaxImplementation:
         self._compiled: dict[Hashable, Callable] = {}
         self._shapes: dict[Hashable, Any] = {}
 
+    @property
+    def tf32(self) -> bool:
+        config: Any = jax.config
+        return self.device == "cuda" and config.jax_default_matmul_precision in ("tensorfloat32", "TF32_TF32_F32")
+
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "numpy": np.__version__}
 

@@ -39,6 +39,7 @@ class NumPyImplementation:
     device = "cpu"
     eager = True
     layouts = ("contiguous", "strided", "reversed", "transposed")
+    tf32 = False
     keeps_contract = False
     backends: Mapping[str, bool] = {"numpy": False}
 

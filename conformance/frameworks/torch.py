@@ -48,6 +48,13 @@ class TorchImplementation:
         self.device = device
         self._far: tuple[FarBuffer, torch.Tensor] | None = None
 
+    @property
+    def tf32(self) -> bool:
+        matmul: Any = torch.backends.cuda.matmul
+        # Older versions of PyTorch have `allow_tf32` alone; newer ones refuse to answer it where both have been set.
+        precision = getattr(matmul, "fp32_precision", None)
+        return self.device == "cuda" and (matmul.allow_tf32 if precision is None else precision == "tf32")
+
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__, "numpy": np.__version__}
 

@@ -10,7 +10,8 @@ from conformance.dtypes import HALF, accumulation
 
 Sum = Callable[[np.ndarray, int], np.ndarray]
 
-_BITS = {"bfloat16": 8, "float16": 11}
+SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11, "tf32": 11}
+"""Of a significand, the leading one included."""
 
 
 def plain_sum(x: np.ndarray, axis: int) -> np.ndarray:
@@ -83,8 +84,8 @@ class Arithmetic:
         if not self.operands or self.dtype not in HALF:
             return x
         fraction, exponent = np.frexp(x)
-        scale = 2.0 ** _BITS[self.dtype]
-        return np.ldexp(np.rint(fraction * x.dtype.type(scale)), exponent - _BITS[self.dtype])
+        bits = SIGNIFICANT_BITS[self.dtype]
+        return np.ldexp(np.rint(fraction * x.dtype.type(2.0**bits)), exponent - bits)
 
     def dot(self, x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
         """``Σ x y`` along an axis of what they broadcast to."""

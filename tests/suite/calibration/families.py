@@ -77,17 +77,22 @@ def families(
     dtypes: tuple[str, ...],
     count: int,
     seed: int,
+    eager: bool = True,
 ) -> Iterator[Family]:
     """``count`` cases, spread over dtypes and strata.
 
     Args:
         name: tells this strategy's draws from another's.
+        eager: whether shapes are drawn freely. Otherwise they come from the short tables for compiled targets, and
+            all families of a stratum have the same number of cases, at least ``count`` together.
     """
     total = sum(SHARES[stratum] for stratum in strata)
     for dtype in dtypes:
         for stratum in strata:
             wanted = max(1, round(count * SHARES[stratum] / total / len(dtypes)))
-            plan = Plan(stratum, True, dtype, LONG_STEPS)
+            if not eager:
+                wanted += -wanted % SIZES[stratum]
+            plan = Plan(stratum, eager, dtype, LONG_STEPS)
             key = zlib.crc32(f"{seed}/calibrate/{name}/{stratum}/{dtype}".encode())
             cases = drawn(strategy(plan).filter(_holds), wanted, key)
             while len(cases) < wanted:

@@ -38,6 +38,12 @@ class MLSTMForm:
     add: Sum = plain_sum
     operands: bool = False
 
+    def mlstm(
+        self, arrays: Values, cotangents: Values, dtype: str, eps: float, floor_is_one: bool
+    ) -> tuple[Values, Values]:
+        """Outputs and gradients of a dense call with its state."""
+        return run_mlstm(self, arrays, cotangents, dtype, eps, floor_is_one)
+
 
 MLSTM_FORMS: Mapping[str, MLSTMForm] = {
     "sequential": MLSTMForm("steps", add=sequential_sum),

@@ -18,6 +18,7 @@ from typing import Any
 import conformance
 from conformance import budget
 from tests.suite.calibration.scoring import Score
+from tests.suite.calibration.subjects import Subject
 
 COMMITTED = Path(conformance.__file__).parent / "calibration" / "results.json"
 
@@ -62,20 +63,31 @@ def _is_text(node: ast.stmt) -> bool:
 def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in ("numpy", "hypothesis")},
+        **{name: importlib.metadata.version(name) for name in ("numpy", "hypothesis", "torch", "jax")},
     }
 
 
-def as_json(op: str, scores: Iterable[Score], cases: int, seed: int) -> dict[str, Any]:
-    """What is kept of one operation."""
-    return {
-        "seed": seed,
-        "cases": cases,
-        "constants": constants(),
-        "formula": formula(op),
-        "versions": versions(),
-        "variants": {score.variant: _of_variant(score) for score in scores},
-    }
+def facts(subject: Subject, cases: int, seed: int) -> dict[str, Any]:
+    """What a measurement holds for."""
+    return {"seed": seed, "cases": cases, "constants": constants(), "formula": formula(subject.op)}
+
+
+def add(kept: dict[str, Any], subject: Subject, scores: Iterable[Score], cases: int, seed: int) -> None:
+    """Add what was measured, and drop what was measured under other conditions."""
+    same = kept.get(subject.name, {})
+    now = facts(subject, cases, seed)
+    measured = same["variants"] if {name: same.get(name) for name in now} == now else {}
+    measured = {**measured, **{score.variant: _of_variant(score) for score in scores}}
+    variants = {name: measured[name] for name in subject.variants if name in measured}
+    kept[subject.name] = {**now, "versions": versions(), "variants": variants}
+
+
+def missing(kept: dict[str, Any], subject: Subject, cases: int, seed: int) -> list[str]:
+    """The variants of which there is no measurement of so many cases with the constants and the formula of now."""
+    of, now = kept.get(subject.name, {}), facts(subject, cases, seed)
+    if {name: of.get(name) for name in now} != now:
+        return list(subject.variants)
+    return [name for name in subject.variants if name not in of["variants"]]
 
 
 def _of_variant(score: Score) -> dict[str, Any]:
@@ -100,10 +112,3 @@ def load(path: Path) -> dict[str, Any]:
 
 def save(path: Path, kept: dict[str, Any]) -> None:
     path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def holds(kept: dict[str, Any], op: str, cases: int, seed: int) -> bool:
-    """Whether an operation was calibrated on these cases with the constants and the formula of now."""
-    now = (seed, cases, constants(), formula(op))
-    of = kept.get(op)
-    return of is not None and (of["seed"], of["cases"], of["constants"], of["formula"]) == now

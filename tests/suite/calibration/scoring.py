@@ -19,7 +19,7 @@ class Score:
     """What the budget says of one variant.
 
     Attributes:
-        op, variant: their names.
+        subject, variant: their names.
         worst: of each case, its largest error over its budget; above 1 is a false alarm.
         dtypes: of each case, its dtype.
         unrounded: the same before the last rounding, which may take up all of a 16-bit output's budget.
@@ -27,7 +27,7 @@ class Score:
         largest: of each output and gradient, the largest of ``worst``.
     """
 
-    op: str
+    subject: str
     variant: str
     worst: list[float] = field(default_factory=list)
     unrounded: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ def judged(subject: Subject, family: Family) -> dict[str, Ratios]:
     """Every variant on one family: ``variant → output → worst ratios of each case``."""
     found: dict[str, Ratios] = {name: {} for name in subject.variants}
     with np.errstate(all="ignore"):
-        for call in subject.calls(family):
+        for call in subject.calls(family, subject.precision):
             for name, variant in subject.variants.items():
                 for where, (rounded_once, unrounded) in compared(call, *call.run(variant)).items():
                     before = found[name].get(where, (0.0, 0.0))
@@ -93,10 +93,11 @@ def judged(subject: Subject, family: Family) -> dict[str, Ratios]:
 
 def calibrate(subject: Subject, count: int, seed: int, tick: Callable[[int], None] = lambda cases: None) -> list[Score]:
     """The scores of all variants of an operation on ``count`` cases."""
-    scores = {name: Score(subject.op, name) for name in subject.variants}
+    scores = {name: Score(subject.name, name) for name in subject.variants}
     for label, (strategy, share) in subject.strategies.items():
-        name = f"{subject.op} {label}"
-        for family in families(strategy, name, subject.strata, subject.dtypes, round(count * share), seed):
+        name = f"{subject.name} {label}"
+        wanted = round(count * share)
+        for family in families(strategy, name, subject.strata, subject.dtypes, wanted, seed, subject.eager):
             for variant, found in judged(subject, family).items():
                 _note(scores[variant], family, found)
             tick(len(family.cases))

@@ -6,7 +6,8 @@ case.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,18 @@ from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import Plan
 from conformance.dtypes import FLOATING, Array, accumulation
+from conformance.operations import OPERATIONS
 from conformance.operations.gru import GRU
-from tests.suite.calibration import variants_decay, variants_gru, variants_scan
+from conformance.tensor_float import TensorFloat32
+from tests.suite.calibration import automatic_jax, automatic_torch, variants_decay, variants_gru, variants_scan
 from tests.suite.calibration.arithmetic import Arithmetic
 from tests.suite.calibration.families import Family
-from tests.suite.calibration.mlstm_lanes import MLSTM_FORMS, STEP_FORMS, MLSTMForm, run_mlstm
+from tests.suite.calibration.mlstm_lanes import MLSTM_FORMS, STEP_FORMS
 
 Values = dict[str, np.ndarray]
 Strategy = Callable[[Plan], st.SearchStrategy]
+ALL = ("small", "chunk", "long")
+SHORT = ("small", "chunk")
 
 
 @dataclass(frozen=True)
@@ -47,23 +52,38 @@ class FamilyCall:
     precision: tuple[Precision, Precision]
 
 
-@dataclass(frozen=True)
+PrecisionOf = Callable[[str, int], Precision]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Subject:
-    """An operation to calibrate.
+    """Variants of an operation, and the cases on which they are judged.
 
     Attributes:
-        strategies: the laws' own, by name, each with its share of the cases.
-        strata: sizes that the laws try.
+        op: the operation's public name.
+        setting: what sets these cases apart from the operation's usual ones; empty for those.
         variants: correct ones, by name.
         calls: a family as calls, one or (packed) one for each sequence.
+        strategies: the laws' own, by name, each with its share of the cases.
+        strata: sizes that the laws try.
+        dtypes: of the values.
+        eager: whether shapes are drawn freely; otherwise they come from the short tables for compiled targets.
+        precision: of a dtype and a number of steps, what the tolerance is told.
     """
 
     op: str
-    strategies: Mapping[str, tuple[Strategy, float]]
-    strata: tuple[str, ...]
     variants: Mapping[str, Any]
-    calls: Callable[[Family], list[FamilyCall]]
+    calls: Callable[[Family, PrecisionOf], list[FamilyCall]]
+    setting: str = ""
+    strategies: Mapping[str, tuple[Strategy, float]] = field(default_factory=dict)
+    strata: tuple[str, ...] = ALL
     dtypes: tuple[str, ...] = FLOATING
+    eager: bool = True
+    precision: PrecisionOf = Precision
+
+    @property
+    def name(self) -> str:
+        return f"{self.op}, {self.setting}" if self.setting else self.op
 
 
 def _stacked(parts: list[dict[str, Array]], axis: Callable[[str], int] = lambda name: 0) -> Values:
@@ -93,8 +113,9 @@ def _mlstm_call(
             oracle.mlstm_gradient(arrays, options, cotangents, precision),
         )
 
-    def run(form: MLSTMForm) -> tuple[Values, Values]:
-        outputs, gradients = run_mlstm(form, arrays, cotangents, dtype, eps, floor_is_one)
+    def run(form: Any) -> tuple[Values, Values]:
+        outputs, gradients = form.mlstm(arrays, cotangents, dtype, eps, floor_is_one)
+        outputs = dict(outputs)
         m = expected[0].values["m"]
         # States are compared as C·exp(m − m*), in float64, as the laws do.
         for name in "Cn":
@@ -112,7 +133,7 @@ def _rows(x: np.ndarray, count: int) -> np.ndarray:
     return x.reshape(count, x.size // count)
 
 
-def _mlstm_calls(family: Family) -> list[FamilyCall]:
+def _mlstm_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     case, dtype = family.cases[0], family.dtype
     each = [one.arrays(dtype) for one in family.cases]
     d = [one.cotangent_arrays(dtype) for one in family.cases]
@@ -121,7 +142,7 @@ def _mlstm_calls(family: Family) -> list[FamilyCall]:
         "with_states": case.state != "none",
         "eps": case.eps,
     }
-    precision, count = Precision(dtype, case.steps), len(each)
+    precision, count = precision_of(dtype, case.steps), len(each)
     if case.lengths is None:
         return [_mlstm_call(_stacked(each), _stacked(d), dtype, count, precision, **facts)]
     split = [
@@ -137,7 +158,7 @@ def _mlstm_calls(family: Family) -> list[FamilyCall]:
     return calls
 
 
-def _fwbw_calls(family: Family) -> list[FamilyCall]:
+def _fwbw_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     case, dtype = family.cases[0], family.dtype
     each = [one.inner.arrays(dtype) for one in family.cases]
     cotangents = _stacked([one.inner.cotangent_arrays(dtype) for one in family.cases])
@@ -151,7 +172,7 @@ def _fwbw_calls(family: Family) -> list[FamilyCall]:
         cotangents,
         dtype,
         len(each),
-        Precision(dtype, case.steps),
+        precision_of(dtype, case.steps),
         gate_dtype=each[0]["i"].dtype,
         with_states=case.use_initial_state,
         eps=0.0,
@@ -164,7 +185,7 @@ def _gru_axis(name: str) -> int:
     return 0 if name.endswith("weight") else -2
 
 
-def _gru_calls(family: Family) -> list[FamilyCall]:
+def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     """Cases stand side by side along the head axis: each has weights of its own."""
     case, dtype, count = family.cases[0], family.dtype, len(family.cases)
     each = [one.arrays(dtype) for one in family.cases]
@@ -172,7 +193,7 @@ def _gru_calls(family: Family) -> list[FamilyCall]:
     floating = [{name: x for name, x in arrays.items() if name != "cu_seqlens"} for arrays in each]
     arrays = _stacked(floating, _gru_axis)
     cotangents = _stacked([one.cotangent_arrays(dtype) for one in family.cases], lambda name: -2)
-    precision, wide = Precision(dtype, case.steps), accumulation(dtype)
+    precision, wide = precision_of(dtype, case.steps), accumulation(dtype)
     packing = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
     expected = (
         oracle.gru({**arrays, **packing}, {}, precision),
@@ -182,8 +203,8 @@ def _gru_calls(family: Family) -> list[FamilyCall]:
     if "input_state" not in arrays:
         given = {**arrays, "input_state": np.zeros(expected[0].values["state"].shape)}
 
-    def run(form: variants_gru.Form) -> tuple[Values, Values]:
-        return variants_gru.run(form, given, cu_seqlens, case.clipping, cotangents, dtype)
+    def run(form: Any) -> tuple[Values, Values]:
+        return form.gru(given, cu_seqlens, case.clipping, cotangents, dtype)
 
     def by_case(name: str, x: np.ndarray) -> np.ndarray:
         return _rows(np.moveaxis(x, _gru_axis(name), 0), count)
@@ -193,41 +214,29 @@ def _gru_calls(family: Family) -> list[FamilyCall]:
     return [FamilyCall(expected, run, compared, lambda name: dtypes.get(name, dtype), by_case, (precision, precision))]
 
 
-def _sum_calls(operation: str, family: Family) -> list[FamilyCall]:
-    case, dtype, count = family.cases[0], family.dtype, len(family.cases)
-    square = operation in ("causal_forget_matrix", "dtilde_matrix")
-    draws = {"causal_forget_matrix": "log_gates", "dtilde_matrix": "preactivations"}
-    batch = [
-        {name: x.values[None] for name, x in getattr(one, draws.get(operation, "scan"))(dtype).items()}
-        for one in family.cases
-    ]
-    arrays = {name: np.concatenate([one[name] for one in batch]) for name in batch[0]}
-    cotangents = {"y": np.concatenate([one.cotangent(dtype, square=square)["y"].values[None] for one in family.cases])}
-    precision = Precision(dtype, case.steps)
-    of_gradient = Precision(dtype, case.steps**2) if square else precision
-    if operation == "dtilde_matrix":
-        expected = oracle.dtilde(arrays, precision), oracle.dtilde_gradient(arrays, cotangents, of_gradient)
-    else:
-        expected = (
-            oracle.sums(operation, arrays, precision),
-            oracle.sums_gradient(operation, arrays, cotangents, of_gradient),
-        )
-    forward, back = {
-        "causal_forget_matrix": (variants_decay.forget_value, variants_decay.forget_gradient),
-        "dtilde_matrix": (variants_decay.dtilde_value, variants_decay.dtilde_gradient),
-    }.get(operation, (None, None))
+def _sum_calls(operation: str, family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
+    record, case, dtype, count = OPERATIONS[operation], family.cases[0], family.dtype, len(family.cases)
+    each = [record.call_of(one, dtype) for one in family.cases]
+    arrays, cotangents = (
+        {name: np.stack([of[name].values for of in all_of]) for name in all_of[0]}
+        for all_of in ([call.arrays for call in each], [call.cotangents for call in each])
+    )
+    precision = precision_of(dtype, case.steps)
+    expected = (record.value(arrays, {}, precision), record.gradient(arrays, {}, cotangents, precision))
     kind = Arithmetic(dtype).type
-    narrow = {name: x.astype(kind) for name, x in arrays.items()}
-    dy = {name: x.astype(kind) for name, x in cotangents.items()}
+    narrow, dy = ({name: x.astype(kind) for name, x in of.items()} for of in (arrays, cotangents))
 
     def run(variant: Any) -> tuple[Values, Values]:
         A = Arithmetic(dtype)
-        if forward is None or back is None:
-            return (
-                variants_scan.value(operation, variant, narrow, A),
-                variants_scan.gradient(operation, variant, narrow, dy, A),
-            )
-        return forward(variant, narrow, A), back(variant, narrow, dy, A)
+        if isinstance(variant, automatic_torch.TorchForm | automatic_jax.JaxForm):
+            return variant.sums(arrays, cotangents, dtype)
+        if isinstance(variant, variants_decay.Form):
+            value, gradient = _DECAY[operation]
+            return value(variant, narrow, A), gradient(variant, narrow, dy, A)
+        return (
+            variants_scan.value(operation, variant, narrow, A),
+            variants_scan.gradient(operation, variant, narrow, dy, A),
+        )
 
     compared = (("y",), tuple(arrays))
     return [
@@ -235,40 +244,145 @@ def _sum_calls(operation: str, family: Family) -> list[FamilyCall]:
     ]
 
 
+_DECAY = {
+    "causal_forget_matrix": (variants_decay.forget_value, variants_decay.forget_gradient),
+    "dtilde_matrix": (variants_decay.dtilde_value, variants_decay.dtilde_gradient),
+}
+COMPILED = "few shapes, compiled"
+UNROLLED = "few short shapes, compiled"
+
+
 def _one_step(plan: Plan) -> st.SearchStrategy:
     return cases.mlstm(plan, S=1)
 
 
-def _sum_subject(operation: str) -> Subject:
-    matrix = operation in ("causal_forget_matrix", "dtilde_matrix")
-    strategy = cases.gate_sums if matrix else cases.sums
-    strata = ("small", "chunk") if matrix else ("small", "chunk", "long")
-    variants = variants_decay.FORMS if matrix else variants_scan.SCANS
-    return Subject(
-        operation, {"dense": (strategy, 1.0)}, strata, variants, lambda family: _sum_calls(operation, family)
+def _of_h_alone(plan: Plan) -> st.SearchStrategy:
+    return cases.mlstm(plan, cotangents="output only")
+
+
+def _dense(operation: str) -> dict[str, tuple[Strategy, float]]:
+    return {"dense": (OPERATIONS[operation].cases["dense"], 1.0)}
+
+
+def _dense_and_packed(operation: str) -> dict[str, tuple[Strategy, float]]:
+    strategies = OPERATIONS[operation].cases
+    return {"dense": (strategies["dense"], 0.75), "packed": (strategies["packed"], 0.25)}
+
+
+def _of_sums(operation: str) -> tuple[Subject, ...]:
+    record = OPERATIONS[operation]
+    variants = variants_decay.FORMS if operation in _DECAY else variants_scan.SCANS
+    facts = {
+        "op": operation,
+        "strategies": _dense(operation),
+        "strata": record.strata,
+        "calls": partial(_sum_calls, operation),
+    }
+    compiled = {**automatic_jax.sums(operation), **automatic_torch.sums_compiled(operation)}
+    return (
+        Subject(variants={**variants, **automatic_torch.sums(operation)}, **facts),
+        Subject(setting=COMPILED, eager=False, variants=compiled, **facts),
     )
 
 
-ALL = ("small", "chunk", "long")
-SUBJECTS = {
-    subject.op: subject
-    for subject in (
-        *(_sum_subject(name) for name in ("rev_cumsum", "rev_cumsum_off", "causal_forget_matrix", "dtilde_matrix")),
+def _of_recurrence(
+    operation: str,
+    forms: Mapping[str, Any],
+    calls: Callable[[Family, PrecisionOf], list[FamilyCall]],
+    strategies: Mapping[str, tuple[Strategy, float]],
+    dense: Mapping[str, tuple[Strategy, float]],
+    strata: tuple[str, ...] = ALL,
+) -> tuple[Subject, ...]:
+    """The mLSTM's operations: usual cases, and those for compiled variants."""
+    return (
+        Subject(op=operation, variants=forms, calls=calls, strategies=strategies, strata=strata),
         Subject(
-            "mlstm",
-            {"dense": (cases.mlstm, 0.75), "packed": (cases.packed_mlstm, 0.25)},
-            ALL,
-            MLSTM_FORMS,
-            _mlstm_calls,
+            op=operation,
+            setting=COMPILED,
+            eager=False,
+            variants={**automatic_jax.MLSTM, **automatic_torch.MLSTM_COMPILED},
+            calls=calls,
+            strategies=dense,
+            strata=strata,
         ),
-        Subject("mlstm_step", {"step": (_one_step, 1.0)}, ("small",), STEP_FORMS, _mlstm_calls),
-        Subject("mlstm_fwbw_custom_grad", {"fwbw": (cases.fwbw, 1.0)}, ALL, MLSTM_FORMS, _fwbw_calls),
+    )
+
+
+_MLSTM = {**MLSTM_FORMS, **automatic_torch.MLSTM}
+_STEP = {"step": (_one_step, 1.0)}
+SUBJECTS = {
+    subject.name: subject
+    for subject in (
+        *_of_sums("rev_cumsum"),
+        *_of_sums("rev_cumsum_off"),
+        *_of_sums("causal_forget_matrix"),
+        *_of_sums("dtilde_matrix"),
+        *_of_recurrence("mlstm", _MLSTM, _mlstm_calls, _dense_and_packed("mlstm"), _dense("mlstm")),
         Subject(
-            "gru",
-            {"dense": (cases.gru, 0.75), "packed": (cases.packed_gru, 0.25)},
-            ALL,
-            variants_gru.FORMS,
-            _gru_calls,
+            op="mlstm",
+            setting=UNROLLED,
+            eager=False,
+            variants=automatic_torch.MLSTM_UNROLLED,
+            calls=_mlstm_calls,
+            strategies=_dense("mlstm"),
+            strata=("small",),
+        ),
+        Subject(
+            op="mlstm",
+            setting="cotangents of h alone",
+            eager=False,
+            variants={**automatic_torch.MLSTM_DETACHED, **automatic_jax.MLSTM_DETACHED},
+            calls=_mlstm_calls,
+            strategies={"dense": (_of_h_alone, 1.0)},
+        ),
+        Subject(
+            op="mlstm",
+            setting="products in TF32",
+            variants=automatic_torch.MLSTM_TF32,
+            calls=_mlstm_calls,
+            strategies=_dense("mlstm"),
+            dtypes=("float32",),
+            precision=TensorFloat32,
+        ),
+        *_of_recurrence("mlstm_step", {**STEP_FORMS, **automatic_torch.MLSTM}, _mlstm_calls, _STEP, _STEP, ("small",)),
+        *_of_recurrence(
+            "mlstm_fwbw_custom_grad",
+            _MLSTM,
+            _fwbw_calls,
+            _dense("mlstm_fwbw_custom_grad"),
+            _dense("mlstm_fwbw_custom_grad"),
+        ),
+        Subject(
+            op="gru",
+            variants={**variants_gru.FORMS, **automatic_torch.GRU_FORMS},
+            calls=_gru_calls,
+            strategies=_dense_and_packed("gru"),
+        ),
+        Subject(
+            op="gru",
+            setting=COMPILED,
+            eager=False,
+            variants=automatic_jax.GRU,
+            calls=_gru_calls,
+            strategies=_dense("gru"),
+        ),
+        Subject(
+            op="gru",
+            setting=UNROLLED,
+            eager=False,
+            variants=automatic_torch.GRU_UNROLLED,
+            calls=_gru_calls,
+            strategies=_dense("gru"),
+            strata=("small",),
+        ),
+        Subject(
+            op="gru",
+            setting="products in TF32",
+            variants=automatic_torch.GRU_TF32,
+            calls=_gru_calls,
+            strategies=_dense("gru"),
+            dtypes=("float32",),
+            precision=TensorFloat32,
         ),
     )
 }

@@ -46,6 +46,12 @@ class Form:
     compensated: bool = False
     operands: bool = False
 
+    def gru(
+        self, arrays: Values, cu_seqlens: np.ndarray | None, clip: float | None, cotangents: Values, dtype: str
+    ) -> tuple[Values, Values]:
+        """Outputs and gradients of a call, dense or packed."""
+        return run(self, arrays, cu_seqlens, clip, cotangents, dtype)
+
 
 FORMS: Mapping[str, Form] = {
     "sequential": Form(add=sequential_sum),
