@@ -22,6 +22,8 @@ FORMAT = 1
 WORDS = 400
 """Longest text of an error that is kept."""
 
+_OF_A_SCRIPT = ("script", "script_note")
+
 
 def command(peer: Peer, report: Path, failures: Path, options: Sequence[str]) -> list[str]:
     """How the suite is called on a peer."""
@@ -79,8 +81,11 @@ def _kept(target: dict[str, Any]) -> dict[str, Any]:
         "settings": target["settings"],
         "summary": target["summary"],
         "laws": laws,
-        "causes": target.get("causes", []),
-        "envelope": target.get("envelope", []),
+        # Its scripts went with the directory that they were saved in; the stored case makes them again.
+        "causes": [
+            {name: x for name, x in cause.items() if name not in _OF_A_SCRIPT} for cause in target.get("causes", [])
+        ],
+        "envelope": target.get("envelope", {}),
     }
 
 

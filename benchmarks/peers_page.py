@@ -61,8 +61,7 @@ def _overview(peers: list[dict[str, Any]]) -> str:
 
 
 def _right(peer: dict[str, Any]) -> str:
-    summaries = [each["summary"] for each in peer["envelope"] if each.get("summary")]
-    return _plain(" ".join(summaries))
+    return _plain(" ".join(envelope["summary"] for envelope in peer["envelope"].values()))
 
 
 def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
@@ -85,8 +84,8 @@ def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
             reasons.setdefault(next(iter(by_dtype.values())), []).append(law)
     for reason, laws in reasons.items():
         lines += ["", f"Not served: {', '.join(f'`{law}`' for law in laws)} ({_plain(reason)})."]
-    for envelope in peer["envelope"]:
-        lines += ["", *_envelope(envelope)]
+    for op, envelope in peer["envelope"].items():
+        lines += ["", *_envelope(op, envelope)]
     return "\n".join(lines) + "\n"
 
 
@@ -104,17 +103,17 @@ def _dtypes(peer: dict[str, Any], dtypes: Any) -> str:
 
 
 def _cause(cause: dict[str, Any]) -> str:
-    explains = [each["law"] for each in cause["explains"]]
+    explains = [each["id"].partition(".")[2] for each in cause["explains"]]
     words = [f"Explains {len(explains)} checks: {', '.join(f'`{law}`' for law in dict.fromkeys(explains))}."]
     if cause.get("case"):
         words.append(f"Smallest case: {_plain(cause['case'])}, {cause['dtype']}.")
     return " ".join(words)
 
 
-def _envelope(envelope: dict[str, Any]) -> list[str]:
-    rows = envelope["rows"]
+def _envelope(op: str, envelope: dict[str, Any]) -> list[str]:
+    rows = envelope["features"]
     dtypes = list(dict.fromkeys(dtype for row in rows for dtype in row["cells"]))
-    lines = [f"| `{envelope['op']}` | {' | '.join(dtypes)} |", "|---" * (1 + len(dtypes)) + "|"]
+    lines = [f"| `{op}` | {' | '.join(dtypes)} |", "|---" * (1 + len(dtypes)) + "|"]
     for row in rows:
         cells = [_cell(row["cells"][dtype]) if dtype in row["cells"] else "" for dtype in dtypes]
         lines.append(f"| {row['feature']} | {' | '.join(cells)} |")

@@ -30,7 +30,8 @@ def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, i
         if refused:
             raise NotImplementedError(f"it does not serve {reason}")
     N = max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
-    x = torch.cat([x.repeat_interleave(N // x.shape[2], 2) for x in inputs], -1)
+    # Beyond 1e4 a gate is shut or open to the last bit, and no zero of the identity below meets an infinity.
+    x = torch.cat([x.repeat_interleave(N // x.shape[2], 2) for x in inputs], -1).clamp(-1e4, 1e4)
     weights = [w.repeat_interleave(N // w.shape[0], 0) for w in weights]
     # The gates' inputs are projected already: each takes its part of x as it is.
     into = torch.eye(3 * H, dtype=x.dtype, device=x.device).unflatten(1, (3, H)).transpose(0, 1).expand(N, -1, -1, -1)

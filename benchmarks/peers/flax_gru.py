@@ -41,7 +41,8 @@ def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, i
         if refused:
             raise NotImplementedError(f"it does not serve {reason}")
     N = max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
-    x = jnp.concatenate([jnp.repeat(x, N // x.shape[2], 2) for x in inputs], -1)
+    # Beyond 1e4 a gate is shut or open to the last bit, and no zero of the identity below meets an infinity.
+    x = jnp.concatenate([jnp.repeat(x, N // x.shape[2], 2) for x in inputs], -1).clip(-1e4, 1e4)
     weights = [jnp.repeat(w, N // w.shape[0], 0) for w in weights]
     # The gates' inputs are projected already: each takes its part of x as it is.
     into = jnp.eye(3 * H, dtype=x.dtype).reshape(3 * H, 3, H).swapaxes(0, 1)

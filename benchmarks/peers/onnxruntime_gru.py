@@ -32,7 +32,8 @@ def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, i
             raise NotImplementedError(f"it does not serve {reason}")
     H, N = weight.shape[-1], max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
     # Its gates are update (the forget gate), reset and candidate; its products are x Wᵀ and h Rᵀ.
-    x = np.concatenate([np.repeat(x, N // x.shape[2], 2) for x in inputs], -1)
+    # Beyond 1e4 a gate is shut or open to the last bit, and no zero of the identity below meets an infinity.
+    x = np.concatenate([np.repeat(x, N // x.shape[2], 2) for x in inputs], -1).clip(-1e4, 1e4)
     over = np.concatenate([np.repeat(w, N // w.shape[0], 0).swapaxes(1, 2) for w in weights], 1)
     h0 = np.zeros((x.shape[0], N, H), np.float32) if input_state is None else input_state
     # The gates' inputs are projected already: each takes its part of x as it is.

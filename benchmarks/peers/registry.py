@@ -138,8 +138,18 @@ PEERS: tuple[Peer, ...] = (
         "transformers",
         confirmed=("transformers_forget_gate",),
     ),
-    _torch("transformers xLSTM any length", "transformers_xlstm:any_length", "transformers", dtypes=NARROW),
-    _torch("transformers xLSTM recurrent", "transformers_xlstm:recurrent", "transformers"),
+    _torch(
+        "transformers xLSTM any length",
+        "transformers_xlstm:any_length",
+        "transformers",
+        dtypes=NARROW,
+        confirmed=("transformers_bfloat16",),
+    ),
+    _torch(
+        "transformers xLSTM recurrent",
+        "transformers_xlstm:recurrent",
+        "transformers",
+    ),
     _torch("xlstm parallel_stabilized_simple", "xlstm_backends:parallel", "xlstm", confirmed=("xlstm_forget_gate",)),
     _torch("xlstm chunkwise_simple", "xlstm_backends:chunkwise", "xlstm", confirmed=("xlstm_forget_gate",)),
     _torch(

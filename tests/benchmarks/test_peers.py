@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import judged_peers
+from benchmarks import judged_peers, peers_page
 from benchmarks.command import main
 from benchmarks.peers.registry import PEERS
 
@@ -63,6 +63,8 @@ def report(status: str, **fields: Any) -> dict[str, Any]:
         "seed": 0,
         "settings": {},
         "summary": {},
+        "causes": [],
+        "envelope": {},
         "laws": [{**law, "counterexample": None, **fields}],
     }
 
@@ -105,3 +107,36 @@ def test_a_script_confirms_by_its_exit_status(
 def test_a_name_that_no_peer_has_is_refused_in_words(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["peers", "cudnn", "--json", str(tmp_path / "peers.json")])
     assert done.exit_code == 2 and "no peer's name holds 'cudnn'" in done.output
+
+
+def test_a_page_leads_with_causes_and_says_where_an_implementation_is_right() -> None:
+    cells = {"float64": {"value": "right", "gradient": "wrong"}, "float32": {"value": "right", "gradient": ""}}
+    cause = {"sentence": "The gradient | of q is wrong.", "explains": [{"id": "mlstm.gradient", "dtype": "float64"}]}
+    peer = {
+        "name": "one kernel",
+        "op": "mlstm",
+        "package": "kernels",
+        "version": "1.0",
+        "framework": "torch",
+        "interpreted": False,
+        "note": "",
+        "minutes": 1.0,
+        "laws": {
+            "held": {"value": ["float64", "float32"]},
+            "broken": {"gradient": {"float64": "gradient of q"}},
+            "contract": {},
+            "not served": {"packed": {"float64": "no packing"}, "value": {"float16": "no float16"}},
+        },
+        "causes": [{**cause, "case": "B=1, S=2", "dtype": "float64"}],
+        "envelope": {"mlstm": {"summary": "Right.", "features": [{"feature": "plain call", "cells": cells}]}},
+        "confirmed": ["shown"],
+    }
+    lost = {**peer, "name": "another", "error": "no result within 5 minutes"}
+    scripts = {"shown": {"script": "peers/shown.py", "states": "It is wrong.", "verdict": "confirmed", "output": "1"}}
+    machine = {"device": "a CPU", "cores": 2, "python": "3.11"}
+    page = peers_page.draw({"date": "2026-11-21", "machine": machine, "peers": [peer, lost], "confirmations": scripts})
+    assert "| [one kernel](#one-kernel) | 1.0 | 1 | 1 | 1 | Right. | 1.0 |" in page
+    assert "1. **The gradient \\| of q is wrong.** Explains 1 checks: `gradient`. Smallest case: B=1, S=2" in page
+    assert "Held: `value`.\n\nBroken: `gradient` (float64).\n\nNot served: `packed` (no packing)." in page
+    assert "| plain call | value right, gradient wrong | right |" in page
+    assert "Confirmed by [`shown.py`](#shown) (confirmed)." in page and "no result within 5 minutes" in page
