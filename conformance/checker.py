@@ -1,6 +1,7 @@
 """One try of one law on one case: calls the target, compares what it says, and raises where the law is broken."""
 
 import math
+import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -55,6 +56,7 @@ class Checker:
         implementation: the target.
         dtype: of the values.
         forward: whether outputs must be those of a call without a gradient.
+        gradients_only: whether arrays that are no gradients are left unjudged.
         calls: those of the present case.
         breaks: what was found broken in the present case.
         arrays: the arrays of the present case that were compared; of several of one name the worst.
@@ -72,6 +74,7 @@ class Checker:
         self.dtype = dtype
         self.kernel_backend = kernel_backend
         self.calls: list[CallRecord] = []
+        self.gradients_only = False
         self.points: list[Point] = []
         self.worst = 0.0
         self.kinks = 0
@@ -95,7 +98,7 @@ class Checker:
             check(self, case)
         except LawError as broken:
             self.breaks.append(broken)
-        except (Exception, SystemExit):
+        except raised_by_target():
             if not self.breaks:
                 raise
         if not self.breaks and self._point is not None:
@@ -193,6 +196,8 @@ class Checker:
                 that stabiliser.
             of_oracle: whether ``expected`` is the oracle's; otherwise it may be made of other results of the target.
         """
+        if self.gradients_only and not where.startswith("gradient"):
+            return
         precision = self.precision(steps)
         if upcasts is not None:
             precision = replace(precision, upcasts=upcasts)
@@ -299,6 +304,12 @@ class Checker:
                 index = tuple(int(at) for at in nans[0])
                 verdict = Verdict(np.inf, index, np.nan)
                 self.breaks.append(LawError(f"{of}{name}", f"NaN at {list(index)}", verdict, HasNaN(array), "nan"))
+
+
+def raised_by_target() -> tuple[type[BaseException], ...]:
+    """What a call of the target may raise; an interrupt is its own doing where those of the terminal are ignored."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return (Exception, SystemExit, GeneratorExit, *((KeyboardInterrupt,) if ignored else ()))
 
 
 def _first_of_its_nature(

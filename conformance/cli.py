@@ -2,20 +2,25 @@
 
 import importlib
 import random
-import time
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from conformance import judging
 from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
-from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, QUICK_EXAMPLES
-from conformance.options import EXAMPLES, MAX_STEPS, RunOptions
-from conformance.report import exit_status
-from conformance.selection import selected
-from conformance.targets import FRAMEWORKS, load
+from conformance.options import (
+    EXAMPLES,
+    FRAMEWORKS,
+    INTERPRETED_EXAMPLES,
+    INTERPRETED_STEPS,
+    MAX_STEPS,
+    QUICK_EXAMPLES,
+    TIMEOUT,
+    RunOptions,
+)
+from conformance.workers import TargetFailedError, Workers
 
 # Command → the module and the attribute that hold it; read when it is asked for, for each has imports of its own.
 _ELSEWHERE = {
@@ -103,6 +108,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help=f"The longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]",
 )
 @click.option("--seed", type=_Seed(), default=0, help="From which all cases are drawn; `random` for a new one.")
+@click.option("--only", type=click.Choice(("values", "gradients")), help="Leave out the other.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=TIMEOUT,
+    help="What one case may take; a call that takes longer is ended, and the law is broken.",
+)
 @click.option(
     "--jobs",
     metavar="N",
@@ -129,87 +142,96 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--junit", "junit_path", metavar="PATH", type=_FILE, help="Report.")
 def run_command(
     targets: tuple[str, ...],
-    ops: tuple[str, ...],
-    laws: tuple[str, ...],
-    dtypes: tuple[str, ...],
-    device: str,
-    kernel_backend: str | None,
-    framework: str | None,
-    quick: bool,
-    examples: int | None,
-    max_steps: int | None,
-    seed: int,
-    jobs: int | None,
-    strict: bool,
-    contract: bool,
-    known: Path | None,
     write_known: Path | None,
-    failures: Path,
     json_path: Path | None,
     html_path: Path | None,
     junit_path: Path | None,
+    **given: Any,
 ) -> None:
     """Judge implementations.
 
     TARGET is an importable module, module:attribute, a .py file, or an installed entry point of the group
     gatespec.implementations.
 
-    Exit status: 0 all laws held, 1 a law was broken, 2 the call was wrong or no law ran at all.
+    Exit status: 0 all laws held, 1 a law was broken, or a call exited, aborted or did not come back, 2 the call was
+    wrong, a target cannot be imported, or no law was judged at all, 130 interrupted.
     """
-    from conformance.report import console as terminal
-
     if not targets:
         raise click.UsageError("name what is to be judged, for example: python -m conformance run torch_impl")
-    paths = {"json": json_path, "html": html_path, "junit": junit_path}
+    # The first target is imported by its worker while this process imports what reports and options need.
+    first = Workers(targets[0], given["framework"], given["device"], given["timeout"])
     try:
-        settings = judging.settings_of(
-            judging.Names(ops, laws, dtypes),
-            examples=examples,
-            max_steps=max_steps,
-            seed=seed,
-            kernel_backend=kernel_backend,
-            device=device,
-            strict=strict,
-            contract=contract,
-            quick=quick,
-            known=known,
-            failures=failures,
-        )
-        for option, path in {**paths, "write-known": write_known}.items():
-            judging.make_room(option, path)
-        judging.make_directory(failures)
-        if write_known is not None and write_known.exists() and write_known != known:
-            raise UsageError(
-                f"{write_known} exists; add --known {write_known} to keep its entries, or give another path"
-            )
-        implementations = [load(target, framework, device) for target in targets]
+        status = _run(first, targets, write_known, {"json": json_path, "html": html_path, "junit": junit_path}, given)
     except UsageError as error:
         raise click.UsageError(str(error)) from error
+    finally:
+        first.stop()
+    raise SystemExit(status)
 
+
+def _run(
+    first: Workers,
+    targets: tuple[str, ...],
+    write_known: Path | None,
+    paths: dict[str, Path | None],
+    given: dict[str, Any],
+) -> int:
+    from functools import partial
+
+    from conformance import run
+    from conformance.report import console as terminal
+    from conformance.report import exit_status
+    from conformance.selection import options_of
+
+    options = options_of(**given)
+    for option, path in {**paths, "write-known": write_known}.items():
+        run.make_room(option, path)
+    assert options.failures is not None
+    run.make_directory(options.failures)
+    if write_known is not None and write_known.exists() and write_known != given["known"]:
+        raise UsageError(f"{write_known} exists; add --known {write_known} to keep its entries, or give another path")
     console = Console()
-    reports = []
-    for implementation, own in judging.in_own_places(implementations, settings):
-        start = time.monotonic()
-        total, coming = judging.results_of(implementation, own, framework, jobs)
+    reports, unusable, interrupted = [], [], False
+    for number, (target, own) in enumerate(zip(targets, run.in_own_places(targets, options), strict=True)):
+        workers = first if number == 0 else Workers(target, own.framework, own.device, own.timeout)
         try:
-            results = terminal.with_progress(console, implementation.name, total, coming)
+            info = workers.info()
+            if info.guessed:
+                click.echo(
+                    f"judging {target} as {info.framework} (guessed from its imports; --framework says otherwise)"
+                )
+            judged = run.judge(workers, info, own, partial(terminal.with_progress, console))
+        except TargetFailedError as error:
+            click.echo(f"Error: {error}", err=True)
+            unusable.append(target)
+            continue
         except KeyboardInterrupt:
-            click.echo(f"Interrupted while judging {implementation.name}; nothing was written.", err=True)
-            raise SystemExit(130) from None
-        report = judging.report_of(implementation, own, results, start, framework)
-        terminal.show(console, report)
-        reports.append(report)
-    judging.write_reports(reports, paths)
+            interrupted = True
+            break
+        finally:
+            workers.stop()
+        reports.append(judged.report)
+        terminal.show(console, judged.report)
+        interrupted = judged.interrupted
+        if interrupted:
+            break
+    run.write_reports(reports, paths)
     if write_known is not None:
-        new = judging.write_known(write_known, reports, settings.known)
+        new = run.write_known(write_known, reports, options.known)
         click.echo(f"{write_known}: {new} new entries; write the reason of each before it is read with --known.")
+    if interrupted:
+        at = targets[max(len(reports) - 1, 0)]
+        click.echo(f"Interrupted while judging {at}; what was found before is shown and written.", err=True)
+        return 130
+    if unusable:
+        return 2
     status = exit_status(reports)
     if status == 2:
         idle = ", ".join(report.target for report in reports if not report.ran)
         click.echo(
-            f"Error: no law ran on {idle}; take away --op, --law or --dtype, or see the reasons above.", err=True
+            f"Error: no law was judged on {idle}; take away --op, --law or --dtype, or see the reasons above.", err=True
         )
-    raise SystemExit(status)
+    return status
 
 
 @main.command("laws")
@@ -217,6 +239,7 @@ def run_command(
 def laws_command(ops: tuple[str, ...]) -> None:
     """List the laws, each with its sentence and its equation."""
     from conformance.report.console import show_laws
+    from conformance.selection import selected
 
     try:
         show_laws(Console(), selected(RunOptions(ops=ops)))

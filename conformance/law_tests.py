@@ -1,7 +1,7 @@
 """What `conformance.pytest_plugin` runs: the targets of a pytest run, their laws, and what each one comes to."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 
 from conformance.dtypes import FLOATING
-from conformance.implementation import Implementation, UsageError
-from conformance.judging import Names, in_own_places, report_of, settings_of
+from conformance.implementation import UsageError
 from conformance.laws import Law
 from conformance.options import RunOptions
 from conformance.report.failure import text
-from conformance.runner import Runner
-from conformance.selection import agenda
-from conformance.targets import load
+from conformance.run import in_own_places, report_of
+from conformance.selection import agenda, options_of
+from conformance.targets import TargetInfo
+from conformance.workers import TargetFailedError, Workers
 
 
 @dataclass(frozen=True)
 class Item:
     """One law in one dtype on one target."""
 
-    implementation: Implementation
-    settings: RunOptions
+    workers: Workers
+    info: TargetInfo
+    options: RunOptions
     law: Law
     dtype: str
 
@@ -35,12 +36,12 @@ class LawTests:
 
     Attributes:
         items, ids: the tests and their names.
-        framework: the framework where the command line named it.
+        workers: the process of each target.
     """
 
     items: list[Item]
     ids: list[str]
-    framework: str | None
+    workers: Sequence[Workers]
 
     @staticmethod
     def of(option: Callable[[str], Any]) -> "LawTests":
@@ -49,43 +50,27 @@ class LawTests:
         Raises:
             UsageError: it cannot be done; the text says what to write.
         """
-
-        def given(name: str) -> Any:
-            return option(f"conformance_{name}")
-
-        for dtype in given("dtype"):
-            if dtype not in FLOATING:
-                names = ", ".join(FLOATING)
-                raise UsageError(f"there is no dtype {dtype!r}; name one of {names} after --conformance-dtype")
-        for name in ("examples", "max_steps"):
-            if given(name) is not None and given(name) < 1:
-                raise UsageError(f"--conformance-{name.replace('_', '-')} {given(name)} is too few; give 1 or more")
-        settings = settings_of(
-            Names(tuple(given("op")), tuple(given("law")), tuple(given("dtype"))),
-            examples=given("examples"),
-            max_steps=given("max_steps"),
-            seed=given("seed"),
-            kernel_backend=given("kernel_backend"),
-            device=given("device"),
-            quick=given("quick"),
-            contract=given("contract"),
-            known=Path(given("known")) if given("known") else None,
-            failures=Path(given("failures")),
-        )
-        implementations = [load(name, given("framework"), given("device")) for name in option("implementation")]
+        options, targets = _options(option), option("implementation")
+        workers = [Workers(target, options.framework, options.device, options.timeout) for target in targets]
+        try:
+            infos = [each.info() for each in workers]
+        except (UsageError, TargetFailedError) as error:
+            for each in workers:
+                each.stop()
+            raise UsageError(str(error)) from error
         items = [
-            Item(implementation, own, law, dtype)
-            for implementation, own in in_own_places(implementations, settings)
-            for law, dtype in agenda(implementation, own)
+            Item(each, info, own, law, dtype)
+            for each, info, own in zip(workers, infos, in_own_places(targets, options), strict=True)
+            for law, dtype in agenda(info, own)
         ]
-        several = len(implementations) > 1
-        ids = [f"{f'{item.implementation.name}-' if several else ''}{item.law.id}-{item.dtype}" for item in items]
-        return LawTests(items, ids, given("framework"))
+        several = len(targets) > 1
+        ids = [f"{f'{item.info.name}-' if several else ''}{item.law.id}-{item.dtype}" for item in items]
+        return LawTests(items, ids, workers)
 
     def judge(self, item: Item) -> None:
         """Try one law; pytest learns what came of it."""
         start = time.monotonic()
-        result = Runner(item.implementation, item.settings).result(item.law, item.dtype)
+        (result,) = item.workers.results([(item.law, item.dtype)], item.options)
         if not result.judged:
             pytest.skip(f"{result.status}: {result.reason}" if result.status != "skipped" else result.reason or "")
         if result.status == "differs":
@@ -93,5 +78,34 @@ class LawTests:
         if result.status == "known":
             pytest.xfail(result.reason or "")
         if result.status in ("failed", "fixed"):
-            report = report_of(item.implementation, item.settings, [result], start, self.framework)
-            pytest.fail(text(report, result), pytrace=False)
+            pytest.fail(text(report_of(item.info, item.options, [result], start), result), pytrace=False)
+
+    def stop(self) -> None:
+        """End the processes of the targets."""
+        for each in self.workers:
+            each.stop()
+
+
+def _options(option: Callable[[str], Any]) -> RunOptions:
+    def given(name: str) -> Any:
+        return option(f"conformance_{name}")
+
+    for dtype in given("dtype"):
+        if dtype not in FLOATING:
+            names = ", ".join(FLOATING)
+            raise UsageError(f"there is no dtype {dtype!r}; name one of {names} after --conformance-dtype")
+    for name in ("examples", "max_steps"):
+        if given(name) is not None and given(name) < 1:
+            raise UsageError(f"--conformance-{name.replace('_', '-')} {given(name)} is too few; give 1 or more")
+    if given("timeout") <= 0:
+        raise UsageError(f"--conformance-timeout {given('timeout')} is no time; give seconds above 0")
+    same = ("examples", "max_steps", "seed", "kernel_backend", "device", "framework", "quick", "contract", "only")
+    return options_of(
+        ops=tuple(given("op")),
+        laws=tuple(given("law")),
+        dtypes=tuple(given("dtype")),
+        known=Path(given("known")) if given("known") else None,
+        failures=Path(given("failures")),
+        timeout=given("timeout"),
+        **{name: given(name) for name in same},
+    )

@@ -33,6 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--conformance-known", metavar="PATH", help="a file of known failures; those are xfailed")
     add("--conformance-failures", metavar="DIR", default="reports/failures", help="where scripts of failures are saved")
     add("--conformance-contract", action="store_true", help="what gatespec alone has decided has to be kept too")
+    add("--conformance-only", choices=("values", "gradients"), help="leave out the other")
+    add("--conformance-timeout", type=float, default=60.0, metavar="SECONDS", help="what one case may take")
     add("--conformance-quick", action="store_true", help="values and gradients alone, in float32")
 
 
@@ -52,6 +54,11 @@ def _tests(config: pytest.Config) -> LawTests:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("implementation"):
         _tests(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _TESTS in config.stash:
+        config.stash[_TESTS].stop()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

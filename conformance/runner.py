@@ -7,18 +7,18 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from conformance.avoidance import Avoidance, Blame
 from conformance.cases import Plan, pinned
 from conformance.checker import Checker
 from conformance.comparison import CallRecord
-from conformance.diagnosis.features import names
-from conformance.diagnosis.operation_features import features_of
+from conformance.diagnosis.features import Feature, names
 from conformance.dtypes import HALF
 from conformance.implementation import Implementation, RefusedError
 from conformance.known import KnownOutcome
 from conformance.laws import Law
+from conformance.operations import OPERATIONS
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
 from conformance.search import Draw, Found, Search, sampled
@@ -40,12 +40,16 @@ class Runner:
     """Tries laws on one target, one after the other.
 
     Attributes:
+        announce: told of each case, as JSON, before the target is called with it, and of None after the last one.
+        note: told of each case that breaks a law in a way not seen before.
         blame: what was found to be refused, by operation and dtype.
         shrinking: seconds left to look for smaller cases.
     """
 
     implementation: Implementation
     options: RunOptions
+    announce: Callable[[str | None], None] = lambda case: None
+    note: Callable[[Counterexample], None] = lambda found: None
     blame: dict[tuple[str, str], Blame] = field(default_factory=dict)
     shrinking: float = SHRINK_SECONDS_OF_ALL
 
@@ -53,33 +57,39 @@ class Runner:
         self,
         law: Law,
         dtype: str,
-        announce: Callable[[str], None] = lambda case: None,
+        *,
         fatal: Mapping[str, BreakKind] | None = None,
+        last: bool = False,
     ) -> LawResult:
         """Try one law, and save a script for each way in which it breaks where the options say so.
 
         Args:
-            announce: told of each case, as JSON, before the target is called with it.
             fatal: cases, as JSON, that have ended a process and are not tried again, each with how.
+            last: whether to end with those cases, and to try no case that was not tried before.
         """
         start = time.monotonic()
-        reason = why_not(self.implementation, law, dtype)
+        implementation: Implementation = self.implementation
+        if self.options.only == "values":
+            implementation = cast(Implementation, _WithoutGradients(implementation))
+        reason = why_not(implementation, law, dtype)
         if reason is not None:
             return LawResult(law=law, dtype=dtype, status="skipped", reason=reason)
-        checker = Checker(self.implementation, dtype, self.options.kernel_backend, law.forward)
+        checker = Checker(implementation, dtype, self.options.kernel_backend, law.forward)
+        checker.gradients_only = self.options.only == "gradients"
         draws = [] if law.cases is None else self.draws(law, dtype)
 
         def sample() -> list[Any]:
             return [case for draw in draws for case in sampled(draw.cases, draw.seed, SAMPLE)]
 
         memory = self.blame.setdefault((law.op, dtype), {})
-        avoidance = Avoidance(features_of(law.op), sample, self.options.max_steps, memory)
-        search = Search(law, checker, avoidance, announce, fatal=fatal or {})
+        avoidance = Avoidance(_features_of(law.op), sample, self.options.max_steps, memory)
+        search = Search(law, checker, avoidance, self.announce, self.note, fatal=fatal or {}, last=last)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            outcomes = self._known_outcomes(law, dtype)
+            outcomes = self._known_outcomes(law, dtype, fatal or {})
             search.excused = frozenset(outcome.where for outcome in outcomes if outcome.fails)
             found = self._search(search, draws)
+        self.announce(None)
         status, reason = self._status(search, found, outcomes)
         counterexamples = tuple(
             # Of a list of calls, one script is enough: the others differ by a line.
@@ -109,13 +119,13 @@ class Runner:
 
     def _features(self, law: Law, held: list[Any]) -> dict[str, int]:
         """How many of the cases that held have each feature; of the two laws from which an envelope is drawn."""
-        if law.name not in ("value", "gradient") or not features_of(law.op):
+        if law.name not in ("value", "gradient") or not _features_of(law.op):
             return {}
-        counts = Counter(name for case in held for name in names(case, features_of(law.op)))
+        counts = Counter(name for case in held for name in names(case, _features_of(law.op)))
         return {"": len(held), **counts}
 
     def _search(self, search: Search, draws: list[Draw]) -> list[Found]:
-        only_whether = self.options.shrink_seconds == 0
+        only_whether = self.options.shrink_seconds == 0 or search.last
         if search.law.rows is not None:
             for row in search.law.rows():
                 search.judge(row)
@@ -123,9 +133,11 @@ class Runner:
         for draw in draws:
             if draw.shrinks_only:
                 continue
-            search.collect(draw, stop_at_first=only_whether)
-            if only_whether and search.found:
+            search.collect(draw, stop_at_first=self.options.shrink_seconds == 0)
+            if self.options.shrink_seconds == 0 and search.found:
                 break
+        if only_whether:
+            return search.shrink([], 0.0)
         start = time.monotonic()
         found = search.shrink(_freely_first(draws), self._shrink_seconds())
         self.shrinking -= time.monotonic() - start
@@ -191,7 +203,7 @@ class Runner:
             return "not served", search.refusal
         return "skipped", f"it has no case of at most {self.options.max_steps} steps"
 
-    def _known_outcomes(self, law: Law, dtype: str) -> tuple[KnownOutcome, ...]:
+    def _known_outcomes(self, law: Law, dtype: str, fatal: Mapping[str, BreakKind]) -> tuple[KnownOutcome, ...]:
         """What came of the stored cases, however long: a known failure that is not tried would excuse nothing."""
         outcomes = []
         for entry in self.options.known:
@@ -199,12 +211,37 @@ class Runner:
                 continue
             case = entry.revived()
             try:
-                found, _ = retried(self.implementation, law, dtype, case, self.options.kernel_backend)
+                found, _ = retried(
+                    self.implementation, law, dtype, case, self.options.kernel_backend, self.announce, fatal
+                )
             except RefusedError:
                 continue
             fails = any(each.where == entry.where for each in found)
             outcomes.append(KnownOutcome(entry.reason, entry.link, entry.where, case.describe(), fails))
         return tuple(outcomes)
+
+
+def _features_of(op: str) -> tuple[Feature, ...]:
+    """The features of the calls of an operation; none where its calls are not described by features."""
+    return next((record.features for record in OPERATIONS.values() if record.about == op), ())
+
+
+class _WithoutGradients:
+    """A target of which no gradient is asked."""
+
+    def __init__(self, implementation: Implementation):
+        self._implementation = implementation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._implementation, name)
+
+    def no_gradient(self, operation: str) -> str:
+        return "--only values asks for no gradient"
+
+    def lacks(self, feature: str) -> str | None:
+        if "gradient" in feature or "derivative" in feature:
+            return self.no_gradient(feature)
+        return self._implementation.lacks(feature)
 
 
 def run(implementation: Implementation, options: RunOptions) -> Iterator[LawResult]:
@@ -220,7 +257,13 @@ def run_law(implementation: Implementation, law: Law, dtype: str, options: RunOp
 
 
 def retried(
-    implementation: Implementation, law: Law, dtype: str, case: Any, kernel_backend: str | None
+    implementation: Implementation,
+    law: Law,
+    dtype: str,
+    case: Any,
+    kernel_backend: str | None,
+    announce: Callable[[str | None], None] = lambda case: None,
+    fatal: Mapping[str, BreakKind] | None = None,
 ) -> tuple[list[Counterexample], list[CallRecord]]:
     """The ways in which one case breaks a law, and the calls of the target that were made.
 
@@ -228,7 +271,7 @@ def retried(
         RefusedError: the target refuses the case.
     """
     checker = Checker(implementation, dtype, kernel_backend, law.forward)
-    search = Search(law, checker, Avoidance((), list, max_steps=0))
+    search = Search(law, checker, Avoidance((), list, max_steps=0), announce, fatal=fatal or {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if search.judge(case) is None:

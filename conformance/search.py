@@ -19,7 +19,7 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.avoidance import Avoidance
 from conformance.cases import to_json
-from conformance.checker import Checker, LawError
+from conformance.checker import Checker, LawError, raised_by_target
 from conformance.comparison import CallRecord
 from conformance.implementation import RefusedError
 from conformance.laws import Law
@@ -96,9 +96,11 @@ class Search:
 
     Attributes:
         announce: told of each case, as JSON, before the target is called with it.
+        note: told of each case that breaks the law in a way not seen before.
         excused: arrays (or exceptions) in which the law is known to break; such a break is passed over.
         fatal: cases, as JSON, that ended the process of the target when they were tried, each with how; they are not
             tried again.
+        last: whether the search ends with the last of those.
         examples: cases that were served and judged before any shrinking.
         refused: those that were not served.
         found: by kind of break, in the order in which the kinds were seen.
@@ -108,9 +110,11 @@ class Search:
     law: Law
     checker: Checker
     avoidance: Avoidance
-    announce: Callable[[str], None] = lambda case: None
+    announce: Callable[[str | None], None] = lambda case: None
+    note: Callable[[Counterexample], None] = lambda found: None
     excused: frozenset[str] = frozenset()
     fatal: Mapping[str, BreakKind] = field(default_factory=dict)
+    last: bool = False
     examples: int = 0
     refused: int = 0
     refusal: str = ""
@@ -129,7 +133,7 @@ class Search:
             enough = self.examples - before >= draw.examples
             too_many = self.refused - refused_before > draw.examples + FRUITLESS // 4
             fruitless = self.examples == 0 and self.refused >= FRUITLESS
-            if enough or too_many or fruitless or (stop_at_first and self.found):
+            if enough or too_many or fruitless or (stop_at_first and self.found) or self._at_its_end():
                 return
             case = self.avoidance.around(case)
             if self.avoidance.names and _key(case) in self._counted and repeated < draw.examples:
@@ -142,6 +146,9 @@ class Search:
                 hypothesis.reject()
 
         _run(example, draw, Phase.generate)
+
+    def _at_its_end(self) -> bool:
+        return self.last and all(key in self._outcomes for key in self.fatal)
 
     def shrink(self, draws: list[Draw], seconds: float) -> list[Found]:
         """The smallest cases of each kind of break; a kind that another's smallest case shows as well is left out."""
@@ -194,7 +201,7 @@ class Search:
     def _judged(self, case: Any, key: str) -> tuple[BreakKind, ...] | None:
         if key in self.fatal:
             kind = self.fatal[key]
-            self._note(case, (kind,), {kind: (str(kind), ProcessEndedError(str(kind)))})
+            self._note(case, (kind,), {kind: (_ended(kind), ProcessEndedError(str(kind)))})
             return (kind,)
         self.announce(key)
         try:
@@ -202,7 +209,7 @@ class Search:
         except RefusedError as refusal:
             self.refusal = self.refusal or str(refusal)
             return None
-        except (Exception, SystemExit) as error:
+        except raised_by_target() as error:
             kind, problem = _raised(error)
             if kind.where in self.excused:
                 return ()
@@ -239,6 +246,8 @@ class Search:
             )
             scene = Scene(case, error, self.checker.calls if not isinstance(error, ProcessEndedError) else [])
             self.found[kind] = Found(order, kinds, counterexample, scene)
+            if before is None:
+                self.note(counterexample)
 
     def refusals(self) -> Refused:
         return Refused(cases=self.refused, reason=self.refusal, features=self.avoidance.names)
@@ -268,6 +277,12 @@ def sampled(cases: SearchStrategy, seed: int, number: int) -> list[Any]:
 
 def _key(case: Any) -> str:
     return json.dumps(to_json(case))
+
+
+def _ended(kind: BreakKind) -> str:
+    if kind.nature == "timeout":
+        return "did not come back within the time that --timeout gives to a case"
+    return f"ended the process ({kind.where})"
 
 
 def _raised(error: BaseException) -> tuple[BreakKind, str]:

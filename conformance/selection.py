@@ -1,9 +1,55 @@
-"""Which laws are tried on a target, and in which dtypes."""
+"""Which laws are tried on a target, in which dtypes and on how many cases."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from conformance.dtypes import FLOATING
 from conformance.implementation import Implementation, UsageError
+from conformance.known import read
 from conformance.laws import Law, all_laws
-from conformance.options import RunOptions
+from conformance.options import (
+    EXAMPLES,
+    INTERPRETED_EXAMPLES,
+    INTERPRETED_STEPS,
+    INTERPRETERS,
+    MAX_STEPS,
+    QUICK_EXAMPLES,
+    RunOptions,
+)
+
+if TYPE_CHECKING:
+    from conformance.targets import TargetInfo
+
+
+def options_of(
+    *, known: Path | None = None, examples: int | None = None, max_steps: int | None = None, **given: Any
+) -> RunOptions:
+    """The options of a run, with what depends on circumstances where nothing was said.
+
+    Args:
+        known: the file of known failures.
+        given: other fields of `RunOptions`.
+
+    Raises:
+        UsageError: a name is unknown, no law is left, or the known failures cannot be read.
+    """
+    options = RunOptions(known=read(known) if known is not None else (), **given)
+    slow = interpreted(options.kernel_backend, options.device)
+    few = INTERPRETED_EXAMPLES if slow else QUICK_EXAMPLES if options.quick else EXAMPLES
+    options = replace(
+        options,
+        examples=examples or few,
+        max_steps=max_steps or (INTERPRETED_STEPS if slow else MAX_STEPS),
+    )
+    selected(options)
+    return options
+
+
+def interpreted(kernel_backend: str | None, device: str) -> bool:
+    """Whether a kernel backend is asked for that runs under its interpreter here."""
+    return device == "cpu" and os.environ.get(INTERPRETERS.get(kernel_backend or "", ""), "") not in ("", "0")
 
 
 def selected(options: RunOptions) -> list[Law]:
@@ -27,9 +73,12 @@ def selected(options: RunOptions) -> list[Law]:
         if (not options.ops or law.op in options.ops)
         and (not options.laws or law.name in options.laws or law.id in options.laws)
         and (law.quick or not options.quick)
+        and not (options.only == "gradients" and (law.forward or law.rows is not None))
     ]
     if not kept and options.quick:
         raise UsageError("no law that --op and --law keep is part of a quick run; leave out --quick")
+    if not kept and options.only:
+        raise UsageError(f"no law that --op and --law keep is about {options.only}; leave out --only")
     if not kept:
         raise UsageError(
             f"no law is named {' or '.join(options.laws)} among those about {' or '.join(options.ops)}; "
@@ -38,7 +87,7 @@ def selected(options: RunOptions) -> list[Law]:
     return kept
 
 
-def agenda(implementation: Implementation, options: RunOptions) -> list[tuple[Law, str]]:
+def agenda(implementation: "Implementation | TargetInfo", options: RunOptions) -> list[tuple[Law, str]]:
     """Every law with every dtype in which it is to be tried."""
     pairs = []
     for law in selected(options):

@@ -5,7 +5,9 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +16,6 @@ from conformance.implementation import Implementation, UsageError
 from conformance.operations import BACKWARDS, HELPERS, PUBLIC
 
 ENTRY_POINTS = "gatespec.implementations"
-FRAMEWORKS = ("numpy", "torch", "jax")
 
 
 def find(target: str) -> tuple[dict[str, Any], str]:
@@ -22,8 +23,14 @@ def find(target: str) -> tuple[dict[str, Any], str]:
 
     Raises:
         UsageError: there is nothing of that name, or it offers none of the contract's names.
+        ImportFailedError: importing it raised.
     """
-    offered = _namespace(target)
+    try:
+        offered = _namespace(target)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ImportFailedError(f"{target} cannot be imported:\n\n{_own_traceback(error)}") from error
     functions = {name: offered[name] for name in (*PUBLIC, *BACKWARDS, *HELPERS) if callable(offered.get(name))}
     if not any(name in PUBLIC for name in functions):
         raise UsageError(f"{target} offers none of the contract's names; define at least one of {', '.join(PUBLIC)}")
@@ -76,11 +83,26 @@ def _import(module: str) -> ModuleType:
                 f"there is no module, file or entry point {module!r}; give an importable module, module:attribute, "
                 f"a path that ends in .py, or an installed entry point of the group {ENTRY_POINTS}{hint}"
             ) from error
-        raise UsageError(
-            f"{module} cannot be imported, because it needs {error.name!r}, which is not installed"
-        ) from error
+        raise
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{module!r} is no name of a module: {error}") from error
+        if _frames(error):
+            raise
+        raise UsageError(f"{module!r} is not the name of a module: {error}") from error
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of a traceback below those of the suite and of Python's own import."""
+    ours = (str(Path(__file__).parent), "<frozen importlib", importlib.__file__ or "<frozen importlib")
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+
+
+def _own_traceback(error: BaseException) -> str:
+    """What Python would say if the target were run by itself."""
+    frames = _frames(error)
+    said = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    if isinstance(error, SystemExit):
+        return "".join([*said, f"SystemExit: it called sys.exit({error.code!r}) when it was imported"])
+    return "".join([*said, *traceback.format_exception_only(error)]).rstrip()
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -97,30 +119,112 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def detect(functions: Mapping[str, Any], home: str, target: str) -> str:
-    """The framework that a target's own modules import: torch, jax, or else NumPy.
+    """The framework that a target's functions take: torch, jax, or else NumPy.
+
+    It is the one that the target's own modules import, or else the one that is imported by modules from which those
+    have names, and so on. Where there are two, the annotations of the functions decide. That a framework is installed,
+    or loaded by somebody else, says nothing.
 
     Raises:
-        UsageError: they import two.
+        UsageError: there are two.
     """
     package = home.partition(".")[0]
     own = [module for name, module in list(sys.modules.items()) if name == home or name.partition(".")[0] == package]
-    names: set[str] = set()
-    for space in [vars(m) for m in own if m is not None] + [getattr(f, "__globals__", {}) for f in functions.values()]:
-        for value in list(space.values()):
-            origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(origin, str):
-                names.add(origin.partition(".")[0])
-    found = [framework for framework in ("torch", "jax") if framework in names]
-    if len(found) > 1:
-        raise UsageError(f"{target} imports both torch and jax; say which its functions take: --framework torch or jax")
-    return found[0] if found else "numpy"
+    level = [vars(module) for module in own if module is not None]
+    level += [getattr(function, "__globals__", {}) for function in functions.values()]
+    visited = {module.__name__ for module in own if module is not None}
+    while level:
+        origins = {origin for space in level for origin in _origins(space)}
+        found = [framework for framework in _TENSORS if any(_within(origin, framework) for origin in origins)]
+        if len(found) > 1:
+            found = [framework for framework in found if framework in _annotated(functions)] or found
+        if len(found) > 1:
+            raise UsageError(
+                f"{target} imports both torch and jax; say which its functions take: --framework torch or jax"
+            )
+        if found:
+            return found[0]
+        new = {
+            origin
+            for origin in origins - visited
+            if origin in sys.modules and origin.partition(".")[0] not in (*sys.stdlib_module_names, *_OF_NO_FRAMEWORK)
+        }
+        visited |= new
+        level = [vars(sys.modules[origin]) for origin in sorted(new)]
+    return "numpy"
+
+
+_TENSORS = ("torch", "jax")
+_OF_NO_FRAMEWORK = ("numpy", "scipy", "reference", "conformance", "builtins", "pytest", "hypothesis")
+
+
+def _origins(space: Mapping[str, Any]) -> set[str]:
+    """The modules that the names of a module come from."""
+    found = set()
+    for value in list(space.values()):
+        origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(origin, str):
+            found.add(origin)
+    return found
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _annotated(functions: Mapping[str, Any]) -> set[str]:
+    """The packages that the annotations of functions name, as text or as types."""
+    said = [note for function in functions.values() for note in getattr(function, "__annotations__", {}).values()]
+    words = [note if isinstance(note, str) else getattr(note, "__module__", None) or "" for note in said]
+    return {framework for framework in _TENSORS for word in words if word.partition(".")[0] == framework}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetInfo:
+    """What is known of a target without loading it: the process that has loaded it tells the others.
+
+    Attributes:
+        name: as on the command line.
+        framework, device, versions: what computes.
+        guessed: whether the framework was seen from imports, and not named.
+        functions: the public names that it offers.
+        eager: whether a call with new shapes costs no compilation.
+        keeps_contract: whether it says that it keeps gatespec's contract.
+    """
+
+    name: str
+    framework: str
+    device: str
+    versions: Mapping[str, str]
+    guessed: bool
+    functions: tuple[str, ...]
+    eager: bool
+    keeps_contract: bool
+
+
+def info_of(implementation: Implementation, named_framework: str | None) -> TargetInfo:
+    return TargetInfo(
+        name=implementation.name,
+        framework=implementation.framework,
+        device=implementation.device,
+        versions=implementation.versions(),
+        guessed=named_framework is None,
+        functions=tuple(implementation.functions),
+        eager=implementation.eager,
+        keeps_contract=implementation.keeps_contract,
+    )
+
+
+class ImportFailedError(Exception):
+    """A target cannot be imported; the text has its own traceback."""
 
 
 def load(target: str, framework: str | None, device: str) -> Implementation:
     """The implementation that a TARGET names, ready to be judged.
 
     Raises:
-        UsageError: it cannot be loaded, its framework is not installed, or the device is not there.
+        UsageError: there is nothing of that name, its framework is not installed, or the device is not there.
+        ImportFailedError: importing it raised.
     """
     functions, home = find(target)
     chosen = framework or detect(functions, home, target)

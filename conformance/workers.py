@@ -1,196 +1,351 @@
-"""Several processes for one target: each loads it by its name and takes whole groups of laws.
+"""Processes that load a target and try laws on it, so that nothing a target does can end or stop the suite.
 
-A group is one operation in one dtype: its laws share the oracle's answers and what the target compiles, and nothing
-that one group does can be seen in another. Results come back in the order of the agenda, and are the same for any
-number of processes.
+The process of the command line never imports a target. Each worker does, takes whole groups of laws (one operation in
+one dtype: they share the oracle's answers and what the target compiles), tells of each case before it tries it, and
+sends back what each law came to. A worker that dies, or takes longer over a case than it may, is replaced: the case
+that ended it is a counterexample, and the law begins anew without it. Results come in the order in which they were
+asked for, and are the same for any number of workers.
 """
 
 import multiprocessing
 import os
 import signal
-import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conformance.implementation import Implementation
-from conformance.laws import Law
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import Runner
-from conformance.selection import agenda
-from conformance.targets import load
+from conformance.implementation import UsageError
 
-DEATHS = 8
-"""After so many processes have died the rest is given up."""
+if TYPE_CHECKING:
+    from conformance.laws import Law
+    from conformance.options import RunOptions
+    from conformance.outcome import BreakKind, Counterexample, LawResult
+    from conformance.targets import TargetInfo
+
+LOAD_SECONDS = 120.0
+"""A target is given so long to be imported, or what a case is given if that is more."""
+
+DEATHS_OF_A_LAW = 6
+"""So often one law may end its worker: each death but the last leads to a smaller case that does, or to another one."""
+
+SECONDS_OF_A_LAW = 30.0
+"""After so long a law that has ended a worker is given one last, short try."""
+
+FATAL_LAWS = 2
+"""After so many laws of one operation have ended a worker, the others of that operation are not tried."""
+
+TIMEOUTS = 4
+"""After so many cases that took too long, in whichever operation, nothing more is tried."""
 
 WORTHWHILE = {True: 24, False: 4}
-"""Fewer laws than that are done before a second process has loaded the target; by whether it is eager or compiles."""
+"""Fewer laws than that are done before a second worker has loaded the target; by whether it is eager or compiles."""
 
 _WEIGHTS = {"mlstm": 4, "fwbw": 4, "gru": 3, "mlstm_step": 3}
 """How long a law of an operation takes beside one of the others, roughly: compiled, a recurrence is what takes time."""
 
-Item = tuple[Law, str]
+Item = tuple["Law", str]
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a process needs to load the target itself."""
-
-    name: str
-    framework: str | None
-    device: str
+class TargetFailedError(Exception):
+    """The target cannot be judged at all; the text says why, with its own traceback."""
 
 
-def usual(implementation: Implementation, items: list[Item]) -> int:
-    """How many processes are used where nobody says: two on a CPU, one beside an accelerator or a debugger."""
-    little = len(items) < WORTHWHILE[implementation.eager]
-    if implementation.device != "cpu" or sys.gettrace() is not None or little:
+def usual(info: "TargetInfo", items: Sequence[Item]) -> int:
+    """How many workers are used where nobody says: two on a CPU with two cores, one beside an accelerator."""
+    if info.device != "cpu" or len(items) < WORTHWHILE[info.eager]:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(2, cores)
 
 
-def run_in_processes(target: Target, items: list[Item], settings: RunOptions, processes: int) -> Iterator[LawResult]:
-    """Try the laws of ``items``, the target's agenda, in up to ``processes`` processes; results come in its order."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for number, (law, dtype) in enumerate(items):
-        groups.setdefault((law.op, dtype), []).append(number)
-    # The largest first: the last group to be taken should not be the one that takes longest.
-    largest_first = sorted(groups.items(), key=lambda group: -_WEIGHTS.get(group[0][0], 1) * len(group[1]))
-    pool = _Pool(target, items, settings, [numbers for _, numbers in largest_first])
-    done: dict[int, LawResult] = {}
-    try:
-        pool.start(min(processes, len(groups)))
-        for number in range(len(items)):
-            while number not in done:
-                done |= pool.some()
-            yield done.pop(number)
-    finally:
-        pool.stop()
+@dataclass
+class _Job:
+    """A law in a dtype that is to be tried.
+
+    Attributes:
+        number: of the result.
+        fatal: cases, as JSON, that have ended a worker, each with how.
+        since: when it first did.
+        last: whether this is the last try, which ends with the cases that are known.
+    """
+
+    number: int
+    law: "Law"
+    dtype: str
+    fatal: dict[str, "BreakKind"] = field(default_factory=dict)
+    since: float | None = None
+    last: bool = False
 
 
 @dataclass
 class _Worker:
+    """A process and what is known of it.
+
+    Attributes:
+        group: jobs that it still has to do; the first is the one that it is at.
+        case: what it is trying, as JSON; None between cases.
+        found: what the present law was seen to break so far.
+        deadline: when it is ended; None while nothing is expected of it.
+    """
+
     process: Any
     connection: Connection
-    task: list[int] = field(default_factory=list)
+    group: list[_Job] = field(default_factory=list)
+    case: str | None = None
+    found: list["Counterexample"] = field(default_factory=list)
+    deadline: float | None = None
+    overdue: bool = False
 
 
-class _Pool:
-    """The processes, and the groups that none of them has taken yet."""
+class Workers:
+    """The workers of one target.
 
-    def __init__(self, target: Target, items: list[Item], settings: RunOptions, groups: list[list[int]]):
-        self._target = target
-        self._items = items
-        self._settings = settings
-        self._groups = groups
+    Args:
+        target: as on the command line.
+        framework: of its functions; None to see it from its imports.
+        timeout: seconds that one case may take.
+    """
+
+    def __init__(self, target: str, framework: str | None, device: str, timeout: float):
+        self.finished: dict[int, LawResult] = {}
+        self._loading = (target, framework, device)
+        self._timeout = timeout
+        self._options: RunOptions | None = None
         self._workers: list[_Worker] = []
-        self._deaths = 0
+        self._groups: list[list[_Job]] = []
+        self._fatal_laws: Counter[str] = Counter()
+        self._timeouts = 0
+        self._how = "timeout"
         self._context = multiprocessing.get_context("spawn")
+        self._start()
 
-    def start(self, number: int) -> None:
-        for _ in range(number):
-            here, there = self._context.Pipe()
-            process = self._context.Process(target=_work, args=(there, self._target, self._settings), daemon=True)
-            process.start()
-            there.close()
-            worker = _Worker(process, here)
-            self._workers.append(worker)
+    def info(self) -> "TargetInfo":
+        """What the first worker says of the target.
+
+        Raises:
+            UsageError: there is no such target.
+            TargetFailedError: it cannot be imported.
+        """
+        (worker,) = self._workers
+        if not worker.connection.poll(max(LOAD_SECONDS, self._timeout)):
+            self.stop()
+            raise TargetFailedError(
+                f"{self._loading[0]} was not imported within {max(LOAD_SECONDS, self._timeout):.0f} s"
+            )
+        try:
+            said, told = worker.connection.recv()
+        except (EOFError, OSError):
+            worker.process.join(5)
+            self.stop()
+            raise TargetFailedError(
+                f"{self._loading[0]} cannot be imported: the process that imported it ended "
+                f"({_ending(worker.process.exitcode)[1]})"
+            ) from None
+        if said == "usage":
+            self.stop()
+            raise UsageError(told)
+        if said != "loaded":
+            self.stop()
+            raise TargetFailedError(told)
+        return told
+
+    def results(self, items: Sequence[Item], options: "RunOptions", processes: int = 1) -> "Iterator[LawResult]":
+        """Try laws in up to ``processes`` workers; their results, in the order of ``items``."""
+        self._options, self.finished = options, {}
+        groups: dict[tuple[str, str], list[_Job]] = {}
+        for number, (law, dtype) in enumerate(items):
+            groups.setdefault((law.op, dtype), []).append(_Job(number, law, dtype))
+        # The largest first: the last group to be taken should not be the one that takes longest.
+        self._groups = sorted(groups.values(), key=lambda group: -_WEIGHTS.get(group[0].law.op, 1) * len(group))
+        self._give_up()
+        for worker in self._workers:
             self._give(worker)
+        while self._groups and len(self._workers) < processes:
+            self._give(self._start())
+        for number in range(len(items)):
+            while number not in self.finished:
+                self._some()
+            yield self.finished[number]
+
+    def interrupted(self) -> "list[LawResult]":
+        """What has come of the laws so far: those that are done, and those that were seen to break."""
+        for worker in self._workers:
+            if worker.group and worker.found:
+                self._finish(worker.group[0], "interrupted while a smaller case was looked for", tuple(worker.found))
+        return [self.finished[number] for number in sorted(self.finished)]
 
     def stop(self) -> None:
         for worker in self._workers:
-            worker.process.terminate()
+            worker.process.kill()
         for worker in self._workers:
             worker.process.join(5)
             worker.connection.close()
         self._workers.clear()
 
-    def _give(self, worker: _Worker) -> None:
-        """Hand out the next group; an empty one says that there is no more."""
-        worker.task = self._groups.pop(0) if self._groups else []
-        try:
-            worker.connection.send(worker.task)
-        except OSError:
-            pass  # It has died: the next `some` sees the end of its connection.
+    def _start(self) -> _Worker:
+        here, there = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(there, *self._loading))
+        process.start()
+        there.close()
+        worker = _Worker(process, here)
+        self._workers.append(worker)
+        return worker
 
-    def some(self) -> dict[int, LawResult]:
-        """Wait until a process has something to say; the results that came, by their number in the agenda.
+    def _give(self, worker: _Worker) -> None:
+        """Hand out the next group."""
+        worker.group = self._groups.pop(0) if self._groups else []
+        worker.case, worker.found, worker.deadline = None, [], None
+        if worker.group:
+            # It may have to import the target before it says anything.
+            worker.deadline = time.monotonic() + max(LOAD_SECONDS, self._timeout)
+            try:
+                worker.connection.send((self._options, worker.group))
+            except OSError:
+                pass  # It has died: the next `_some` sees the end of its connection.
+
+    def _some(self) -> None:
+        """Wait until a worker has something to say or has taken too long.
 
         Raises:
-            RuntimeError: the suite itself failed in a process; the text is that process's traceback.
+            RuntimeError: the suite itself failed in a worker; the text is its traceback.
         """
-        if not self._workers:
-            return self._given_up()
-        results = {}
-        waiting = {worker.connection: worker for worker in self._workers}
-        for connection in wait(list(waiting)):
-            worker = waiting[connection]  # pyright: ignore[reportArgumentType]
-            try:
-                said, told = worker.connection.recv()
-            except (EOFError, OSError):
-                results |= self._bury(worker)
-                continue
-            if said == "fault":
-                raise RuntimeError(f"the suite failed in a process of its own:\n{told}")
-            number = worker.task.pop(0)
-            results[number] = told
-            if not worker.task:
-                self._give(worker)
-        return results
+        busy = [worker for worker in self._workers if worker.group]
+        if not busy:
+            raise RuntimeError("all workers have ended and results are missing")
+        soonest = min((worker.deadline for worker in busy if worker.deadline is not None), default=None)
+        ready = wait(
+            [worker.connection for worker in busy],
+            None if soonest is None else max(0.0, soonest - time.monotonic()),
+        )
+        for worker in busy:
+            if worker.connection in ready:
+                self._hear(worker)
+            elif worker.deadline is not None and time.monotonic() > worker.deadline:
+                worker.overdue = True
+                worker.process.kill()
+                self._bury(worker)
 
-    def _bury(self, worker: _Worker) -> dict[int, LawResult]:
-        """A process has ended: where that was in the middle of a law, the law has failed and another one goes on."""
+    def _hear(self, worker: _Worker) -> None:
+        try:
+            said, told = worker.connection.recv()
+        except (EOFError, OSError):
+            self._bury(worker)
+            return
+        if said == "fault":
+            raise RuntimeError(f"the suite failed in a process of its own:\n{told}")
+        if said in ("usage", "unusable"):
+            raise RuntimeError(f"the target was imported once, and not a second time: {told}")
+        if said == "case":
+            worker.case = told
+            worker.deadline = None if told is None else time.monotonic() + self._timeout
+        elif said == "loaded":
+            worker.deadline = None
+        elif said == "found":
+            worker.found.append(told)
+        else:
+            self.finished[worker.group.pop(0).number] = told
+            worker.case, worker.found, worker.deadline = None, [], None
+            if not worker.group:
+                self._give(worker)
+
+    def _bury(self, worker: _Worker) -> None:
+        """A worker has ended: its law begins anew without the case that ended it, in another one."""
+        from conformance.outcome import BreakKind
+
         worker.process.join(5)
         self._workers.remove(worker)
         worker.connection.close()
-        if not worker.task:
-            return {}
-        self._deaths += 1
-        number, *rest = worker.task
+        job, *rest = worker.group
+        nature, how = ("timeout", "timeout") if worker.overdue else _ending(worker.process.exitcode)
+        self._timeouts += nature == "timeout"
+        if worker.case is None or worker.case in job.fatal:
+            # It ended between two cases: there is none to blame, and none to leave out.
+            self._finish(job, f"the process that tried it ended ({how})", tuple(worker.found))
+        else:
+            if not job.fatal:
+                self._fatal_laws[job.law.op] += 1
+                job.since = time.monotonic()
+            else:
+                job.last = job.last or time.monotonic() - (job.since or 0.0) > SECONDS_OF_A_LAW
+            job.fatal[worker.case] = BreakKind("" if nature == "timeout" else how, nature)
+            job.last = job.last or nature == "timeout" or len(job.fatal) >= DEATHS_OF_A_LAW
+            rest = [job, *rest]
         if rest:
             self._groups.insert(0, rest)
-        if self._groups and self._deaths < DEATHS:
-            self.start(1)
-        reason = f"the process that tried it died ({_ending(worker.process.exitcode)})"
-        return {number: _failed(self._items[number], reason)}
+        self._how = how if nature != "timeout" else self._how
+        self._give_up()
+        if self._groups:
+            self._give(self._start())
 
-    def _given_up(self) -> dict[int, LawResult]:
-        left = [number for group in self._groups for number in group]
-        if not left:
-            raise RuntimeError("all processes have ended and results are missing")
-        self._groups.clear()
-        reason = f"not tried: {self._deaths} processes died of the laws before it"
-        return {number: _failed(self._items[number], reason) for number in left}
+    def _give_up(self) -> None:
+        """Drop the jobs that would only end more workers."""
+        for group in self._groups:
+            for job in [job for job in group if not job.fatal]:
+                deaths = self._fatal_laws[job.law.op]
+                if self._timeouts >= TIMEOUTS:
+                    reason = f"not tried: {self._timeouts} calls took longer than --timeout {self._timeout:g} before it"
+                elif deaths >= FATAL_LAWS:
+                    reason = f"not tried: {deaths} laws of {job.law.op} ended their process before it ({self._how})"
+                else:
+                    continue
+                group.remove(job)
+                self._finish(job, reason, (), status="skipped")
+        self._groups = [group for group in self._groups if group]
+
+    def _finish(self, job: _Job, reason: str, found: "tuple[Counterexample, ...]", status: str = "failed") -> None:
+        from conformance.outcome import LawResult
+
+        reason = found[0].problem if found else reason
+        self.finished[job.number] = LawResult(
+            law=job.law, dtype=job.dtype, status=status, reason=reason, counterexamples=found
+        )
 
 
-def _failed(item: Item, reason: str) -> LawResult:
-    return LawResult(law=item[0], dtype=item[1], status="failed", reason=reason)
-
-
-def _ending(exitcode: int | None) -> str:
+def _ending(exitcode: int | None) -> tuple[str, str]:
+    """How a process ended: its nature, as in `conformance.outcome.BreakKind`, and the words for it."""
     if exitcode is None or exitcode >= 0:
-        return f"exit status {exitcode}"
+        return "exit", f"exit status {exitcode}"
     try:
-        return signal.Signals(-exitcode).name
+        return "abort", signal.Signals(-exitcode).name
     except ValueError:
-        return f"signal {-exitcode}"
+        return "abort", f"signal {-exitcode}"
 
 
-def _work(connection: Connection, target: Target, settings: RunOptions) -> None:
-    """What a process does: load the target, take groups of laws, and send back what each came to."""
+def _work(connection: Connection, target: str, framework: str | None, device: str) -> None:
+    """What a worker does: load the target, try groups of laws, and tell what each came to."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        implementation = load(target.name, target.framework, target.device)
-        items, runner = agenda(implementation, settings), Runner(implementation, settings)
-        while task := connection.recv():
-            for number in task:
-                law, dtype = items[number]
-                connection.send(("result", runner.result(law, dtype)))
-    except (EOFError, BrokenPipeError):
+        from conformance.runner import Runner
+        from conformance.targets import ImportFailedError, info_of, load
+
+        try:
+            implementation = load(target, framework, device)
+        except UsageError as error:
+            connection.send(("usage", str(error)))
+            return
+        except ImportFailedError as error:
+            connection.send(("unusable", str(error)))
+            return
+        connection.send(("loaded", info_of(implementation, framework)))
+        runner: Runner | None = None
+
+        def announce(case: str | None) -> None:
+            connection.send(("case", case))
+
+        def note(found: "Counterexample") -> None:
+            connection.send(("found", found))
+
+        while True:
+            options, group = connection.recv()
+            if runner is None or runner.options != options:
+                runner = Runner(implementation, options, announce=announce, note=note)
+            for job in group:
+                connection.send(("result", runner.result(job.law, job.dtype, fatal=job.fatal, last=job.last)))
+    except (EOFError, OSError):
         return
     except Exception:
         connection.send(("fault", traceback.format_exc()))

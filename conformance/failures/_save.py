@@ -29,8 +29,12 @@ class _Runner:
     def __init__(self) -> None:
         self.left = ALL_SECONDS
 
-    def fails(self, path: Path, marker: str) -> tuple[bool | None, str]:
-        """Whether the script fails as it should, and what came of running it."""
+    def fails(self, path: Path, marker: str, ends: bool) -> tuple[bool | None, str]:
+        """Whether the script fails as it should, and what came of running it.
+
+        Args:
+            ends: whether it fails by ending its process, with whichever exit status.
+        """
         if self.left <= 0:
             return None, f"not run: the {ALL_SECONDS:.0f} s for scripts went to those before it"
         start = time.monotonic()
@@ -45,6 +49,8 @@ class _Runner:
             self.left -= time.monotonic() - start
         if done.returncode != 0 and marker in done.stderr:
             return True, "ran once and failed again"
+        if ends and not done.stdout.strip().endswith("holds here"):
+            return True, f"ran once and ended in the same way (exit status {done.returncode})"
         if done.returncode == 0:
             return False, (
                 "the script did not fail again: the target is not deterministic, or it fails only after other calls "
@@ -85,7 +91,11 @@ def save(
             _write(path, script)
         except OSError as error:
             return replace(found, script_note=f"no script was saved: {error}")
-        failed, note = _runner.fails(path, script.marker)
+        ends = found.kind.nature in ("exit", "abort")
+        if found.kind.nature == "timeout":
+            note = "not run: the call does not come back"
+            break
+        failed, note = _runner.fails(path, script.marker, ends)
         if failed is not False:
             break
     return replace(found, script=_shown(path), script_text=kept.text, script_note=note, script_failed=failed)

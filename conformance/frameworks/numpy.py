@@ -70,7 +70,10 @@ class NumPyImplementation:
         """Whether the first operation that it offers answers float32 with float64."""
         for name, operation in OPERATIONS.items():
             if name in self.functions and operation.curried is None:
-                outputs = self.call(name, operation.smallest("float32"), {})
+                try:
+                    outputs = self.call(name, operation.smallest("float32"), {})
+                except Exception:
+                    continue  # Whatever it is, the laws will say so of a case of theirs.
                 return outputs[operation.output].dtype == "float64"
         return False
 

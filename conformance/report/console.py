@@ -18,9 +18,10 @@ SHOWN = 6
 KINKS_ALLOWED = 0.01
 
 
-def with_progress(console: Console, target: str, total: int, results: Iterator[LawResult]) -> list[LawResult]:
+def with_progress(
+    console: Console, target: str, total: int, results: Iterator[LawResult], collected: list[LawResult]
+) -> None:
     """Collect results while a bar shows how far the target is."""
-    collected = []
     columns = (
         TextColumn("[bold]{task.fields[target]}"),
         BarColumn(bar_width=24),
@@ -39,7 +40,6 @@ def with_progress(console: Console, target: str, total: int, results: Iterator[L
                 description=f"{result.law.id} {result.dtype}",
                 broken=f"[red]{broken} broken [/red]" if broken else "",
             )
-    return collected
 
 
 def show(console: Console, report: TargetReport) -> None:

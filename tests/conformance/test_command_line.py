@@ -18,14 +18,13 @@ from rich.console import Console
 import reference
 from conformance.cases import Plan
 from conformance.cli import main
-from conformance.judging import INTERPRETED_EXAMPLES, INTERPRETED_STEPS, Names, settings_of
 from conformance.laws import Kind, all_laws
-from conformance.options import EXAMPLES, MAX_STEPS, RunOptions
+from conformance.options import EXAMPLES, INTERPRETED_EXAMPLES, INTERPRETED_STEPS, MAX_STEPS, RunOptions
 from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.report.console import show
 from conformance.search import SUPPRESSED
-from conformance.selection import agenda
+from conformance.selection import agenda, options_of
 from conformance.targets import load
 
 ROOT = Path(reference.__file__).resolve().parents[1]
@@ -132,7 +131,7 @@ def test_a_skip_is_no_failure_unless_strict(sound: Path) -> None:
 
 def test_no_law_at_all_exits_2(sound: Path) -> None:
     result = invoke("run", str(sound), "--op", "gru", "--examples", "2")
-    assert result.exit_code == 2 and "no law ran on" in result.output
+    assert result.exit_code == 2 and "no law was judged on" in result.output
 
 
 def test_a_numpy_target_without_a_backward_has_its_gradient_laws_skipped(tmp_path: Path) -> None:
@@ -239,15 +238,15 @@ def test_a_random_seed_is_printed_and_gives_the_same_run_again(sound: Path, tmp_
 def test_under_a_kernel_interpreter_there_are_fewer_and_shorter_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.delenv("GATESPEC_PALLAS_INTERPRET", raising=False)
-    slow = settings_of(Names(), kernel_backend="triton")
+    slow = options_of(kernel_backend="triton")
     assert (slow.examples, slow.max_steps) == (INTERPRETED_EXAMPLES, INTERPRETED_STEPS)
     for usual in (
-        settings_of(Names(), kernel_backend="triton", device="cuda"),
-        settings_of(Names(), kernel_backend="pallas"),
-        settings_of(Names()),
+        options_of(kernel_backend="triton", device="cuda"),
+        options_of(kernel_backend="pallas"),
+        options_of(),
     ):
         assert (usual.examples, usual.max_steps) == (EXAMPLES, MAX_STEPS)
-    asked = settings_of(Names(), kernel_backend="triton", examples=3, max_steps=65)
+    asked = options_of(kernel_backend="triton", examples=3, max_steps=65)
     assert (asked.examples, asked.max_steps) == (3, 65)
 
 

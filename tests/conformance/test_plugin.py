@@ -83,7 +83,13 @@ def test_a_wrong_call_says_what_to_type(tmp_path: Path) -> None:
 )
 def test_wrong_options_say_what_to_type(option: str, value: object, said: str) -> None:
     given = {"implementation": ["reference"], "conformance_device": "cpu", "conformance_failures": "failures"}
-    given |= {f"conformance_{name}": [] for name in ("op", "law", "dtype")} | {"conformance_seed": 0}
+    given |= {f"conformance_{name}": [] for name in ("op", "law", "dtype")}
+    given |= {
+        "conformance_seed": 0,
+        "conformance_quick": False,
+        "conformance_contract": False,
+        "conformance_timeout": 60.0,
+    }
     given[f"conformance_{option}"] = value
     with pytest.raises(UsageError, match=said):
         LawTests.of(given.get)

@@ -8,16 +8,17 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import reference
 from conformance import workers
 from conformance.options import RunOptions
+from conformance.outcome import BreakKind, LawResult
 from conformance.runner import run
 from conformance.selection import agenda
-from conformance.targets import load
+from conformance.targets import info_of, load
+from conformance.workers import TargetFailedError, Workers
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 SCANS = """
@@ -45,6 +46,14 @@ def load_module(name: str, path: Path) -> None:
     spec.loader.exec_module(module)
 
 
+def in_workers(target: str, options: RunOptions, processes: int = 1) -> list[LawResult]:
+    pool = Workers(target, None, "cpu", options.timeout)
+    try:
+        return list(pool.results(agenda(pool.info(), options), options, processes))
+    finally:
+        pool.stop()
+
+
 def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     target = scans(tmp_path, "x = x[..., ::-1] if x.ndim == 2 else x")
     settings = RunOptions(ops=("rev_cumsum", "rev_cumsum_off"), dtypes=("float64", "float32"), examples=3)
@@ -55,35 +64,80 @@ def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> Non
     constants.write_text(f"SIZES = {list(range(2, 400))}\n")
     load_module("constants_of_no_meaning", constants)
     one = list(run(implementation, settings))
-    two = list(workers.run_in_processes(workers.Target(target, None, "cpu"), items, settings, 2))
+    two = in_workers(target, settings, 2)
     assert [(result.law.id, result.dtype) for result in two] == [(law.id, dtype) for law, dtype in items]
     assert [replace(result, seconds=0.0) for result in one] == [replace(result, seconds=0.0) for result in two]
     assert any(result.status == "failed" for result in two) and any(result.status == "passed" for result in two)
 
 
-def test_a_process_that_dies_is_a_failed_law_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_case_that_ends_its_process_is_the_counterexample_and_the_others_go_on(tmp_path: Path) -> None:
     target = scans(tmp_path, "os.kill(os.getpid(), 9) if x.size > 20 and x.dtype == np.float64 else None")
-    settings = RunOptions(ops=("rev_cumsum",), laws=("value", "linearity"), dtypes=("float64", "float32"), examples=12)
-    items = agenda(load(target, None, "cpu"), settings)
-    results = list(workers.run_in_processes(workers.Target(target, None, "cpu"), items, settings, 2))
-    assert len(results) == len(items) == 4
+    options = RunOptions(ops=("rev_cumsum",), laws=("value", "linearity"), dtypes=("float64", "float32"), examples=12)
+    results = in_workers(target, options, 2)
+    assert len(results) == 4
     died = [result for result in results if result.status == "failed"]
     assert died and all(result.dtype == "float64" for result in died)
-    assert all(result.reason == "the process that tried it died (SIGKILL)" for result in died)
+    for result in died:
+        (found,) = result.counterexamples
+        assert found.kind == BreakKind("SIGKILL", "abort") and found.problem == "ended the process (SIGKILL)"
+        assert result.examples > 5, "the cases after the one that ended the process are tried too"
+    assert all(result.status == "passed" for result in results if result.dtype == "float32")
 
 
-def test_a_debugger_or_an_accelerator_or_little_work_means_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("body", ["while x.size > 20: pass", "__import__('time').sleep(1000) if x.size > 20 else None"])
+def test_a_call_that_does_not_come_back_is_ended(tmp_path: Path, body: str) -> None:
+    options = RunOptions(ops=("rev_cumsum",), laws=("value",), dtypes=("float32",), examples=12, timeout=2.0)
+    (result,) = in_workers(scans(tmp_path, body), options)
+    assert result.status == "failed" and result.counterexamples[0].kind.nature == "timeout"
+    assert "--timeout" in result.counterexamples[0].problem
+
+
+def test_a_target_whose_every_call_hangs_is_given_up(tmp_path: Path) -> None:
+    # The calls of one element are those by which the suite sees in which dtype a NumPy target computes.
+    target = scans(tmp_path, "while x.size != 1: pass")
+    options = RunOptions(ops=("rev_cumsum",), examples=4, timeout=1.0)
+    start = time.monotonic()
+    results = in_workers(target, options)
+    assert [result.status for result in results].count("failed") <= 4
+    rest = [result for result in results if result.status == "skipped" and "not tried" in (result.reason or "")]
+    assert len(rest) > 10 and len({result.reason for result in rest}) == 1
+    assert time.monotonic() - start < 60
+
+
+def test_what_was_found_before_a_process_ended_is_kept(tmp_path: Path) -> None:
+    body = "os.abort() if x.shape[-1] > 1000 else None; x = x[..., ::-1] if x.ndim == 2 else x"
+    options = RunOptions(ops=("rev_cumsum",), laws=("value",), dtypes=("float64",), examples=12)
+    (result,) = in_workers(scans(tmp_path, body), options)
+    assert {found.kind.nature for found in result.counterexamples} == {"number", "abort"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def rev_cumsum(x) return x", "SyntaxError"),
+        ("import no_such_module_at_all", "No module named 'no_such_module_at_all'"),
+        ("import sys\nsys.exit(0)", "sys.exit(0)"),
+        ("import os\nos.abort()", "SIGABRT"),
+        ("raise KeyError('k')", "KeyError: 'k'"),
+    ],
+)
+def test_a_target_that_cannot_be_imported_is_told_with_its_own_traceback(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "target.py"
+    path.write_text(text)
+    pool = Workers(str(path), None, "cpu", 60.0)
+    with pytest.raises(TargetFailedError) as raised:
+        pool.info()
+    assert said in str(raised.value) and "conformance" not in str(raised.value).replace(str(tmp_path), "")
+
+
+def test_an_accelerator_or_little_work_means_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     target = load("reference", None, "cpu")
-    items, cuda = agenda(target, RunOptions()), SimpleNamespace(eager=True, device="cuda")
+    cpu, items = info_of(target, None), agenda(target, RunOptions())
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(sys, "gettrace", lambda: None)
-    assert workers.usual(target, items) == 2
-    assert workers.usual(cuda, items) == 1 and workers.usual(target, items[:5]) == 1
+    assert workers.usual(cpu, items) == 2
+    assert workers.usual(replace(cpu, device="cuda"), items) == 1 and workers.usual(cpu, items[:5]) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    assert workers.usual(target, items) == 1
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(sys, "gettrace", lambda: print)
-    assert workers.usual(target, items) == 1
+    assert workers.usual(cpu, items) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as a terminal sends them")
@@ -107,4 +161,4 @@ def test_control_c_ends_all_processes(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     # Its stderr ends when the last process that holds it has ended.
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and b"Interrupted while judging" in said
+    assert process.returncode == 130 and b"Interrupted while judging" in said, said

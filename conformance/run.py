@@ -1,0 +1,159 @@
+"""Targets judged one after the other: each in workers of its own, with a report of what came of it."""
+
+import importlib
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conformance.implementation import UsageError
+from conformance.known import Known, write
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
+from conformance.report import TargetReport
+from conformance.selection import agenda
+from conformance.targets import TargetInfo
+from conformance.workers import Workers, usual
+
+Progress = Callable[[str, int, Iterator[LawResult], list[LawResult]], None]
+"""Shows how far a target is: takes its name, how many results there will be, the results, and a list to put them in."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of a target.
+
+    Attributes:
+        report: of the laws that were tried.
+        interrupted: whether some were not, because the run was interrupted.
+    """
+
+    report: TargetReport
+    interrupted: bool = False
+
+
+def judge(workers: Workers, info: TargetInfo, options: RunOptions, show: Progress) -> Judged:
+    """Try all laws on a target that workers have loaded."""
+    start = time.monotonic()
+    items = agenda(info, options)
+    results: list[LawResult] = []
+    try:
+        show(info.name, len(items), workers.results(items, options, options.jobs or usual(info, items)), results)
+    except KeyboardInterrupt:
+        return Judged(report_of(info, options, workers.interrupted(), start), interrupted=True)
+    return Judged(report_of(info, options, results, start))
+
+
+def in_own_places(targets: Sequence[str], options: RunOptions) -> list[RunOptions]:
+    """The options of each target; where two have one name, their scripts go to directories of their own."""
+    stems = [Path(target).stem for target in targets]
+    places = []
+    for number, stem in enumerate(stems, 1):
+        shared = stems.count(stem) > 1 and options.failures is not None
+        places.append(options.failures / str(number) if shared and options.failures is not None else options.failures)
+    return [replace(options, failures=place) for place in places]
+
+
+def report_of(info: TargetInfo, options: RunOptions, results: list[LawResult], start: float) -> TargetReport:
+    """The report of a target that was judged from ``start``, a reading of ``time.monotonic``, until now."""
+    seconds = time.monotonic() - start
+    return TargetReport(
+        info.name,
+        info.framework,
+        info.device,
+        {**_own_version(), **info.versions},
+        options,
+        results,
+        seconds,
+        datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        options.framework,
+    )
+
+
+def _own_version() -> dict[str, str]:
+    try:
+        own = importlib.metadata.version("gatespec")
+    except importlib.metadata.PackageNotFoundError:
+        own = "source"
+    return {"gatespec": own, "python": platform.python_version()}
+
+
+def make_room(option: str, path: Path | None) -> None:
+    """Refuse a file that could not be written before anything has run.
+
+    Raises:
+        UsageError: it could not.
+    """
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        path.open("a").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"--{option} {path} cannot be written ({error.strerror}); give another path") from error
+
+
+def make_directory(path: Path) -> None:
+    """Refuse a place for scripts that could not be one.
+
+    Raises:
+        UsageError: it could not.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--failures {path} cannot be written to ({error.strerror}); give another one") from error
+    for each in missing:  # It is made again where there is a failure.
+        each.rmdir()
+
+
+def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) -> None:
+    for kind, path in paths.items():
+        if path is not None:
+            writer = importlib.import_module(f"conformance.report.{kind}")
+            path.write_text(writer.render(reports), encoding="utf-8")
+
+
+def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ...]) -> int:
+    """Write the present failures as known ones, without a reason; entries that still hold stay. How many are new."""
+    import json
+
+    gone = {
+        (report.target, result.law.id, result.dtype, outcome.where)
+        for report in reports
+        for result in report.results
+        for outcome in result.expected_failures
+        if not outcome.fails
+    }
+    targets = [report.target for report in reports]
+    kept = [
+        entry
+        for entry in before
+        if not any(
+            (target, entry.law, entry.dtype, entry.where) in gone
+            for target in targets
+            if entry.target in (None, target)
+        )
+    ]
+    new = [
+        Known(
+            result.law.id,
+            result.dtype,
+            result.counterexample.where,
+            json.dumps(result.counterexample.stored, ensure_ascii=False),
+            "",
+            target=report.target,
+        )
+        for report in reports
+        for result in report.results
+        if result.status == "failed" and result.counterexample is not None
+    ]
+    write(path, [*kept, *new])
+    return len(new)

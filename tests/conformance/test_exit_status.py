@@ -1,0 +1,87 @@
+"""Whatever a target does, the command ends with a sentence and the right exit status."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from conformance.cli import main
+
+SCAN = """
+import os, sys
+import numpy as np
+from reference import rev_cumsum as exact
+
+def rev_cumsum(x):
+    {body}
+    return exact(x)
+
+def rev_cumsum_backward(x, *, dy):
+    return {{"x": {factor} * np.cumsum(dy, axis=-1, dtype=np.float64)}}
+"""
+ARGUMENTS = ("--op", "rev_cumsum", "--quick", "--jobs", "1", "--timeout", "3")
+
+
+def run(directory: Path, text: str, *arguments: str) -> Result:
+    path = directory / "kernel.py"
+    path.write_text(text)
+    return CliRunner().invoke(main, ["run", str(path), *ARGUMENTS, "--failures", str(directory / "f"), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("if x.size > 20: sys.exit(0)", "called sys.exit(0)"),
+        ("if x.size > 20: os._exit(0)", "ended the process (exit status 0)"),
+        ("if x.size > 20: os.abort()", "ended the process (SIGABRT)"),
+        ("while x.size > 20: pass", "did not come back"),
+    ],
+    ids=["sys.exit", "os._exit", "abort", "hang"],
+)
+def test_a_call_that_ends_or_never_ends_is_a_failure(tmp_path: Path, body: str, said: str) -> None:
+    report = tmp_path / "report.json"
+    result = run(tmp_path, SCAN.format(body=body, factor=1), "--json", str(report))
+    assert result.exit_code == 1 and said in result.output, result.output
+    (told,) = json.loads(report.read_text())
+    value = next(law for law in told["laws"] if law["law"] == "value")
+    assert said in value["counterexample"]["problem"] and value["counterexample"]["stored"]["kind"] == "SumCase"
+    # The script is there too, for whoever wants to see it alone.
+    assert value["counterexample"]["script"] is not None
+
+
+def test_a_target_that_cannot_be_imported_exits_2_with_its_own_traceback(tmp_path: Path) -> None:
+    result = run(tmp_path, "def rev_cumsum(x) return x\n")
+    assert result.exit_code == 2
+    assert "kernel.py cannot be imported" in result.output and "SyntaxError" in result.output
+    assert "workers.py" not in result.output
+
+
+def test_a_wrong_gradient_behind_a_refusal_exits_1(tmp_path: Path) -> None:
+    refusal = "if x.shape[-1] == 0: raise NotImplementedError('no steps')"
+    text = SCAN.format(body=refusal, factor=2).replace("dy):", f"dy):\n    {refusal}")
+    result = run(tmp_path, text)
+    assert result.exit_code == 1 and "gradient of x" in result.output
+    assert run(tmp_path, text.replace("2 * np", "np")).exit_code == 0
+
+
+def test_a_law_that_is_not_served_fails_under_strict_alone(tmp_path: Path) -> None:
+    text = SCAN.format(body="if x.dtype == np.float32: raise NotImplementedError('float64 only')", factor=1)
+    both = ("--dtype", "float32", "--dtype", "float64")
+    served = run(tmp_path, text, *both)
+    assert served.exit_code == 0 and "not served" in served.output
+    assert run(tmp_path, text, *both, "--strict").exit_code == 1
+    alone = run(tmp_path, text, "--dtype", "float32", "--law", "value")
+    assert alone.exit_code == 2 and "no law was judged" in alone.output
+
+
+def test_only_values_and_only_gradients(tmp_path: Path) -> None:
+    text = SCAN.format(body="pass", factor=2)
+    assert run(tmp_path, text, "--only", "values").exit_code == 0
+    assert run(tmp_path, text, "--only", "gradients").exit_code == 1
+
+
+def test_a_framework_that_was_guessed_is_said_first(tmp_path: Path) -> None:
+    first = run(tmp_path, SCAN.format(body="pass", factor=1)).output.splitlines()[0]
+    assert first.endswith("as numpy (guessed from its imports; --framework says otherwise)")
+    assert "guessed" not in run(tmp_path, SCAN.format(body="pass", factor=1), "--framework", "numpy").output
