@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--conformance-failures", metavar="DIR", default="reports/failures", help="where scripts of failures are saved")
     add("--conformance-contract", action="store_true", help="what gatespec alone has decided has to be kept too")
     add("--conformance-only", choices=("values", "gradients"), help="leave out the other")
-    add("--conformance-timeout", type=float, default=60.0, metavar="SECONDS", help="what one case may take")
+    add("--conformance-timeout", type=float, default=180.0, metavar="SECONDS", help="what one case may take")
     add("--conformance-quick", action="store_true", help="values and gradients alone, in float32")
 
 
