@@ -12,7 +12,7 @@ FRAMEWORKS = ("numpy", "torch", "jax")
 EXAMPLES = 20
 MAX_STEPS = 1031
 TIMEOUT = 180.0
-"""Seconds. The slowest case of torch_impl (the first call that is compiled) took 60 s on two cores shared by eight jobs."""
+"""Seconds. The slowest case of torch_impl, its first compiled call, took 60 s on two cores shared by eight jobs."""
 QUICK_EXAMPLES = 6
 INTERPRETED_EXAMPLES = 8
 INTERPRETED_STEPS = 33
