@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+CAUSES = 5
+"""How many causes of one implementation are shown."""
+
 INTRODUCTION = """\
 # Public implementations, judged
 
@@ -68,8 +71,10 @@ def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     lines = [f"### {peer['name']}", "", f"{_sentence(peer)}"]
     if "error" in peer:
         return "\n".join([*lines, "", "```", peer["error"].strip(), "```", ""])
-    for number, cause in enumerate(peer["causes"], 1):
-        lines += ["", f"{number}. **{_plain(cause['sentence'])}** {_cause(cause)}"]
+    for number, cause in enumerate(peer["causes"][:CAUSES], 1):
+        lines += ["", f"{number}. **{_plain(cause['sentence']).rstrip('.')}.** {_cause(cause)}"]
+    if peer["causes"][CAUSES:]:
+        lines += ["", f"And {len(peer['causes']) - CAUSES} more causes, in the data."]
     scripts = [f"[`{name}.py`](#{_anchor(name)}) ({confirmations[name]['verdict']})" for name in peer["confirmed"]]
     if scripts:
         lines += ["", f"Confirmed by {', '.join(scripts)}."]
@@ -104,7 +109,8 @@ def _dtypes(peer: dict[str, Any], dtypes: Any) -> str:
 
 def _cause(cause: dict[str, Any]) -> str:
     explains = [each["id"].partition(".")[2] for each in cause["explains"]]
-    words = [f"Explains {len(explains)} checks: {', '.join(f'`{law}`' for law in dict.fromkeys(explains))}."]
+    laws = ", ".join(f"`{law}`" for law in dict.fromkeys(explains))
+    words = [f"Explains {len(explains)} broken checks, of {laws}."] if explains else []
     if cause.get("case"):
         words.append(f"Smallest case: {_plain(cause['case'])}, {cause['dtype']}.")
     return " ".join(words)

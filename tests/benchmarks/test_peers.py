@@ -136,7 +136,10 @@ def test_a_page_leads_with_causes_and_says_where_an_implementation_is_right() ->
     machine = {"device": "a CPU", "cores": 2, "python": "3.11"}
     page = peers_page.draw({"date": "2026-11-21", "machine": machine, "peers": [peer, lost], "confirmations": scripts})
     assert "| [one kernel](#one-kernel) | 1.0 | 1 | 1 | 1 | Right. | 1.0 |" in page
-    assert "1. **The gradient \\| of q is wrong.** Explains 1 checks: `gradient`. Smallest case: B=1, S=2" in page
+    assert (
+        "1. **The gradient \\| of q is wrong.** Explains 1 broken checks, of `gradient`. Smallest case: B=1, S=2"
+        in page
+    )
     assert "Held: `value`.\n\nBroken: `gradient` (float64).\n\nNot served: `packed` (no packing)." in page
     assert "| plain call | value right, gradient wrong | right |" in page
     assert "Confirmed by [`shown.py`](#shown) (confirmed)." in page and "no result within 5 minutes" in page
