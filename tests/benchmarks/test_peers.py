@@ -1,6 +1,7 @@
 """Public implementations: adapters and scripts that stand alone, and a registry that names them."""
 
 import ast
+import json
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from benchmarks import judged_peers, peers_page
 from benchmarks.command import main
 from benchmarks.peers.registry import PEERS
+from benchmarks.peers_command import PAGE, RESULTS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "peers"
@@ -102,6 +104,16 @@ def test_a_script_confirms_by_its_exit_status(
     (tmp_path / "shown.py").write_text(f'"""What is wrong.\n\nMore.\n"""\n\nimport sys\n\nprint("found")\n{body}\n')
     found = judged_peers.confirmed("shown")
     assert (found["verdict"], found["states"]) == (verdict, "What is wrong.") and found["output"].startswith("found")
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="no table has been made; `make peers` makes it")
+def test_the_page_is_that_of_the_data() -> None:
+    document = json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert PAGE.read_text(encoding="utf-8") == peers_page.draw(document), "python -m benchmarks peers --draw"
+    assert [peer["name"] for peer in document["peers"]] == [peer.name for peer in PEERS]
+    stated = {name for peer in document["peers"] for name in peer["confirmed"]}
+    assert stated <= document["confirmations"].keys()
+    assert all(found["verdict"] == "confirmed" for found in document["confirmations"].values())
 
 
 def test_a_name_that_no_peer_has_is_refused_in_words(tmp_path: Path) -> None:
