@@ -64,10 +64,12 @@ def floor_of(m: jax.Array) -> jax.Array:
     return jnp.where(overflows, jnp.inf, floor)
 
 
-def write(state: State, k: jax.Array, v: jax.Array, i: jax.Array, a: jax.Array) -> State:
+def write(state: State, k: jax.Array, v: jax.Array, i: jax.Array, a: jax.Array, detach_m: bool = False) -> State:
     """The memory after a step."""
     carried = a + state.m
     m = jnp.where(carried >= i, carried, i)
+    if detach_m:
+        m = jax.lax.stop_gradient(m)
     decay, gain = weight(carried, m)[..., None], weight(i, m)[..., None]
     C = decay[..., None] * state.C + (gain * k)[..., :, None] * v[..., None, :]
     return State(C, decay * state.n + gain * k, m)
@@ -101,9 +103,7 @@ def mlstm(
 
     def step(state: State, token: tuple[jax.Array, ...]) -> tuple[State, jax.Array]:
         q, k, v, i, a = token
-        state = write(state, k, v, i, a)
-        if detach_m:
-            state = state._replace(m=jax.lax.stop_gradient(state.m))
+        state = write(state, k, v, i, a, detach_m)
         return state, _read(state, q, eps, unit_floor, normalise, operand)
 
     state, h = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in (q, k, v, i, a)))

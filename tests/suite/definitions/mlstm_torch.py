@@ -57,10 +57,14 @@ def floor_of(m: torch.Tensor) -> torch.Tensor:
     return torch.where(overflows, torch.inf, torch.where(m > LARGEST_M, floor * frozen(m), floor))
 
 
-def write(state: State, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, a: torch.Tensor) -> State:
+def write(
+    state: State, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, a: torch.Tensor, detach_m: bool = False
+) -> State:
     """The memory after a step."""
     carried = a + state.m
     m = torch.where(carried >= i, carried, i)
+    if detach_m:
+        m = m.detach()
     decay, gain = weight(carried, m)[..., None], weight(i, m)[..., None]
     C = decay[..., None] * state.C + (gain * k)[..., :, None] * v[..., None, :]
     return State(C, decay * state.n + gain * k, m)
@@ -101,9 +105,7 @@ def mlstm(
     q, k, v, i, a, state = _widened(q, k, v, i, f, initial_state)
     h = []
     for t in range(q.shape[1]):
-        state = write(state, k[:, t], v[:, t], i[:, t], a[:, t])
-        if detach_m:
-            state = state._replace(m=state.m.detach())
+        state = write(state, k[:, t], v[:, t], i[:, t], a[:, t], detach_m)
         q_hat = operand(q[:, t] / q.shape[-1] ** 0.5)
         numerator = operand(torch.einsum("bnkv,bnk->bnv", operand(state.C), q_hat))
         nu = torch.einsum("bnk,bnk->bn", state.n, q_hat)
