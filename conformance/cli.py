@@ -128,6 +128,15 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     is_flag=True,
     help="What gatespec has decided, where others may decide otherwise, has to be kept too.",
 )
+@click.option(
+    "--promise",
+    "promises",
+    metavar="TEXT",
+    multiple=True,
+    help="What callers must keep to: 'f finite', 'S % 64 == 0', 'not packed'. Cases are drawn inside.",
+)
+@click.option("--promises", "promises_file", metavar="PATH", type=_FILE, help="A TOML file of promises.")
+@click.option("--suggest-promises", metavar="PATH", type=_FILE, help="Write the promises that the target keeps.")
 @click.option("--known", metavar="PATH", type=_FILE, help="Known failures: reported, but no reason to exit with 1.")
 @click.option("--write-known", metavar="PATH", type=_FILE, help="Write the failures there, for you to say why.")
 @click.option(
@@ -143,6 +152,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def run_command(
     targets: tuple[str, ...],
     write_known: Path | None,
+    suggest_promises: Path | None,
     json_path: Path | None,
     html_path: Path | None,
     junit_path: Path | None,
@@ -161,7 +171,13 @@ def run_command(
     # The first target is imported by its worker while this process imports what reports and options need.
     first = Workers(targets[0], given["framework"], given["device"], given["timeout"])
     try:
-        status = _run(first, targets, write_known, {"json": json_path, "html": html_path, "junit": junit_path}, given)
+        status = _run(
+            first,
+            targets,
+            (write_known, suggest_promises),
+            {"json": json_path, "html": html_path, "junit": junit_path},
+            given,
+        )
     except UsageError as error:
         raise click.UsageError(str(error)) from error
     finally:
@@ -172,7 +188,7 @@ def run_command(
 def _run(
     first: Workers,
     targets: tuple[str, ...],
-    write_known: Path | None,
+    written: tuple[Path | None, Path | None],
     paths: dict[str, Path | None],
     given: dict[str, Any],
 ) -> int:
@@ -183,8 +199,9 @@ def _run(
     from conformance.report import exit_status
     from conformance.selection import options_of
 
+    write_known, suggest_promises = written
     options = options_of(**given)
-    for option, path in {**paths, "write-known": write_known}.items():
+    for option, path in {**paths, "write-known": write_known, "suggest-promises": suggest_promises}.items():
         run.make_room(option, path)
     assert options.failures is not None
     run.make_directory(options.failures)
@@ -216,6 +233,9 @@ def _run(
         if interrupted:
             break
     run.write_reports(reports, paths)
+    if suggest_promises is not None:
+        run.write_promises(suggest_promises, reports)
+        click.echo(f"{suggest_promises}: the promises that what was found implies; read it with --promises.")
     if write_known is not None:
         new = run.write_known(write_known, reports, options.known)
         click.echo(f"{write_known}: {new} new entries; write the reason of each before it is read with --known.")

@@ -41,6 +41,7 @@ class RunOptions:
         strict: whether a skip counts as a failure, and a known failure that passes now.
         contract: whether every target has to keep what gatespec's contract decides; otherwise only those that declare
             themselves gatespec's own have to.
+        promises: what callers of the target must keep to; cases are drawn inside (`conformance.diagnosis.promises`).
         quick: only the laws that are marked so, in float32 unless a dtype is named, on short sequences.
         known: failures that are none.
         failures: where a script for each failure is saved, None for nowhere.
@@ -65,3 +66,4 @@ class RunOptions:
     failures: Path | None = None
     shrink_seconds: float = SHRINK_SECONDS
     contract: bool = False
+    promises: tuple[str, ...] = ()

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from conformance.diagnosis.envelope import suggested
+from conformance.diagnosis.process import diagnosed
+from conformance.diagnosis.promises import written
 from conformance.implementation import UsageError
 from conformance.known import Known, write
 from conformance.options import RunOptions
@@ -44,7 +47,8 @@ def judge(workers: Workers, info: TargetInfo, options: RunOptions, show: Progres
         show(info.name, len(items), workers.results(items, options, options.jobs or usual(info, items)), results)
     except KeyboardInterrupt:
         return Judged(report_of(info, options, workers.interrupted(), start), interrupted=True)
-    return Judged(report_of(info, options, results, start))
+    diagnosis = diagnosed(info.name, options.framework, info.device, options, results)
+    return Judged(replace(report_of(info, options, results, start), diagnosis=diagnosis))
 
 
 def in_own_places(targets: Sequence[str], options: RunOptions) -> list[RunOptions]:
@@ -119,6 +123,15 @@ def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) ->
         if path is not None:
             writer = importlib.import_module(f"conformance.report.{kind}")
             path.write_text(writer.render(reports), encoding="utf-8")
+
+
+def write_promises(path: Path, reports: list[TargetReport]) -> None:
+    """Write the promises outside of which the targets were seen to be wrong, or to serve nothing."""
+    found: dict[str, list[str]] = {}
+    for report in reports:
+        for envelope in report.diagnosis.envelopes:
+            found.setdefault(envelope.op, []).extend(suggested(envelope))
+    path.write_text(written({op: dict.fromkeys(texts) for op, texts in found.items() if texts}), encoding="utf-8")
 
 
 def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ...]) -> int:

@@ -7,12 +7,16 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
+
+from hypothesis.strategies import SearchStrategy
 
 from conformance.avoidance import Avoidance, Blame
 from conformance.cases import Plan, pinned
 from conformance.checker import Checker
 from conformance.comparison import CallRecord
+from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.features import Feature, names
 from conformance.dtypes import HALF
 from conformance.implementation import Implementation, RefusedError
@@ -128,7 +132,8 @@ class Runner:
         only_whether = self.options.shrink_seconds == 0 or search.last
         if search.law.rows is not None:
             for row in search.law.rows():
-                search.judge(row)
+                if self.admission.admitted(search.law.op, search.checker.dtype, row) == row:
+                    search.judge(row)
             return search.shrink([], 0.0)
         for draw in draws:
             if draw.shrinks_only:
@@ -166,11 +171,23 @@ class Runner:
             # answers.
             seed = zlib.crc32(f"{options.seed}/{law.op}/{stratum}/{dtype}".encode())
             parts = pinned(plan, count)
-            draws += [Draw(law.cases(part), seed, examples, pinned=bool(part.pin)) for part, examples in parts]
+            for part, examples in parts:
+                draws.append(Draw(self._admitted(law, dtype, part), seed, examples, pinned=bool(part.pin)))
             if all(part.pin for part, _ in parts):
                 # Among cases that are drawn freely there may be smaller ones than those that are pinned.
-                draws.append(Draw(law.cases(plan), seed, count, shrinks_only=True))
+                draws.append(Draw(self._admitted(law, dtype, plan), seed, count, shrinks_only=True))
         return draws
+
+    @cached_property
+    def admission(self) -> Admission:
+        """Which cases the target is tried on."""
+        return Admission(self.options.promises, self.options.contract or self.implementation.keeps_contract)
+
+    def _admitted(self, law: Law, dtype: str, plan: Plan) -> SearchStrategy:
+        assert law.cases is not None
+        # A value is a matter of the definition; gradients, of what gatespec holds constant in them.
+        decided = law.kind != "contract" and not law.forward
+        return self.admission.strategy(law.op, dtype, law.cases(plan), decided=decided)
 
     def _with_script(self, law: Law, dtype: str, found: Found, number: int) -> Counterexample:
         options = self.options
@@ -201,6 +218,8 @@ class Runner:
             return "passed", None
         if search.refused:
             return "not served", search.refusal
+        if self.options.promises and _features_of(search.law.op):
+            return "not promised", "none of its cases is inside the promises"
         return "skipped", f"it has no case of at most {self.options.max_steps} steps"
 
     def _known_outcomes(self, law: Law, dtype: str, fatal: Mapping[str, BreakKind]) -> tuple[KnownOutcome, ...]:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conformance.diagnosis.promises import parsed
+from conformance.diagnosis.promises import read as read_promises
 from conformance.dtypes import FLOATING
 from conformance.implementation import Implementation, UsageError
 from conformance.known import read
@@ -24,18 +26,29 @@ if TYPE_CHECKING:
 
 
 def options_of(
-    *, known: Path | None = None, examples: int | None = None, max_steps: int | None = None, **given: Any
+    *,
+    known: Path | None = None,
+    examples: int | None = None,
+    max_steps: int | None = None,
+    promises: tuple[str, ...] = (),
+    promises_file: Path | None = None,
+    **given: Any,
 ) -> RunOptions:
     """The options of a run, with what depends on circumstances where nothing was said.
 
     Args:
         known: the file of known failures.
+        promises, promises_file: what callers of the target must keep to, as text and in a file.
         given: other fields of `RunOptions`.
 
     Raises:
         UsageError: a name is unknown, no law is left, or the known failures cannot be read.
     """
-    options = RunOptions(known=read(known) if known is not None else (), **given)
+    told = [parsed(text) for text in promises]
+    told += read_promises(promises_file) if promises_file is not None else ()
+    options = RunOptions(
+        known=read(known) if known is not None else (), promises=tuple(str(promise) for promise in told), **given
+    )
     slow = interpreted(options.kernel_backend, options.device)
     few = INTERPRETED_EXAMPLES if slow else QUICK_EXAMPLES if options.quick else EXAMPLES
     options = replace(

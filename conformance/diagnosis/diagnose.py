@@ -6,6 +6,7 @@ from typing import Any
 
 from conformance.cases import from_json
 from conformance.diagnosis import causes, envelope
+from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
 from conformance.diagnosis.causes import ENDINGS
 from conformance.diagnosis.faults import RANK, Fault, Faults, explore
@@ -125,7 +126,7 @@ class _Examined:
         self._options = options
         self._operation = operation
         ours = options.contract or implementation.keeps_contract
-        self._features = tuple(feature for feature in operation.features if ours or not feature.contract)
+        self._admission = Admission(options.promises, ours)
         self._results = results
         self._clock = clock
         self._faults: Faults | None = None
@@ -139,7 +140,7 @@ class _Examined:
         dtypes = [dtype for dtype in RANK if any(result.dtype == dtype for result in broken)]
         backend = self._options.kernel_backend
         judges = {dtype: Judge(self._implementation, self._operation, dtype, backend) for dtype in dtypes}
-        self._faults, self._table = explore(self._operation, judges, self._clock, self._features)
+        self._faults, self._table = explore(self._operation, judges, self._clock, self._admission)
         for result in broken:
             for pair in _pairs(result):
                 self._attribute(*pair)

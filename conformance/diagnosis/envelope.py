@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 
 from conformance.diagnosis.cause import Cell, Envelope, Row
 from conformance.diagnosis.faults import Fault
-from conformance.diagnosis.judged import NOT_SERVED, RIGHT, WRONG, Judged
+from conformance.diagnosis.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
+from conformance.diagnosis.promises import excluding
 from conformance.dtypes import FLOATING
-from conformance.operations import Operation
+from conformance.operations import OPERATIONS, Operation
 
 NOT_TRIED = "not tried"
 PLAIN = "plain call"
@@ -29,7 +30,7 @@ def cell(trials: Iterable[Judged]) -> Cell:
 
 def _worst(statuses: Iterable[str]) -> str:
     found = set(statuses)
-    return next((status for status in (WRONG, RIGHT, NOT_SERVED) if status in found), "")
+    return next((status for status in (WRONG, RIGHT, NOT_SERVED, NOT_PROMISED) if status in found), "")
 
 
 def of_trials(
@@ -81,6 +82,21 @@ def of_counts(operation: Operation, counts: Mapping[str, Mapping[str, Mapping[st
 def _rows(operation: Operation) -> list[tuple[str, str]]:
     plain = "a call of the simplest kind: one sequence, one head, moderate gates, no states, no options"
     return [(PLAIN, plain), *((feature.name, feature.sentence) for feature in operation.features)]
+
+
+def suggested(envelope: Envelope) -> list[str]:
+    """The promises that rule out what is wrong or is not served; none where even a plain call is wrong."""
+    operation = next(each for each in OPERATIONS.values() if each.about == envelope.op)
+    features = {feature.name: feature for feature in operation.features}
+    bad = [row.feature for row in envelope.rows if _bad(row)]
+    if PLAIN in bad:
+        return []
+    return list(dict.fromkeys(excluding(features[name]) for name in bad))
+
+
+def _bad(row: Row) -> bool:
+    statuses = {status for cell in row.cells.values() for status in (cell.value, cell.gradient)}
+    return bool(statuses & {WRONG, NOT_SERVED})
 
 
 def summary(rows: Iterable[Row], faults: tuple[Fault, ...]) -> str:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from conformance.diagnosis.admission import Admission, excluded
 from conformance.diagnosis.features import Feature, avoiding, names, needed, only
 from conformance.diagnosis.formulas.formula import Formula
-from conformance.diagnosis.judged import WRONG, Clock, Judge, Judged
+from conformance.diagnosis.judged import NOT_PROMISED, WRONG, Clock, Judge, Judged
 from conformance.diagnosis.recognition import matches, patterns, recognised
 from conformance.operations import Operation
 
@@ -261,7 +262,7 @@ def _with_steps(case: Any, S: int) -> Any | None:
 
 
 def explore(
-    operation: Operation, judges: dict[str, Judge], clock: Clock, features: Sequence[Feature]
+    operation: Operation, judges: dict[str, Judge], clock: Clock, admission: Admission
 ) -> tuple[Faults, dict[str, dict[str, list[Judged]]]]:
     """The faults that plain calls show, and calls with one feature; and every call that was judged.
 
@@ -269,6 +270,7 @@ def explore(
         The faults, and by feature (``plain call`` first) and dtype what was judged.
     """
     faults = Faults(operation, judges, clock)
+    features = admission.features(operation)
     plain = operation.plain
     assert plain is not None
     table: dict[str, dict[str, list[Judged]]] = {}
@@ -277,10 +279,15 @@ def explore(
     first, *others = sorted(judges, key=RANK.index)
     cases = [(first, name, make(plain(seed))) for seed in SEEDS for name, make in makers]
     cases += [(dtype, name, make(plain(SEEDS[0]))) for dtype in others for name, make in makers]
+    outside = {dtype: set(excluded(features, admission, operation, dtype)) for dtype in judges}
     for dtype, name, case in cases:
         if case is None or not clock.left:
             continue
-        judged = judges[dtype](case)
+        inside = admission.admitted(operation.about, dtype, case)
+        if name in outside[dtype] or inside is None:
+            judged = Judged(case=case, dtype=dtype, value=NOT_PROMISED, gradient=NOT_PROMISED, arrays=())
+        else:
+            judged = judges[dtype](inside)
         table.setdefault(name, {}).setdefault(dtype, []).append(judged)
         faults.served[name] = faults.served.get(name, False) or judged.served
     # A plain call first, then the calls with one feature: what a simpler call shows explains the others.

@@ -2,8 +2,9 @@
 
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from conformance.diagnosis.cause import Diagnosis
 from conformance.options import INTERPRETERS, RunOptions
 from conformance.outcome import LawResult
 
@@ -20,6 +21,7 @@ class TargetReport:
         seconds: how long it took.
         started: when, as text.
         named_framework: the framework where the command line named it.
+        diagnosis: why laws fail, and where the target is right.
     """
 
     target: str
@@ -31,6 +33,7 @@ class TargetReport:
     seconds: float
     started: str | None = None
     named_framework: str | None = None
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
 
     def count(self, status: str) -> int:
         return sum(result.status == status for result in self.results)
@@ -66,6 +69,7 @@ class TargetReport:
             words = [*on, *words]
         if options.contract:
             words.append("--contract")
+        words += [f"--promise {shlex.quote(promise)}" for promise in options.promises]
         if options.quick:
             words.append("--quick")
         return " ".join(words)

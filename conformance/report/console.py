@@ -8,10 +8,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from conformance.diagnosis.cause import Cell
 from conformance.dtypes import FLOATING
 from conformance.laws import Law
 from conformance.outcome import LawResult
-from conformance.report import TargetReport
+from conformance.report import TargetReport, causes
 from conformance.report.failure import branches, headline, lines
 
 SHOWN = 6
@@ -55,15 +56,73 @@ def show(console: Console, report: TargetReport) -> None:
         highlight=False,
     )
     _show_differences(console, report)
+    if report.options.promises:
+        told = "; ".join(report.options.promises)
+        console.print(f"judged inside these promises alone: {escape(told)}", highlight=False, soft_wrap=True)
     _show_skips(console, report)
     _show_notes(console, report)
-    for result in report.failures[:SHOWN]:
+    _show_envelopes(console, report)
+    shown, rest = report.failures[:SHOWN], report.failures[SHOWN:]
+    if report.diagnosis.causes:
+        _show_causes(console, report)
+        # One failure in detail; the others differ in the law and the dtype, and stand in the reports.
+        shown, rest = [_foremost(report)], []
+    for result in shown:
         _show_failure(console, report, result)
-    rest = report.failures[SHOWN:]
     if rest:
         ids = ", ".join(dict.fromkeys(f"{result.law.id} ({result.dtype})" for result in rest))
         console.print(f"[red]… and {len(rest)} more:[/red] {escape(ids)}", highlight=False)
     console.print()
+
+
+def _show_causes(console: Console, report: TargetReport) -> None:
+    """At most five causes, a few lines each; the others in a line."""
+    diagnosis = report.diagnosis
+    console.print(f"\n[red bold]{causes.headline(diagnosis)}[/red bold]", highlight=False)
+    for number, cause in enumerate(causes.leading(report), 1):
+        console.print(f"\n[red bold]{number}.[/red bold] {escape(cause.sentence)}", highlight=False, soft_wrap=True)
+        for word, said in causes.lines(cause):
+            console.print(f"    {word:<9} {escape(said)}", highlight=False, soft_wrap=True)
+    rest = diagnosis.causes[len(causes.leading(report)) :]
+    if rest:
+        told = "; ".join(f"{cause.sentence} ({len(cause.explains)})" for cause in rest)
+        console.print(f"\n[red]… and {len(rest)} more:[/red] {escape(told)}", highlight=False, soft_wrap=True)
+    if diagnosis.note:
+        console.print(f"[yellow]{escape(diagnosis.note)}[/yellow]", highlight=False)
+
+
+def _foremost(report: TargetReport) -> LawResult:
+    """The first failure that the first cause explains."""
+    checks = {(check.law, check.dtype) for check in report.diagnosis.causes[0].explains}
+    failures = report.failures
+    return next((each for each in failures if (each.law.id, each.dtype) in checks), failures[0])
+
+
+def _show_envelopes(console: Console, report: TargetReport) -> None:
+    """Where each operation is right, in a sentence; with a table of what is not right where anything is not."""
+    for envelope in report.diagnosis.envelopes:
+        wrong = [row for row in envelope.rows if any(_is_wrong(each) for each in row.cells.values())]
+        if not wrong:
+            continue
+        console.print(f"\n[bold]{envelope.op}[/bold]: {escape(envelope.summary)}", highlight=False, soft_wrap=True)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 4))
+        table.add_column("a call with")
+        for dtype in envelope.dtypes:
+            table.add_column(dtype)
+        shown = wrong if len(wrong) < len(envelope.rows) / 2 else [row for row in envelope.rows if row not in wrong]
+        for row in shown:
+            table.add_row(row.feature, *(causes.cell(row.cells[dtype]) for dtype in envelope.dtypes))
+        if len(shown) < len(envelope.rows):
+            others = len(envelope.rows) - len(shown)
+            what = "right, refused or not tried" if shown is wrong else "wrong"
+            table.caption = f"{others} other features are {what}; --html and --json hold all of them"
+            table.caption_justify = "left"
+        if shown:
+            console.print(table)
+
+
+def _is_wrong(cell: Cell) -> bool:
+    return "wrong" in (cell.value, cell.gradient)
 
 
 def _table(report: TargetReport) -> Table:

@@ -5,6 +5,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from conformance.diagnosis.cause import Cause, Envelope
 from conformance.outcome import STATUSES, Counterexample, LawResult
 from conformance.report import TargetReport
 
@@ -27,9 +28,12 @@ def _target(report: TargetReport) -> dict[str, Any]:
             "kernel_backend": report.options.kernel_backend,
             "quick": report.options.quick,
             "strict": report.options.strict,
+            "promises": list(report.options.promises),
         },
         "seconds": round(report.seconds, 3),
         "summary": {status.replace(" ", "_"): report.count(status) for status in STATUSES},
+        "causes": [_cause(cause) for cause in report.diagnosis.causes],
+        "envelope": {envelope.op: _envelope(envelope) for envelope in report.diagnosis.envelopes},
         "laws": [
             {
                 "id": result.law.id,
@@ -66,6 +70,20 @@ def _plain(written: dict[str, Any]) -> dict[str, Any]:
     del written["script_text"]
     arrays = [{name: _number(x) for name, x in each.items()} for each in written.pop("arrays")]
     return {name: _number(x) for name, x in {**written, **kind}.items()} | {"arrays": arrays}
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    found = {name: value for name, value in asdict(cause).items() if name != "script_text"}
+    arrays = [{name: _number(value) for name, value in array.items()} for array in found["arrays"]]
+    return {**found, "arrays": arrays, "explains": [{"id": each.law, "dtype": each.dtype} for each in cause.explains]}
+
+
+def _envelope(envelope: Envelope) -> dict[str, Any]:
+    rows = [
+        {"feature": row.feature, "sentence": row.sentence, "cells": {name: asdict(x) for name, x in row.cells.items()}}
+        for row in envelope.rows
+    ]
+    return {"summary": envelope.summary, "features": rows}
 
 
 def _number(value: Any) -> Any:

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conformance.dtypes import FLOATING
 from conformance.laws import Law
-from conformance.report import TargetReport, exit_status
+from conformance.report import TargetReport, causes, exit_status
 from conformance.report.html import _words as words
 from conformance.report.html._branches import branches
 from conformance.report.html._chart import series, shape
@@ -56,6 +56,10 @@ def render(reports: list[TargetReport]) -> str:
             counts=[(mark, [_count(target, status) for target in targets]) for status, mark in words.MARKS.items()],
             heads=heads(targets),
             groups=groups(targets),
+            diagnoses=[(target.name, target.report.diagnosis) for target in targets],
+            told=causes,
+            has_causes=any(target.report.diagnosis.causes for target in targets),
+            has_envelopes=any(target.report.diagnosis.envelopes for target in targets),
             broken=failures(targets, ("failed",)),
             known=failures(targets, ("differs", "known", "fixed")),
             ratios=ratios(targets),

@@ -1,0 +1,78 @@
+"""Which cases a target is tried on: inside its promises, and outside what gatespec alone has decided."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy
+
+from conformance.diagnosis.features import Feature, avoiding
+from conformance.diagnosis.promises import Promises, parsed
+from conformance.operations import OPERATIONS, Operation
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Changes cases until they may be tried on a target.
+
+    Attributes:
+        texts: the target's promises.
+        contract: whether it has to keep what gatespec has decided where others may decide otherwise.
+    """
+
+    texts: tuple[str, ...] = ()
+    contract: bool = True
+
+    @cached_property
+    def promises(self) -> Promises:
+        return Promises(tuple(parsed(text) for text in self.texts))
+
+    def features(self, operation: Operation) -> tuple[Feature, ...]:
+        """The features on which a target may be tried outside the laws about gatespec's own decisions."""
+        return tuple(feature for feature in operation.features if self.contract or not feature.contract)
+
+    def admitted(self, op: str, dtype: str, case: Any, *, decided: bool = False) -> Any | None:
+        """The case, changed as little as is needed; None where no such case is inside the promises.
+
+        Args:
+            op: under whose name the law stands.
+            decided: whether the law's answer is a matter of what gatespec has decided, for the features marked so.
+        """
+        operation = _operations().get(op)
+        if operation is None or not isinstance(case, _kinds(operation)):
+            return case
+        if decided:
+            kept = self.features(operation)
+            case = avoiding(case, [each.name for each in operation.features if each not in kept], operation.features)
+        return self.promises.kept(operation, case, dtype) if self.texts else case
+
+    def strategy(self, op: str, dtype: str, cases: SearchStrategy, *, decided: bool = False) -> SearchStrategy:
+        """Cases that are admitted, of those that a strategy draws."""
+        if op not in _operations() or (self.contract and not self.texts):
+            return cases
+        changed = cases.map(lambda case: self.admitted(op, dtype, case, decided=decided))
+        return changed.filter(lambda case: case is not None)
+
+
+def excluded(features: Sequence[Feature], admission: Admission, operation: Operation, dtype: str) -> list[str]:
+    """The names of the features that no plain case can have inside the promises."""
+    if not admission.texts or operation.plain is None:
+        return []
+    plain = operation.plain(0)
+    names = []
+    for feature in features:
+        case = plain if feature.present(plain) else feature.added(plain)
+        kept = admission.promises.kept(operation, case, dtype)
+        if kept is None or not feature.present(kept):
+            names.append(feature.name)
+    return names
+
+
+def _operations() -> dict[str, Operation]:
+    return {operation.about: operation for operation in OPERATIONS.values() if operation.plain is not None}
+
+
+def _kinds(operation: Operation) -> type:
+    assert operation.plain is not None
+    return type(operation.plain(0))

@@ -1,0 +1,54 @@
+"""Causes and envelopes as lines of text, the same in the terminal, in JUnit and on the page."""
+
+from conformance.diagnosis.cause import LEADING, Cause, Cell, Diagnosis
+from conformance.diagnosis.causes import array_line
+from conformance.report import TargetReport
+
+NAMED = 4
+"""So many checks are named that a cause explains; more are counted."""
+
+
+def leading(report: TargetReport) -> tuple[Cause, ...]:
+    """The causes that a report leads with."""
+    return report.diagnosis.causes[:LEADING]
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """How many causes there are, and how many failed checks they explain."""
+    checks = {check for cause in diagnosis.causes for check in cause.explains}
+    causes = len(diagnosis.causes)
+    said = f"{causes} cause{'s' if causes != 1 else ''} of {len(checks)} failed check{'s' if len(checks) != 1 else ''}"
+    return said if causes <= LEADING else f"{said}; the first {LEADING}"
+
+
+def explained(cause: Cause) -> str:
+    """The checks that a cause explains."""
+    if not cause.explains:
+        return "seen by experiment; no case of a law happened to show it"
+    named = ", ".join(str(check) for check in cause.explains[:NAMED])
+    more = len(cause.explains) - NAMED
+    count = f"{len(cause.explains)} check{'s' if len(cause.explains) != 1 else ''}"
+    return f"{count}: {named}{f' and {more} more' if more > 0 else ''}"
+
+
+def lines(cause: Cause) -> list[tuple[str, str]]:
+    """What is known of a cause, as pairs of a word and what it says; its sentence goes before."""
+    told = [("explains", explained(cause)), ("case", f"{cause.case} ({cause.dtype})")]
+    if cause.problem:
+        told.append(("problem", cause.problem))
+    if cause.arrays:
+        told.append(("arrays", array_line(cause.arrays)))
+    told += [("pattern", f"{name} {said}") for name, said in cause.patterns.items()]
+    if cause.script or cause.script_note:
+        told.append(("script", ", ".join(filter(None, (cause.script, cause.script_note)))))
+    return told
+
+
+SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not promised": "not promised", "not tried": "·"}
+
+
+def cell(found: Cell) -> str:
+    """A cell in a few characters: one sign where value and gradient agree, else both."""
+    if not found.gradient or found.gradient == found.value:
+        return SIGNS[found.value]
+    return f"value {SIGNS[found.value]} gradient {SIGNS[found.gradient]}"
