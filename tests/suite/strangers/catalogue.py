@@ -37,7 +37,8 @@ _loop, _chunks, _gru_loop = torch_loops.mlstm_loop, torch_loops.mlstm_chunks, to
 _scan, _gru_scan = jax_scans.mlstm_scan, jax_scans.gru_scan
 
 RIGHT: dict[str, Stranger] = {
-    "torch_loop": _mlstm("torch", _loop),
+    "torch_loop": _mlstm("torch", _loop, "packed sequences refused"),
+    "torch_packed_loop": _mlstm("torch", _loop),
     "torch_chunks": _mlstm("torch", _chunks),
     "torch_gru": _gru("torch", _gru_loop),
     "jax_scan": _mlstm("jax", _scan),

@@ -14,6 +14,12 @@ def _weight(x: Any, y: Any) -> Any:
     return jnp.where(empty, 0.0, jnp.exp(jnp.where(empty, 0.0, x) - jnp.where(empty, 0.0, y)))
 
 
+def _floor(m: Any) -> tuple[Any, Any]:
+    """``exp(−min(m, 64))``, and where that is infinite: there h is 0, and 1 stands in for the floor."""
+    infinite = jnp.isinf(jnp.exp(-m))
+    return jnp.exp(-jnp.minimum(jnp.where(infinite, 0.0, m), 64.0)), infinite
+
+
 def mlstm_scan(*faults: str) -> Callable:
     """A function ``mlstm`` over the steps of a dense call, with the named faults."""
 
@@ -42,10 +48,11 @@ def mlstm_scan(*faults: str) -> Callable:
             C = decay[..., None, None] * C + gain[..., None, None] * k[..., :, None] * v[..., None, :]
             n = decay[..., None] * n + gain[..., None] * k
             nu = jnp.sum(n * q, axis=-1)
-            Y = jnp.maximum(jnp.abs(nu), jnp.exp(-jnp.minimum(m_new, 64.0))) + eps
+            floor, nothing = _floor(m_new)
+            Y = jnp.maximum(jnp.abs(nu), floor) + eps
             if "normaliser detached" in faults:
                 Y = jax.lax.stop_gradient(Y)
-            h = jnp.einsum("bnkv,bnk->bnv", C, q) / Y[..., None]
+            h = jnp.where(nothing[..., None], 0.0, jnp.einsum("bnkv,bnk->bnv", C, q) / Y[..., None])
             return (C, n, m_new), h
 
         last, h = jax.lax.scan(step, carry, (q, k, v, i, f))

@@ -18,6 +18,8 @@ def mlstm_loop(*faults: str) -> Callable:
         return name in faults
 
     def mlstm(q, k, v, i, f, *, initial_state=None, return_state=False, cu_seqlens=None, eps=0.0, **unused: Any):
+        if cu_seqlens is not None and faulty("packed sequences refused"):
+            raise NotImplementedError("packed sequences are not supported")
         if cu_seqlens is not None:
             return _each_sequence(one, q, k, v, i, f, initial_state, return_state, cu_seqlens, eps)
         h, state = one(q, k, v, i, f, initial_state, eps)
@@ -52,13 +54,16 @@ def mlstm_loop(*faults: str) -> Callable:
             if faulty("state rounded to bfloat16"):
                 C, n = C.to(torch.bfloat16).to(wide), n.to(torch.bfloat16).to(wide)
             nu = torch.einsum("bnk,bnk->bn", n, q[:, t])
-            floor = torch.ones_like(m) if faulty("floor of 1") else torch.exp(-m.clamp(max=64.0))
+            floor, nothing = _floor(m)
+            if faulty("floor of 1"):
+                floor = torch.ones_like(m)
             normaliser = torch.maximum(nu.abs(), floor) + eps
             if faulty("no absolute value"):
                 normaliser = torch.maximum(nu, floor) + eps
             if faulty("normaliser detached"):
                 normaliser = normaliser.detach()
-            rows.append(torch.einsum("bnkv,bnk->bnv", C, q[:, t]) / normaliser[..., None])
+            read = torch.einsum("bnkv,bnk->bnv", C, q[:, t]) / normaliser[..., None]
+            rows.append(torch.where(nothing[..., None], 0.0, read))
         if faulty("gradient does not reach the forget gate"):
             rows = [row.detach() + (row - row.detach()) for row in rows]
         h = torch.stack(rows, dim=1) if rows else v.new_zeros(B, 0, N, v.shape[-1])
@@ -77,6 +82,12 @@ def _weight(x: Tensor, y: Tensor) -> Tensor:
     """``exp(x − y)``, 0 where x is −∞, in value and in gradient."""
     empty = torch.isneginf(x)
     return torch.where(empty, 0.0, torch.exp(torch.where(empty, 0.0, x) - torch.where(empty, 0.0, y)))
+
+
+def _floor(m: Tensor) -> tuple[Tensor, Tensor]:
+    """``exp(−min(m, 64))``, and where that is infinite: there h is 0, and 1 stands in for the floor."""
+    infinite = torch.isinf(torch.exp(-m))
+    return torch.exp(-torch.where(infinite, 0.0, m).clamp(max=64.0)), infinite
 
 
 def _each_sequence(one, q, k, v, i, f, state, return_state, cu_seqlens, eps) -> Any:
@@ -162,7 +173,8 @@ def mlstm_chunks(*faults: str, length: int = 16) -> Callable:
         scores = torch.einsum("bntk,bnjk->bntj", q, k) * E
         numerator = scores @ v + e[..., None] * (q @ C)
         nu = scores.sum(-1) + e * torch.einsum("bntk,bnk->bnt", q, n)
-        h = numerator / (torch.maximum(nu.abs(), torch.exp(-m_t.clamp(max=64.0))) + eps)[..., None]
+        floor, nothing = _floor(m_t)
+        h = torch.where(nothing[..., None], 0.0, numerator / (torch.maximum(nu.abs(), floor) + eps)[..., None])
         last = torch.maximum(carried[..., -1], D[..., -1, :].amax(dim=-1))
         kept, written = _weight(carried[..., -1], last), _weight(D[..., -1, :], last[..., None].expand(i.shape))
         C = kept[..., None, None] * C + torch.einsum("bnj,bnjk,bnjv->bnkv", written, k, v)
