@@ -55,7 +55,7 @@ def request(call: Call, values: Any, packed: bool = False) -> Request:
 def choose(asked: Request, requested: Any) -> Choice:
     """The backend that a call takes; raises where the one requested cannot serve it."""
     chosen = select(ROWS, asked, requested, KernelBackend)
-    return Choice(name=chosen.value, interpret=interpreted(asked.device))
+    return Choice(name=chosen.value, interpret=chosen is KernelBackend.pallas and interpreted(asked.device))
 
 
 def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:

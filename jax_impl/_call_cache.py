@@ -23,7 +23,16 @@ def cached_by_signature(decide: Callable[..., Any]) -> Callable[..., Any]:
 
     def cached(*arguments: Any) -> Any:
         try:
-            key = (setting("jax_enable_x64"), tuple(map(_signature, arguments)))
+            # Arrays and plain values here, without a call each: this is run at every call of an operation.
+            signatures = [
+                (x.aval, x.sharding)
+                if (kind := type(x)) in _concrete
+                else (kind, x)
+                if kind in _PLAIN
+                else _signature(x)
+                for x in arguments
+            ]
+            key = (setting("jax_enable_x64"), *signatures)
             decision = decisions.get(key)
         except TypeError:
             return decide(*arguments)

@@ -6,14 +6,14 @@ grouping and the clipping of the state's gradient as in the xma layer of that na
     r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from jax_impl._arrays import JAX, matmul_precision
 from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
-from jax_impl._gru.arguments import Arguments, Options
+from jax_impl._gru.arguments import Options
 from jax_impl._gru.autograd import run_gru
 from reference.arguments import check_gru
 from reference.backends import Request
@@ -66,61 +66,41 @@ def gru(
             `kernel_backend` cannot serve the call.
         NotImplementedError: a second derivative is taken.
     """
-    arguments = Arguments(
-        x=input,
-        W=weight,
-        xf=forget_input,
-        Wf=forget_weight,
-        xr=reset_input,
-        Wr=reset_weight,
-        initial_state=input_state,
-        cu_seqlens=cu_seqlens,
-    )
-    settings = Settings(gradient_clipping, max_seqlen, kernel_backend)
     # What is decided of a packing depends on its values, which no cache may read.
     decide = _cached_options if cu_seqlens is None else _options
-    options = decide(arguments, settings, matmul_precision())
-    if cu_seqlens is not None:
-        arguments = arguments._replace(cu_seqlens=cu_seqlens.astype("int32"))
-    result = run_gru(options, arguments)
-    return result.output, result.state
+    options = decide(
+        *(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state, gradient_clipping),
+        *(cu_seqlens, max_seqlen, kernel_backend, matmul_precision()),
+    )
+    packing = None if cu_seqlens is None else cu_seqlens.astype("int32")
+    return run_gru(options, input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state, packing)
 
 
-class Settings(NamedTuple):
-    """The public options of a call of `gru`, as the caller gave them."""
-
-    gradient_clipping: Any
-    max_seqlen: Any
-    kernel_backend: Any
-
-
-def _options(arguments: Arguments, settings: Settings, precision: str) -> Options:
+def _options(
+    input: Any,
+    weight: Any,
+    forget_input: Any,
+    forget_weight: Any,
+    reset_input: Any,
+    reset_weight: Any,
+    input_state: Any,
+    gradient_clipping: Any,
+    cu_seqlens: Any,
+    max_seqlen: Any,
+    kernel_backend: Any,
+    precision: str,
+) -> Options:
     """The options of a legal call; raises where it is not legal."""
-    backend = choose(_checked(arguments, settings), settings.kernel_backend)
-    clipping = settings.gradient_clipping
-    bound = None if clipping is None else abs(float(clipping))
+    asked = _request(
+        *(input, weight, forget_input, forget_weight, reset_input, reset_weight),
+        *(input_state, gradient_clipping, cu_seqlens, max_seqlen),
+    )
+    backend = choose(asked, kernel_backend)
+    bound = None if gradient_clipping is None else abs(float(gradient_clipping))
     return Options(bound=bound, precision=precision, backend=backend.name, interpret=backend.interpret)
 
 
 _cached_options = cached_by_signature(_options)
-
-
-def _checked(arguments: Arguments, settings: Settings) -> Request:
-    """What a call asks of a backend; raises where it is not legal."""
-    call = check_gru(
-        JAX,
-        input=arguments.x,
-        weight=arguments.W,
-        forget_input=arguments.xf,
-        forget_weight=arguments.Wf,
-        reset_input=arguments.xr,
-        reset_weight=arguments.Wr,
-        input_state=arguments.initial_state,
-        gradient_clipping=settings.gradient_clipping,
-        cu_seqlens=arguments.cu_seqlens,
-        max_seqlen=settings.max_seqlen,
-    )
-    return request(call, arguments.x, arguments.cu_seqlens is not None)
 
 
 @request_builder("gru")
@@ -136,14 +116,17 @@ def _request(
     cu_seqlens: Any = None,
     max_seqlen: Any = None,
 ) -> Request:
-    arguments = Arguments(
-        x=input,
-        W=weight,
-        xf=forget_input,
-        Wf=forget_weight,
-        xr=reset_input,
-        Wr=reset_weight,
-        initial_state=input_state,
+    call = check_gru(
+        JAX,
+        input=input,
+        weight=weight,
+        forget_input=forget_input,
+        forget_weight=forget_weight,
+        reset_input=reset_input,
+        reset_weight=reset_weight,
+        input_state=input_state,
+        gradient_clipping=gradient_clipping,
         cu_seqlens=cu_seqlens,
+        max_seqlen=max_seqlen,
     )
-    return _checked(arguments, Settings(gradient_clipping, max_seqlen, None))
+    return request(call, input, cu_seqlens is not None)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._gru import composed
-from jax_impl._gru.arguments import Arguments, Options, Result
+from jax_impl._gru.arguments import Arguments, Options
 from jax_impl._gru.heads import initial_state
 from jax_impl._gru.pallas import launch
 from jax_impl._handwritten_gradient import Passes, differentiable_operation
@@ -22,12 +22,28 @@ _gru = differentiable_operation("gru", Arguments, BACKENDS)
 
 
 @partial(jax.jit, static_argnums=0)
-def run_gru(options: Options, arguments: Arguments) -> Result:
-    """The GRU over whole sequences, compiled; `cu_seqlens` in int32."""
+def run_gru(
+    options: Options,
+    x: jax.Array,
+    W: jax.Array,
+    xf: jax.Array,
+    Wf: jax.Array,
+    xr: jax.Array,
+    Wr: jax.Array,
+    h0: jax.Array | None,
+    cu_seqlens: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    """The GRU over whole sequences, compiled: output and final state; `cu_seqlens` in int32.
+
+    Arrays and results cross the boundary of `jax.jit` one by one: a record there is built, flattened and rebuilt at
+    every call, and inside only where the call is traced.
+    """
+    arguments = Arguments(x=x, W=W, xf=xf, Wf=Wf, xr=xr, Wr=Wr, initial_state=h0, cu_seqlens=cu_seqlens)
     arguments = vary_alike(arguments)
     x = arguments.x
     if arguments.cu_seqlens is not None and (arguments.B == 0 or x.shape[0] == 0):
         # No sequence, or none with a step.
         output = vary_like(jnp.zeros((x.shape[0], arguments.N, x.shape[-1]), x.dtype), x)
-        return Result(output=output, state=jnp.copy(initial_state(arguments)))
-    return _gru(options, arguments)
+        return output, jnp.copy(initial_state(arguments))
+    result = _gru(options, arguments)
+    return result.output, result.state

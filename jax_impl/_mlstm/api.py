@@ -9,14 +9,14 @@ Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27; the chunkwise 
     h_t = C_tᵀ q̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from jax_impl._arrays import JAX, matmul_precision
 from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
-from jax_impl._mlstm.arguments import Arguments, Options, Tokens
+from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
 from jax_impl._mlstm.chunk_layout import chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
@@ -74,13 +74,15 @@ def mlstm(
             cannot serve the call.
         NotImplementedError: it is differentiated in forward mode, or twice.
     """
-    arguments = Arguments(Tokens(q, k, v, i, f), initial_state, cu_seqlens)
-    settings = Settings(max_seqlen, chunk_size, eps, bool(return_state), kernel_backend)
     # What is decided of a packing depends on its values, which no cache may read.
     decide = _cached_options if cu_seqlens is None else _options
-    options = decide(arguments, settings, matmul_precision())
-    result = run_mlstm(options, _normalised(arguments))
-    return (result.h, result.state) if return_state else result.h
+    options = decide(
+        *(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, bool(return_state)),
+        *(kernel_backend, matmul_precision()),
+    )
+    packing = None if cu_seqlens is None else cu_seqlens.astype("int32")
+    h, state = run_mlstm(options, q, k, v, i, f, _as_state(initial_state), packing)
+    return (h, state) if return_state else h
 
 
 def mlstm_step(
@@ -109,36 +111,42 @@ def mlstm_step(
     Raises:
         TypeError, ValueError, NotImplementedError: as in `mlstm`.
     """
-    arguments = Arguments(Tokens(q, k, v, i, f), state)
-    options = _cached_step_options(arguments, eps, kernel_backend, matmul_precision())
-    result = run_mlstm_step(options, _normalised(arguments))
-    return result.h, result.state
+    options = _cached_step_options(q, k, v, i, f, state, eps, kernel_backend, matmul_precision())
+    return run_mlstm_step(options, q, k, v, i, f, _as_state(state))
 
 
-class Settings(NamedTuple):
-    """The public options of a call of `mlstm`, as the caller gave them."""
-
-    max_seqlen: Any
-    chunk_size: Any
-    eps: Any
-    return_state: bool
-    kernel_backend: Any
-
-
-def _options(arguments: Arguments, settings: Settings, precision: str) -> Options:
+def _options(
+    q: Any,
+    k: Any,
+    v: Any,
+    i: Any,
+    f: Any,
+    initial_state: Any,
+    cu_seqlens: Any,
+    max_seqlen: Any,
+    chunk_size: Any,
+    eps: Any,
+    return_state: bool,
+    kernel_backend: Any,
+    precision: str,
+) -> Options:
     """The options of a legal call; raises where it is not legal."""
-    asked = _checked(arguments, settings)
-    backend = choose(asked, settings.kernel_backend)
+    asked = _request(
+        *(q, k, v, i, f),
+        initial_state=initial_state,
+        cu_seqlens=cu_seqlens,
+        max_seqlen=max_seqlen,
+        chunk_size=chunk_size,
+        eps=eps,
+    )
+    backend = choose(asked, kernel_backend)
     steps = asked.sizes["T" if asked.packed else "S"]
     arithmetic = ChunkwiseOptions(
-        L=chunk_length(steps, settings.chunk_size),
-        eps=float(settings.eps),
-        stabilize_correctly=True,
-        precision=precision,
+        L=chunk_length(steps, chunk_size), eps=float(eps), stabilize_correctly=True, precision=precision
     )
     return Options(
         chunkwise=arithmetic,
-        return_state=settings.return_state,
+        return_state=return_state,
         backend=backend.name,
         interpret=backend.interpret,
         block=BLOCK_ON_CPU if asked.device == "cpu" else BLOCK,
@@ -149,24 +157,14 @@ _cached_options = cached_by_signature(_options)
 
 
 @cached_by_signature
-def _cached_step_options(arguments: Arguments, eps: Any, kernel_backend: Any, precision: str) -> Options:
-    backend = choose(_checked_step(arguments, eps), kernel_backend)
+def _cached_step_options(
+    q: Any, k: Any, v: Any, i: Any, f: Any, state: Any, eps: Any, kernel_backend: Any, precision: str
+) -> Options:
+    backend = choose(_request_step(q, k, v, i, f, state, eps=eps), kernel_backend)
     arithmetic = ChunkwiseOptions(L=1, eps=float(eps), stabilize_correctly=True, precision=precision)
     return Options(
         chunkwise=arithmetic, return_state=True, backend=backend.name, interpret=backend.interpret, block=BLOCK
     )
-
-
-def _checked(arguments: Arguments, settings: Settings) -> Request:
-    """What a call of `mlstm` asks of a backend; raises where it is not legal."""
-    state, packing = arguments.initial_state, arguments.cu_seqlens
-    call = check_mlstm(JAX, *arguments.tokens, state, packing, settings.max_seqlen, settings.chunk_size, settings.eps)
-    return request(call, arguments.tokens.v, packing is not None)
-
-
-def _checked_step(arguments: Arguments, eps: Any) -> Request:
-    call = check_mlstm_step(JAX, *arguments.tokens, arguments.initial_state, eps)
-    return request(call, arguments.tokens.v)
 
 
 @request_builder("mlstm")
@@ -184,21 +182,15 @@ def _request(
     chunk_size: Any = None,
     eps: Any = 0.0,
 ) -> Request:
-    arguments = Arguments(Tokens(q, k, v, i, f), initial_state, cu_seqlens)
-    return _checked(arguments, Settings(max_seqlen, chunk_size, eps, return_state, None))
+    call = check_mlstm(JAX, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
+    return request(call, v, cu_seqlens is not None)
 
 
 @request_builder("mlstm_step")
 def _request_step(q: Any, k: Any, v: Any, i: Any, f: Any, state: Any, *, eps: Any = 0.0) -> Request:
-    return _checked_step(Arguments(Tokens(q, k, v, i, f), state), eps)
+    return request(check_mlstm_step(JAX, q, k, v, i, f, state, eps), v)
 
 
-def _normalised(arguments: Arguments) -> Arguments:
-    """The state as an `MLSTMState`, which may have come as any triple, and ``cu_seqlens`` in int32."""
-    state, packing = arguments.initial_state, arguments.cu_seqlens
-    if packing is None and (state is None or type(state) is MLSTMState):
-        return arguments
-    return arguments._replace(
-        initial_state=None if state is None else MLSTMState(*state),
-        cu_seqlens=None if packing is None else packing.astype("int32"),
-    )
+def _as_state(state: Any) -> MLSTMState | None:
+    """An `MLSTMState`, which may have come as any triple."""
+    return state if state is None or type(state) is MLSTMState else MLSTMState(*state)

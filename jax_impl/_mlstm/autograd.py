@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax_impl._handwritten_gradient import Passes, differentiable_operation
 from jax_impl._mesh_axes import vary_alike
 from jax_impl._mlstm import composed
-from jax_impl._mlstm.arguments import Arguments, Options, Result
+from jax_impl._mlstm.arguments import Arguments, Options, Tokens
 from jax_impl._mlstm.pallas import launch
 from jax_impl._mlstm.state import given_or_zeros
+from reference.arguments import MLSTMState
 
 SEQUENCE = {
     "xla": Passes(forward=composed.forward, backward=composed.backward),
@@ -28,18 +29,37 @@ _step = differentiable_operation("mlstm_step", Arguments, STEP)
 
 
 @partial(jax.jit, static_argnums=0)
-def run_mlstm(options: Options, arguments: Arguments) -> Result:
-    """The mLSTM over whole sequences, compiled; `cu_seqlens` in int32."""
-    arguments = vary_alike(arguments)
-    tokens, packed = arguments.tokens, arguments.cu_seqlens is not None
-    if packed and (arguments.B == 0 or tokens.q.shape[0] == 0):
+def run_mlstm(
+    options: Options,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    i: jax.Array,
+    f: jax.Array,
+    initial_state: MLSTMState | None,
+    cu_seqlens: jax.Array | None,
+) -> tuple[jax.Array, MLSTMState | None]:
+    """The mLSTM over whole sequences, compiled; `cu_seqlens` in int32.
+
+    Arrays and results cross the boundary of `jax.jit` one by one: a record there is built, flattened and rebuilt at
+    every call, and inside only where the call is traced.
+    """
+    tokens = Tokens(q=q, k=k, v=v, i=i, f=f)
+    arguments = vary_alike(Arguments(tokens=tokens, initial_state=initial_state, cu_seqlens=cu_seqlens))
+    tokens = arguments.tokens
+    if cu_seqlens is not None and (arguments.B == 0 or tokens.q.shape[0] == 0):
         # No sequence, or none with a step: there is no chunk to compute.
         last = jax.tree.map(jnp.copy, given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B))
-        return Result(h=jnp.zeros_like(tokens.v), state=last if options.return_state else None)
-    return _sequence(options, arguments)
+        return jnp.zeros_like(tokens.v), last if options.return_state else None
+    result = _sequence(options, arguments)
+    return result.h, result.state
 
 
 @partial(jax.jit, static_argnums=0)
-def run_mlstm_step(options: Options, arguments: Arguments) -> Result:
-    """One step of the mLSTM, compiled."""
-    return _step(options, vary_alike(arguments))
+def run_mlstm_step(
+    options: Options, q: jax.Array, k: jax.Array, v: jax.Array, i: jax.Array, f: jax.Array, state: MLSTMState
+) -> tuple[jax.Array, MLSTMState]:
+    """One step of the mLSTM, compiled; arrays and results as in `run_mlstm`."""
+    arguments = Arguments(tokens=Tokens(q=q, k=k, v=v, i=i, f=f), initial_state=state)
+    result = _step(options, vary_alike(arguments))
+    return result.h, result.state

@@ -6,8 +6,9 @@ the forward pass are kept for the backward pass.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_impl._arrays import JAX, accumulation, matmul_precision, zeros_like_states
+from jax_impl._call_cache import cached_by_signature
 from jax_impl._handwritten_gradient import handwritten_gradient, without_second_derivative
 from jax_impl._mesh_axes import vary_alike
 from jax_impl._mlstm import chunkwise
@@ -124,13 +126,12 @@ def fwbw_forward(
     """
     config = normalise_config(config, "fwbw_forward")
     # The context outlives the call: what the caller may write to later is copied.
-    arrays = (
+    arrays = [
         jnp.array(x) if isinstance(x, np.ndarray) and JAX.refuses(x) is None else x
         for x in (q, k, v, i, f, initial_C, initial_n, initial_m)
-    )
-    result = _run(*_checked(config, *arrays))
-    assert result.context is not None
-    return _public(config, result), jax.lax.stop_gradient(result.context)
+    ]
+    h, state, context = _run(_options(config, *arrays), *arrays)
+    return _public(config, h, state), jax.lax.stop_gradient(context)
 
 
 def fwbw_backward(
@@ -160,13 +161,11 @@ def fwbw_backward(
     """
     config = normalise_config(config, "fwbw_backward")
     check_fwbw_context(ctx, FwbwContext, config)
-    call = check_fwbw(JAX, ctx.q, ctx.k, ctx.v, ctx.i, ctx.f, config, None, None, None, "fwbw_backward")
-    check_fwbw_cotangents(call, ctx.v, dh, dc_last, dn_last, dm_last)
-    dlast = (dc_last, dn_last, dm_last)
-    gradients = _run_gradient(_options(config, call["T"]), ctx, dh, dlast)
-    dinitial = gradients.initial_state if config.use_initial_state else (None, None, None)
-    assert dinitial is not None
-    return (*gradients.tokens, *dinitial)
+    options = _cached_gradient_options(
+        *(ctx.q, ctx.k, ctx.v, ctx.i, ctx.f, dh, dc_last, dn_last, dm_last, matmul_precision()), *_values(config)
+    )
+    gradients = _run_gradient(options, ctx, dh, dc_last, dn_last, dm_last)
+    return gradients if config.use_initial_state else (*gradients[:5], None, None, None)
 
 
 def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
@@ -194,47 +193,76 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
         initial_n: jax.Array | None = None,
         initial_m: jax.Array | None = None,
     ) -> Any:
-        result = _run_without_context(*_checked(config, q, k, v, i, f, initial_C, initial_n, initial_m))
-        return _public(config, result)
+        options = _options(config, q, k, v, i, f, initial_C, initial_n, initial_m)
+        h, state = _run_without_context(options, q, k, v, i, f, initial_C, initial_n, initial_m)
+        return _public(config, h, state)
 
     return mlstm_fwbw
 
 
-def _checked(
-    config: mLSTMBackendFwbwConfig, q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any
-) -> tuple[Options, Arguments]:
-    """The options and the arrays of a legal call; raises where it is not legal."""
+_values = attrgetter(*(field.name for field in fields(mLSTMBackendFwbwConfig)))
+"""The values of a configuration, field by field: what a cache may keep of one that the caller can change later."""
+
+
+def _options(config: mLSTMBackendFwbwConfig, *arrays: Any) -> Options:
+    """The options of a legal call with the arrays from q to initial_m; raises where it is not legal."""
+    return _cached_options(*arrays, matmul_precision(), *_values(config))
+
+
+@cached_by_signature
+def _cached_options(
+    q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any, precision: str, *values: Any
+) -> Options:
+    config = mLSTMBackendFwbwConfig(*values)
     call = check_fwbw(JAX, q, k, v, i, f, config, C, n, m)
-    initial = None if C is None else MLSTMState(C=C, n=n, m=m)
-    return _options(config, call["T"]), Arguments(tokens=Tokens(q=q, k=k, v=v, i=i, f=f), initial_state=initial)
+    return _options_for_length(config, call["T"], precision)
 
 
-def _options(config: mLSTMBackendFwbwConfig, T: int) -> Options:
+@cached_by_signature
+def _cached_gradient_options(
+    q: Any, k: Any, v: Any, i: Any, f: Any, dh: Any, dC: Any, dn: Any, dm: Any, precision: str, *values: Any
+) -> Options:
+    config = mLSTMBackendFwbwConfig(*values)
+    call = check_fwbw(JAX, q, k, v, i, f, config, None, None, None, "fwbw_backward")
+    check_fwbw_cotangents(call, v, dh, dC, dn, dm)
+    return _options_for_length(config, call["T"], precision)
+
+
+def _options_for_length(config: mLSTMBackendFwbwConfig, T: int, precision: str) -> Options:
     arithmetic = ChunkwiseOptions(
         L=chunk_length(T, config.chunk_size),
         eps=0.0,
         stabilize_correctly=config.stabilize_correctly,
-        precision=matmul_precision(),
+        precision=precision,
     )
-    # A copy: the caller may change the configuration later.
-    return Options(config=replace(config), chunkwise=arithmetic)
+    return Options(config=config, chunkwise=arithmetic)
 
 
-def _public(config: mLSTMBackendFwbwConfig, result: Result) -> Any:
-    if not config.return_state:
-        return result.h
-    assert result.state is not None
-    return result.h, tuple(result.state)
+def _public(config: mLSTMBackendFwbwConfig, h: jax.Array, state: tuple | None) -> Any:
+    return (h, state) if config.return_state else h
 
 
 @partial(jax.jit, static_argnums=0)
-def _run(options: Options, arguments: Arguments) -> Result:
-    return _fwbw(options, vary_alike(arguments))
+def _run(options: Options, *arrays: Any) -> tuple[jax.Array, tuple | None, FwbwContext]:
+    """The forward pass, compiled; arrays from q to initial_m and results cross the boundary of `jax.jit` one by one."""
+    result = _fwbw(options, vary_alike(_arguments(*arrays)))
+    assert result.context is not None
+    return result.h, _parts(result.state), result.context
 
 
 @partial(jax.jit, static_argnums=0)
-def _run_without_context(options: Options, arguments: Arguments) -> Result:
-    return _fwbw(options, vary_alike(arguments))._replace(context=None)
+def _run_without_context(options: Options, *arrays: Any) -> tuple[jax.Array, tuple | None]:
+    result = _fwbw(options, vary_alike(_arguments(*arrays)))
+    return result.h, _parts(result.state)
+
+
+def _arguments(q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any) -> Arguments:
+    initial = None if C is None else MLSTMState(C=C, n=n, m=m)
+    return Arguments(tokens=Tokens(q=q, k=k, v=v, i=i, f=f), initial_state=initial)
+
+
+def _parts(state: MLSTMState | None) -> tuple | None:
+    return None if state is None else tuple(state)
 
 
 def _forward(options: Options, arguments: Arguments) -> tuple[Result, FwbwContext]:
@@ -272,8 +300,11 @@ _fwbw = handwritten_gradient("mlstm_fwbw_custom_grad", Arguments, _forward, _bac
 
 
 @partial(jax.jit, static_argnums=0)
-def _run_gradient(options: Options, ctx: FwbwContext, dh: jax.Array, dlast: tuple) -> Gradients:
-    return _gradient(options, *vary_alike((ctx, dh, dlast)))
+def _run_gradient(options: Options, ctx: FwbwContext, dh: jax.Array, *dlast: jax.Array | None) -> tuple:
+    """The gradients from q to initial_m, compiled."""
+    gradients = _gradient(options, *vary_alike((ctx, dh, dlast)))
+    assert gradients.initial_state is not None
+    return *gradients.tokens, *gradients.initial_state
 
 
 def _to_chunks(options: Options, arguments: Arguments) -> tuple[Chunks, MLSTMState]:
@@ -295,7 +326,8 @@ def _context(options: Options, arguments: Arguments, p: ForwardPass) -> FwbwCont
     config, tokens = options.config, arguments.tokens
     G, gates, start = jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), (p.G, p.gates, p.start))
     return FwbwContext(
-        config=config,
+        # A copy: options are kept for later calls, and the caller can change what the context holds.
+        config=replace(config),
         **tokens._asdict(),
         state=arguments.initial_state,
         G=G if config.keep_G else None,

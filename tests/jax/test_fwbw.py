@@ -238,3 +238,25 @@ def test_a_context_is_a_pytree_that_keeps_its_configuration():
         _, plain = jax_impl.fwbw_forward(*single, configuration())
         expected = jax_impl.fwbw_backward(plain, single[2], configuration())
         assert_close([x[at] for x in got], expected, 1e-5)
+
+
+def test_a_call_like_an_earlier_one_is_decided_by_what_it_is_given_now():
+    """Checks and options are cached: by the configuration's values at the time of the call, not by the object."""
+    arguments = inputs(np.random.default_rng(11), T=5, dtype=np.float32)
+    config = configuration(return_state=False)
+    h, ctx = jax_impl.fwbw_forward(*arguments, config)
+    assert ctx.G is None
+    gradients = jax_impl.fwbw_backward(ctx, arguments[2], config)
+    config.keep_G, config.return_state = True, True
+    (again, _), kept = jax_impl.fwbw_forward(*arguments, config)
+    np.testing.assert_array_equal(again, h)
+    assert kept.G is not None and kept.config == config
+    assert_close(jax_impl.fwbw_backward(kept, arguments[2], config), gradients, 1e-5)
+    ctx.config.keep_M = True
+    _, later = jax_impl.fwbw_forward(*arguments, configuration(return_state=False))
+    assert later.M is None
+    wrong = arguments[1][..., :-1]
+    with pytest.raises(ValueError, match=r"^fwbw_forward: `k` is "):
+        jax_impl.fwbw_forward(arguments[0], wrong, *arguments[2:], config)
+    with pytest.raises(ValueError, match=r"^fwbw_backward: `dh` is "):
+        jax_impl.fwbw_backward(kept, wrong, config)
