@@ -77,10 +77,14 @@ def words(case: Any, hidden: Mapping[str, Any]) -> str:
     for field in fields(case):
         value = getattr(case, field.name)
         if field.name not in hidden or hidden[field.name] != value:
-            said.append(
-                f"{field.name.replace('_', ' ')} {value}" if isinstance(value, str) else f"{field.name}={value}"
-            )
+            said.append(_said(field.name, value))
     return ", ".join(said)
+
+
+def _said(name: str, value: Any) -> str:
+    if isinstance(value, tuple) and value and all(isinstance(each, str) for each in value):
+        value = " and ".join(value)
+    return f"{name.replace('_', ' ')} {value}" if isinstance(value, str) else f"{name}={value}"
 
 
 def cotangent(rng: np.random.Generator, name: str, shape: tuple[int, ...], pattern: str, output: str) -> np.ndarray:

@@ -68,7 +68,9 @@ class Collector:
     """The cases on which a law is tried."""
 
     def __init__(self, eager: bool, dtype: str, law: Law, options: RunOptions):
-        target: Any = SimpleNamespace(eager=eager, layouts=("contiguous",), upcasts=False, framework="numpy")
+        target: Any = SimpleNamespace(
+            eager=eager, layouts=("contiguous",), upcasts=False, tf32=False, keeps_contract=True, framework="numpy"
+        )
         self.checker = Checker(target, dtype)
         draws = [draw for draw in Runner(target, options).draws(law, dtype) if not draw.shrinks_only]
         self.cases = [case for draw in draws for case in sampled(draw.cases, draw.seed, draw.examples)]
