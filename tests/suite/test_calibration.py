@@ -70,7 +70,7 @@ def test_every_operation_has_variants_by_hand_and_by_both_frameworks(op: str) ->
 
 
 UNSETTLED = pytest.mark.xfail(
-    reason="the all-at-once form that XLA compiles is refused in dv in some cases of large m: whether its intermediates "
+    reason="the all-at-once form that XLA compiles is refused in dv in some cases of large m; whether intermediates "
     "underflow or the tolerance is too narrow is not settled",
     run=False,
 )
