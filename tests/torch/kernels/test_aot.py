@@ -28,12 +28,14 @@ H16, H64, H256 = "B8 S4096 N85 H16", "B16 S1024 N12 H64", "B128 S128 N1 H256"
         ("float32", ("dense",), (H16, H256), set()),
     ],
 )
-def test_aot_default_kernels_for_hopper(dtype, mlstm, gru, others) -> None:
+def test_aot_default_kernels_for_hopper(dtype, mlstm, gru, others, tmp_path, monkeypatch) -> None:
     """At the shapes they are designed for; ``python -m benchmarks aot`` does other targets, calls and plans."""
     from benchmarks.aot import compiled, refused
 
+    # One thread: CPython 3.11 now and then fails to parse in several ("AST constructor recursion depth mismatch").
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     calls = {"mlstm": mlstm, "gru": gru, "sums": bool(others)}
-    entries = list(compiled("sm_90", (dtype,), all_plans=False, jobs=2, **calls))
+    entries = list(compiled("sm_90", (dtype,), all_plans=False, jobs=1, **calls))
     assert {entry.kernel for entry in entries} == MLSTM | GRU | others
     assert [entry for entry in entries if refused(entry)] == []
 
