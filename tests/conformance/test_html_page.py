@@ -2,20 +2,38 @@
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
+from conformance.cases import (
+    COTANGENTS,
+    GATES,
+    GRU_GATES,
+    FwbwCase,
+    GRUCase,
+    MLSTMCase,
+    Plan,
+    SumCase,
+    gate_sums,
+    sums,
+)
 from conformance.comparison import Point
+from conformance.dtypes import FLOATING
 from conformance.known import KnownOutcome
 from conformance.laws import Law, all_laws
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
 from conformance.report import TargetReport
 from conformance.report.html import render
+from conformance.report.html._glossary import GLOSSARY
+from conformance.report.html._words import MARKS
+from conformance.search import sampled
 
+PLANS = [Plan(stratum, True, "float32", 200) for stratum in ("small", "chunk")]
 VOID = {"meta", "link", "input", "wbr"}
 HOSTILE = "</style></pre><script>alert('x')</script>\"><img src=x onerror=alert(1)> & ]]> \x00\udc80"
 FOUND = Counterexample(
@@ -179,7 +197,7 @@ def test_a_thousand_failures_are_all_there() -> None:
     reports = [target(results, f"package_number_{at}.implementation") for at in range(4)]
     text = render(reports)
     assert text.count("assert 1 &lt; 2") == 4 * len(every) * len(dtypes)
-    assert f"{len(every)} laws are broken" in text
+    assert f"{4 * len(results)} checks are broken, of {len(every)} laws" in text
     assert len(text) < 2_750 * 4 * len(results)
 
 
@@ -201,7 +219,7 @@ def test_known_failures_stand_apart_with_reason_and_link() -> None:
         replace(passed(other), status="fixed", expected_failures=(holds,)),
     ]
     page = read([target(results)])
-    assert "All laws hold but the known failures" in page.words and "1 known to fail" in page.words
+    assert "All laws hold but the known failures" in page.words and "1 known failure," in page.words
     assert "treated as a constant" in page.words and "https://example.org/12" in page.links
     assert "was repaired" in page.words and "known failure that holds now" in page.words
     assert "broken" not in page.ids
@@ -209,9 +227,70 @@ def test_known_failures_stand_apart_with_reason_and_link() -> None:
 
 def test_under_strict_a_law_that_was_not_tried_is_broken() -> None:
     results = [result(laws()[0], "float32", "skipped", "absent: rev_cumsum"), passed(laws()[1])]
-    assert "1 law is broken" in read([target(results, strict=True)]).words
+    assert "1 check is broken, of 1 law" in read([target(results, strict=True)]).words
     page = read([target(results)])
     assert "All laws hold" in page.words and "absent: rev_cumsum" in page.words
+
+
+def test_headline_cards_and_table_count_the_same() -> None:
+    every = laws()
+    statuses = ("failed", "failed", "passed", "not served", "not promised", "skipped", "differs")
+    results = [result(law, dtype, status) for law, status in zip(every, statuses, strict=False) for dtype in FLOATING]
+    reports = [target(results), target(results[:5], "other")]
+    text = unescape(render(reports))
+    asked = [each for report in reports for each in report.results]
+    for status, mark in MARKS.items():
+        count = sum(each.status == status for each in asked)
+        word = mark.word if count == 1 else mark.many
+        told = re.search(rf"[:,] (\d+) {re.escape(word)}[,<]", text)
+        assert int(told[1] if told else 0) == count
+        on_cards = re.findall(rf"</span> (\d+) (?:{re.escape(mark.word)}|{re.escape(mark.many)})</span>", text)
+        assert sum(map(int, on_cards)) == count
+        cells = re.findall(r'<tr class="law">.*?</tr>', text, re.DOTALL)
+        assert sum(f'class="unseen">{mark.word}</span>' in cell for row in cells for cell in row.split("<td")) == count
+    assert f"{len(asked)} checks (a law in a dtype) on 2 targets" in text
+    assert f"{8 + 5} checks are broken, of 2 laws" in text
+
+
+def test_each_verdict_has_a_look_of_its_own() -> None:
+    assert len({(mark.kind, mark.sign) for mark in MARKS.values()}) == len(MARKS)
+    kinds = {status: MARKS[status].kind for status in ("not served", "not promised", "skipped", "failed", "passed")}
+    assert len(set(kinds.values())) == len(kinds)
+    style = render([target([])])
+    assert all(f".{kind}" in style for kind in kinds.values())
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "shown"),
+    [
+        (0.291, 0.29, "0.29<mark>1</mark>, expected 0.29<mark>0</mark>"),
+        (1.00001, 1.0, "1.0000<mark>1</mark>, expected 1.0000<mark>0</mark>"),
+        (2.5e-9, 2.5e-7, "<mark>2.50</mark>e-09, expected <mark>2.50</mark>e-07"),
+        (150.0, 15.0, "<mark>150</mark>, expected <mark>15.0</mark>"),
+        (math.nan, 0.25, "NaN, expected 0.25"),
+    ],
+)
+def test_two_numbers_are_shown_with_the_digits_that_differ(got: float, expected: float, shown: str) -> None:
+    broken = result(laws()[0], "float32", "failed", counterexamples=(replace(FOUND, got=got, expected=expected),))
+    assert f"y[0, 2] is {shown}" in render([target([broken])])
+
+
+def test_the_words_of_cases_and_verdicts_are_explained() -> None:
+    words = {word for meanings in GLOSSARY.values() for each in meanings for word in (each, *each.split(", "))}
+    classes = (MLSTMCase, GRUCase, SumCase, FwbwCase)
+    of_cases = {field.name.replace("_", " ") for each in classes for field in fields(each)}
+    # Told by what they hold: the regimes of gates and values; of the fwbw interface, the configuration is spelled out.
+    of_cases -= {"gates", "values", "inner", "use initial state", "return state", "stabilize correctly", "keep"}
+    drawn = {sums for plan in PLANS for sums in (case.values for case in sampled(gate_sums(plan), 0, 40))}
+    drawn |= {case.values for plan in PLANS for case in sampled(sums(plan), 0, 40)}
+    assert drawn == {"ordinary", "small", "same sign", "wide", "resets", "extreme"}
+    regimes = {*GATES, *GRU_GATES, *drawn}
+    verdicts = {mark.word for status, mark in MARKS.items() if status != "fixed"}
+    assert of_cases | regimes | verdicts <= words
+    meanings = " ".join(each for group in GLOSSARY.values() for each in group.values())
+    assert all(word in meanings for word in (*COTANGENTS, "strided", "reversed", "transposed", "broadcast"))
+    page = read([target([])])
+    assert all(word in page.words for word in words)
 
 
 def test_branches_that_are_short_of_data_are_marked() -> None:

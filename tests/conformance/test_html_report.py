@@ -273,6 +273,16 @@ def test_a_failure_unfolds_to_its_script(look: Any) -> None:
     assert "rev_cumsum" in script.locator("pre").inner_text()
 
 
+def test_a_failure_takes_one_screen(look: Any) -> None:
+    page = look("desk").page
+    failures = page.locator("#broken article.failure")
+    assert failures.count() > 0
+    for failure in failures.all():
+        assert failure.bounding_box()["height"] <= SIZES["desk"][1]
+    for cause in page.locator("article.cause").all():
+        assert cause.bounding_box()["height"] <= SIZES["desk"][1] / 2
+
+
 def test_paper_is_white_and_shows_what_is_folded(look: Any) -> None:
     page = look("desk", "dark").page
     assert not page.locator("tr.law", has_text="gradient").last.is_visible()

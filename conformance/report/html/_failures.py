@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from markupsafe import Markup, escape
+
 from conformance.known import KnownOutcome
 from conformance.laws import Law
 from conformance.outcome import LawResult
@@ -37,7 +39,7 @@ class Instance:
 
     dtype: str
     mark: Mark
-    headline: str
+    headline: Markup
     facts: list[tuple[str, str]]
     command: str
     script: str
@@ -92,13 +94,12 @@ def _note(outcome: KnownOutcome) -> Note:
     return Note("known" if outcome.fails else "holds now", text, link)
 
 
-def _headline(result: LawResult) -> str:
+def _headline(result: LawResult) -> Markup:
     found = result.counterexample
     if found is None or found.got is None:
-        return result.reason or (found.problem if found is not None else "")
+        return escape(result.reason or (found.problem if found is not None else ""))
     at = f"{found.where}{list(found.index)}" if found.index is not None else found.where
-    got, expected = apart(found.got, found.expected)
-    return f"{at} is {got}, expected {expected}"
+    return Markup("{} is {}, expected {}").format(at, *apart(found.got, found.expected))
 
 
 def _facts(target: Column, result: LawResult) -> list[tuple[str, str]]:

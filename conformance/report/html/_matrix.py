@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from conformance.laws import Law
 from conformance.outcome import LawResult
 from conformance.report.html._columns import Column, operations
-from conformance.report.html._words import SHORT, Mark, gravest, mark, number, plural
+from conformance.report.html._words import SHORT, Mark, counted, gravest, mark, number, plural
 
 
 @dataclass(frozen=True)
@@ -94,17 +94,12 @@ def _summary(target: Column, dtype: str, first: bool, laws: list[Law]) -> Cell:
         return Cell(first=first)
     statuses = [target.statuses[key] for key in keys]
     told = mark(gravest(statuses))
-    counts = ", ".join(f"{_many(statuses, status)}" for status in dict.fromkeys(statuses))
+    counts = ", ".join(counted(statuses, status) for status in dict.fromkeys(statuses))
     worst = [w for w in (target.cells[key].worst for key in keys) if w is not None]
     title = f"{target.name}, {laws[0].op} in {dtype}: {counts}"
     # NaN is worse than any number, and max would lose it.
     most = next((each for each in worst if each != each), max(worst, default=None))
     return Cell(told, number(most), _fill(most), title, "", first)
-
-
-def _many(statuses: list[str], status: str) -> str:
-    count = statuses.count(status)
-    return f"{count} {mark(status).word if count == 1 else mark(status).many}"
 
 
 def _fill(worst: float | None) -> int | None:

@@ -14,6 +14,7 @@ from conformance.report.html._branches import branches
 from conformance.report.html._chart import series, shape
 from conformance.report.html._columns import Column, columns, operations
 from conformance.report.html._failures import failures
+from conformance.report.html._glossary import GLOSSARY
 from conformance.report.html._growth import growths
 from conformance.report.html._matrix import anchors, groups, heads, summed
 from conformance.report.html._ratios import ratios
@@ -70,6 +71,7 @@ def render(reports: list[TargetReport]) -> str:
             legend=_legend(targets),
             marks=[mark for status, mark in words.MARKS.items() if any(_count(target, status) for target in targets)],
             plural=words.plural,
+            glossary=GLOSSARY,
         )
     )
     # A name that came from a file system may hold what no encoding has.
@@ -90,23 +92,23 @@ def _environment() -> Environment:
 
 
 def verdict(reports: list[TargetReport], targets: list[Column]) -> Verdict:
-    """Broken, held or never tried, as the exit status says."""
+    """Broken, held or never tried, as the exit status says; what is counted is what the cards and the table hold."""
     statuses = [status for target in targets for status in target.statuses.values()]
-    tried = sum(status not in ("skipped", "not served", "not promised") for status in statuses)
-    against = f"on {words.plural(len(targets), 'target')}"
-    detail = f"{words.plural(tried, 'check')} (a law in a dtype) {against}"
-    laws = {(target.index, law) for target in targets for (law, _), s in target.statuses.items() if s == "failed"}
-    status = exit_status(reports)
-    if laws:
-        names = {law for _, law in laws}
-        return Verdict("failed", "✗", f"{words.plural(len(names), 'law is', 'laws are')} broken", detail)
-    if status == 2:
+    counts = ", ".join(words.counted(statuses, status) for status in words.MARKS if status in statuses)
+    detail = f"{words.plural(len(statuses), 'check')} (a law in a dtype) on {words.plural(len(targets), 'target')}"
+    detail = f"{detail}: {counts}" if counts else detail
+    broken = statuses.count("failed")
+    if broken:
+        laws = {law for target in targets for (law, _), status in target.statuses.items() if status == "failed"}
+        text = f"{words.plural(broken, 'check is', 'checks are')} broken, of {words.plural(len(laws), 'law')}"
+        return Verdict("failed", "✗", text, detail)
+    if exit_status(reports) == 2:
         idle = ", ".join(target.name for target in targets if not target.report.ran) or "any target"
         return Verdict("failed", "✗", f"No law ran on {idle}", detail)
-    known = statuses.count("known")
-    if known:
-        return Verdict("known", "⊘", "All laws hold but the known failures", f"{detail}, {known} known to fail")
-    return Verdict("passed", "✓", "All laws hold", detail)
+    if "known" in statuses:
+        return Verdict("known", "⊘", "All laws hold but the known failures", detail)
+    left_out = {"not served", "not promised"}.intersection(statuses)
+    return Verdict("passed", "✓", "All laws that were tried hold" if left_out else "All laws hold", detail)
 
 
 def _count(target: Column, status: str) -> int:

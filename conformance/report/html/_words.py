@@ -37,8 +37,8 @@ MARKS = {
     "differs": Mark("known", "≠", "differs from gatespec's contract", "differ from gatespec's contract"),
     "known": Mark("known", "⊘", "known failure", "known failures"),
     "fixed": Mark("fixed", "✓!", "known failure that holds now", "known failures that hold now"),
-    "not served": Mark("skipped", "∅", "not served", "not served"),
-    "not promised": Mark("skipped", "∖", "not promised", "not promised"),
+    "not served": Mark("refused", "∅", "not served", "not served"),
+    "not promised": Mark("unpromised", "∖", "not promised", "not promised"),
     "skipped": Mark("skipped", "–", "not tried", "not tried"),
 }
 
@@ -52,6 +52,12 @@ def mark(status: str) -> Mark:
 def gravest(statuses: list[str]) -> str:
     """The status that a group is shown with: broken if one is, not tried only if all are."""
     return min(statuses, key=lambda status: _GRAVITY.index(status) if status in _GRAVITY else len(_GRAVITY))
+
+
+def counted(statuses: list[str], status: str) -> str:
+    """How many there are of a status, in words: ``3 hold``."""
+    count = statuses.count(status)
+    return f"{count} {mark(status).word if count == 1 else mark(status).many}"
 
 
 def number(value: Any) -> str:
@@ -75,15 +81,32 @@ def breakable(name: str) -> Markup:
     return Markup("<wbr>").join(parts)
 
 
-def apart(one: float, other: float | None) -> tuple[str, str]:
-    """Two numbers with as many digits as it takes to tell them apart."""
+def apart(one: float, other: float | None) -> tuple[Markup, Markup]:
+    """Two numbers with as many digits as it takes to tell them apart, those that differ marked as such."""
     if other is None or not (math.isfinite(one) and math.isfinite(other)) or one == other:
-        return number(one), number(other)
+        return escape(number(one)), escape(number(other))
+    told = f"{one:.3g}", f"{other:.3g}"
     for digits in range(3, 18):
-        told = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        # With its trailing zeros: next to 0.291, 0.290 says more than 0.29.
+        told = f"{one:#.{digits}g}".removesuffix("."), f"{other:#.{digits}g}".removesuffix(".")
         if float(told[0]) != float(told[1]):
             break
-    return told
+    first = next((at for at, pair in enumerate(zip(*told, strict=False)) if pair[0] != pair[1]), 0)
+    aligned = _places(told[0]) == _places(told[1])
+    marked = (_marked(text, first if aligned else 0) for text in told)
+    return next(marked), next(marked)
+
+
+def _places(text: str) -> tuple[int, str]:
+    """Where the decimal point of a number stands, and its exponent: digits of two numbers compare if both agree."""
+    digits, _, exponent = text.partition("e")
+    return len(digits.partition(".")[0]), exponent
+
+
+def _marked(text: str, first: int) -> Markup:
+    """A number with the digits from ``first`` on marked; an exponent is none of them."""
+    digits, e, exponent = text.partition("e")
+    return Markup("{}<mark>{}</mark>{}").format(digits[:first], digits[first:], e + exponent)
 
 
 def percent(share: float) -> str:
