@@ -71,7 +71,7 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 		einops huggingface_hub omegaconf dacite regex requests tokenizers tqdm typer
 	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-deps \
 		flash-linear-attention fla-core flashrnn mlstm-kernels transformers xlstm
-	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-build-isolation --editable '.[torch,jax]'
+	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-build-isolation --editable '.[all]'
 	@touch $@
 
 test: lint $(READY) $(READY_JAX)  ## lint, all tests, and those of JAX and the house again under the newest JAX

@@ -3,3 +3,5 @@
 ``python -m conformance run TARGET`` judges an implementation against `reference`; ``python -m conformance laws`` lists
 the laws. Nothing here imports an array framework but NumPy until a target that is written in one is run.
 """
+
+__version__ = "0.1.0"

@@ -50,7 +50,7 @@ class LawTests:
         Raises:
             UsageError: it cannot be done; the text says what to write.
         """
-        options, targets = _options(option), option("implementation")
+        options, targets = _options(option), option("conformance_implementation")
         workers = [Workers(target, options.framework, options.device, options.timeout) for target in targets]
         try:
             infos = [each.info() for each in workers]

@@ -1,7 +1,8 @@
-"""The laws as tests: ``pytest --pyargs conformance --implementation=mypkg`` gives one for each law and dtype.
+"""The laws as tests: one for each law and dtype.
 
-This module is loaded in every run of pytest wherever gatespec is installed, so it imports nothing until a run asks for
-the laws. They are collected from `conformance.test_laws`, and ``-k``, ``-n`` and ``--junitxml`` work as ever.
+``pytest --pyargs conformance --conformance-implementation=mypkg`` runs them. This module is loaded in every run of
+pytest wherever gatespec is installed, so it imports nothing until a run asks for the laws. They are collected from
+`conformance.test_laws`; ``-k``, ``--junitxml`` and, where pytest-xdist is installed, ``-n`` work as in any other run.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ if TYPE_CHECKING:
     from conformance.law_tests import LawTests
 
 _TESTS = pytest.StashKey["LawTests"]()
-_SILENT = "name what is to be judged: pytest --pyargs conformance --implementation=mypkg"
+_SILENT = "name what is to be judged: pytest --pyargs conformance --conformance-implementation=mypkg"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance", "gatespec's laws (pytest --pyargs conformance)")
     add = group.addoption
-    add("--implementation", action="append", metavar="TARGET", help="what is to be judged; may be given several times")
+    add(
+        "--conformance-implementation",
+        action="append",
+        metavar="TARGET",
+        help="what is to be judged; may be given several times",
+    )
     add("--conformance-op", action="append", default=[], metavar="NAME", help="only laws about this operation")
     add("--conformance-law", action="append", default=[], metavar="NAME", help="only this law")
     add("--conformance-dtype", action="append", default=[], metavar="NAME", help="only this dtype of values")
@@ -41,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _tests(config: pytest.Config) -> LawTests:
     """What this run judges, loaded once."""
     if _TESTS not in config.stash:
+        from conformance.requirements import complaint
+
+        missing = complaint("pytest --pyargs conformance")
+        if missing is not None:
+            raise pytest.UsageError(missing)
         from conformance.implementation import UsageError
         from conformance.law_tests import LawTests
 
@@ -52,7 +63,7 @@ def _tests(config: pytest.Config) -> LawTests:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("implementation"):
+    if config.getoption("conformance_implementation"):
         _tests(config)
 
 
@@ -64,7 +75,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "conformance_item" not in metafunc.fixturenames:
         return
-    if not metafunc.config.getoption("implementation"):
+    if not metafunc.config.getoption("conformance_implementation"):
         silent = pytest.param(None, marks=pytest.mark.skip(reason=_SILENT))
         metafunc.parametrize("conformance_item", [silent], ids=["no implementation"])
         return
@@ -79,5 +90,11 @@ def conformance_tests(request: pytest.FixtureRequest) -> Any:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    targets = config.getoption("implementation") or []
-    return f"conformance: {', '.join(targets)}, seed {config.getoption('conformance_seed')}" if targets else None
+    targets = config.getoption("conformance_implementation")
+    if not targets:
+        return None
+    line = f"conformance: {', '.join(targets)}, seed {config.getoption('conformance_seed')}"
+    # With pytest-xdist the option is there, whether or not the run uses it.
+    if config.getoption("numprocesses", None) is None:
+        line += "; -n 2 with pytest-xdist judges in two processes"
+    return line

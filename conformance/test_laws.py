@@ -1,4 +1,4 @@
-"""Collected by ``pytest --pyargs conformance --implementation=mypkg``: one test for each law and dtype."""
+"""What ``pytest --pyargs conformance`` collects: one test for each law and dtype."""
 
 from typing import Any
 

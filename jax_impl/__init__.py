@@ -12,6 +12,7 @@ from jax_impl._sharding import fold_rng_over_axis, split_array_over_mesh, stack_
 from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
 
 __conformance__ = "gatespec"
+__version__ = "0.1.0"
 __all__ = [
     "GRU",
     "KernelBackend",

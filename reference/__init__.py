@@ -26,6 +26,7 @@ from reference._tree import Partitioned
 from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
 
 __conformance__ = "gatespec"
+__version__ = "0.1.0"
 __all__ = [
     "GRU",
     "KernelBackend",

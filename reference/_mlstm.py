@@ -14,7 +14,7 @@ Per head, with ``a_t = log σ(f_t)`` and ``q̂ = q/√K``::
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -28,6 +28,50 @@ LARGEST_M = 64.0
 """The stabiliser at which the normaliser's floor exp(−m) stops falling: exp(−64) is still a float32."""
 
 
+class _Options(TypedDict, total=False):
+    """The keywords of `mlstm` that do not change the type of its result."""
+
+    initial_state: MLSTMState | None
+    cu_seqlens: np.ndarray | None
+    max_seqlen: int | None
+    chunk_size: int | None
+    eps: float
+    kernel_backend: KernelBackend | str | None
+
+
+@overload
+def mlstm(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    i: np.ndarray,
+    f: np.ndarray,
+    *,
+    return_state: Literal[False] = ...,
+    **options: Unpack[_Options],
+) -> np.ndarray: ...
+@overload
+def mlstm(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    i: np.ndarray,
+    f: np.ndarray,
+    *,
+    return_state: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[np.ndarray, MLSTMState]: ...
+@overload
+def mlstm(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    i: np.ndarray,
+    f: np.ndarray,
+    *,
+    return_state: bool,
+    **options: Unpack[_Options],
+) -> np.ndarray | tuple[np.ndarray, MLSTMState]: ...
 def mlstm(
     q: np.ndarray,
     k: np.ndarray,

@@ -12,6 +12,7 @@ from torch_impl._scan.api import rev_cumsum, rev_cumsum_off
 from torch_impl._sharding import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 
 __conformance__ = "gatespec"
+__version__ = "0.1.0"
 __all__ = [
     "GRU",
     "KernelBackend",

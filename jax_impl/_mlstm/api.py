@@ -9,7 +9,7 @@ Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27; the chunkwise 
     h_t = C_tᵀ q̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)
 """
 
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
 
@@ -29,6 +29,50 @@ holds. The memory between blocks is saved for the gradient, the rest computed ag
 memory apart from inputs and results."""
 
 
+class _Options(TypedDict, total=False):
+    """The keywords of `mlstm` that do not change the type of its result."""
+
+    initial_state: MLSTMState | None
+    cu_seqlens: jax.Array | None
+    max_seqlen: int | None
+    chunk_size: int | None
+    eps: float
+    kernel_backend: KernelBackend | str | None
+
+
+@overload
+def mlstm(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    i: jax.Array,
+    f: jax.Array,
+    *,
+    return_state: Literal[False] = ...,
+    **options: Unpack[_Options],
+) -> jax.Array: ...
+@overload
+def mlstm(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    i: jax.Array,
+    f: jax.Array,
+    *,
+    return_state: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[jax.Array, MLSTMState]: ...
+@overload
+def mlstm(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    i: jax.Array,
+    f: jax.Array,
+    *,
+    return_state: bool,
+    **options: Unpack[_Options],
+) -> jax.Array | tuple[jax.Array, MLSTMState]: ...
 def mlstm(
     q: jax.Array,
     k: jax.Array,

@@ -1,9 +1,10 @@
-"""``pytest --pyargs conformance --implementation=…``, from outside the repository."""
+"""``pytest --pyargs conformance --conformance-implementation=…``, from outside the repository."""
 
 import importlib.metadata
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,13 @@ def rev_cumsum(x):
 """
 
 
-def pytest_in(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def pytest_in(directory: Path, *arguments: str, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
     # Loaded by name in an environment that was installed before the entry point was there.
     installed = any(each.value == PLUGIN for each in importlib.metadata.entry_points(group="pytest11"))
     plugins = ("-p", "no:cacheprovider", *(() if installed else ("-p", PLUGIN)))
     command = [sys.executable, "-m", "pytest", *plugins, "--pyargs", "conformance", "-rsxX", *arguments]
-    return subprocess.run(
-        command, cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join({str(path): 0, str(ROOT): 0})}
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
@@ -45,19 +45,32 @@ SMALL = ("--conformance-op=rev_cumsum", "--conformance-dtype=float32", "--confor
 def test_without_an_implementation_the_laws_are_skipped_with_a_sentence(tmp_path: Path) -> None:
     done = pytest_in(tmp_path)
     assert done.returncode == 0 and "1 skipped" in done.stdout, done.stdout + done.stderr
-    assert "name what is to be judged: pytest --pyargs conformance --implementation=mypkg" in done.stdout
+    assert "name what is to be judged: pytest --pyargs conformance --conformance-implementation=mypkg" in done.stdout
 
 
 def test_each_law_and_dtype_is_a_test(target: Path) -> None:
-    done = pytest_in(target.parent, "--implementation=kernels", *SMALL, "-v", "-k", "value or gradient", "-n", "2")
+    done = pytest_in(target.parent, "--conformance-implementation=kernels", *SMALL, "-v", "-k", "value or gradient")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_law[rev_cumsum.value-float32]" in done.stdout and "1 passed" in done.stdout
     assert "where it offers rev_cumsum_backward" in done.stdout, "a skip says why"
 
 
+@pytest.mark.skipif(find_spec("xdist") is None, reason="pytest-xdist is not installed here")
+def test_the_laws_run_in_several_processes(target: Path) -> None:
+    done = pytest_in(target.parent, "--conformance-implementation=kernels", *SMALL, "-k", "value", "-n", "2")
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "judges in two processes" not in done.stdout
+
+
+def test_the_laws_run_without_xdist(target: Path) -> None:
+    done = pytest_in(target.parent, "--conformance-implementation=kernels", *SMALL, "-k", "value", "-p", "no:xdist")
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "-n 2 with pytest-xdist judges in two processes" in done.stdout
+
+
 def test_a_failure_is_told_as_on_the_command_line(target: Path) -> None:
     target.write_text(SCANS.format(value=1))
-    done = pytest_in(target.parent, f"--implementation={target}", *SMALL, "-k", "rev_cumsum.value")
+    done = pytest_in(target.parent, f"--conformance-implementation={target}", *SMALL, "-k", "rev_cumsum.value")
     assert done.returncode == 1, done.stdout + done.stderr
     for said in ("The value is the reference's.", "first wrong at [", "ran once and failed again", "--law value"):
         assert said in done.stdout
@@ -66,7 +79,7 @@ def test_a_failure_is_told_as_on_the_command_line(target: Path) -> None:
 
 
 def test_a_wrong_call_says_what_to_type(tmp_path: Path) -> None:
-    done = pytest_in(tmp_path, "--implementation=no_such_module")
+    done = pytest_in(tmp_path, "--conformance-implementation=no_such_module")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR and "a path that ends in .py" in done.stdout + done.stderr
 
 
@@ -82,7 +95,11 @@ def test_a_wrong_call_says_what_to_type(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_say_what_to_type(option: str, value: object, said: str) -> None:
-    given = {"implementation": ["reference"], "conformance_device": "cpu", "conformance_failures": "failures"}
+    given = {
+        "conformance_implementation": ["reference"],
+        "conformance_device": "cpu",
+        "conformance_failures": "failures",
+    }
     given |= {f"conformance_{name}": [] for name in ("op", "law", "dtype")}
     given |= {
         "conformance_seed": 0,
@@ -95,8 +112,32 @@ def test_wrong_options_say_what_to_type(option: str, value: object, said: str) -
         LawTests.of(given.get)
 
 
-def test_the_plugin_imports_nothing_until_it_is_asked_for(tmp_path: Path) -> None:
-    heavy = "{'numpy', 'hypothesis', 'torch', 'jax'}"
-    code = f"import sys, conformance.pytest_plugin; print(sorted({heavy} & set(sys.modules)))"
+def test_the_plugin_imports_nothing_until_it_is_asked_for() -> None:
+    code = (
+        "import sys, pytest; before = {*sys.modules}; import conformance.pytest_plugin; print({*sys.modules} - before)"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    assert eval(done.stdout) == {"conformance", "conformance.pytest_plugin"}
+
+
+def test_an_unrelated_run_asks_the_plugin_for_no_more(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(
+        "import sys\n\ndef test_other():\n    assert [n for n in sys.modules if n.startswith('conformance')] == [\n"
+        f"        'conformance', {PLUGIN!r}\n    ]\n    assert 'numpy' not in sys.modules\n"
+    )
+    # Other plugins of this environment may import NumPy.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", PLUGIN, "-q", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_without_the_extra_the_run_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import conformance.requirements as requirements\n\nrequirements.find_spec = lambda name: None\n"
+    )
+    monkeypatch.setenv("PYTEST_PLUGINS", "conftest")
+    done = pytest_in(tmp_path, "--conformance-implementation=reference", path=tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "pip install 'gatespec[conformance]'" in done.stdout + done.stderr

@@ -1,14 +1,18 @@
 """Who may import whom: read from the source, then tried with the forbidden modules made unimportable."""
 
 import ast
+import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from conformance import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("reference", "jax_impl", "torch_impl", "conformance")
@@ -139,6 +143,16 @@ def test_conformance_reaches_frameworks_only_through_its_adapters() -> None:
     assert_none(offenders, "conformance imports a framework in frameworks/ alone, and no implementation by name")
 
 
+def test_conformance_imports_what_its_extra_installs() -> None:
+    ours = {*sys.stdlib_module_names, *PACKAGES, *FRAMEWORKS, "numpy"}
+    adapters = ROOT / "conformance" / "frameworks"
+    files = [file for file in sources("conformance") if not file.is_relative_to(adapters)]
+    third_party = {i.package for file in files for i in imports(file)} - ours
+    assert third_party == {*requirements.PACKAGES, "pytest"}
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["conformance"]
+    assert {line.partition(">")[0] for line in extra} == third_party
+
+
 def test_conformance_loads_its_adapters_lazily() -> None:
     adapters = [
         module_name(f)
@@ -222,3 +236,24 @@ sys.argv = ["conformance", "run", {target!r}, "--op", "rev_cumsum", "--examples"
 runpy.run_module("conformance", run_name="__main__")
 """
     run_blocked(refuse(*refused), code)
+
+
+def without_third_party(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python with the packages of this repository and the standard library alone: not even NumPy."""
+    command = [sys.executable, "-S", *arguments]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_says_in_a_line_which_extra_it_needs() -> None:
+    done = without_third_party("-m", "conformance", "run", "reference")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "Error: python -m conformance needs click, hypothesis, jinja2, markupsafe, msgspec, rich, safetensors, "
+        "which are not installed: pip install 'gatespec[conformance]'\n"
+    )
+
+
+def test_conformance_is_imported_where_nothing_is_installed() -> None:
+    done = without_third_party("-c", "import conformance, sys; print(conformance.__version__, 'numpy' in sys.modules)")
+    assert (done.returncode, done.stdout.split()[1:]) == (0, ["False"]), done.stderr

@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = {"reference", "jax_impl", "torch_impl", "conformance"}
 FRAMEWORK = {"reference": "numpy", "jax_impl": "jax", "torch_impl": "torch"}
 
@@ -100,14 +102,15 @@ def test_wheel_ships_the_four_packages_and_nothing_else(tmp_path: Path) -> None:
     # What is no code: a template that is read at run time, and what was measured of the suite itself.
     data = ("report/html/templates/page.html", "mutants/score.json", "calibration/results.json")
     assert {f"conformance/{name}" for name in data} <= set(shipped)
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(shipped)
     sources = {str(f.relative_to(ROOT)) for package in PACKAGES for f in ROOT.joinpath(package).rglob("*.py")}
     assert {name for name in shipped if name.endswith(".py")} == sources
 
 
-_DECLARED = {"__all__", "__conformance__"}
+_DECLARED = {"__all__", "__conformance__", "__version__"}
 
 
-@pytest.mark.parametrize("package", FRAMEWORK)
+@pytest.mark.parametrize("package", sorted(PACKAGES))
 def test_init_defines_nothing(package: str) -> None:
     tree = ast.parse((ROOT / package / "__init__.py").read_text())
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
@@ -117,7 +120,13 @@ def test_init_defines_nothing(package: str) -> None:
         if not isinstance(node, ast.Import | ast.ImportFrom)
         and not (isinstance(node, ast.Assign) and {ast.unparse(target) for target in node.targets} <= _DECLARED)
     ]
-    assert others == [], f"{package}/__init__.py holds imports, `__all__` and `__conformance__`"
+    assert others == [], f"{package}/__init__.py holds imports and {sorted(_DECLARED)}"
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_the_version_is_the_distributions(package: str) -> None:
+    source = (ROOT / package / "__init__.py").read_text()
+    assert re.findall(r"^__version__ = (.*)$", source, re.MULTILINE) == [f'"{PROJECT["version"]}"']
 
 
 def test_public_names(implementation: ModuleType) -> None:

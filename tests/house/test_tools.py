@@ -15,9 +15,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # Which extras the Makefile installs beside the core dependencies.
 ENVIRONMENTS = {
-    "py311": ("torch", "jax", "figures", "test", "dev"),
-    "py312": ("jax", "test"),
-    "peers": ("torch", "jax"),
+    "py311": ("torch", "jax", "conformance", "figures", "test", "dev"),
+    "py312": ("jax", "conformance", "test"),
+    "peers": ("torch", "jax", "conformance"),
 }
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the Makefile needs bash")

@@ -9,7 +9,7 @@ Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27; computed in ch
     h_t = C_tᵀ q̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)
 """
 
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -24,6 +24,36 @@ from torch_impl._mlstm.autograd import SEQUENCES, STEP
 from torch_impl._operators import needs_transform
 
 
+class _Options(TypedDict, total=False):
+    """The keywords of `mlstm` that do not change the type of its result."""
+
+    initial_state: MLSTMState | None
+    cu_seqlens: Tensor | None
+    max_seqlen: int | None
+    chunk_size: int | None
+    eps: float
+    kernel_backend: KernelBackend | str | None
+
+
+@overload
+def mlstm(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    *,
+    return_state: Literal[False] = ...,
+    **options: Unpack[_Options],
+) -> Tensor: ...
+@overload
+def mlstm(
+    q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, return_state: Literal[True], **options: Unpack[_Options]
+) -> tuple[Tensor, MLSTMState]: ...
+@overload
+def mlstm(
+    q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, return_state: bool, **options: Unpack[_Options]
+) -> Tensor | tuple[Tensor, MLSTMState]: ...
 def mlstm(
     q: Tensor,
     k: Tensor,

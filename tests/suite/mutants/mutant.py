@@ -86,9 +86,11 @@ def _function(tree: ast.Module, name: str) -> ast.AST | None:
     scope: ast.AST = tree
     for part in filter(None, name.split(".")):
         nested = (node for node in _within(scope) if isinstance(node, ast.FunctionDef | ast.ClassDef))
-        scope = next((node for node in nested if node.name == part), None)  # pyright: ignore[reportAssignmentType]
-        if scope is None:
+        named = [node for node in nested if node.name == part]
+        if not named:
             return None
+        # Its overloads come before the definition that runs.
+        scope = named[-1]
     return scope
 
 
