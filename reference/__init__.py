@@ -1,4 +1,4 @@
-"""The spec of gatespec: every operation in float64 NumPy, one obvious loop per law, every backward written out."""
+"""The specification: every operation in float64 NumPy, one plain loop per law, every backward pass written out."""
 
 from reference._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from reference._backends import KernelBackend, explain_backend

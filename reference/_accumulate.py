@@ -1,7 +1,7 @@
-"""Gradient accumulation: the gradient of a large batch from minibatches that fit (xlstm_jax, distributed.single_gpu).
+"""Gradient accumulation: the gradient of a large batch, from minibatches that fit (xlstm_jax, distributed.single_gpu).
 
-NumPy cannot differentiate, so here the gradient of the loss, which is no part of this operation's law, comes from
-``value_and_grad``: by default, central differences.
+NumPy cannot differentiate. The gradient of the loss, which is not part of this operation's law, therefore comes from
+``value_and_grad``, by default central differences.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from reference.arguments import check_batch
 
 
 def split(rng: int, num: int) -> list[int]:
-    """``num`` independent seeds from one (NumPy's SeedSequence)."""
+    """Derive ``num`` independent seeds from one (NumPy's SeedSequence)."""
     return [int(seed) for seed in np.random.SeedSequence(rng).generate_state(num, np.uint64)]
 
 
@@ -31,18 +31,18 @@ def accumulate_gradients(
 ) -> tuple[Any, Any, Any]:
     """Mean gradient, summed metrics and stacked mutable variables over minibatches.
 
-    With ``L_b`` the loss of minibatch b of n: gradients ``(1/n) Σ_b ∇L_b``, metrics ``Σ_b``, mutable variables stacked
-    on a new leading axis.
+    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, the metrics are summed over b, and
+    the mutable variables are stacked on a new leading axis.
 
     Args:
         state: an object with ``params`` (a pytree of arrays) and ``apply_fn``.
-        batch: a pytree of arrays with one leading axis ``B``; minibatch b is its b-th run of ``B/n`` rows.
+        batch: a pytree of arrays that share one leading axis ``B``; minibatch b is the b-th block of ``B/n`` rows.
         rng: an integer seed; minibatch b gets ``split(rng, n)[b]``.
         num_minibatches: n, which divides B.
         loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``; mutable may be None.
-        use_scan: take `accumulate_gradients_scan`; changes no value.
-        value_and_grad: makes of `loss_fn` a function that returns ``((loss, (metrics, mutable)), gradients)``; None for
-            central differences.
+        use_scan: use `accumulate_gradients_scan`; this does not change the values.
+        value_and_grad: turns `loss_fn` into a function that returns ``((loss, (metrics, mutable)), gradients)``; None
+            means central differences.
 
     Returns:
         ``(gradients, metrics, mutable)``; a gradient has its parameter's dtype.
@@ -57,7 +57,10 @@ def accumulate_gradients(
 def accumulate_gradients_loop(
     state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, *, value_and_grad: Callable | None = None
 ) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a loop that collects every minibatch's results and reduces them at the end."""
+    """`accumulate_gradients` as a loop that collects the results of all minibatches and reduces them at the end.
+
+    Arguments, result and errors are those of `accumulate_gradients`.
+    """
     results = list(
         _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, "accumulate_gradients_loop")
     )
@@ -69,7 +72,10 @@ def accumulate_gradients_loop(
 def accumulate_gradients_scan(
     state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, *, value_and_grad: Callable | None = None
 ) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a scan: running sums are the carry, so one minibatch's gradients are held at a time."""
+    """`accumulate_gradients` as a scan that carries running sums, so that it holds one minibatch's gradients at a time.
+
+    Arguments, result and errors are those of `accumulate_gradients`.
+    """
     total, metrics_total, mutables = None, None, []
     results = _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, "accumulate_gradients_scan")
     for gradients, metrics, mutable in results:
@@ -81,7 +87,7 @@ def accumulate_gradients_scan(
 
 
 def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, function):
-    """Gradients in float64, metrics and mutable variables of one minibatch after the other."""
+    """Yield gradients in float64, metrics and mutable variables, one minibatch after the other."""
     size = check_batch(NUMPY, flatten_with_paths(batch), num_minibatches, function)
     differentiated = (value_and_grad or central_differences)(loss_fn)
     for b, seed in enumerate(split(rng, num_minibatches)):
@@ -92,7 +98,7 @@ def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, fu
 
 
 def central_differences(loss_fn: Callable, step: float = 1e-3) -> Callable:
-    """``value_and_grad`` of any NumPy loss: a fourth-order central difference per parameter element.
+    """``value_and_grad`` of any NumPy loss, by a fourth-order central difference for each parameter element.
 
     ``(8(L(+s) − L(−s)) − (L(+2s) − L(−2s))) / 12s``, in float64, with an error of order ``s⁴`` and rounding of order
     ``1e-16/s``.

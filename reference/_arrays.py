@@ -1,4 +1,4 @@
-"""What the reference takes as an array: NumPy's."""
+"""The array type of the reference: NumPy's."""
 
 from typing import Any
 

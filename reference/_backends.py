@@ -1,4 +1,4 @@
-"""The reference's one backend, NumPy, and the function that says so."""
+"""The only backend of the reference, NumPy, and the function that explains the choice of it."""
 
 from enum import Enum
 from typing import Any
@@ -10,7 +10,7 @@ from reference.backends import Explanation, Request, Row, explain, select
 
 
 class KernelBackend(Enum):
-    """Which code computes an operation."""
+    """The code that computes an operation."""
 
     numpy = "numpy"
 
@@ -29,19 +29,22 @@ ROWS = tuple(Row(backend="numpy", operation=operation, devices=("cpu",)) for ope
 
 
 def choose(call: Call, values: np.ndarray, requested: Any, packed: bool = False) -> KernelBackend:
-    """The backend that a checked call takes; raises where the one requested cannot serve it."""
+    """Return the backend for a checked call; raise if the requested one cannot serve it."""
     return select(ROWS, Request(call.function, "cpu", dtype_name(values), call.sizes, packed), requested, KernelBackend)
 
 
 def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
-    """Which backend a call would take, and the reason against each other: here always NumPy, and no other.
+    """The backend that a call would take, and the reason against each other backend. Here it is always NumPy.
 
     Args:
-        name: a public operation.
-        args, kwargs: the call's own arguments.
+        name: the name of a public operation.
+        args, kwargs: the arguments of that call.
+
+    Returns:
+        The explanation; ``chosen`` is ``KernelBackend.numpy``.
 
     Raises:
-        ValueError: there is no operation of that name.
+        ValueError: no operation has that name.
     """
     if name not in OPERATIONS:
         raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {', '.join(OPERATIONS)}")

@@ -1,11 +1,11 @@
-"""How a bad call is refused: one object per call that checks arrays against letters.
+"""Argument checks: one object per call that compares shapes with the letters of the contract.
 
-A check names the shape it wants with the letters of the contract, ``"B S N K"``. The first array that carries a letter
-binds it; every later one must agree. What does not fit raises at once with a message of one form::
+A check gives the expected shape in letters, ``"B S N K"``. The first array that has a letter binds it to a size; every
+later array must agree. A mismatch raises at once, always with a message of the same form::
 
     mlstm: `k` is f32[2,7,3,8]; expected [B=2, S=7, N=3, K=16] to match `q`
 
-that is, the function, the argument, what came, what was expected, and which argument said so.
+It names the function, the argument, what was passed, what was expected, and the argument that set the expectation.
 """
 
 import operator
@@ -21,17 +21,18 @@ _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
 @dataclass(frozen=True)
 class Framework:
-    """What the checks must know of an array library, so that they need import none.
+    """What the checks need to know about an array library, so that they do not import one.
 
     Attributes:
-        array: the array type as a message names it, ``"a torch.Tensor"``.
-        is_array: whether an object is an array that this framework takes.
-        values: the values of an integer array as NumPy, or None where reading them would synchronise a device or is
-            impossible under a trace.
-        upcasts: whether the implementation computes and answers in float64 whatever came (the reference does); its
-            states are then float64 beside inputs of any dtype.
-        refuses: what to give instead of an array that the framework would only take with a silent cast, or None.
-        device: where an array is, for frameworks that do not move arrays by themselves; those of one call must agree.
+        array: the array type as messages name it, ``"a torch.Tensor"``.
+        is_array: whether an object is an array of this framework.
+        values: returns the values of an integer array as NumPy, or None if reading them would synchronise a device or
+            is impossible because the array is being traced.
+        upcasts: whether the implementation computes and answers in float64 for every input dtype, as the reference
+            does; its states are then float64 whatever the dtype of the inputs.
+        refuses: for an array that the framework would accept only with a silent cast, what to pass instead; else None.
+        device: returns the device of an array, for frameworks that do not move arrays by themselves; all arrays of one
+            call must be on the same device.
     """
 
     array: str
@@ -48,12 +49,12 @@ def dtype_name(x: Any) -> str:
 
 
 def accumulation_dtype(name: str) -> str:
-    """The dtype that carries a state beside values of dtype ``name``: float64 for float64, else float32."""
+    """The dtype of the states that go with values of dtype ``name``: float64 for float64, else float32."""
     return "float64" if name == "float64" else "float32"
 
 
 def describe(x: Any) -> str:
-    """What came, in the fewest words: ``f32[2,7,3]`` for an array, the value of a scalar, else its type."""
+    """A short description of an argument: ``f32[2,7,3]`` for an array, the value of a scalar, else its type."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
         name = dtype_name(x)
         kind = name.rstrip("0123456789")
@@ -70,7 +71,7 @@ def describe(x: Any) -> str:
 
 
 class Call:
-    """The checks of one call: remembers the function's name, its arrays' dtype and what each letter stands for."""
+    """The checks of one call: holds the function's name, the dtype of its arrays and the size bound to each letter."""
 
     def __init__(self, function: str, framework: Framework):
         self.function = function
@@ -90,7 +91,7 @@ class Call:
         self._bound_by[letter] = argument
 
     def kind(self, **arrays: Any) -> None:
-        """Refuse what is no array of this framework, and arrays that are not where the call's first one is."""
+        """Raise for anything that is not an array of this framework or not on the device of the first array."""
         for argument, x in arrays.items():
             if not self.framework.is_array(x):
                 foreign = hasattr(x, "dtype") and hasattr(x, "shape")
@@ -106,12 +107,12 @@ class Call:
         if self._place is None:
             self._place = argument, device
         first, place = self._place
-        # A packing is read by whoever lays out the work, which may be the host.
+        # ``cu_seqlens`` may be on the host, where the work is divided among kernels.
         if device != place and not (argument == "cu_seqlens" and str(device) == "cpu"):
             self.refuse(ValueError, argument, f"{describe(x)} on {device}", f"it on {place} to match `{first}`")
 
     def floating(self, **arrays: Any) -> None:
-        """Refuse what is no floating array, and arrays whose dtypes differ from the first one's."""
+        """Raise for anything that is not a floating-point array, or whose dtype differs from that of the first one."""
         self.kind(**arrays)
         first = None
         for argument, x in arrays.items():
@@ -124,7 +125,7 @@ class Call:
                 self.refuse(TypeError, argument, describe(x), f"{first[1]} to match `{first[0]}`")
 
     def gates(self, beside: str, values: Any, **gates: Any) -> None:
-        """Refuse gates that are neither of the values' dtype nor float32 beside 16-bit values."""
+        """Raise unless each gate has the dtype of the values, or is float32 while the values have a 16-bit dtype."""
         self.kind(**gates)
         name = dtype_name(values)
         allowed = (name, "float32") if name in ("float16", "bfloat16") else (name,)
@@ -133,7 +134,7 @@ class Call:
                 self.refuse(TypeError, argument, describe(x), f"{' or '.join(allowed)} beside `{beside}`")
 
     def state_dtype(self, beside: str, values: Any, **states: Any) -> None:
-        """Refuse states that are not in the accumulation dtype of ``values``."""
+        """Raise for states that are not in the accumulation dtype of ``values``."""
         self.kind(**states)
         expected = accumulation_dtype(dtype_name(values))
         for argument, x in states.items():
@@ -142,7 +143,7 @@ class Call:
                 self.refuse(TypeError, argument, describe(x), f"{expected}, the accumulation dtype beside `{beside}`")
 
     def shape(self, argument: str, x: Any, letters: str) -> None:
-        """Check ``x.shape`` against space-separated letters or numbers; bind the letters not seen before."""
+        """Check ``x.shape`` against space-separated letters or numbers; bind each letter that is not yet bound."""
         wanted = letters.split()
         fits = len(x.shape) == len(wanted) and all(
             size == (self.sizes.get(letter, size) if letter.isalpha() else int(letter))
@@ -166,7 +167,7 @@ class Call:
         self.refuse(ValueError, argument, describe(x), f"[{expected}]{match}")
 
     def integer(self, argument: str, value: Any, least: int, *, optional: bool = False) -> int | None:
-        """A whole number of at least ``least`` as an int (or None where that is allowed)."""
+        """Return a whole number of at least ``least`` as an int (or None if ``optional``); raise for anything else."""
         none = "None or " if optional else ""
         if value is None and optional:
             return None
@@ -182,11 +183,11 @@ class Call:
         return number
 
     def number(self, argument: str, value: Any, expected: str, holds: Callable[[float], bool]) -> float:
-        """A real Python (or NumPy) number for which ``holds`` is true, as a float."""
+        """Return a real Python (or NumPy) number for which ``holds`` is true as a float; raise for anything else."""
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             self.refuse(TypeError, argument, describe(value), expected)
         number = float(value)
-        # Only NaN differs from itself; torch.compile cannot trace math.isnan of a number that it holds symbolic.
+        # Only NaN differs from itself; torch.compile cannot trace math.isnan of a symbolic number.
         if number != number or not holds(number):
             self.refuse(ValueError, argument, str(number), expected)
         return number

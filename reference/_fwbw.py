@@ -1,7 +1,7 @@
-"""The fwbw interface of xlstm_jax: mLSTM forward and backward as two functions with a context between them.
+"""The fwbw interface of xlstm_jax: the forward and the backward pass of the mLSTM, with a context between them.
 
-Layout: ``q, k (B, T, K)``, ``v (B, T, V)``, ``i, f (B, T)`` or ``(B, T, 1)``; a head is an outer axis, mapped over by
-the caller. This module is also the textbook of the chunkwise backward pass (as in Beck et al., arXiv:2503.14376, with
+Layout: ``q, k (B, T, K)``, ``v (B, T, V)``, ``i, f (B, T)`` or ``(B, T, 1)``; heads are an outer axis that the caller
+maps over. This module is also the textbook of the chunkwise backward pass (as in Beck et al., arXiv:2503.14376, with
 the normaliser differentiated). In a chunk of L steps that starts from the memory (C, n, m)::
 
     b_t = Σ_{s≤t} a_s        F[t,j] = Σ_{j<s≤t} a_s        (the gates; a = log σ(f))
@@ -10,9 +10,9 @@ the normaliser differentiated). In a chunk of L steps that starts from the memor
     G[t,j] = (q̂_t·k_j) E[t,j]                              (G)
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t               ν_t = Σ_j G[t,j] + e_t n·q̂_t
 
-The gradient of a decay gate is what flows *across* its step, summed over every path that does so: from a write to a
-read inside the chunk (W = G ⊙ dG), from the incoming memory to a read (r), from a write to the outgoing memory (w), and
-from the incoming to the outgoing memory. A path that a reset cuts contributes exactly 0.
+The gradient of a decay gate is the sum over all paths that cross its step: from a write to a read inside the chunk
+(W = G ⊙ dG), from the incoming memory to a read (r), from a write to the outgoing memory (w), and from the incoming to
+the outgoing memory. A path that is cut by a reset contributes exactly 0.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ from reference.arguments import (
 
 
 class Gates(NamedTuple):
-    """Log decay of a chunk: from its start to each step, and between its steps."""
+    """Log decay in a chunk: a per step, b from the start of the chunk to each step, F between every two steps."""
 
     a: np.ndarray
     b: np.ndarray
@@ -47,15 +47,15 @@ class Gates(NamedTuple):
 
 @dataclass(frozen=True)
 class FwbwContext:
-    """What `fwbw_forward` keeps for `fwbw_backward`: the inputs, and whatever the configuration says to keep.
+    """Residuals that `fwbw_forward` passes to `fwbw_backward`: the inputs, and whatever the configuration asks to keep.
 
     Attributes:
         q, k, v, i, f: the inputs in float64, gates ``(B, T)``.
         state: the initial state.
-        gate_shapes: the shapes in which i and f came.
+        gate_shapes: the shapes in which i and f were passed.
         config: a copy of the configuration.
-        G, gates, M, c: a list with an entry per chunk (scores, `Gates`, stabilisers, memory at its start), or None
-            where the backward pass computes it anew.
+        G, gates, M, c: a list with one entry per chunk (scores, `Gates`, stabilisers, memory at its start), or None if
+            the backward pass recomputes it.
     """
 
     q: np.ndarray
@@ -83,22 +83,22 @@ def fwbw_forward(
     initial_n: np.ndarray | None = None,
     initial_m: np.ndarray | None = None,
 ) -> tuple[Any, FwbwContext]:
-    """Forward pass of the mLSTM (the equations of `mlstm`) that keeps a context for `fwbw_backward`.
+    """Forward pass of the mLSTM, with the equations of `mlstm`; also returns the context for `fwbw_backward`.
 
     Args:
         q, k: ``(B, T, K)``.
         v: ``(B, T, V)``.
         i, f: gate preactivations, ``(B, T)`` or ``(B, T, 1)``.
         config: the configuration or its dict.
-        initial_C, initial_n, initial_m: ``(B, K, V)``, ``(B, K)``, ``(B,)``; legal with ``use_initial_state`` alone,
-            which without them means zeros.
+        initial_C, initial_n, initial_m: ``(B, K, V)``, ``(B, K)``, ``(B,)``; allowed only with ``use_initial_state``,
+            where None means zeros.
 
     Returns:
-        ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)``. All float64.
+        ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)``. All are float64.
 
     Raises:
-        TypeError, ValueError: as in `mlstm`; also for a configuration that is none, and for a state with
-            ``use_initial_state=False`` or without its partners.
+        TypeError, ValueError: as in `mlstm`; also if `config` is not a configuration, if a state is given with
+            ``use_initial_state=False``, or if only a part of the state is given.
     """
     config = frozen_config(config, "fwbw_forward")
     call = check_fwbw(NUMPY, q, k, v, i, f, config, initial_C, initial_n, initial_m)
@@ -126,7 +126,7 @@ def fwbw_forward(
 
 
 class _Chunk(NamedTuple):
-    """All that a chunk's forward pass computes; the names stand at the head of this module."""
+    """All intermediate results of a chunk's forward pass, named as in the docstring of this module."""
 
     gates: Gates
     M: np.ndarray
@@ -140,7 +140,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(T: int, config: mLSTMBackendFwbwConfig) -> Iterator[slice]:
-    """The steps of each chunk; the last may be shorter."""
+    """The steps of each chunk; the last chunk may be shorter."""
     L = config.chunk_size or 64
     return (slice(start, min(start + L, T)) for start in range(0, T, L))
 
@@ -148,7 +148,7 @@ def _chunks(T: int, config: mLSTMBackendFwbwConfig) -> Iterator[slice]:
 def _chunk_forward(
     context: FwbwContext, chunk: slice, number: int, config: mLSTMBackendFwbwConfig, start: MLSTMState
 ) -> _Chunk:
-    """The forward pass of one chunk from the memory at its ``start``; takes from the context what was kept there."""
+    """The forward pass of one chunk from the memory at its ``start``; reads from the context what it holds already."""
     q_hat = context.q[:, chunk] / np.sqrt(context.q.shape[-1])
     i = context.i[:, chunk]
     if context.gates is None:
@@ -170,7 +170,7 @@ def _chunk_forward(
 
 
 def _chunk_end(context: FwbwContext, chunk: slice, pieces: _Chunk) -> MLSTMState:
-    """The memory at the end of a chunk: what it started from, decayed, and what its steps wrote."""
+    """The memory at the end of a chunk: the decayed initial memory plus the writes of its steps."""
     kept, written = pieces.e[:, -1], pieces.E[:, -1]
     weighted_k = written[..., None] * context.k[:, chunk]
     C = kept[:, None, None] * pieces.c.C + weighted_k.mT @ context.v[:, chunk]
@@ -186,21 +186,21 @@ def fwbw_backward(
     dn_last: np.ndarray | None = None,
     dm_last: np.ndarray | None = None,
 ) -> tuple[np.ndarray | None, ...]:
-    """Gradient of `fwbw_forward`, chunk by chunk from the last (the equations stand at the head of this module).
+    """Gradient of `fwbw_forward`, from the last chunk to the first. The equations are in the docstring of this module.
 
     Args:
         ctx: the context that `fwbw_forward` returned.
         dh: cotangent of h, ``(B, T, V)``.
         config: the configuration of the forward pass.
-        dc_last, dn_last, dm_last: cotangents of the final state, None for zeros.
+        dc_last, dn_last, dm_last: cotangents of the final state; None means zeros.
 
     Returns:
         Gradients of ``q, k, v, i, f, initial_C, initial_n, initial_m``; the last three are None without
-        ``use_initial_state``. All float64.
+        ``use_initial_state``. All are float64.
 
     Raises:
-        TypeError: as in `fwbw_forward`; also where `ctx` is no context.
-        ValueError: as in `fwbw_forward`; also where the context was made with another configuration.
+        TypeError: as in `fwbw_forward`; also if `ctx` is not a context.
+        ValueError: as in `fwbw_forward`; also if the context was made with another configuration.
     """
     config = normalise_config(config, "fwbw_backward")
     check_fwbw_context(ctx, FwbwContext, config)
@@ -261,7 +261,7 @@ def fwbw_backward(
 def _starts(
     ctx: FwbwContext, chunks: list[slice], config: mLSTMBackendFwbwConfig
 ) -> tuple[list[MLSTMState], MLSTMState, np.ndarray]:
-    """The memory at each chunk's start, the final one, and the step (from 1; 0 is m₀) that attains the final m."""
+    """The memory at each chunk's start, the final memory, and the step (from 1; 0 is m₀) that attains the final m."""
     starts, last = [], ctx.state
     attained_at = np.zeros(last.m.shape, dtype=int)
     for number, chunk in enumerate(chunks):
@@ -276,10 +276,10 @@ def _starts(
 
 
 def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
-    """The forward pass as a function of arrays alone, its gradient being `fwbw_backward`.
+    """The forward pass as a function of arrays only, whose gradient is `fwbw_backward`.
 
-    NumPy has no automatic differentiation: here the gradient is the function's attribute ``backward``, which takes the
-    cotangents after the arguments and returns the eight gradients.
+    NumPy has no automatic differentiation. The gradient is therefore the attribute ``backward`` of the function; it
+    takes the arguments, then the cotangents, and returns the eight gradients.
 
     Args:
         config: the configuration or its dict.
@@ -289,7 +289,7 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
         ``return_state``.
 
     Raises:
-        TypeError, ValueError: `config` is no configuration.
+        TypeError, ValueError: `config` is not a valid configuration.
     """
     config = frozen_config(config, "mlstm_fwbw_custom_grad")
 

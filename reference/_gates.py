@@ -1,4 +1,4 @@
-"""Functions of a gate's preactivation that stay exact and finite from −∞ to +∞."""
+"""Gate functions that stay exact and finite for preactivations from −∞ to +∞."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ def log_sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """``σ(x)``, with full relative precision where it is small."""
+    """``σ(x)``, with full relative precision even where it is close to 0."""
     return np.exp(log_sigmoid(x))
 
 
 def exp_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """``exp(x − y)`` for log weights below +∞, where ``exp(−∞ − (−∞))`` counts as 0: an empty memory has no weight."""
+    """``exp(x − y)`` for log weights below +∞; ``exp(−∞ − (−∞))`` counts as 0, since an empty memory has no weight."""
     x, y = np.broadcast_arrays(x, y)
     difference = np.full(x.shape, -np.inf)
     np.subtract(x, y, out=difference, where=~np.isneginf(x))

@@ -1,7 +1,7 @@
 """Multi-head GRU with the reset gate inside the recurrent product.
 
-Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate; heads, their
-grouping and the clipping of the state's gradient as in the xma layer of that name. Per head, row vectors::
+Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate. The heads,
+their grouping and the clipping of the state's gradient follow the GRU layer of xma. Per head, with row vectors::
 
     r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
 """
@@ -30,10 +30,10 @@ def gru(
     *,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The GRU over whole sequences, dense or packed (the equations stand at the head of this module).
+    """The GRU over whole sequences, dense or packed. The equations are in the docstring of this module.
 
-    ``N``, the number of heads, is the largest of the six head counts; each divides it, and head n reads head
-    ``n // (N/Nx)`` of an input with Nx heads, and likewise of a weight.
+    ``N``, the number of heads, is the largest of the six head counts. Each count divides it, and head n reads head
+    ``n // (N/Nx)`` of an input with Nx heads; weights are read in the same way.
 
     Args:
         input: x, ``(B, S, Nx, H)``, or ``(T, Nx, H)`` with `cu_seqlens`.
@@ -42,19 +42,19 @@ def gru(
         forget_weight: W_f, ``(Nwf, H, H)``.
         reset_input: x_r, ``(B, S, Nxr, H)`` or ``(T, Nxr, H)``.
         reset_weight: W_r, ``(Nwr, H, H)``.
-        input_state: h before the first step, ``(B, N, H)``; None is zeros.
-        gradient_clipping: bounds the state's gradient in `gru_backward`; no effect on the value.
-        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends.
-        max_seqlen: a length that no sequence exceeds; checked, never needed.
+        input_state: h before the first step, ``(B, N, H)``; None means zeros.
+        gradient_clipping: bound on the state's gradient in `gru_backward`; it does not affect the value.
+        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
+        max_seqlen: an upper bound on the sequence lengths; checked, but never required.
         kernel_backend: None or ``numpy``.
 
     Returns:
-        ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, and the last of each sequence,
-        ``(B, N, H)``; an empty sequence's is its initial state. Both float64.
+        ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, and the last h' of each sequence,
+        ``(B, N, H)``; an empty sequence returns its initial state. Both are float64.
 
     Raises:
-        TypeError: an argument is no array of a floating dtype, or dtypes differ.
-        ValueError: shapes disagree, a head count does not divide N, or `cu_seqlens` is no packing.
+        TypeError: an argument is not a floating-point array, or dtypes differ.
+        ValueError: shapes disagree, a head count does not divide N, or `cu_seqlens` is not a valid packing.
     """
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
     call = check_gru(NUMPY, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen)
@@ -100,24 +100,29 @@ def gru_backward(
     dy: np.ndarray,
     dstate: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Gradient of `gru`: the same loop, walked back.
+    """Gradient of `gru`: the loop of the forward pass in reverse order.
 
-    At step t, dh' is what reaches h_t from the step after it (at the last step: from the final state), clipped to
-    ``±|gradient_clipping|`` element by element, plus dy_t. With u the argument of each nonlinearity::
+    At step t, dh' is the gradient that reaches h_t from the next step (at the last step, from the final state), clipped
+    elementwise to ``±|gradient_clipping|``, plus dy_t. With u the argument of each nonlinearity::
 
         du_z = dh'⊙(1−f)⊙(1−z²)        du_f = dh'⊙(h−z)⊙f⊙(1−f)        du_r = (du_z Wᵀ)⊙h⊙r⊙(1−r)
         dh = dh'⊙f + (du_z Wᵀ)⊙r + du_f W_fᵀ + du_r W_rᵀ
         dW = Σ_t (r⊙h)ᵀ du_z        dW_f = Σ_t hᵀ du_f        dW_r = Σ_t hᵀ du_r
 
-    and dx = du_z, dx_f = du_f, dx_r = du_r. A head that serves several sums their gradients. What reaches the initial
-    state is not clipped.
+    and dx = du_z, dx_f = du_f, dx_r = du_r. A head that is read by several heads receives the sum of their gradients.
+    The gradient of the initial state is not clipped.
 
     Args:
+        input, weight, forget_input, forget_weight, reset_input, reset_weight: as in `gru`.
+        input_state, gradient_clipping, cu_seqlens, max_seqlen: as in `gru`.
         dy: cotangent of the output.
-        dstate: cotangent of the output state; None is zeros.
+        dstate: cotangent of the output state; None means zeros.
 
     Returns:
-        Gradients by argument name; ``input_state`` is among them where one was given. All float64.
+        Gradients by argument name, including ``input_state`` if one was given. All are float64.
+
+    Raises:
+        TypeError, ValueError: as in `gru`.
     """
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
     call = check_gru(NUMPY, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen, function="gru_backward")
@@ -157,7 +162,7 @@ def gru_backward(
 
 
 def _expand(call: Call, arrays: Any) -> list[np.ndarray]:
-    """Every input and weight with N heads: head n is head ``n // (N/Nx)`` of what came."""
+    """Every input and weight expanded to N heads: head n is head ``n // (N/Nx)`` of the given array."""
     axes = (-2, 0) * 3
     return [
         np.repeat(float64(array), call["N"] // array.shape[axis], axis=axis)
@@ -166,7 +171,7 @@ def _expand(call: Call, arrays: Any) -> list[np.ndarray]:
 
 
 def _reduce(gradient: np.ndarray, heads: int, axis: int) -> np.ndarray:
-    """Transpose of `_expand`: sum over the heads that one head served."""
+    """Transpose of `_expand`: sum the gradients over the heads that share one head."""
     axis %= gradient.ndim
     shape = gradient.shape
     return gradient.reshape(*shape[:axis], heads, shape[axis] // heads, *shape[axis + 1 :]).sum(axis=axis + 1)

@@ -25,7 +25,7 @@ from reference._gates import exp_difference, log_sigmoid, sigmoid
 from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
 
 LARGEST_M = 64.0
-"""The stabiliser at which the normaliser's floor exp(−m) stops falling: exp(−64) is still a float32."""
+"""The stabiliser above which the normaliser's floor exp(−m) no longer falls; exp(−64) is still a float32."""
 
 
 class _Options(TypedDict, total=False):
@@ -87,28 +87,29 @@ def mlstm(
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
 ) -> np.ndarray | tuple[np.ndarray, MLSTMState]:
-    """The mLSTM over whole sequences, dense or packed (the equations stand at the head of this module).
+    """The mLSTM over whole sequences, dense or packed. The equations are in the docstring of this module.
 
     Args:
         q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.
-        k: keys, like `q`.
+        k: keys, same shape as `q`.
         v: values, ``(B, S, N, V)`` or ``(T, N, V)``.
-        i: input gate preactivations, ``(B, S, N)`` or ``(T, N)``, below +∞; −∞ writes nothing.
-        f: forget gate preactivations, like `i`; −∞ empties the memory, +∞ keeps it whole.
-        initial_state: ``(C, n, m)`` before the first step; None is ``C = n = m = 0``.
+        i: input gate preactivations, ``(B, S, N)`` or ``(T, N)``, below +∞; at −∞ the step writes nothing.
+        f: forget gate preactivations, same shape as `i`; −∞ empties the memory, +∞ keeps all of it.
+        initial_state: ``(C, n, m)`` before the first step; None means ``C = n = m = 0``.
         return_state: also return the state after the last step.
-        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends.
-        max_seqlen: a length that no sequence exceeds; checked, never needed.
-        chunk_size: None for the recurrent form, else the steps per chunk of the chunkwise form. Changes no value.
+        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
+        max_seqlen: an upper bound on the sequence lengths; checked, but never required.
+        chunk_size: None for the recurrent form, else the number of steps per chunk of the chunkwise form. The value
+            does not depend on it.
         eps: added to the normaliser, for parity with kernels that do so.
         kernel_backend: None or ``numpy``.
 
     Returns:
-        h, shaped like `v`; with `return_state` ``(h, MLSTMState)``. All float64.
+        h, with the shape of `v`; with `return_state`, ``(h, MLSTMState)``. All are float64.
 
     Raises:
-        TypeError: an argument is no array of a floating dtype, or dtypes differ.
-        ValueError: shapes disagree, an option is out of range, or `cu_seqlens` is no packing.
+        TypeError: an argument is not a floating-point array, or dtypes differ.
+        ValueError: shapes disagree, an option is out of range, or `cu_seqlens` is not a valid packing.
     """
     call = check_mlstm(NUMPY, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
     choose(call, q, kernel_backend, packed=cu_seqlens is not None)
@@ -139,7 +140,7 @@ def mlstm_step(
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[np.ndarray, MLSTMState]:
-    """One step of the mLSTM, the form in which text is generated: the shapes of `mlstm` without ``S``.
+    """One step of the mLSTM, as used to generate text; the shapes are those of `mlstm` without ``S``.
 
     Args:
         q, k: ``(B, N, K)``.
@@ -149,7 +150,7 @@ def mlstm_step(
         eps, kernel_backend: as in `mlstm`.
 
     Returns:
-        ``(h, state)``: h ``(B, N, V)`` and the memory after the step, float64.
+        ``(h, state)``: h, ``(B, N, V)``, and the memory after the step. All are float64.
 
     Raises:
         TypeError, ValueError: as in `mlstm`.
@@ -163,7 +164,7 @@ def mlstm_step(
 
 
 def _write(k: np.ndarray, v: np.ndarray, i: np.ndarray, a: np.ndarray, state: MLSTMState) -> MLSTMState:
-    """The memory after a step: decay what is there, add ``k vᵀ``, and rescale both by the new stabiliser."""
+    """The memory after a step: decay the old memory, add ``k vᵀ``, and scale both to the new stabiliser."""
     C, n, m = state
     m_new = np.maximum(a + m, i)
     decay = exp_difference(a + m, m_new)
@@ -174,7 +175,7 @@ def _write(k: np.ndarray, v: np.ndarray, i: np.ndarray, a: np.ndarray, state: ML
 
 
 def _read(q: np.ndarray, state: MLSTMState, eps: float) -> np.ndarray:
-    """What the query finds: ``Cᵀq̂`` over the normaliser."""
+    """The memory's answer to the query: ``Cᵀq̂`` divided by the normaliser."""
     C, n, m = state
     q = q / np.sqrt(q.shape[-1])
     numerator = np.einsum("...kv,...k->...v", C, q)
@@ -183,7 +184,7 @@ def _read(q: np.ndarray, state: MLSTMState, eps: float) -> np.ndarray:
 
 
 def normaliser_floor(m: np.ndarray) -> np.ndarray:
-    """``exp(−min(m, 64))``: 1 in the units of the memory itself, ``C·exp(m)``, as far as float32 can say so."""
+    """``exp(−min(m, 64))``: 1 in the units of the true memory ``C·exp(m)``, as far as float32 can represent it."""
     with np.errstate(over="ignore"):
         return np.exp(-np.minimum(m, LARGEST_M))
 
@@ -198,7 +199,14 @@ def mlstm_recurrent(
     initial_state: MLSTMState | None = None,
     eps: float = 0.0,
 ) -> tuple[np.ndarray, MLSTMState]:
-    """The definition: one step after the other. Dense layout of `mlstm`; returns ``(h, final state)``."""
+    """The definition: one step after the other.
+
+    Args:
+        q, k, v, i, f, initial_state, eps: as in `mlstm`, dense layout.
+
+    Returns:
+        ``(h, final state)``, float64.
+    """
     check_mlstm(NUMPY, q, k, v, i, f, initial_state, None, None, None, eps, "mlstm_recurrent")
     q, k, v, i, f = (float64(x) for x in (q, k, v, i, f))
     state = _initial_state((q, k, v, i, f), initial_state)
@@ -220,14 +228,18 @@ def mlstm_parallel(
     initial_state: MLSTMState | None = None,
     eps: float = 0.0,
 ) -> tuple[np.ndarray, MLSTMState]:
-    """All steps at once, as attention with the decay D̃ for a mask; quadratic in S.
+    """All steps at once, as attention with the decay D̃ as its mask; the cost is quadratic in S.
 
-    With ``b_t = Σ_{s≤t} a_s``, the log weight of the initial memory at step t is ``b_t + m_0``, that of step j's write
-    is ``D̃[t,j]``, and m_t is the largest of them::
+    With ``b_t = Σ_{s≤t} a_s``, the log weight of the initial memory at step t is ``b_t + m_0``, the log weight of the
+    write of step j is ``D̃[t,j]``, and m_t is the largest of these::
 
         h_t = (Σ_j exp(D̃[t,j] − m_t) (q̂_t·k_j) v_j + exp(b_t + m_0 − m_t) C_0ᵀq̂_t) / normaliser
 
-    Dense layout of `mlstm`; returns ``(h, final state)``.
+    Args:
+        q, k, v, i, f, initial_state, eps: as in `mlstm`, dense layout.
+
+    Returns:
+        ``(h, final state)``, float64.
     """
     check_mlstm(NUMPY, q, k, v, i, f, initial_state, None, None, None, eps, "mlstm_parallel")
     q, k, v, i, f = (np.moveaxis(float64(x), 1, 2) for x in (q, k, v, i, f))
@@ -261,9 +273,14 @@ def mlstm_chunkwise(
     chunk_size: int = 64,
     eps: float = 0.0,
 ) -> tuple[np.ndarray, MLSTMState]:
-    """The parallel form inside chunks of ``L`` steps, the recurrent form between them; linear in S.
+    """The parallel form inside chunks, the recurrent form between them; the cost is linear in S.
 
-    The last chunk may be shorter. Dense layout of `mlstm`; returns ``(h, final state)``.
+    Args:
+        q, k, v, i, f, initial_state, eps: as in `mlstm`, dense layout.
+        chunk_size: L, the number of steps per chunk; the last chunk may be shorter.
+
+    Returns:
+        ``(h, final state)``, float64.
     """
     check_mlstm(NUMPY, q, k, v, i, f, initial_state, None, None, chunk_size, eps, "mlstm_chunkwise")
     q, k, v, i, f = (float64(x) for x in (q, k, v, i, f))
@@ -289,10 +306,11 @@ def mlstm_backward(
     max_seqlen: int | None = None,
     eps: float = 0.0,
 ) -> dict[str, Any]:
-    """Gradient of `mlstm`: one loop forward that keeps every memory, one loop back.
+    """Gradient of `mlstm`: one loop forward that stores every memory, one loop backward.
 
-    h does not depend on the stabiliser m (but for the contract's exceptions, in which m is a constant at its value),
-    so on the way back m is a constant. With Y the normaliser and ``ν = n·q̂``, each step undoes its read::
+    h does not depend on the stabiliser m (except where the contract says otherwise, and there m counts as a constant),
+    so the backward pass treats m as a constant. With Y the normaliser and ``ν = n·q̂``, each step first differentiates
+    its read::
 
         δ_t = dh_t / Y_t        dν_t = −(dh_t·h_t)/Y_t · sign(ν_t) where |ν_t| is above its floor, else 0
         dC += q̂_t δ_tᵀ          dn += dν_t q̂_t          dq̂_t = C_t δ_t + dν_t n_t
@@ -302,16 +320,19 @@ def mlstm_backward(
         dk_t = gain (dC v_t + dn)          dv_t = gain dCᵀk_t          di_t = k_t·dk_t
         da_t = decay (⟨C_{t−1}, dC⟩ + ⟨n_{t−1}, dn⟩)          dC ← decay dC          dn ← decay dn
 
-    Only the final state holds m itself: of its cotangent, ``g = dm_T − ⟨C_T, dC_T⟩ − ⟨n_T, dn_T⟩`` reaches what
-    attained m_T, that is the write of step j (``di_j``) and the decay of every later step, or ``m_0`` (j = 0).
+    Only the final state contains m itself. Of its cotangent, ``g = dm_T − ⟨C_T, dC_T⟩ − ⟨n_T, dn_T⟩`` goes to whatever
+    attained m_T: the write of step j (``di_j``) and the decay of every later step, or ``m_0`` (j = 0).
 
     Args:
         q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, eps: as in `mlstm`.
         dh: cotangent of h.
-        dstate: cotangents of the final state; None is zeros.
+        dstate: cotangents of the final state; None means zeros.
 
     Returns:
-        Gradients by argument name; ``initial_state`` (an `MLSTMState`) is among them where one was given. All float64.
+        Gradients by argument name, including ``initial_state`` (an `MLSTMState`) if one was given. All are float64.
+
+    Raises:
+        TypeError, ValueError: as in `mlstm`.
     """
     call = check_mlstm(NUMPY, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, None, eps, "mlstm_backward")
     call.kind(dh=dh)
@@ -341,15 +362,15 @@ def mlstm_step_backward(
     dstate: MLSTMState | None = None,
     eps: float = 0.0,
 ) -> dict[str, Any]:
-    """Gradient of `mlstm_step`: `mlstm_backward` for a sequence of one step.
+    """Gradient of `mlstm_step`, computed as `mlstm_backward` of a sequence of one step.
 
     Args:
         q, k, v, i, f, state, eps: as in `mlstm_step`.
         dh: cotangent of h, ``(B, N, V)``.
-        dstate: cotangents of the state after the step; None is zeros.
+        dstate: cotangents of the state after the step; None means zeros.
 
     Returns:
-        Gradients by argument name, ``state`` an `MLSTMState`. All float64.
+        Gradients by argument name; ``state`` is an `MLSTMState`. All are float64.
     """
     check_mlstm_step(NUMPY, q, k, v, i, f, state, eps, "mlstm_step_backward")
     sequence = (x[:, None] for x in (q, k, v, i, f))
@@ -414,7 +435,7 @@ def _dot(state: MLSTMState, dstate: MLSTMState) -> np.ndarray:
 def _initial_state(
     arrays: Any, state: MLSTMState | None, cu_seqlens: np.ndarray | None = None, heads_first: bool = False
 ) -> MLSTMState:
-    """A copy of ``state``, or the zeros that None stands for."""
+    """A copy of ``state``; zeros if it is None."""
     if state is not None:
         return MLSTMState(*(float64(part) for part in state))
     q, _, v = arrays[:3]
@@ -426,7 +447,7 @@ def _initial_state(
 def _each_sequence(
     operation: Callable, arrays: Sequence[np.ndarray], cu_seqlens: np.ndarray, **states: MLSTMState
 ) -> tuple[tuple[np.ndarray, ...], MLSTMState]:
-    """Run ``operation`` on each packed sequence as a batch of one; pack its token arrays and its state."""
+    """Run ``operation`` on each packed sequence as a batch of one; pack the resulting token arrays and states."""
     if len(cu_seqlens) == 1:
         tokens, last = operation(*(x[None][:0] for x in arrays), **states)
         return tuple(x.reshape(0, *x.shape[2:]) for x in tokens), last

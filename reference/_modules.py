@@ -1,4 +1,4 @@
-"""The two layers that hold parameters or a configuration, as plain callables over the reference operations."""
+"""The two layers that hold parameters or a configuration, as plain callables on top of the reference operations."""
 
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ class GRU:
         params: every parameter by name, float64; a projection ``y = x·kernel + bias`` is a dict of its own.
 
     Raises:
-        TypeError, ValueError: a size is no integer of at least 1, or a head count does not divide the largest.
+        TypeError, ValueError: a size is not an integer of at least 1, or a head count does not divide the largest one.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class GRU:
 
         Args:
             input: ``(B, S, input_size)``, or ``(T, input_size)`` with `cu_seqlens`.
-            input_state: ``(B, N, H)``, None for zeros.
+            input_state: ``(B, N, H)``; None means zeros.
             cu_seqlens, max_seqlen, kernel_backend: as in `gru`.
 
         Returns:
-            ``(output, state)``: ``(B, S, output_size)`` or ``(T, output_size)``, and ``(B, N, H)``.
+            ``(output, state)``: ``(B, S, output_size)`` or ``(T, output_size)``, and ``(B, N, H)``. Both are float64.
 
         Raises:
             TypeError, ValueError: as in `gru`.
@@ -140,7 +140,7 @@ class mLSTMBackendFwbw:
 
     @property
     def can_vmap_over_heads(self) -> bool:
-        """Whether heads may be mapped over from outside: True, nothing here knows of heads."""
+        """Whether the caller may map over heads: always True, since nothing here depends on heads."""
         return True
 
     def __call__(
@@ -155,7 +155,7 @@ class mLSTMBackendFwbw:
         m_initial: np.ndarray | None = None,
         return_last_states: bool = False,
     ) -> Any:
-        """Run the mLSTM; shapes as in `fwbw_forward`.
+        """Run the mLSTM; the shapes are those of `fwbw_forward`.
 
         Returns:
             h, or ``(h, (C, n, m))`` with ``return_last_states`` or the configuration's ``return_state``.

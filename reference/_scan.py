@@ -1,4 +1,4 @@
-"""Reverse cumulative sums, the sums by which a decay's gradient travels back in time (xlstm_jax, fwbw backend)."""
+"""Reverse cumulative sums, which carry the gradient of a decay back in time (xlstm_jax, fwbw backend)."""
 
 import numpy as np
 
@@ -7,16 +7,16 @@ from reference.arguments import check_scan
 
 
 def rev_cumsum(x: np.ndarray) -> np.ndarray:
-    """Sum of each element and all after it: ``y_t = Σ_{s≥t} x_s``.
+    """Sum of each element and all elements after it: ``y_t = Σ_{s≥t} x_s``.
 
     Args:
-        x: ``(..., S)``, floating.
+        x: ``(..., S)``, floating-point.
 
     Returns:
         ``(..., S)``, float64.
 
     Raises:
-        TypeError: `x` is no floating array.
+        TypeError: `x` is not a floating-point array.
         ValueError: `x` has no axis.
     """
     check_scan(NUMPY, x, "rev_cumsum")
@@ -27,14 +27,22 @@ def rev_cumsum(x: np.ndarray) -> np.ndarray:
 
 
 def rev_cumsum_backward(x: np.ndarray, *, dy: np.ndarray) -> dict[str, np.ndarray]:
-    """Gradient of `rev_cumsum`: ``dx_s = Σ_{t≤s} dy_t``."""
+    """Gradient of `rev_cumsum`: ``dx_s = Σ_{t≤s} dy_t``.
+
+    Args:
+        x: the argument of `rev_cumsum`.
+        dy: cotangent of the output, ``(..., S)``.
+
+    Returns:
+        ``{"x": dx}``, float64.
+    """
     return {"x": np.cumsum(float64(dy), axis=-1)}
 
 
 def rev_cumsum_off(x: np.ndarray) -> np.ndarray:
-    """Sum of all elements after each one: ``y_t = Σ_{s>t} x_s``; the last is 0.
+    """Sum of all elements after each element: ``y_t = Σ_{s>t} x_s``; the last output is 0.
 
-    Arguments and errors as in `rev_cumsum`.
+    Arguments, result and errors are those of `rev_cumsum`.
     """
     check_scan(NUMPY, x, "rev_cumsum_off")
     y = np.zeros(x.shape)
@@ -43,7 +51,10 @@ def rev_cumsum_off(x: np.ndarray) -> np.ndarray:
 
 
 def rev_cumsum_off_backward(x: np.ndarray, *, dy: np.ndarray) -> dict[str, np.ndarray]:
-    """Gradient of `rev_cumsum_off`: ``dx_s = Σ_{t<s} dy_t``."""
+    """Gradient of `rev_cumsum_off`: ``dx_s = Σ_{t<s} dy_t``.
+
+    Arguments and result are those of `rev_cumsum_backward`.
+    """
     dx = np.zeros(x.shape)
     dx[..., 1:] = np.cumsum(float64(dy), axis=-1)[..., :-1]
     return {"x": dx}

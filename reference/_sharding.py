@@ -1,8 +1,8 @@
-"""What one device of a mesh sees: its seed, its slice of an array, its shard of a parameter (xlstm_jax, array_utils).
+"""One device's view of a mesh: its seed, its slice of an array, its shard of a parameter (xlstm_jax, array_utils).
 
-The functions hold no communication. Where JAX or torch ask the mesh, here the device says itself where it stands:
-``axis_index`` and ``axis_size`` are numbers, or dicts by axis name where several axes are used. A tuple of axes counts
-as one, its first axis varying slowest.
+The functions do not communicate. JAX and torch ask the mesh for the device's position; here the caller passes it:
+``axis_index`` and ``axis_size`` are numbers, or dicts by axis name if several axes are used. A tuple of axes counts
+as one axis, of which the first varies slowest.
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ Place = int | Mapping[str, int]
 
 
 def fold_rng_over_axis(rng: int, axis_name: str | tuple[str, ...], *, axis_index: Place, axis_size: Place) -> int:
-    """A seed of this device's own: different along the axis, the same on every other.
+    """A seed for this device: different along the axis, the same along every other axis.
 
     Args:
         rng: an integer seed.
         axis_name: a mesh axis or a tuple of them.
-        axis_index: where this device stands on it, from 0.
-        axis_size: how many devices the axis has.
+        axis_index: this device's position on the axis, counted from 0.
+        axis_size: the number of devices on the axis.
 
     Returns:
         An integer seed, ``SeedSequence((rng, index))``.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis.
+        ValueError: the axis does not exist.
     """
     index, _ = _place("fold_rng_over_axis", axis_name, axis_index, axis_size)
     return int(np.random.SeedSequence((rng, index)).generate_state(1, np.uint64)[0])
@@ -40,17 +40,21 @@ def fold_rng_over_axis(rng: int, axis_name: str | tuple[str, ...], *, axis_index
 def split_array_over_mesh(
     x: np.ndarray, axis_name: str | tuple[str, ...], split_axis: int, *, axis_index: Place, axis_size: Place
 ) -> np.ndarray:
-    """This device's slice of an array: the index-th of ``axis_size`` equal runs along ``split_axis``.
+    """This device's slice of an array: the one at ``axis_index`` of ``axis_size`` equal slices along ``split_axis``.
 
     Args:
         x: the whole array.
         axis_name: a mesh axis or a tuple of them.
-        split_axis: the array's axis to split; a negative one counts from the last.
+        split_axis: the array's axis to split; a negative number counts from the last axis.
         axis_index, axis_size: as in `fold_rng_over_axis`.
+
+    Returns:
+        The slice, with the dtype of `x`.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis, of the mesh or of the array, or its size is no multiple of the mesh axis.
+        ValueError: the mesh axis or the array axis does not exist, or the array axis is not a multiple of the mesh
+            axis.
     """
     index, size = _place("split_array_over_mesh", axis_name, axis_index, axis_size)
     axis = check_split(NUMPY, x, axis_name, size, split_axis)
@@ -66,13 +70,13 @@ def stack_params(
     axis_index: Place,
     axis_size: Place,
 ) -> Any:
-    """Make each device's own parameters shards of one array that is stacked along a new axis.
+    """Turn each device's own parameters into shards of one array that is stacked along a new axis.
 
     Args:
         params: a pytree of arrays or `Partitioned` boxes.
-        axis_name: the mesh axis (or tuple of them) that the new dimension is sharded over.
-        axis: where the new dimension stands; a negative one counts from the last of the result.
-        mask_except: None, or the index of the one device whose values stay; the others' become zeros.
+        axis_name: the mesh axis (or tuple of mesh axes) that shards the new dimension.
+        axis: position of the new dimension; a negative number counts from the last axis of the result.
+        mask_except: None, or the index of the one device whose values are kept; those of the others become zeros.
         axis_index, axis_size: as in `fold_rng_over_axis`.
 
     Returns:
@@ -80,7 +84,8 @@ def stack_params(
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis, `mask_except` is no index of one, or a parameter is sharded over it already.
+        ValueError: an axis does not exist, `mask_except` is not an index of it, or a parameter is already sharded over
+            it.
     """
     index, size = _place("stack_params", axis_name, axis_index, axis_size)
 
@@ -94,14 +99,14 @@ def stack_params(
 
 
 def unstack_params(params: Any, axis_name: str | tuple[str, ...]) -> Any:
-    """Inverse of `stack_params`: take the stacked dimension off every parameter that is sharded over ``axis_name``.
+    """Inverse of `stack_params`: remove the stacked dimension of every parameter that is sharded over ``axis_name``.
 
     Args:
         params: a pytree of arrays or `Partitioned` boxes.
         axis_name: the mesh axis, or tuple of them, that `stack_params` was given.
 
     Returns:
-        The tree; a leaf with no label left is a bare array again.
+        The tree; a leaf without any label left is a bare array again.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
@@ -129,7 +134,7 @@ def _map_boxes(function: Any, params: Any) -> Any:
 
 
 def _place(function: str, axis_name: Any, axis_index: Place, axis_size: Place) -> tuple[int, int]:
-    """Index and size of one axis, or of a tuple of axes taken as one."""
+    """Index and size of one axis, or of a tuple of axes treated as one."""
     index, size = 0, 1
     names = axis_names(function, axis_name)
     for name in names:

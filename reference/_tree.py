@@ -1,4 +1,4 @@
-"""Pytrees of NumPy arrays (nested dicts, lists, tuples; None is an empty tree), and the box of a sharded parameter."""
+"""Pytrees of NumPy arrays (dicts, lists and tuples; None is an empty tree) and the box for a sharded parameter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Partitioned:
-    """A parameter and, for each of its dimensions, the mesh axis that shards it (flax.linen's box of that name).
+    """A parameter and the mesh axis that shards each of its dimensions (like flax.linen's `Partitioned`).
 
     Attributes:
         value: this device's shard.
-        names: for every dimension of ``value`` a mesh axis, a tuple of mesh axes, or None where it is whole.
+        names: for each dimension of ``value``, a mesh axis, a tuple of mesh axes, or None if it is not sharded.
     """
 
     value: Any
@@ -19,7 +19,7 @@ class Partitioned:
 
 
 def _children(tree: Any) -> list[tuple[str, Any]] | None:
-    """The paths and subtrees of a node, or None for a leaf."""
+    """The child subtrees of a node with their paths, or None if the node is a leaf."""
     if tree is None:
         return []
     if isinstance(tree, dict):
@@ -42,7 +42,7 @@ def _rebuild(tree: Any, children: list) -> Any:
 
 
 def tree_map(function: Callable, tree: Any, *others: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Apply ``function`` leaf by leaf to trees of one structure."""
+    """Apply ``function`` leaf by leaf to trees that have the same structure."""
     children = None if is_leaf is not None and is_leaf(tree) else _children(tree)
     if children is None:
         return function(tree, *others)
@@ -53,7 +53,7 @@ def tree_map(function: Callable, tree: Any, *others: Any, is_leaf: Callable[[Any
 def flatten_with_paths(
     tree: Any, is_leaf: Callable[[Any], bool] | None = None, prefix: str = ""
 ) -> list[tuple[str, Any]]:
-    """Every leaf with its path, ``("['x'][0]", leaf)``."""
+    """Every leaf together with its path, ``("['x'][0]", leaf)``."""
     children = None if is_leaf is not None and is_leaf(tree) else _children(tree)
     if children is None:
         return [(prefix, tree)]

@@ -1,7 +1,7 @@
-"""Which calls are legal: shape, dtype, option and packing checks of every public operation, for all implementations.
+"""The legal calls: shape, dtype, option and packing checks of every public operation, shared by all implementations.
 
-Each ``check_*`` raises the contract's error or returns the `Call`, whose letters (``call["B"]``) give the sizes.
-Nothing here imports a framework; an implementation says what its arrays are with a `Framework`.
+Each ``check_*`` function raises the contract's error or returns the `Call`, whose letters (``call["B"]``) give the
+sizes. Nothing here imports a framework; an implementation describes its arrays with a `Framework`.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ __all__ = [
 class MLSTMState(NamedTuple):
     """The memory of an mLSTM between two calls, in the accumulation dtype.
 
-    The memory that it stands for is ``C·exp(m)`` and ``n·exp(m)``; ``m = −inf`` is the empty one.
+    The true memory is ``C·exp(m)`` and ``n·exp(m)``; ``m = −inf`` stands for an empty memory.
 
     Attributes:
         C: matrix memory, ``(B, N, K, V)``.
@@ -61,15 +61,15 @@ class mLSTMBackendFwbwConfig:
     """Configuration of the fwbw interface, with the fields and defaults of the xlstm_jax backend of that name.
 
     Attributes:
-        chunk_size: steps a chunk, None for one that suits the sizes. Changes no value.
+        chunk_size: steps per chunk; None chooses one to suit the sizes. It does not change the value.
         return_state: also return the final state.
-        use_initial_state: start from the state given (zeros where none is), and return its gradient.
-        keep_G: keep the decayed scores inside each chunk for the backward pass, ``(B, T/L, L, L)``.
-        keep_gates: keep the log forget gates and their sums inside each chunk.
-        keep_M: keep the stabiliser of every step, ``(B, T)``.
-        keep_c: keep the memory at the start of every chunk, ``(B, T/L, K, V)``.
-        stabilize_correctly: whether the normaliser's floor is ``exp(−min(m, 64))`` as defined; otherwise it is 1, which
-            is the same function only after a group norm.
+        use_initial_state: start from the given state (zeros if none is given) and return its gradient.
+        keep_G: store the decayed scores inside each chunk for the backward pass, ``(B, T/L, L, L)``.
+        keep_gates: store the log forget gates and their sums inside each chunk.
+        keep_M: store the stabiliser of every step, ``(B, T)``.
+        keep_c: store the memory at the start of every chunk, ``(B, T/L, K, V)``.
+        stabilize_correctly: whether the normaliser's floor is ``exp(−min(m, 64))`` as defined. Otherwise it is 1, which
+            gives the same function only if a group norm follows.
     """
 
     chunk_size: int | None = 512
@@ -82,7 +82,7 @@ class mLSTMBackendFwbwConfig:
     stabilize_correctly: bool = False
 
     def assign_model_config_params(self, model_config: Any) -> None:
-        """Take over every field of this configuration that ``model_config`` has under the same name."""
+        """Copy every field that ``model_config`` has under the same name into this configuration."""
         for field in dataclasses.fields(self):
             if hasattr(model_config, field.name):
                 setattr(self, field.name, getattr(model_config, field.name))
@@ -166,7 +166,7 @@ def _check_eps(call: Call, eps: Any) -> None:
 
 
 def normalise_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
-    """The configuration as the dataclass, checked field by field; it may come as the dataclass or its dict."""
+    """Return the configuration, given as the dataclass or its dict, as the dataclass; every field is checked."""
     if isinstance(config, Mapping):
         for key in config:
             if key not in _CONFIG_FIELDS:
@@ -184,16 +184,16 @@ def normalise_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
 
 
 def frozen_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
-    """A copy of `normalise_config`'s answer, for what outlives the call: no later change to ``config`` reaches it."""
+    """Like `normalise_config`, but a copy that can outlive the call: later changes to ``config`` do not affect it."""
     return dataclasses.replace(normalise_config(config, function))
 
 
 def check_fwbw_context(ctx: Any, context_type: type, config: mLSTMBackendFwbwConfig) -> None:
-    """Refuse, in ``fwbw_backward``, what ``fwbw_forward`` did not return, or returned under another configuration.
+    """Raise in ``fwbw_backward`` for anything but a context of ``fwbw_forward`` with the same configuration.
 
     Args:
-        context_type: the package's own type of a context, with the configuration as its field ``config``.
-        config: the configuration of the backward pass; ``return_state`` says nothing about a context and may differ.
+        context_type: the package's own context type, whose field ``config`` holds the configuration.
+        config: the configuration of the backward pass; ``return_state`` does not affect a context and may differ.
     """
     call = Call("fwbw_backward", _NO_ARRAYS)
     if not isinstance(ctx, context_type):
@@ -221,7 +221,7 @@ def check_fwbw(
     function: str = "fwbw_forward",
     state_names: tuple[str, str, str] = ("initial_C", "initial_n", "initial_m"),
 ) -> Call:
-    """Checks in the layout of the fwbw interface: ``B T ·`` without heads, gates ``(B, T)`` or ``(B, T, 1)``."""
+    """Check a call in the layout of the fwbw interface: ``B T ·`` without heads, gates ``(B, T)`` or ``(B, T, 1)``."""
     call = Call(function, framework)
     _check_qkvif(call, q, k, v, i, f, "B T", heads="")
     state = dict(zip(state_names, (initial_C, initial_n, initial_m), strict=True))
@@ -239,7 +239,7 @@ def check_fwbw(
 
 
 def check_fwbw_cotangents(call: Call, v: Any, dh: Any, dc_last: Any, dn_last: Any, dm_last: Any) -> None:
-    """Checks what reaches ``fwbw_backward`` against the sizes of its forward call."""
+    """Check the cotangents given to ``fwbw_backward`` against the sizes of its forward call."""
     call.floating(v=v, dh=dh)
     call.shape("dh", dh, "B T V")
     for argument, cotangent, letters in (
@@ -297,7 +297,7 @@ def check_gru(
     max_seqlen: Any,
     function: str = "gru",
 ) -> Call:
-    """Checks a GRU call; binds ``N``, the largest of the six head counts."""
+    """Check a GRU call; bind ``N``, the largest of the six head counts."""
     call = Call(function, framework)
     arrays = dict(
         zip(
@@ -349,7 +349,7 @@ def check_gru_sizes(
     add_bias: Any,
     gradient_clipping: Any,
 ) -> Call:
-    """Checks the sizes that a ``GRU`` module is made of; binds the head counts and ``N``."""
+    """Check the sizes that define a ``GRU`` module; bind the head counts and ``N``."""
     call = Call("GRU", _NO_ARRAYS)
     for argument, size in (
         ("input_size", input_size),
@@ -380,7 +380,7 @@ def check_batch(
     num_minibatches: Any,
     function: str = "accumulate_gradients",
 ) -> int:
-    """Checks that minibatches divide a batch; returns the size of a minibatch.
+    """Check that the number of minibatches divides a batch; return the size of a minibatch.
 
     Args:
         leaves: the batch's leaves with their paths, ``("['x']", array)``.
@@ -403,7 +403,7 @@ def check_batch(
 
 
 def axis_names(function: str, axis_name: Any) -> tuple[str, ...]:
-    """The mesh axes that an ``axis_name`` (a name or a tuple of names) stands for."""
+    """The mesh axes that ``axis_name`` (a name or a tuple of names) stands for."""
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
     if not names or not all(isinstance(name, str) for name in names):
         raise TypeError(
@@ -419,7 +419,7 @@ def unknown_axis(function: str, name: str, known: Sequence[str]) -> ValueError:
 
 
 def check_split(framework: Framework, x: Any, axis_name: Any, axis_size: int, split_axis: Any) -> int:
-    """Checks ``split_array_over_mesh``; returns the axis counted from 0."""
+    """Check ``split_array_over_mesh``; return the axis counted from 0."""
     call = Call("split_array_over_mesh", framework)
     call.kind(x=x)
     axis = _check_axis(call, "split_axis", split_axis, len(x.shape), describe(x))
@@ -448,12 +448,12 @@ def check_stack(
     mask_except: Any,
     axis_size: int,
 ) -> int:
-    """Checks ``stack_params`` for one parameter; returns the new axis counted from 0.
+    """Check ``stack_params`` for one parameter; return the new axis counted from 0.
 
     Args:
-        path: where the parameter stands in the tree, ``"['kernel']"``.
-        names: the mesh axes that its dimensions are sharded over already.
-        mask_except: None, or the index of the one shard that keeps its values; checked where it is a plain integer.
+        path: the parameter's path in the tree, ``"['kernel']"``.
+        names: the mesh axes that already shard its dimensions.
+        mask_except: None, or the index of the one shard that keeps its values; checked if it is a plain integer.
     """
     call = Call("stack_params", framework)
     argument = f"params{path}"
@@ -468,7 +468,7 @@ def check_stack(
 
 
 def check_unstack(framework: Framework, path: str, value: Any, names: Sequence[Any], axis_name: Any) -> int:
-    """Checks ``unstack_params`` for one parameter that is sharded over ``axis_name``; returns the axis to remove."""
+    """Check ``unstack_params`` for one parameter that is sharded over ``axis_name``; return the axis to remove."""
     call = Call("unstack_params", framework)
     call.kind(**{f"params{path}": value})
     axis = list(names).index(axis_name)

@@ -1,6 +1,6 @@
-"""What a kernel backend can do, as data: a row per backend and operation, and the choice among rows.
+"""The capabilities of kernel backends as data: one row per backend and operation, and the choice among the rows.
 
-Dispatch, error messages, tests and the README's table read the same rows, so none of them can say something else.
+Dispatch, error messages, tests and the README's table all read these rows, so they cannot disagree.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ class Request:
         device: the arrays' own device type, ``"cpu"``, ``"cuda"``, ``"tpu"``.
         dtype: the name of the values' dtype, ``"bfloat16"``.
         sizes: the letters of the contract, ``{"B": 2, "S": 7, ...}``.
-        packed: whether ``cu_seqlens`` came.
+        packed: whether ``cu_seqlens`` was passed.
     """
 
     operation: str
@@ -29,18 +29,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Row:
-    """What one backend supports of one operation; a tuple that is empty leaves the matter open.
+    """What one backend supports for one operation; an empty tuple means no restriction.
 
     Attributes:
         backend: the backend's name.
         operation: the public operation.
-        devices: the device types it runs on.
-        dtypes: the dtypes it takes.
-        largest: the largest size of a letter that it takes, ``(("K", 512), ("V", 512))``.
+        devices: the device types that it runs on.
+        dtypes: the dtypes that it takes.
+        largest: the largest size that it takes for a letter, ``(("K", 512), ("V", 512))``.
         packed: whether it takes packed sequences.
-        unavailable: says why the backend cannot run in this process (a package or an interpreter that is missing), or
-            returns None where it can.
-        implementation: what computes the operation there, of a type that the package chooses.
+        unavailable: returns the reason why the backend cannot run in this process (a missing package or interpreter),
+            or None if it can.
+        implementation: the code that computes the operation on this backend; its type is up to the package.
     """
 
     backend: str
@@ -53,7 +53,7 @@ class Row:
     implementation: Any = None
 
     def reasons(self, request: Request) -> list[str]:
-        """Why this row cannot serve ``request``; empty where it can."""
+        """The reasons why this row cannot serve ``request``; empty if it can."""
         reasons = []
         missing = self.unavailable(request) if self.unavailable else None
         if missing:
@@ -72,11 +72,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which backend a call takes, and what speaks against each other one.
+    """The backend that a call takes, and the reasons against the others.
 
     Attributes:
         chosen: the backend (a member of the implementation's ``KernelBackend``).
-        against: for every other backend, the reason why it was not taken.
+        against: for every other backend, the reason why it was not chosen.
     """
 
     chosen: Any
@@ -93,16 +93,16 @@ def no_kernel(operation: str) -> str:
 
 
 def _names(backend_type: Any) -> list[str]:
-    """The backends' names as they were defined; not by iterating the class, which PyTorch 2.11 cannot trace."""
+    """The backends' names in order of definition, without iterating the class, which PyTorch 2.11 cannot trace."""
     return [backend_type[name].value for name in backend_type._member_names_]
 
 
 def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explanation:
-    """The first row, in order of preference, that serves ``request``, and the reasons against the others.
+    """Choose the first row, in order of preference, that serves ``request``, and give the reasons against the others.
 
     Args:
         rows: an implementation's rows, the preferred backend first.
-        request: what the call asks.
+        request: the call's requirements.
         backend_type: the implementation's ``KernelBackend``, an Enum whose values are the rows' names.
 
     Raises:
@@ -126,11 +126,11 @@ def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explana
 
 
 def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: Any) -> Any:
-    """The backend that a call takes: the one requested, or the first that serves it.
+    """The backend that a call takes: the requested one, or the first that can serve it.
 
     Raises:
         TypeError: ``requested`` is neither None, a backend nor a backend's name.
-        ValueError: there is no such backend, or the one requested cannot serve the call; the message gives the reason.
+        ValueError: there is no such backend, or the requested one cannot serve the call; the message gives the reason.
     """
     if requested is None:
         return explain(rows, request, backend_type).chosen
