@@ -26,6 +26,7 @@ class Avoidance:
         features: of the operation; none where nothing is known about its cases.
         sample: draws some cases of the law. What they all have is what the law is about, and is not avoided.
         max_steps: the longest sequence of a case.
+        subject: names of features that the law is about whatever its cases have; they are not avoided either.
         blame: what other laws of the operation have found out; what is found out here is added.
     """
 
@@ -34,12 +35,14 @@ class Avoidance:
         features: Sequence[Feature],
         sample: Callable[[], list[Any]],
         max_steps: int,
+        subject: Sequence[str] = (),
         blame: Blame | None = None,
     ):
         self.names: tuple[str, ...] = ()
         self._features = tuple(features)
         self._sample = sample
         self._max_steps = max_steps
+        self._subject = frozenset(subject)
         self._blame: Blame = {} if blame is None else blame
         self._needed: frozenset[str] | None = None
 
@@ -74,7 +77,8 @@ class Avoidance:
 
     def _common(self) -> frozenset[str]:
         drawn = [{feature.name for feature in self._features if feature.present(case)} for case in self._sample()]
-        return frozenset(set.intersection(*drawn) - set(_STATES)) if drawn else frozenset()
+        common = set.intersection(*drawn) - set(_STATES) if drawn else set()
+        return self._subject | common
 
     def _refused_features(self, case: Any, candidates: list[Feature], refused: Callable[[Any], bool]) -> frozenset[str]:
         """Begin with the case without any of them, and add one after the other for as long as the case is served."""

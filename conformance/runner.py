@@ -86,7 +86,7 @@ class Runner:
             return [case for draw in draws for case in sampled(draw.cases, draw.seed, SAMPLE)]
 
         memory = self.blame.setdefault((law.op, dtype), {})
-        avoidance = Avoidance(_features_of(law.op), sample, self.options.max_steps, memory)
+        avoidance = Avoidance(_features_of(law.op), sample, self.options.max_steps, law.subject, memory)
         search = Search(law, checker, avoidance, self.announce, self.note, fatal=fatal or {}, last=last)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ from conformance.cases._fwbw import FwbwCase, fwbw
 from conformance.cases._gates import GATES
 from conformance.cases._gru import GRU_GATES, HEADS, GRUCase, gru, packed_gru
 from conformance.cases._json import from_json, register, to_json
-from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm
+from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm, some_without_states, without_states
 from conformance.cases._plan import COTANGENTS, LONG_STEPS, PINS, SEEDS, STRATA, Plan, generator, pinned
 from conformance.cases._sums import SumCase, gate_sums, sums
 
@@ -36,6 +36,8 @@ __all__ = [
     "packed_mlstm",
     "pinned",
     "register",
+    "some_without_states",
     "sums",
     "to_json",
+    "without_states",
 ]

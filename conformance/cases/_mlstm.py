@@ -1,7 +1,7 @@
 """Calls of `mlstm`, dense and packed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +49,7 @@ class MLSTMCase:
         scale: magnitude of k and v, and of q where it is small.
         cotangents: a pattern of `COTANGENTS`.
         chunk_size, eps: the call's.
+        return_state: whether the final state is returned; without it only h has a cotangent.
         room: by how much max_seqlen exceeds the longest sequence; None leaves it out.
         wide_gates: float32 gates beside 16-bit values.
         cut: where laws that cut a sequence do so, as a share of S.
@@ -76,6 +77,7 @@ class MLSTMCase:
     layout: str = "contiguous"
     removed: tuple[str, ...] = ()
     seed: int = 0
+    return_state: bool = True
 
     @property
     def packed(self) -> bool:
@@ -102,6 +104,8 @@ class MLSTMCase:
             options["eps"] = self.eps
         if self.room is not None:
             options["max_seqlen"] = self.steps + self.room
+        if not self.return_state:
+            options["return_state"] = False
         return options
 
     def _tokens(self) -> tuple[int, ...]:
@@ -174,8 +178,8 @@ class MLSTMCase:
         raw = {name: cotangent(rng, name, shape, self.cotangents, "h") for name, shape in shapes.items()}
         if self.lengths is not None:
             raw["h"] = raw["h"][0]
-        wide = accumulation(dtype)
-        return {name: array(x, dtype if name == "h" else wide) for name, x in raw.items()}
+        wide, names = accumulation(dtype), ("h", *("Cnm" if self.return_state else ""))
+        return {name: array(raw[name], dtype if name == "h" else wide) for name in names}
 
 
 def _lengths_of_queries(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -201,6 +205,7 @@ _MLSTM_ORDINARY = {
     "cut": 0.5,
     "layout": "contiguous",
     "removed": (),
+    "return_state": True,
 }
 
 # (B, S, N, K, V, state, eps) per stratum: what a compiled target is tried on. float32 sees all rows, others the first.
@@ -266,6 +271,24 @@ def mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
         S = limited(S, plan)
     case = MLSTMCase(B, S, N, K, V, eps=eps, **draw(_dynamic(plan, state)))
     return replace(case, **fixed)
+
+
+def without_states(case: MLSTMCase) -> MLSTMCase:
+    """The case without its final state; cotangents of the state alone, of which nothing would be left, are all."""
+    cotangents = "dense" if case.cotangents == "state only" else case.cotangents
+    return replace(case, return_state=False, cotangents=cotangents)
+
+
+def some_without_states(strategy: Callable[[Plan], st.SearchStrategy]) -> Callable[[Plan], st.SearchStrategy]:
+    """The strategy with some cases that return no final state, where another option needs no compilation."""
+
+    def drawn(plan: Plan) -> st.SearchStrategy:
+        if plan.pin or not plan.eager:
+            return strategy(plan)
+        chosen = st.sampled_from((False, False, False, True))
+        return st.builds(lambda case, bare: without_states(case) if bare else case, strategy(plan), chosen)
+
+    return drawn
 
 
 @st.composite

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import FwbwCase, MLSTMCase
+from conformance.cases import FwbwCase, MLSTMCase, without_states
 from conformance.cases._removal import ABOVE, ABOVE_64, AT_FLOOR, LARGEST_M, large
 from conformance.cases._removal import INFINITE_GATES as INFINITE
 from conformance.cases._removal import LARGE_GATES as LARGE
@@ -187,13 +187,22 @@ STATE = (
     ),
 )
 
+FINAL_STATE = Feature(
+    name="final state",
+    sentence="the call returns its final state",
+    phrase="where the final state is returned",
+    present=lambda case: case.return_state,
+    without=without_states,
+    added=lambda case: replace(case, return_state=True),
+)
+
 STATE_COTANGENTS = Feature(
     name="state cotangents",
     sentence="the gradient also has cotangents of the final state, not only of the output",
     phrase="where the final state has cotangents",
-    present=lambda case: case.cotangents != "output only",
+    present=lambda case: case.return_state and case.cotangents != "output only",
     without=lambda case: replace(case, cotangents="output only"),
-    added=lambda case: replace(case, cotangents="dense"),
+    added=lambda case: replace(case, cotangents="dense", return_state=True),
 )
 
 SIZES = (
@@ -346,10 +355,21 @@ ARRAYS = (
     ),
 )
 
-MLSTM = (*NORMALISER, *STATE, STATE_COTANGENTS, *INFINITE_GATES, *LARGE_GATES, *SIZES, *OPTIONS, EPS, *ARRAYS)
+MLSTM = (
+    *NORMALISER,
+    *STATE,
+    FINAL_STATE,
+    STATE_COTANGENTS,
+    *INFINITE_GATES,
+    *LARGE_GATES,
+    *SIZES,
+    *OPTIONS,
+    EPS,
+    *ARRAYS,
+)
 
-_STEPLESS = ("S = 0", "several steps", "S not a multiple of the chunk", "several chunks")
-MLSTM_STEP = tuple(feature for feature in MLSTM if feature not in OPTIONS and feature.name not in _STEPLESS)
+_NOT_STEP = ("final state", "S = 0", "several steps", "S not a multiple of the chunk", "several chunks")
+MLSTM_STEP = tuple(feature for feature in MLSTM if feature not in OPTIONS and feature.name not in _NOT_STEP)
 """A step always has a state, of zeros where the case gives none, so ``initial state`` means one other than zeros."""
 
 
@@ -374,7 +394,7 @@ def _with_inner(case: FwbwCase, inner: MLSTMCase) -> FwbwCase:
     return replace(case, inner=replace(inner, chunk_size=None), use_initial_state=state, chunk_size=inner.chunk_size)
 
 
-_NOT_FWBW = ("packed", "max_seqlen", "several heads", "chunk_size", "eps", "state cotangents")
+_NOT_FWBW = ("packed", "max_seqlen", "several heads", "chunk_size", "eps", "final state", "state cotangents")
 FWBW = (
     *(_inner(feature) for feature in MLSTM if feature.name not in _NOT_FWBW),
     Feature(
@@ -414,17 +434,17 @@ FWBW = (
 
 def plain_mlstm(seed: int) -> MLSTMCase:
     """The plainest call: one chunk of 64 steps, moderate gates, |n·q̂| at its floor, no states, head dims of 16."""
-    return MLSTMCase(1, CHUNK, 1, 16, 16, cotangents="output only", removed=(ABOVE,), seed=seed)
+    return MLSTMCase(1, CHUNK, 1, 16, 16, cotangents="output only", removed=(ABOVE,), seed=seed, return_state=False)
 
 
 def plain_mlstm_step(seed: int) -> MLSTMCase:
     """The plainest step: from an empty start, with everything else as in `plain_mlstm`."""
-    return replace(plain_mlstm(seed), S=1)
+    return replace(plain_mlstm(seed), S=1, return_state=True)
 
 
 def plain_fwbw(seed: int) -> FwbwCase:
     """The plainest call of the fwbw interface."""
-    return FwbwCase(plain_mlstm(seed), chunk_size=CHUNK, stabilize_correctly=True)
+    return FwbwCase(replace(plain_mlstm(seed), return_state=True), chunk_size=CHUNK, stabilize_correctly=True)
 
 
 def rich_mlstm(seed: int) -> MLSTMCase:

@@ -17,8 +17,9 @@ def written_call(operation: Operation, given: Collection[str], options: Words, s
         options: the options in words.
         said: the options themselves.
     """
-    switch = {name: str(value) for name, value in operation.passed(said).items() if name not in options}
-    positional, keywords = operation.arguments_of(_names(given), {**switch, **options}, _tuple_of(operation))
+    words = {name: options.get(name, str(value)) for name, value in operation.passed(said).items()}
+    words |= {name: word for name, word in options.items() if name not in said}
+    positional, keywords = operation.arguments_of(_names(given), words, _tuple_of(operation))
     function = operation.name if operation.curried is None else f"{operation.name}({options[operation.curried]})"
     return _call(function, positional, keywords)
 

@@ -40,6 +40,8 @@ class Law:
         compiled_dtypes: the same for targets that compile per shape; None for all of ``dtypes``.
         needs: the public functions that it calls; empty for the one called ``op``.
         gradient: the operation whose gradient it asks for, if any.
+        subject: names of features (`conformance.diagnosis.features`) that it is about although other laws can do
+            without them: a target that refuses one of these does not serve it.
         share: of the number of examples, at most 1.
         forward: whether it is about the function as it is called where no gradient is asked for; other laws may take
             the outputs of a compiled gradient, which costs no compilation of its own.
@@ -60,6 +62,7 @@ class Law:
     compiled_dtypes: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
     gradient: str | None = None
+    subject: tuple[str, ...] = ()
     share: float = 1.0
     forward: bool = False
     skip: Callable[[Any], str | None] | None = None

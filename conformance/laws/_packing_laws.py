@@ -191,8 +191,11 @@ def _of_both(implementation: Implementation, op: str) -> Implementation:
     """The target, but for ``op``: that is the sum of two calls, one for each row of ``cu_seqlens``."""
     function = implementation.functions[op]
 
-    def summed(*arrays: Any, cu_seqlens: Any, **keywords: Any) -> tuple[Any, Any]:
-        (y, state), (y_other, other) = (function(*arrays, cu_seqlens=cu_seqlens[row], **keywords) for row in (0, 1))
+    def summed(*arrays: Any, cu_seqlens: Any, **keywords: Any) -> Any:
+        first, second = (function(*arrays, cu_seqlens=cu_seqlens[row], **keywords) for row in (0, 1))
+        if not isinstance(first, tuple):
+            return first + second
+        (y, state), (y_other, other) = first, second
         if isinstance(state, tuple):
             return y + y_other, tuple(a + b for a, b in zip(state, other, strict=True))
         return y + y_other, state + other

@@ -44,6 +44,7 @@ def register(operation: Operation, dense: Strategy, cuts: Strategy, batches: Str
         strata=("small", "chunk"),
         dtypes=("float64", "float32", "bfloat16"),
         compiled_dtypes=("float32",),
+        subject=("initial state", "final state"),
         share=0.75,
     )
     def split_and_carry(checker: Checker, case: Any) -> None:

@@ -135,10 +135,11 @@ class Operation(Record):
         return bool(told.get(self.state_switch, self.switched_on))
 
     def passed(self, options: Options) -> Options:
-        """The options that a call names: those of a case, and the state switch where it is on."""
-        if self.state_switch is None or self.curried is not None or not self.returns_states(options):
+        """The options that a call names: those of a case, with the state switch where it is on and only there."""
+        if self.state_switch is None or self.curried is not None:
             return options
-        return {**options, self.state_switch: True}
+        others = {name: option for name, option in options.items() if name != self.state_switch}
+        return {**others, self.state_switch: True} if self.returns_states(options) else others
 
     def result_of(self, options: Options) -> tuple[str | tuple[str, ...], ...]:
         """The structure of the result of a call with these options."""
@@ -193,7 +194,7 @@ class Operation(Record):
         for output in self.outputs:
             if output.cotangent is not None and output.name in cotangents:
                 keywords[output.cotangent] = cotangents[output.name]
-        if self.state is not None:
+        if self.state is not None and all(name in cotangents for name in self.states):
             keywords[self.state.cotangent] = make_tuple(*(cotangents[name] for name in self.states))
         return positional, keywords
 

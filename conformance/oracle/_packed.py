@@ -21,9 +21,16 @@ def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> E
 def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
     """Gradient of `mlstm`, dense or packed, states included."""
     if "cu_seqlens" not in arrays:
-        return _mlstm.mlstm_gradient(arrays, options, cotangents, precision)
+        return _dense_gradient(arrays, options, cotangents, precision)
     calls = _mlstm.each_sequence(arrays, cotangents, _lengths(arrays))
-    return _mlstm.joined([_mlstm.mlstm_gradient(x, options, dx, precision) for x, dx in calls])
+    return _mlstm.joined([_dense_gradient(x, options, dx, precision) for x, dx in calls])
+
+
+def _dense_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
+    arrays = _mlstm.with_state(arrays)
+    # A call that returns no final state has cotangents of zero for it.
+    zeros = {name: np.zeros(arrays[f"{name}0"].shape) for name in "Cnm" if name not in cotangents}
+    return _mlstm.mlstm_gradient(arrays, options, {**cotangents, **zeros}, precision)
 
 
 def _lengths(arrays: Values) -> tuple[int, ...]:

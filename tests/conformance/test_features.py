@@ -35,6 +35,7 @@ BROUGHT = {
     "max_seqlen": {"packed", "several sequences", "S not a multiple of the chunk", "S not a multiple of 64"},
     "grouped heads": {"several heads"},
     "empty initial memory": {"initial state"},
+    "state cotangents": {"final state"},
     "S not a multiple of the chunk": {"several chunks"},
     "S not a multiple of 64": {"S above 64"},
     "no rows": {"leading axes"},
