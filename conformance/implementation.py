@@ -24,6 +24,10 @@ class RefusedError(Exception):
     """The target says itself that it cannot serve a call (a kernel backend that does not run here)."""
 
 
+class BrokenGraphError(Exception):
+    """The framework's compiler cannot take a call as one graph; its own error is the cause."""
+
+
 @dataclass(frozen=True)
 class Launches:
     """The kernels that one call and its backward pass launched, by name.

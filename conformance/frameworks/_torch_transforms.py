@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dynamo.exc import ObservedException, Unsupported, UserError
 from torch.utils.checkpoint import checkpoint
+
+from conformance.implementation import BrokenGraphError
 
 Tensors = dict[str, torch.Tensor]
 
@@ -73,7 +76,25 @@ def _compile_gradient(function: Callable, values: tuple, cotangents: tuple) -> t
 def _compiled(function: Callable) -> Callable:
     # Every call here is the same code to the compiler, which gives up on code that it has compiled too often.
     torch._dynamo.reset()
-    return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+    compiled = torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+
+    def whole(*arguments: Any) -> Any:
+        try:
+            return compiled(*arguments)
+        except (Unsupported, UserError) as error:
+            raise BrokenGraphError(_reason(error)) from error
+
+    return whole
+
+
+def _reason(error: BaseException) -> str:
+    """What the function raised while it was traced, else the compiler's own first line."""
+    raised: BaseException | None = error
+    while raised is not None:
+        if isinstance(raised, NotImplementedError | ObservedException):
+            return str(raised)
+        raised = raised.__cause__ or raised.__context__
+    return str(error).strip().partition("\n")[0]
 
 
 def _vmap(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:

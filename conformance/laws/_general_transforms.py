@@ -9,7 +9,7 @@ from conformance.budget import KAPPA
 from conformance.cases import generator
 from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF, Array
-from conformance.implementation import Named, RefusedError, Results
+from conformance.implementation import BrokenGraphError, Named, RefusedError, Results
 from conformance.laws import law
 from conformance.laws._answers import of_rows
 from conformance.laws._refusals import REFERENCE
@@ -78,7 +78,13 @@ def _lacking(feature: str, implementation: Any) -> str | None:
 def _transformed(checker: Checker, kind: str, operation: Operation, call: Call) -> tuple[Results, Results]:
     transformed = partial(checker.implementation.transformed, kind)
     options = checker.options(operation.name, call.options)
-    return checker.served(transformed, operation.name, call.arrays, options, call.cotangents)
+    try:
+        return checker.served(transformed, operation.name, call.arrays, options, call.cotangents)
+    except BrokenGraphError as error:
+        if checker.implementation.keeps_contract:
+            raise error.__cause__ or error from None
+        # Nothing wrong was computed: whether a function may leave the graph is its author's choice.
+        raise RefusedError(f"{operation.name} cannot be compiled as one graph: {error}") from error
 
 
 def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None:

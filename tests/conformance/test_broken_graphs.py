@@ -1,0 +1,79 @@
+"""A function that leaves the graph is not called wrong for it, unless it is gatespec's own; wrong values are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conformance.laws import law_of
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
+from conformance.runner import run_law
+
+torch = pytest.importorskip("torch")
+
+
+def whole(x: Any) -> Any:
+    return x.flip(-1).cumsum(-1).flip(-1)
+
+
+def branching(x: Any) -> Any:
+    return whole(x) if x.numel() == 0 or x.sum() > 0 else whole(x) + 0.0
+
+
+def not_while_compiled(x: Any) -> Any:
+    if torch.compiler.is_compiling():
+        raise NotImplementedError("it is not to be compiled")
+    return whole(x)
+
+
+def refusing(x: Any) -> Any:
+    raise NotImplementedError("it does not serve this")
+
+
+def wrong_while_compiled(x: Any) -> Any:
+    return 2 * whole(x) if torch.compiler.is_compiling() else whole(x)
+
+
+def judged(function: Callable, law: str, *, own: bool = False) -> LawResult:
+    from conformance.frameworks.torch import adapter
+
+    target = adapter("planted", {"rev_cumsum": function}, "cpu")
+    target.keeps_contract = own
+    return run_law(target, law_of(f"rev_cumsum.{law}"), "float32", RunOptions(examples=8))
+
+
+LAWS = ("compile", "compile_gradient")
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_function_without_a_break_is_judged(law: str) -> None:
+    assert judged(whole, law).status == "passed"
+    assert judged(wrong_while_compiled, law).status == "failed"
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (branching, "rev_cumsum cannot be compiled as one graph: Data-dependent branching"),
+        (not_while_compiled, "it is not to be compiled"),
+    ],
+)
+def test_a_break_is_told_and_not_called_wrong(law: str, function: Callable, reason: str) -> None:
+    result = judged(function, law)
+    assert result.status == "not served" and reason in (result.reason or "")
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("function", [branching, not_while_compiled])
+def test_a_break_fails_where_the_function_is_the_projects_own(law: str, function: Callable) -> None:
+    result = judged(function, law, own=True)
+    assert result.status == "failed" and result.counterexamples[0].kind.where == "Unsupported"
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("law", LAWS)
+def test_a_refused_case_is_refused_compiled_as_well(law: str, own: bool) -> None:
+    result = judged(refusing, law, own=own)
+    assert result.status == "not served" and "it does not serve this" in (result.reason or "")
