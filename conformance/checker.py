@@ -16,6 +16,7 @@ from conformance.dtypes import ROUNDOFF, Array, accumulation
 from conformance.implementation import Implementation, Named, RefusedError, Results
 from conformance.operations import OPERATIONS
 from conformance.outcome import ArrayOutcome, BreakKind
+from conformance.running_sums import RunningSums, TensorFloat32RunningSums
 from conformance.tensor_float import TensorFloat32
 
 
@@ -56,6 +57,7 @@ class Checker:
         implementation: the target.
         dtype: of the values.
         forward: whether outputs must be those of a call without a gradient.
+        contract: whether the target has to keep what gatespec's contract decides.
         gradients_only: whether arrays that are no gradients are left unjudged.
         calls: those of the present case.
         breaks: what was found broken in the present case.
@@ -67,9 +69,15 @@ class Checker:
     """
 
     def __init__(
-        self, implementation: Implementation, dtype: str, kernel_backend: str | None = None, forward: bool = True
+        self,
+        implementation: Implementation,
+        dtype: str,
+        kernel_backend: str | None = None,
+        forward: bool = True,
+        contract: bool = False,
     ):
         self.implementation = implementation
+        self.contract = contract or implementation.keeps_contract
         self.forward = forward
         self.dtype = dtype
         self.kernel_backend = kernel_backend
@@ -110,7 +118,11 @@ class Checker:
         return self.implementation.upcasts
 
     def precision(self, steps: int) -> Precision:
-        kind = TensorFloat32 if self.implementation.tf32 and self.dtype == "float32" else Precision
+        tf32 = self.implementation.tf32 and self.dtype == "float32"
+        if self.contract:
+            kind = TensorFloat32 if tf32 else Precision
+        else:
+            kind = TensorFloat32RunningSums if tf32 else RunningSums
         return kind(self.dtype, steps, self.upcasts)
 
     def options(self, operation: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -169,7 +181,7 @@ class Checker:
         return record
 
     def remember(self, key: tuple, make: Callable[[], Expected]) -> Expected:
-        return oracle.remember((*key, self.dtype, self.upcasts, self.implementation.tf32), make)
+        return oracle.remember((*key, self.dtype, self.upcasts, self.implementation.tf32, self.contract), make)
 
     def note_kinks(self, expected: Expected) -> None:
         self.kinks += expected.kinks

@@ -78,7 +78,8 @@ class Runner:
         reason = why_not(implementation, law, dtype)
         if reason is not None:
             return LawResult(law=law, dtype=dtype, status="skipped", reason=reason)
-        checker = Checker(implementation, dtype, self.options.kernel_backend, law.forward)
+        options = self.options
+        checker = Checker(implementation, dtype, options.kernel_backend, law.forward, options.contract)
         checker.gradients_only = self.options.only == "gradients"
         draws = [] if law.cases is None else self.draws(law, dtype)
 
@@ -230,8 +231,9 @@ class Runner:
                 continue
             case = entry.revived()
             try:
+                options, announce = self.options, self.announce
                 found, _ = retried(
-                    self.implementation, law, dtype, case, self.options.kernel_backend, self.announce, fatal
+                    self.implementation, law, dtype, case, options.kernel_backend, announce, fatal, options.contract
                 )
             except RefusedError:
                 continue
@@ -283,13 +285,14 @@ def retried(
     kernel_backend: str | None,
     announce: Callable[[str | None], None] = lambda case: None,
     fatal: Mapping[str, BreakKind] | None = None,
+    contract: bool = False,
 ) -> tuple[list[Counterexample], list[CallRecord]]:
     """The ways in which one case breaks a law, and the calls of the target that were made.
 
     Raises:
         RefusedError: the target refuses the case.
     """
-    checker = Checker(implementation, dtype, kernel_backend, law.forward)
+    checker = Checker(implementation, dtype, kernel_backend, law.forward, contract)
     search = Search(law, checker, Avoidance((), list, max_steps=0), announce, fatal=fatal or {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -138,8 +138,8 @@ class _Examined:
         if not broken:
             return
         dtypes = [dtype for dtype in RANK if any(result.dtype == dtype for result in broken)]
-        backend = self._options.kernel_backend
-        judges = {dtype: Judge(self._implementation, self._operation, dtype, backend) for dtype in dtypes}
+        backend, contract = self._options.kernel_backend, self._options.contract
+        judges = {dtype: Judge(self._implementation, self._operation, dtype, backend, contract) for dtype in dtypes}
         self._faults, self._table = explore(self._operation, judges, self._clock, self._admission)
         for result in broken:
             for pair in _pairs(result):
@@ -187,7 +187,15 @@ class _Examined:
             if not wanted or other == case or not self._clock.left:
                 continue
             try:
-                found, _ = retried(self._implementation, result.law, result.dtype, other, self._options.kernel_backend)
+                options = self._options
+                found, _ = retried(
+                    self._implementation,
+                    result.law,
+                    result.dtype,
+                    other,
+                    options.kernel_backend,
+                    contract=options.contract,
+                )
             except RefusedError:
                 continue
             if not found:

@@ -129,14 +129,22 @@ class Judge:
         operation: which is called.
         dtype: of the values.
         kernel_backend: which the operation is to run on.
+        contract: whether the target has to keep what gatespec's contract decides, whoever it is.
     """
 
-    def __init__(self, implementation: Implementation, operation: Operation, dtype: str, kernel_backend: str | None):
+    def __init__(
+        self,
+        implementation: Implementation,
+        operation: Operation,
+        dtype: str,
+        kernel_backend: str | None,
+        contract: bool = False,
+    ):
         self.operation = operation
         self.dtype = dtype
         self.differentiable = implementation.no_gradient(operation.name) is None
         self.trials = 0
-        self._checker = Checker(implementation, dtype, kernel_backend)
+        self._checker = Checker(implementation, dtype, kernel_backend, contract=contract)
         self._done: dict[Any, Judged] = {}
 
     def __call__(self, case: Any) -> Judged:

@@ -4,7 +4,8 @@ axis over which the operation is independent.
 """
 
 from conformance.oracle._common import Values, remember, values
-from conformance.oracle._fwbw import fwbw, fwbw_gradient, unstabilised
+from conformance.oracle._fwbw import fwbw, unstabilised
+from conformance.oracle._gate_sums import fwbw_gradient
 from conformance.oracle._gru import gru, gru_gradient
 from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
 from conformance.oracle._packed import mlstm, mlstm_gradient

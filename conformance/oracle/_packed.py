@@ -8,6 +8,7 @@ import numpy as np
 from conformance.budget import Expected, Precision
 from conformance.oracle import _mlstm
 from conformance.oracle._common import Values
+from conformance.oracle._gate_sums import with_running_sums
 
 
 def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
@@ -30,7 +31,9 @@ def _dense_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Valu
     arrays = _mlstm.with_state(arrays)
     # A call that returns no final state has cotangents of zero for it.
     zeros = {name: np.zeros(arrays[f"{name}0"].shape) for name in "Cnm" if name not in cotangents}
-    return _mlstm.mlstm_gradient(arrays, options, {**cotangents, **zeros}, precision)
+    cotangents = {**cotangents, **zeros}
+    expected = _mlstm.mlstm_gradient(arrays, options, cotangents, precision)
+    return with_running_sums(expected, arrays, options, cotangents, precision)
 
 
 def _lengths(arrays: Values) -> tuple[int, ...]:

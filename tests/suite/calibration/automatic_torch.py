@@ -163,6 +163,11 @@ MLSTM_TF32 = {
     "PyTorch loop, autograd": TorchForm(mlstm_torch.mlstm, operands="tf32"),
     "PyTorch, all steps at once, autograd": TorchForm(mlstm_torch.mlstm_parallel, operands="tf32", quadratic=True),
 }
+MLSTM_RUNNING_SUMS = {
+    "PyTorch, differences of cumulative sums, autograd": TorchForm(
+        mlstm_torch.mlstm_parallel, {"running_sums": True}, quadratic=True
+    ),
+}
 GRU_FORMS = {
     "PyTorch loop, autograd": TorchForm(gru_torch.gru),
     "PyTorch loop, autograd, 16-bit operands": TorchForm(gru_torch.gru, operands="dtype"),

@@ -30,6 +30,7 @@ class MLSTMForm:
     Attributes:
         order: ``steps``, ``segments`` or ``chunks``.
         L: of chunks; None is all steps in one.
+        closed: whether forget gates' gradients come from sums of what those of q and k are.
     """
 
     order: str
@@ -37,6 +38,7 @@ class MLSTMForm:
     style: Style = forward.PLAIN
     add: Sum = plain_sum
     operands: bool = False
+    closed: bool = False
 
     def mlstm(
         self, arrays: Values, cotangents: Values, dtype: str, eps: float, floor_is_one: bool
@@ -56,6 +58,13 @@ MLSTM_FORMS: Mapping[str, MLSTMForm] = {
     "parallel": MLSTMForm("chunks"),
     "16-bit operands, steps": MLSTMForm("steps", operands=True, style=Style(scaled="scores")),
     "16-bit operands, chunkwise, L = 32": MLSTMForm("chunks", 32, operands=True, style=Style(base_two=True)),
+}
+
+CLOSED_FORMS: Mapping[str, MLSTMForm] = {
+    "closed form, steps": MLSTMForm("steps", add=sequential_sum, closed=True),
+    "closed form, chunkwise, L = 64": MLSTMForm("chunks", 64, style=Style(reciprocal=True), closed=True),
+    "closed form, parallel": MLSTMForm("chunks", closed=True),
+    "closed form, 16-bit operands, chunkwise, L = 32": MLSTMForm("chunks", 32, operands=True, closed=True),
 }
 
 STEP_FORMS: Mapping[str, MLSTMForm] = {
@@ -110,10 +119,12 @@ def run_mlstm(
 def _run_lanes(form: MLSTMForm, x: Lanes, d: Values, A: Arithmetic) -> tuple[Values, Values]:
     if form.order == "chunks":
         outputs, chunks = forward.chunkwise(x, A, form.L, form.style)
-        return outputs, back.chunkwise_backward(x, outputs, chunks, d, A, form.style)
-    walk, way_back = {
-        "steps": (forward.recurrent, back.recurrent_backward),
-        "segments": (forward.segments, back.segments_backward),
-    }[form.order]
-    outputs, states = walk(x, A, form.style)
-    return outputs, way_back(x, states, d, A, form.style)
+        gradients = back.chunkwise_backward(x, outputs, chunks, d, A, form.style)
+    else:
+        walk, way_back = {
+            "steps": (forward.recurrent, back.recurrent_backward),
+            "segments": (forward.segments, back.segments_backward),
+        }[form.order]
+        outputs, states = walk(x, A, form.style)
+        gradients = way_back(x, states, d, A, form.style)
+    return outputs, back.closed_form(x, outputs, gradients, d, A) if form.closed else gradients

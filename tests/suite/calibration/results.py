@@ -37,11 +37,15 @@ def constants() -> dict[str, float]:
 
 
 @cache
-def formula(op: str) -> str:
-    """A hash of what says how large an operation's budget is, as it stood when this process first asked."""
+def formula(op: str, also: tuple[str, ...] = ()) -> str:
+    """A hash of what says how large an operation's budget is, as it stood when this process first asked.
+
+    Args:
+        also: modules beside the operation's own (`Subject.modules`).
+    """
     package = Path(conformance.__file__).parent
     digest = hashlib.sha256()
-    for module in ("budget.py", *_FORMULA.get(op, ("oracle/_sums.py",))):
+    for module in ("budget.py", *_FORMULA.get(op, ("oracle/_sums.py",)), *also):
         digest.update(code_of(package / module).encode())
     return digest.hexdigest()[:16]
 
@@ -69,7 +73,7 @@ def versions() -> dict[str, str]:
 
 def facts(subject: Subject, cases: int, seed: int) -> dict[str, Any]:
     """What a measurement holds for."""
-    return {"seed": seed, "cases": cases, "constants": constants(), "formula": formula(subject.op)}
+    return {"seed": seed, "cases": cases, "constants": constants(), "formula": formula(subject.op, subject.modules)}
 
 
 def add(kept: dict[str, Any], subject: Subject, scores: Iterable[Score], cases: int, seed: int) -> None:

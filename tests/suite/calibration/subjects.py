@@ -19,11 +19,12 @@ from conformance.cases import Plan
 from conformance.dtypes import FLOATING, Array, accumulation
 from conformance.operations import OPERATIONS
 from conformance.operations.gru import GRU
+from conformance.running_sums import RunningSums
 from conformance.tensor_float import TensorFloat32
 from tests.suite.calibration import automatic_jax, automatic_torch, variants_decay, variants_gru, variants_scan
 from tests.suite.calibration.arithmetic import Arithmetic
 from tests.suite.calibration.families import Family
-from tests.suite.calibration.mlstm_lanes import MLSTM_FORMS, STEP_FORMS
+from tests.suite.calibration.mlstm_lanes import CLOSED_FORMS, MLSTM_FORMS, STEP_FORMS
 
 Values = dict[str, np.ndarray]
 Strategy = Callable[[Plan], st.SearchStrategy]
@@ -69,6 +70,7 @@ class Subject:
         dtypes: of the values.
         eager: whether shapes are drawn freely; otherwise they come from the short tables for compiled targets.
         precision: of a dtype and a number of steps, what the tolerance is told.
+        modules: of `conformance`, that say how large the tolerance is beside those of the operation.
     """
 
     op: str
@@ -80,6 +82,7 @@ class Subject:
     dtypes: tuple[str, ...] = FLOATING
     eager: bool = True
     precision: PrecisionOf = Precision
+    modules: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -250,6 +253,8 @@ _DECAY = {
 }
 COMPILED = "few shapes, compiled"
 UNROLLED = "few short shapes, compiled"
+CLOSED = "forget gates' gradients from sums that cancel"
+RUNNING_SUMS = ("running_sums.py", "oracle/_gate_sums.py")
 
 
 def _one_step(plan: Plan) -> st.SearchStrategy:
@@ -258,6 +263,10 @@ def _one_step(plan: Plan) -> st.SearchStrategy:
 
 def _of_h_alone(plan: Plan) -> st.SearchStrategy:
     return cases.mlstm(plan, cotangents="output only")
+
+
+def _ordinary_gates(plan: Plan) -> st.SearchStrategy:
+    return cases.mlstm(plan, gates="ordinary")
 
 
 def _dense(operation: str) -> dict[str, tuple[Strategy, float]]:
@@ -334,6 +343,25 @@ SUBJECTS = {
             variants={**automatic_torch.MLSTM_DETACHED, **automatic_jax.MLSTM_DETACHED},
             calls=_mlstm_calls,
             strategies={"dense": (_of_h_alone, 1.0)},
+        ),
+        Subject(
+            op="mlstm",
+            setting=CLOSED,
+            variants=CLOSED_FORMS,
+            calls=_mlstm_calls,
+            strategies=_dense_and_packed("mlstm"),
+            precision=RunningSums,
+            modules=RUNNING_SUMS,
+        ),
+        Subject(
+            op="mlstm",
+            setting="differences of cumulative sums",
+            variants=automatic_torch.MLSTM_RUNNING_SUMS,
+            calls=_mlstm_calls,
+            strategies={"dense": (_ordinary_gates, 1.0)},
+            strata=SHORT,
+            precision=RunningSums,
+            modules=RUNNING_SUMS,
         ),
         Subject(
             op="mlstm",

@@ -169,3 +169,17 @@ def chunkwise_backward(
     dq, dk, dv, di, da = (np.concatenate(pieces, axis=1) for pieces in zip(empty, *parts[::-1], strict=True))
     di, da, dm = _with_g(x, di, da, _held(A, x.C, x.n, dC, dn), g)
     return {"q": dq, "k": dk, "v": dv, "i": di, "f": da * sigmoid(-x.f), "C0": dC, "n0": dn, "m0": dm}
+
+
+def closed_form(x: Lanes, outputs: Results, gradients: Results, d: Results, arithmetic: Arithmetic) -> Results:
+    """The forget gates' gradients from those of q and k: ``σ(−f_s) (Σ_{t≥s} (q_t·dq_t − k_t·dk_t) + what ends)``.
+
+    16-bit operands stand for a kernel that reads dq and dk as they were stored.
+    """
+    A = arithmetic
+    held = _held(A, outputs["C"], outputs["n"], d["C"], d["n"])
+    flow = A.dot(x.q, A.operand(gradients["q"])) - A.dot(x.k, A.operand(gradients["k"]))
+    later = np.cumsum(flow[:, ::-1], axis=1, dtype=flow.dtype)[:, ::-1]
+    none = np.zeros_like(flow)
+    _, da, _ = _with_g(x, none, later + held[:, None], none[:, :1].sum(axis=1), d["m"] - held)
+    return {**gradients, "f": da * sigmoid(-x.f)}

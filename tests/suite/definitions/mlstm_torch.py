@@ -127,8 +127,14 @@ def mlstm_parallel(
     unit_floor: bool = False,
     detach_m: bool = False,
     operand: Operand = as_it_is,
+    running_sums: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, State]:
-    """All steps at once, with a matrix of weights (S, S); the arguments are those of `mlstm`."""
+    """All steps at once, with a matrix of weights (S, S); the arguments are those of `mlstm`.
+
+    Args:
+        running_sums: whether decays are differences of cumulative sums, as public kernels form them; for forget gates
+            that are finite alone.
+    """
     dtype = v.dtype
     q, k, v, i, a, state = _widened(q, k, v, i, f, initial_state)
     S = q.shape[1]
@@ -137,7 +143,11 @@ def mlstm_parallel(
         return (h, state) if return_state else h
     q, k, v, i, a = (x.transpose(1, 2) for x in (q / q.shape[-1] ** 0.5, k, v, i, a))
     lower = torch.ones(S, S, dtype=torch.bool, device=q.device).tril()
-    decays = torch.where(lower.tril(-1), a[..., :, None], 0.0).cumsum(dim=-2)
+    if running_sums:
+        total = a.cumsum(dim=-1)
+        decays = total[..., :, None] - total[..., None, :]
+    else:
+        decays = torch.where(lower.tril(-1), a[..., :, None], 0.0).cumsum(dim=-2)
     D = torch.where(lower, decays + i[..., None, :], -torch.inf)
     carried, written = a.cumsum(dim=-1) + state.m[..., None], D.max(dim=-1).values
     m = torch.where(carried >= written, carried, written)

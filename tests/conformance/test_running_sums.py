@@ -1,0 +1,169 @@
+"""Forget gates' gradients from sums that cancel: right for a stranger, to its roundoff; not for gatespec's own."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance import oracle
+from conformance.budget import Expected, Precision, allowed
+from conformance.cases import FwbwCase, MLSTMCase
+from conformance.checker import Checker
+from conformance.frameworks import torch as of_torch
+from conformance.frameworks.numpy import adapter as numpy_adapter
+from conformance.laws import all_laws
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
+from conformance.runner import run_law
+from conformance.running_sums import RunningSums, TensorFloat32RunningSums
+from conformance.targets import load
+from conformance.tensor_float import TensorFloat32
+from tests.suite.definitions import mlstm_torch
+
+LAWS = {law.id: law for law in all_laws()}
+MODERATE = 30.0
+"""Size of the gates that the form below serves: a difference of cumulative sums of larger ones has lost its digits."""
+
+
+def parallel(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor, **options: Any
+) -> Any:
+    """The parallel form as public kernels have it: ``D_tj = B_t − B_j + i_j``."""
+    if not (torch.cat([i.flatten(), f.flatten()]).abs() <= MODERATE).all():
+        raise NotImplementedError("it does not serve gates that large")
+    if options.pop("cu_seqlens", None) is not None:
+        raise NotImplementedError("it does not serve packed sequences")
+    options.pop("chunk_size", None)
+    return mlstm_torch.mlstm_parallel(q, k, v, i, f, running_sums=True, **options)
+
+
+class FlippedWhereSmall(torch.autograd.Function):
+    """The gates themselves; of their gradient, what is below a thousandth of the largest has the wrong sign."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (dx,) = gradients
+        return torch.where(dx.abs() < 1e-3 * dx.abs().max(), -dx, dx)
+
+
+def flipped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor, **options: Any) -> Any:
+    return parallel(q, k, v, i, FlippedWhereSmall.apply(f), **options)
+
+
+def leaking(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor, **options: Any) -> Any:
+    """A loop whose hard resets let a millionth of the memory through."""
+    if options.pop("cu_seqlens", None) is not None:
+        raise NotImplementedError("it does not serve packed sequences")
+    return mlstm_torch.mlstm(q, k, v, i, torch.where(torch.isneginf(f), f.new_tensor(-14.0), f), **options)
+
+
+def judged(function: Any, law: str, dtype: str, own: bool = False, **options: Any) -> LawResult:
+    target = of_torch.adapter("parallel", {"mlstm": function}, "cpu")
+    target.keeps_contract = own
+    return run_law(target, LAWS[law], dtype, RunOptions(max_steps=130, shrink_seconds=0.0, **options))
+
+
+@pytest.mark.parametrize("law", ["mlstm.gradient", "mlstm.linearity"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_parallel_form_with_cumulative_sums_holds(dtype: str, law: str) -> None:
+    result = judged(parallel, law, dtype)
+    assert result.status == "passed" and result.examples >= 10, result.reason
+    assert result.worst is not None and 0 < result.worst <= 1
+
+
+@pytest.mark.parametrize("kept", [{"own": True}, {"contract": True}])
+def test_it_does_not_keep_gatespecs_contract(kept: dict[str, bool]) -> None:
+    result = judged(parallel, "mlstm.gradient", "float64", **kept)
+    assert result.status == "failed"
+    assert {found.kind.where for found in result.counterexamples} == {"gradient of f"}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_flipped_sign_of_small_gradients_is_found(dtype: str) -> None:
+    result = judged(flipped, "mlstm.gradient", dtype)
+    assert result.status == "failed" and result.worst is not None and result.worst > 10
+    assert {found.kind.where for found in result.counterexamples} == {"gradient of f"}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_reset_that_leaks_a_millionth_is_found(dtype: str) -> None:
+    result = judged(leaking, "mlstm.gradient", dtype)
+    assert result.status == "failed"
+
+
+def gradients(case: MLSTMCase, precision: Precision, **changed: np.ndarray) -> Expected:
+    arrays = {**oracle.values(case.arrays(precision.dtype)), **changed}
+    return oracle.mlstm_gradient(
+        arrays, case.options(), oracle.values(case.cotangent_arrays(precision.dtype)), precision
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_only_the_forget_gates_are_allowed_more_and_a_reset_is_no_exception(dtype: str) -> None:
+    case = MLSTMCase(2, 12, 2, 4, 3, state="random", cotangents="output only", seed=3)
+    f = case.arrays(dtype)["f"].values.copy()
+    f[:, 6] = -np.inf
+    own, others = (gradients(case, kind(dtype, 12), f=f) for kind in (Precision, RunningSums))
+    for name in own.values:
+        assert np.array_equal(own.values[name], others.values[name])
+        assert name == "f" or np.array_equal(own.slack[name], others.slack[name]), name
+    assert (others.slack["f"] >= own.slack["f"]).all()
+    assert (own.slack["f"][:, 6] == 0).all() and (others.slack["f"][:, 6] > 0).all()
+
+
+def test_it_is_roundoff_of_later_terms() -> None:
+    """Behind the last cotangent there is nothing to sum; a gate that is +∞ passes nothing on."""
+    case = MLSTMCase(1, 20, 1, 4, 3, gates="ordinary", cotangents="output only", seed=2)
+    arrays, cotangents = (oracle.values(of) for of in (case.arrays("float64"), case.cotangent_arrays("float64")))
+    cotangents["h"][:, 11:] = 0
+    arrays["f"][:, 4] = np.inf
+    precision = RunningSums("float64", 20)
+    expected = oracle.mlstm_gradient(arrays, {}, cotangents, precision)
+    assert (expected.slack["f"][:, 11:] == 0).all() and (expected.slack["f"][:, 4] == 0).all()
+    budget = allowed(expected.values["f"], expected.slack["f"], precision, "float64")
+    largest = np.abs(expected.values["f"]).max()
+    assert 0 < budget.max() < 1e-12 * largest
+
+
+def test_a_packed_call_is_its_sequences() -> None:
+    case = MLSTMCase(3, 0, 2, 3, 2, lengths=(4, 0, 13), state="random", seed=4)
+    own, others = (gradients(case, kind("float64", 13)) for kind in (Precision, RunningSums))
+    assert others.slack["f"].shape == own.values["f"].shape and (others.slack["f"] > own.slack["f"]).all()
+
+
+@pytest.mark.parametrize("correctly", [True, False])
+def test_the_fwbw_interface_is_allowed_the_same(correctly: bool) -> None:
+    case = FwbwCase(MLSTMCase(2, 9, 1, 5, 3, state="random", seed=1), stabilize_correctly=correctly)
+    arrays, cotangents = (
+        oracle.values(of) for of in (case.inner.arrays("float64"), case.inner.cotangent_arrays("float64"))
+    )
+
+    def without_head(name: str, x: np.ndarray) -> np.ndarray:
+        return x[:, :, 0] if name in (*"qkvif", "h") else x[:, 0]
+
+    flat, dflat = ({name: without_head(name, x) for name, x in of.items()} for of in (arrays, cotangents))
+    config = {"stabilize_correctly": correctly, "chunk_size": None}
+    own, others = (
+        oracle.fwbw_gradient(flat, config, dflat, kind("float64", 9)).slack["f"] for kind in (Precision, RunningSums)
+    )
+    assert (others > own).all()
+    if correctly:
+        headed, dheaded = arrays, cotangents
+        more = [oracle.mlstm_gradient(headed, {}, dheaded, kind("float64", 9)) for kind in (Precision, RunningSums)]
+        assert np.allclose(others - own, (more[1].slack["f"] - more[0].slack["f"])[:, :, 0].reshape(own.shape))
+
+
+def test_who_is_held_to_what() -> None:
+    stranger, ours = numpy_adapter("stranger", {}, "cpu"), load("reference", None, "cpu")
+    assert type(Checker(stranger, "float32").precision(3)) is RunningSums
+    assert type(Checker(stranger, "float32", contract=True).precision(3)) is Precision
+    assert type(Checker(ours, "float32").precision(3)) is Precision
+    tf32 = TensorFloat32RunningSums("float32", 3)
+    assert tf32.cancellation == TensorFloat32("float32", 3).cancellation
+    assert replace(RunningSums("float32", 3), upcasts=True).roundoff == Precision("float64", 3).roundoff
