@@ -63,8 +63,8 @@ class JaxForm:
         few = next(count for count in range(min(few, max(B, 1)), 0, -1) if max(B, 1) % count == 0)
         parts = []
         for b in range(0, max(B, 1), few):
-            given = ({name: x[b : b + few] for name, x in of.items()} for of in (arrays, cotangents))
-            parts.append(self._differentiated(_mlstm, *given, dtype, eps=eps, unit_floor=floor_is_one))
+            given, dgiven = ({name: x[b : b + few] for name, x in of.items()} for of in (arrays, cotangents))
+            parts.append(self._differentiated(_mlstm, given, dgiven, dtype, eps=eps, unit_floor=floor_is_one))
         outputs, gradients = (
             {name: np.concatenate([part[at][name] for part in parts]) for name in parts[0][at]} for at in (0, 1)
         )

@@ -90,12 +90,10 @@ class TorchForm:
 
         few = max(1, QUADRATIC // max(1, S * S * N)) if self.quadratic else max(B, 1)
         few = next(count for count in range(min(few, max(B, 1)), 0, -1) if max(B, 1) % count == 0)
-        parts = [
-            differentiated(
-                call, *({name: x[b : b + few] for name, x in of.items()} for of in (arrays, cotangents)), dtype
-            )
-            for b in range(0, max(B, 1), few)
-        ]
+        parts = []
+        for b in range(0, max(B, 1), few):
+            given, dgiven = ({name: x[b : b + few] for name, x in of.items()} for of in (arrays, cotangents))
+            parts.append(differentiated(call, given, dgiven, dtype))
         outputs, gradients = (
             {name: np.concatenate([part[at][name] for part in parts]) for name in parts[0][at]} for at in (0, 1)
         )
