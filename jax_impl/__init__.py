@@ -1,4 +1,4 @@
-"""JAX implementation of gatespec: the contract's operations as array code for XLA, differentiable and transformable."""
+"""JAX implementation of gatespec: the contract's operations as JAX code and Pallas kernels, fully transformable."""
 
 from jax_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from jax_impl._backends import KernelBackend, explain_backend

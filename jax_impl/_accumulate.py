@@ -1,4 +1,4 @@
-"""Gradient accumulation: the gradient of a large batch from minibatches that fit.
+"""Gradient accumulation: the gradient of a large batch, computed from minibatches that fit in memory.
 
 Source: xlstm_jax, distributed.single_gpu.
 """
@@ -19,22 +19,23 @@ def accumulate_gradients(
 ) -> tuple[Any, Any, Any]:
     """Mean gradient, summed metrics and stacked mutable variables over minibatches.
 
-    With ``L_b`` the loss of minibatch b of n: gradients ``(1/n) Σ_b ∇L_b``, metrics ``Σ_b``, mutable variables stacked
-    on a new leading axis. Works under ``jit`` and ``shard_map``.
+    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, the metrics are summed over b, and
+    the mutable variables are stacked on a new leading axis. Works under ``jit`` and ``shard_map``.
 
     Args:
         state: an object with ``params`` (a pytree of arrays) and ``apply_fn``.
-        batch: a pytree of arrays with one leading axis ``B``; minibatch b is its b-th run of ``B/n`` rows.
-        rng: a key, of either style; minibatch b gets ``jax.random.split(rng, n)[b]``.
+        batch: a pytree of arrays that share one leading axis ``B``; minibatch b is the b-th block of ``B/n`` rows.
+        rng: a key of either style; minibatch b gets ``jax.random.split(rng, n)[b]``.
         num_minibatches: n, which divides B.
         loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``; mutable may be None.
-        use_scan: take `accumulate_gradients_scan`, which compiles `loss_fn` once; changes no value.
+        use_scan: use `accumulate_gradients_scan`, which compiles `loss_fn` only once; this does not change the values.
 
     Returns:
-        ``(gradients, metrics, mutable)``. Gradients are summed in float32 at least; each has its parameter's dtype.
+        ``(gradients, metrics, mutable)``. Gradients are summed in float32 at least; each has the dtype of its
+        parameter.
 
     Raises:
-        TypeError: a leaf of `batch` is no array.
+        TypeError: a leaf of `batch` is not an array.
         ValueError: `num_minibatches` does not divide the batch, or leading axes differ.
     """
     accumulate = accumulate_gradients_scan if use_scan else accumulate_gradients_loop
@@ -44,7 +45,10 @@ def accumulate_gradients(
 def accumulate_gradients_loop(
     state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
 ) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a Python loop: under ``jit`` it is unrolled."""
+    """`accumulate_gradients` as a Python loop, which ``jit`` unrolls.
+
+    Arguments, result and errors are those of `accumulate_gradients`.
+    """
     minibatches = _split(batch, num_minibatches, "accumulate_gradients_loop")
     rngs = jax.random.split(rng, num_minibatches)
     gradients, metrics, mutables = None, None, []
@@ -60,7 +64,10 @@ def accumulate_gradients_loop(
 def accumulate_gradients_scan(
     state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
 ) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a ``lax.scan``: compiled once whatever the number of minibatches."""
+    """`accumulate_gradients` as a ``lax.scan``, compiled once for any number of minibatches.
+
+    Arguments, result and errors are those of `accumulate_gradients`.
+    """
     minibatches = _split(batch, num_minibatches, "accumulate_gradients_scan")
     rngs = jax.random.split(rng, num_minibatches)
 
@@ -79,7 +86,7 @@ def accumulate_gradients_scan(
 
 
 def _split(batch: Any, num_minibatches: int, function: str) -> Any:
-    """The batch with an axis of minibatches before that of rows."""
+    """The batch with a new leading axis of minibatches, before the axis of rows."""
     leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(batch)]
     size = check_batch(JAX, leaves, num_minibatches, function)
     return jax.tree.map(lambda x: jnp.reshape(x, (num_minibatches, size, *x.shape[1:])), batch)

@@ -1,4 +1,4 @@
-"""Arrays in JAX: which objects count as one, where they are, and in which dtype and precision operations compute."""
+"""JAX arrays: which objects count as arrays, where they are, and the dtype and precision of the computation."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ def setting(name: str) -> Any:
 
 
 def is_array(x: object) -> bool:
-    """Whether ``x`` is an array that operations take; tracers are."""
+    """Whether ``x`` is an array that operations accept, which includes tracers."""
     return isinstance(x, jax.Array | np.ndarray)
 
 
 def _values(cu_seqlens: Any) -> np.ndarray | None:
-    """The values on the host; None for traced ones, and where reading them would wait for a device."""
+    """The values as NumPy; None if they are traced or if reading them would wait for a device."""
     if isinstance(cu_seqlens, np.ndarray):
         return cu_seqlens
     if is_traced(cu_seqlens) or not cu_seqlens.is_fully_addressable or platform(cu_seqlens) != "cpu":
@@ -42,15 +42,15 @@ JAX = Framework(
 
 
 def is_traced(x: Any) -> bool:
-    """Whether ``x`` has no values yet, as under `jax.jit`."""
+    """Whether ``x`` is traced and has no values yet, as under `jax.jit`."""
     return isinstance(x, jax.core.Tracer)
 
 
 def platform(x: Any) -> str:
     """The device type that holds ``x``.
 
-    Of a tracer or a NumPy array, the one of the abstract mesh in use (for export to devices that are not there), else
-    the one that a computation goes to by default.
+    For a tracer or a NumPy array it is the device type of the current abstract mesh (so that code can be exported for
+    devices that are not present), else that of the default device.
     """
     if isinstance(x, jax.Array) and not is_traced(x):
         return next(iter(x.sharding.device_set)).platform
@@ -62,20 +62,20 @@ def platform(x: Any) -> str:
 
 
 def matmul_precision() -> str:
-    """The precision of float32 products: the user's ``jax_default_matmul_precision``, or IEEE float32."""
+    """The precision of float32 products: the user's ``jax_default_matmul_precision`` if set, else IEEE float32."""
     return setting("jax_default_matmul_precision") or "highest"
 
 
 def accumulation(x: Any) -> np.dtype:
-    """The dtype in which states and their gradients are carried beside values like ``x``."""
+    """The accumulation dtype for values like ``x``, in which states and their gradients are carried."""
     return np.dtype(accumulation_dtype(dtype_name(x)))
 
 
 def einsum(letters: str, x: jax.Array, y: jax.Array, precision: str) -> jax.Array:
-    """A product in the dtype of its operands and a given precision."""
+    """A product in the dtype of its operands, with the given precision."""
     return jnp.einsum(letters, x, y, precision=precision, preferred_element_type=x.dtype)
 
 
 def zeros_like_states(x: jax.Array, *shapes: tuple[int, ...]) -> tuple[jax.Array, ...]:
-    """Zero states in the accumulation dtype beside values ``x``, varying over the same mesh axes."""
+    """Zero states in the accumulation dtype for values ``x``, varying over the same mesh axes."""
     return tuple(vary_like(jnp.zeros(shape, accumulation(x)), x) for shape in shapes)

@@ -1,4 +1,4 @@
-"""The kernel backends of JAX: what each can do, as rows, and the choice among them."""
+"""The kernel backends of JAX: their capabilities, one row each, and the choice among them."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -13,7 +13,7 @@ from reference.backends import Explanation, Request, Row, explain, select
 
 
 class KernelBackend(Enum):
-    """Which code computes an operation: array code that XLA compiles, or Pallas kernels."""
+    """The code that computes an operation: array code that XLA compiles, or Pallas kernels."""
 
     xla = "xla"
     pallas = "pallas"
@@ -31,7 +31,7 @@ _requests: dict[str, Callable[..., Request]] = {}
 
 
 def request_builder(operation: str) -> Callable[[Callable[..., Request]], Callable[..., Request]]:
-    """Register the function that checks an operation's arguments and says what the call asks."""
+    """Register the function that checks an operation's arguments and returns the call's request."""
 
     def register(build: Callable[..., Request]) -> Callable[..., Request]:
         _requests[operation] = build
@@ -41,32 +41,35 @@ def request_builder(operation: str) -> Callable[[Callable[..., Request]], Callab
 
 
 class Choice(NamedTuple):
-    """The backend that computes a call, by name, and whether Pallas kernels run under their interpreter there."""
+    """The name of the backend that computes a call, and whether its Pallas kernels run under their interpreter."""
 
     name: str
     interpret: bool
 
 
 def request(call: Call, values: Any, packed: bool = False) -> Request:
-    """What a checked call asks of a backend, by the device, dtype and sizes of its own ``values``."""
+    """The request of a checked call: the device, dtype and sizes of its ``values``."""
     return Request(call.function, platform(values), dtype_name(values), call.sizes, packed)
 
 
 def choose(asked: Request, requested: Any) -> Choice:
-    """The backend that a call takes; raises where the one requested cannot serve it."""
+    """Return the backend that a call takes; raise if the requested one cannot serve it."""
     chosen = select(ROWS, asked, requested, KernelBackend)
     return Choice(name=chosen.value, interpret=chosen is KernelBackend.pallas and interpreted(asked.device))
 
 
 def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
-    """Which backend a call would take, and the reason against each other.
+    """The backend that a call would take, and the reason against each other backend.
 
     Args:
         name: an operation with a choice of backends: ``"mlstm"``, ``"mlstm_step"`` or ``"gru"``.
-        args, kwargs: the call's own arguments; they may be traced.
+        args, kwargs: the arguments of that call; they may be traced.
+
+    Returns:
+        The chosen backend and the reasons, as an `Explanation`.
 
     Raises:
-        TypeError, ValueError: as the call itself; also where there is no operation of that name.
+        TypeError, ValueError: as the call itself raises; also if no operation has that name.
     """
     if name not in _requests:
         known = ", ".join(repr(operation) for operation in _requests)

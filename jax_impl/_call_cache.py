@@ -1,4 +1,4 @@
-"""A cache for what is checked and decided before a call, so that calls of one kind pay for it once."""
+"""A cache for the checks and decisions before a call, so that similar calls pay for them only once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,22 +8,22 @@ import jax
 from jax_impl._arrays import is_array, is_traced, platform, setting
 
 LARGEST_CACHE = 4096
-"""Entries of a cache; a full one starts anew."""
+"""Maximum number of entries; a full cache is emptied."""
 
 
 def cached_by_signature(decide: Callable[..., Any]) -> Callable[..., Any]:
-    """``decide(*arguments)``, cached by the kinds, shapes, dtypes, devices and plain values of the arguments.
+    """Cache ``decide(*arguments)`` by the kinds, shapes, dtypes, devices and plain values of the arguments.
 
-    What it raises is not cached, and neither are calls with arguments that cannot be hashed.
+    Exceptions are not cached, and neither are calls with arguments that cannot be hashed.
 
     Args:
-        decide: returns anything but None, and reads no array's values.
+        decide: must not return None and must not read the values of an array.
     """
     decisions: dict[Any, Any] = {}
 
     def cached(*arguments: Any) -> Any:
         try:
-            # Arrays and plain values here, without a call each: this is run at every call of an operation.
+            # Arrays and plain values are handled inline, because this runs at every call of an operation.
             signatures = [
                 (x.aval, x.sharding)
                 if (kind := type(x)) in _concrete
@@ -47,11 +47,11 @@ def cached_by_signature(decide: Callable[..., Any]) -> Callable[..., Any]:
 
 _PLAIN = frozenset((type(None), bool, int, float, str))
 _concrete: set[type] = set()
-"""Classes of arrays with values seen so far: asking `isinstance` for every argument is a third of a call's overhead."""
+"""Classes of concrete arrays seen so far: calling `isinstance` for every argument is a third of a call's overhead."""
 
 
 def _signature(x: Any) -> Any:
-    """What a decision may depend on: hashable, or a TypeError where it is hashed."""
+    """The part of an argument that a decision may depend on; hashing it raises TypeError if it is not hashable."""
     kind = type(x)
     if kind in _concrete:
         return x.aval, x.sharding

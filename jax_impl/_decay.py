@@ -1,4 +1,4 @@
-"""Decay matrices: how much of what step j wrote is left when step t reads it.
+"""Decay matrices: how much of the write of step j is left when step t reads.
 
 Source: Beck et al., xLSTM, arXiv:2405.04517, appendix A (the matrices F and D̃ of the mLSTM's parallel form).
 """
@@ -18,17 +18,18 @@ from reference.arguments import check_dtilde_matrix, check_scan
 def causal_forget_matrix(forget_gates: jax.Array) -> jax.Array:
     """Log decay between every two steps: ``F[t,j] = Σ_{j<s≤t} a_s`` for t ≥ j, 0 on the diagonal, −∞ above it.
 
-    A masked cumulative sum, never a difference of two: an ``a_s = −∞`` (a hard reset) is legal, and nothing cancels.
+    A masked cumulative sum, never a difference of two sums: ``a_s = −∞`` (a hard reset) is allowed, and nothing
+    cancels.
     Differentiable any number of times, in both modes.
 
     Args:
-        forget_gates: log gates a, ``(..., S)``, in [−∞, 0] where they come from a sigmoid.
+        forget_gates: log gates a, ``(..., S)``; in [−∞, 0] if they come from a sigmoid.
 
     Returns:
-        F, ``(..., S, S)`` in the dtype of `forget_gates`; summed in float32 at least.
+        F, ``(..., S, S)``, in the dtype of `forget_gates`; summed in float32 at least.
 
     Raises:
-        TypeError: `forget_gates` is no floating array.
+        TypeError: `forget_gates` is not a floating-point array.
         ValueError: `forget_gates` has no axis.
     """
     check_scan(JAX, forget_gates, "causal_forget_matrix", "forget_gates")
@@ -41,21 +42,21 @@ def _causal_forget_matrix(a: jax.Array) -> jax.Array:
 
 
 def dtilde_matrix(igate: jax.Array, fgate: jax.Array) -> jax.Array:
-    """Log weight of what step j wrote, as step t reads it: ``D̃[t,j] = Σ_{j<s≤t} log σ(fgate_s) + igate_j``.
+    """Log weight of the write of step j when step t reads: ``D̃[t,j] = Σ_{j<s≤t} log σ(fgate_s) + igate_j``.
 
-    Its gradient is a rule of its own, of cost O(S²): ``digate_j = Σ_t dD̃[t,j]`` over *all* rows t, the masked ones too,
-    so that the gradient of ``D̃.sum()`` is S for every input gate; ``dfgate_t = σ(−fgate_t) Σ_{s≥t} Σ_{j<t} dD̃[s,j]``,
-    in which the masked ones have no part. Reverse mode, once.
+    It has its own gradient rule, of cost O(S²): ``digate_j = Σ_t dD̃[t,j]`` over *all* rows t, including the masked
+    ones, so that the gradient of ``D̃.sum()`` is S for every input gate. ``dfgate_t = σ(−fgate_t) Σ_{s≥t} Σ_{j<t}
+    dD̃[s,j]``, without the masked rows. Differentiable once, in reverse mode.
 
     Args:
         igate: input gate preactivations, ``(..., S, 1)``.
         fgate: forget gate preactivations, ``(..., S, 1)``.
 
     Returns:
-        D̃, ``(..., S, S)`` in the dtype of the gates, −∞ above the diagonal; summed in float32 at least.
+        D̃, ``(..., S, S)``, in the dtype of the gates, −∞ above the diagonal; summed in float32 at least.
 
     Raises:
-        TypeError: an argument is no floating array, or their dtypes differ.
+        TypeError: an argument is not a floating-point array, or their dtypes differ.
         ValueError: the shapes differ or do not end in 1.
     """
     check_dtilde_matrix(JAX, igate, fgate)
@@ -63,14 +64,14 @@ def dtilde_matrix(igate: jax.Array, fgate: jax.Array) -> jax.Array:
 
 
 class DtildeArguments(NamedTuple):
-    """The arguments of `dtilde_matrix`, or their gradients: gate preactivations, ``(..., S, 1)``."""
+    """The arguments of `dtilde_matrix`, gate preactivations ``(..., S, 1)``, or their gradients."""
 
     igate: jax.Array
     fgate: jax.Array
 
 
 def _forward(_: None, gates: DtildeArguments) -> tuple[jax.Array, jax.Array]:
-    """D̃, and the only residual: the forget gates."""
+    """D̃, and the forget gates as the only residual."""
     dtype = accumulation(gates.igate)
     F = forget_matrix(log_sigmoid(gates.fgate[..., 0].astype(dtype)))
     return (F + gates.igate[..., None, :, 0].astype(dtype)).astype(gates.igate.dtype), gates.fgate

@@ -1,4 +1,4 @@
-"""Functions of a gate's preactivation that stay exact and finite from −∞ to +∞, and sums of log gates."""
+"""Gate functions that stay exact and finite for preactivations from −∞ to +∞, and sums of log gates."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax_impl._mesh_axes import vary_like
 
 _MOST_ROWS = 128
-"""Most steps of a matrix that is summed row by row on a CPU."""
+"""Maximum number of steps of a matrix that a CPU sums row by row."""
 
 
 def log_sigmoid(x: jax.Array) -> jax.Array:
@@ -17,12 +17,12 @@ def log_sigmoid(x: jax.Array) -> jax.Array:
 
 
 def sigmoid(x: jax.Array) -> jax.Array:
-    """``σ(x)``, with full relative precision where it is small."""
+    """``σ(x)``, with full relative precision even where it is close to 0."""
     return jnp.exp(log_sigmoid(x))
 
 
 def exp_difference(x: jax.Array, y: jax.Array) -> jax.Array:
-    """``exp(x − y)`` for log weights below +∞, where ``exp(−∞ − (−∞))`` counts as 0: an empty memory has no weight."""
+    """``exp(x − y)`` for log weights below +∞; ``exp(−∞ − (−∞))`` counts as 0, since an empty memory has no weight."""
     return jnp.where(x == -jnp.inf, 0, jnp.exp(x - y))
 
 
@@ -45,10 +45,10 @@ def forget_matrix(a: jax.Array) -> jax.Array:
 
 
 def forget_matrix_gradient(W: jax.Array) -> jax.Array:
-    """Gradient of log gates, given the gradient W of their `forget_matrix`, ``(..., S, S)`` → ``(..., S)``.
+    """Gradient of the log gates, given the gradient W of their `forget_matrix`, ``(..., S, S)`` → ``(..., S)``.
 
-    Sums what flows across each step, ``y_t = Σ_{s≥t, j<t} W[s,j]``, and subtracts nothing: it is exactly 0 where
-    nothing flows.
+    It sums the contributions that cross each step, ``y_t = Σ_{s≥t, j<t} W[s,j]``, without any subtraction, and is
+    therefore exactly 0 where nothing crosses.
     """
     s, t = _steps(W.shape[-1])
 
@@ -70,9 +70,9 @@ def forget_matrix_gradient(W: jax.Array) -> jax.Array:
 def _by_rows_on_a_cpu(
     by_rows: Callable[[jax.Array], jax.Array], whole: Callable[[jax.Array], jax.Array], x: jax.Array
 ) -> jax.Array:
-    """``by_rows(x)`` on a CPU, whose cache holds a row, else ``whole(x)``, which passes over the matrix log S times.
+    """``by_rows(x)`` on a CPU, whose cache holds a row; else ``whole(x)``, which passes over the matrix log S times.
 
-    With many steps ``whole`` everywhere: its sums in pairs round less.
+    With many steps ``whole`` is used everywhere, because its pairwise sums have smaller rounding errors.
     """
     return whole(x) if x.shape[-1] > _MOST_ROWS else jax.lax.platform_dependent(x, cpu=by_rows, default=whole)
 
@@ -89,5 +89,5 @@ def sum_from(x: jax.Array) -> jax.Array:
 
 
 def _steps(S: int) -> tuple[jax.Array, jax.Array]:
-    """Row and column numbers of an ``S × S`` matrix, ready to broadcast."""
+    """Row and column indices of an ``S × S`` matrix, ready to broadcast."""
     return jnp.arange(S)[:, None], jnp.arange(S)[None, :]

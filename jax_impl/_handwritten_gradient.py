@@ -1,4 +1,4 @@
-"""Gradients written by hand: differentiable once, in reverse mode; anything else raises with the function's name."""
+"""Handwritten gradients: differentiable once, in reverse mode; any other derivative raises with the function's name."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +11,7 @@ from jax.interpreters import ad, batching, mlir
 
 
 class Passes(NamedTuple):
-    """The two passes of an operation on one backend; what its residuals are is its own affair.
+    """The two passes of an operation on one backend, which alone knows the structure of its residuals.
 
     Attributes:
         forward: ``(options, arguments) → (result, residuals)``.
@@ -25,7 +25,7 @@ class Passes(NamedTuple):
 def differentiable_operation(
     function: str, arguments: Any, backends: Mapping[str, Passes]
 ) -> Callable[[Any, Any], Any]:
-    """`handwritten_gradient` of an operation whose passes are looked up by ``options.backend``."""
+    """Like `handwritten_gradient`, for an operation whose passes are looked up by ``options.backend``."""
 
     def forward(options: Any, x: Any) -> tuple[Any, Any]:
         return backends[options.backend].forward(options, x)
@@ -43,17 +43,18 @@ def handwritten_gradient(
     forward: Callable[[Any, Any], tuple[Any, Any]],
     backward: Callable[[Any, Any, Any], Any],
 ) -> Callable[[Any, Any], Any]:
-    """The differentiable function ``(options, arguments) → result`` of a forward and a backward pass.
+    """The differentiable function ``(options, arguments) → result`` made of a forward and a backward pass.
 
-    Forward mode raises with the public ``function``'s name, jitted or not; mapped (``jax.jacfwd`` of the function
-    itself), JAX's own TypeError comes before.
+    Forward mode raises with the name of the public ``function``, jitted or not. Under a map (``jax.jacfwd`` of the
+    function itself), JAX raises its own TypeError first.
 
     Args:
-        function: the public name that errors carry.
-        arguments: the NamedTuple of the arguments; its fields are arrays, trees of arrays, or None.
+        function: the public name that errors mention.
+        arguments: the NamedTuple type of the arguments; its fields are arrays, trees of arrays, or None.
         forward: ``(options, arguments) → (result, residuals)`` with static options.
         backward: ``(options, residuals, cotangents of the result) → gradients``, an object with an attribute for each
-            argument that has a gradient; arguments that it lacks have none. `without_second_derivative` decorates it.
+            argument that has a gradient; arguments without such an attribute have none. It is decorated with
+            `without_second_derivative`.
     """
 
     def value(options: Any, x: Any) -> Any:
@@ -70,7 +71,7 @@ def handwritten_gradient(
 
 
 def without_second_derivative(function: str) -> Callable[[Callable], Callable]:
-    """Decorates ``pass(options, *arrays)``, which then raises where it is itself differentiated."""
+    """Decorate ``pass(options, *arrays)`` so that differentiating it raises."""
 
     def decorate(once: Callable) -> Callable:
         guarded = jax.custom_jvp(once, nondiff_argnums=(0,))
@@ -107,7 +108,7 @@ def _mapped(tangents: tuple, axes: tuple, *, function: str) -> tuple[Any, Any]:
 
 
 _TANGENT = Primitive("reverse_only")
-"""The identity on tangents. Reverse mode transposes it and never runs it; forward mode has to, and is refused."""
+"""The identity on tangents. Reverse mode only transposes it; forward mode has to run it, and raises."""
 _TANGENT.def_impl(_refuse_forward)
 _TANGENT.def_abstract_eval(lambda tangent, **_: tangent)
 ad.deflinear2(_TANGENT, lambda cotangent, *_, **__: [cotangent])

@@ -1,4 +1,4 @@
-"""Mesh axes under ``shard_map``: casts that let all arrays of a call vary over the same axes."""
+"""Mesh axes under ``shard_map``: casts that make all arrays of a call vary over the same axes."""
 
 from functools import partial
 from typing import Any
@@ -9,8 +9,8 @@ import jax
 def vary_alike(tree: Any) -> Any:
     """Cast every array to vary over the union of the mesh axes that any of them varies over (under ``shard_map``).
 
-    A hand-written gradient has the types of the arguments, so the cast comes before the function that has it: the
-    cast's transpose then sums the gradient of an argument that was replicated.
+    The gradient of a handwritten rule has the types of the arguments. The cast therefore comes before the function with
+    that rule: the cast's transpose then sums the gradient of an argument that was replicated.
     """
     union = frozenset[Any]().union(*(varying_axes(x) for x in jax.tree.leaves(tree)))
     return jax.tree.map(partial(vary_to, union), tree) if union else tree
@@ -28,6 +28,6 @@ def varying_axes(x: Any) -> frozenset:
 
 
 def vary_to(axes: frozenset, x: jax.Array) -> jax.Array:
-    """Cast an array to vary over the mesh axes ``axes`` too."""
+    """Cast an array to vary over the mesh axes ``axes`` as well."""
     missing = tuple(axes - varying_axes(x))
     return jax.lax.pcast(x, missing, to="varying") if missing else x

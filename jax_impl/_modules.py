@@ -35,14 +35,14 @@ class GRU(nn.Module):
         num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
         add_bias: whether both projections add a bias.
         gradient_clipping: as in `gru`.
-        dtype: in which to compute; None is what input and parameters promote to.
-        param_dtype: of the parameters.
+        dtype: the dtype of the computation; None promotes the dtypes of input and parameters.
+        param_dtype: the dtype of the parameters.
 
     Parameters: ``input_projection`` and ``output_projection`` (Dense, uniform within ``±fan_in^−½``), ``state_weight``
     ``(Nw, H, H)``, ``forget_weight`` ``(Nwf, H, H)``, ``reset_weight`` ``(Nwr, H, H)`` (uniform within ``±H^−½``).
 
     Raises:
-        TypeError, ValueError: a size is no integer of at least 1, or a head count does not divide the largest.
+        TypeError, ValueError: a size is not an integer of at least 1, or a head count does not divide the largest one.
     """
 
     input_size: int
@@ -118,7 +118,7 @@ class GRU(nn.Module):
 
         Args:
             input: ``(B, S, input_size)``, or ``(T, input_size)`` with `cu_seqlens`.
-            input_state: ``(B, N, H)`` in the accumulation dtype, None for zeros.
+            input_state: ``(B, N, H)`` in the accumulation dtype; None means zeros.
             cu_seqlens, max_seqlen, kernel_backend: as in `gru`.
 
         Returns:
@@ -163,7 +163,7 @@ class mLSTMBackendFwbw(nn.Module):
 
     @property
     def can_vmap_over_heads(self) -> bool:
-        """Whether heads may be mapped over from outside: True, nothing here knows of heads."""
+        """Whether the caller may map over heads: always True, since nothing here depends on heads."""
         return True
 
     def __call__(
@@ -178,7 +178,7 @@ class mLSTMBackendFwbw(nn.Module):
         m_initial: jax.Array | None = None,
         return_last_states: bool = False,
     ) -> Any:
-        """Run the mLSTM; shapes as in `fwbw_forward`.
+        """Run the mLSTM; the shapes are those of `fwbw_forward`.
 
         Returns:
             h, or ``(h, (C, n, m))`` with ``return_last_states`` or the configuration's ``return_state``.

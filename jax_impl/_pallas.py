@@ -1,12 +1,12 @@
 """Helpers shared by all Pallas kernels (Mosaic GPU: Hopper and later), and float32 as a sum of bfloat16 terms.
 
-Pallas itself is imported where a kernel is launched, so that this module and the kernels' own load with any JAX.
+Pallas is imported only when a kernel is launched, so that this module and the kernels' modules load with any JAX.
 
 Tensor cores would round float32 operands to TF32. Here every operand of a product is written as a sum of bfloat16
-arrays, its *terms*, on a leading axis: one for bfloat16, two for float16 (exact), three for float32 (exact to 24
-bits). A product of operands of n terms each is n(n+1)/2 products of terms, accumulated in float32; those left out
-are below the rounding of the last term kept. Three terms cost what three TF32 products would and read memory in
-either order, as TF32 cannot.
+arrays, its *terms*, on a leading axis: one term for bfloat16, two for float16 (exact), three for float32 (exact to 24
+bits). The product of two operands of n terms each takes n(n+1)/2 products of terms, accumulated in float32; the other
+products of terms are smaller than the rounding of the last term. Three terms cost as much as three TF32 products, and
+their operands may have either memory order, unlike those of TF32.
 """
 
 import os
@@ -24,18 +24,18 @@ from reference.backends import Request
 OLDEST_JAX = (0, 11, 2)
 INTERPRET = "GATESPEC_PALLAS_INTERPRET"
 TERMS = {"bfloat16": 1, "float16": 2, "float32": 3}
-"""bfloat16 terms of an operand, by the dtype of the values."""
+"""Number of bfloat16 terms of an operand, by the dtype of the values."""
 FLOAT, HALF = jnp.float32, jnp.bfloat16
 """Dtypes of sums, and of the terms of operands."""
 SHARED_MEMORY = 227 * 1024
-"""Bytes of shared memory that a block may take on compute capability 9.0."""
+"""Bytes of shared memory available to a block on compute capability 9.0."""
 SLACK = 1024
-"""Bytes of it for barriers and alignment."""
+"""Bytes of shared memory reserved for barriers and alignment."""
 REDUCTION_SCRATCH = 4096
-"""Bytes of it for sums across the warps of a warpgroup."""
+"""Bytes of shared memory reserved for sums across the warps of a warpgroup."""
 
 L = 64
-"""Steps of a chunk, and the edge of every tile: the M of one wgmma."""
+"""Steps per chunk, and the edge of every tile: the M of one wgmma."""
 
 
 def pallas() -> SimpleNamespace:
@@ -47,12 +47,12 @@ def pallas() -> SimpleNamespace:
 
 
 def interpreted(device: str) -> bool:
-    """Whether kernels run under Pallas' GPU interpreter: on a CPU, if the environment asks for it."""
+    """Whether kernels run under Pallas' GPU interpreter: on a CPU, if the environment variable asks for it."""
     return device == "cpu" and os.environ.get(INTERPRET) == "1"
 
 
 def unavailable(request: Request) -> str | None:
-    """Why no Pallas kernel can run in this process on the request's device; None where they can."""
+    """The reason why no Pallas kernel can run in this process on the request's device; None if one can."""
     version = tuple(int(part) for part in re.findall(r"\d+", jax.__version__)[:3])
     if version < OLDEST_JAX:
         return f"it needs JAX {'.'.join(map(str, OLDEST_JAX))} or later (Mosaic GPU), this is JAX {jax.__version__}"
@@ -88,17 +88,17 @@ def launch(
     grid: Mapping[str, int],
     auto_barriers: bool = True,
 ) -> dict[str, jax.Array]:
-    """Run a kernel whose parameters are the names of its operands, results and scratch.
+    """Run a kernel whose parameters have the names of its operands, results and scratch.
 
     Args:
-        kernel: called with a reference for each name, and with None for what is None here.
+        kernel: called with a reference for each name, or with None for each name that is None here.
         interpret: whether the GPU interpreter runs it.
-        operands: arrays, which may vary over any mesh axes; None for one that this launch does not have.
-        results: their shapes and dtypes; None for one that this launch does not have.
+        operands: arrays, which may vary over any mesh axes; None for an operand that this launch does not have.
+        results: shapes and dtypes of the results; None for a result that this launch does not have.
         scratch: shared memory and barriers of a block.
-        grid: the grid's axes, by name.
-        auto_barriers: without, the warps of a warpgroup meet only where the kernel says so (`commit_smem`), and not
-            around every store as well.
+        grid: the axes of the grid, by name.
+        auto_barriers: if False, the warps of a warpgroup synchronise only where the kernel asks for it
+            (`commit_smem`), and not around every store as well.
 
     Returns:
         The results, by name.
@@ -131,31 +131,31 @@ def launch(
 
 
 def tile(shape: tuple[int, ...], dtype: Any) -> Any:
-    """A tile in shared memory in the order that wgmma and TMA read: 8 rows of 128 bytes, swizzled."""
+    """A tile in shared memory in the layout that wgmma and TMA read: 8 rows of 128 bytes, swizzled."""
     plgpu = pallas().plgpu
     swizzled = 128 // jnp.dtype(dtype).itemsize
     return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, swizzled)), plgpu.SwizzleTransform(128)))
 
 
 def split(x: jax.Array, terms: int) -> jax.Array:
-    """An array as bfloat16 terms on a new leading axis, outside of kernels."""
+    """Split an array into bfloat16 terms on a new leading axis, outside kernels."""
     if x.dtype == HALF:
         return x[None]
     return jnp.stack([term.astype(HALF) for term in _terms(x.astype(FLOAT), terms, _rounded)])
 
 
 def split_in_kernel(x: jax.Array, terms: int, interpret: bool) -> list[jax.Array]:
-    """A float32 tile in registers as bfloat16 terms.
+    """Split a float32 tile in registers into bfloat16 terms.
 
-    The interpreter compiles with XLA, which may drop a cast to bfloat16 and back; there the rounding is an operation
-    of its own.
+    The interpreter compiles with XLA, which may remove a cast to bfloat16 and back; there the rounding is therefore a
+    separate operation.
     """
     rounded = _rounded if interpret else _cast_and_back
     return [term.astype(HALF) for term in _terms(x, terms, rounded)]
 
 
 def store(to: Any, x: jax.Array) -> None:
-    """A vector or tile from registers to device memory."""
+    """Store a vector or tile from registers in device memory."""
     plgpu = pallas().plgpu
     if hasattr(plgpu, "store"):
         plgpu.store(to, x, optimized=False)
@@ -164,12 +164,12 @@ def store(to: Any, x: jax.Array) -> None:
 
 
 def parts(ref: Any, terms: int) -> list[Any]:
-    """A reference to each term of an operand: TMA takes at most five dimensions, so terms are copied one by one."""
+    """A reference to each term of an operand. TMA takes at most five dimensions, so terms are copied one by one."""
     return [ref.at[term] for term in range(terms)]
 
 
 def joined(refs: Sequence[Any]) -> jax.Array:
-    """A tile's terms in shared memory, summed in float32 in registers."""
+    """The sum of a tile's terms in shared memory, in float32 in registers."""
     *terms, x = (ref[...].astype(FLOAT) for ref in refs)
     for term in reversed(terms):
         x = term + x
@@ -179,9 +179,9 @@ def joined(refs: Sequence[Any]) -> jax.Array:
 def multiply(
     acc: Any, a: Sequence[Any], b: Sequence[Any], *, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:
-    """``acc += a @ b`` by wgmma for operands in shared memory, given by their terms; small terms first.
+    """``acc += a @ b`` by wgmma for operands in shared memory, given as their terms; small terms are added first.
 
-    The products of terms that are left out are smaller than the last term of the longer operand.
+    The products of terms that are omitted are smaller than the last term of the longer operand.
     """
     plgpu = pallas().plgpu
     for total in reversed(range(max(len(a), len(b)))):

@@ -1,4 +1,4 @@
-"""Reverse cumulative sums, the sums by which a decay's gradient travels back in time (xlstm_jax, fwbw backend)."""
+"""Reverse cumulative sums, which carry the gradient of a decay back in time (xlstm_jax, fwbw backend)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +10,18 @@ from reference.arguments import check_scan
 
 
 def rev_cumsum(x: jax.Array) -> jax.Array:
-    """Sum of each element and all after it: ``y_t = Σ_{s≥t} x_s``. Differentiable any number of times, in both modes.
+    """Sum of each element and all elements after it: ``y_t = Σ_{s≥t} x_s``.
+
+    Differentiable any number of times, in both modes.
 
     Args:
-        x: ``(..., S)``, floating.
+        x: ``(..., S)``, floating-point.
 
     Returns:
-        ``(..., S)`` in the dtype of `x`; summed in float32 at least.
+        ``(..., S)``, in the dtype of `x`; summed in float32 at least.
 
     Raises:
-        TypeError: `x` is no floating array.
+        TypeError: `x` is not a floating-point array.
         ValueError: `x` has no axis.
     """
     _checked(x, "rev_cumsum")
@@ -27,9 +29,9 @@ def rev_cumsum(x: jax.Array) -> jax.Array:
 
 
 def rev_cumsum_off(x: jax.Array) -> jax.Array:
-    """Sum of all elements after each one: ``y_t = Σ_{s>t} x_s``; the last is 0.
+    """Sum of all elements after each element: ``y_t = Σ_{s>t} x_s``; the last output is 0.
 
-    Arguments, dtypes, derivatives and errors as in `rev_cumsum`.
+    Arguments, dtypes, derivatives and errors are those of `rev_cumsum`.
     """
     _checked(x, "rev_cumsum_off")
     return _rev_cumsum_off(x)

@@ -1,6 +1,6 @@
-"""What one device of a mesh sees, inside ``shard_map``: its key, its slice of an array, its shard of a parameter.
+"""One device's view of a mesh inside ``shard_map``: its key, its slice of an array, its shard of a parameter.
 
-Source: xlstm_jax, distributed.array_utils. A tuple of axes counts as one, its first axis varying slowest.
+Source: xlstm_jax, distributed.array_utils. A tuple of axes counts as one axis, of which the first varies slowest.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ AxisName = str | tuple[str, ...]
 
 
 def fold_rng_over_axis(rng: jax.Array, axis_name: AxisName) -> jax.Array:
-    """A key of this device's own: different along the axis, the same on every other.
+    """A key for this device: different along the axis, the same along every other axis.
 
     Args:
-        rng: a key, of either style.
+        rng: a key of either style.
         axis_name: a mesh axis or a tuple of them.
 
     Returns:
@@ -29,23 +29,27 @@ def fold_rng_over_axis(rng: jax.Array, axis_name: AxisName) -> jax.Array:
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis.
+        ValueError: the axis does not exist.
     """
     index, _ = _place("fold_rng_over_axis", axis_name)
     return jax.random.fold_in(rng, index)
 
 
 def split_array_over_mesh(x: jax.Array, axis_name: AxisName, split_axis: int) -> jax.Array:
-    """This device's slice of an array: the index-th of as many equal runs along ``split_axis`` as the axis has devices.
+    """This device's slice of an array: ``split_axis`` is cut into as many equal slices as the mesh axis has devices.
 
     Args:
         x: the whole array.
         axis_name: a mesh axis or a tuple of them.
-        split_axis: the array's axis to split; a negative one counts from the last.
+        split_axis: the array's axis to split; a negative number counts from the last axis.
+
+    Returns:
+        The slice, with the dtype of `x`.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis, of the mesh or of the array, or its size is no multiple of the mesh axis.
+        ValueError: the mesh axis or the array axis does not exist, or the array axis is not a multiple of the mesh
+            axis.
     """
     index, size = _place("split_array_over_mesh", axis_name)
     axis = check_split(JAX, x, axis_name, size, split_axis)
@@ -54,20 +58,21 @@ def split_array_over_mesh(x: jax.Array, axis_name: AxisName, split_axis: int) ->
 
 
 def stack_params(params: Any, axis_name: AxisName, axis: int = 0, mask_except: jax.Array | int | None = None) -> Any:
-    """Make each device's own parameters shards of one array that is stacked along a new axis.
+    """Turn each device's own parameters into shards of one array that is stacked along a new axis.
 
     Args:
         params: a pytree of arrays or ``flax.linen.Partitioned`` boxes.
-        axis_name: the mesh axis (or tuple of them) that the new dimension is sharded over.
-        axis: where the new dimension stands; a negative one counts from the last of the result.
-        mask_except: None, or the index of the one device whose values stay; the others' become zeros.
+        axis_name: the mesh axis (or tuple of mesh axes) that shards the new dimension.
+        axis: position of the new dimension; a negative number counts from the last axis of the result.
+        mask_except: None, or the index of the one device whose values are kept; those of the others become zeros.
 
     Returns:
         The tree with ``Partitioned`` leaves: this device's shard, of size 1 along the new axis, and its labels.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis, `mask_except` is no index of one, or a parameter is sharded over it already.
+        ValueError: an axis does not exist, `mask_except` is not an index of it, or a parameter is already sharded over
+            it.
     """
     index, size = _place("stack_params", axis_name)
 
@@ -82,14 +87,14 @@ def stack_params(params: Any, axis_name: AxisName, axis: int = 0, mask_except: j
 
 
 def unstack_params(params: Any, axis_name: AxisName) -> Any:
-    """Inverse of `stack_params`: take the stacked dimension off every parameter that is sharded over ``axis_name``.
+    """Inverse of `stack_params`: remove the stacked dimension of every parameter that is sharded over ``axis_name``.
 
     Args:
         params: a pytree of arrays or ``flax.linen.Partitioned`` boxes.
         axis_name: the mesh axis, or tuple of them, that `stack_params` was given.
 
     Returns:
-        The tree; a leaf with no label left is a bare array again.
+        The tree; a leaf without any label left is a bare array again.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
@@ -120,7 +125,7 @@ def _map_boxes(function: Callable[[str, Any], Any], params: Any) -> Any:
 
 
 def _place(function: str, axis_name: Any) -> tuple[jax.Array, int]:
-    """Index of this device and number of devices along one axis, or a tuple of axes taken as one."""
+    """Index of this device and number of devices along one axis, or along a tuple of axes treated as one."""
     names = axis_names(function, axis_name)
     for name in names:
         try:

@@ -1,1 +1,1 @@
-"""The mLSTM: `api` has the public functions, `autograd` their gradients, `composed` and `pallas` one backend each."""
+"""The mLSTM: `api` has the public functions, `autograd` their gradients; `composed` and `pallas` are the backends."""

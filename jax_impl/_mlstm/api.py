@@ -1,7 +1,7 @@
-"""mLSTM: a matrix memory with exponential input gates, chunkwise: linear in S in time and in memory.
+"""mLSTM: a matrix memory with exponential input gates, computed by chunks, linear in S in time and in memory.
 
-Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27; the chunkwise form as in Beck et al., arXiv:2503.14376
-(`chunkwise`). Per head, with ``a_t = log σ(f_t)`` and ``q̂ = q/√K``::
+Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27; the chunkwise form (`chunkwise`) as in Beck et al.,
+arXiv:2503.14376. Per head, with ``a_t = log σ(f_t)`` and ``q̂ = q/√K``::
 
     m_t = max(a_t + m_{t−1}, i_t)
     C_t = exp(a_t + m_{t−1} − m_t) C_{t−1} + exp(i_t − m_t) k_t v_tᵀ
@@ -24,9 +24,9 @@ from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
 from reference.backends import Request
 
 BLOCK, BLOCK_ON_CPU = 32768, 1024
-"""Steps, counted over sequences and heads, that are computed at once: enough to fill a GPU, or what a CPU's cache
-holds. The memory between blocks is saved for the gradient, the rest computed again, so that this bounds what is in
-memory apart from inputs and results."""
+"""Number of steps, counted over sequences and heads, that are computed at once: enough to fill a GPU, or what fits in a
+CPU's cache. The memory between blocks is saved for the gradient and the rest is recomputed, so that this number bounds
+the memory in use apart from inputs and results."""
 
 
 class _Options(TypedDict, total=False):
@@ -88,37 +88,38 @@ def mlstm(
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
 ) -> jax.Array | tuple[jax.Array, MLSTMState]:
-    """The mLSTM over whole sequences, dense or packed (the equations stand at the head of this module).
+    """The mLSTM over whole sequences, dense or packed. The equations are in the docstring of this module.
 
-    Differentiable once, in reverse mode, with respect to every floating argument; the gradient is exact, and what it
-    needs is computed again from the inputs, not stored. Gates, states and sums are in the accumulation dtype: float64
-    beside float64 values, else float32.
+    Differentiable once, in reverse mode, with respect to every floating-point argument. The gradient is exact; the
+    backward pass recomputes what it needs from the inputs. Gates, states and sums are in the accumulation dtype:
+    float64 for float64 values, else float32.
 
     Args:
         q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.
-        k: keys, like `q`.
+        k: keys, same shape as `q`.
         v: values, ``(B, S, N, V)`` or ``(T, N, V)``.
-        i: input gate preactivations, ``(B, S, N)`` or ``(T, N)``, below +∞; −∞ writes nothing. In the dtype of `v`, or
-            float32 beside 16-bit values.
-        f: forget gate preactivations, like `i`; −∞ empties the memory, +∞ keeps it whole.
-        initial_state: ``(C, n, m)`` before the first step, in the accumulation dtype; None is ``C = n = m = 0``.
+        i: input gate preactivations, ``(B, S, N)`` or ``(T, N)``, below +∞; at −∞ the step writes nothing. Their dtype
+            is that of `v`, or float32 if `v` has a 16-bit dtype.
+        f: forget gate preactivations, same shape as `i`; −∞ empties the memory, +∞ keeps all of it.
+        initial_state: ``(C, n, m)`` before the first step, in the accumulation dtype; None means ``C = n = m = 0``.
         return_state: also return the state after the last step.
-        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends; may be traced.
-        max_seqlen: a length that no sequence exceeds; checked where `cu_seqlens` can be read, never needed.
-        chunk_size: steps a chunk, None for one that suits S. Changes no value.
-        eps: added to the normaliser, for parity with kernels that do so; m is a constant in its gradient.
-        kernel_backend: None, or the backend to take.
+        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced.
+        max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
+        chunk_size: steps per chunk; None chooses one to suit S. The value does not depend on it.
+        eps: added to the normaliser, for parity with kernels that do so; its gradient treats m as a constant.
+        kernel_backend: the backend to use, or None to let the call choose.
 
     Returns:
-        h, shaped and typed like `v`; with `return_state` ``(h, MLSTMState)``, the state in the accumulation dtype.
+        h, with the shape and dtype of `v`; with `return_state`, ``(h, MLSTMState)``, the state in the accumulation
+        dtype.
 
     Raises:
-        TypeError: an argument is not an array of a floating dtype, or dtypes differ.
+        TypeError: an argument is not a floating-point array, or dtypes differ.
         ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or `kernel_backend`
             cannot serve the call.
-        NotImplementedError: it is differentiated in forward mode, or twice.
+        NotImplementedError: the function is differentiated in forward mode, or twice.
     """
-    # What is decided of a packing depends on its values, which no cache may read.
+    # The options of a packed call depend on the values of the packing, which no cache may read.
     decide = _cached_options if cu_seqlens is None else _options
     options = decide(
         *(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, bool(return_state)),
@@ -140,7 +141,7 @@ def mlstm_step(
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[jax.Array, MLSTMState]:
-    """One step of the mLSTM, the form in which text is generated: the shapes of `mlstm` without ``S``.
+    """One step of the mLSTM, as used to generate text; the shapes are those of `mlstm` without ``S``.
 
     Args:
         q, k: ``(B, N, K)``.
@@ -150,7 +151,7 @@ def mlstm_step(
         eps, kernel_backend: as in `mlstm`.
 
     Returns:
-        ``(h, state)``: h ``(B, N, V)`` in the dtype of `v` and the memory after the step.
+        ``(h, state)``: h, ``(B, N, V)``, in the dtype of `v`, and the memory after the step.
 
     Raises:
         TypeError, ValueError, NotImplementedError: as in `mlstm`.
@@ -174,7 +175,7 @@ def _options(
     kernel_backend: Any,
     precision: str,
 ) -> Options:
-    """The options of a legal call; raises where it is not legal."""
+    """The options of a legal call; raises if the call is not legal."""
     asked = _request(
         *(q, k, v, i, f),
         initial_state=initial_state,
@@ -236,5 +237,5 @@ def _request_step(q: Any, k: Any, v: Any, i: Any, f: Any, state: Any, *, eps: An
 
 
 def _as_state(state: Any) -> MLSTMState | None:
-    """An `MLSTMState`, which may have come as any triple."""
+    """An `MLSTMState` made of any triple."""
     return state if state is None or type(state) is MLSTMState else MLSTMState(*state)

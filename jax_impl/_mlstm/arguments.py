@@ -9,7 +9,7 @@ from reference.arguments import MLSTMState
 
 
 class Tokens(NamedTuple):
-    """Inputs by token: dense ``(B, S, N, ·)``, packed ``(T, N, ·)``, of a step ``(B, N, ·)``; or their gradients.
+    """Inputs by token: dense ``(B, S, N, ·)``, packed ``(T, N, ·)``, a single step ``(B, N, ·)``; or their gradients.
 
     Attributes:
         q, k: ``(…, N, K)``.
@@ -29,8 +29,8 @@ class Arguments(NamedTuple):
 
     Attributes:
         tokens: the inputs.
-        initial_state: of every sequence, ``(B, N, ·)``; None for zeros.
-        cu_seqlens: where packed sequences start and end, ``(B+1,)`` int32; None where they are dense.
+        initial_state: the initial state of every sequence, ``(B, N, ·)``; None means zeros.
+        cu_seqlens: the start and end of each packed sequence, ``(B+1,)`` int32; None if the sequences are dense.
     """
 
     tokens: Tokens
@@ -44,28 +44,28 @@ class Arguments(NamedTuple):
 
 
 class Result(NamedTuple):
-    """h, shaped like v, and the final state, None where it is not wanted; or their cotangents."""
+    """h, with the shape of v, and the final state (None if it is not requested); or their cotangents."""
 
     h: jax.Array
     state: MLSTMState | None
 
 
 class Gradients(NamedTuple):
-    """The gradients of `Arguments`, field by field; that of an initial state of None is None."""
+    """The gradients of `Arguments`, field by field; None for an initial state of None."""
 
     tokens: Tokens
     initial_state: MLSTMState | None
 
 
 class Options(NamedTuple):
-    """What a call fixes apart from its arrays; static.
+    """The static part of a call: everything except its arrays.
 
     Attributes:
-        chunkwise: of the arithmetic.
-        return_state: whether the final state is wanted.
-        backend: the name of the backend that computes.
+        chunkwise: the options of the arithmetic.
+        return_state: whether the final state is requested.
+        backend: the name of the backend that computes the call.
         interpret: whether Pallas kernels run under their interpreter.
-        block: steps, counted over sequences and heads, that are computed at once on a backend of array code.
+        block: number of steps, counted over sequences and heads, that a backend of array code computes at once.
     """
 
     chunkwise: ChunkwiseOptions

@@ -1,4 +1,4 @@
-"""The mLSTM as differentiable functions: each backend's forward and backward pass, tied together by their residuals."""
+"""The mLSTM as differentiable functions: the forward and backward passes of each backend, connected by residuals."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ SEQUENCE = {
     "xla": Passes(forward=composed.forward, backward=composed.backward),
     "pallas": Passes(forward=launch.forward, backward=launch.backward),
 }
-"""The passes of `mlstm`, by the name of the backend."""
+"""The passes of `mlstm` by the name of the backend."""
 STEP = {
     "xla": Passes(forward=composed.step, backward=composed.step_backward),
     "pallas": Passes(forward=launch.step, backward=launch.step_backward),
@@ -39,16 +39,16 @@ def run_mlstm(
     initial_state: MLSTMState | None,
     cu_seqlens: jax.Array | None,
 ) -> tuple[jax.Array, MLSTMState | None]:
-    """The mLSTM over whole sequences, compiled; `cu_seqlens` in int32.
+    """The mLSTM over whole sequences, compiled; `cu_seqlens` is int32.
 
-    Arrays and results cross the boundary of `jax.jit` one by one: a record there is built, flattened and rebuilt at
-    every call, and inside only where the call is traced.
+    Arrays and results cross the boundary of `jax.jit` one by one. A record at that boundary would be built, flattened
+    and rebuilt at every call; inside, this happens only while the call is traced.
     """
     tokens = Tokens(q=q, k=k, v=v, i=i, f=f)
     arguments = vary_alike(Arguments(tokens=tokens, initial_state=initial_state, cu_seqlens=cu_seqlens))
     tokens = arguments.tokens
     if cu_seqlens is not None and (arguments.B == 0 or tokens.q.shape[0] == 0):
-        # No sequence, or none with a step: there is no chunk to compute.
+        # There is no sequence, or none has a step, so there is no chunk to compute.
         last = jax.tree.map(jnp.copy, given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B))
         return jnp.zeros_like(tokens.v), last if options.return_state else None
     result = _sequence(options, arguments)
@@ -59,7 +59,7 @@ def run_mlstm(
 def run_mlstm_step(
     options: Options, q: jax.Array, k: jax.Array, v: jax.Array, i: jax.Array, f: jax.Array, state: MLSTMState
 ) -> tuple[jax.Array, MLSTMState]:
-    """One step of the mLSTM, compiled; arrays and results as in `run_mlstm`."""
+    """One step of the mLSTM, compiled; arrays and results are passed as in `run_mlstm`."""
     arguments = Arguments(tokens=Tokens(q=q, k=k, v=v, i=i, f=f), initial_state=state)
     result = _step(options, vary_alike(arguments))
     return result.h, result.state

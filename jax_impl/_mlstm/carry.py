@@ -1,8 +1,8 @@
-"""What goes from chunk to chunk: the stabiliser, the memory, and in the backward pass the memory's gradient.
+"""The values that pass from chunk to chunk: the stabiliser, the memory and, in the backward pass, its gradient.
 
-Everything else of a chunk is computed for all chunks at once (`chunkwise`, whose names and layout are used here). Where
-chunks hold several sequences, one after the other, states have the shape ``(B, *rest, ·)`` and `SequenceBounds` says
-where each begins and ends.
+Everything else is computed for all chunks at once (`chunkwise`, which defines the names and the layout). If the chunks
+hold several sequences, one after the other, states have the shape ``(B, *rest, ·)`` and `SequenceBounds` gives the
+start and end of each sequence.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from jax_impl._mlstm.state import StateGradients
 
 
 class Memory(NamedTuple):
-    """C and n: a memory, what a chunk adds to it, or the gradient of either."""
+    """C and n: a memory, the amount that a chunk adds to it, or the gradient of either."""
 
     C: jax.Array
     n: jax.Array
@@ -35,7 +35,7 @@ def stabilisers(b_last: jax.Array, largest: jax.Array, initial: jax.Array, bound
 
 
 def memories(decay: jax.Array, added: Memory, initial: Memory, bounds: SequenceBounds | None) -> tuple[Memory, Memory]:
-    """The memory at the start of every chunk, and the final one: ``C ← decay·C + what the chunk adds``."""
+    """The memory at the start of every chunk and the final memory: ``C ← decay·C + added``."""
 
     def chunk(memory: Memory, x: tuple[jax.Array, Memory]) -> tuple[Memory, Memory]:
         return _decayed(x[0], memory, x[1]), memory
@@ -47,7 +47,7 @@ def memories(decay: jax.Array, added: Memory, initial: Memory, bounds: SequenceB
 def final_memory(
     decay: jax.Array, added: Memory, starts: Memory, initial: Memory, bounds: SequenceBounds | None
 ) -> Memory:
-    """The final memory, given that at the start of every chunk."""
+    """The final memory, given the memory at the start of every chunk."""
     if bounds is None:
         if decay.shape[0] == 0:
             return initial
@@ -62,7 +62,7 @@ def memory_gradients(
 ) -> tuple[StateGradients, StateGradients]:
     """Gradients of the memory, and g, at the end of every chunk and of the initial state.
 
-    g goes back until it meets a chunk with a step that attains m.
+    g is passed backward until it reaches a chunk with a step that attains m.
     """
 
     def chunk(dstate: StateGradients, x: tuple[jax.Array, Memory, jax.Array]) -> tuple[StateGradients, StateGradients]:
@@ -79,7 +79,7 @@ def memory_gradients(
 
 
 def of_last_chunk(x: jax.Array, initial: jax.Array, bounds: SequenceBounds | None) -> jax.Array:
-    """A value for each chunk → that of each sequence's last chunk; the initial one where a sequence has none."""
+    """Select the value of each sequence's last chunk from one value per chunk; the initial value if it is empty."""
     if bounds is None:
         return x[-1] if x.shape[0] else initial
     return _where(bounds.empty, initial, x[bounds.last_chunk])
@@ -88,7 +88,7 @@ def of_last_chunk(x: jax.Array, initial: jax.Array, bounds: SequenceBounds | Non
 def _scan(
     step: Callable, initial: Any, xs: Any, bounds: SequenceBounds | None, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """``lax.scan`` over chunks whose carry starts from ``initial`` where a sequence begins (reversed: ends)."""
+    """``lax.scan`` over chunks; the carry restarts from ``initial`` where a sequence begins (in reverse: ends)."""
     if bounds is None:
         return jax.lax.scan(step, initial, xs, reverse=reverse)
 
@@ -110,5 +110,5 @@ def _where(condition: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _expand(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Trailing axes of size 1, up to the number of axes of ``like``."""
+    """Add trailing axes of size 1, up to the number of axes of ``like``."""
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))

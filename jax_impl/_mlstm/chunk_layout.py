@@ -1,6 +1,6 @@
-"""Sequences of any length as chunks of one length, and back: dense by padding, packed by a table of chunks.
+"""Conversion between sequences of any length and chunks of one length: dense by padding, packed by a table of chunks.
 
-A chunk that is longer than what is left of its sequence is padded with steps that change nothing: they write nothing
+A chunk that extends beyond the end of its sequence is padded with steps that change nothing: they write nothing
 (i = −∞) and forget nothing (f = +∞).
 """
 
@@ -12,24 +12,24 @@ import jax.numpy as jnp
 from jax_impl._packing import sequence_of_tokens
 
 PADDING = {"i": -jnp.inf, "f": jnp.inf}
-"""What pads an input, by its name; all others are padded with 0."""
+"""Padding values of the inputs by name; all other inputs are padded with 0."""
 
 
 def chunk_length(S: int, chunk_size: int | None) -> int:
-    """Steps of a chunk: ``chunk_size``, or where that is None, that of equal chunks of at most 64."""
+    """Steps per chunk: ``chunk_size``, or if that is None, the length of equal chunks of at most 64 steps."""
     if chunk_size is None:
         return max(1, -(-S // max(1, -(-S // 64))))
     return max(1, min(chunk_size, S))
 
 
 class SequenceBounds(NamedTuple):
-    """Where sequences begin and end among chunks that hold several, one after the other.
+    """Where sequences begin and end in chunks that hold several sequences, one after the other.
 
     Attributes:
-        first, last: whether a chunk is its sequence's first, its last, ``(c,)``.
-        sequence: the sequence of a chunk, ``(c,)``.
-        first_chunk, last_chunk: a sequence's first and last chunk, ``(B,)``.
-        empty: whether a sequence has no step, ``(B,)``.
+        first, last: whether a chunk is the first or last one of its sequence, ``(c,)``.
+        sequence: the sequence that a chunk belongs to, ``(c,)``.
+        first_chunk, last_chunk: the first and last chunk of a sequence, ``(B,)``.
+        empty: whether a sequence has no steps, ``(B,)``.
     """
 
     first: jax.Array
@@ -41,15 +41,15 @@ class SequenceBounds(NamedTuple):
 
 
 class ChunkTable(NamedTuple):
-    """The place of every token when each packed sequence is cut into chunks of its own.
+    """The position of every token when each packed sequence is cut into its own chunks.
 
-    Its sizes follow from T, B and L alone, so that ``cu_seqlens`` may be traced; whatever its values, every index lies
-    within bounds.
+    Its sizes depend on T, B and L alone, so that ``cu_seqlens`` may be traced; every index is within bounds for any
+    values of ``cu_seqlens``.
 
     Attributes:
-        token: ``(c, L)``, the token at each place.
-        filled: ``(c, L)``, whether there is one.
-        place: ``(T,)``, the place of each token among the ``c·L``.
+        token: ``(c, L)``, the token at each position.
+        filled: ``(c, L)``, whether the position holds a token.
+        place: ``(T,)``, the position of each token among the ``c·L``.
         bounds: where sequences begin and end.
     """
 
@@ -60,7 +60,7 @@ class ChunkTable(NamedTuple):
 
 
 def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> ChunkTable:
-    """The table of a packing of T tokens, with ``T // L + B`` chunks, enough for any lengths."""
+    """The table for a packing of T tokens, with ``T // L + B`` chunks, which is enough for any sequence lengths."""
     B = cu_seqlens.shape[0] - 1
     begin, length = cu_seqlens[:-1], jnp.maximum(jnp.diff(cu_seqlens), 0)
     chunks = -(-length // L)
@@ -94,7 +94,7 @@ def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> ChunkTable:
 
 
 def to_chunks(x: jax.Array, axis: int, L: int, padding: float = 0.0) -> jax.Array:
-    """Cut an axis into chunks of L, the last one padded: ``(…, S, …)`` → ``(c, …, L, …)``."""
+    """Cut an axis into chunks of L steps, padding the last chunk: ``(…, S, …)`` → ``(c, …, L, …)``."""
     S = x.shape[axis]
     c = -(-S // L)
     if S % L:

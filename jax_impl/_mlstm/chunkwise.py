@@ -1,8 +1,8 @@
-"""The mLSTM chunk by chunk: the array functions that `mlstm`, `mlstm_step` and the fwbw interface consist of.
+"""The mLSTM chunk by chunk: the array functions behind `mlstm`, `mlstm_step` and the fwbw interface.
 
-Source: Beck et al., arXiv:2503.14376 (TFLA), with the normaliser differentiated. Layout ``(c, *rest, L, ·)``: the
-chunk axis first, then whatever runs in parallel (sequences, heads), then the steps of a chunk; all in the accumulation
-dtype, q̂ = q/√K. In a chunk that starts from the memory (C, n, m)::
+Source: Beck et al., arXiv:2503.14376 (TFLA), with the normaliser differentiated. The layout is ``(c, *rest, L, ·)``:
+the chunk axis, then the axes that run in parallel (sequences, heads), then the steps of a chunk. All arrays are in the
+accumulation dtype, and q̂ = q/√K. In a chunk that starts from the memory (C, n, m)::
 
     b_t = Σ_{s≤t} a_s        D[t,j] = Σ_{j<s≤t} a_s + i_j                        (a = log σ(f))
     m_t = max(b_t + m, max_{j≤t} D[t,j])
@@ -10,7 +10,7 @@ dtype, q̂ = q/√K. In a chunk that starts from the memory (C, n, m)::
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t        ν_t = Σ_j G[t,j] + e_t n·q̂_t        Y_t = max(|ν_t|, floor_t) + eps
 
 Everything inside the chunks is computed for all of them at once; only m, then (C, n), and in the backward pass their
-gradients, go from chunk to chunk. The backward pass takes m for a constant, except for the gradient of the final
+gradients, pass from chunk to chunk. The backward pass treats m as a constant, except for the gradient of the final
 state's own m (`StateGradients`).
 """
 
@@ -36,13 +36,13 @@ from reference.arguments import MLSTMState
 
 
 class ChunkwiseOptions(NamedTuple):
-    """What the arithmetic depends on apart from arrays; static.
+    """The static options of the arithmetic.
 
     Attributes:
-        L: steps of a chunk.
+        L: steps per chunk.
         eps: added to the normaliser.
         stabilize_correctly: whether the normaliser's floor is exp(−min(m, 64)); otherwise it is 1.
-        precision: of the products.
+        precision: the precision of the products.
     """
 
     L: int
@@ -69,7 +69,7 @@ class LogGates(NamedTuple):
 
 
 class Precomputed(NamedTuple):
-    """Results that a backward pass may be given, so that it does not compute them again; None where it does.
+    """Results that a backward pass may be given instead of recomputing them; None for those that it recomputes.
 
     Attributes:
         gates: log forget gates.
@@ -88,7 +88,7 @@ NOTHING_PRECOMPUTED = Precomputed()
 
 
 class ForwardPass(NamedTuple):
-    """What the forward pass computes; names as at the head of this module, `last` is the final state."""
+    """The results of the forward pass, named as in the docstring of this module; `last` is the final state."""
 
     gates: LogGates
     m: jax.Array
@@ -100,7 +100,7 @@ class ForwardPass(NamedTuple):
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of the inputs in chunks (of q̂, not q) and of the initial state."""
+    """Gradients of the inputs in chunks (with respect to q̂, not q) and of the initial state."""
 
     chunks: Chunks
     initial_state: StateGradients
@@ -121,9 +121,9 @@ def forward(
     """The forward pass up to the numerator.
 
     Args:
-        initial: state before the first chunk, ``(*rest, ·)``; with `bounds` one for each sequence, ``(B, *rest, ·)``.
-        bounds: where sequences begin and end among the chunks, if there are several one after the other.
-        precomputed: results that are taken from here instead of being computed.
+        initial: state before the first chunk, ``(*rest, ·)``; with `bounds`, one per sequence, ``(B, *rest, ·)``.
+        bounds: where sequences begin and end among the chunks, if there are several, one after the other.
+        precomputed: results that are used instead of being computed.
     """
     gates = log_gates(x.f) if precomputed.gates is None else precomputed.gates
     D = forget_matrix(gates.a) + x.i[..., None, :]
@@ -168,13 +168,13 @@ def backward(
     dlast: StateGradients,
     bounds: SequenceBounds | None = None,
 ) -> ChunkGradients:
-    """Gradients of the inputs (of q̂, not q) and of the initial state.
+    """Gradients of the inputs (with respect to q̂, not q) and of the initial state.
 
     With δ = dh/Y, the gradient of a read is ``dν = −(dh·h)/Y`` where |ν| is above its floor, else 0, and
-    ``dG[t,j] = δ_t·v_j + dν_t``. The gradient of a decay gate is what flows across its step: from a write to a read
-    inside the chunk (W = G ⊙ dG), from the incoming memory to a read (r), from a write to the outgoing memory (w), and
-    through from the one memory to the other. No path that a reset cuts contributes, so that behind a reset the gradient
-    is exactly 0.
+    ``dG[t,j] = δ_t·v_j + dν_t``. The gradient of a decay gate is the sum over all paths that cross its step: from a
+    write to a read inside the chunk (W = G ⊙ dG), from the incoming memory to a read (r), from a write to the outgoing
+    memory (w), and from the incoming to the outgoing memory. A path that is cut by a reset contributes nothing, so that
+    after a reset the gradient is exactly 0.
     """
     decay, C, n = p.e[..., -1], p.start.C, p.start.n
     nu, floor = _normaliser(options, x, p)
@@ -222,7 +222,7 @@ def _normaliser(options: ChunkwiseOptions, x: Chunks, p: ForwardPass) -> tuple[j
 def _stabilisers(
     D: jax.Array, b: jax.Array, initial: jax.Array, bounds: SequenceBounds | None, precomputed: Precomputed
 ) -> tuple[jax.Array, jax.Array]:
-    """m of every step, and at the start of every chunk."""
+    """m at every step, and at the start of every chunk."""
     start = None if precomputed.start is None else precomputed.start.m
     if precomputed.m is not None:
         if start is None:
@@ -236,6 +236,6 @@ def _stabilisers(
 
 
 def _dot(options: ChunkwiseOptions, letters: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """An einsum over the axes of one chunk, for all chunks at once."""
+    """An einsum over the axes of one chunk, applied to all chunks at once."""
     inputs, result = letters.split("->")
     return einsum(f"...{inputs.replace(',', ',...')}->...{result}", x, y, options.precision)

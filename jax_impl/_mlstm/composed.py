@@ -1,7 +1,8 @@
-"""The mLSTM as array code that XLA compiles: chunk by chunk, in blocks that bound what is in memory at once.
+"""The mLSTM as array code that XLA compiles, by chunks, in blocks that bound the memory in use.
 
-Dense sequences go block by block, each a few chunks of all sequences and heads. The forward pass saves the memory at
-the start of every block; the backward pass computes a block again from there. Packed sequences are one block.
+Dense sequences are computed block by block; a block is a few chunks of all sequences and heads. The forward pass saves
+the memory at the start of every block, from which the backward pass recomputes the block. Packed sequences are one
+block.
 """
 
 from typing import Any, NamedTuple
@@ -31,12 +32,12 @@ from reference.arguments import MLSTMState
 
 
 class Residuals(NamedTuple):
-    """What the forward pass saves for the backward pass.
+    """The residuals that the forward pass saves for the backward pass.
 
     Attributes:
-        arguments: the call's.
-        starts: the memory at the start of every block, ``(blocks, B, N, ·)``; where packed, the initial one, ``(B, N,
-            ·)``.
+        arguments: the arguments of the call.
+        starts: the memory at the start of every block, ``(blocks, B, N, ·)``; for packed sequences the initial one,
+            ``(B, N, ·)``.
         last: the final state.
     """
 
@@ -46,12 +47,12 @@ class Residuals(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What the backward pass reads of a block, ``(B, steps, N, ·)``; of all blocks with one more leading axis.
+    """The values of a block that the backward pass reads, ``(B, steps, N, ·)``; for all blocks, with a leading axis.
 
     Attributes:
         tokens: the inputs.
         dh: the cotangent of h.
-        start: the memory at the start.
+        start: the memory at the start of the block.
     """
 
     tokens: Tokens
@@ -88,7 +89,7 @@ def backward(options: Options, residuals: Residuals, cotangents: Result) -> Grad
 
 
 def step(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
-    """One step: the inputs ``(B, N, ·)`` as sequences of length 1."""
+    """One step, with the inputs ``(B, N, ·)`` as sequences of length 1."""
     assert arguments.initial_state is not None
     h, _, last = _dense(options, add_step_axis(arguments.tokens), arguments.initial_state)
     h = h[:, 0]
@@ -173,20 +174,20 @@ def _packed_gradient(
 
 
 def _block_size(options: Options, tokens: Tokens) -> int:
-    """Steps of a block: a whole number of chunks, blocks of equal length."""
+    """Steps per block: a whole number of chunks, in blocks of equal length."""
     B, S, N = tokens.i.shape
     blocks, L = max(1, -(-B * S * N // options.block)), options.chunkwise.L
     return L * max(1, -(-S // (blocks * L)))
 
 
 def _to_blocks(options: Options, tokens: Tokens) -> Tokens:
-    """``(B, S, N, …)`` → ``(blocks, B, steps of a block, N, …)``."""
+    """``(B, S, N, …)`` → ``(blocks, B, steps per block, N, …)``."""
     size = _block_size(options, tokens)
     return Tokens(**{name: to_chunks(part, 1, size, PADDING.get(name, 0)) for name, part in tokens._asdict().items()})
 
 
 def _to_chunks(options: Options, tokens: Tokens, dtype: Any, table: ChunkTable | None = None) -> Chunks:
-    """The inputs in chunks, in the accumulation dtype, q divided by √K."""
+    """The inputs in chunks, in the accumulation dtype, with q divided by √K."""
     chunks = Chunks(
         **{
             name: _array_to_chunks(options, part, dtype, table, PADDING.get(name, 0))
@@ -197,7 +198,7 @@ def _to_chunks(options: Options, tokens: Tokens, dtype: Any, table: ChunkTable |
 
 
 def _of_unscaled_q(dchunks: Chunks) -> Chunks:
-    """With the gradient of q in the place of that of q̂ = q/√K."""
+    """Replace the gradient of q̂ = q/√K by that of q."""
     return dchunks._replace(q=dchunks.q * dchunks.q.shape[-1] ** -0.5)
 
 
@@ -212,7 +213,7 @@ def _array_to_chunks(
 
 
 def _from_chunks(x: jax.Array, like: jax.Array, table: ChunkTable | None = None) -> jax.Array:
-    """Inverse of `_array_to_chunks`, in the dtype and the number of steps of ``like``."""
+    """Inverse of `_array_to_chunks`, with the dtype and the number of steps of ``like``."""
     if table is None:
         return from_chunks(jnp.moveaxis(x, 2, 3), 1, like.shape[1]).astype(like.dtype)
     return gather_tokens(jnp.moveaxis(x, 1, 2), table).astype(like.dtype)

@@ -1,8 +1,8 @@
-"""The fwbw interface of xlstm_jax: mLSTM forward and backward as two functions with a context between them.
+"""The fwbw interface of xlstm_jax: the forward and the backward pass of the mLSTM, with a context between them.
 
-Layout: ``q, k (B, T, K)``, ``v (B, T, V)``, ``i, f (B, T)`` or ``(B, T, 1)``; a head is an outer axis, mapped over by
-the caller with ``jax.vmap``. The equations stand at the head of `chunkwise`; the configuration says which results of
-the forward pass are kept for the backward pass.
+Layout: ``q, k (B, T, K)``, ``v (B, T, V)``, ``i, f (B, T)`` or ``(B, T, 1)``; heads are an outer axis that the caller
+maps over with ``jax.vmap``. The equations are in the docstring of `chunkwise`; the configuration says which results of
+the forward pass are saved for the backward pass.
 """
 
 from collections.abc import Callable
@@ -42,15 +42,15 @@ from reference.arguments import (
 )
 @dataclass(frozen=True)
 class FwbwContext:
-    """What `fwbw_forward` keeps for `fwbw_backward`: the inputs, and whatever the configuration says to keep.
+    """Residuals that `fwbw_forward` passes to `fwbw_backward`: the inputs, and whatever the configuration asks to keep.
 
-    A pytree. Everything but the inputs is in the accumulation dtype; None stands for what the backward pass computes
-    again. T/L is rounded up.
+    A pytree. Everything but the inputs is in the accumulation dtype; the backward pass recomputes the fields that are
+    None. T/L is rounded up.
 
     Attributes:
         config: the configuration of the forward pass.
-        q, k, v, i, f: the inputs as they came.
-        state: the initial state, None for zeros.
+        q, k, v, i, f: the inputs as they were passed.
+        state: the initial state; None means zeros.
         G: decayed scores inside each chunk, ``(B, T/L, L, L)`` (``keep_G``).
         gates: log forget gates and their sums inside each chunk, ``(B, T/L, L)`` each (``keep_gates``).
         M: the stabiliser of every step, ``(B, T)`` (``keep_M``).
@@ -79,7 +79,7 @@ class Options(NamedTuple):
 
     Attributes:
         config: the configuration itself.
-        chunkwise: of the arithmetic, for the T of the call.
+        chunkwise: the options of the arithmetic, for the T of the call.
     """
 
     config: mLSTMBackendFwbwConfig
@@ -87,7 +87,7 @@ class Options(NamedTuple):
 
 
 class Result(NamedTuple):
-    """h, the final state where it is wanted, and the context; or their cotangents (the context's is not used)."""
+    """h, the final state if requested, and the context; or their cotangents (that of the context is not used)."""
 
     h: jax.Array
     state: MLSTMState | None
@@ -105,27 +105,28 @@ def fwbw_forward(
     initial_n: jax.Array | None = None,
     initial_m: jax.Array | None = None,
 ) -> tuple[Any, FwbwContext]:
-    """Forward pass of the mLSTM (the equations of `mlstm`) that keeps a context for `fwbw_backward`.
+    """Forward pass of the mLSTM, with the equations of `mlstm`; also returns the context for `fwbw_backward`.
 
     Args:
         q, k: ``(B, T, K)``.
         v: ``(B, T, V)``.
-        i, f: gate preactivations, ``(B, T)`` or ``(B, T, 1)``; in the dtype of `v`, or float32 beside 16-bit values.
+        i, f: gate preactivations, ``(B, T)`` or ``(B, T, 1)``, in the dtype of `v`, or float32 if `v` has a 16-bit
+            dtype.
         config: the configuration or its dict.
-        initial_C, initial_n, initial_m: ``(B, K, V)``, ``(B, K)``, ``(B,)``, in the accumulation dtype; legal with
-            ``use_initial_state`` alone, which without them means zeros.
+        initial_C, initial_n, initial_m: ``(B, K, V)``, ``(B, K)``, ``(B,)``, in the accumulation dtype; allowed only
+            with ``use_initial_state``, where None means zeros.
 
     Returns:
         ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)`` in the dtype of
-        `v`, the state in the accumulation dtype. h and the state can be differentiated (once, in reverse mode); the
-        context is a record of the call and carries no gradient.
+        `v`, the state is in the accumulation dtype. h and the state can be differentiated once, in reverse mode; the
+        context is only a record of the call and carries no gradient.
 
     Raises:
-        TypeError, ValueError: as in `mlstm`; also for a configuration that is none, and for a state with
-            ``use_initial_state=False`` or without its partners.
+        TypeError, ValueError: as in `mlstm`; also if `config` is not a configuration, if a state is given with
+            ``use_initial_state=False``, or if only a part of the state is given.
     """
     config = normalise_config(config, "fwbw_forward")
-    # The context outlives the call: what the caller may write to later is copied.
+    # The context outlives the call, so arrays that the caller may overwrite later are copied.
     arrays = [
         jnp.array(x) if isinstance(x, np.ndarray) and JAX.refuses(x) is None else x
         for x in (q, k, v, i, f, initial_C, initial_n, initial_m)
@@ -142,22 +143,22 @@ def fwbw_backward(
     dn_last: jax.Array | None = None,
     dm_last: jax.Array | None = None,
 ) -> tuple[jax.Array | None, ...]:
-    """Gradient of `fwbw_forward`; cannot itself be differentiated.
+    """Gradient of `fwbw_forward`; it cannot itself be differentiated.
 
     Args:
-        ctx: the context that `fwbw_forward` returned, under a configuration that differs in ``return_state`` at most.
+        ctx: the context that `fwbw_forward` returned for the same configuration; only ``return_state`` may differ.
         dh: cotangent of h, ``(B, T, V)``.
         config: the configuration of the forward pass.
-        dc_last, dn_last, dm_last: cotangents of the final state, None for zeros.
+        dc_last, dn_last, dm_last: cotangents of the final state; None means zeros.
 
     Returns:
-        Gradients of ``q, k, v, i, f, initial_C, initial_n, initial_m``, each in the dtype and shape of what came; the
-        last three are None without ``use_initial_state``.
+        Gradients of ``q, k, v, i, f, initial_C, initial_n, initial_m``, each with the dtype and shape of its argument;
+        the last three are None without ``use_initial_state``.
 
     Raises:
-        TypeError, ValueError: as in `fwbw_forward`; also for a `ctx` that is not a context, or was made with another
+        TypeError, ValueError: as in `fwbw_forward`; also if `ctx` is not a context, or was made with another
             configuration.
-        NotImplementedError: it is differentiated.
+        NotImplementedError: the function is differentiated.
     """
     config = normalise_config(config, "fwbw_backward")
     check_fwbw_context(ctx, FwbwContext, config)
@@ -169,17 +170,17 @@ def fwbw_backward(
 
 
 def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
-    """The forward pass as a function whose gradient is `fwbw_backward`; may be jitted, mapped and differentiated once.
+    """The forward pass as a function with the gradient `fwbw_backward`; may be jitted, mapped and differentiated once.
 
     Args:
-        config: the configuration or its dict; read now, so that a later change of it has no effect.
+        config: the configuration or its dict; it is read now, so that later changes have no effect.
 
     Returns:
         ``function(q, k, v, i, f, initial_C=None, initial_n=None, initial_m=None)`` → ``h``, or ``(h, (C, n, m))`` with
-        ``return_state``; shapes, dtypes and errors as in `fwbw_forward`.
+        ``return_state``; shapes, dtypes and errors are those of `fwbw_forward`.
 
     Raises:
-        TypeError, ValueError: `config` is no configuration.
+        TypeError, ValueError: `config` is not a valid configuration.
     """
     config = frozen_config(config, "mlstm_fwbw_custom_grad")
 
@@ -201,11 +202,11 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
 
 
 _values = attrgetter(*(field.name for field in fields(mLSTMBackendFwbwConfig)))
-"""The values of a configuration, field by field: what a cache may keep of one that the caller can change later."""
+"""The values of a configuration, field by field, for use in a cache key: the caller may change the object later."""
 
 
 def _options(config: mLSTMBackendFwbwConfig, *arrays: Any) -> Options:
-    """The options of a legal call with the arrays from q to initial_m; raises where it is not legal."""
+    """The options of a legal call with the arrays from q to initial_m; raises if the call is not legal."""
     return _cached_options(*arrays, matmul_precision(), *_values(config))
 
 
@@ -308,7 +309,7 @@ def _run_gradient(options: Options, ctx: FwbwContext, dh: jax.Array, *dlast: jax
 
 
 def _to_chunks(options: Options, arguments: Arguments) -> tuple[Chunks, MLSTMState]:
-    """The inputs in chunks, ``(c, B, L, ·)``, in the accumulation dtype and q divided by √K; the initial state."""
+    """The inputs in chunks, ``(c, B, L, ·)``, in the accumulation dtype and with q divided by √K; the initial state."""
     tokens, state = arguments.tokens, arguments.initial_state
     B, T, K = tokens.q.shape
     dtype = accumulation(tokens.v)
@@ -326,7 +327,7 @@ def _context(options: Options, arguments: Arguments, p: ForwardPass) -> FwbwCont
     config, tokens = options.config, arguments.tokens
     G, gates, start = jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), (p.G, p.gates, p.start))
     return FwbwContext(
-        # A copy: options are kept for later calls, and the caller can change what the context holds.
+        # This is a copy because options are cached for later calls, while the caller can change what the context holds.
         config=replace(config),
         **tokens._asdict(),
         state=arguments.initial_state,
@@ -338,7 +339,7 @@ def _context(options: Options, arguments: Arguments, p: ForwardPass) -> FwbwCont
 
 
 def _precomputed(options: Options, ctx: FwbwContext) -> Precomputed:
-    """What the context holds, chunks first. A step that pads the last chunk has the stabiliser of the last step."""
+    """The results stored in the context, chunk axis first. Padding steps get the stabiliser of the last step."""
     G, gates, start = jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), (ctx.G, ctx.gates, ctx.c))
     if ctx.M is None:
         return Precomputed(gates=gates, G=G, start=start)

@@ -1,4 +1,4 @@
-"""The mLSTM's state, in every form of it: zeros, the normaliser's floor, and the gradient of the stabiliser m."""
+"""The mLSTM's state: zeros, the normaliser's floor, and the gradient of the stabiliser m."""
 
 from typing import NamedTuple
 
@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from jax_impl._arrays import zeros_like_states
 from reference.arguments import MLSTMState
 
-# An exported function that takes or returns a state can be written and read again.
+# This allows an exported function that takes or returns a state to be serialised.
 jax.export.register_namedtuple_serialization(MLSTMState, serialized_name="gatespec.MLSTMState")
 
 LARGEST_M = 64.0
-"""The stabiliser at which the normaliser's floor exp(−m) stops falling: exp(−64) is still a float32."""
+"""The stabiliser above which the normaliser's floor exp(−m) no longer falls; exp(−64) is still a float32."""
 
 
 class StateGradients(NamedTuple):
-    """The gradient of a state on its way back through the chunks.
+    """The gradient of a state as the backward pass carries it through the chunks.
 
-    There m is a constant but for g, which belongs to the gate that attained it.
+    There m counts as a constant, except for g, which belongs to the gate that attained m.
 
     Attributes:
         C, n: gradients of the memory.
@@ -53,7 +53,7 @@ def join_stabiliser_gradient(initial: MLSTMState, gradients: StateGradients) -> 
 
 
 def given_or_zeros(initial: MLSTMState | None, q: jax.Array, v: jax.Array, B: int) -> MLSTMState:
-    """The initial state of B sequences, zeros where None is given; q ``(…, N, K)``, v ``(…, N, V)``."""
+    """The initial state of B sequences, or zeros if it is None; q ``(…, N, K)``, v ``(…, N, V)``."""
     if initial is not None:
         return initial
     N, K, V = q.shape[-2], q.shape[-1], v.shape[-1]
