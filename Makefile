@@ -1,7 +1,8 @@
 # `make test` and `make conformance` are the two commands; both set up what they need. `make help` lists the rest.
 #
-# Two environments: .venv (Python 3.11: PyTorch and JAX 0.10) holds everything, .venv-jax (Python 3.12: the newest JAX, no PyTorch) proves
-# that jax_impl stands alone and keeps up. constraints/ pins both; a change there or in pyproject.toml sets them up again.
+# One Python from 3.11 on is enough: .venv holds everything that has a wheel for it. Where that is Python 3.11 and a later one is there
+# too, .venv-jax holds the newest JAX, which the Pallas kernels need, without PyTorch. tools/environments.py makes both and says what is
+# left out. constraints/ pins the versions; a change there or in pyproject.toml sets the environments up again.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,6 +16,9 @@ PY := .venv/bin/python
 PY_JAX := .venv-jax/bin/python
 READY := .venv/.stamp
 READY_JAX := .venv-jax/.stamp
+# The versions of Python that a new .venv is made with, the first that is found.
+PYTHONS ?= 3.11 3.14 3.13 3.12 3.15
+LEFT_OUT := $(PY) tools/environments.py left-out
 # Other packages, which `make peers` judges.
 PY_PEERS := .venv-peers/bin/python
 READY_PEERS := .venv-peers/.stamp
@@ -36,26 +40,18 @@ define venv
 	fi
 endef
 
-.PHONY: help setup test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers clean
+.PHONY: help setup setup-plan test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(READY) $(READY_JAX)  ## make both environments
+setup: $(READY)  ## make the environments; WITHOUT=torch or WITHOUT=jax leaves a framework out
 
-# PyTorch goes first and alone: it is the largest and the one whose build (CPU, CUDA) depends on where pip is pointed.
-$(READY): pyproject.toml constraints/py311.txt
-	$(call venv,.venv,3.11)
-	$(PY) -m pip install --quiet --constraint constraints/py311.txt torch
-	$(PY) -m pip install --quiet --constraint constraints/py311.txt hatchling jax flax
-	$(PY) -m pip install --quiet --constraint constraints/py311.txt --no-build-isolation --editable '.[torch,jax,dev]'
-	@touch $@
+$(READY): pyproject.toml $(wildcard constraints/py3*.txt)
+	@python=$$(tools/find_python.sh $(PYTHONS)) && WITHOUT="$(WITHOUT)" "$$python" tools/environments.py setup
 
-$(READY_JAX): pyproject.toml constraints/py312.txt
-	$(call venv,.venv-jax,3.12)
-	$(PY_JAX) -m pip install --quiet --constraint constraints/py312.txt hatchling jax flax
-	$(PY_JAX) -m pip install --quiet --constraint constraints/py312.txt --no-build-isolation --editable '.[jax,test]'
-	@touch $@
+setup-plan:  ## what `make setup` would do, and does not
+	@python=$$(tools/find_python.sh $(PYTHONS)) && WITHOUT="$(WITHOUT)" "$$python" tools/environments.py setup --dry-run
 
 $(READY_AOT): constraints/aot.txt
 	$(call venv,.venv-aot,3.12)
@@ -74,18 +70,28 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-build-isolation --editable '.[all]'
 	@touch $@
 
-test: lint $(READY) $(READY_JAX)  ## lint, all tests, and those of JAX and the house again under the newest JAX
+test: lint $(READY)  ## lint and all tests; where .venv-jax is, those of JAX and of the house again under the newest JAX
+	@$(LEFT_OUT)
 	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
-	$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house
+	@if [[ -e $(READY_JAX) ]]; then set -x; \
+		$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house; \
+	fi
+	@$(LEFT_OUT)
 
 # What the kernels' interpreter can do in a minute and a half; docs/pallas-kernels.md says how to run all of it.
 PALLAS_PART := --op mlstm --op mlstm_step --op gru --law value --law gradient --dtype float32 --dtype bfloat16 --examples 1 --max-steps 70
 
-conformance: $(READY) $(READY_JAX)  ## the laws, on the spec and both implementations
+conformance: $(READY)  ## the laws, on the spec and on every implementation whose framework is installed
 	@mkdir -p reports
-	$(PY) -m conformance run reference torch_impl jax_impl --json reports/conformance.json
-	$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json
-	GATESPEC_PALLAS_INTERPRET=1 $(PY_JAX) -m conformance run jax_impl --kernel-backend pallas $(PALLAS_PART) --json reports/conformance-pallas.json
+	@$(LEFT_OUT)
+	$(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
+	@if [[ -e $(READY_JAX) ]]; then set -x; \
+		$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json; \
+	fi
+	@python=$$($(PY) tools/environments.py pallas); if [[ -n $$python ]]; then set -x; \
+		GATESPEC_PALLAS_INTERPRET=1 $$python -m conformance run jax_impl --kernel-backend pallas $(PALLAS_PART) --json reports/conformance-pallas.json; \
+	fi
+	@$(LEFT_OUT)
 
 mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
 	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
@@ -118,8 +124,9 @@ lint-check: $(READY)
 lint-format: $(READY)
 	$(PY) -m ruff format --check .
 
+# pyright follows imports, so both frameworks have to be there; where one is not, $(LEFT_OUT) has said so.
 lint-types: $(READY)
-	$(PY) -m pyright
+	@if $(PY) -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec("torch") and u.find_spec("jax")))'; then set -x; $(PY) -m pyright; fi
 
 format: $(READY)  ## let ruff rewrite what it can
 	$(PY) -m ruff check --fix .

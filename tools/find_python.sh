@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Prints the path of a Python of the asked version (`tools/find_python.sh 3.12`) that can make a virtual environment.
+# Prints the path of a Python that can make a virtual environment, of the first of the given versions that there is:
+# `tools/find_python.sh 3.11 3.12`.
 #
 # A name on PATH proves nothing: a version manager's shim exists and fails when another version is selected. So every candidate is
-# run, and the first one that starts, is of that version and has `venv` and `ensurepip` wins. PYTHON312=/path (PYTHON311, …) overrules the search.
+# run, and the first one that starts, is of that version and has `venv` and `ensurepip` wins. PYTHON312=/path (PYTHON311, …) overrules
+# the search for that version.
 set -u
 
-version=${1:?usage: tools/find_python.sh MAJOR.MINOR}
-override="PYTHON${version//./}"
+(($#)) || { echo "usage: tools/find_python.sh MAJOR.MINOR..." >&2; exit 1; }
 
 try() {
     "$1" - "$version" 2>/dev/null <<'PY'
@@ -29,19 +30,21 @@ candidates() {
     printf '%s\n' python3 python
 }
 
-if [[ -n ${!override:-} ]]; then
-    try "${!override}" && exit 0
-    echo "find_python: $override=${!override} is not a Python $version with venv and ensurepip" >&2
-    exit 1
-fi
-
-while IFS= read -r candidate; do
-    try "$candidate" && exit 0
-done < <(candidates)
+for version in "$@"; do
+    override="PYTHON${version//./}"
+    if [[ -n ${!override:-} ]]; then
+        try "${!override}" && exit 0
+        echo "find_python: $override=${!override} is not a Python $version with venv and ensurepip" >&2
+        exit 1
+    fi
+    while IFS= read -r candidate; do
+        try "$candidate" && exit 0
+    done < <(candidates)
+done
 
 {
-    echo "find_python: no working Python $version. Tried by running them:"
-    candidates | sed 's/^/    /'
-    echo "Install Python $version (with venv and ensurepip), or name one: make setup $override=/path/to/python$version"
+    echo "find_python: no working Python $(IFS=/; echo "$*" | sed 's|/|, |g'). Tried by running them:"
+    for version in "$@"; do candidates; done | awk '!seen[$0]++' | sed 's/^/    /'
+    echo "Install Python $1 (with venv and ensurepip), or name one: make setup PYTHON${1//./}=/path/to/python$1"
 } >&2
 exit 1

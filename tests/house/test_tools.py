@@ -13,18 +13,20 @@ ROOT = Path(__file__).resolve().parents[2]
 FIND_PYTHON = ROOT / "tools" / "find_python.sh"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-# Which extras the Makefile installs beside the core dependencies.
+# Which extras are installed with each file of constraints.
 ENVIRONMENTS = {
-    "py311": ("torch", "jax", "conformance", "figures", "test", "dev"),
-    "py312": ("jax", "conformance", "test"),
+    "py311": ("torch", "jax", "conformance", "docs", "figures", "test", "dev"),
+    "py312": ("jax", "conformance", "docs", "figures", "test", "dev"),
+    "py313": ("jax", "conformance", "docs", "figures", "test", "dev"),
+    "py314": ("jax", "conformance", "docs", "figures", "test", "dev"),
     "peers": ("torch", "jax", "conformance"),
 }
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the Makefile needs bash")
 
 
-def find_python(version: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", str(FIND_PYTHON), version]
+def find_python(*versions: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(FIND_PYTHON), *versions]
     return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
 
 
@@ -52,6 +54,17 @@ def test_find_python_says_plainly_that_there_is_none() -> None:
     assert "make setup PYTHON399=" in found.stderr
 
 
+def test_find_python_takes_the_first_version_that_there_is() -> None:
+    version = "{}.{}".format(*sys.version_info)
+    found = find_python("3.98", version, "3.99")
+    assert (found.returncode, found.stderr) == (0, "")
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([found.stdout.strip(), "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == version
+    nothing = find_python("3.98", "3.99")
+    assert "no working Python 3.98, 3.99. Tried" in nothing.stderr
+
+
 def test_find_python_takes_no_other_version_by_override() -> None:
     found = find_python("3.99", PYTHON399=sys.executable)
     assert (found.returncode, found.stdout) == (1, "")
@@ -69,4 +82,6 @@ def pins(name: str) -> dict[str, str]:
 def test_every_direct_dependency_is_pinned(name: str) -> None:
     wanted = PROJECT["dependencies"] + [line for extra in ENVIRONMENTS[name] for line in EXTRAS[extra]]
     names = {re.split(r"[<>=\[ ;]", line)[0].lower().replace("_", "-") for line in wanted} - {"gatespec"}
-    assert not names - pins(name).keys()
+    # Which builds of these there are depends on where pip is pointed; Python 3.11, the one of CI, has them pinned.
+    free = {"triton"} if name in ("py312", "py313", "py314") else set()
+    assert names - pins(name).keys() == free

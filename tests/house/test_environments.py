@@ -1,0 +1,174 @@
+"""`tools/environments.py`: what is made from the Pythons of a machine, what is left out, and how a set-up resumes."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "environments.py"
+HERE = "{}.{}".format(*sys.version_info)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the Makefile needs bash")
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The tool as a module, with another directory for a repository."""
+    spec = importlib.util.spec_from_file_location("environments", TOOL)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "environments", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    return module
+
+
+ONE_PYTHON = {"python": "3.13", "torch": "2.15.0", "jax": "0.12.0.1", "newest_jax": None, "reasons": {}}
+
+
+@pytest.mark.parametrize(
+    ("held", "line", "pallas"),
+    [
+        ({"python": "3.11", "torch": "2.13.0+cpu", "jax": "0.10.2", "newest_jax": "0.12.0.1"}, None, ".venv-jax"),
+        (
+            {"python": "3.11", "torch": "2.13.0+cpu", "jax": "0.10.2"},
+            "left out: the newest JAX and the Pallas kernels (no Python from 3.12 on was found)",
+            None,
+        ),
+        ({}, "left out: JAX 0.10 on Python 3.11 (.venv has Python 3.13)", ".venv"),
+        (
+            {"torch": None, "reasons": {"torch": "no wheel for Python 3.15"}},
+            "left out: torch_impl (no wheel for Python 3.15); the type check (it needs both frameworks)",
+            ".venv",
+        ),
+        (
+            {"jax": None},
+            "left out: jax_impl (JAX is not installed); the type check (it needs both frameworks)",
+            None,
+        ),
+    ],
+)
+def test_what_is_left_out_is_one_line(tool: ModuleType, held: dict, line: str | None, pallas: str | None) -> None:
+    facts = tool.Facts(**(ONE_PYTHON | held))
+    assert tool.left_out(facts) == line
+    assert tool.pallas_environment(facts) == pallas
+
+
+LISTED = "torch (2.15.0)\nAvailable versions: 2.15.0, 2.14.1, {}2.13.0, 2.10.0+cpu, 2.10.0\n  INSTALLED: 2.13.0\n"
+
+
+@pytest.mark.parametrize(
+    ("listed", "pinned", "requirement"),
+    [
+        (LISTED.format(""), False, "torch"),
+        (LISTED.format("2.13.0+cpu, "), False, "torch==2.13.0+cpu"),
+        (LISTED.format("2.13.0+cpu, "), True, "torch"),
+        ("pip has no such command", False, "torch"),
+    ],
+)
+def test_the_build_for_the_cpu_is_taken_where_the_index_has_one(
+    tool: ModuleType, listed: str, pinned: bool, requirement: str
+) -> None:
+    assert tool.torch_requirement(listed, pinned) == requirement
+
+
+def test_an_index_that_cannot_be_reached_is_no_missing_wheel(tool: ModuleType) -> None:
+    missing = "ERROR: No matching distribution found for torch"
+    assert tool.has_no_wheel(missing)
+    assert not tool.has_no_wheel(f"WARNING: Retrying (Retry(total=4)) after connection broken by …\n{missing}")
+    assert not tool.has_no_wheel("ERROR: Exception: OSError: [Errno 28] No space left on device")
+
+
+class Machine:
+    """Stands in for the commands that a set-up runs: each is noted; the one at `fails` is not carried out."""
+
+    def __init__(self, tool: ModuleType, fails: int | None = None) -> None:
+        self.commands: list[list[str]] = []
+        self.tool, self.fails = tool, fails
+
+    def __call__(self, command: list[str]) -> None:
+        if len(self.commands) == self.fails:
+            raise self.tool.SetupError("interrupted")
+        self.commands.append(command)
+        if command[1:3] == ["-m", "venv"]:
+            python = Path(command[3], "bin", "python")
+            python.parent.mkdir(parents=True)
+            python.write_text(f"#!/bin/sh\necho {HERE}\n")
+            python.chmod(0o755)
+
+    @property
+    def made_anew(self) -> bool:
+        return any(command[1:3] == ["-m", "venv"] for command in self.commands)
+
+
+def environment(tool: ModuleType) -> object:
+    return tool.Environment(
+        directory=".venv", python=sys.executable, version=HERE, torch=None, jax=True, extras=("dev",)
+    )
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_an_interrupted_set_up_is_repeated_by_the_same_command(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    monkeypatch.setattr(tool, "_call", Machine(tool, fails))
+    with pytest.raises(tool.SetupError):
+        tool.make(environment(tool), False, lambda line: None)
+    assert not tool.is_usable(".venv")
+    again = Machine(tool)
+    monkeypatch.setattr(tool, "_call", again)
+    tool.make(environment(tool), False, lambda line: None)
+    assert again.made_anew and len(again.commands) == 3
+    assert tool.is_usable(".venv")
+    # What is finished is brought up to date, and not made anew.
+    third = Machine(tool)
+    monkeypatch.setattr(tool, "_call", third)
+    tool.make(environment(tool), False, lambda line: None)
+    assert not third.made_anew and len(third.commands) == 2
+
+
+def test_a_directory_that_is_no_environment_is_left_alone(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "thesis.txt").touch()
+    monkeypatch.setattr(tool, "_call", Machine(tool))
+    with pytest.raises(tool.SetupError, match="is no environment; move it away"):
+        tool.make(environment(tool), False, lambda line: None)
+    assert (tmp_path / ".venv" / "thesis.txt").exists()
+
+
+def test_where_everything_is_required_something_left_out_is_an_error(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.delenv("GATESPEC_REQUIRE_ALL", raising=False)
+    tool.complain_or_say("left out: torch_impl", said.append)
+    assert said == ["left out: torch_impl"]
+    monkeypatch.setenv("GATESPEC_REQUIRE_ALL", "1")
+    tool.complain_or_say(None, said.append)
+    with pytest.raises(tool.SetupError, match="GATESPEC_REQUIRE_ALL is set, and this is left out: torch_impl"):
+        tool.complain_or_say("left out: torch_impl", said.append)
+    assert "export GATESPEC_REQUIRE_ALL=1" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_a_plan_is_printed_and_nothing_is_made(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    for name in ("environments.py", "find_python.sh"):
+        (tmp_path / "tools" / name).write_bytes((ROOT / "tools" / name).read_bytes())
+    command = [sys.executable, str(tmp_path / "tools" / "environments.py"), "setup", "--dry-run"]
+    environment = {**os.environ, "WITHOUT": "torch jax"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"constraints/ has no versions for Python {HERE}: the newest are installed",
+        f"{sys.executable} -m venv .venv",
+        ".venv/bin/python -m pip install --quiet hatchling",
+        ".venv/bin/python -m pip install --quiet --no-build-isolation --editable .[dev]",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["tools"]

@@ -1,0 +1,346 @@
+"""Make the environments that `make test` and `make conformance` run in, from whatever Pythons the machine has.
+
+One Python from 3.11 on is enough: `.venv` holds the newest frameworks that have wheels for it. Where that is Python
+3.11, whose newest JAX is too old for the Pallas kernels, and a later Python is found too, `.venv-jax` holds the newest
+JAX without PyTorch. What is left out is said in one line; with ``GATESPEC_REQUIRE_ALL=1``, as in CI, it is an error.
+
+    tools/environments.py setup [--dry-run]   make what is missing; --dry-run says what that would be
+    tools/environments.py left-out            the line, or nothing
+    tools/environments.py targets             what `make conformance` judges in .venv
+    tools/environments.py pallas              the Python whose JAX takes the Pallas kernels, or nothing
+
+``WITHOUT=torch`` or ``WITHOUT=jax`` leaves a framework out. Run by the Python that `.venv` is to be made with; imports
+the standard library alone.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MAIN, NEWEST_JAX = ".venv", ".venv-jax"
+# The Pallas kernels need JAX 0.11.2, and that Python 3.12.
+PALLAS_JAX, PALLAS_PYTHONS = (0, 11, 2), ("3.12", "3.13", "3.14")
+OLDEST_TORCH = (2, 11)
+OFFLINE = re.compile(r"Retrying|Connection|timed out|Could not fetch|Temporary failure", re.IGNORECASE)
+
+
+class SetupError(Exception):
+    """The set-up cannot go on; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """An environment to be made.
+
+    Attributes:
+        directory: where, below the root.
+        python: the interpreter that it is made with.
+        version: that interpreter's, as ``3.12``.
+        torch: the requirement on PyTorch; None where it stays out.
+        jax: whether JAX goes in.
+        extras: the extras of gatespec, apart from those of the frameworks.
+    """
+
+    directory: str
+    python: str
+    version: str
+    torch: str | None
+    jax: bool
+    extras: tuple[str, ...]
+
+    @property
+    def constraints(self) -> Path | None:
+        """The exact versions for this Python; None where no file has them, and the newest are taken."""
+        path = ROOT / "constraints" / f"py{self.version.replace('.', '')}.txt"
+        return path if path.exists() else None
+
+    def installs(self) -> list[list[str]]:
+        """The arguments of pip, call by call."""
+        constraint = ["--constraint", str(self.constraints.relative_to(ROOT))] if self.constraints else []
+        frameworks = [*(["torch"] if self.torch else []), *(["jax"] if self.jax else [])]
+        extras = ",".join((*frameworks, *self.extras))
+        calls = []
+        if self.torch:
+            # First and alone: the largest, and its build (CPU, CUDA) depends on where pip is pointed.
+            calls.append([*constraint, self.torch])
+        calls.append([*constraint, "hatchling", *(["jax", "flax"] if self.jax else [])])
+        # PyTorch is not chosen a second time.
+        keep = [self.torch] if self.torch else []
+        calls.append([*constraint, "--no-build-isolation", "--editable", f".[{extras}]", *keep])
+        return [["install", "--quiet", *call] for call in calls]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the environments hold.
+
+    Attributes:
+        python: version of `.venv`.
+        torch, jax: versions in `.venv`; None where it has none.
+        newest_jax: version in `.venv-jax`; None where there is no such environment.
+        reasons: framework → why it was left out.
+    """
+
+    python: str
+    torch: str | None
+    jax: str | None
+    newest_jax: str | None
+    reasons: Mapping[str, str]
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` as (2, 13, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def left_out(facts: Facts) -> str | None:
+    """What the commands leave out on this machine, in one line."""
+    parts = []
+    if facts.torch is None:
+        parts.append(f"torch_impl ({facts.reasons.get('torch', 'PyTorch is not installed')})")
+    if facts.jax is None:
+        parts.append(f"jax_impl ({facts.reasons.get('jax', 'JAX is not installed')})")
+    if facts.torch is None or facts.jax is None:
+        parts.append("the type check (it needs both frameworks)")
+    elif facts.python == "3.11" and facts.newest_jax is None:
+        parts.append("the newest JAX and the Pallas kernels (no Python from 3.12 on was found)")
+    elif facts.python != "3.11":
+        parts.append("JAX 0.10 on Python 3.11 (.venv has Python " + facts.python + ")")
+    return f"left out: {'; '.join(parts)}" if parts else None
+
+
+def pallas_environment(facts: Facts) -> str | None:
+    """The directory of the environment whose JAX takes the Pallas kernels."""
+    for directory, version in ((NEWEST_JAX, facts.newest_jax), (MAIN, facts.jax)):
+        if version is not None and numbers(version) >= PALLAS_JAX:
+            return directory
+    return None
+
+
+def torch_requirement(listed: str, pinned: bool) -> str:
+    """The requirement on PyTorch, from what ``pip index versions torch`` prints.
+
+    The newest, unless the index has a build for the CPU alone: those are a tenth of the size, and all that the tests
+    use. Where the constraints pin a version, that version; pip itself prefers its CPU build.
+    """
+    if pinned:
+        return "torch"
+    line = re.search(r"^Available versions: (.*)$", listed, re.MULTILINE)
+    versions = line[1].split(", ") if line else []
+    for version in versions:
+        if version.endswith("+cpu") and numbers(version) >= OLDEST_TORCH:
+            return f"torch=={version}"
+    return "torch"
+
+
+def has_no_wheel(complaint: str) -> bool:
+    """Whether pip's complaint is that no wheel fits, and not that it could not reach an index."""
+    return "No matching distribution found" in complaint and not OFFLINE.search(complaint)
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run and keep what is said."""
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def version_of(python: str) -> str | None:
+    """``3.12`` of an interpreter; None where it does not run, or has no pip."""
+    try:
+        done = run([python, "-c", "import pip, sys; print('%d.%d' % sys.version_info[:2])"])
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def python_in(directory: str) -> str:
+    """The interpreter of an environment."""
+    return str(ROOT / directory / "bin" / "python")
+
+
+def find_python(*versions: str) -> str | None:
+    """The first Python of these versions that the machine has."""
+    done = run(["bash", "tools/find_python.sh", *versions])
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def unfinished(directory: str) -> Path:
+    """The file that says that the set-up of an environment has begun and not ended."""
+    return ROOT / directory / ".unfinished"
+
+
+def is_usable(directory: str) -> bool:
+    """Whether an environment is there, works, and was not left half made."""
+    whole = (ROOT / directory).exists() and not unfinished(directory).exists()
+    return whole and version_of(python_in(directory)) is not None
+
+
+def planned(without: Sequence[str], say: Callable[[str], None]) -> tuple[list[Environment], dict[str, str]]:
+    """The environments to make, and why a framework stays out."""
+    python = python_in(MAIN) if is_usable(MAIN) else sys.executable
+    version = version_of(python)
+    if version is None:
+        raise SetupError(f"{python} has no pip")
+    reasons = {name: f"asked for with WITHOUT={name}" for name in without}
+    torch = None if "torch" in without else wanted_torch(python, version, reasons)
+    jax = "jax" not in without and has_wheel(python, version, "jax", reasons)
+    plan = [Environment(directory=MAIN, python=python, version=version, torch=torch, jax=jax, extras=("dev",))]
+    if version == "3.11" and jax:
+        newer = python_in(NEWEST_JAX) if is_usable(NEWEST_JAX) else find_python(*PALLAS_PYTHONS)
+        if newer is not None:
+            newer_version = version_of(newer)
+            if newer_version is None:
+                raise SetupError(f"{newer} has no pip")
+            plan.append(
+                Environment(
+                    directory=NEWEST_JAX, python=newer, version=newer_version, torch=None, jax=True, extras=("test",)
+                )
+            )
+    if plan[0].constraints is None:
+        say(f"constraints/ has no versions for Python {version}: the newest are installed")
+    return plan, reasons
+
+
+def wanted_torch(python: str, version: str, reasons: dict[str, str]) -> str | None:
+    """The requirement on PyTorch; None, with its reason noted, where no wheel fits."""
+    if not has_wheel(python, version, "torch", reasons):
+        return None
+    path = ROOT / "constraints" / f"py{version.replace('.', '')}.txt"
+    pinned = path.exists() and re.search(r"^torch==", path.read_text(), re.MULTILINE) is not None
+    return torch_requirement(run([python, "-m", "pip", "index", "versions", "torch"]).stdout, pinned)
+
+
+def has_wheel(python: str, version: str, name: str, reasons: dict[str, str]) -> bool:
+    """Whether pip finds a package for this Python."""
+    done = run([python, "-m", "pip", "index", "versions", name])
+    if done.returncode == 0:
+        return True
+    if not has_no_wheel(done.stderr):
+        raise SetupError(f"pip cannot ask for {name}:\n{done.stderr.strip()}")
+    reasons[name] = f"no wheel for Python {version} where pip looks"
+    return False
+
+
+def make(environment: Environment, dry: bool, say: Callable[[str], None]) -> None:
+    """Make one environment; what a run before this one left half made is removed first."""
+    directory = ROOT / environment.directory
+    python = python_in(environment.directory)
+    if not is_usable(environment.directory):
+        say(f"{environment.python} -m venv {environment.directory}")
+        if not dry:
+            _remove(directory)
+            directory.mkdir()
+            unfinished(environment.directory).touch()
+            _call([environment.python, "-m", "venv", str(directory)])
+    for arguments in environment.installs():
+        say(f"{environment.directory}/bin/python -m pip {' '.join(arguments)}")
+        if not dry:
+            unfinished(environment.directory).touch()
+            _call([python, "-m", "pip", *arguments])
+    if not dry:
+        unfinished(environment.directory).unlink(missing_ok=True)
+
+
+def _remove(directory: Path) -> None:
+    """Remove what is there of an environment, and nothing that is no environment."""
+    if not directory.exists():
+        return
+    ours = any((directory / name).exists() for name in (".unfinished", "pyvenv.cfg", ".stamp"))
+    if any(directory.iterdir()) and not ours:
+        raise SetupError(f"{directory} is no environment; move it away and run make again")
+    shutil.rmtree(directory)
+
+
+def _call(command: Sequence[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT)
+    if done.returncode:
+        raise SetupError(f"failed with status {done.returncode}: {' '.join(command)}\nThe same command tries again.")
+
+
+def installed(directory: str, name: str) -> str | None:
+    """The version of a package in an environment."""
+    done = run([python_in(directory), "-c", f"import importlib.metadata as m; print(m.version({name!r}))"])
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def facts() -> Facts:
+    """What the environments hold now."""
+    stamp = ROOT / MAIN / ".stamp"
+    text = stamp.read_text() if stamp.exists() else ""
+    python = version_of(python_in(MAIN))
+    if python is None:
+        raise SetupError("there is no .venv yet; run `make setup`")
+    finished = (ROOT / NEWEST_JAX / ".stamp").exists()
+    return Facts(
+        python=python,
+        torch=installed(MAIN, "torch"),
+        jax=installed(MAIN, "jax"),
+        newest_jax=installed(NEWEST_JAX, "jax") if finished else None,
+        reasons=json.loads(text) if text.strip() else {},
+    )
+
+
+def setup(dry: bool, say: Callable[[str], None]) -> None:
+    """Make every environment that this machine allows, and note that it is done."""
+    without = os.environ.get("WITHOUT", "").replace(",", " ").split()
+    if unknown := set(without) - {"torch", "jax"}:
+        raise SetupError(f"WITHOUT={' '.join(sorted(unknown))}: only torch and jax can be left out")
+    plan, reasons = planned(without, say)
+    for environment in plan:
+        make(environment, dry, say)
+    if dry:
+        return
+    for environment in reversed(plan):
+        text = json.dumps(reasons) if environment.directory == MAIN and reasons else ""
+        (ROOT / environment.directory / ".stamp").write_text(text)
+
+
+def complain_or_say(line: str | None, say: Callable[[str], None]) -> None:
+    """Say what is left out; where everything is required, refuse."""
+    if line is None:
+        return
+    if os.environ.get("GATESPEC_REQUIRE_ALL"):
+        raise SetupError(f"GATESPEC_REQUIRE_ALL is set, and this is {line}")
+    say(line)
+
+
+def main() -> None:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("setup").add_argument("--dry-run", action="store_true")
+    for name in ("left-out", "targets", "pallas"):
+        commands.add_parser(name)
+    arguments = parser.parse_args()
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    try:
+        if arguments.command == "setup":
+            setup(arguments.dry_run, say)
+            if not arguments.dry_run:
+                complain_or_say(left_out(facts()), say)
+            return
+        now = facts()
+        if arguments.command == "left-out":
+            complain_or_say(left_out(now), say)
+        elif arguments.command == "pallas":
+            directory = pallas_environment(now)
+            say(f"{directory}/bin/python" if directory else "")
+        else:
+            say(" ".join(["reference", *(["torch_impl"] * bool(now.torch)), *(["jax_impl"] * bool(now.jax))]))
+    except SetupError as error:
+        print(f"environments: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()
