@@ -72,7 +72,7 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 
 test: lint $(READY)  ## lint and all tests; where .venv-jax is, those of JAX and of the house again under the newest JAX
 	@$(LEFT_OUT)
-	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) $$($(PY) tools/environments.py tests)
 	@if [[ -e $(READY_JAX) ]]; then set -x; \
 		$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house; \
 	fi

@@ -7,6 +7,7 @@ JAX without PyTorch. What is left out is said in one line; with ``GATESPEC_REQUI
     tools/environments.py setup [--dry-run]   make what is missing; --dry-run says what that would be
     tools/environments.py left-out            the line, or nothing
     tools/environments.py targets             what `make conformance` judges in .venv
+    tools/environments.py tests               the tests that `make test` runs in .venv
     tools/environments.py pallas              the Python whose JAX takes the Pallas kernels, or nothing
 
 ``WITHOUT=torch`` or ``WITHOUT=jax`` leaves a framework out. Run by the Python that `.venv` is to be made with; imports
@@ -109,12 +110,25 @@ def left_out(facts: Facts) -> str | None:
     if facts.jax is None:
         parts.append(f"jax_impl ({facts.reasons.get('jax', 'JAX is not installed')})")
     if facts.torch is None or facts.jax is None:
-        parts.append("the type check (it needs both frameworks)")
-    elif facts.python == "3.11" and facts.newest_jax is None:
+        parts.append("the type check and the suite's own tests (they need both frameworks)")
+    if facts.python == "3.11" and facts.jax is not None and facts.newest_jax is None:
         parts.append("the newest JAX and the Pallas kernels (no Python from 3.12 on was found)")
-    elif facts.python != "3.11":
+    if facts.python != "3.11" and facts.jax is not None:
         parts.append("JAX 0.10 on Python 3.11 (.venv has Python " + facts.python + ")")
     return f"left out: {'; '.join(parts)}" if parts else None
+
+
+def targets(facts: Facts) -> list[str]:
+    """The packages that can be judged."""
+    return ["reference", *(["torch_impl"] * bool(facts.torch)), *(["jax_impl"] * bool(facts.jax))]
+
+
+def tests(facts: Facts) -> list[str]:
+    """The folders of tests that can run: the suite's own, and the benchmarks', import both frameworks."""
+    if facts.torch and facts.jax:
+        return ["tests"]
+    frameworks = [*(["tests/torch"] * bool(facts.torch)), *(["tests/jax"] * bool(facts.jax))]
+    return ["tests/reference", "tests/calls", "tests/house", *frameworks]
 
 
 def pallas_environment(facts: Facts) -> str | None:
@@ -316,7 +330,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("setup").add_argument("--dry-run", action="store_true")
-    for name in ("left-out", "targets", "pallas"):
+    for name in ("left-out", "targets", "tests", "pallas"):
         commands.add_parser(name)
     arguments = parser.parse_args()
 
@@ -336,7 +350,7 @@ def main() -> None:
             directory = pallas_environment(now)
             say(f"{directory}/bin/python" if directory else "")
         else:
-            say(" ".join(["reference", *(["torch_impl"] * bool(now.torch)), *(["jax_impl"] * bool(now.jax))]))
+            say(" ".join(targets(now) if arguments.command == "targets" else tests(now)))
     except SetupError as error:
         print(f"environments: {error}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -28,6 +28,8 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+NEED_BOTH = "the type check and the suite's own tests (they need both frameworks)"
+NO_311 = "JAX 0.10 on Python 3.11 (.venv has Python 3.13)"
 ONE_PYTHON = {"python": "3.13", "torch": "2.15.0", "jax": "0.12.0.1", "newest_jax": None, "reasons": {}}
 
 
@@ -40,15 +42,15 @@ ONE_PYTHON = {"python": "3.13", "torch": "2.15.0", "jax": "0.12.0.1", "newest_ja
             "left out: the newest JAX and the Pallas kernels (no Python from 3.12 on was found)",
             None,
         ),
-        ({}, "left out: JAX 0.10 on Python 3.11 (.venv has Python 3.13)", ".venv"),
+        ({}, f"left out: {NO_311}", ".venv"),
         (
-            {"torch": None, "reasons": {"torch": "no wheel for Python 3.15"}},
-            "left out: torch_impl (no wheel for Python 3.15); the type check (it needs both frameworks)",
+            {"torch": None, "reasons": {"torch": "no wheel for Python 3.13"}},
+            f"left out: torch_impl (no wheel for Python 3.13); {NEED_BOTH}; {NO_311}",
             ".venv",
         ),
         (
             {"jax": None},
-            "left out: jax_impl (JAX is not installed); the type check (it needs both frameworks)",
+            f"left out: jax_impl (JAX is not installed); {NEED_BOTH}",
             None,
         ),
     ],
@@ -57,6 +59,14 @@ def test_what_is_left_out_is_one_line(tool: ModuleType, held: dict, line: str | 
     facts = tool.Facts(**(ONE_PYTHON | held))
     assert tool.left_out(facts) == line
     assert tool.pallas_environment(facts) == pallas
+
+
+def test_what_a_framework_would_be_needed_for_is_not_run(tool: ModuleType) -> None:
+    both, alone = tool.Facts(**ONE_PYTHON), tool.Facts(**(ONE_PYTHON | {"torch": None}))
+    assert tool.targets(both) == ["reference", "torch_impl", "jax_impl"] and tool.tests(both) == ["tests"]
+    assert tool.targets(alone) == ["reference", "jax_impl"]
+    assert tool.tests(alone) == ["tests/reference", "tests/calls", "tests/house", "tests/jax"]
+    assert all((ROOT / folder).is_dir() for folder in tool.tests(alone))
 
 
 LISTED = "torch (2.15.0)\nAvailable versions: 2.15.0, 2.14.1, {}2.13.0, 2.10.0+cpu, 2.10.0\n  INSTALLED: 2.13.0\n"
