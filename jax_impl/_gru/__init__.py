@@ -1,1 +1,1 @@
-"""The GRU: `api` has the public function, `autograd` its gradient, `composed` and `pallas` one backend each."""
+"""The GRU: `api` has the public function, `autograd` its gradient; `composed` and `pallas` are the backends."""

@@ -1,7 +1,7 @@
 """Multi-head GRU with the reset gate inside the recurrent product.
 
-Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate; heads, their
-grouping and the clipping of the state's gradient as in the xma layer of that name. Per head, row vectors::
+Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate. The heads,
+their grouping and the clipping of the state's gradient follow the GRU layer of xma. Per head, with row vectors::
 
     r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
 """
@@ -33,13 +33,13 @@ def gru(
     *,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The GRU over whole sequences, dense or packed (the equations stand at the head of this module).
+    """The GRU over whole sequences, dense or packed. The equations are in the docstring of this module.
 
-    ``N``, the number of heads, is the largest of the six head counts; each divides it, and head n reads head
-    ``n // (N/Nx)`` of an input with Nx heads, and likewise of a weight. Differentiable once, in reverse mode, with
-    respect to every floating argument; the backward pass computes gates again, and the weights' gradients by
-    products over many steps. State and state gradient are in the accumulation dtype: float64 beside float64 values,
-    else float32.
+    ``N``, the number of heads, is the largest of the six head counts. Each count divides it, and head n reads head
+    ``n // (N/Nx)`` of an input with Nx heads; weights are read in the same way. Differentiable once, in reverse mode,
+    with respect to every floating-point argument; the backward pass recomputes the gates, and computes the gradients of
+    the weights as products over many steps. The state and its gradient are in the accumulation dtype: float64 for
+    float64 values, else float32.
 
     Args:
         input: x, ``(B, S, Nx, H)``, or ``(T, Nx, H)`` with `cu_seqlens`.
@@ -48,25 +48,25 @@ def gru(
         forget_weight: W_f, ``(Nwf, H, H)``.
         reset_input: x_r, ``(B, S, Nxr, H)`` or ``(T, Nxr, H)``.
         reset_weight: W_r, ``(Nwr, H, H)``.
-        input_state: h before the first step, ``(B, N, H)`` in the accumulation dtype; None is zeros.
-        gradient_clipping: c clips what reaches h_t from step t+1 (at the last step: from the output state's cotangent)
-            to ±|c|, element by element, before the output's own cotangent is added; what reaches the initial state is
-            not clipped. No effect on the value.
-        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends; may be traced.
-        max_seqlen: a length that no sequence exceeds; checked where `cu_seqlens` can be read, never needed.
-        kernel_backend: None, or the backend to take.
+        input_state: h before the first step, ``(B, N, H)`` in the accumulation dtype; None means zeros.
+        gradient_clipping: the bound c. The gradient that reaches h_t from step t+1 (at the last step: from the
+            cotangent of the output state) is clipped elementwise to ±|c| before the cotangent of the output is added.
+            The gradient of the initial state is not clipped. It does not affect the value.
+        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced.
+        max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
+        kernel_backend: the backend to use, or None to let the call choose.
 
     Returns:
         ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of `input`, and the last
-        of each sequence, ``(B, N, H)``, in the accumulation dtype; an empty sequence's is its initial state.
+        h' of each sequence, ``(B, N, H)``, in the accumulation dtype; an empty sequence returns its initial state.
 
     Raises:
-        TypeError: an argument is not an array of a floating dtype, or dtypes differ.
+        TypeError: an argument is not a floating-point array, or dtypes differ.
         ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing, or
             `kernel_backend` cannot serve the call.
         NotImplementedError: a second derivative is taken.
     """
-    # What is decided of a packing depends on its values, which no cache may read.
+    # The options of a packed call depend on the values of the packing, which no cache may read.
     decide = _cached_options if cu_seqlens is None else _options
     options = decide(
         *(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state, gradient_clipping),
@@ -90,7 +90,7 @@ def _options(
     kernel_backend: Any,
     precision: str,
 ) -> Options:
-    """The options of a legal call; raises where it is not legal."""
+    """The options of a legal call; raises if the call is not legal."""
     asked = _request(
         *(input, weight, forget_input, forget_weight, reset_input, reset_weight),
         *(input_state, gradient_clipping, cu_seqlens, max_seqlen),

@@ -6,7 +6,7 @@ import jax
 
 
 class Inputs(NamedTuple):
-    """x, x_f and x_r, all in one layout; or their gradients."""
+    """x, x_f and x_r, all in the same layout; or their gradients."""
 
     x: jax.Array
     xf: jax.Array
@@ -25,10 +25,10 @@ class Arguments(NamedTuple):
     """The arrays of a call.
 
     Attributes:
-        x, xf, xr: inputs, ``(B, S, Nx, H)`` each with its own number of heads; packed ``(T, Nx, H)``.
-        W, Wf, Wr: weights, ``(Nw, H, H)`` each with its own number of heads.
-        initial_state: ``(B, N, H)`` in the accumulation dtype; None for zeros.
-        cu_seqlens: where packed sequences start and end, ``(B+1,)`` int32; None where they are dense.
+        x, xf, xr: inputs, ``(B, S, Nx, H)``, each with its own number of heads; packed ``(T, Nx, H)``.
+        W, Wf, Wr: weights, ``(Nw, H, H)``, each with its own number of heads.
+        initial_state: ``(B, N, H)`` in the accumulation dtype; None means zeros.
+        cu_seqlens: the start and end of each packed sequence, ``(B+1,)`` int32; None if the sequences are dense.
     """
 
     x: jax.Array
@@ -72,14 +72,14 @@ class Result(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """What the forward pass saves for the backward pass: the arguments, and y, the output in the accumulation dtype."""
+    """The residuals that the forward pass saves: the arguments, and y, the output in the accumulation dtype."""
 
     arguments: Arguments
     y: jax.Array
 
 
 class Gradients(NamedTuple):
-    """The gradients of `Arguments`, field by field; that of an initial state of None is None."""
+    """The gradients of `Arguments`, field by field; None for an initial state of None."""
 
     x: jax.Array
     W: jax.Array
@@ -91,12 +91,12 @@ class Gradients(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What a call fixes apart from its arrays; static.
+    """The static part of a call: everything except its arrays.
 
     Attributes:
-        bound: of gradient clipping, None for none.
-        precision: of the products.
-        backend: the name of the backend that computes.
+        bound: the bound of gradient clipping; None disables it.
+        precision: the precision of the products.
+        backend: the name of the backend that computes the call.
         interpret: whether Pallas kernels run under their interpreter.
     """
 

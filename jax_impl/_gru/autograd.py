@@ -1,4 +1,4 @@
-"""The GRU as a differentiable function: each backend's forward and backward pass, tied together by their residuals."""
+"""The GRU as a differentiable function: the forward and backward passes of each backend, connected by residuals."""
 
 from functools import partial
 
@@ -33,16 +33,16 @@ def run_gru(
     h0: jax.Array | None,
     cu_seqlens: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The GRU over whole sequences, compiled: output and final state; `cu_seqlens` in int32.
+    """The GRU over whole sequences, compiled: output and final state; `cu_seqlens` is int32.
 
-    Arrays and results cross the boundary of `jax.jit` one by one: a record there is built, flattened and rebuilt at
-    every call, and inside only where the call is traced.
+    Arrays and results cross the boundary of `jax.jit` one by one. A record at that boundary would be built, flattened
+    and rebuilt at every call; inside, this happens only while the call is traced.
     """
     arguments = Arguments(x=x, W=W, xf=xf, Wf=Wf, xr=xr, Wr=Wr, initial_state=h0, cu_seqlens=cu_seqlens)
     arguments = vary_alike(arguments)
     x = arguments.x
     if arguments.cu_seqlens is not None and (arguments.B == 0 or x.shape[0] == 0):
-        # No sequence, or none with a step.
+        # There is no sequence, or none has a step.
         output = vary_like(jnp.zeros((x.shape[0], arguments.N, x.shape[-1]), x.dtype), x)
         return output, jnp.copy(initial_state(arguments))
     result = _gru(options, arguments)

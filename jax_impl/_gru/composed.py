@@ -21,14 +21,14 @@ from jax_impl._gru.steps import product_in, values_of_all_steps, weight_gradient
 
 
 def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
-    """Every state, in the dtype of the inputs, and the final one."""
+    """Every state, in the dtype of the inputs, and the final state."""
     y, last = _states(options, arguments)
     result = Result(output=y.astype(arguments.x.dtype), state=last)
     return result, Residuals(arguments=arguments, y=y)
 
 
 def _states(options: Options, arguments: Arguments) -> tuple[jax.Array, jax.Array]:
-    """Every state and the final one, in the accumulation dtype."""
+    """Every state and the final state, in the accumulation dtype."""
     weights = weights_by_group(arguments, accumulation(arguments.x))
     h0 = state_by_group(initial_state(arguments), arguments)
     dot = product_in(options.precision)
@@ -40,7 +40,7 @@ def _states(options: Options, arguments: Arguments) -> tuple[jax.Array, jax.Arra
 
 
 def backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
-    """Gradients by the equations of the reference's ``gru_backward``."""
+    """Gradients, by the equations of ``gru_backward`` in the reference."""
     arguments, y = residuals.arguments, residuals.y
     dot, dy = product_in(options.precision), cotangents.output.astype(y.dtype)
     weights = weights_by_group(arguments, accumulation(arguments.x))

@@ -1,9 +1,9 @@
-"""The GRU over dense sequences as array code: one loop over steps forwards, one over blocks of steps backwards.
+"""The GRU over dense sequences as array code: a loop over steps forward, a loop over blocks of steps backward.
 
-Made for a CPU's caches as much as for an accelerator. Inputs are read and results written where they lie, by group
-(`heads`), a step (backwards a block of steps) at a time, so that nothing as long as the sequence is transposed or kept
-but inputs and results. Within a block the gates are computed again, and the weights' gradients summed, by products over
-all its steps.
+It is designed for the caches of a CPU as much as for an accelerator. Inputs are read and results are written in place,
+by group (`heads`), one step at a time (one block of steps in the backward pass), so that apart from inputs and results
+nothing as long as the sequence is transposed or stored. Within a block, the gates are recomputed and the gradients of
+the weights are summed by products over all its steps.
 """
 
 from typing import NamedTuple
@@ -25,11 +25,11 @@ from jax_impl._gru.steps import (
 from jax_impl._mesh_axes import vary_like
 
 BLOCK = 32
-"""Steps of a block, at most."""
+"""Maximum number of steps per block."""
 
 
 class DenseGradients(NamedTuple):
-    """Gradients of the inputs, by group, of the weights of every group and of the first state."""
+    """Gradients of the inputs, by group, of the weights of every group, and of the initial state."""
 
     inputs: Inputs
     weights: Weights
@@ -37,7 +37,7 @@ class DenseGradients(NamedTuple):
 
 
 def forward(dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The state after every step, ``(B, S, groups, heads, H)``, and the last.
+    """The state after every step, ``(B, S, groups, heads, H)``, and the final state.
 
     Args:
         inputs: by group, in the accumulation dtype.
@@ -70,15 +70,15 @@ def backward(
     dy: jax.Array,
     dlast: jax.Array,
 ) -> DenseGradients:
-    """Gradients of the inputs, the weights and the first state.
+    """Gradients of the inputs, the weights and the initial state.
 
     Args:
-        bound: of clipping, None for none.
+        bound: the bound of clipping; None disables it.
         inputs: by group.
         y: the state after every step, ``(B, S, groups, heads, H)``.
-        h0: the first state, ``(groups, B, heads, H)``.
-        dy: the output's cotangent, ``(B, S, groups, heads, H)``.
-        dlast: the last state's, ``(groups, B, heads, H)``.
+        h0: the initial state, ``(groups, B, heads, H)``.
+        dy: the cotangent of the output, ``(B, S, groups, heads, H)``.
+        dlast: the cotangent of the final state, ``(groups, B, heads, H)``.
     """
     S = dy.shape[1]
     blocks = -(-S // BLOCK)
@@ -89,7 +89,7 @@ def backward(
     dweights = Weights(*(vary_like(jnp.zeros_like(weight), dlast) for weight in weights))
     if S == 0:
         return DenseGradients(inputs=dinputs, weights=dweights, initial_state=jnp.copy(dlast))
-    # Behind the last step f is 1: what comes in goes on.
+    # After the last step f is 1, so that a gradient passes through the padding unchanged.
     *padded, y, dy = (jnp.pad(part, [(0, 0), (0, blocks * size - S), *[(0, 0)] * 3]) for part in (*inputs, y, dy))
     inputs = Inputs(*padded)
     side_by_side, back = gate_weights(weights), transposed(weights)
@@ -127,7 +127,7 @@ def backward(
 def _block_back(
     dot: Product, bound: float | None, transposed: Weights, dh: jax.Array, values: StepValues
 ) -> tuple[jax.Array, Inputs]:
-    """`step_back` over the steps of a block, arrays ``(groups, steps, B, heads, H)``."""
+    """Apply `step_back` to the steps of a block; arrays are ``(groups, steps, B, heads, H)``."""
     size = values.h.shape[1]
 
     def body(number: jax.Array, loop: tuple[jax.Array, Inputs]) -> tuple[jax.Array, Inputs]:

@@ -1,7 +1,7 @@
-"""Heads by the weights that they share, and the layouts in which the GRU's passes compute.
+"""Groups of heads that share weights, and the layouts in which the GRU's passes compute.
 
-Heads are split into groups, each with weights of its own, so that a step is one product of ``(B·heads, H)`` by ``(H,
-H)`` for each group and kind of weight. Layouts, where *heads* are those of one group:
+Heads are split into groups with separate weights, so that a step is one product of ``(B·heads, H)`` by ``(H, H)`` for
+each group and kind of weight. In these layouts, *heads* are the heads of one group:
 
 - by group: ``(B, S, groups, heads, H)``, or packed ``(T, groups, heads, H)``
 - by step: ``(S, groups, B, heads, H)``, or packed ``(groups, T, heads, H)``
@@ -18,7 +18,7 @@ from jax_impl._gru.arguments import Arguments, Gradients, Inputs, Weights
 
 
 def group_count(arguments: Arguments) -> int:
-    """The smallest number of groups of heads such that each has one weight of every kind."""
+    """The smallest number of groups of heads such that each group has one weight of every kind."""
     return lcm(*(weight.shape[0] for weight in arguments.weights))
 
 
@@ -31,7 +31,7 @@ def weights_by_group(arguments: Arguments, dtype: jax.typing.DTypeLike) -> Weigh
 
 
 def inputs_of_all_heads(arguments: Arguments) -> Inputs:
-    """The inputs, with N heads each and in the accumulation dtype."""
+    """The inputs with N heads each, in the accumulation dtype."""
     N, dtype = arguments.N, accumulation(arguments.x)
     return Inputs(*(jnp.repeat(x.astype(dtype), N // x.shape[-2], axis=-2) for x in arguments.inputs))
 
@@ -45,7 +45,7 @@ def inputs_by_step(arguments: Arguments) -> Inputs:
 
 
 def initial_state(arguments: Arguments) -> jax.Array:
-    """The initial state, or zeros, ``(B, N, H)``."""
+    """The initial state, ``(B, N, H)``; zeros if none was given."""
     if arguments.initial_state is not None:
         return arguments.initial_state
     (zeros,) = zeros_like_states(arguments.x, (arguments.B, arguments.N, arguments.x.shape[-1]))
@@ -64,7 +64,7 @@ def from_groups(x: jax.Array) -> jax.Array:
 
 
 def by_step(x: jax.Array, arguments: Arguments) -> jax.Array:
-    """Tokens, ``(B, S, N, H)`` or ``(T, N, H)``, by step."""
+    """Tokens ``(B, S, N, H)`` or ``(T, N, H)`` in the layout by step."""
     x = by_group(x, arguments)
     return jnp.transpose(x, (1, 2, 0, 3, 4)) if arguments.cu_seqlens is None else jnp.moveaxis(x, 1, 0)
 
@@ -86,12 +86,12 @@ def state_from_groups(h: jax.Array) -> jax.Array:
 
 
 def gradients_of(arguments: Arguments, inputs: Inputs, weights: Weights, dh0: jax.Array) -> Gradients:
-    """Gradients in the shapes and dtypes of the arguments.
+    """Gradients with the shapes and dtypes of the arguments.
 
     Args:
-        inputs: of all heads, ``(B, S, N, H)`` or ``(T, N, H)``.
-        weights: of all groups.
-        dh0: of the first state, ``(groups, B, heads, H)``.
+        inputs: gradients for all heads, ``(B, S, N, H)`` or ``(T, N, H)``.
+        weights: gradients for all groups.
+        dh0: gradient of the initial state, ``(groups, B, heads, H)``.
     """
     dx = Inputs(*(_summed(d, x, x.ndim - 2) for d, x in zip(inputs, arguments.inputs, strict=True)))
     dW = Weights(*(_summed(d, weight, 0) for d, weight in zip(weights, arguments.weights, strict=True)))
@@ -100,7 +100,7 @@ def gradients_of(arguments: Arguments, inputs: Inputs, weights: Weights, dh0: ja
 
 
 def _summed(gradient: jax.Array, like: jax.Array, axis: int) -> jax.Array:
-    """The gradient summed over the heads that one head served, in that head's dtype."""
+    """The gradient summed over the heads that share one head, in that head's dtype."""
     heads = like.shape[axis]
     shape = (*gradient.shape[:axis], heads, gradient.shape[axis] // heads, *gradient.shape[axis + 1 :])
     return jnp.sum(gradient.reshape(shape), axis=axis + 1).astype(like.dtype)

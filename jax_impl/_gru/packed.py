@@ -1,4 +1,4 @@
-"""The GRU over packed sequences as array code: one loop over steps, all sequences side by side."""
+"""The GRU over packed sequences as array code: one loop over steps that advances all sequences together."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from jax_impl._mesh_axes import vary_like
 def forward(
     dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array, cu_seqlens: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The state after every step, ``(groups, T, heads, H)``, and the last one of each sequence."""
+    """The state after every step, ``(groups, T, heads, H)``, and the final state of each sequence."""
     side_by_side, zeros = gate_weights(weights), _zeros_by_token(h0, inputs.x.shape[1])
 
     def advance(h: jax.Array, x: Inputs) -> tuple[jax.Array, jax.Array]:
@@ -28,13 +28,13 @@ def forward(
 def backward(
     dot: Product, bound: float | None, values: StepValues, weights: Weights, dlast: jax.Array, cu_seqlens: jax.Array
 ) -> tuple[Inputs, jax.Array]:
-    """Gradients of the inputs, ``(groups, T, heads, H)``, and of the first state."""
+    """Gradients of the inputs, ``(groups, T, heads, H)``, and of the initial state."""
     retreat, zeros = partial(step_back, dot, bound, transposed(weights)), _zeros_by_token(dlast, values.h.shape[1])
     return _over_steps(retreat, dlast, values, cu_seqlens, results=Inputs(zeros, zeros, zeros), reverse=True)
 
 
 def _zeros_by_token(carry: jax.Array, T: int) -> jax.Array:
-    """``(groups, T, heads, H)``, given a carry ``(groups, B, heads, H)``."""
+    """Zeros ``(groups, T, heads, H)``, given a carry ``(groups, B, heads, H)``."""
     return vary_like(jnp.zeros((carry.shape[0], T, *carry.shape[2:]), carry.dtype), carry)
 
 
@@ -46,16 +46,17 @@ def _over_steps(
     results: Any,
     reverse: bool = False,
 ) -> tuple[Any, jax.Array]:
-    """The results by token, and the carry of each sequence.
+    """The results by token, and the final carry of each sequence.
 
-    A sequence that is over (reversed: has not begun) keeps its carry. Whatever ``cu_seqlens`` holds, no index is out of
-    bounds.
+    A sequence that has ended (in reverse: has not begun) keeps its carry. No index is out of bounds for any values of
+    ``cu_seqlens``.
 
     Args:
         step: ``carry, x → (carry, result)``.
         carry: ``(groups, B, heads, H)``.
         xs: arrays by token, ``(groups, T, heads, H)``.
-        results: what the results of the steps are written to, arrays by token in the form of a step's result.
+        results: the arrays that the results of the steps are written to, by token, with the structure of a step's
+            result.
     """
     T = jax.tree.leaves(xs)[0].shape[1]
     length = jnp.diff(cu_seqlens)

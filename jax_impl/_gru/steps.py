@@ -16,7 +16,7 @@ from jax_impl._packing import sequence_of_tokens
 
 
 class Product(Protocol):
-    """An einsum in the precision of the call."""
+    """An einsum with the precision of the call."""
 
     def __call__(self, letters: str, x: jax.Array, y: jax.Array) -> jax.Array: ...
 
@@ -30,7 +30,7 @@ class Gates(NamedTuple):
 
 
 class StepValues(NamedTuple):
-    """What the backward pass reads of a step, or of many: the state before it, its gates, the output's cotangent."""
+    """Values of one or many steps for the backward pass: the state before, the gates, the output's cotangent."""
 
     h: jax.Array
     gates: Gates
@@ -57,7 +57,7 @@ def transposed(weights: Weights) -> Weights:
 
 
 def gates(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights) -> Gates:
-    """The gates, ``(groups, …, H)``, from the states before and the inputs."""
+    """The gates, ``(groups, …, H)``, from the states before each step and the inputs."""
     H = h.shape[-1]
     fr = dot("w...h,whk->w...k", h, weights.Wfr)
     f, r = jax.nn.sigmoid(fr[..., :H] + inputs.xf), jax.nn.sigmoid(fr[..., H:] + inputs.xr)
@@ -73,10 +73,10 @@ def step(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights) -> ja
 def step_back(
     dot: Product, bound: float | None, transposed: Weights, dh: jax.Array, values: StepValues
 ) -> tuple[jax.Array, Inputs]:
-    """From the gradient that reaches h_t to the one that reaches h_{t−1}, and the gradients of the inputs.
+    """Compute the gradient that reaches h_{t−1} from the one that reaches h_t, and the gradients of the inputs.
 
     Args:
-        transposed: the weights transposed, so that no step has to.
+        transposed: the weights, transposed once for all steps.
         dh: ``(groups, B, heads, H)``.
     """
     h, (r, f, z), dy = values
@@ -90,10 +90,10 @@ def step_back(
 
 
 def weight_gradients(dot: Product, letters: str, values: StepValues, dinputs: Inputs) -> Weights:
-    """The weights' gradients: products over all steps of the values at hand.
+    """The gradients of the weights, as products over all given steps.
 
     Args:
-        letters: the einsum of states and gradients of inputs.
+        letters: the einsum of states and input gradients.
     """
     h, r = values.h, values.gates.r
     return Weights(W=dot(letters, r * h, dinputs.x), Wf=dot(letters, h, dinputs.xf), Wr=dot(letters, h, dinputs.xr))
@@ -109,13 +109,13 @@ def values_of_all_steps(
     h0: jax.Array,
     dy: jax.Array,
 ) -> StepValues:
-    """What the backward pass reads of every step, by step; gates are computed for all steps at once.
+    """The values of all steps that the backward pass reads, by step; the gates are computed for all steps at once.
 
     Args:
         inputs: by step.
         weights: by group.
         y, dy: the output and its cotangent, by token.
-        h0: the first state, by group.
+        h0: the initial state, by group.
     """
     h = _before(by_step(y, arguments), h0, arguments.cu_seqlens)
     side_by_side = gate_weights(weights)
@@ -129,7 +129,7 @@ def values_of_all_steps(
 
 
 def _before(y: jax.Array, h0: jax.Array, cu_seqlens: jax.Array | None) -> jax.Array:
-    """The state before each step, given those after."""
+    """The state before each step, given the state after each step."""
     if cu_seqlens is None:
         return jnp.concatenate([h0[None], y])[:-1]
     T = y.shape[1]

@@ -1,1 +1,1 @@
-"""The GRU's Pallas kernels (Mosaic GPU); `launch` lays out a call's arrays for them. They know no public function."""
+"""The GRU's Pallas kernels (Mosaic GPU). `launch` brings a call's arrays into their layout."""

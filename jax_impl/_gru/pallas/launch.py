@@ -1,6 +1,7 @@
-"""The GRU by Pallas kernels: heads laid out in tiles of 64 units, packed sequences cut into blocks of steps.
+"""The GRU by Pallas kernels: lays out heads in tiles of 64 units and cuts packed sequences into blocks of steps.
 
-The same function and the same gradient as `composed`, which XLA compiles. Arrays come and go by step (`heads`).
+It computes the same function and the same gradient as `composed`, which XLA compiles. Arrays are passed by step
+(`heads`).
 """
 
 from collections.abc import Callable
@@ -29,13 +30,13 @@ from jax_impl._mesh_axes import vary_like
 from jax_impl._pallas import FLOAT, L
 
 BLOCK = 64
-"""Steps of packed sequences that one launch takes, unless there are fewer tokens."""
+"""Number of steps of packed sequences per launch, unless there are fewer tokens."""
 
 
 def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
-    """Every state, in the dtype of the inputs, and the final one."""
+    """Every state, in the dtype of the inputs, and the final state."""
     if not arguments.x.size:
-        # Nothing to launch a kernel for.
+        # There is nothing to launch a kernel for.
         return composed.forward(options, arguments)
     dtype = arguments.x.dtype
     h0 = state_by_group(initial_state(arguments), arguments)
@@ -47,7 +48,7 @@ def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
 
 
 def backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
-    """Gradients by the equations of the reference's ``gru_backward``."""
+    """Gradients, by the equations of ``gru_backward`` in the reference."""
     arguments, y = residuals.arguments, residuals.y
     if not arguments.x.size:
         return composed.backward(options, residuals, cotangents)
@@ -70,11 +71,11 @@ def backward(options: Options, residuals: Residuals, cotangents: Result) -> Grad
 def run_forward(
     interpret: bool, inputs: Inputs, weights: Weights, h0: jax.Array, cu_seqlens: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    """The state after every step, by step, and the last one, float32.
+    """The state after every step, by step, and the final state, in float32.
 
     Args:
-        inputs: by step, in the values' dtype.
-        weights: ``(groups, H, H)`` each, in the values' dtype.
+        inputs: by step, in the dtype of the values.
+        weights: ``(groups, H, H)`` each, in the dtype of the values.
         h0: by group.
     """
     plan = _plan(weights, h0, False, interpret)
@@ -102,12 +103,12 @@ def run_backward(
     dlast: jax.Array,
     cu_seqlens: jax.Array | None,
 ) -> tuple[Inputs, jax.Array]:
-    """Gradients of the inputs, by step in the values' dtype, and of the first state.
+    """Gradients of the inputs, by step in the dtype of the values, and of the initial state.
 
     Args:
-        values: of every step, by step; states and gates in float32, the output's cotangent in the values' dtype.
+        values: of every step, by step; states and gates in float32, the output's cotangent in the dtype of the values.
         weights: as in `run_forward`.
-        dlast: of the final state, by group.
+        dlast: cotangent of the final state, by group.
     """
     plan = _plan(weights, dlast, True, interpret)
     square = Weights(*(_square(plan, weight) for weight in weights))
@@ -147,15 +148,17 @@ def _over_blocks(
     results: Any,
     reverse: bool = False,
 ) -> tuple[jax.Array, Any]:
-    """All packed sequences side by side, a block of steps at a time: the carry of each, and the results by token.
+    """Advance all packed sequences together, one block of steps at a time; return the final carries and the results.
 
-    A sequence that is over (reversed: has not begun) waits. Whatever ``cu_seqlens`` holds, no index is out of bounds.
+    A sequence that has ended (in reverse: has not begun) waits. No index is out of bounds for any values of
+    ``cu_seqlens``.
 
     Args:
         steps: ``carry, block of xs, steps left in the block → (carry, results)``.
         carry: ``(groups, B, heads, H)``.
         xs: arrays ``(groups, T, heads, H)``.
-        results: what the results of the blocks are written to, arrays like xs in the form of what `steps` returns.
+        results: the arrays that the results of the blocks are written to, like xs, with the structure that `steps`
+            returns.
     """
     T = jax.tree.leaves(xs)[0].shape[1]
     length, size = jnp.diff(cu_seqlens), min(BLOCK, T)
@@ -187,7 +190,7 @@ def _heads_of_a_tile(H: int) -> int:
 
 
 def _square(plan: Plan, weight: jax.Array) -> jax.Array:
-    """``(groups, H, H)`` → ``(weights, 64·U, 64·U)``, as many heads as fit along the diagonal of each."""
+    """``(groups, H, H)`` → ``(weights, 64·U, 64·U)``, with as many heads as fit along the diagonal of each weight."""
     groups, H, _ = weight.shape
     p, edge = _heads_of_a_tile(H), L * plan.tiles
     weight = jnp.pad(weight, [(0, -groups % p), (0, 0), (0, 0)]).reshape(-1, p, H, H)
@@ -197,7 +200,7 @@ def _square(plan: Plan, weight: jax.Array) -> jax.Array:
 
 
 def _tiled(plan: Plan, x: jax.Array) -> jax.Array:
-    """``(…, groups, B, heads, H)`` → ``(…, weights, U, 64, columns)``, columns padded to whole blocks."""
+    """``(…, groups, B, heads, H)`` → ``(…, weights, U, 64, columns)``, with columns padded to whole blocks."""
     *before, groups, B, heads, H = x.shape
     p, edge, lead = _heads_of_a_tile(H), L * plan.tiles, [(0, 0)] * len(before)
     x = jnp.swapaxes(x.reshape(*before, groups, B * heads, H), -1, -2)
@@ -208,7 +211,7 @@ def _tiled(plan: Plan, x: jax.Array) -> jax.Array:
 
 
 def _untiled(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Inverse of `_tiled`, in the shape of ``like``."""
+    """Inverse of `_tiled`, with the shape of ``like``."""
     *before, groups, B, heads, H = like.shape
     p = _heads_of_a_tile(H)
     x = x.reshape(*before, x.shape[-4], -1, x.shape[-1])[..., : p * H, : B * heads].reshape(*before, -1, H, B * heads)
@@ -216,7 +219,7 @@ def _untiled(x: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _remaining_by_column(plan: Plan, remaining: jax.Array, h: jax.Array) -> jax.Array:
-    """Steps left, ``(B,)``, for each column, ``(64, columns)``."""
+    """The number of steps left, ``(B,)``, repeated for each column, ``(64, columns)``."""
     steps = jnp.repeat(remaining.astype(jnp.int32), h.shape[2])
     padded = jnp.pad(steps, (0, -steps.size % plan.columns))
     return jnp.broadcast_to(padded, (L, steps.size + -steps.size % plan.columns))

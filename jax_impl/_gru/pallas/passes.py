@@ -1,12 +1,12 @@
-"""The two passes of the GRU's kernels (Mosaic GPU; wgmma, TMA): what they take, and the plan for each width.
+"""The two passes of the GRU's kernels (Mosaic GPU; wgmma, TMA): their arguments, and the plan for each width.
 
-Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8. Row vectors::
+Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8. With row vectors::
 
     r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
 
 The state is carried in float32; operands of products are sums of bfloat16 terms (`jax_impl._pallas`). `parts` describes
-the layouts. ``remaining``, ``(64, columns)`` int32 with equal rows, is the number of steps of each column: after those
-its state stays.
+the layouts. ``remaining``, ``(64, columns)`` int32 with equal rows, is the number of steps of each column; after them
+its state does not change.
 """
 
 from types import ModuleType
@@ -22,11 +22,11 @@ from jax_impl._pallas import SHARED_MEMORY, TERMS, L, unavailable
 from reference.backends import Row
 
 LARGEST = 1024
-"""Units of a head: with more, its state would not fit in shared memory beside the stream."""
+"""Maximum number of units of a head: a larger state would not fit in shared memory next to the stream."""
 COLUMNS = (32, 16, 8)
-"""Columns of a block whose weights are streamed, as many as there are and as fit; a resident one has the fewest."""
+"""Columns per block with streamed weights: as many as exist and fit. With resident weights it is the fewest."""
 STAGES = (4, 3, 2)
-"""TMA stages, as many as fit; of streamed weights three at most."""
+"""TMA stages: as many as fit, with streamed weights at most three."""
 
 ROW = Row(
     backend="pallas",
@@ -40,9 +40,9 @@ ROW = Row(
 
 
 def plan_for(dtype: str, H: int, columns: int, gradient: bool, interpret: bool = False) -> Plan:
-    """The plan of a pass for heads of ``H`` units and ``columns`` that share a weight: resident where that fits.
+    """The plan of a pass for heads of ``H`` units and ``columns`` that share a weight: resident if the weights fit.
 
-    Streamed, a stage has 24 or 32 KB of the weights.
+    If weights are streamed, a stage holds 24 or 32 KB of them.
     """
     terms, tiles = TERMS[dtype], -(-H // L)
     wide = min(4 // terms, tiles)
@@ -78,7 +78,7 @@ def plan_for(dtype: str, H: int, columns: int, gradient: bool, interpret: bool =
 
 
 def memory(plan: Plan, dtype: str, gradient: bool) -> int:
-    """Bytes of shared memory of a block, rounded up."""
+    """Bytes of shared memory per block, rounded up."""
     value_bytes = 4 if gradient else jax.numpy.dtype(dtype).itemsize
     return _kernels(plan).memory(plan, value_bytes, gradient)
 
@@ -109,20 +109,21 @@ def backward(
     remaining: jax.Array,
     dtype: Any,
 ) -> tuple[Inputs, jax.Array]:
-    """Gradients of the inputs, ``(S, weights, U, 64, columns)`` in ``dtype``, and of the first state; the last step
-    first.
+    """Gradients of the inputs, ``(S, weights, U, 64, columns)`` in ``dtype``, and of the initial state.
 
-    With ``dh`` what reaches a state, clipped, then the output's cotangent added::
+    Steps are computed from the last to the first.
+
+    With ``dh`` the gradient that reaches a state, clipped, plus the cotangent of the output::
 
         dx = dh a_z        a_z = (1−f)(1−z²)        dx_f = dh a_f    a_f = (h−z) f(1−f)
         drh = dx Wᵀ        dx_r = drh a_r           a_r = h r(1−r)
         dh ← dh f + drh r + dx_f W_fᵀ + dx_r W_rᵀ
 
     Args:
-        bound: what dh is clipped to; None for no clipping.
+        bound: the bound that dh is clipped to; None disables clipping.
         factors: the pairs (a_z, f), (a_r, r) and (dy, a_f), ``(S, weights, 3, U, 128, columns)`` float32.
         weights: ``(weights, 64·U, 64·U)`` each.
-        dlast: cotangent of the last state, ``(weights, U, 64, columns)``.
+        dlast: cotangent of the final state, ``(weights, U, 64, columns)``.
     """
     operands = arranged(plan, [weights.Wf, weights.W, weights.Wr])
     dinputs, dfirst = _kernels(plan).backward(

@@ -1,16 +1,18 @@
-"""GRU steps with the weights in shared memory: heads of up to 64 units, or 128 where their terms fit.
+"""GRU steps with the weights in shared memory, for heads of up to 64 units, or 128 if their terms fit.
 
-A block carries its columns over all steps, the state in registers. Forwards a step is two products in a row, r and z;
-that of f runs at the same time. Backwards it is two as well, dx Wᵀ and dx_r W_rᵀ, with dx_f W_fᵀ at the same time. TMA
-fetches what the next steps read.
+A block carries its columns over all steps, with the state in registers. A forward step is two products in sequence, r
+and z, with the product of f running at the same time. A backward step is also two, dx Wᵀ and dx_r W_rᵀ, with dx_f W_fᵀ
+at the same time. TMA fetches the values that the next steps read.
 
-The warps of a block meet twice a step, each time when operands have been written (`commit_smem`). That is enough:
+The warps of a block synchronise twice per step, each time after operands have been written (`commit_smem`). That is
+sufficient for these reasons:
 
 - Shared memory is either written by TMA and read by the warps, or written by the warps and read by wgmma.
-- Every operand of a step has its own buffer; one that is written before the first meeting and whose product is
-  waited for after the second has two, in turn. So between a warp's write and the last product that read the buffer
-  lies another meeting, which no warp reaches before it has waited for that product.
-- A tile that TMA brought is read before the first meeting of its step, and overwritten after the last.
+- Every operand of a step has its own buffer. An operand that is written before the first synchronisation, and whose
+  product is waited for after the second, alternates between two buffers. Between a warp's write and the last product
+  that read the same buffer there is therefore another synchronisation, which no warp reaches before it has waited for
+  that product.
+- A tile that TMA fetched is read before the first synchronisation of its step and overwritten after the last one.
 """
 
 from collections.abc import Sequence
@@ -41,11 +43,11 @@ from jax_impl._gru.pallas.parts import (
 from jax_impl._pallas import FLOAT, HALF, SLACK, L, launch, pallas, store, tile
 
 OPERANDS = {False: 3, True: 4}
-"""Buffers of operands, forwards (h twice, r⊙h) and backwards (dx_f twice, dx, dx_r)."""
+"""Number of operand buffers: forward (h twice, r⊙h) and backward (dx_f twice, dx, dx_r)."""
 
 
 def memory(plan: Plan, value_bytes: int, gradient: bool) -> int:
-    """Bytes of shared memory of a block, rounded up; ``value_bytes`` those of an element of what is streamed."""
+    """Bytes of shared memory per block, rounded up; ``value_bytes`` is the size of an element of what is streamed."""
     column = L * plan.columns
     weights = 3 * plan.tiles**2 * plan.terms * L * L * 2
     operands = OPERANDS[gradient] * plan.tiles * plan.terms * column * 2
@@ -56,7 +58,7 @@ def memory(plan: Plan, value_bytes: int, gradient: bool) -> int:
 def forward(plan: Plan, *, inputs: jax.Array, weights: jax.Array, h0: jax.Array, remaining: jax.Array) -> jax.Array:
     """The state after every step, ``(S, weights, U, 64, columns)`` float32.
 
-    Arguments as in `passes.forward`: inputs stacked, weights as `arranged`.
+    Arguments are those of `passes.forward`, with the inputs stacked and the weights as returned by `arranged`.
     """
     p = pallas()
     pl, plgpu = p.pl, p.plgpu
@@ -123,9 +125,9 @@ def backward(
     remaining: jax.Array,
     dtype: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """Gradients of the inputs, ``(S, weights, 3, U, 64, columns)``, and of the first state.
+    """Gradients of the inputs, ``(S, weights, 3, U, 64, columns)``, and of the initial state.
 
-    Arguments as in `passes.backward`, weights as `arranged`.
+    Arguments are those of `passes.backward`, with the weights as returned by `arranged`.
     """
     p = pallas()
     pl, plgpu = p.pl, p.plgpu
@@ -212,7 +214,7 @@ def _scratch(plan: Plan, *, gradient: bool) -> dict[str, Any]:
 
 
 def _fetch_weights(plan: Plan, source: Any, to: Any, at: Any, barrier: Any) -> None:
-    """All blocks of one weight's three kinds; a TMA box has at most 256 rows."""
+    """Fetch all blocks of the three kinds of one weight; a TMA box has at most 256 rows."""
     p = pallas()
     rows = plan.terms * L
     for block in range(3 * plan.tiles):
@@ -222,7 +224,7 @@ def _fetch_weights(plan: Plan, source: Any, to: Any, at: Any, barrier: Any) -> N
 
 
 def _put(plan: Plan, *operands: tuple[Sequence[jax.Array], Any]) -> None:
-    """Tiles from registers into their buffers; all warps meet."""
+    """Write tiles from registers into their buffers and synchronise all warps."""
     for tiles, to in operands:
         for u in range(plan.tiles):
             put(plan, tiles[u], to.at[u])
@@ -234,17 +236,17 @@ def _accumulators(plan: Plan) -> list[Any]:
 
 
 def _of_each(plan: Plan, accs: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-    """Accumulators of each kind of weight."""
+    """The accumulators of each kind of weight."""
     return tuple(accs[kind * plan.tiles : (kind + 1) * plan.tiles] for kind in range(3))
 
 
 def _multiply(plan: Plan, accs: Sequence[Any], weight: Any, kind: int, operand: Any) -> None:
-    """Start a kind of weight's products with an operand."""
+    """Start the products of one kind of weight with an operand."""
     for u, acc in enumerate(accs):
         accumulate(plan, acc, weight, (kind * plan.tiles + u) * plan.terms * L, operand, 0)
 
 
 def _products(plan: Plan, accs: Sequence[Any], beside: int) -> list[jax.Array]:
-    """Wait for the products of one kind of weight, while those of the ``beside`` kinds started last may go on."""
+    """Wait for the products of one kind of weight; the last ``beside`` kinds that were started may still be running."""
     started = plan.tiles * plan.wide * plan.terms * (plan.terms + 1) // 2
     return [pallas().plgpu.wgmma_accumulator_load(acc, wait_n=beside * started) for acc in accs]

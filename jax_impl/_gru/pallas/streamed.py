@@ -1,13 +1,13 @@
 """GRU steps with weights streamed from L2, for heads whose weights do not fit in shared memory.
 
-A block carries its columns over all steps. A step is three *phases*, each the product of one matrix with what the phase
-before wrote: as operand, bfloat16 terms in one of two buffers. Phases go through the tiles of units; blocks of the
-weights come by TMA, one after the other through all phases and steps, so that the stream never waits for a step to end.
-State and forget gate stay in shared memory in float32.
+A block carries its columns over all steps. A step has three *phases*. Each is the product of one matrix with the
+operand that the phase before wrote, as bfloat16 terms, into one of two buffers. Phases loop over the tiles of units.
+Blocks of the weights come by TMA, one after the other through all phases and steps, so that the stream never waits for
+a step to end. State and forget gate stay in shared memory in float32.
 
-Forwards the phases are f, r and z; both gates read h, and the candidate reads r⊙h while h' takes the place of h.
-Backwards they are W_f, W and W_r, whose operands dx_f, dx and dx_r take turns in the buffers; the last phase of a step
-goes on to dx_f of the step before.
+The forward phases are f, r and z; both gates read h, and the candidate reads r⊙h while h' replaces h. The backward
+phases are W_f, W and W_r, whose operands dx_f, dx and dx_r alternate between the buffers; the last phase of a step goes
+on to compute dx_f of the step before.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from jax_impl._pallas import FLOAT, HALF, SLACK, L, launch, pallas, store, tile
 
 
 def memory(plan: Plan, value_bytes: int, gradient: bool) -> int:
-    """Bytes of shared memory of a block, rounded up; ``value_bytes`` those of an element of what is streamed."""
+    """Bytes of shared memory per block, rounded up; ``value_bytes`` is the size of an element of what is streamed."""
     column = L * plan.columns
     block = plan.terms * L * plan.wide * L * 2
     stage = block + column * value_bytes * (2 if gradient else 1)
@@ -49,7 +49,7 @@ def memory(plan: Plan, value_bytes: int, gradient: bool) -> int:
 def forward(plan: Plan, *, inputs: jax.Array, weights: jax.Array, h0: jax.Array, remaining: jax.Array) -> jax.Array:
     """The state after every step, ``(S, weights, U, 64, columns)`` float32.
 
-    Arguments as in `passes.forward`: inputs stacked, weights as `arranged`.
+    Arguments are those of `passes.forward`, with the inputs stacked and the weights as returned by `arranged`.
     """
     p = pallas()
     pl, plgpu = p.pl, p.plgpu
@@ -115,9 +115,9 @@ def backward(
     remaining: jax.Array,
     dtype: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """Gradients of the inputs, ``(S, weights, 3, U, 64, columns)``, and of the first state.
+    """Gradients of the inputs, ``(S, weights, 3, U, 64, columns)``, and of the initial state.
 
-    Arguments as in `passes.backward`, weights as `arranged`.
+    Arguments are those of `passes.backward`, with the weights as returned by `arranged`.
     """
     p = pallas()
     pl, plgpu = p.pl, p.plgpu
@@ -130,7 +130,7 @@ def backward(
         left = load(remaining_all.at[:, columns])
 
         def enter(step, u, carried, dy, a_f, to):
-            """Take what reaches the state after a step; its forget gate's gradient is the next operand."""
+            """Take the gradient that reaches the state after a step; that of its forget gate is the next operand."""
             dh = jnp.where(left > step, dy + clipped(carried, bound), carried)
             state[u] = dh
             pass_on(step, DXF, u, dh * a_f, to)
@@ -214,9 +214,9 @@ def _walk(plan: Plan, S: int, at: Any, of_step: Any, operand: Any, reads: Callab
     """The pipeline over steps, phases, tiles of units and blocks of inputs.
 
     Args:
-        of_step: how what a tile of a phase reads is cut.
+        of_step: how the values that a tile of a phase reads are cut.
         reads: ``step, phase`` → the buffer that the phase reads.
-        finish: takes step, phase, tile, the product and what `of_step` brought.
+        finish: takes step, phase, tile, the product and the values of `of_step`.
     """
     p = pallas()
     pl, plgpu = p.pl, p.plgpu

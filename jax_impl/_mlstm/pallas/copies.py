@@ -1,4 +1,4 @@
-"""What the mLSTM's kernels share inside: copies of operands by TMA, and the product of two streamed operands."""
+"""Helpers shared by the mLSTM's kernels: TMA copies of operands, and the product of two streamed operands."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from jax_impl._pallas import FLOAT, L, multiply, pallas, parts
 
 
 def copy_in(source: Any, to: Any, terms: int, barrier: Any) -> None:
-    """TMA of every term; ``barrier`` awaits as many arrivals."""
+    """Copy every term by TMA; ``barrier`` expects one arrival per term."""
     for x, y in zip(parts(source, terms), parts(to, terms), strict=True):
         pallas().plgpu.copy_gmem_to_smem(x, y, barrier)
 
 
 def copy_out(source: Any, to: Any, terms: int) -> None:
-    """TMA of every term as one group."""
+    """Copy every term by TMA, as one group."""
     plgpu = pallas().plgpu
     for x, y in zip(parts(source, terms), parts(to, terms), strict=True):
         plgpu.copy_smem_to_gmem(x, y, commit_group=False)

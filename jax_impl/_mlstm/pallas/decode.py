@@ -5,9 +5,9 @@ Source: Beck et al., xLSTM, arXiv:2405.04517, equations 19 to 27. Per head, with
     m' = max(a + m, i)      C' = exp(a + m − m') C + exp(i − m') k vᵀ      n' = exp(a + m − m') n + exp(i − m') k
     h = C'ᵀq̂ / (max(|n'·q̂|, exp(−min(m', 64))) + eps)
 
-A block has one head of one sequence and 64 columns of C, which it streams in tiles of 64 rows; the gates are scalars of
-the block. What every column needs (n', m', n'·q̂) is computed by every block and written by the first. All arithmetic is
-float32; tiles that reach beyond C are TMA's: read as 0, never written.
+A block computes one head of one sequence and 64 columns of C, which it streams in tiles of 64 rows; the gates are
+scalars of the block. The values that all columns need (n', m', n'·q̂) are computed by every block and written by the
+first one. All arithmetic is float32. Tiles may extend beyond C: TMA reads zeros there and writes nothing.
 """
 
 from typing import Any
@@ -35,10 +35,10 @@ from reference.arguments import MLSTMState
 from reference.backends import Row
 
 ROWS, COLUMNS = 8, 32
-"""C is read and written in place where K and V are multiples of these, the rows and columns of TMA's swizzled float32
-tiles; else it is copied and padded."""
+"""C is read and written in place if K and V are multiples of these sizes, the rows and columns of TMA's swizzled
+float32 tiles; otherwise it is copied and padded."""
 STAGES = 2
-"""TMA stages of C, and buffers from which it is copied out."""
+"""TMA stages of C, and number of buffers from which C is copied out."""
 
 ROW = Row(
     backend="pallas",
@@ -52,7 +52,7 @@ ROW = Row(
 
 
 def memory() -> int:
-    """Bytes of shared memory of a block, rounded up: C in and out, and rows of q, k and n."""
+    """Bytes of shared memory per block, rounded up: C in and out, and rows of q, k and n."""
     return STAGES * (2 * L * L * 4 + 3 * L * 4) + REDUCTION_SCRATCH + SLACK
 
 
@@ -67,7 +67,7 @@ def step(
     eps: float,
     interpret: bool,
 ) -> tuple[jax.Array, MLSTMState]:
-    """h ``(B, N, V)`` in the dtype of v, and the state after the step.
+    """h, ``(B, N, V)``, in the dtype of v, and the state after the step.
 
     Args:
         q, k: ``(B, N, K)``.
@@ -162,7 +162,7 @@ def step(
 
 
 def _gates(i: Any, f: Any, m: Any) -> tuple[Any, Any, Any]:
-    """The stabiliser after the step, and the weights of the memory and of the write; an empty memory's is 0."""
+    """The stabiliser after the step, and the weights of the memory and of the write; that of an empty memory is 0."""
     small = jnp.exp(-jnp.abs(f))
     near_1 = 1 + small
     log1p = jnp.where(near_1 == 1, small, jnp.log(near_1) * (small / (near_1 - 1)))
@@ -173,6 +173,6 @@ def _gates(i: Any, f: Any, m: Any) -> tuple[Any, Any, Any]:
 
 
 def _padded(x: jax.Array, *multiples: int) -> jax.Array:
-    """The last axes padded with zeros to a multiple each, at least one."""
+    """The array with its last axes padded with zeros to a multiple of the given sizes, at least one multiple each."""
     widths = [(0, -size % of if size else of) for size, of in zip(x.shape[-len(multiples) :], multiples, strict=True)]
     return jnp.pad(x, [(0, 0)] * (x.ndim - len(widths)) + widths) if any(after for _, after in widths) else x

@@ -1,11 +1,11 @@
-"""Log weights of the steps of a chunk, as the mLSTM's kernels read them: log gates summed by bisection.
+"""Log weights of the steps of a chunk, as the mLSTM's kernels read them: sums of log gates by bisection.
 
-Inside a chunk of L = 2^6 steps, the pairs t > j whose numbers differ first in bit ℓ lie in the right and the left
-half of one block of 2^(ℓ+1) steps. Their log decay is a sum of two entries of one vector, level ℓ::
+Inside a chunk of L = 2^6 steps, the pairs t > j whose indices differ first in bit ℓ lie in the right and the left half
+of one block of 2^(ℓ+1) steps. Their log decay is a sum of two entries of one vector, level ℓ::
 
     F[t,j] = Σ_{j<s≤t} a_s = Σ_{mid≤s≤t} a_s + Σ_{j<s<mid} a_s = level_ℓ[t] + level_ℓ[j]
 
-so six vectors of L hold the whole L × L matrix without a difference (nothing cancels; −∞ is legal), and the
+so six vectors of L entries represent the whole L × L matrix without a difference (nothing cancels; −∞ is allowed). The
 gradient of the matrix comes back as its sums over rows and over columns, level by level.
 
 Arrays are ``(c, N, L)``, float32, where c counts the chunks of all sequences.
@@ -23,12 +23,12 @@ LEVELS = L.bit_length() - 1
 
 
 class ChunkRanges(NamedTuple):
-    """Which chunks make up which sequence.
+    """The assignment of chunks to sequences.
 
     Attributes:
-        begin, count: a sequence's first chunk and the number of its chunks, ``(B,)`` int32, within bounds.
-        sequence: the sequence of a chunk, ``(c,)``.
-        first: whether a chunk is its sequence's first, ``(c,)``.
+        begin, count: first chunk and number of chunks of each sequence, ``(B,)`` int32, within bounds.
+        sequence: the sequence that a chunk belongs to, ``(c,)``.
+        first: whether a chunk is the first one of its sequence, ``(c,)``.
     """
 
     begin: jax.Array
@@ -38,15 +38,15 @@ class ChunkRanges(NamedTuple):
 
 
 class ChunkWeights(NamedTuple):
-    """Log weights and weights of every step, ``(c, N, L)`` unless stated.
+    """Log weights and weights of every step, ``(c, N, L)`` unless stated otherwise.
 
     Attributes:
         a: log forget gates.
         levels: the vectors of all levels, ``(c, N, 6, L)``.
-        m: stabilisers; `m_start` before each chunk, `m_end` after it, ``(c, N)``.
+        m: stabilisers; `m_start` is the one before each chunk, `m_end` the one after it, ``(c, N)``.
         e: weight of the chunk's incoming memory at each step.
         written: weight of each step's write in the chunk's outgoing memory.
-        decay: weight of the incoming memory in the outgoing one, ``(c, N)``.
+        decay: weight of the incoming memory in the outgoing memory, ``(c, N)``.
         m_last: stabiliser after each sequence, ``(B, N)``.
     """
 
@@ -62,7 +62,7 @@ class ChunkWeights(NamedTuple):
 
 
 def chunk_weights(i: jax.Array, f: jax.Array, m_initial: jax.Array, ranges: ChunkRanges) -> ChunkWeights:
-    """All gate arithmetic of the forward pass; elementwise, of logarithmic depth."""
+    """All gate arithmetic of the forward pass: elementwise operations and scans of logarithmic depth."""
     a = log_sigmoid(f)
     levels, before, after = log_decays(a)
     largest = _largest(i, before_by_level(a))
@@ -84,7 +84,7 @@ def chunk_weights(i: jax.Array, f: jax.Array, m_initial: jax.Array, ranges: Chun
 
 
 def log_decays(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The levels ``(…, 6, L)``, ``Σ_{s≤t} a_s`` and ``Σ_{s>t} a_s``; linear in ``a``, and sums throughout."""
+    """The levels ``(…, 6, L)``, ``Σ_{s≤t} a_s`` and ``Σ_{s>t} a_s``: linear in ``a`` and computed by sums only."""
     prefix, suffix, levels = a, jnp.zeros_like(a), []
     for level in range(LEVELS):
         prefix, suffix = _halves(prefix, level), _halves(suffix, level)
@@ -97,7 +97,7 @@ def log_decays(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def before_by_level(a: jax.Array) -> list[jax.Array]:
-    """Σ a_s from the start of each step's block of 2^ℓ steps, ℓ = 0 … 6."""
+    """Sums of a_s from the start of each step's block of 2^ℓ steps, for ℓ = 0 … 6."""
     prefix = [a]
     for level in range(LEVELS):
         halves = _halves(prefix[-1], level)
@@ -107,7 +107,7 @@ def before_by_level(a: jax.Array) -> list[jax.Array]:
 
 
 def log_decays_gradient(dlevels: jax.Array, dbefore: jax.Array, dafter: jax.Array, a: jax.Array) -> jax.Array:
-    """Gradient of ``a``, given those of the three results of `log_decays`."""
+    """Gradient of ``a``, given the gradients of the three results of `log_decays`."""
     _, transposed = jax.vjp(log_decays, a)
     (da,) = transposed((dlevels, dbefore, dafter))
     return da
@@ -126,7 +126,7 @@ def _largest(i: jax.Array, prefix: list[jax.Array]) -> jax.Array:
 def _stabilisers(
     total: jax.Array, largest: jax.Array, m_initial: jax.Array, ranges: ChunkRanges
 ) -> tuple[jax.Array, jax.Array]:
-    """m after and before every chunk, ``(c, N)``: ``m ← max(total + m, largest)``, from m₀ where a sequence begins."""
+    """m after and before every chunk, ``(c, N)``: ``m ← max(total + m, largest)``, starting each sequence from m₀."""
     first, initial = ranges.first[:, None], m_initial[ranges.sequence]
     decay = jnp.where(first, -jnp.inf, total)
     least = jnp.where(first, jnp.maximum(total + initial, largest), largest)

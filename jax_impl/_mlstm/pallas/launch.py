@@ -1,7 +1,7 @@
-"""The mLSTM by Pallas kernels: sequences cut into the kernels' chunks, and what the kernels return put together again.
+"""The mLSTM by Pallas kernels: cuts sequences into the kernels' chunks and reassembles the kernels' results.
 
-The same function and the same gradient as `composed`, which XLA compiles. The kernels take the values in their own
-dtype and choose the length of a chunk themselves; ``chunk_size`` changes no value.
+It computes the same function and the same gradient as `composed`, which XLA compiles. The kernels take the values in
+their own dtype and choose the chunk length themselves; ``chunk_size`` does not change the value.
 """
 
 from typing import NamedTuple
@@ -22,11 +22,11 @@ from reference.arguments import MLSTMState
 
 
 class Residuals(NamedTuple):
-    """What the forward pass saves for the backward pass.
+    """The residuals that the forward pass saves for the backward pass.
 
     Attributes:
-        arguments: the call's.
-        outputs: the kernels', by chunk; None where there is no step.
+        arguments: the arguments of the call.
+        outputs: the outputs of the kernels, by chunk; None if there are no steps.
         last: the final state.
     """
 
@@ -36,13 +36,13 @@ class Residuals(NamedTuple):
 
 
 class StepResiduals(NamedTuple):
-    """What one step saves: its arguments, and nothing of what the kernel computed."""
+    """The residuals of one step: its arguments, and none of the kernel's results."""
 
     arguments: Arguments
 
 
 def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
-    """h, shaped and typed like v, and the final state."""
+    """h, with the shape and dtype of v, and the final state."""
     h, last, outputs = _compute(options, _with_state(arguments))
     result = Result(h=h, state=last if options.return_state else None)
     return result, Residuals(arguments=arguments, outputs=outputs, last=last)
@@ -93,7 +93,7 @@ def _backward(options: Options, arguments: Arguments, outputs: Outputs, dh: jax.
 
 
 def step(options: Options, arguments: Arguments) -> tuple[Result, StepResiduals]:
-    """One step: the inputs ``(B, N, ·)``."""
+    """One step, with the inputs ``(B, N, ·)``."""
     return _step(options, arguments), StepResiduals(arguments=arguments)
 
 
@@ -107,7 +107,7 @@ def _step(options: Options, arguments: Arguments) -> Result:
 
 
 def step_backward(options: Options, residuals: StepResiduals, cotangents: Result) -> Gradients:
-    """Gradients of the inputs and of the state before the step: those of a sequence of length 1."""
+    """Gradients of the inputs and of the state before the step, computed as those of a sequence of length 1."""
     arguments = residuals.arguments._replace(tokens=add_step_axis(residuals.arguments.tokens))
     _, of_sequence = forward(options, arguments)
     gradients = backward(options, of_sequence, cotangents._replace(h=cotangents.h[:, None]))
@@ -115,7 +115,7 @@ def step_backward(options: Options, residuals: StepResiduals, cotangents: Result
 
 
 def _with_state(arguments: Arguments) -> Arguments:
-    """With zeros in the place of an initial state of None."""
+    """The arguments with zeros instead of an initial state of None."""
     tokens = arguments.tokens
     return arguments._replace(initial_state=given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B))
 
@@ -152,7 +152,7 @@ def _to_rows(arguments: Arguments) -> tuple[Rows, ChunkRanges, ChunkTable | None
 
 
 def _array_to_rows(x: jax.Array, table: ChunkTable | None, padding: float = 0.0) -> jax.Array:
-    """``(B, S, N, …)`` or ``(T, N, …)`` → ``(c·L, N, …)``, chunk after chunk, the last one of a sequence padded."""
+    """``(B, S, N, …)`` or ``(T, N, …)`` → ``(c·L, N, …)``, chunk by chunk; the last chunk of a sequence is padded."""
     if table is not None:
         x = gather_chunks(x, table, padding)
     elif x.shape[1] % L:
@@ -162,7 +162,7 @@ def _array_to_rows(x: jax.Array, table: ChunkTable | None, padding: float = 0.0)
 
 
 def _from_rows(x: jax.Array, table: ChunkTable | None, like: jax.Array) -> jax.Array:
-    """Inverse of `_array_to_rows`, with the steps of ``like``."""
+    """Inverse of `_array_to_rows`, with the number of steps of ``like``."""
     if table is not None:
         return gather_tokens(x.reshape(-1, L, *x.shape[1:]), table)
     return x.reshape(like.shape[0], -1, *x.shape[1:])[:, : like.shape[1]]

@@ -1,7 +1,7 @@
-"""The kernel that adds up what a chunk's steps get from each other and from the carried memory (Mosaic GPU).
+"""The kernel that sums what a chunk's steps receive from each other and from the carried memory (Mosaic GPU).
 
-Forwards it gives h, backwards the gradients of q, k and v. Rows of values are ``(terms, c·L, N, ·)`` bfloat16: chunk
-after chunk, operands as sums of terms (`jax_impl._pallas`). Sums are float32.
+In the forward pass it computes h, in the backward pass the gradients of q, k and v. Rows of values are ``(terms, c·L,
+N, ·)`` bfloat16: chunk by chunk, with operands as sums of terms (`jax_impl._pallas`). Sums are float32.
 """
 
 from typing import Any, NamedTuple
@@ -28,24 +28,24 @@ from jax_impl._pallas import (
 )
 
 OUTPUT, MEMORY, VECTOR = range(3)
-"""Rows of the weights: of the whole sum, of the part from the memory, and of the vector."""
+"""Rows of the weights: for the whole sum, for the part from the memory, and for the vector."""
 
 
 class Orientation(NamedTuple):
-    """Which operands of a mix are taken transposed."""
+    """Which operands of a mix are transposed."""
 
     transpose_A: bool
     transpose_M: bool
 
 
 def memory(plan: Plan, dotted: bool, out_bytes: int) -> int:
-    """Bytes of shared memory of a block, rounded up; ``out_bytes`` those of an element of the result."""
+    """Bytes of shared memory per block, rounded up; ``out_bytes`` is the size of an element of the result."""
     narrow, wide = plan.terms * L * L * 2, plan.terms * L * plan.wide * 2
     return plan.stages * (narrow + wide) + narrow + wide * (2 if dotted else 1) + L * plan.wide * out_bytes + SLACK
 
 
 def weight_rows(output: jax.Array, memory: jax.Array, vector: jax.Array) -> jax.Array:
-    """The rows `OUTPUT`, `MEMORY` and `VECTOR`, ``(c, N, 3, L)``, of weights ``(c, N, L)``."""
+    """Combine weights ``(c, N, L)`` as the rows `OUTPUT`, `MEMORY` and `VECTOR`, ``(c, N, 3, L)``."""
     return jnp.stack((output, memory, vector), axis=2)
 
 
@@ -68,15 +68,15 @@ def mix(
         A: ``(terms, c, N, L, L)``.
         X: ``(terms, c·L, N, D)``.
         Y: ``(terms, c·L, N, D')``.
-        M: memories, ``(terms, c, N, D', D)``; ``(…, D, D')`` where transposed.
-        weights: o, s and u, as `weight_rows` lays them out.
-        orientation: which of A and M are taken transposed.
-        dtype: of the result.
-        vector: ``(c, N, D)`` float32; None leaves its term out.
-        Z: like X; with it the part from memory and vector is multiplied by Z and summed.
+        M: memories, ``(terms, c, N, D', D)``; ``(…, D, D')`` if transposed.
+        weights: o, s and u, in the layout of `weight_rows`.
+        orientation: which of A and M are transposed.
+        dtype: the dtype of the result.
+        vector: ``(c, N, D)`` float32; None omits its term.
+        Z: same layout as X; if given, the part from memory and vector is multiplied by Z and summed.
 
     Returns:
-        out ``(c·L, N, D)`` in ``dtype``; and with Z ``Σ_d (s_t MᵀY_t + u_t·vector)_d Z_td`` in parts,
+        out, ``(c·L, N, D)``, in ``dtype``; and, if Z is given, ``Σ_d (s_t MᵀY_t + u_t·vector)_d Z_td`` as partial sums,
         ``(c, N, D/wide, L)``, else None.
     """
     p = pallas()

@@ -1,4 +1,4 @@
-"""How the mLSTM's kernels over chunks are tiled."""
+"""The tiling of the mLSTM's chunkwise kernels."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ from jax_impl._pallas import L
 
 
 class Plan(NamedTuple):
-    """How a kernel is tiled.
+    """The tiling of a kernel.
 
     Attributes:
-        terms: bfloat16 terms of an operand.
-        wide: columns of the tiles of V (`states`) or of the output (`mix`).
-        stages: TMA stages.
-        interpret: whether the GPU interpreter runs it.
+        terms: number of bfloat16 terms of an operand.
+        wide: number of columns of the tiles of V (`states`) or of the output (`mix`).
+        stages: number of TMA stages.
+        interpret: whether the GPU interpreter runs the kernel.
     """
 
     terms: int

@@ -1,7 +1,7 @@
-"""The kernels of the decayed L × L scores of every chunk, forward and backward (Mosaic GPU; wgmma fed by TMA).
+"""The kernels for the decayed L × L scores of every chunk, forward and backward (Mosaic GPU; wgmma fed by TMA).
 
-Rows of values are ``(terms, c·L, N, ·)`` bfloat16: chunk after chunk, operands as sums of terms (`jax_impl._pallas`).
-Vectors of the steps are ``(c, N, ·, L)`` float32; so are sums.
+Rows of values are ``(terms, c·L, N, ·)`` bfloat16: chunk by chunk, with operands as sums of terms
+(`jax_impl._pallas`). Vectors of the steps are ``(c, N, ·, L)`` float32; sums are float32 as well.
 """
 
 from typing import Any, NamedTuple
@@ -31,18 +31,17 @@ LEVELS_BY_ROW, LEVELS_BY_COLUMN, INPUT_GATE, STABILISER, PER_NORMALISER, DNU = (
     LEVELS,
     *range(2 * LEVELS, 2 * LEVELS + 4),
 )
-"""Rows of the vectors: six levels, six levels with i added, i, m, 1/Y and dν; the last two for the gradient alone. No
-row
-is read in two register layouts, which the compiler cannot do."""
+"""Rows of the vectors: six levels, six levels with i added, i, m, 1/Y and dν; the last two for the gradient only. No
+row is read in two register layouts, because the compiler does not support that."""
 
 
 class ScoresGradient(NamedTuple):
-    """What the mLSTM's gradient needs of the scores, with ``W = G⊙dG``.
+    """The parts of the mLSTM's gradient that come from the scores, with ``W = G⊙dG``.
 
     Attributes:
         G_per_Y: ``G/Y``, ``(terms, c, N, L, L)``.
         dscores: ``scale·E⊙dG``, the gradient of ``q_t·k_j``, ``(terms, c, N, L, L)``.
-        W_by_row, W_by_column: sums of W by level, as `gates.log_decays` has them, ``(c, N, 6, L)`` each.
+        W_by_row, W_by_column: sums of W by level, in the form of `gates.log_decays`, ``(c, N, 6, L)`` each.
         W_by_step: sums of W over t, ``(c, N, L)``.
     """
 
@@ -54,7 +53,7 @@ class ScoresGradient(NamedTuple):
 
 
 def memory(plan: Plan, gradient: bool) -> int:
-    """Bytes of shared memory of a block, rounded up."""
+    """Bytes of shared memory per block, rounded up."""
     narrow = plan.terms * L * L * 2
     rows = (DNU if gradient else STABILISER) + 1
     return plan.stages * 2 * narrow + (2 if gradient else 1) * narrow + rows * L * 4 + SLACK
@@ -76,11 +75,11 @@ def scores(plan: Plan, *, q: jax.Array, k: jax.Array, vectors: jax.Array, scale:
 
     Args:
         q, k: ``(terms, c·L, N, K)``.
-        vectors: as `vector_rows` lays them out.
+        vectors: in the layout of `vector_rows`.
         scale: 1/√K.
 
     Returns:
-        G ``(terms, c, N, L, L)`` and its sums over j, ``(c, N, L)``.
+        G, ``(terms, c, N, L, L)``, and its sums over j, ``(c, N, L)``.
     """
     plgpu = pallas().plgpu
     terms = plan.terms
@@ -123,7 +122,7 @@ def scores_gradient(
 
     Args:
         q, k, v, dh: ``(terms, c·L, N, ·)``.
-        vectors: as `vector_rows_of_gradient` lays them out.
+        vectors: in the layout of `vector_rows_of_gradient`.
         scale: 1/√K.
     """
     plgpu = pallas().plgpu
@@ -193,7 +192,7 @@ def scores_gradient(
 
 
 def _first_difference() -> jax.Array:
-    """``t xor j`` below the diagonal, 0 on it, −1 above: tells which level of F holds a pair."""
+    """``t xor j`` below the diagonal, 0 on it, −1 above it: identifies the level of F that holds a pair."""
     plgpu = pallas().plgpu
     row, column = (plgpu.broadcasted_iota(jnp.int32, (L, L), axis, layout=plgpu.Layout.WGMMA) for axis in (0, 1))
     return jnp.where(row >= column, row ^ column, -1)
@@ -215,7 +214,7 @@ def _decay(vector: Any) -> jax.Array:
 
 
 def _store_terms(plan: Plan, x: jax.Array, tiles: Any, out: Any, chunk: Any, head: Any) -> None:
-    """A tile in registers to device memory, term by term through ``tiles`` in shared memory."""
+    """Store a tile from registers in device memory, term by term through ``tiles`` in shared memory."""
     plgpu = pallas().plgpu
     for term, part in enumerate(split_in_kernel(x, plan.terms, plan.interpret)):
         tiles[term] = part

@@ -1,4 +1,4 @@
-"""The mLSTM chunk by chunk, forward and backward, from the kernels `states`, `scores` and `mix`.
+"""The mLSTM chunk by chunk, forward and backward, made of the kernels `states`, `scores` and `mix`.
 
 Source: Beck et al., arXiv:2503.14376 (TFLA), with the normaliser differentiated. In a chunk of L = 64 steps that
 starts from the memory (C, n, m), with q̂ = q/√K and log weights from `gates`::
@@ -6,10 +6,10 @@ starts from the memory (C, n, m), with q̂ = q/√K and log weights from `gates`
     G[t,j] = (q̂_t·k_j) exp(F[t,j] + i_j − m_t)        ν_t = Σ_j G[t,j] + e_t n·q̂_t
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t          Y_t = max(|ν_t|, exp(−min(m_t, 64))) + eps
 
-The backward pass takes m for a constant, except for the gradient of the final state's own m. With δ = dh/Y and dν =
-−(dh·h)/Y where |ν| is above its floor, else 0, the gradient of a decay gate is what flows across its step: inside the
-chunk (W = G⊙dG), from the incoming memory to a read, from a write to the outgoing memory, and through from the one to
-the other.
+The backward pass treats m as a constant, except for the gradient of the final state's own m. With δ = dh/Y and dν =
+−(dh·h)/Y where |ν| is above its floor, else 0, the gradient of a decay gate is the sum over all paths that cross its
+step: inside the chunk (W = G⊙dG), from the incoming memory to a read, from a write to the outgoing memory, and from the
+incoming to the outgoing memory.
 
 Running memories and their gradients are float32; operands of products are rounded to their dtype (`jax_impl._pallas`).
 """
@@ -38,7 +38,7 @@ from reference.arguments import MLSTMState
 from reference.backends import Row
 
 LARGEST = (("K", 512), ("V", 512))
-"""The widest heads that the kernels take."""
+"""Largest head dims that the kernels take."""
 
 ROW = Row(
     backend="pallas",
@@ -52,8 +52,8 @@ ROW = Row(
 
 
 class Rows(NamedTuple):
-    """Rows of every chunk, or their gradients: q, k ``(c·L, N, K)``, v ``(c·L, N, V)`` in the values' dtype; i, f
-    ``(c, N, L)`` float32."""
+    """Rows of every chunk, or their gradients: q, k ``(c·L, N, K)`` and v ``(c·L, N, V)`` in the dtype of the values; i
+    and f ``(c, N, L)`` in float32."""
 
     q: jax.Array
     k: jax.Array
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What the forward pass returns, and the backward pass reads.
+    """The outputs of the forward pass, which the backward pass reads.
 
     Attributes:
         h: ``(c·L, N, V)``.
@@ -80,9 +80,10 @@ def forward(rows: Rows, initial: MLSTMState, ranges: ChunkRanges, *, eps: float,
     """The forward pass.
 
     Args:
-        rows: of every chunk; those behind the end of a sequence write and forget nothing (i = −∞, f = +∞, zeros).
+        rows: the rows of every chunk; those after the end of a sequence write and forget nothing (i = −∞, f = +∞,
+            zeros).
         initial: state before each sequence, ``(B, N, ·)`` float32.
-        ranges: which chunks make up which sequence.
+        ranges: the assignment of chunks to sequences.
         eps: added to the normaliser.
         interpret: whether the GPU interpreter runs the kernels.
     """
@@ -120,7 +121,7 @@ def backward(
     eps: float,
     interpret: bool,
 ) -> tuple[Rows, MLSTMState]:
-    """Gradients of the rows and of the initial state, given `forward`'s outputs and the cotangents of h and `last`."""
+    """Gradients of the rows and of the initial state, given the outputs of `forward` and the cotangents."""
     weights = chunk_weights(rows.i, rows.f, initial.m, ranges)
     terms, K, V = TERMS[rows.v.dtype.name], rows.q.shape[-1], rows.v.shape[-1]
     scale = K**-0.5
@@ -230,12 +231,12 @@ def _memories(
 
 
 def _operand(x: jax.Array) -> jax.Array:
-    """Rows as terms, ``(terms, c·L, N, ·)``, the head dim padded to a multiple of the tile."""
+    """Rows as terms, ``(terms, c·L, N, ·)``, with the head dim padded to a multiple of the tile size."""
     return split(_pad(x, (-1,)), TERMS[x.dtype.name])
 
 
 def _pad(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Axes padded with zeros to a multiple of the tile, at least one tile."""
+    """Pad axes with zeros to a multiple of the tile size, at least one tile."""
     widths = [(0, 0)] * x.ndim
     for axis in axes:
         widths[axis] = (0, -x.shape[axis] % L if x.shape[axis] else L)
@@ -248,7 +249,7 @@ def _by_step(x: jax.Array) -> jax.Array:
 
 
 def _read(q: jax.Array, n: jax.Array) -> jax.Array:
-    """``q_t·n`` with the n of the step's chunk, ``(c, N, L)``."""
+    """``q_t·n`` with the n of the chunk that the step belongs to, ``(c, N, L)``."""
     c, N, K = n.shape[0], n.shape[1], q.shape[-1]
     rows = q.astype(FLOAT).reshape(c, L, N, K)
     return jnp.swapaxes(jnp.sum(rows * n[:, None, :, :K], axis=-1), 1, 2)
@@ -259,7 +260,7 @@ def _normaliser(nu: jax.Array, m: jax.Array, eps: float) -> jax.Array:
 
 
 def _attaining_step(i: jax.Array, weights: ChunkWeights, ranges: ChunkRanges) -> jax.Array:
-    """The last step at which an input gate attained m, numbered over all chunks, ``(B, N)``; below 0 where none did."""
+    """The last step whose input gate attained m, counted over all chunks, ``(B, N)``; negative if there is none."""
     before = jnp.concatenate([weights.m_start[..., None], weights.m[..., :-1]], axis=-1)
     step = jnp.arange(i.shape[0])[:, None, None] * L + jnp.arange(L)
     latest = jnp.max(jnp.where(i > weights.a + before, step, -1), axis=-1)

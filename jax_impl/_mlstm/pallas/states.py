@@ -1,8 +1,8 @@
 """The kernel that carries a memory over the chunks of a sequence (Mosaic GPU; wgmma fed by TMA).
 
-Forwards it is the memory of the mLSTM, backwards its gradient. Rows of values are ``(terms, c·L, N, ·)`` bfloat16:
-chunk after chunk, operands as sums of terms (`jax_impl._pallas`). It streams tiles of 64, so that any K and V
-(multiples of 64) fit. Sums are float32.
+In the forward pass this is the memory of the mLSTM, in the backward pass its gradient. Rows of values are ``(terms,
+c·L, N, ·)`` bfloat16: chunk by chunk, with operands as sums of terms (`jax_impl._pallas`). The kernel streams tiles of
+64, so that any K and V (multiples of 64) fit. Sums are float32.
 """
 
 from functools import partial
@@ -32,21 +32,21 @@ from jax_impl._pallas import (
 )
 
 WRITTEN = 3
-"""Terms of a weighted row, whatever those of its values: a memory sums in float32 what exact products wrote."""
+"""Number of terms of a weighted row, for values of any dtype: the memory then sums exact products in float32."""
 SNAPSHOTS = 2
-"""Buffers from which memories are copied out."""
+"""Number of buffers from which memories are copied out."""
 WRITE_C, WRITE_N, DECAY_C, DECAY_N = range(4)
-"""Rows of the weights: of what a step writes into C and into n, and of the memory, once for each register layout."""
+"""Rows of the weights: for the writes of a step into C and into n, and for the memory, once per register layout."""
 
 
 class States(NamedTuple):
     """Memories of all chunks and sequences.
 
     Attributes:
-        C: before each chunk's own update, ``(terms, c, N, K, V)``, rounded to its terms as the products that take it
-            would.
+        C: memory before each chunk's own update, ``(terms, c, N, K, V)``, rounded to its terms as the products that
+            read it would round it.
         n: likewise, ``(c, N, K)`` float32.
-        C_last, n_last: after each sequence, ``(B, N, K, V)`` and ``(B, N, K)``, float32.
+        C_last, n_last: memory after each sequence, ``(B, N, K, V)`` and ``(B, N, K)``, float32.
         inner: ``Σ_v against·C``, ``(c, N, V/wide, K)``, from the unrounded C; None without `against`.
     """
 
@@ -58,14 +58,14 @@ class States(NamedTuple):
 
 
 def memory(plan: Plan, against: bool) -> int:
-    """Bytes of shared memory of a block, rounded up."""
+    """Bytes of shared memory per block, rounded up."""
     narrow, wide = plan.terms * L * L * 2, plan.terms * L * plan.wide * 2
     stage = narrow + wide + 4 * L * 4 + (wide if against else 0)
     return plan.stages * stage + SNAPSHOTS * wide + WRITTEN * L * L * 2 + REDUCTION_SCRATCH + SLACK
 
 
 def weight_rows(write_C: jax.Array, write_n: jax.Array, decay: jax.Array) -> jax.Array:
-    """The rows `WRITE_C` … `DECAY_N`, ``(c, N, 4, L)``, of weights ``(c, N, L)`` and a decay ``(c, N)``."""
+    """Combine weights ``(c, N, L)`` and a decay ``(c, N)`` as the rows `WRITE_C` … `DECAY_N`, ``(c, N, 4, L)``."""
     decay_C, decay_n = (jnp.broadcast_to(decay[..., None], (*decay.shape, L)) for _ in "Cn")
     return jnp.stack((write_C, write_n, decay_C, decay_n), axis=2)
 
@@ -87,11 +87,11 @@ def states(
     Args:
         x: ``(terms, c·L, N, K)``.
         y: ``(terms, c·L, N, V)``.
-        weights: w, u and γ, as `weight_rows` lays them out.
-        initial_C, initial_n: where each sequence starts, ``(B, N, K, V)``, ``(B, N, K)``, float32.
-        ranges: which chunks make up which sequence.
-        against: memories to take the inner product with, shaped like the result's C.
-        reverse: start from a sequence's last chunk.
+        weights: w, u and γ, in the layout of `weight_rows`.
+        initial_C, initial_n: memory before each sequence, ``(B, N, K, V)``, ``(B, N, K)``, float32.
+        ranges: the assignment of chunks to sequences.
+        against: memories to take the inner product with, with the shape of the resulting C.
+        reverse: start from the last chunk of each sequence.
     """
     p = pallas()
     pl, plgpu = p.pl, p.plgpu
@@ -138,7 +138,8 @@ def states(
                 inner = jnp.sum(C * joined(against_tile), axis=1)
                 store(inner_all.at[here, head, column, at_row], inner)
             values = joined(x_tile)
-            # All of them before the fence of commit_smem, after which the next tiles may overwrite them.
+            # Everything is loaded before the fence of commit_smem, after which the next tiles may overwrite these
+            # tiles.
             by_row, by_column = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
             w, u, decay = (plgpu.load(weight.at[row], layout=by_row) for row in (WRITE_C, WRITE_N, DECAY_C))
             decay_n = plgpu.load(weight.at[DECAY_N], layout=by_column)
