@@ -1,4 +1,4 @@
-"""Gradient accumulation: the gradient of a large batch from minibatches that fit (xlstm_jax, distributed.single_gpu)."""
+"""Gradient accumulation: gradients of a large batch from minibatches that fit (xlstm_jax, distributed.single_gpu)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
