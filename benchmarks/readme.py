@@ -1,15 +1,16 @@
-"""README's section on speed, made from a committed run: a table, two pictures, and how many goals it met."""
+"""README's section on speed, made from a committed run: a table, and how many goals it met."""
 
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import SHAPES
+from benchmarks.cases import DIRECTIONS, SHAPES
 from benchmarks.contenders import YARDSTICKS, contenders
 from benchmarks.goals import TORCH, XLA
 from benchmarks.table import seconds
 
 BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks report --readme` -->", "<!-- /benchmarks -->"
 BARS, LENGTHS = "docs/figures/benchmarks-ratios.svg", "docs/figures/benchmarks-lengths.svg"
+"""Pictures of the same run, which ``docs/cpu-speed.md`` shows."""
 
 
 def rewrite(path: Path, name: str, document: dict[str, Any]) -> None:
@@ -32,20 +33,17 @@ def section(name: str, document: dict[str, Any]) -> str:
     shown = ", ".join(f"{package} {versions[package]}" for package in ("torch", "jax") if package in versions)
     goals = document.get("goals", [])
     met = sum(row["met"] for row in goals)
-    lengths = ["", f"![Time and memory against the number of steps]({LENGTHS})"] if grows(document["rows"]) else []
-    figures = f"{met} of the {len(goals)} figures that were aimed at are reached. " if goals else ""
+    figures = f"{met} of the {len(goals)} speed goals are met. " if goals else ""
     return "\n".join(
         (
-            f"On {machine['cores']} cores of an {machine['device']}, in float32, with {shown}:",
-            "medians of interleaved rounds. What is timed has first been compared with the oracle.",
+            f"Medians of interleaved rounds on {machine['cores']} cores of an {machine['device']}, in float32, with",
+            f"{shown}. Everything that is timed was first compared with the oracle. Our times are",
+            "those of `torch_impl` and `jax_impl`; in brackets is the peer's time over the faster of the two.",
             "",
             *_table(document["rows"]),
             "",
-            f"![Time of every contender over our fastest]({BARS})",
-            *lengths,
-            "",
-            f"{figures}The run is [{name}.json](benchmarks/results/{name}.json);",
-            "[docs/cpu-speed.md](docs/cpu-speed.md) says what was done for speed and what stands in its way.",
+            f"{figures}[docs/cpu-speed.md](docs/cpu-speed.md) says what was done for speed and what",
+            f"limits it; all figures are in [{name}.json](benchmarks/results/{name}.json).",
         )
     )
 
@@ -67,16 +65,30 @@ def grows(rows: list[dict[str, Any]]) -> bool:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| case | `torch_impl` | `jax_impl` | fastest peer | over our fastest |", "|---|---|---|---|---|"]
+    """A line for every shape: our times and the fastest peer's, of the forward pass and of both passes."""
+    lines = [
+        "| case | forward: ours | fastest peer | forward and backward: ours | fastest peer |",
+        "|---|---|---|---|---|",
+    ]
     kept = without_yardsticks(of_goals(rows))
-    for case in dict.fromkeys(row["case"] for row in kept):
-        timed = {row["contender"]: row for row in kept if row["case"] == case and row["seconds"] is not None}
-        peers = sorted((row for row in timed.values() if not row["own"]), key=lambda row: row["seconds"])
-        ours = [seconds(timed[name]["seconds"]) if name in timed else "" for name in (TORCH, XLA)]
-        best = peers[0] if peers else None
-        wrong = best is not None and best["conformity"]["verdict"] == "wrong"
-        note = " (wrong gradient)" if wrong else ""
-        peer = "" if best is None else f"{best['contender']}{note}, {seconds(best['seconds'])}"
-        times = "" if best is None or best["times_ours"] is None else f"{best['times_ours']['ratio']:.2f}"
-        lines.append(f"| {case.replace(' float32', '')} | {ours[0]} | {ours[1]} | {peer} | {times} |")
+    for shape in dict.fromkeys(_shape(row) for row in kept):
+        passes = [[row for row in kept if _shape(row) == shape and row["direction"] == way] for way in DIRECTIONS]
+        lines.append(f"| {' | '.join((shape, *(cell for each in passes for cell in _cells(each))))} |")
     return lines
+
+
+def _shape(row: dict[str, Any]) -> str:
+    return row["case"].removesuffix(f" {row['direction']}").replace(" float32", "")
+
+
+def _cells(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """Our times, and the fastest peer with its ratio, of the rows of one case."""
+    timed = {row["contender"]: row for row in rows if row["seconds"] is not None}
+    ours = ", ".join(seconds(timed[name]["seconds"]) for name in (TORCH, XLA) if name in timed)
+    peers = [row for row in timed.values() if not row["own"]]
+    if not peers:
+        return ours, ""
+    best = min(peers, key=lambda row: row["seconds"])
+    note = " (wrong gradient)" if best["conformity"]["verdict"] == "wrong" else ""
+    ratio = "" if best["times_ours"] is None else f" ({best['times_ours']['ratio']:.2f})"
+    return ours, f"{best['contender']}{note}, {seconds(best['seconds'])}{ratio}"
