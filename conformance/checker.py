@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from conformance import oracle
+from conformance.any_design import AnyDesign, TensorFloat32AnyDesign
 from conformance.budget import Expected, Precision, Verdict, allowed, judge, ratios
 from conformance.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.dtypes import ROUNDOFF, Array, accumulation
 from conformance.implementation import Implementation, Named, RefusedError, Results
 from conformance.operations import OPERATIONS
 from conformance.outcome import ArrayOutcome, BreakKind
-from conformance.running_sums import RunningSums, TensorFloat32RunningSums
 from conformance.tensor_float import TensorFloat32
 
 
@@ -122,7 +122,7 @@ class Checker:
         if self.contract:
             kind = TensorFloat32 if tf32 else Precision
         else:
-            kind = TensorFloat32RunningSums if tf32 else RunningSums
+            kind = TensorFloat32AnyDesign if tf32 else AnyDesign
         return kind(self.dtype, steps, self.upcasts)
 
     def options(self, operation: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The operations of gatespec in PyTorch: composed, on any device, with backward passes written out."""
+"""PyTorch implementation of gatespec: composed of PyTorch operators on any device, or by Triton kernels."""
 
 from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
 from torch_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan

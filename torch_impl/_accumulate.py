@@ -1,4 +1,4 @@
-"""Gradient accumulation: a large batch's gradient from minibatches that fit (xlstm_jax, distributed.single_gpu)."""
+"""Gradient accumulation: gradients of a large batch from minibatches that fit (xlstm_jax, distributed.single_gpu)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -14,7 +14,7 @@ from torch_impl._arrays import ACCUMULATION, TORCH, transforming
 
 
 def split(rng: int, num: int) -> list[int]:
-    """``num`` independent seeds from one (NumPy's SeedSequence)."""
+    """Derive ``num`` independent seeds from one (NumPy's SeedSequence)."""
     return [int(seed) for seed in np.random.SeedSequence(rng).generate_state(num, np.uint64)]
 
 
@@ -23,20 +23,21 @@ def accumulate_gradients(
 ) -> tuple[Any, Any, Any]:
     """Mean gradient, summed metrics and stacked mutable variables over minibatches.
 
-    With ``L_b`` the loss of minibatch b of n: gradients ``(1/n) Σ_b ∇L_b``, metrics ``Σ_b``, mutable variables stacked
-    on a new leading axis. Gradients are taken by ``torch.func``, and are values: they hold no graph of their own.
+    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, the metrics are summed over b, and
+    the mutable variables are stacked on a new leading axis. Gradients are computed by ``torch.func`` and are plain
+    values: they hold no graph.
 
     Args:
         state: an object with ``params`` (a pytree of tensors) and ``apply_fn``.
-        batch: a pytree of tensors with one leading axis ``B``; minibatch b is its b-th run of ``B/n`` rows.
+        batch: a pytree of tensors that share one leading axis ``B``; minibatch b is the b-th block of ``B/n`` rows.
         rng: an integer seed; minibatch b gets ``split(rng, n)[b]``.
         num_minibatches: n, which divides B.
-        loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``, the latter pytrees of tensors or
-            numbers; mutable may be None.
-        use_scan: take `accumulate_gradients_scan`; changes no value.
+        loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``, where metrics and mutable are
+            pytrees of tensors or numbers; mutable may be None.
+        use_scan: use `accumulate_gradients_scan`; this does not change the values.
 
     Returns:
-        ``(gradients, metrics, mutable)``; a gradient is summed in float32 at least and has its parameter's dtype.
+        ``(gradients, metrics, mutable)``; a gradient is summed in float32 at least and has the dtype of its parameter.
 
     Raises:
         ValueError: `num_minibatches` does not divide the batch, or leading axes differ.
@@ -48,7 +49,10 @@ def accumulate_gradients(
 def accumulate_gradients_loop(
     state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
 ) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a loop that collects every minibatch's results and reduces them at the end."""
+    """`accumulate_gradients` as a loop that collects the results of all minibatches and reduces them at the end.
+
+    Arguments, result and errors are those of `accumulate_gradients`.
+    """
     results = list(_minibatches(state, batch, rng, num_minibatches, loss_fn, "accumulate_gradients_loop"))
     gradients, metrics, mutables = zip(*results, strict=True)
     total = pytree.tree_map(lambda *gs: torch.stack(gs).sum(0), *gradients)
@@ -58,7 +62,10 @@ def accumulate_gradients_loop(
 def accumulate_gradients_scan(
     state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
 ) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a scan: running sums are the carry, so one minibatch's gradients are held at a time."""
+    """`accumulate_gradients` as a scan that carries running sums, so that it holds one minibatch's gradients at a time.
+
+    Arguments, result and errors are those of `accumulate_gradients`.
+    """
     total, metrics_total, mutables = None, None, []
     for gradients, metrics, mutable in _minibatches(
         state, batch, rng, num_minibatches, loss_fn, "accumulate_gradients_scan"
@@ -70,7 +77,7 @@ def accumulate_gradients_scan(
 
 
 class _Slot(NamedTuple):
-    """A leaf on its way through torch.func, which takes tensors alone: one tensor, or none where the leaf is None."""
+    """A leaf in the form that torch.func accepts, which takes tensors only: one tensor, or none for a leaf of None."""
 
     held: tuple[Tensor, ...]
 
@@ -78,7 +85,7 @@ class _Slot(NamedTuple):
 def _minibatches(
     state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, function: str
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """Gradients in the accumulation dtype, metrics and mutable variables of one minibatch after the other."""
+    """Yield gradients in the accumulation dtype, metrics and mutable variables, one minibatch after the other."""
     leaves = [(pytree.keystr(path), x) for path, x in pytree.tree_leaves_with_path(batch) if x is not None]
     size = check_batch(TORCH, leaves, num_minibatches, function)
 
@@ -87,7 +94,7 @@ def _minibatches(
         return value, pytree.tree_map(lambda x: _Slot(() if x is None else (torch.as_tensor(x),)), aux)
 
     differentiated = torch.func.grad_and_value(loss, has_aux=True)
-    # Parameters that require a gradient would make every minibatch's graph live on in the sums.
+    # With parameters that require a gradient, the sums would keep the graph of every minibatch alive.
     outermost = not transforming()
     for b, seed in enumerate(split(rng, num_minibatches)):
         minibatch = pytree.tree_map(lambda x, b=b: None if x is None else x[b * size : (b + 1) * size], batch)

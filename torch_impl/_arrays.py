@@ -1,4 +1,4 @@
-"""What this implementation takes as an array (a torch.Tensor): its dtypes, its values, autocast and transforms."""
+"""Tensors as this implementation's arrays: their dtypes and values, autocast, and torch.func's transforms."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ ACCUMULATION = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
 }
-"""The accumulation dtype, which carries states, for every dtype of values."""
+"""The accumulation dtype, in which states are carried, for every dtype of values."""
 
 
 def transforming() -> bool:
-    """Whether a transform of torch.func is at work."""
+    """Whether a transform of torch.func is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _values(x: torch.Tensor) -> np.ndarray | None:
-    """The values of an integer tensor where reading them costs nothing: on the CPU and under no trace or transform."""
+    """The values of an integer tensor if reading them is free: on the CPU, without a trace or transform; else None."""
     if torch.compiler.is_compiling() or type(x) is not torch.Tensor or x.device.type != "cpu":
         return None
     if transforming() or torch._C._len_torch_dispatch_stack():
@@ -39,8 +39,8 @@ TORCH = Framework(
 
 
 def autocast_dtype(x: Any) -> torch.dtype | None:
-    """The dtype to which values beside ``x`` are cast, or None where autocast is off for its device."""
-    # The type first: for most calls it is the answer, and `isinstance` is slower.
+    """The dtype to which autocast casts values on the device of ``x``, or None if it is off for that device."""
+    # The type comes first, because it decides most calls and `isinstance` is slower.
     if type(x) is not torch.Tensor and not isinstance(x, torch.Tensor):
         return None
     if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type):
@@ -49,7 +49,7 @@ def autocast_dtype(x: Any) -> torch.dtype | None:
 
 
 def cast(x: Any, dtype: torch.dtype) -> Any:
-    """``x`` in ``dtype`` as autocast would cast it: float64 and what is no floating tensor stay as they are."""
+    """``x`` cast to ``dtype`` as by autocast: float64 tensors and anything but floating-point tensors are unchanged."""
     if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype is not torch.float64:
         return x.to(dtype)
     return x

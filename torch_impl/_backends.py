@@ -1,4 +1,4 @@
-"""The backends of this package, and the rows that say what each supports and what computes it."""
+"""The backends of this package, and the rows with what each of them supports and the code that computes it."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -19,7 +19,7 @@ from torch_impl._scan.triton import autograd as scan_kernels
 
 
 class KernelBackend(Enum):
-    """Which code computes an operation: ``torch`` is composed PyTorch on any device, ``triton`` a kernel."""
+    """The code that computes an operation: ``torch`` is composed PyTorch on any device, ``triton`` a kernel."""
 
     torch = "torch"
     triton = "triton"
@@ -32,27 +32,27 @@ _REQUESTS: dict[str, Callable[..., Request]] = {}
 
 
 def request(call: Call, values: torch.Tensor, packed: bool = False) -> Request:
-    """What a checked call asks of a backend."""
+    """The request of a checked call to the backends."""
     return Request(call.function, values.device.type, dtype_name(values), call.sizes, packed)
 
 
 def _rows(asked: Request) -> tuple[Row, ...]:
-    """The rows, the preferred first: kernels, except on the CPU, where an interpreter runs them to be tested."""
+    """The rows, preferred ones first: kernels, except on the CPU, where an interpreter runs them only for tests."""
     return (*COMPOSED, *KERNELS) if asked.device == "cpu" else (*KERNELS, *COMPOSED)
 
 
 def choose(asked: Request, requested: Any) -> KernelBackend:
-    """The backend that a call takes; raises where the one requested cannot serve it."""
+    """Return the backend that a call takes; raise if the requested one cannot serve it."""
     return select(_rows(asked), asked, requested, KernelBackend)
 
 
 def implementations(operation: str) -> dict[str, Any]:
-    """What computes an operation, by backend, as the rows have it."""
+    """The code that computes an operation, by backend, from the rows."""
     return {row.backend: row.implementation for row in (*COMPOSED, *KERNELS) if row.operation == operation}
 
 
 def explains(name: str) -> Callable:
-    """Register an operation's request builder, a function of the operation's own arguments."""
+    """Register the request builder of an operation, a function with the operation's own arguments."""
 
     def register(builder: Callable[..., Request]) -> Callable[..., Request]:
         _REQUESTS[name] = builder
@@ -62,17 +62,17 @@ def explains(name: str) -> Callable:
 
 
 def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
-    """Which backend a call would take, and the reason against each other.
+    """The backend that a call would take, and the reason against each other backend.
 
     Args:
-        name: an operation with kernel backends.
-        args, kwargs: the call's own arguments; they are checked as the call would check them.
+        name: the name of an operation with kernel backends.
+        args, kwargs: the arguments of that call; they are checked as the call would check them.
 
     Returns:
-        The backend chosen and, for every other with a row, the reason against it.
+        The chosen backend and, for every other backend with a row, the reason against it.
 
     Raises:
-        TypeError, ValueError: there is no operation of that name, or the call itself would raise.
+        TypeError, ValueError: no operation has that name, or the call itself would raise.
     """
     if name not in _REQUESTS:
         raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {', '.join(_REQUESTS)}")

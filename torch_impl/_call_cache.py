@@ -1,8 +1,8 @@
-"""A cache of checked calls: which backend a call takes, by the signature of its arguments.
+"""A cache of checked calls: the backend that a call takes, by the signature of its arguments.
 
 A check depends on the shapes, dtypes and devices of tensors and on the values of scalars. A call that agrees in all of
-these with one that passed is not checked again, which takes a tenth of the Python; for a single step of a recurrence,
-checks would otherwise dominate.
+these with an earlier successful call is not checked again, which takes a tenth of the Python time. For a single step of
+a recurrence, checks would otherwise dominate.
 """
 
 import functools
@@ -19,14 +19,15 @@ _SCALARS = (type(None), bool, int, float, str)
 
 
 def cached_by_signature(checked: Callable) -> Callable:
-    """The function with its answers cached by what can be read of its arguments without reading a tensor's values.
+    """Cache the function's answers by what can be read from its arguments without reading a tensor's values.
 
-    Only answers are cached: a call that raises is checked again, and raises again. Calls with arguments other than
-    plain tensors, states of them and scalars are never cached, nor are calls under a tracer, where a shape may be
-    symbolic.
+    Only answers are cached: a call that raises is checked again and raises again. Calls with arguments other than plain
+    tensors, states of plain tensors and scalars are never cached, and neither are calls under a tracer, where a shape
+    may be symbolic.
 
     Args:
-        checked: answers from shapes, dtypes, devices and scalars alone, and from nothing that changes in a process.
+        checked: its answer must depend only on shapes, dtypes, devices and scalars, and on nothing that can change
+            during a process.
     """
     answers: dict[tuple[Any, ...], Any] = {}
 
@@ -47,7 +48,7 @@ def cached_by_signature(checked: Callable) -> Callable:
 
 
 def _seen(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Everything of the arguments that a check may depend on, as a key; None where each call must be checked."""
+    """A key of everything in the arguments that a check may depend on; None if each such call must be checked."""
     key: list[Any] = []
     pending = [*arguments]
     for x in pending:
@@ -55,11 +56,11 @@ def _seen(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if kind in _PLAIN:
             key += (x.shape, x.dtype, x.device)
         elif kind in _SCALARS:
-            # 1, 1.0 and True are equal, and not the same to a check.
+            # 1, 1.0 and True are equal, but a check distinguishes them.
             key += (kind, x)
         elif kind is MLSTMState:
             key += (kind,)
-            # The loop goes on to these.
+            # The loop continues with these.
             pending += x
         else:
             return None

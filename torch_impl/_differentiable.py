@@ -1,11 +1,11 @@
-"""Differentiable operators made from records: ``gatespec::NAME_forward``, ``NAME_backward`` and what stands above them.
+"""Differentiable operators made from records: ``gatespec::NAME_forward``, ``NAME_backward`` and what autograd needs.
 
-An operation is described by the records of its arguments and results, and for each backend by its residuals and two
-functions of records. Derived from their fields: both schemas, the tensors that are saved, the gradients that are None,
-and the axes that a vmapped one is folded into. A residual is therefore one field of one record.
+An operation is described by the records of its arguments and results and, for each backend, by its residuals and two
+functions of records. Their fields determine both schemas, the tensors that are saved, the gradients that are None, and
+the axes into which vmap is folded. A residual is therefore one field of one record.
 
-Records are flattened here alone, where PyTorch demands it, in the order ``arguments, keep`` on the way forward and
-``arguments, cotangents of the results, residuals`` on the way back. ``keep`` names the residuals that are returned.
+Records are flattened only here, where PyTorch requires it, in the order ``arguments, keep`` in the forward pass and
+``arguments, cotangents of the results, residuals`` in the backward pass. ``keep`` names the residuals to return.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,16 +36,16 @@ from torch_impl._records import (
 
 @dataclass(frozen=True)
 class Implementation:
-    """How a backend computes an operation.
+    """The code by which a backend computes an operation.
 
     Attributes:
-        residuals: the record of what its backward pass can use, every field a tensor or None. One that has the name of
-            a result is that result.
+        residuals: the record of everything that its backward pass can use; every field is a tensor or None. A residual
+            with the name of a result is that result.
         forward: ``(arguments, keep) → (results, residuals)``; the residuals named in ``keep`` are tensors.
         backward: ``(arguments, cotangents, residuals) → gradients`` of the arguments with axes, in their order; None
-            for an operation whose gradient is another's.
+            for an operation whose gradient is that of another operation.
         sizes: ``(arguments) →`` the sizes of the letters that only its residuals have.
-        worth_keeping: ``(arguments) →`` the names of the residuals that a differentiated call keeps by itself.
+        worth_keeping: ``(arguments) →`` the names of the residuals that a differentiated call saves by default.
         dtypes: ``(arguments) →`` the dtypes of the roles that only its residuals have.
     """
 
@@ -58,28 +58,28 @@ class Implementation:
 
 
 class NoResiduals(NamedTuple):
-    """The residuals of a backend whose backward pass needs the arguments alone."""
+    """The residuals of a backend whose backward pass needs only the arguments."""
 
 
 class Operation:
-    """A forward and a backward operator with an ``autograd.Function`` each.
+    """A forward and a backward operator, each with an ``autograd.Function``.
 
     Args:
         name: ``"mlstm"``.
-        arguments: the record of the arguments, with a field ``backend`` and, where sequences may be packed,
+        arguments: the record of the arguments, with a field ``backend`` and, if sequences may be packed, a field
             ``cu_seqlens``.
         results: the record of the results.
-        cotangents: the record of their cotangents, each of which may be None.
-        implementations: by backend.
+        cotangents: the record of the cotangents of the results, each of which may be None.
+        implementations: the implementations by backend.
         sizes: ``(arguments) →`` the sizes of the letters of arguments and results.
         dtypes: ``(arguments) →`` the dtypes of the roles.
-        gradients: ``(arguments, cotangents, residuals) → gradients`` in place of a backward operator of its own.
+        gradients: ``(arguments, cotangents, residuals) → gradients``, used instead of a backward operator.
 
     Attributes:
-        operator: ``(*arguments, keep) →`` the results, and the residuals in ``keep`` that are not results.
+        operator: ``(*arguments, keep) →`` the results, then the residuals in ``keep`` that are not results.
         differentiable: the same, for calls that need a gradient or are transformed.
-        kept_by: by backend and option of the fwbw configuration, the names of the residuals that it keeps.
-        residual_heads: by backend the axis of heads of every residual of dense sequences, None where it has none.
+        kept_by: by backend and option of the fwbw configuration, the names of the residuals that the option keeps.
+        residual_heads: by backend, the head axis of every residual of dense sequences; None for one without heads.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Operation:
     ):
         self.name, self.arguments, self.results, self.cotangents = name, arguments, results, cotangents
         self.implementations, self.sizes, self.dtypes = implementations, sizes, dtypes
-        # Plain data: a compiler that traces a caller cannot look into cached functions.
+        # Plain data, because a compiler that traces a caller cannot look into cached functions.
         self.kept_by = {backend: names_by_option(each.residuals) for backend, each in implementations.items()}
         self.residual_heads = {backend: head_axes(each.residuals, False) for backend, each in implementations.items()}
         self._most = max(len(fields(each.residuals)) for each in implementations.values())
@@ -112,20 +112,20 @@ class Operation:
         self.differentiable = transformable(_forward_function(self, gradients or self.gradients))
 
     def residuals_of(self, arguments: Any, keep: tuple[str, ...], outputs: Sequence[Tensor]) -> Any:
-        """The record of residuals from what a call returned."""
+        """The record of residuals, made from the tensors that a call returned."""
         implementation = self.implementations[arguments.backend]
         places = _places(self.results, implementation.residuals, keep)
         return implementation.residuals(**{name: outputs[place] for name, place in zip(keep, places, strict=True)})
 
     def gradients(self, arguments: Any, cotangents: Any, residuals: Any) -> Sequence[Tensor]:
-        """The backward operator; differentiable and mappable where a transform is at work."""
+        """Call the backward operator, in its differentiable and mappable form if a transform is active."""
         if untransformed():
             return self._backward(*arguments, *cotangents, residuals)
         slots = (None,) * (self._most - len(residuals))
         return self._transformable_backward(*arguments, *cotangents, *residuals, *slots)
 
     def _run_forward(self, *flat: Any) -> list[Tensor]:
-        # What the record's own constructor does, at half its cost.
+        # This is what the constructor of the record does, at half the cost.
         arguments, keep = tuple.__new__(self.arguments, flat[:-1]), flat[-1]
         results, residuals = self.implementations[arguments.backend].forward(arguments, keep)
         return [*results, *(part for part in residuals if part is not None)] if keep else [*results]
@@ -143,7 +143,7 @@ class Operation:
         return outputs + empty_like_fields(implementation.residuals, kept, packed, values[0], sizes, dtypes)
 
     def _split(self, flat: Sequence[Any]) -> tuple[Any, Any, Sequence[Tensor | None]]:
-        """Arguments, cotangents, and what follows them."""
+        """Arguments, cotangents, and the tensors after them."""
         first = len(self.arguments._fields)
         last = first + len(self.cotangents._fields)
         return self.arguments(*flat[:first]), self.cotangents(*flat[first:last]), flat[last:]
@@ -165,7 +165,7 @@ class Operation:
 
 
 class _Saves:
-    """Which of an operation's flat arguments are saved as tensors, and which have gradients."""
+    """Which of an operation's flat arguments are saved as tensors, and which of them have gradients."""
 
     def __init__(self, arguments: Sequence[Field]):
         self.tensors = sum(field.schema.startswith("Tensor") for field in arguments)
@@ -173,7 +173,7 @@ class _Saves:
         self.count = len(arguments)
 
     def aligned(self, tensors: Sequence[Tensor | None], gradients: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        """The gradients where their arguments stand, and None for all else, `keep` included."""
+        """The gradients at the positions of their arguments, and None everywhere else, including `keep`."""
         found: list[Tensor | None] = [None] * (self.count + 1)
         for number, gradient in zip(self.differentiable, gradients, strict=True):
             if tensors[number] is not None:
@@ -182,7 +182,7 @@ class _Saves:
 
 
 def _places(results: type, residuals: type, keep: tuple[str, ...]) -> tuple[int, ...]:
-    """Where the residuals named in ``keep`` stand among what a forward operator returns."""
+    """The positions of the residuals named in ``keep`` among the outputs of a forward operator."""
     names = [*results._fields, *(name for name in residuals._fields if name in keep and name not in results._fields)]
     return tuple(names.index(name) for name in keep)
 
@@ -192,7 +192,7 @@ def _packed(arguments: Any) -> bool:
 
 
 def _packings_differ(arguments: type, in_dims: Sequence[int | None]) -> bool:
-    """Whether packings are mapped over: such calls cannot be folded into one."""
+    """Whether vmap maps over packings: such calls cannot be folded into one."""
     return "cu_seqlens" in arguments._fields and in_dims[arguments._fields.index("cu_seqlens")] is not None
 
 

@@ -14,7 +14,7 @@ from torch_impl._products import linear
 
 
 class _Projection(nn.Linear):
-    """A linear layer computed by whichever of PyTorch's libraries is faster."""
+    """A linear layer, computed by the faster of PyTorch's two CPU libraries."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
@@ -45,7 +45,7 @@ class GRU(nn.Module):
         output_projection: linear, from ``N·H`` to ``output_size``.
 
     Raises:
-        TypeError, ValueError: a size is not an integer of at least 1, or a head count does not divide the largest.
+        TypeError, ValueError: a size is not an integer of at least 1, or a head count does not divide the largest one.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class GRU(nn.Module):
         self._reset_weights()
 
     def reset_parameters(self) -> None:
-        """Draw every parameter again."""
+        """Initialise every parameter again."""
         self.input_projection.reset_parameters()
         self.output_projection.reset_parameters()
         self._reset_weights()
@@ -119,7 +119,7 @@ class GRU(nn.Module):
 
         Args:
             input: ``(B, S, input_size)``, or ``(T, input_size)`` with `cu_seqlens`.
-            input_state: ``(B, N, H)`` in the accumulation dtype, None for zeros.
+            input_state: ``(B, N, H)`` in the accumulation dtype; None means zeros.
             cu_seqlens, max_seqlen, kernel_backend: as in `gru`.
 
         Returns:
@@ -179,7 +179,7 @@ class mLSTMBackendFwbw(nn.Module):
 
     @property
     def can_vmap_over_heads(self) -> bool:
-        """Whether heads may be mapped over from outside: True, as nothing here depends on heads."""
+        """Whether the caller may map over heads: always True, since nothing here depends on heads."""
         return True
 
     def forward(
@@ -194,7 +194,7 @@ class mLSTMBackendFwbw(nn.Module):
         m_initial: Tensor | None = None,
         return_last_states: bool = False,
     ) -> Any:
-        """Run the mLSTM; shapes as in `fwbw_forward`.
+        """Run the mLSTM; the shapes are those of `fwbw_forward`.
 
         Returns:
             h, or ``(h, (C, n, m))`` with ``return_last_states`` or the configuration's ``return_state``.

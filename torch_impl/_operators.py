@@ -1,7 +1,7 @@
-"""Registered operators: opaque to tracers, with a shape rule and no gradient of their own.
+"""Registered operators: opaque to tracers, with a shape rule but without a gradient.
 
-Gradients and batching sit above them, in an ``autograd.Function`` per direction with ``setup_context`` and ``vmap``:
-``torch.func`` cannot use what is registered with the operator itself.
+Gradients and batching are added on top, by an ``autograd.Function`` per direction with ``setup_context`` and ``vmap``,
+because ``torch.func`` cannot use a gradient that is registered with the operator itself.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ def operator(schema: str, implementation: Callable, shapes: Callable) -> Callabl
 
     Args:
         schema: ``"NAME(Tensor x, ...) -> Tensor"``.
-        implementation: computes it, on any device, below autograd; its first argument is a tensor.
-        shapes: gives empty outputs of the right shapes and dtypes (``register_fake``).
+        implementation: computes the operator on any device, below autograd; its first argument is a tensor.
+        shapes: returns empty outputs with the right shapes and dtypes (``register_fake``).
     """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
@@ -41,7 +41,7 @@ def operator(schema: str, implementation: Callable, shapes: Callable) -> Callabl
 
 
 class Directions(NamedTuple):
-    """How a backend computes an operation that has no residuals: its two directions as functions of tensors."""
+    """The two directions of an operation without residuals on one backend, as functions of tensors."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
@@ -57,7 +57,7 @@ def transformable(function: type[torch.autograd.Function]) -> Callable:
     arguments require one), so `seen_by_compiler` tells it to keep the call whole.
     """
 
-    # PyTorch reads the signature at every call; computing it each time takes longer than the rest of the call.
+    # PyTorch reads the signature at every call; computing it each time would take longer than the rest of the call.
     function.forward.__signature__ = inspect.signature(function.forward)  # type: ignore[attr-defined]
 
     def apply(*args: Any) -> Any:
@@ -88,7 +88,7 @@ def needs_transform(*tensors: torch.Tensor | None) -> bool:
 
 
 def untransformed() -> bool:
-    """Inside a backward pass: whether nothing differentiates or maps it, so that an operator may be called directly."""
+    """Whether nothing differentiates or maps the current backward pass, so that it may call an operator directly."""
     return not torch.is_grad_enabled() and not transforming() and not torch.compiler.is_compiling()
 
 
@@ -96,7 +96,7 @@ _READABLE = dataclasses.replace(TORCH, values=lambda cu_seqlens: cu_seqlens.nump
 
 
 def packing(operation: str, argument: str, x: torch.Tensor, cu_seqlens: torch.Tensor) -> np.ndarray:
-    """The values of ``cu_seqlens`` inside an operator, where they can be read; refused if they do not pack ``x``."""
+    """The values of ``cu_seqlens`` inside an operator if they can be read; raises if they do not pack ``x``."""
     bounds = cu_seqlens.detach().cpu()
     call = Call(operation, _READABLE)
     call.bind("T", x.shape[0], argument)
@@ -115,8 +115,8 @@ def fold(size: int, in_dims: Sequence[int | None], args: Sequence[Any], axes: Se
 
     Args:
         size: length of the vmapped axis.
-        in_dims: its position in each argument, None where an argument has none.
-        axes: the head axis of each argument without the vmapped one, None for anything but a tensor with heads.
+        in_dims: its position in each argument; None for an argument without it.
+        axes: the head axis of each argument, not counting the vmapped axis; None for anything but a tensor with heads.
     """
     folded = []
     for x, dim, axis in zip(args, in_dims, axes, strict=True):
@@ -133,7 +133,7 @@ def fold(size: int, in_dims: Sequence[int | None], args: Sequence[Any], axes: Se
 def unfold(
     size: int, outputs: Sequence[Any], axes: Sequence[int | None]
 ) -> tuple[tuple[Any, ...], tuple[int | None, ...]]:
-    """Undo `fold` on outputs: returns them with the vmapped axis, and its position in each."""
+    """Undo `fold` on outputs: return them with the vmapped axis, and the position of that axis in each output."""
     pairs = [
         (None, None) if y is None else (y.unflatten(axis, (size, y.shape[axis] // size)), axis)
         for y, axis in zip(outputs, axes, strict=True)
@@ -144,7 +144,7 @@ def unfold(
 def map_by_loop(
     apply: Callable, size: int, in_dims: Sequence[int | None], args: Sequence[Any]
 ) -> tuple[tuple[Any, ...], tuple[int | None, ...]]:
-    """Map by a loop where calls cannot be folded into one: packings that differ along the vmapped axis."""
+    """Map by a loop, for calls that cannot be folded into one because packings differ along the vmapped axis."""
     rows = [
         apply(*(x.select(dim, b) if isinstance(dim, int) else x for x, dim in zip(args, in_dims, strict=True)))
         for b in range(size)

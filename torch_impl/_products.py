@@ -1,8 +1,8 @@
-"""Matrix products of a float32 recurrence on a CPU, by whichever of PyTorch's two libraries is faster.
+"""Matrix products of a float32 recurrence on a CPU, computed by the faster of PyTorch's two libraries.
 
 ``torch.bmm`` calls MKL, which uses half the vector width on processors not made by Intel. oneDNN uses the full width
-and takes about half the time, but starts about ten microseconds later. Both compute in float32, or in what the
-user allowed by ``torch.set_float32_matmul_precision``.
+and takes about half the time, but starts about ten microseconds later. Both compute in float32, or in the precision
+that the user allowed by ``torch.set_float32_matmul_precision``.
 """
 
 from collections.abc import Callable
@@ -23,24 +23,24 @@ _PROJECTION = 1 << 24
 """Minimum number of multiplications at which a projection is faster as a convolution in oneDNN."""
 
 _IMAGES = 16
-"""Number of images into which the rows of a projection are cut."""
+"""Number of images into which the rows of a projection are divided."""
 
 _STEPS = 16
-"""Minimum number of products with one weight for which packing it pays."""
+"""Minimum number of products with the same weight for which packing the weight pays off."""
 
 
 def _suits(x: Tensor) -> bool:
-    """Whether oneDNN may compute it: it is built in, and `torch.backends.mkldnn` has not been turned off."""
+    """Whether oneDNN may compute a product of ``x``: it is built in and `torch.backends.mkldnn` is not turned off."""
     onednn = torch.backends.mkldnn
     return x.dtype is torch.float32 and x.device.type == "cpu" and onednn.is_available() and bool(onednn.enabled)
 
 
 def packed(weight: Tensor, rows: int, steps: int) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """``(h, x)`` → ``x + h @ weight``, a fresh tensor, for ``(1, rows, ·)``; None where ``baddbmm`` is faster.
+    """``(h, x)`` → ``x + h @ weight``, a new tensor, for ``(1, rows, ·)``; None if ``baddbmm`` is faster.
 
     Args:
         weight: ``(N, ·, ·)``; oneDNN is used for a single head only.
-        rows, steps: how many rows a product has, and how many products there are.
+        rows, steps: number of rows of a product, and number of products.
     """
     N, inner, outer = weight.shape
     if N != 1 or steps < _STEPS or rows * inner * outer < _STEP or not _suits(weight):
@@ -81,8 +81,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _images(rows: Tensor) -> Tensor:
-    """``(R, ·)`` as images of one column, their channels last, for a convolution of one point.
+    """``(R, ·)`` as images of one column, in channels-last order, for a convolution with a kernel of one point.
 
-    PyTorch computes convolutions by oneDNN, each image on one thread where there are 16 or more.
+    PyTorch computes convolutions by oneDNN, with one thread per image if there are at least 16 images.
     """
     return rows.contiguous().view(_IMAGES, -1, 1, rows.shape[-1]).permute(0, 3, 1, 2)

@@ -1,8 +1,8 @@
-"""Records: the arguments, results and residuals of an operator by name, and what follows from their fields.
+"""Records: the arguments, results and residuals of an operator by name, and everything that follows from their fields.
 
-A record is a NamedTuple. A field's type is its type in the operator's schema; a tensor that has heads, and a gradient
-if it is an argument, says with `Axes` how it lies. Everything positional is derived here: schemas, empty outputs, the
-axes that vmap folds into. Fields that are tensors come before those that are not.
+A record is a NamedTuple. The type of a field is its type in the operator's schema. A tensor that has heads (and, among
+arguments, a gradient) describes its layout with `Axes`. Everything positional is derived here: schemas, empty outputs,
+the axes into which vmap is folded. Fields that are tensors come before those that are not.
 """
 
 import functools
@@ -16,21 +16,21 @@ import torch
 from torch import Tensor
 
 VALUES, ACCUMULATED = "values", "accumulated"
-"""Dtypes by role: that of `v` or `input`, and the one that carries states beside it."""
+"""Dtypes by role: that of `v` or `input`, and the accumulation dtype, which carries its states."""
 
 PACKED = {"B S": "T", "B blocks": "blocks", "B starts": "starts"}
-"""What stands for two axes of a dense call where sequences are packed."""
+"""Axes of a dense call, with the one axis that replaces them when sequences are packed."""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """How a tensor lies.
+    """The layout of a tensor.
 
     Attributes:
-        letters: its axes in order, ``"B S N K"``; the one of heads begins with N. ``V+1`` is a column more than V.
+        letters: its axes in order, ``"B S N K"``; the head axis begins with N. ``V+1`` is one column more than V.
         dtype: a role, or a dtype.
-        memory: the same axes in the order in which they lie in memory, where that is another.
-        option: of a residual, the option of the fwbw configuration that keeps it.
+        memory: the same axes in memory order, if that differs.
+        option: for a residual, the option of the fwbw configuration that keeps it.
     """
 
     letters: str
@@ -49,33 +49,33 @@ class Axes:
         return self, Axes(letters, self.dtype, " ".join(memory), self.option)
 
     def when(self, packed: bool) -> "Axes":
-        """These axes in a call whose sequences are packed, or are not."""
+        """These axes for a call with packed or with dense sequences."""
         return self._by_packing[packed]
 
     @functools.cached_property
     def heads(self) -> int:
-        """The axis of heads."""
+        """The position of the head axis."""
         return next(number for number, letter in enumerate(self.letters.split()) if letter.startswith("N"))
 
     @functools.cached_property
     def from_memory(self) -> tuple[int, ...]:
-        """For every axis its place in memory: what ``permute`` takes to a tensor that lies contiguous."""
+        """For every axis its position in memory: the argument of ``permute`` for a tensor that is contiguous there."""
         memory = _numbered(self.memory or self.letters)
         return tuple(memory.index(letter) for letter in _numbered(self.letters))
 
     @functools.cached_property
     def to_memory(self) -> tuple[int, ...]:
-        """What ``permute`` takes back to the order of memory."""
+        """The argument of ``permute`` that goes back to memory order."""
         letters = _numbered(self.letters)
         return tuple(letters.index(letter) for letter in _numbered(self.memory or self.letters))
 
     def empty(self, like: Tensor, sizes: Mapping[str, Any], dtypes: Mapping[str, torch.dtype]) -> Tensor:
-        """An empty tensor that lies so.
+        """An empty tensor with this layout.
 
         Args:
             like: a tensor on the same device.
-            sizes: those of the letters.
-            dtypes: those of the roles.
+            sizes: the sizes of the letters.
+            dtypes: the dtypes of the roles.
         """
         shape = [
             sum(int(part) if part.isdigit() else sizes[part] for part in letter.split("+"))
@@ -86,14 +86,14 @@ class Axes:
 
 
 def _numbered(letters: str) -> list[tuple[str, int]]:
-    """The letters, those that occur twice told apart."""
+    """The letters, numbered so that two occurrences of the same letter differ."""
     split = letters.split()
     return [(letter, split[:number].count(letter)) for number, letter in enumerate(split)]
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record: its name, its type in a schema, and its axes where it has heads."""
+    """A field of a record: its name, its type in a schema, and its axes if it has heads."""
 
     name: str
     schema: str
@@ -130,18 +130,18 @@ def fields(record: type) -> tuple[Field, ...]:
 
 
 def schema(record: type) -> str:
-    """The record as arguments of an operator, ``"Tensor q, Tensor? C, float eps"``."""
+    """The record as the arguments of an operator, ``"Tensor q, Tensor? C, float eps"``."""
     return ", ".join(f"{field.schema} {field.name}" for field in fields(record))
 
 
 @functools.cache
 def head_axes(record: type, packed: bool) -> tuple[int | None, ...]:
-    """Of every field the axis of heads, None where it has none."""
+    """The head axis of every field; None for a field without heads."""
     return tuple(None if field.axes is None else field.axes.when(packed).heads for field in fields(record))
 
 
 def names_by_option(residuals: type) -> dict[str, tuple[str, ...]]:
-    """By option of the fwbw configuration the names of the residuals that it keeps."""
+    """By option of the fwbw configuration, the names of the residuals that it keeps."""
     names: dict[str, tuple[str, ...]] = {}
     for field in fields(residuals):
         if field.axes is not None and field.axes.option:

@@ -1,8 +1,8 @@
-"""What one rank of a mesh sees: its seed, its slice of a tensor, its shard of a parameter (xlstm_jax, array_utils).
+"""One rank's view of a mesh: its seed, its slice of a tensor, its shard of a parameter (xlstm_jax, array_utils).
 
-The functions hold no communication. A mesh is a ``torch.distributed.device_mesh.DeviceMesh`` with named dimensions, or
-whatever has its ``mesh_dim_names``, ``get_local_rank(name)`` and ``size(index)``. A tuple of axes counts as one, its
-first axis varying slowest.
+The functions do not communicate. A mesh is a ``torch.distributed.device_mesh.DeviceMesh`` with named dimensions, or any
+object with its ``mesh_dim_names``, ``get_local_rank(name)`` and ``size(index)``. A tuple of axes counts as one axis, of
+which the first varies slowest.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ Axis = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Partitioned:
-    """A parameter and, for each of its dimensions, the mesh axis that shards it (flax.linen's box of that name).
+    """A parameter and the mesh axis that shards each of its dimensions (like flax.linen's `Partitioned`).
 
-    A pytree whose one leaf is the value.
+    It is a pytree whose only leaf is the value.
 
     Attributes:
         value: this device's shard.
-        names: for every dimension of ``value`` a mesh axis, a tuple of mesh axes, or None where it is whole.
+        names: for each dimension of ``value``, a mesh axis, a tuple of mesh axes, or None if it is not sharded.
     """
 
     value: Any
@@ -49,7 +49,7 @@ pytree.register_pytree_node(
 
 
 def fold_rng_over_axis(rng: int, axis_name: Axis, *, mesh: Any) -> int:
-    """A seed of this rank's own: different along the axis, the same on every other.
+    """A seed for this rank: different along the axis, the same along every other axis.
 
     Args:
         rng: an integer seed.
@@ -61,24 +61,28 @@ def fold_rng_over_axis(rng: int, axis_name: Axis, *, mesh: Any) -> int:
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis.
+        ValueError: the axis does not exist.
     """
     index, _ = _place("fold_rng_over_axis", axis_name, mesh)
     return int(np.random.SeedSequence((rng, index)).generate_state(1, np.uint64)[0])
 
 
 def split_array_over_mesh(x: Tensor, axis_name: Axis, split_axis: int, *, mesh: Any) -> Tensor:
-    """This rank's slice of a tensor: the index-th of as many equal runs along ``split_axis`` as the mesh axis is long.
+    """This rank's slice of a tensor: ``split_axis`` is cut into as many equal slices as the mesh axis has ranks.
 
     Args:
         x: the whole tensor.
         axis_name: a mesh axis or a tuple of them.
-        split_axis: the tensor's axis to split; a negative one counts from the last.
+        split_axis: the tensor's axis to split; a negative number counts from the last axis.
         mesh: the device mesh.
+
+    Returns:
+        The slice, with the dtype of `x`.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis, of the mesh or of the tensor, or its size is no multiple of the mesh axis.
+        ValueError: the mesh axis or the tensor axis does not exist, or the tensor axis is not a multiple of the mesh
+            axis.
     """
     index, size = _place("split_array_over_mesh", axis_name, mesh)
     axis = check_split(TORCH, x, axis_name, size, split_axis)
@@ -89,13 +93,13 @@ def split_array_over_mesh(x: Tensor, axis_name: Axis, split_axis: int, *, mesh: 
 def stack_params(
     params: Any, axis_name: Axis, axis: int = 0, mask_except: int | Tensor | None = None, *, mesh: Any
 ) -> Any:
-    """Make each rank's own parameters shards of one tensor that is stacked along a new axis.
+    """Turn each rank's own parameters into shards of one tensor that is stacked along a new axis.
 
     Args:
         params: a pytree of tensors or `Partitioned` boxes.
-        axis_name: the mesh axis (or tuple of them) that the new dimension is sharded over.
-        axis: where the new dimension stands; a negative one counts from the last of the result.
-        mask_except: None, or the index of the one rank whose values stay; the others' become zeros.
+        axis_name: the mesh axis (or tuple of mesh axes) that shards the new dimension.
+        axis: position of the new dimension; a negative number counts from the last axis of the result.
+        mask_except: None, or the index of the one rank whose values are kept; those of the others become zeros.
         mesh: the device mesh.
 
     Returns:
@@ -103,7 +107,8 @@ def stack_params(
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis, `mask_except` is no index of one, or a parameter is sharded over it already.
+        ValueError: an axis does not exist, `mask_except` is not an index of it, or a parameter is already sharded over
+            it.
     """
     index, size = _place("stack_params", axis_name, mesh)
 
@@ -125,19 +130,19 @@ def stack_params(
 
 
 def unstack_params(params: Any, axis_name: Axis, *, mesh: Any = None) -> Any:
-    """Inverse of `stack_params`: take the stacked dimension off every parameter that is sharded over ``axis_name``.
+    """Inverse of `stack_params`: remove the stacked dimension of every parameter that is sharded over ``axis_name``.
 
     Args:
         params: a pytree of tensors or `Partitioned` boxes.
         axis_name: the mesh axis, or tuple of them, that `stack_params` was given.
-        mesh: the device mesh, where it shall be checked that the axis is one of its own.
+        mesh: the device mesh; if given, the axis must be one of its axes.
 
     Returns:
-        The tree; a leaf with no label left is a bare tensor again.
+        The tree; a leaf without any label left is a bare tensor again.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: there is no such axis, or a shard's size along it is not 1.
+        ValueError: the axis does not exist, or a shard's size along it is not 1.
     """
     axis_names("unstack_params", axis_name)
     if mesh is not None:
@@ -161,7 +166,7 @@ def _map_boxes(function: Callable[[str, Any], Any], params: Any) -> Any:
 
 
 def _place(function: str, axis_name: Any, mesh: Any) -> tuple[int, int]:
-    """Index and size of one axis, or of a tuple of axes taken as one."""
+    """Index and size of one axis, or of a tuple of axes treated as one."""
     index, size = 0, 1
     known = tuple(mesh.mesh_dim_names or ())
     for name in axis_names(function, axis_name):

@@ -3,9 +3,9 @@ inputs as they are and on `budget.DRAWS` (and two) perturbed copies, all in one 
 axis over which the operation is independent.
 """
 
+from conformance.oracle._any_design import fwbw_gradient, widened
 from conformance.oracle._common import Values, remember, values
 from conformance.oracle._fwbw import fwbw, unstabilised
-from conformance.oracle._gate_sums import fwbw_gradient
 from conformance.oracle._gru import gru, gru_gradient
 from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
 from conformance.oracle._packed import mlstm, mlstm_gradient
@@ -29,5 +29,6 @@ __all__ = [
     "sums_gradient",
     "unstabilised",
     "values",
+    "widened",
     "with_state",
 ]

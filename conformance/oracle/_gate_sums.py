@@ -14,46 +14,15 @@ are those that `oracle._magnitudes` states of dq and dk, times q and k: no sum o
 taken there, so they bound Σ|dD_tj| over rows and columns too.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 
-from conformance.budget import Expected, Precision
-from conformance.oracle import _fwbw
-from conformance.oracle._common import Values, without_warnings
-from conformance.oracle._magnitudes import magnitudes_of
-from conformance.oracle._mlstm import with_state
-from conformance.running_sums import RunningSums
+from conformance.budget import Precision
+from conformance.oracle._common import Values
+from conformance.oracle._magnitudes import Magnitudes
 
 
-def with_running_sums(
-    expected: Expected, arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision
-) -> Expected:
-    """Gradients of a dense call of `mlstm`, their tolerance of f widened where ``precision`` is `RunningSums`."""
-    if not isinstance(precision, RunningSums):
-        return expected
-    return _widened(expected, roundoff(arrays, cotangents, precision, eps=options.get("eps", 0.0)))
-
-
-def fwbw_gradient(arrays: Values, config: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
-    """Gradients of the fwbw functions, with the same."""
-    expected = _fwbw.fwbw_gradient(arrays, config, cotangents, precision)
-    if not isinstance(precision, RunningSums):
-        return expected
-    full = _fwbw._zero_cotangents(arrays, cotangents)
-    headed, dheaded = ({name: _fwbw._add_head(name, x) for name, x in of.items()} for of in (arrays, full))
-    return _widened(expected, roundoff(headed, dheaded, precision, floor_is_one=not config.get("stabilize_correctly")))
-
-
-@without_warnings
-def roundoff(
-    arrays: Values, cotangents: Values, precision: Precision, *, eps: float = 0.0, floor_is_one: bool = False
-) -> np.ndarray:
+def roundoff_of_sums(arrays: Values, cotangents: Values, found: Magnitudes, precision: Precision) -> np.ndarray:
     """The roundoff of such sums at each forget gate of a dense call, ``(B, S, N)``."""
-    arrays = with_state(arrays)
-    found = magnitudes_of(arrays, eps, cotangents, floor_is_one)
     of, drift = found.gradients, found.gradient_drift
     terms, drifts = np.zeros(arrays["i"].shape), np.zeros(arrays["i"].shape)
     for name in "qk":
@@ -64,11 +33,6 @@ def roundoff(
     sums = precision.cancellation * (_later(np.add, terms) + final[:, None])
     sums = sums + precision.drift * np.hypot(_later(np.hypot, drifts), drift["g"][:, None])
     return np.where(np.isfinite(sums), sums, 0.0) * of["gate"]
-
-
-def _widened(expected: Expected, of_f: np.ndarray) -> Expected:
-    own = expected.slack["f"]
-    return replace(expected, slack={**expected.slack, "f": own + of_f.reshape(own.shape)})
 
 
 def _later(add: np.ufunc, x: np.ndarray) -> np.ndarray:

@@ -7,8 +7,8 @@ import numpy as np
 
 from conformance.budget import Expected, Precision
 from conformance.oracle import _mlstm
+from conformance.oracle._any_design import widened
 from conformance.oracle._common import Values
-from conformance.oracle._gate_sums import with_running_sums
 
 
 def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
@@ -33,7 +33,7 @@ def _dense_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Valu
     zeros = {name: np.zeros(arrays[f"{name}0"].shape) for name in "Cnm" if name not in cotangents}
     cotangents = {**cotangents, **zeros}
     expected = _mlstm.mlstm_gradient(arrays, options, cotangents, precision)
-    return with_running_sums(expected, arrays, options, cotangents, precision)
+    return widened(expected, arrays, cotangents, precision, eps=options.get("eps", 0.0))
 
 
 def _lengths(arrays: Values) -> tuple[int, ...]:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from conformance import budget, oracle
+from conformance.any_design import AnyDesign
 from conformance.budget import Expected
 from conformance.cases import FwbwCase
 from conformance.dtypes import LARGEST, Array
 from conformance.operations import OPERATIONS
-from conformance.running_sums import RunningSums
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _largest(answer: Answer) -> float:
 
 def _of_case(name: str, dtype: str, index: int, case: Any) -> Vector:
     operation = OPERATIONS[name]
-    call, precision = operation.call_of(case, dtype), RunningSums(dtype, case.steps)
+    call, precision = operation.call_of(case, dtype), AnyDesign(dtype, case.steps)
     arrays, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
     value = operation.value(arrays, call.options, precision)
     gradient = operation.gradient(arrays, call.options, cotangents, precision)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from conformance import oracle
+from conformance.any_design import AnyDesign, TensorFloat32AnyDesign
 from conformance.budget import Expected, Precision, allowed
 from conformance.cases import FwbwCase, MLSTMCase
 from conformance.checker import Checker
@@ -17,7 +18,6 @@ from conformance.laws import all_laws
 from conformance.options import RunOptions
 from conformance.outcome import LawResult
 from conformance.runner import run_law
-from conformance.running_sums import RunningSums, TensorFloat32RunningSums
 from conformance.targets import load
 from conformance.tensor_float import TensorFloat32
 from tests.suite.definitions import mlstm_torch
@@ -105,14 +105,15 @@ def gradients(case: MLSTMCase, precision: Precision, **changed: np.ndarray) -> E
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_only_the_forget_gates_are_allowed_more_and_a_reset_is_no_exception(dtype: str) -> None:
+def test_the_forget_gates_are_allowed_more_and_a_reset_is_no_exception(dtype: str) -> None:
     case = MLSTMCase(2, 12, 2, 4, 3, state="random", cotangents="output only", seed=3)
     f = case.arrays(dtype)["f"].values.copy()
     f[:, 6] = -np.inf
-    own, others = (gradients(case, kind(dtype, 12), f=f) for kind in (Precision, RunningSums))
+    own, others = (gradients(case, kind(dtype, 12), f=f) for kind in (Precision, AnyDesign))
     for name in own.values:
         assert np.array_equal(own.values[name], others.values[name])
-        assert name == "f" or np.array_equal(own.slack[name], others.slack[name]), name
+        # What is lost below the smallest normal number (`oracle._flushed`) is far below any roundoff here.
+        assert name == "f" or np.allclose(own.slack[name], others.slack[name], rtol=1e-12, atol=1e-30), name
     assert (others.slack["f"] >= own.slack["f"]).all()
     assert (own.slack["f"][:, 6] == 0).all() and (others.slack["f"][:, 6] > 0).all()
 
@@ -123,7 +124,7 @@ def test_it_is_roundoff_of_later_terms() -> None:
     arrays, cotangents = (oracle.values(of) for of in (case.arrays("float64"), case.cotangent_arrays("float64")))
     cotangents["h"][:, 11:] = 0
     arrays["f"][:, 4] = np.inf
-    precision = RunningSums("float64", 20)
+    precision = AnyDesign("float64", 20)
     expected = oracle.mlstm_gradient(arrays, {}, cotangents, precision)
     assert (expected.slack["f"][:, 11:] == 0).all() and (expected.slack["f"][:, 4] == 0).all()
     budget = allowed(expected.values["f"], expected.slack["f"], precision, "float64")
@@ -133,7 +134,7 @@ def test_it_is_roundoff_of_later_terms() -> None:
 
 def test_a_packed_call_is_its_sequences() -> None:
     case = MLSTMCase(3, 0, 2, 3, 2, lengths=(4, 0, 13), state="random", seed=4)
-    own, others = (gradients(case, kind("float64", 13)) for kind in (Precision, RunningSums))
+    own, others = (gradients(case, kind("float64", 13)) for kind in (Precision, AnyDesign))
     assert others.slack["f"].shape == own.values["f"].shape and (others.slack["f"] > own.slack["f"]).all()
 
 
@@ -150,20 +151,20 @@ def test_the_fwbw_interface_is_allowed_the_same(correctly: bool) -> None:
     flat, dflat = ({name: without_head(name, x) for name, x in of.items()} for of in (arrays, cotangents))
     config = {"stabilize_correctly": correctly, "chunk_size": None}
     own, others = (
-        oracle.fwbw_gradient(flat, config, dflat, kind("float64", 9)).slack["f"] for kind in (Precision, RunningSums)
+        oracle.fwbw_gradient(flat, config, dflat, kind("float64", 9)).slack["f"] for kind in (Precision, AnyDesign)
     )
     assert (others > own).all()
     if correctly:
         headed, dheaded = arrays, cotangents
-        more = [oracle.mlstm_gradient(headed, {}, dheaded, kind("float64", 9)) for kind in (Precision, RunningSums)]
+        more = [oracle.mlstm_gradient(headed, {}, dheaded, kind("float64", 9)) for kind in (Precision, AnyDesign)]
         assert np.allclose(others - own, (more[1].slack["f"] - more[0].slack["f"])[:, :, 0].reshape(own.shape))
 
 
 def test_who_is_held_to_what() -> None:
     stranger, ours = numpy_adapter("stranger", {}, "cpu"), load("reference", None, "cpu")
-    assert type(Checker(stranger, "float32").precision(3)) is RunningSums
+    assert type(Checker(stranger, "float32").precision(3)) is AnyDesign
     assert type(Checker(stranger, "float32", contract=True).precision(3)) is Precision
     assert type(Checker(ours, "float32").precision(3)) is Precision
-    tf32 = TensorFloat32RunningSums("float32", 3)
+    tf32 = TensorFloat32AnyDesign("float32", 3)
     assert tf32.cancellation == TensorFloat32("float32", 3).cancellation
-    assert replace(RunningSums("float32", 3), upcasts=True).roundoff == Precision("float64", 3).roundoff
+    assert replace(AnyDesign("float32", 3), upcasts=True).roundoff == Precision("float64", 3).roundoff

@@ -71,20 +71,7 @@ def test_every_operation_has_variants_by_hand_and_by_both_frameworks(op: str) ->
         assert any(said in name for name in names), said
 
 
-UNSETTLED = pytest.mark.xfail(
-    reason="the all-at-once form that XLA compiles is refused in dv in some cases of large m; whether intermediates "
-    "underflow or the tolerance is too narrow is not settled",
-    run=False,
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=UNSETTLED) if "compiled" in name and subject.op.startswith("mlstm") else name
-        for name, subject in SUBJECTS.items()
-    ],
-)
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_a_sample_of_cases_raises_no_false_alarm(name: str) -> None:
     subject = SUBJECTS[name]
     variants = {variant: form for variant, form in subject.variants.items() if INDUCTOR not in variant}

@@ -1,0 +1,23 @@
+"""The tolerance of targets that are not held to gatespec's contract: any right way to compute has to pass."""
+
+from dataclasses import dataclass
+
+from conformance.budget import Precision
+from conformance.tensor_float import TensorFloat32
+
+
+@dataclass(frozen=True)
+class AnyDesign(Precision):
+    """The gradients of an mLSTM may also be off by what some right ways to compute them round or lose.
+
+    - Forget gates' gradients may be running sums of terms that cancel (`oracle._gate_sums`). They are then no exact 0
+      across a hard reset, and lose digits over long sequences. gatespec's contract rules both out.
+    - Products with a small weight may be below the smallest normal number while they are formed (`oracle._flushed`).
+
+    gatespec's own packages need neither and are held to `Precision`.
+    """
+
+
+@dataclass(frozen=True)
+class TensorFloat32AnyDesign(AnyDesign, TensorFloat32):
+    """`AnyDesign`, with products of TF32 operands."""
