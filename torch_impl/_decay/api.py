@@ -17,17 +17,17 @@ from torch_impl._operators import needs_transform, no_second_derivative, operato
 def causal_forget_matrix(forget_gates: torch.Tensor) -> torch.Tensor:
     """Log decay between every two steps: ``F[t,j] = Σ_{j<s≤t} a_s`` for t ≥ j, 0 on the diagonal, −∞ above it.
 
-    Each column is a running sum of its own, never a difference of two: an ``a_s = −∞`` (a hard reset) is legal, and
+    Each column is a running sum of its own, never a difference of two sums: ``a_s = −∞`` (a hard reset) is allowed, and
     nothing cancels. Differentiable to any order.
 
     Args:
-        forget_gates: log gates a, ``(..., S)``, in [−∞, 0] where they come from a sigmoid. float32 under autocast.
+        forget_gates: log gates a, ``(..., S)``; in [−∞, 0] if they come from a sigmoid. float32 under autocast.
 
     Returns:
-        F, ``(..., S, S)``, the dtype of `forget_gates`; 16-bit gates are summed in float32.
+        F, ``(..., S, S)``, in the dtype of `forget_gates`; 16-bit gates are summed in float32.
 
     Raises:
-        TypeError: `forget_gates` is not a floating tensor.
+        TypeError: `forget_gates` is not a floating-point tensor.
         ValueError: `forget_gates` has no axis.
     """
     forget_gates, asked = _checked_log_gates(forget_gates)
@@ -50,20 +50,20 @@ def _causal_forget_matrix_request(forget_gates: Any) -> Request:
 
 
 def dtilde_matrix(igate: torch.Tensor, fgate: torch.Tensor) -> torch.Tensor:
-    """Log weight of what step j wrote, as step t reads it: ``D̃[t,j] = Σ_{j<s≤t} log σ(fgate_s) + igate_j``.
+    """Log weight of the write of step j when step t reads: ``D̃[t,j] = Σ_{j<s≤t} log σ(fgate_s) + igate_j``.
 
-    Its backward rule is its own, of order S²: ``digate_j = Σ_t dD̃[t,j]`` over *all* rows t, the masked ones too, and
-    ``dfgate_s = σ(−fgate_s) Σ_{t≥s} Σ_{j<s} dD̃[t,j]``, to which the masked ones do not contribute.
+    It has its own gradient rule, of cost O(S²): ``digate_j = Σ_t dD̃[t,j]`` over *all* rows t, including the masked
+    ones, and ``dfgate_s = σ(−fgate_s) Σ_{t≥s} Σ_{j<s} dD̃[t,j]``, without the masked rows.
 
     Args:
         igate: input gate preactivations, ``(..., S, 1)``.
-        fgate: forget gate preactivations, ``(..., S, 1)``. Both float32 under autocast.
+        fgate: forget gate preactivations, ``(..., S, 1)``. Both are cast to float32 under autocast.
 
     Returns:
-        D̃, ``(..., S, S)``, the dtype of the gates, −∞ above the diagonal; 16-bit gates are summed in float32.
+        D̃, ``(..., S, S)``, in the dtype of the gates, −∞ above the diagonal; 16-bit gates are summed in float32.
 
     Raises:
-        TypeError: an argument is not a floating tensor, or their dtypes differ.
+        TypeError: an argument is not a floating-point tensor, or their dtypes differ.
         ValueError: the shapes differ or do not end in 1.
         RuntimeError: a second derivative is requested.
     """

@@ -10,7 +10,7 @@ from torch_impl._operators import Directions
 
 
 def masked_cumsum(a: Tensor, above: float = -torch.inf) -> Tensor:
-    """Σ_{j<s≤t} a_s at ``[t, j]``, ``above`` above the diagonal."""
+    """``Σ_{j<s≤t} a_s`` at ``[t, j]``, and ``above`` above the diagonal."""
     S = a.shape[-1]
     below = torch.ones(S, S, dtype=torch.bool, device=a.device).tril(-1)
     F = torch.where(below, a[..., :, None], 0.0).cumsum(-2)
@@ -31,10 +31,10 @@ def dtilde_matrix(igate: Tensor, fgate: Tensor) -> Tensor:
 
 
 def dtilde_matrix_backward(dD: Tensor, fgate: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of igate and fgate by D̃'s own rule."""
+    """The gradients of igate and fgate, by the special rule of D̃."""
     dtype = ACCUMULATION[fgate.dtype]
     dD = dD if dD.dtype is dtype else dD.to(dtype)
-    # across[t, s−1] = Σ_{j<s} dD[t,j], wanted where t ≥ s.
+    # across[t, s−1] = Σ_{j<s} dD[t,j], needed where t ≥ s.
     across = dD.tril(-1).cumsum(-1).tril(-1).sum(-2)
     da = torch.cat([torch.zeros_like(across[..., :1]), across[..., :-1]], dim=-1)[..., : across.shape[-1]]
     df = da[..., None] * logsigmoid(-fgate.to(dD.dtype)).exp()

@@ -69,40 +69,41 @@ def mlstm(
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
 ) -> Tensor | tuple[Tensor, MLSTMState]:
-    """The mLSTM over whole sequences, dense or packed (the equations stand at the head of this module).
+    """The mLSTM over whole sequences, dense or packed. The equations are in the docstring of this module.
 
-    Gradients are exact, including those of the initial state and those from the final state's cotangents. The backward
-    pass recomputes the forward pass from the inputs and, on a CPU, from the memory at every few hundred steps. States
-    and decay are computed in float32, or in float64 for float64 values.
+    Differentiable once, in reverse mode, with respect to every floating-point argument; the cotangents of the final
+    state are used. The gradient is exact. The backward pass recomputes the forward pass from the inputs and, on a CPU,
+    from the memory at every few hundred steps. States and decay are computed in float32, or in float64 for float64
+    values.
 
     Args:
         q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.
-        k: keys, like `q`.
+        k: keys, same shape as `q`.
         v: values, ``(B, S, N, V)`` or ``(T, N, V)``. Under autocast q, k and v are cast to its dtype.
-        i: input gate preactivations, ``(B, S, N)`` or ``(T, N)``, below +∞, in the dtype of `v` or float32; −∞ writes
-            nothing. Under autocast gates and states are cast to float32.
-        f: forget gate preactivations, like `i`; −∞ empties the memory, +∞ keeps it whole.
+        i: input gate preactivations, ``(B, S, N)`` or ``(T, N)``, below +∞, in the dtype of `v` or float32; at −∞ the
+            step writes nothing. Under autocast gates and states are cast to float32.
+        f: forget gate preactivations, same shape as `i`; −∞ empties the memory, +∞ keeps all of it.
         initial_state: ``(C, n, m)`` before the first step, ``(B, N, K, V)``, ``(B, N, K)``, ``(B, N)``, in the
-            accumulation dtype; None is ``C = n = m = 0``.
+            accumulation dtype; None means ``C = n = m = 0``.
         return_state: also return the state after the last step.
-        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends.
-        max_seqlen: an upper bound of the lengths; checked, never needed.
-        chunk_size: steps of a chunk, None for a length that suits the sizes. Changes no value.
+        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
+        max_seqlen: an upper bound on the sequence lengths; checked, but never required.
+        chunk_size: steps per chunk; None chooses a length to suit the sizes. The value does not depend on it.
         eps: added to the normaliser, for parity with kernels that do so.
-        kernel_backend: None chooses by the arrays; a named backend is taken, or the call raises.
+        kernel_backend: the backend to use, which raises if it cannot serve the call; None chooses by the arrays.
 
     Returns:
-        h, shaped like `v` and in its dtype; with `return_state` ``(h, MLSTMState)``.
+        h, with the shape and dtype of `v`; with `return_state`, ``(h, MLSTMState)``.
 
     Raises:
-        TypeError: an argument is not a tensor of a floating dtype, or dtypes differ.
-        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or the backend
-            named does not support the call.
+        TypeError: an argument is not a floating-point tensor, or dtypes differ.
+        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or the requested
+            backend does not support the call.
         RuntimeError: a second derivative is requested.
     """
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
-    # A packing's values are checked at every call, everything else once for each signature.
+    # The values of a packing are checked at every call, everything else once for each signature.
     check = _mlstm_cached if cu_seqlens is None and kernel_backend is None else _mlstm_checked
     backend = check(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
     C, n, m = (None, None, None) if initial_state is None else initial_state
@@ -152,7 +153,7 @@ def mlstm_step(
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[Tensor, MLSTMState]:
-    """One step of the mLSTM, the form in which text is generated: the shapes of `mlstm` without ``S``.
+    """One step of the mLSTM, as used to generate text; the shapes are those of `mlstm` without ``S``.
 
     Args:
         q, k: ``(B, N, K)``.
@@ -162,7 +163,7 @@ def mlstm_step(
         eps, kernel_backend: as in `mlstm`.
 
     Returns:
-        ``(h, state)``: h ``(B, N, V)`` in the dtype of `v`, and the memory after the step.
+        ``(h, state)``: h, ``(B, N, V)``, in the dtype of `v`, and the memory after the step.
 
     Raises:
         TypeError, ValueError, RuntimeError: as in `mlstm`.

@@ -1,4 +1,4 @@
-"""What goes into the mLSTM's operators and what comes out, by name. Letters as in ``docs/spec.md``."""
+"""The arguments and results of the mLSTM's operators by name. The letters are those of ``docs/spec.md``."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -14,12 +14,12 @@ class Arguments(NamedTuple):
 
     Attributes:
         q, k, v, i, f: as in `torch_impl.mlstm`.
-        C, n, m: the initial state, None for zeros.
-        cu_seqlens: the packing, None for dense sequences.
-        chunk_size: steps of a chunk, 0 for a length that suits the sizes.
+        C, n, m: the initial state; None means zeros.
+        cu_seqlens: the packing; None for dense sequences.
+        chunk_size: steps per chunk; 0 chooses a length to suit the sizes.
         eps: added to the normaliser.
         stabilize_correctly: whether the normaliser's floor is ``exp(−min(m, 64))`` or 1.
-        backend: the name of the backend that computes it.
+        backend: the name of the backend that computes the call.
     """
 
     q: Annotated[Tensor, Axes("B S N K")]
@@ -47,7 +47,7 @@ class Result(NamedTuple):
 
 
 class Cotangents(NamedTuple):
-    """Cotangents of `Result`, None for zeros."""
+    """Cotangents of `Result`; None means zeros."""
 
     dh: Annotated[Tensor | None, Axes("B S N V")] = None
     dC: Annotated[Tensor | None, Axes("B N K V", ACCUMULATED)] = None
@@ -56,7 +56,7 @@ class Cotangents(NamedTuple):
 
 
 def sizes(arguments: Arguments) -> dict[str, Any]:
-    """The sizes of the letters: of B and S, or of B and T where sequences are packed."""
+    """The sizes of the letters, with B and S for dense sequences, or with B and T for packed ones."""
     *lead, N, K = arguments.q.shape
     V, cu_seqlens = arguments.v.shape[-1], arguments.cu_seqlens
     if cu_seqlens is None:
@@ -94,7 +94,7 @@ class StepResult(NamedTuple):
 
 
 class StepCotangents(NamedTuple):
-    """Cotangents of `StepResult`, None for zeros."""
+    """Cotangents of `StepResult`; None means zeros."""
 
     dh: Annotated[Tensor | None, Axes("B N V")] = None
     dC: Annotated[Tensor | None, Axes("B N K V", ACCUMULATED)] = None

@@ -1,7 +1,7 @@
 """The mLSTM as registered, differentiable operators, ``gatespec::mlstm_*``.
 
-Whole sequences run through `SEQUENCES`, for the plain and the fwbw interface alike; single steps through `STEP`, whose
-gradient is that of a sequence of one step.
+Whole sequences run through `SEQUENCES`, for both the plain and the fwbw interface. Single steps run through `STEP`,
+whose gradient is that of a sequence of one step.
 """
 
 from collections.abc import Sequence

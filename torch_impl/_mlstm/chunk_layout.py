@@ -1,10 +1,11 @@
-"""How tokens lie in chunks: the one change of layout before, and after, the chunkwise mLSTM.
+"""The layout of tokens in chunks: the only change of layout before, and after, the chunkwise mLSTM.
 
-The chunks of a sequence have ranks 0, 1, …. Chunks are laid out rank by rank, and inside a rank sequence by sequence,
-those with the most chunks first. So the sequences that still run at a rank are a prefix, dense batches and packed ones
-are scanned alike, and no idle step is computed. A row is one chunk of one head; there are ``rows = chunks·N``.
+The chunks of a sequence have ranks 0, 1, …. Chunks are ordered by rank and, within a rank, by sequence, with the
+sequences that have the most chunks first. The sequences that have a chunk of a given rank are therefore a prefix; dense
+batches and packed ones are scanned in the same way, and no idle step is computed. A row is one chunk of one head; there
+are ``rows = chunks·N``.
 
-Steps past a sequence's end (its last chunk may be partly empty) hold q = k = v = 0, i = −∞ and f = +∞: they write
+Steps after the end of a sequence (its last chunk may be partly empty) hold q = k = v = 0, i = −∞ and f = +∞: they write
 nothing and forget nothing.
 """
 
@@ -17,11 +18,11 @@ import torch
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which sequences run at which rank, for scans over the states between chunks.
+    """The sequences that have a chunk of each rank, for scans over the states between chunks.
 
     Attributes:
-        sequences: B, idle ones included.
-        running: for every rank, how many sequences have a chunk of that rank (never rising).
+        sequences: B, including sequences without chunks.
+        running: for every rank, the number of sequences that have a chunk of that rank; it never increases.
     """
 
     sequences: int
@@ -37,7 +38,7 @@ class Ranks:
         return all(count == self.sequences for count in self.running)
 
     def between(self, first: int, last: int) -> "Ranks":
-        """These ranks alone, with the sequences that run in them."""
+        """These ranks only, with the sequences that have chunks in them."""
         running = self.running[first:last]
         return Ranks(running[0] if running else 0, running)
 
@@ -49,8 +50,8 @@ class Ranks:
         )
 
     def forward_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where a scan that writes ``[initial states of all sequences | end state of every chunk]`` finds the state at
-        the start of every chunk, and the final state of every sequence."""
+        """Rows at which a scan that writes ``[initial states of all sequences | end state of every chunk]`` finds the
+        state at the start of every chunk, and the final state of every sequence."""
         starts, last, offset = [], np.arange(self.sequences), 0
         for count in self.running:
             starts.append(last[:count].copy())
@@ -59,8 +60,8 @@ class Ranks:
         return np.concatenate(starts) if starts else np.arange(0), last
 
     def backward_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where a scan that writes ``[gradient at the start of every chunk | final cotangents of all sequences]`` finds
-        the gradient at the end of every chunk, and that of every sequence's initial state."""
+        """Rows at which a scan that writes ``[gradient at the start of every chunk | final cotangents of sequences]``
+        finds the gradient at the end of every chunk, and that of every sequence's initial state."""
         ends, following, offset = [], self.chunks + np.arange(self.sequences), self.chunks
         for count in reversed(self.running):
             offset -= count
@@ -84,9 +85,9 @@ class DenseChunkLayout:
     def gather(
         self, x: torch.Tensor, first: int, last: int, dtype: torch.dtype, padding: float = 0.0, more: int = 0
     ) -> torch.Tensor:
-        """The chunks of some ranks: ``(B, S, N, ...)`` → ``(rows, L, ...)`` in ``dtype``, a fresh tensor.
+        """The chunks of some ranks: ``(B, S, N, ...)`` → ``(rows, L, ...)`` in ``dtype``, a new tensor.
 
-        With ``more`` its last axis is longer by so many columns, which are not written.
+        With ``more``, the last axis has that many more columns, which are not written.
         """
         whole = x.new_empty((last - first, self.B, self.N, self.L, *_longer(x.shape[3:], more)), dtype=dtype)
         y = whole[..., : x.shape[-1]] if more else whole
@@ -97,7 +98,7 @@ class DenseChunkLayout:
         return whole.flatten(0, 2)
 
     def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
-        """Write the chunks of some ranks, ``(rows, L, ...)``, to their place in ``(B, S, N, ...)``."""
+        """Write the chunks of some ranks, ``(rows, L, ...)``, to their positions in ``(B, S, N, ...)``."""
         y = y.unflatten(0, (last - first, self.B, self.N))
         for part, steps, _ in self._parts(x, y, first, last):
             steps.copy_(part)
@@ -105,7 +106,7 @@ class DenseChunkLayout:
     def _parts(
         self, x: torch.Tensor, y: torch.Tensor, first: int, last: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-        """Of chunks ``(ranks, B, N, L, ...)``: whole ones and a partly filled one, the steps of each, its padding."""
+        """For chunks ``(ranks, B, N, L, ...)``: whole chunks and a partly filled one, their steps, and the padding."""
         L, (full, rest) = self.L, divmod(self.S, self.L)
         whole = min(last, full) - first
         if whole > 0:
@@ -122,7 +123,7 @@ class DenseChunkLayout:
 
 
 class PackedChunkLayout:
-    """Chunks of ``(T, N, ·)`` with sequences that start and end at ``cu_seqlens``."""
+    """Chunks of ``(T, N, ·)``, whose sequences start and end at ``cu_seqlens``."""
 
     def __init__(self, cu_seqlens: np.ndarray, N: int, L: int, device: torch.device):
         self.N, self.L = N, L
@@ -137,7 +138,7 @@ class PackedChunkLayout:
         first = starts[sequences] + L * np.repeat(np.arange(len(running)), running)
         tokens = first[:, None, None] + np.arange(L)
         heads = np.arange(N)[:, None]
-        # (chunks, N, L): the row of a (T·N, ·) tensor that each step of each chunk of each head takes.
+        # (chunks, N, L): the row of a (T·N, ·) tensor that each step of each chunk of each head reads.
         padded = np.broadcast_to(tokens >= ends[sequences][:, None, None], (len(sequences), N, L)).reshape(-1)
         rows = np.where(padded, 0, (tokens * N + heads).reshape(-1))
 
@@ -152,16 +153,16 @@ class PackedChunkLayout:
         return torch.from_numpy(x).to(self._device)
 
     def _between(self, places: np.ndarray, first: int, last: int) -> np.ndarray:
-        """Of places in all chunks, those in some ranks, counted from the first of these."""
+        """From positions in all chunks, select those of some ranks, counted from the first of these ranks."""
         start, end = self._offsets[first], self._offsets[last]
         return places[slice(*np.searchsorted(places, (start, end)))] - start
 
     def gather(
         self, x: torch.Tensor, first: int, last: int, dtype: torch.dtype, padding: float = 0.0, more: int = 0
     ) -> torch.Tensor:
-        """The chunks of some ranks: ``(T, N, ...)`` → ``(rows, L, ...)`` in ``dtype``, a fresh tensor.
+        """The chunks of some ranks: ``(T, N, ...)`` → ``(rows, L, ...)`` in ``dtype``, a new tensor.
 
-        With ``more`` its last axis is longer by so many columns, which hold nothing of use.
+        With ``more``, the last axis has that many more columns, whose values are meaningless.
         """
         if more:
             x = torch.nn.functional.pad(x, (0, more))
@@ -172,7 +173,7 @@ class PackedChunkLayout:
         return y.unflatten(0, (len(rows) // self.L, self.L))
 
     def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
-        """Write the chunks of some ranks, ``(rows, L, ...)``, to their place in ``(T, N, ...)``."""
+        """Write the chunks of some ranks, ``(rows, L, ...)``, to their positions in ``(T, N, ...)``."""
         filled = self._between(self._filled, first, last)
         rows = self._rows[self._offsets[first] : self._offsets[last]]
         y = y.flatten(0, 1)

@@ -1,16 +1,16 @@
-"""The chunkwise mLSTM, forward and backward, on tensors that lie in chunks (`torch_impl._mlstm.chunk_layout`).
+"""The chunkwise mLSTM, forward and backward, on tensors in chunk layout (`torch_impl._mlstm.chunk_layout`).
 
-The parallel form inside chunks of L steps, all chunks at once; the recurrent form between them, the only sequential
-part. Source: Beck et al., arXiv:2503.14376, with the normaliser differentiated. In a chunk that starts from the memory
-(C, n, m), with ``a = log σ(f)`` and ``q̂ = q/√K``::
+It uses the parallel form inside chunks of L steps, for all chunks at once, and the recurrent form between them, which
+is the only sequential part. Source: Beck et al., arXiv:2503.14376, with the normaliser differentiated. In a chunk that
+starts from the memory (C, n, m), with ``a = log σ(f)`` and ``q̂ = q/√K``::
 
     b_t = Σ_{s≤t} a_s        F[t,j] = Σ_{j<s≤t} a_s        D = F + i_j
     m_t = max(b_t + m, max_{j≤t} D[t,j])        E = exp(D − m_t)        e_t = exp(b_t + m − m_t)
     G = (q̂ kᵀ) ⊙ E        ν_t = Σ_j G[t,j] + e_t q̂_t·n        Y_t = max(|ν_t|, floor_t) + eps
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t
 
-and what the chunk hands on is ``C' = e_L C + Σ_j E[L,j] k_j v_jᵀ``, ``n'`` likewise, ``m_L``. The stabiliser m is a
-constant in the backward pass: h does not depend on it, apart from the stated exceptions. With δ = dh/Y::
+and the chunk passes on ``C' = e_L C + Σ_j E[L,j] k_j v_jᵀ``, ``n'`` likewise, and ``m_L``. The backward pass treats the
+stabiliser m as a constant: h does not depend on it, apart from the stated exceptions. With δ = dh/Y::
 
     dν = −(δ·num)/Y · [|ν| > floor] sign(ν)        dG = δ vᵀ + dν        W = G ⊙ dG        dS = E ⊙ dG
     dq̂ = dS k + ρ        ρ_t = e_t (C δ_t + n dν_t)        r_t = q̂_t·ρ_t
@@ -18,8 +18,9 @@ constant in the backward pass: h does not depend on it, apart from the stated ex
     da_t = Σ_{s≥t, j<t} W[s,j] + Σ_{s≥t} r_s + Σ_{j<t} w_j + e_L (⟨C, dC'⟩ + ⟨n, dn'⟩)
     di_j = Σ_s W[s,j] + w_j        dC = e_L dC' + Σ_t e_t q̂_t δ_tᵀ        dn = e_L dn' + Σ_t e_t dν_t q̂_t
 
-A decay's gradient holds only the paths that cross its step, so that behind a hard reset it is exactly 0. The cotangent
-of the final m, and what C and n owe to it, reach the step that attained it: ``g = dm_T − ⟨C_T, dC_T⟩ − ⟨n_T, dn_T⟩``.
+A decay's gradient contains only the paths that cross its step, so that after a hard reset it is exactly 0. The
+cotangent of the final m, less the contribution of C and n, goes to the step that attained m: ``g = dm_T − ⟨C_T, dC_T⟩ −
+⟨n_T, dn_T⟩``.
 
 Everything is in the accumulation dtype. A row is one chunk of one head, ``rows = chunks·N``, in the order of
 `torch_impl._mlstm.chunk_layout`.
@@ -36,10 +37,10 @@ from torch_impl._mlstm.chunk_layout import Ranks
 from torch_impl._mlstm.normaliser import Normaliser
 
 _LOG2_E = math.log2(math.e)
-"""``exp(x) = exp2(x log₂ e)``: in PyTorch, on a CPU, exp takes three to fifteen times the time, most where it is 0."""
+"""``exp(x) = exp2(x log₂ e)``. In PyTorch on a CPU, exp takes 3 to 15 times as long as exp2, most where it is 0."""
 
 _LONG = 32
-"""Minimum number of steps at which a chunk is cut in two tiles."""
+"""Minimum number of steps at which a chunk is cut into two tiles."""
 
 
 class ChunkTokens(NamedTuple):
@@ -59,13 +60,13 @@ class ChunkGates(NamedTuple):
 
 
 class ChunkResiduals(NamedTuple):
-    """What a forward pass leaves for the backward pass, which computes what is None.
+    """Residuals of a forward pass; the backward pass recomputes those that are None.
 
     Attributes:
         G: decayed scores, ``(rows, L, L)``.
         gates: log decay.
         M: stabiliser of every step, ``(rows, L)``.
-        C, m: memory at the start of every chunk, ``(rows, K, V+1)``, and its stabiliser ``(chunks, N)``.
+        C, m: memory at the start of every chunk, ``(rows, K, V+1)``, and its stabiliser, ``(chunks, N)``.
     """
 
     G: Tensor | None = None
@@ -75,7 +76,7 @@ class ChunkResiduals(NamedTuple):
     m: Tensor | None = None
 
     def rows(self, rows: slice, chunks: slice) -> "ChunkResiduals":
-        """The residuals of some rows, which are those of some chunks."""
+        """The residuals of some rows, which belong to the given chunks."""
         if self is NO_RESIDUALS:
             return self
         gates = None if self.gates is None else ChunkGates(*(part[rows] for part in self.gates))
@@ -97,17 +98,18 @@ class ChunkGradients(NamedTuple):
 
 
 class GateWeights(NamedTuple):
-    """What the gates alone decide, step by step: a, i and m ``(rows, L)``, and the names at the head of this module.
+    """Weights of every step that depend on the gates alone: a, i, m ``(rows, L)``, and others as named in this module.
 
-    Chunks of an even length are cut in two tiles. A weight that crosses the cut is the product of one up to it and one
-    from it, both at most 1, so that only a quarter of E, twice, takes an exponential.
+    Chunks of even length are cut into two tiles. A weight that crosses the cut is the product of a weight up to the cut
+    and a weight from it, both at most 1, so that exponentials are taken of only a quarter of E, twice.
 
     Attributes:
         a, i, m: log decay, log input, stabiliser.
-        e: of what the chunk starts from, what is left at each step; ``decay`` at the last, ``(rows,)``.
-        y: ``E[L,j]``: of what a step writes, what the chunk hands on.
-        inner_e, inner_y: these of every tile, ``(rows, tiles, l)``.
-        floor: of the normaliser.
+        e: the fraction of the initial memory that is left at each step; ``decay`` is that at the last step,
+            ``(rows,)``.
+        y: ``E[L,j]``, the fraction of the write of step j that the chunk passes on.
+        inner_e, inner_y: the same for every tile, ``(rows, tiles, l)``.
+        floor: the floor of the normaliser.
     """
 
     a: Tensor
@@ -132,7 +134,8 @@ class GateWeights(NamedTuple):
         rows, tiles, width = self.inner_e.shape
         E = self.a.new_empty((rows, tiles, width, tiles, width))
         F = _log_decay(self.a.view(rows, tiles, width) * _LOG2_E)
-        # i and m first: where both are large and nearly equal their difference is exact, where F + i would round.
+        # i − m comes first: where both are large and nearly equal their difference is exact, while F + i would be
+        # rounded.
         D = torch.sub(self.i.view(rows, tiles, 1, width), _finite(self.m).view(rows, tiles, width, 1))
         torch.exp2(F.add_(D, alpha=_LOG2_E), out=E.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2))
         if tiles == 2:
@@ -142,8 +145,8 @@ class GateWeights(NamedTuple):
 
 
 class Stabilisers(NamedTuple):
-    """What decides the final m: ``D[L,j]`` ``(rows, L)``, ``b_L`` ``(rows,)``; m at every chunk's start,
-    ``(chunks, N)``; the final one ``(sequences, N)``."""
+    """The values that determine the final m: ``D[L,j]`` ``(rows, L)``, ``b_L`` ``(rows,)``; m at the start of every
+    chunk, ``(chunks, N)``; the final m, ``(sequences, N)``."""
 
     D_last: Tensor
     b_last: Tensor
@@ -152,14 +155,14 @@ class Stabilisers(NamedTuple):
 
 
 def _finite(m: Tensor) -> Tensor:
-    """A row of an empty memory is −∞ throughout: less a finite number it stays so, and its weights are 0."""
+    """m with −∞ made finite: the log weights of an empty memory less this are still −∞, and its weights are 0."""
     return m.clamp(min=torch.finfo(m.dtype).min)
 
 
 def _log_decay(a: Tensor) -> Tensor:
     """F of log gates ``(..., L)``."""
     L = a.shape[-1]
-    # As no a is above 0, its larger one with −∞ below the diagonal and 0 elsewhere is the masked a_s, −∞ included.
+    # No a is above 0, so its maximum with −∞ below the diagonal and 0 elsewhere is the masked a_s, −∞ included.
     below = a.new_full((L, L), -torch.inf).tril_(-1)
     F = torch.maximum(a[..., None], below).cumsum_(-2)
     return F.add_(a.new_full((L, L), -torch.inf).triu_(1))
@@ -172,7 +175,7 @@ def gates(f: Tensor) -> ChunkGates:
 
 
 def _running_max(a: Tensor, i: Tensor) -> Tensor:
-    """``max_{j≤t} F[t,j] + i_j`` of tiles ``(..., l)``, in log₂ l sweeps."""
+    """``max_{j≤t} F[t,j] + i_j`` in tiles ``(..., l)``, in log₂ l passes."""
     reach = 1
     while reach < a.shape[-1]:
         carried = i[..., :-reach] + a[..., reach:]
@@ -190,7 +193,7 @@ def weights(
     normaliser: Normaliser,
     kept: ChunkResiduals = NO_RESIDUALS,
 ) -> tuple[GateWeights, Stabilisers]:
-    """From gate preactivations ``(rows, L)`` and the initial m ``(sequences, N)``: all weights but E."""
+    """All weights except E, from gate preactivations ``(rows, L)`` and the initial m ``(sequences, N)``."""
     (rows, L), N = i.shape, initial_m.shape[1]
     tiles = 2 if L % 2 == 0 and L >= _LONG else 1
     a = logsigmoid(f)
@@ -219,7 +222,7 @@ def weights(
         if tiles == 2:
             torch.maximum(before[:, 0] + b[:, 0, -1:], inside[:, 0, -1:], out=before[:, 1])
         m = torch.maximum(b + before, inside)
-        # Bit for bit the m from which the next chunk starts.
+        # This makes it equal, bit for bit, to the m from which the next chunk starts.
         m[:, -1, -1] = states[ranks.sequences :].flatten()
     else:
         m = kept.M.view(shape)
@@ -241,7 +244,7 @@ def weights(
 
 
 def _stabilisers(decays: Tensor, writes: Tensor, initial: Tensor, ranks: Ranks) -> Tensor:
-    """``m' = max(b_L + m, max_j D[L,j])`` over chunks: ``[initial | end of every chunk]``, of N heads each."""
+    """``m' = max(b_L + m, max_j D[L,j])`` over chunks, as ``[initial | end of every chunk]`` with N heads each."""
     N = initial.shape[1]
     states = initial.new_empty((ranks.sequences + ranks.chunks, N))
     previous, *ends = states.split((ranks.sequences, *ranks.running))
@@ -255,31 +258,31 @@ def _stabilisers(decays: Tensor, writes: Tensor, initial: Tensor, ranks: Ranks) 
 
 
 def _at_starts(states: Tensor, ranks: Ranks) -> Tensor:
-    """Of ``[initial | end of every chunk]``, what every chunk starts from."""
+    """Select the start of every chunk from ``[initial | end of every chunk]``."""
     if ranks.uniform:
         return states[: ranks.chunks]
     return states.index_select(0, torch.from_numpy(ranks.forward_rows()[0]).to(states.device))
 
 
 def _at_ends(gradients: Tensor, ranks: Ranks) -> Tensor:
-    """Of ``[start of every chunk | final]``, what every chunk ends with."""
+    """Select the end of every chunk from ``[start of every chunk | final]``."""
     if ranks.uniform:
         return gradients[ranks.sequences :]
     return gradients.index_select(0, torch.from_numpy(ranks.backward_rows()[0]).to(gradients.device))
 
 
 def _at_last(states: Tensor, ranks: Ranks) -> Tensor:
-    """Of ``[initial | end of every chunk]``, a copy of every sequence's last."""
+    """Copy the last state of every sequence from ``[initial | end of every chunk]``."""
     return states.index_select(0, torch.from_numpy(ranks.forward_rows()[1]).to(states.device))
 
 
 def _at_first(gradients: Tensor, ranks: Ranks) -> Tensor:
-    """Of ``[start of every chunk | final]``, a copy of every sequence's first."""
+    """Copy the first gradient of every sequence from ``[start of every chunk | final]``."""
     return gradients.index_select(0, torch.from_numpy(ranks.backward_rows()[1]).to(gradients.device))
 
 
 def _accumulate(states: Tensor, decay: Tensor, ranks: Ranks) -> None:
-    """Turn ``[initial | what every chunk writes]`` into ``[initial | end of every chunk]``; decay ``(chunks, N)``."""
+    """Turn ``[initial | write of every chunk]`` into ``[initial | end of every chunk]``; decay ``(chunks, N)``."""
     decay = decay.reshape(*decay.shape, *(1,) * (states.ndim - 2))
     previous, *ends = states.split((ranks.sequences, *ranks.running))
     for end, factor in zip(ends, decay.split(ranks.running), strict=True):
@@ -288,7 +291,7 @@ def _accumulate(states: Tensor, decay: Tensor, ranks: Ranks) -> None:
 
 
 def _accumulate_back(gradients: Tensor, decay: Tensor, ranks: Ranks) -> None:
-    """Turn ``[what every chunk reads | final]`` into ``[gradient at the start of every chunk | final]``."""
+    """Turn ``[read of every chunk | final]`` into ``[gradient at the start of every chunk | final]``."""
     decay = decay.reshape(*decay.shape, *(1,) * (gradients.ndim - 2))
     *starts, final = gradients.split((*ranks.running, ranks.sequences))
     following = final[:0]
@@ -301,7 +304,7 @@ def _accumulate_back(gradients: Tensor, decay: Tensor, ranks: Ranks) -> None:
 
 
 def _memories(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
-    """``y⊙k``; the memory at the start of every chunk ``(chunks, N, K, V+1)``; the last of every sequence."""
+    """``y⊙k``; the memory at the start of every chunk, ``(chunks, N, K, V+1)``; the final memory of every sequence."""
     k_weighted = x.k * w.y[:, :, None]
     states = initial.new_empty((ranks.sequences + ranks.chunks, *initial.shape[1:]))
     states[: ranks.sequences] = initial
@@ -311,16 +314,18 @@ def _memories(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> 
 
 
 def advance(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> Tensor:
-    """The memory of every sequence after some chunks, from that before them, ``(sequences, N, K, V+1)``."""
+    """The memory of every sequence after some chunks, given the memory before them, ``(sequences, N, K, V+1)``."""
     return _memories(x, w, initial, ranks)[2]
 
 
 def forward(
     x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks, normaliser: Normaliser, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Some chunks: h's numerator ``(rows, L, V)`` and its denominator Y ``(rows, L, 1)``; the memory after them; G; C.
+    """The forward pass of some chunks; ``scale`` is 1/√K.
 
-    ``scale`` is that of q̂.
+    Returns:
+        The numerator of h, ``(rows, L, V)``; its denominator Y, ``(rows, L, 1)``; the memory after the chunks; G; and
+        C.
     """
     _, start, last = _memories(x, w, initial, ranks)
     G = _scores(x, scale).mul_(w.matrix())
@@ -346,12 +351,12 @@ def backward(
     scale: float,
     kept: ChunkResiduals = NO_RESIDUALS,
 ) -> tuple[ChunkGradients, Tensor, Tensor]:
-    """The gradients of some chunks, that of the memory before them, and ``⟨C', dC'⟩`` ``(rows,)``.
+    """The gradients of some chunks, the gradient of the memory before them, and ``⟨C', dC'⟩`` ``(rows,)``.
 
     Args:
         dh: cotangent of h, ``(rows, L, V+1)``, overwritten; its last column is not read.
-        dC_last: gradient of the memory after them, ``(sequences, N, K, V+1)``.
-        scale: that of q̂; the gradient is with respect to q.
+        dC_last: gradient of the memory after the chunks, ``(sequences, N, K, V+1)``.
+        scale: 1/√K, by which q is multiplied; the gradient is with respect to q.
     """
     if kept.C is None:
         k_weighted, start, _ = _memories(x, w, initial, ranks)
@@ -404,7 +409,7 @@ def backward(
 
     di = W.sum(-2).add_(written)
     da = r.flip(-1).cumsum_(-1).flip(-1).add_(through[:, None])
-    # across[t, s−1] = Σ_{j<s} W[t,j], wanted where t ≥ s.
+    # across[t, s−1] = Σ_{j<s} W[t,j], needed where t ≥ s.
     across = W.cumsum_(-1).tril_(-1).sum(-2)
     da[:, 1:] += across.add_(written.cumsum(-1))[:, :-1]
     return ChunkGradients(q=dq, k=dk, v=dv, i=di, a=da), _at_first(dC, ranks), written.sum(-1).add_(through)
@@ -413,12 +418,13 @@ def backward(
 def add_final_m_gradient(
     stabilisers: Stabilisers, ranks: Ranks, dm: Tensor, written: Tensor, idle: Tensor, di: Tensor, da: Tensor
 ) -> Tensor:
-    """Add, in place, what reaches the gates through the final m; returns what of it reaches the initial one.
+    """Add, in place, the gradient that reaches the gates through the final m; return the initial m's part of it.
 
     Args:
         dm: cotangent of the final m, ``(sequences, N)``.
-        written: ``⟨C', dC'⟩`` at the end of every chunk, ``(chunks, N)``, and ``idle`` that of sequences without one,
-            ``(sequences, N)``. Where two steps attain m, the earlier one counts.
+        written: ``⟨C', dC'⟩`` at the end of every chunk, ``(chunks, N)``. If two steps attain m, the earlier one
+            counts.
+        idle: the same for sequences without chunks, ``(sequences, N)``.
         di, da: ``(rows, L)``.
     """
     sequences, N = dm.shape

@@ -1,9 +1,9 @@
 """The mLSTM composed of PyTorch's own operators, on any device: `torch_impl._mlstm.chunkwise` over segments of chunks.
 
-On a CPU a sequence is cut into segments of a few chunks, each computed from start to end: its intermediate results take
-about ten megabytes, which the next segment uses again. The memory goes from segment to segment, its gradient back. A
-segment is a cut like any other and changes no value. What the backward pass needs at the start of a segment is either a
-residual or computed once more.
+On a CPU a sequence is cut into segments of a few chunks, each computed from start to end. The intermediate results of a
+segment take about ten megabytes, which the next segment reuses. The memory passes from segment to segment, its gradient
+in the opposite direction. The value does not depend on the segments. What the backward pass needs at the start of a
+segment is either a residual or recomputed.
 """
 
 from collections.abc import Sequence
@@ -29,18 +29,18 @@ _SEGMENT = 1 << 21
 """Elements of a segment's tokens, memories and scores together: few, so that the next segment reuses their memory."""
 
 _SHORT = 256
-"""Steps up to which the memory between segments is computed once more rather than kept for the backward pass."""
+"""Maximum number of steps for which the backward pass recomputes the memory between segments instead of saving it."""
 
 
 class Residuals(NamedTuple):
-    """What a forward pass of dense sequences leaves for the backward pass, which computes what is None.
+    """Residuals of a forward pass over dense sequences; the backward pass recomputes those that are None.
 
     Attributes:
         G: decayed scores inside every chunk.
-        a, b, F: log decay of every step, from the chunk's start to it, and between the chunk's steps.
+        a, b, F: log decay of every step, from the start of the chunk to the step, and between the steps of the chunk.
         M: stabiliser of every step.
         C_start, n_start, m_start: memory at the start of every chunk.
-        segments: C and n at the start of every segment but the first, n as the last column.
+        segments: C and n at the start of every segment except the first, with n as the last column.
     """
 
     G: Annotated[Tensor | None, Axes("B chunks N L L", ACCUMULATED, "chunks B N L L", "keep_G")] = None
@@ -58,7 +58,7 @@ NO_RESIDUALS = Residuals()
 
 
 def chunk_length(steps: int, chunk_size: int) -> int:
-    """Steps of a chunk: as asked, or for 0 the most even split into chunks of at most 64; never more than there are."""
+    """Steps per chunk: ``chunk_size``, or for 0 the most even split into at most 64 steps; at most ``steps``."""
     if steps < 1:
         return 1
     if chunk_size:
@@ -67,7 +67,7 @@ def chunk_length(steps: int, chunk_size: int) -> int:
 
 
 def _segment_length(q: Tensor, v: Tensor, rows: int, L: int) -> int:
-    """How many ranks of ``rows`` chunks a segment has, a power of two; 0 for all of them."""
+    """The number of ranks, with ``rows`` chunks each, in a segment: a power of two, or 0 for all ranks."""
     if q.device.type != "cpu":
         return 0
     K, V = q.shape[-1], v.shape[-1]
@@ -80,7 +80,7 @@ def _cuts(ranks: int, length: int) -> list[tuple[int, int]]:
 
 
 def _length_of(segments: int, ranks: int) -> int:
-    """The segment length that cuts so many ranks into so many segments."""
+    """The segment length that divides this number of ranks into this number of segments."""
     length = 1
     while -(-ranks // length) > segments:
         length *= 2
@@ -98,7 +98,7 @@ def _chunks(q: Tensor, cu_seqlens: Tensor | None, chunk_size: int) -> ChunkLayou
 
 
 class _Walk:
-    """A call's tokens in chunks, and the segments in which they are visited."""
+    """The tokens of a call in chunks, and the segments in which they are processed."""
 
     def __init__(self, x: Arguments):
         self.x = x
@@ -115,11 +115,11 @@ class _Walk:
 
     @property
     def cuts(self) -> list[tuple[int, int]]:
-        """The first rank of every segment and the one after its last."""
+        """The first rank of every segment and the rank after its last."""
         return _cuts(self.count, self.length)
 
     def initial(self) -> tuple[Tensor, Tensor]:
-        """The memory of every sequence, n as a column of C, and m; fresh tensors, the longest sequence first."""
+        """The memory of every sequence, with n as a column of C, and m; new tensors, the longest sequence first."""
         chunks, x = self.chunks, self.x
         B, N, K, V = chunks.ranks.sequences, chunks.N, x.q.shape[-1], x.v.shape[-1]
         if x.C is None or x.n is None or x.m is None:
@@ -136,14 +136,14 @@ class _Walk:
         return ChunkTokens(chunks.gather(x.q, first, last, dtype), chunks.gather(x.k, first, last, dtype), v)
 
     def rows(self, first: int, last: int) -> slice:
-        """The rows of some ranks among all."""
+        """The rows of some ranks among all rows."""
         running, N = self.ranks.running, self.chunks.N
         start = sum(running[:first]) * N
         return slice(start, start + sum(running[first:last]) * N)
 
 
 def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
-    """h and the final state as `torch_impl.mlstm` has them, and the residuals named in ``keep``."""
+    """h and the final state, with the dtypes of `torch_impl.mlstm`, and the residuals named in ``keep``."""
     walk = _Walk(x)
     chunks, normaliser = walk.chunks, walk.normaliser
     memory, m = walk.initial()
@@ -201,13 +201,13 @@ def _by_row(residual: Tensor) -> Tensor:
 
 
 def _apart(memory: Tensor) -> tuple[Tensor, Tensor]:
-    """C and n, fresh tensors."""
+    """C and n as new tensors."""
     C, n = memory[..., :-1], memory[..., -1]
     return C.clone(memory_format=torch.contiguous_format), n.clone(memory_format=torch.contiguous_format)
 
 
 def _residual_sizes(x: Arguments) -> dict[str, Any]:
-    """The sizes of the letters that residuals alone have; their sequences are dense."""
+    """The sizes of the letters that only residuals have; their sequences are dense."""
     B, S, N, _ = x.q.shape
     L = chunk_length(S, x.chunk_size)
     count = -(-S // L)
@@ -256,7 +256,7 @@ def mlstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -
 
 
 def _final(chunks: ChunkLayout, initial: Tensor, cotangents: Cotangents) -> tuple[Tensor, Tensor | None]:
-    """Cotangents of the final memory, n's as a column of C's, and of m: None where no state has one."""
+    """Cotangents of the final memory, with that of n as a column of that of C, and of m; None without a final state."""
     _, dC, dn, dm = cotangents
     memory = torch.zeros_like(initial)
     if dC is not None:
@@ -285,7 +285,7 @@ def _by_rows(residuals: Residuals) -> ChunkResiduals:
 def _segment_starts(
     walk: _Walk, weights: GateWeights, initial: Tensor, kept: ChunkResiduals, segments: Tensor | None
 ) -> list[Tensor]:
-    """The memory at the start of every segment; where every chunk's is a residual, tensors that are not read."""
+    """The memory at the start of every segment; not meaningful if the memory of every chunk is a residual."""
     cuts = walk.cuts
     if segments is not None:
         return [initial, *segments.unbind(1)][: len(cuts)]
@@ -300,7 +300,7 @@ def _segment_starts(
 
 
 def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoResiduals]:
-    """One step, with as few operators as can be, all on ``(B·N, ·, ·)``: on a CPU their fixed cost is the step's."""
+    """One step, with few operators, all on ``(B·N, ·, ·)``, because on a CPU the cost of a step is their fixed cost."""
     q, k, v, i, f, C, n, m_before, eps, _ = x
     out, dtype = v.dtype, ACCUMULATION[v.dtype]
     if out is not dtype:

@@ -1,7 +1,7 @@
-"""The fwbw interface of xlstm_jax: mLSTM forward and backward as two functions with a context between them.
+"""The fwbw interface of xlstm_jax: the forward and the backward pass of the mLSTM, with a context between them.
 
 Layout: ``q, k (B, T, K)``, ``v (B, T, V)``, ``i, f (B, T)`` or ``(B, T, 1)``; heads by an outer ``torch.func.vmap``,
-which joins them into one call. The equations stand at the head of `torch_impl._mlstm.chunkwise`.
+which is merged into one call. The equations are in the docstring of `torch_impl._mlstm.chunkwise`.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +35,16 @@ _NAMES = ("initial_C", "initial_n", "initial_m")
 
 @dataclass(frozen=True)
 class FwbwContext:
-    """What `fwbw_forward` leaves for `fwbw_backward`. A pytree: its leaves are the tensors that it holds.
+    """Residuals that `fwbw_forward` passes to `fwbw_backward`: a pytree whose leaves are the tensors that it holds.
 
     Attributes:
-        q, k, v, i, f: the inputs, cast as autocast asks.
-        initial_C, initial_n, initial_m: the initial state, None without ``use_initial_state``.
-        residuals: the record of the backend's residuals, without the axis of heads; None is computed again.
-        backend: the name of the backend that made it, which computes the backward pass too.
+        q, k, v, i, f: the inputs, cast as under autocast.
+        initial_C, initial_n, initial_m: the initial state; None without ``use_initial_state``.
+        residuals: the record of the backend's residuals, without a head axis; those that are None are recomputed.
+        backend: the name of the backend that made the context, which also computes the backward pass.
         config: a copy of the configuration.
-        versions: how often each input had been written to when the context was made, by which `fwbw_backward` refuses
-            one that was overwritten; None where PyTorch does not count.
+        versions: PyTorch's count of writes to each input when the context was made, by which `fwbw_backward` detects an
+            overwritten input; None if PyTorch does not count.
     """
 
     q: Tensor
@@ -71,7 +71,7 @@ def _versions(inputs: Sequence[Tensor | None]) -> tuple[int | None, ...] | None:
 
 
 def _check_versions(context: FwbwContext) -> None:
-    """Refuse a context one of whose inputs was written to since it was made, as autograd refuses a saved tensor."""
+    """Raise if an input of the context was written to since it was made, as autograd does for a saved tensor."""
     inputs = [getattr(context, name) for name in _INPUTS]
     now = None if context.versions is None else _versions(inputs)
     if context.versions is None or now is None:
@@ -85,7 +85,7 @@ def _check_versions(context: FwbwContext) -> None:
 
 
 def _flatten(context: FwbwContext) -> tuple[list[Tensor], Any]:
-    """The tensors, and the rest with the names of those that are there."""
+    """The tensors, and the other data with the names of the tensors that are present."""
     inputs = {name: getattr(context, name) for name in _INPUTS}
     residuals = context.residuals._asdict()
     names = [tuple(name for name, x in part.items() if x is not None) for part in (inputs, residuals)]
@@ -115,28 +115,28 @@ def fwbw_forward(
     initial_n: Tensor | None = None,
     initial_m: Tensor | None = None,
 ) -> tuple[Any, FwbwContext]:
-    """Forward pass of the mLSTM (the equations of `mlstm`) that keeps a context for `fwbw_backward`.
+    """Forward pass of the mLSTM, with the equations of `mlstm`; also returns the context for `fwbw_backward`.
 
     Args:
         q, k: ``(B, T, K)``.
         v: ``(B, T, V)``.
         i, f: gate preactivations, ``(B, T)`` or ``(B, T, 1)``.
         config: the configuration or its dict.
-        initial_C, initial_n, initial_m: ``(B, K, V)``, ``(B, K)``, ``(B,)``; legal with ``use_initial_state`` alone,
-            which without them means zeros.
+        initial_C, initial_n, initial_m: ``(B, K, V)``, ``(B, K)``, ``(B,)``; allowed only with ``use_initial_state``,
+            where None means zeros.
 
     Returns:
         ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)``. The context is a
-        `FwbwContext` with the residuals that the configuration keeps, those of the backend that `mlstm` would take for
-        the same arrays. Composed: G ``(B, T/L, L, L)``; the gates a, b ``(B, T/L, L)`` and F ``(B, T/L, L, L)``; M
-        ``(B, T/L, L)``; the memory at each chunk's start, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)``. Of
-        kernels: L is the length of their blocks; G ``(B, T, L)``; of the gates no F but seven arrays, four by step and
-        three by block; M ``(B, T)``; and with the memory m at each block's end, the final state and the step that
-        attains its m.
+        `FwbwContext` with the residuals that the configuration keeps. They belong to the backend that `mlstm` would
+        take for the same arrays. On the composed backend they are: G ``(B, T/L, L, L)``; the gates a, b ``(B, T/L, L)``
+        and F ``(B, T/L, L, L)``; M ``(B, T/L, L)``; the memory at the start of each chunk, ``(B, T/L, K, V)``, ``(B,
+        T/L, K)``, ``(B, T/L)``. With kernels, L is the length of their blocks; G is ``(B, T, L)``; the gates are seven
+        arrays without F, four by step and three by block; M is ``(B, T)``; and the memory comes with m at the end of
+        each block, the final state and the step that attains its m.
 
     Raises:
-        TypeError, ValueError: as in `mlstm`; also for an invalid configuration, and for a state with
-            ``use_initial_state=False`` or without its partners.
+        TypeError, ValueError: as in `mlstm`; also if `config` is not a valid configuration, if a state is given with
+            ``use_initial_state=False``, or if only a part of the state is given.
     """
     config = frozen_config(config, "fwbw_forward")
     arrays, _ = _checked("fwbw_forward", config, q, k, v, i, f, (initial_C, initial_n, initial_m), _NAMES)
@@ -162,21 +162,21 @@ def fwbw_backward(
     dn_last: Tensor | None = None,
     dm_last: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """Gradient of `fwbw_forward`; what the context holds is not computed again.
+    """Gradient of `fwbw_forward`; the residuals in the context are not recomputed.
 
     Args:
         ctx: the context that `fwbw_forward` returned.
         dh: cotangent of h, ``(B, T, V)``.
         config: the configuration of the forward pass.
-        dc_last, dn_last, dm_last: cotangents of the final state, None for zeros.
+        dc_last, dn_last, dm_last: cotangents of the final state; None means zeros.
 
     Returns:
         Gradients of ``q, k, v, i, f, initial_C, initial_n, initial_m``; the last three are None without
         ``use_initial_state``.
 
     Raises:
-        TypeError: as in `fwbw_forward`; also where `ctx` is no context.
-        ValueError: as in `fwbw_forward`; also where the context was made with another configuration.
+        TypeError: as in `fwbw_forward`; also if `ctx` is not a context.
+        ValueError: as in `fwbw_forward`; also if the context was made with another configuration.
         RuntimeError: an input was overwritten since the forward pass, or a derivative of these gradients is requested.
     """
     config = normalise_config(config, "fwbw_backward")
@@ -200,7 +200,7 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
     """The forward pass as a differentiable function whose gradient is `fwbw_backward`.
 
     Args:
-        config: the configuration or its dict; read here, so that later changes to it have no effect.
+        config: the configuration or its dict; it is read now, so that later changes have no effect.
 
     Returns:
         ``function(q, k, v, i, f, initial_C=None, initial_n=None, initial_m=None)`` → ``h``, or ``(h, (C, n, m))`` with
@@ -250,7 +250,7 @@ def _checked(
 
 
 def _backend(q: Tensor, v: Tensor) -> str:
-    """What `mlstm` would take for the same arrays."""
+    """The backend that `mlstm` would take for the same arrays."""
     sizes = {"K": q.shape[-1], "V": v.shape[-1]}
     return choose(Request("mlstm", v.device.type, dtype_name(v), sizes), None).value
 
@@ -258,7 +258,7 @@ def _backend(q: Tensor, v: Tensor) -> str:
 def _with_head(
     config: mLSTMBackendFwbwConfig, backend: str, tokens: Sequence[Tensor], state: Sequence[Tensor | None]
 ) -> Arguments:
-    """The call of one head."""
+    """The arguments of the call, with a head axis of size 1."""
     q, k, v = (x.unsqueeze(2) for x in tokens[:3])
     i, f = (gate if gate.ndim == 3 else gate.unsqueeze(2) for gate in tokens[3:])
     C, n, m = _head_of_states(state)
@@ -273,7 +273,7 @@ def _head_of_states(state: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]
 
 
 def _residuals(change: Callable[[Tensor, int], Tensor], backend: str, residuals: Any) -> Any:
-    """The record with the axis of heads added to every tensor, or taken away."""
+    """The record with a head axis added to every tensor, or removed from it."""
     axes = zip(residuals, SEQUENCES.residual_heads[backend], strict=True)
     parts = [None if part is None or axis is None else change(part, axis) for part, axis in axes]
     return SEQUENCES.implementations[backend].residuals(*parts)
@@ -282,7 +282,7 @@ def _residuals(change: Callable[[Tensor, int], Tensor], backend: str, residuals:
 def _run(
     config: mLSTMBackendFwbwConfig, tokens: Sequence[Tensor], state: Sequence[Tensor | None], keeps: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Any, str]:
-    """h, the final state, the residuals, and the backend that was taken."""
+    """h, the final state, the residuals, and the backend that was used."""
     backend = _backend(tokens[0], tokens[2])
     options = SEQUENCES.kept_by[backend].items() if keeps else ()
     keep = tuple(name for option, names in options if getattr(config, option) for name in names)

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 LARGEST_M = 64.0
-"""The stabiliser at which the floor exp(−m) stops falling: exp(−64) is still a float32."""
+"""The stabiliser above which the floor exp(−m) no longer falls; exp(−64) is still a float32."""
 
 
 class Normaliser(NamedTuple):
-    """Whether the floor is exp(−min(m, 64)) or 1, and what is added to the normaliser."""
+    """The normaliser's floor, which is exp(−min(m, 64)) or 1, and the number that is added to the normaliser."""
 
     stabilize_correctly: bool
     eps: float
 
     def floor(self, m: Tensor) -> Tensor:
-        """The floor at every stabiliser."""
+        """The floor for every stabiliser."""
         return m.clamp(max=LARGEST_M).neg_().exp_() if self.stabilize_correctly else torch.ones_like(m)

@@ -1,7 +1,7 @@
-"""Reverse cumulative sums, the sums by which a decay's gradient travels back in time (xlstm_jax, fwbw backend).
+"""Reverse cumulative sums, which carry the gradient of a decay back in time (xlstm_jax, fwbw backend).
 
-Composed of differentiable PyTorch functions, or one linear kernel whose derivative is itself, from the other end. Both
-have every order of derivative and every transform.
+They are composed of differentiable PyTorch functions, or computed by one linear kernel whose derivative is the same
+kernel in the opposite direction. Both support every order of derivative and every transform.
 """
 
 from typing import Any
@@ -15,25 +15,26 @@ from torch_impl._backends import choose, explains, implementations, request
 
 
 def rev_cumsum(x: torch.Tensor) -> torch.Tensor:
-    """Sum of each element and all after it: ``y_t = Σ_{s≥t} x_s``.
+    """Sum of each element and all elements after it: ``y_t = Σ_{s≥t} x_s``.
 
     Args:
-        x: ``(..., S)``, floating.
+        x: ``(..., S)``, floating-point.
 
     Returns:
-        ``(..., S)``, the dtype of `x`; 16-bit values are summed in float32.
+        ``(..., S)``, in the dtype of `x`; 16-bit values are summed in float32.
 
     Raises:
-        TypeError: `x` is not a floating tensor.
+        TypeError: `x` is not a floating-point tensor.
         ValueError: `x` has no axis.
     """
     return _REV_CUMSUM[choose(_request("rev_cumsum", x), None).value](x)
 
 
 def rev_cumsum_off(x: torch.Tensor) -> torch.Tensor:
-    """Sum of all elements after each one: ``y_t = Σ_{s>t} x_s``; the last is 0.
+    """Sum of all elements after each element: ``y_t = Σ_{s>t} x_s``; the last output is 0.
 
-    Arguments and errors as in `rev_cumsum`. Not a difference of sums: nothing cancels, infinities stay where they are.
+    Arguments and errors are those of `rev_cumsum`. Nothing is subtracted, so that nothing cancels and an infinity
+    affects only the sums that contain it.
     """
     return _REV_CUMSUM_OFF[choose(_request("rev_cumsum_off", x), None).value](x)
 

@@ -1,1 +1,1 @@
-"""What the Triton kernels of all operations share. Triton itself is imported when a kernel runs."""
+"""Helpers shared by the Triton kernels of all operations. Triton itself is imported only when a kernel runs."""

@@ -1,6 +1,6 @@
-"""The differences between a compiled kernel and one that Triton interprets, and whether either can run here.
+"""The differences between compiled and interpreted kernels, and whether either kind can run in this process.
 
-Nothing in this module imports Triton: it is imported with the rows, by processes that may never launch a kernel.
+This module does not import Triton, because the rows import it in processes that may never launch a kernel.
 """
 
 import os
@@ -12,7 +12,7 @@ import numpy as np
 from reference.backends import Request
 
 DTYPES = ("float32", "float16", "bfloat16")
-"""The dtypes that kernels take; float64 is left to the composed backend."""
+"""The dtypes that kernels accept; float64 is computed by the composed backend."""
 
 
 def _installed() -> bool:
@@ -22,26 +22,26 @@ def _installed() -> bool:
         return False
 
 
-# Not a cached function: torch.compile traces the rows too, and cannot trace into one.
+# This is not a cached function, because torch.compile traces the rows too and cannot trace into one.
 _INSTALLED = _installed()
 
 
 def interpreted() -> bool:
     """Whether kernels run under Triton's interpreter, which reads the same variable when a kernel is defined.
 
-    There, products of bfloat16 operands are wrong by orders of magnitude, so kernels read this as a constexpr and
-    widen the operands of `tl.dot` first.
+    Under the interpreter, products of bfloat16 operands are wrong by orders of magnitude. Kernels therefore read this
+    as a constexpr and widen the operands of `tl.dot` first.
     """
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
 def quiet_numerics() -> AbstractContextManager:
-    """Context of a launch: silences warnings about ±∞ and masked values that only the interpreter gives."""
+    """Context of a launch that silences warnings about ±∞ and masked values, which only the interpreter gives."""
     return np.errstate(all="ignore") if interpreted() else nullcontext()
 
 
 def unavailable(request: Request) -> str | None:
-    """The reason why no Triton kernel can run on the request's device in this process, None where one can."""
+    """The reason why no Triton kernel can run on the request's device in this process; None if one can."""
     if not _INSTALLED:
         return "Triton is not installed; `pip install triton` adds it"
     if request.device == "cpu" and not interpreted():

@@ -1,4 +1,4 @@
-"""How a kernel is launched: on the tensors' own device, in its current stream, and without waiting for it."""
+"""Launching of kernels: on the tensors' own device, in its current stream, and without waiting for it."""
 
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -9,20 +9,20 @@ from torch_impl._triton.interpreter import quiet_numerics
 
 
 class Launch(NamedTuple):
-    """Number of warps of a program, and number of stages by which its loads are pipelined."""
+    """Number of warps of a program, and number of pipeline stages of its loads."""
 
     num_warps: int = 4
     num_stages: int = 2
 
 
 def launch(kernel: Any, grid: int | tuple[int, ...], device: torch.device, how: Launch, **arguments: Any) -> None:
-    """Run ``kernel`` over ``grid``; nothing is launched where the grid is empty.
+    """Run ``kernel`` over ``grid``; an empty grid launches nothing.
 
     Args:
         kernel: a ``triton.jit`` function.
         grid: number of programs along up to three axes.
-        device: that of the tensors among ``arguments``.
-        how: warps and stages.
+        device: the device of the tensors among ``arguments``.
+        how: number of warps and stages.
         arguments: the kernel's arguments and constexprs by name.
     """
     grid = (grid,) if isinstance(grid, int) else grid
@@ -33,15 +33,15 @@ def launch(kernel: Any, grid: int | tuple[int, ...], device: torch.device, how: 
 
 
 def power_of_two(n: int, least: int = 16, most: int = 1 << 30) -> int:
-    """The smallest power of two that holds ``n``, kept within ``least`` and ``most``."""
+    """The smallest power of two that is at least ``n``, limited to the range from ``least`` to ``most``."""
     return min(max(1 << max(n - 1, 0).bit_length(), least), most)
 
 
 def dot_precision(dtype: torch.dtype) -> str:
-    """The precision in which ``tl.dot`` takes float32 operands where values are ``dtype``.
+    """The precision of ``tl.dot`` for float32 operands if the values are ``dtype``.
 
-    For float32 values: IEEE, unless torch's own switch turned TF32 on. For 16-bit values float32 operands are
-    intermediates in place of float16 (same mantissa, no overflow), for which TF32 is exact enough by construction.
+    For float32 values it is IEEE, unless torch's own switch turned TF32 on. For 16-bit values, float32 operands are
+    intermediates that replace float16 (same mantissa, no overflow), for which TF32 is exact enough by construction.
     """
     fast = "ieee" if torch.version.hip else "tf32"
     if dtype is torch.float32:
@@ -52,6 +52,6 @@ def dot_precision(dtype: torch.dtype) -> str:
 def hopper(device: torch.device) -> bool:
     """Whether to use the tiles of compute capability 9.0, whose products read shared memory and leave registers free.
 
-    True as well where there is no such device: under the interpreter, and when a kernel is compiled ahead of time.
+    This is also True if there is no such device: under the interpreter, and when a kernel is compiled ahead of time.
     """
     return device.type != "cuda" or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9)

@@ -1,4 +1,4 @@
-"""Pieces that kernels share: products, tiles of strided tensors, and the logarithm of a forget gate."""
+"""Helpers shared by kernels: products, tiles of strided tensors, and the logarithm of a forget gate."""
 
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
@@ -10,7 +10,7 @@ INTERPRETED = tl.constexpr(interpreted())
 
 @triton.jit
 def dot(x, y, z, PRECISION: tl.constexpr):
-    """``x y + z`` with z in float32. Under the interpreter the operands are widened, which changes no value."""
+    """``x y + z`` with z in float32. The interpreter needs wider operands, which do not change the value."""
     if INTERPRETED:
         x = x.to(tl.float32)
         y = y.to(tl.float32)
@@ -19,8 +19,8 @@ def dot(x, y, z, PRECISION: tl.constexpr):
 
 @triton.jit
 def bound(x):
-    """A loop's bound: an integer known when the kernel runs. The interpreter holds it in an array of one element, which
-    `range` does not take."""
+    """The bound of a loop, an integer known when the kernel runs. The interpreter holds it in an array of one element,
+    which `range` does not accept."""
     if INTERPRETED:
         return x.handle.data.item()
     return x
@@ -28,7 +28,7 @@ def bound(x):
 
 @triton.jit
 def rounded(x, dtype: tl.constexpr):
-    """float32 ``x`` in ``dtype``, to the nearest. The interpreter would truncate what becomes bfloat16."""
+    """float32 ``x`` rounded to the nearest value of ``dtype``; the interpreter alone would truncate to bfloat16."""
     if INTERPRETED:
         if dtype == tl.bfloat16:
             bits = x.to(tl.int32, bitcast=True)
@@ -39,13 +39,13 @@ def rounded(x, dtype: tl.constexpr):
 
 @triton.jit
 def put(address, x, mask):
-    """Store float32 ``x`` in the dtype that lies there, rounded to the nearest."""
+    """Store float32 ``x`` in the dtype of the destination, rounded to the nearest."""
     tl.store(address, rounded(x, address.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def log_sigmoid(x):
-    """``min(x, 0) − log(1 + exp(−|x|))``: exact at ±∞, accurate where the result is small."""
+    """``min(x, 0) − log(1 + exp(−|x|))``: exact at ±∞, and accurate where the result is small."""
     small = tl.exp(-tl.abs(x))
     whole = 1.0 + small
     # log(1 + s) = s · log(u)/(u − 1) with u the rounded 1 + s, which cancels the rounding of u.
@@ -55,13 +55,13 @@ def log_sigmoid(x):
 
 @triton.jit
 def steps_at(x, strides, sequence, t, n):
-    """Address of ``x[sequence, t, n]``; strides along sequence, step, head and the rest. Within a tile 32 bits do."""
+    """Address of ``x[sequence, t, n]``, with strides by sequence, step, head and the rest; 32 bits do in a tile."""
     return x + sequence.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[2] + t.to(tl.int64) * strides[1]
 
 
 @triton.jit
 def load_tile(base, strides, slot, c, left, width):
-    """The ``(slot, c)`` tile at ``base``; 0 from slot ``left`` and from column ``width`` on."""
+    """The ``(slot, c)`` tile at ``base``; 0 from slot ``left`` on and from column ``width`` on."""
     place = slot[:, None] * strides[1] + c[None, :] * strides[3]
     return tl.load(base + place, mask=(slot < left)[:, None] & (c < width)[None, :], other=0.0)
 

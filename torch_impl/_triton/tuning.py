@@ -1,12 +1,13 @@
-"""Choice among the launch plans of a kernel: the launcher's default, or the one measured fastest on this GPU.
+"""The choice among the launch plans of a kernel: the launcher's default, or the plan measured fastest on this GPU.
 
-A plan says how tiles are cut and launched and changes no value. Measurements are stored in a file that outlives the
-process, by device, Triton's version, kernel and the sizes that a plan depends on; never by B or S, so that a sequence
-is computed in the same way in every batch. A plan in the file that the launcher does not offer is ignored.
+A plan determines how tiles are cut and launched; it does not change the value. Measurements are stored in a file that
+outlives the process, by device, Triton version, kernel and the sizes that a plan depends on. B and S are never among
+these, so that a sequence is computed in the same way in every batch. A plan in the file that the launcher does not
+offer is ignored.
 
 ``GATESPEC_AUTOTUNE``: ``1`` measures each kernel once, when a call first needs it, and waits for the device meanwhile;
-``0`` ignores the file as well; otherwise the file is read and nothing is measured.
-``GATESPEC_CACHE``: the file's directory, by default ``gatespec`` in the user's cache directory.
+``0`` ignores the file as well; otherwise the file is read but nothing is measured.
+``GATESPEC_CACHE``: the directory of the file, by default ``gatespec`` in the user's cache directory.
 """
 
 import json
@@ -29,14 +30,14 @@ _chosen: dict[tuple[int | None, str, str, str], Any] = {}
 def tuned(
     kernel: str, sizes: str, plans: Callable[[], Sequence[P]], device: torch.device, run: Callable[[P], Any]
 ) -> P:
-    """The plan to run with.
+    """The plan to use.
 
     Args:
         kernel: the launcher's name.
-        sizes: what the plans depend on, ``"bfloat16 K128 V256"``.
+        sizes: the sizes that the plans depend on, ``"bfloat16 K128 V256"``.
         plans: returns the plans to choose from; the first is the default.
-        device: that of the arrays.
-        run: runs the kernel with a plan; may be called repeatedly.
+        device: the device of the arrays.
+        run: runs the kernel with a plan; it may be called repeatedly.
     """
     mode = os.environ.get("GATESPEC_AUTOTUNE", "")
     if device.type != "cuda" or interpreted() or mode == "0":
@@ -62,7 +63,7 @@ def forget() -> None:
 
 
 def describe(plan: tuple) -> str:
-    """A plan as the file names it, ``"L=64 BK=64 inside=4x2"``."""
+    """The name of a plan in the file, ``"L=64 BK=64 inside=4x2"``."""
     fields = plan._asdict().items()  # type: ignore[attr-defined]
     return " ".join(f"{name}={'x'.join(map(str, x)) if isinstance(x, tuple) else x}" for name, x in fields)
 

@@ -1,4 +1,4 @@
-"""The causal forget matrix of the kernels with its derivatives of any order, and the rows of both matrices."""
+"""The kernels' causal forget matrix with derivatives of any order, and the rows of both matrices."""
 
 import torch
 
@@ -21,7 +21,7 @@ _forget_backward_direct = operator(
 
 
 def _linear_part(da: torch.Tensor) -> torch.Tensor:
-    """What F makes of a change in its gates, for derivatives beyond the first backward one: 0 above the diagonal."""
+    """The change of F for a change of its gates, for derivatives beyond the first backward: 0 above the diagonal."""
     return masked_cumsum(da, 0.0)
 
 

@@ -14,7 +14,7 @@ def decay(
 ):  # fmt: skip
     """``F[t,j] = Σ_{j<s≤t} a_s``, −∞ above the diagonal; with TILDE a = log σ(gate), and igate_j is added.
 
-    One program holds BLOCK_J columns and walks down: what lies within a tile is summed as a tree, tile after tile.
+    A program computes BLOCK_J columns from top to bottom: each tile as a tree, one tile after the other.
     """
     tiles = tl.cdiv(S, BLOCK_J)
     row = (tl.program_id(0) // tiles).to(tl.int64)
@@ -46,8 +46,8 @@ def decay_backward(
 ):  # fmt: skip
     """``da_s = Σ_{t≥s} Σ_{j<s} dF[t,j]`` and, with TILDE, ``di_j = Σ_t dF[t,j]`` over BLOCK_T rows of the matrix.
 
-    One program holds BLOCK_T rows and walks to the right with the running sum of each; da and di are ``(rows, tiles,
-    S)``, to be summed over the tiles. A masked element has no part in da, whatever it is.
+    A program computes BLOCK_T rows from left to right, with a running sum for each row; da and di are ``(rows, tiles,
+    S)``, to be summed over the tiles. A masked element does not contribute to da, whatever its value.
     """
     tiles = tl.cdiv(S, BLOCK_T)
     row = (tl.program_id(0) // tiles).to(tl.int64)

@@ -1,4 +1,4 @@
-"""Launchers of the causal forget matrix and of D̃."""
+"""The launchers of the causal forget matrix and of D̃."""
 
 import torch
 from torch import Tensor
@@ -11,22 +11,22 @@ _HOW = Launch(4)
 
 
 def causal_forget_matrix(forget_gates: Tensor) -> Tensor:
-    """F ``(..., S, S)`` of log gates ``(..., S)``, in their dtype; summed in float32."""
+    """F, ``(..., S, S)``, of log gates ``(..., S)``, in their dtype; summed in float32."""
     return _matrix(forget_gates, None)
 
 
 def causal_forget_matrix_backward(dF: Tensor) -> Tensor:
-    """The log gates' gradient, ``(..., S)`` in float32, of F's, ``(..., S, S)``."""
+    """The gradient of the log gates, ``(..., S)`` in float32, given that of F, ``(..., S, S)``."""
     return _sums(dF, False)[0]
 
 
 def dtilde_matrix(igate: Tensor, fgate: Tensor) -> Tensor:
-    """D̃ ``(..., S, S)`` of preactivations ``(..., S, 1)``, in their dtype; summed in float32."""
+    """D̃, ``(..., S, S)``, of preactivations ``(..., S, 1)``, in their dtype; summed in float32."""
     return _matrix(fgate[..., 0], igate[..., 0])
 
 
 def dtilde_matrix_backward(dD: Tensor, fgate: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of igate and fgate by D̃'s own rule, ``(..., S, 1)`` in fgate's dtype."""
+    """The gradients of igate and fgate, ``(..., S, 1)`` in the dtype of fgate, by the special rule of D̃."""
     da, di = _sums(dD, True)
     df = da[..., None] * torch.sigmoid(-fgate.float())
     return di[..., None].to(fgate.dtype), df.to(fgate.dtype)

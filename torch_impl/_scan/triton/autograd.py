@@ -1,4 +1,4 @@
-"""The cumulative sums of the kernels with their derivatives, which are the same sums from the other end."""
+"""The kernels' cumulative sums with their derivatives, which are the same sums in the opposite direction."""
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ def rev_cumsum(x: Tensor) -> Tensor:
 
 
 def rev_cumsum_off(x: Tensor) -> Tensor:
-    """``y_t = Σ_{s>t} x_s``, likewise."""
+    """``y_t = Σ_{s>t} x_s``, differentiable to any order."""
     return _summed(x, True, True)
 
 

@@ -1,4 +1,4 @@
-"""Cumulative sums along the last axis, either way, as one kernel."""
+"""Cumulative sums along the last axis in either direction, as one kernel."""
 
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
@@ -8,15 +8,15 @@ from torch_impl._triton.shared import bound, put
 
 @triton.jit
 def row_offset(row, sizes, strides):
-    """Offset of every row of an array whose leading axes, at most three, have these sizes and strides."""
+    """Offset of every row of an array with at most three leading axes of these sizes and strides."""
     inner = row // sizes[2]
     return row % sizes[2] * strides[2] + inner % sizes[1] * strides[1] + inner // sizes[1] * strides[0]
 
 
 @triton.jit
 def one_of(x, column: tl.constexpr):
-    """Column ``x[:, column]``: the total of a cumulative sum. On `tl.sum` of its terms, added to what the loop carries,
-    Triton 3.6 fails to compile ("loopResult.hasOneUse()")."""
+    """Column ``x[:, column]``, used for the total of a cumulative sum: if `tl.sum` of its terms is added to a value
+    that the loop carries, Triton 3.6 fails to compile ("loopResult.hasOneUse()")."""
     return tl.sum(tl.where(tl.arange(0, x.shape[1])[None, :] == column, x, 0.0), 1)
 
 
@@ -25,10 +25,10 @@ def cumulative(
     x, sizes, strides, step, y, rows, S,
     REVERSE: tl.constexpr, EXCLUSIVE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """``y_t = Σ_{s≤t} x_s``, from the other end with REVERSE, without x_t itself with EXCLUSIVE; float32 inside.
+    """``y_t = Σ_{s≤t} x_s``; REVERSE sums from the other end, EXCLUSIVE excludes x_t itself; float32 inside.
 
-    BLOCK_R rows a program, BLOCK_S elements at a time: a tree within them, their totals one after the other. An
-    excluded element is never added, so nothing is subtracted.
+    A program computes BLOCK_R rows, BLOCK_S elements at a time: each block as a tree, the totals of the blocks one
+    after the other. An excluded element is never added, so nothing is subtracted.
     """
     row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     x += row_offset(row, sizes, strides)[:, None]

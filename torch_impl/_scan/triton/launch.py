@@ -1,4 +1,4 @@
-"""Launcher of the cumulative sums."""
+"""The launcher of the cumulative sums."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from torch_impl._triton.launch import Launch, launch, power_of_two
 
 
 class Rows(NamedTuple):
-    """An array as rows of its last axes: how many, and the sizes and strides of three axes that number them."""
+    """An array as rows of its last axes: the number of rows, and sizes and strides of three axes that index them."""
 
     x: Tensor
     count: int
@@ -18,8 +18,8 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, last: int) -> "Rows":
-        """Rows of the ``last`` axes of x. Leading axes that follow one another in memory count as one; only an array
-        that is left with more than three is copied."""
+        """Rows of the ``last`` axes of x. Leading axes that are contiguous with each other are merged; the array is
+        copied only if more than three remain."""
         merged: list[tuple[int, int]] = []
         for size, stride in zip(x.shape[: x.ndim - last], x.stride(), strict=False):
             if size == 1:
@@ -36,13 +36,15 @@ class Rows(NamedTuple):
 
 
 def cumulative(x: Tensor, *, reverse: bool, exclusive: bool) -> Tensor:
-    """Sums of x's last axis up to each element, with ``reverse`` from each one on; ``exclusive`` leaves out itself.
+    """Sums of the last axis of x up to each element, or with ``reverse`` from each element on.
 
     Args:
-        x: ``(..., S)`` of any strides.
+        x: ``(..., S)`` with any strides.
+        reverse: sum from the other end.
+        exclusive: exclude the element itself.
 
     Returns:
-        ``(..., S)`` in x's dtype, fresh and contiguous; summed in float32.
+        ``(..., S)`` in the dtype of x, new and contiguous; summed in float32.
     """
     from torch_impl._scan.triton import kernels
 
@@ -50,7 +52,7 @@ def cumulative(x: Tensor, *, reverse: bool, exclusive: bool) -> Tensor:
     rows = Rows.of(x, 1)
     if y.numel():
         width = power_of_two(S, most=1024)
-        # Not by the number of rows: a tile's shape decides in what order sums are taken.
+        # The height does not depend on the number of rows, because the tile's shape determines the order of the sums.
         height = 2048 // width
         launch(kernels.cumulative, -(-rows.count // height), x.device, Launch(4),
                x=rows.x, sizes=rows.sizes, strides=rows.strides, step=rows.x.stride(-1), y=y, rows=rows.count, S=S,
