@@ -1,11 +1,11 @@
 """Multi-head GRU with the reset gate inside the recurrent product.
 
-Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate; heads, their
-grouping and the clipping of the state's gradient as in the xma layer of that name. Per head, row vectors::
+Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate. The heads,
+their grouping and the clipping of the state's gradient follow the GRU layer of xma. Per head, with row vectors::
 
     r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
 
-Backward, with dh' what reaches h' (from the step after, clipped, plus dy) and u the argument of each nonlinearity::
+Backward, with dh' the gradient of h' (from the next step, clipped, plus dy) and u the argument of each nonlinearity::
 
     du_z = dh'⊙(1−f)⊙(1−z²)        du_f = dh'⊙(h−z)⊙f⊙(1−f)        du_r = (du_z Wᵀ)⊙h⊙r⊙(1−r)
     dh = dh'⊙f + (du_z Wᵀ)⊙r + du_f W_fᵀ + du_r W_rᵀ
@@ -43,35 +43,35 @@ def gru(
     *,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The GRU over whole sequences, dense or packed (the equations stand at the head of this module).
+    """The GRU over whole sequences, dense or packed. The equations are in the docstring of this module.
 
-    ``N``, the number of heads, is the largest of the six head counts; each divides it, and head n reads head
-    ``n // (N/Nx)`` of an input with Nx heads, and likewise of a weight. The state and its gradient are carried in the
-    accumulation dtype; every weight's gradient is one product after the loop, and deterministic.
+    ``N``, the number of heads, is the largest of the six head counts. Each count divides it, and head n reads head
+    ``n // (N/Nx)`` of an input with Nx heads; weights are read in the same way. The state and its gradient are carried
+    in the accumulation dtype. The gradient of every weight is one product after the loop, and is deterministic.
 
     Args:
         input: x, ``(B, S, Nx, H)``, or ``(T, Nx, H)`` with `cu_seqlens`. Under autocast inputs and weights are cast to
-            its dtype, the state to float32.
+            its dtype, and the state to float32.
         weight: W, ``(Nw, H, H)``.
         forget_input: x_f, ``(B, S, Nxf, H)`` or ``(T, Nxf, H)``.
         forget_weight: W_f, ``(Nwf, H, H)``.
         reset_input: x_r, ``(B, S, Nxr, H)`` or ``(T, Nxr, H)``.
         reset_weight: W_r, ``(Nwr, H, H)``.
-        input_state: h before the first step, ``(B, N, H)``, in the accumulation dtype; None is zeros.
-        gradient_clipping: bound, element by element, of the gradient that reaches a state from the step after it, or at
-            the last step from the final state; that of the initial state is not clipped. No effect on the value.
-        cu_seqlens: ``(B+1,)``, where each packed sequence starts and ends.
-        max_seqlen: an upper bound of the lengths; checked, never needed.
-        kernel_backend: None chooses by the arrays; a named backend is taken, or the call raises.
+        input_state: h before the first step, ``(B, N, H)``, in the accumulation dtype; None means zeros.
+        gradient_clipping: elementwise bound on the gradient that reaches a state from the next step, or at the last
+            step from the final state. The gradient of the initial state is not clipped. It does not affect the value.
+        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
+        max_seqlen: an upper bound on the sequence lengths; checked, but never required.
+        kernel_backend: the backend to use, which raises if it cannot serve the call; None chooses by the arrays.
 
     Returns:
-        ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)`` in the dtype of `input`, and the last of
-        each sequence, ``(B, N, H)`` in the accumulation dtype; an empty sequence's is its initial state.
+        ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of `input`, and the last
+        h' of each sequence, ``(B, N, H)``, in the accumulation dtype; an empty sequence returns its initial state.
 
     Raises:
-        TypeError: an argument is not a tensor of a floating dtype, or dtypes differ.
+        TypeError: an argument is not a floating-point tensor, or dtypes differ.
         ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing, or the
-            backend named does not support the call.
+            requested backend does not support the call.
         RuntimeError: a second derivative is requested.
     """
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)

@@ -1,4 +1,4 @@
-"""What goes into the GRU's operators and what comes out, by name. Letters as in ``docs/spec.md``."""
+"""The arguments and results of the GRU's operators by name. The letters are those of ``docs/spec.md``."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -14,7 +14,7 @@ class Arguments(NamedTuple):
 
     Attributes:
         gradient_clipping: the bound, at least 0, or None.
-        backend: the name of the backend that computes it.
+        backend: the name of the backend that computes the call.
     """
 
     input: Annotated[Tensor, Axes("B S Nx H")]
@@ -46,21 +46,21 @@ class Arguments(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Every state and the last of each sequence."""
+    """Every state, and the final state of each sequence."""
 
     output: Annotated[Tensor, Axes("B S N H")]
     output_state: Annotated[Tensor, Axes("B N H", ACCUMULATED)]
 
 
 class Cotangents(NamedTuple):
-    """Cotangents of `Result`, None for zeros."""
+    """Cotangents of `Result`; None means zeros."""
 
     doutput: Annotated[Tensor | None, Axes("B S N H")] = None
     doutput_state: Annotated[Tensor | None, Axes("B N H", ACCUMULATED)] = None
 
 
 def sizes(x: Arguments) -> dict[str, Any]:
-    """The sizes of the letters; ``rows`` are all steps of all sequences."""
+    """The sizes of the letters; ``rows`` is the number of steps of all sequences together."""
     N, H, cu_seqlens = x.heads, x.input.shape[-1], x.cu_seqlens
     if cu_seqlens is None:
         B, S = x.input.shape[:2]

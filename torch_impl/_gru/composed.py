@@ -1,10 +1,10 @@
-"""The multi-head GRU step by step, forward and backward, on tensors whose rows lie in time order.
+"""The multi-head GRU step by step, forward and backward, on tensors whose rows are in time order.
 
-Layout: ``(N, R, ·)``, heads first; the R rows are the steps one after the other, and in a step the sequences that still
-run, the longest first. So every step is a slice, no idle step is computed, and the gradient of a weight is one product
-over all rows. Packed sequences come sorted by length; a dense batch is the special case in which all are equally long.
+Layout: ``(N, R, ·)``, heads first. The R rows are ordered by step and, within a step, by sequence: those that are still
+running, the longest first. Every step is therefore a slice, no idle step is computed, and the gradient of a weight is
+one product over all rows. Packed sequences are sorted by length; a dense batch is the special case of equal lengths.
 
-Everything is in the accumulation dtype. The equations stand at the head of `torch_impl._gru.api`.
+Everything is in the accumulation dtype. The equations are in the docstring of `torch_impl._gru.api`.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ from torch_impl._records import ACCUMULATED, Axes
 
 
 class Residuals(NamedTuple):
-    """What a forward pass leaves for the backward pass, rows in time order.
+    """Residuals of a forward pass, with rows in time order.
 
     Attributes:
         z: the candidates.
-        rf: the gates r and f, side by side.
+        rf: the gates r and f, concatenated.
         states: the initial states, then the state after every row.
     """
 
@@ -48,13 +48,13 @@ class DenseStepLayout:
         self.running = (B,) * S
 
     def gather(self, x: Tensor, rows: Tensor) -> None:
-        """Write ``(B, S, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to the heads that it serves."""
+        """Write ``(B, S, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to all heads that read it."""
         heads = x.shape[2]
         by_step = x.permute(2, 1, 0, 3)[:, None]
         rows.unflatten(1, (self.S, self.B)).unflatten(0, (heads, self.N // heads)).copy_(by_step)
 
     def scatter(self, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-        """``(N, R, H)`` → ``(B, S, heads, H)``, summed over the heads that one head serves; a fresh tensor."""
+        """``(N, R, H)`` → ``(B, S, heads, H)``, summed over the heads that read one head; a new tensor."""
         rows = rows.unflatten(1, (self.S, self.B))
         if heads != self.N:
             rows = rows.unflatten(0, (heads, self.N // heads)).sum(1)
@@ -66,20 +66,20 @@ class DenseStepLayout:
         return state.transpose(0, 1)
 
     def original_order(self, state: Tensor) -> Tensor:
-        """``(N, B, H)`` → ``(B, N, H)``, a fresh tensor."""
+        """``(N, B, H)`` → ``(B, N, H)``, a new tensor."""
         return state.transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
     def before(self, states: Tensor) -> Tensor:
-        """Of the states ``(N, B + R, H)``, initial ones first, those before every row."""
+        """From the states ``(N, B + R, H)``, initial ones first, select the state before every row."""
         return states[:, : self.B * self.S]
 
     def last(self, states: Tensor) -> Tensor:
-        """Of the states ``(N, B + R, H)``, every sequence's last."""
+        """From the states ``(N, B + R, H)``, select the final state of every sequence."""
         return states[:, self.B * self.S :]
 
 
 class PackedStepLayout:
-    """Rows of ``(T, ·, H)`` with sequences that start and end at ``cu_seqlens``."""
+    """Rows of ``(T, ·, H)``, whose sequences start and end at ``cu_seqlens``."""
 
     def __init__(self, cu_seqlens: np.ndarray, N: int, device: torch.device):
         starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
@@ -102,13 +102,13 @@ class PackedStepLayout:
         self._order, self._inverse = index(order), index(np.argsort(order))
 
     def gather(self, x: Tensor, rows: Tensor) -> None:
-        """Write ``(T, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to the heads that it serves."""
+        """Write ``(T, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to all heads that read it."""
         heads = x.shape[1]
         by_step = x.index_select(0, self._tokens).transpose(0, 1)[:, None]
         rows.unflatten(0, (heads, self.N // heads)).copy_(by_step)
 
     def scatter(self, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-        """``(N, R, H)`` → ``(T, heads, H)``, summed over the heads that one head serves; a fresh tensor."""
+        """``(N, R, H)`` → ``(T, heads, H)``, summed over the heads that read one head; a new tensor."""
         if heads != self.N:
             rows = rows.unflatten(0, (heads, self.N // heads)).sum(1)
         return rows.transpose(0, 1).to(dtype).index_select(0, self._rows)
@@ -118,15 +118,15 @@ class PackedStepLayout:
         return state.transpose(0, 1).index_select(1, self._order)
 
     def original_order(self, state: Tensor) -> Tensor:
-        """``(N, B, H)`` → ``(B, N, H)``, a fresh tensor."""
+        """``(N, B, H)`` → ``(B, N, H)``, a new tensor."""
         return state.transpose(0, 1).index_select(0, self._inverse)
 
     def before(self, states: Tensor) -> Tensor:
-        """Of the states ``(N, B + R, H)``, initial ones first, those before every row."""
+        """From the states ``(N, B + R, H)``, initial ones first, select the state before every row."""
         return states.index_select(1, self._before)
 
     def last(self, states: Tensor) -> Tensor:
-        """Of the states ``(N, B + R, H)``, every sequence's last."""
+        """From the states ``(N, B + R, H)``, select the final state of every sequence."""
         return states.index_select(1, self._last)
 
 
@@ -134,7 +134,7 @@ StepLayout = DenseStepLayout | PackedStepLayout
 
 
 def _packed(steps: StepLayout, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """`packed` for steps that are all alike."""
+    """Like `packed`, for steps with the same number of rows."""
     return packed(weight, steps.B, len(steps.running)) if isinstance(steps, DenseStepLayout) else None
 
 
@@ -146,12 +146,12 @@ class StackedWeights(NamedTuple):
 
 
 def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Tensor, states: Tensor) -> None:
-    """Walk the steps, in place: inputs become activations, and ``states`` are filled.
+    """Compute the steps in place: inputs become activations, and ``states`` are filled.
 
     Args:
-        z: x, becomes the candidate, ``(N, R, H)``.
-        rf: ``[x_r | x_f]``, becomes the gates r and f, ``(N, R, 2H)``.
-        states: ``(N, B + R, H)``, the initial ones already there.
+        z: x, replaced by the candidate, ``(N, R, H)``.
+        rf: ``[x_r | x_f]``, replaced by the gates r and f, ``(N, R, 2H)``.
+        states: ``(N, B + R, H)``, which already holds the initial states.
     """
     H = z.shape[-1]
     running = steps.running
@@ -178,13 +178,13 @@ def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Ten
 
 
 _CACHED = 1 << 16
-"""Elements of a head's rows that are computed at once: a core's cache holds several arrays of this size."""
+"""Number of elements of a head's rows that are computed at once: a core's cache holds several arrays of this size."""
 
 
 def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """What a preactivation's gradient is a multiple of: of dh for z and f, of d(r⊙h) for r.
+    """The factors by which a preactivation's gradient is computed: from dh for z and f, from d(r⊙h) for r.
 
-    Block by block, for each page of a fresh array costs the system a fault.
+    They are computed block by block, because every page of a new array costs a page fault.
     """
     H = z.shape[-1]
     dz, drf = torch.empty_like(z), torch.empty_like(rf)
@@ -208,14 +208,14 @@ def _walk_backward(
     dlast: Tensor,
     clip: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Walk the steps back; returns the gradients of z's and of rf's preactivations and of the initial state.
+    """Compute the steps in reverse; return the gradients of the preactivations of z and rf, and of the initial state.
 
     Args:
-        z, rf: the activations that `_walk_forward` left.
+        z, rf: the activations that `_walk_forward` computed.
         before: the state before every row, ``(N, R, H)``.
         dy: cotangent of every state, ``(N, R, H)``.
-        dlast: that of every sequence's last, ``(N, B, H)`` in the order of the rows.
-        clip: bound of what reaches a state from the step after it, None for none.
+        dlast: cotangent of every sequence's final state, ``(N, B, H)`` in the order of the rows.
+        clip: bound on the gradient that reaches a state from the next step; None disables clipping.
     """
     H = z.shape[-1]
     r, f = rf[..., :H], rf[..., H:]
@@ -257,7 +257,7 @@ def _stacked(N: int, dtype: torch.dtype, x: Arguments) -> StackedWeights:
 
 
 def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
-    """The outputs as `torch_impl.gru` has them, and the residuals named in ``keep``."""
+    """The outputs with the dtypes of `torch_impl.gru`, and the residuals named in ``keep``."""
     N, H, dtype = x.heads, x.input.shape[-1], ACCUMULATION[x.input.dtype]
     steps = _layout(x.input, N, x.cu_seqlens)
     R = sum(steps.running)

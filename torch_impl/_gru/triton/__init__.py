@@ -1,1 +1,1 @@
-"""Triton kernels of the operation, how they are launched, and what they support."""
+"""The Triton kernels of this operation, their launchers, and the rows with what they support."""

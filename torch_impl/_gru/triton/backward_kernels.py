@@ -1,16 +1,17 @@
-"""The GRU's backward kernels: what is parallel over time, the walk back, then the weights' gradients.
+"""The GRU's backward kernels: the part that is parallel over time, the loop over steps, then the weights' gradients.
 
-With u the argument of each nonlinearity and dh' what reaches h'::
+With u the argument of each nonlinearity and dh' the gradient of h'::
 
     du_z = dh'⊙a_z      a_z = (1−f)⊙(1−z²)        dh = dh'⊙f + (du_z Wᵀ)⊙r + du_f W_fᵀ + du_r W_rᵀ
     du_f = dh'⊙a_f      a_f = (h−z)⊙f⊙(1−f)
     du_r = (du_z Wᵀ)⊙a_r      a_r = h⊙r⊙(1−r)
 
-The factors a, f and r depend on no gradient: they are computed again from the inputs and the outputs for all steps at
-once, so that the walk holds two products in a row and no exponential. It replaces each a by its du, in place.
+The factors a, f and r do not depend on a gradient. They are recomputed from the inputs and the outputs for all steps at
+once, so that a step of the loop consists of two products in sequence and no exponential. The loop replaces each a by
+its du, in place.
 """
 
-# One jitted function calls another: to a type checker, what the compiler reads is a call that cannot return.
+# One jitted function calls another, which a type checker takes for a call that cannot return.
 # pyright: reportGeneralTypeIssues=false
 
 import triton  # pyright: ignore[reportMissingImports]
@@ -39,7 +40,7 @@ def factors(
     HAS_STATE: tl.constexpr, PACKED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """r, f and the three factors a of BLOCK_T tokens of one head, whose width one tile holds; outputs ``(T, N, H)``."""
+    """r, f and the three factors a of BLOCK_T tokens of one head that fits in one tile; outputs ``(T, N, H)``."""
     head = tl.program_id(0) % N
     token = (tl.program_id(0) // N).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     unit = tl.arange(0, BLOCK_H)
@@ -81,7 +82,7 @@ def factors_gates(
     HAS_STATE: tl.constexpr, PACKED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_T: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """For heads wider than a tile, first half: r, f, a_r, and in ``af`` 1−f; BLOCK_H units of BLOCK_T tokens."""
+    """For heads wider than a tile, first half: r, f, a_r and, in ``af``, 1−f; BLOCK_H units of BLOCK_T tokens."""
     tiles = tl.cdiv(H, BLOCK_H)
     head = tl.program_id(0) // tiles % N
     token = (tl.program_id(0) // (tiles * N)).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -123,7 +124,7 @@ def factors_candidate(
     HAS_STATE: tl.constexpr, PACKED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_T: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """For heads wider than a tile, second half: a_z, and a_f from the 1−f that the first half left in its place."""
+    """For heads wider than a tile, second half: a_z, and a_f in place of the 1−f that the first half stored there."""
     tiles = tl.cdiv(H, BLOCK_H)
     head = tl.program_id(0) // tiles % N
     token = (tl.program_id(0) // (tiles * N)).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -155,7 +156,7 @@ def factors_candidate(
 
 @triton.jit
 def clipped(dh, clip, CLIP: tl.constexpr):
-    """dh within ±clip; a NaN stays one."""
+    """dh limited to ±clip; NaN stays NaN."""
     if CLIP:
         return tl.where(dh > clip, clip, tl.where(dh < -clip, -clip, dh))
     else:
@@ -228,10 +229,10 @@ def backward_streamed(
     BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As `backward_resident`, but the weights come from the L2 cache at every step, as in `forward_streamed`.
+    """Like `backward_resident`, but every step reads the weights again from the L2 cache, as in `forward_streamed`.
 
-    ``operands`` ``(programs, 3, width, ROWS)`` hold the three du as the products take them, ``carries`` ``(programs,
-    width, ROWS)`` in float32 dh; the barriers are those of `forward_streamed`.
+    ``operands`` ``(programs, 3, width, ROWS)`` holds the three du as operands of products, ``carries`` ``(programs,
+    width, ROWS)`` holds dh in float32; the barriers are those of `forward_streamed`.
     """
     sequence, head, first, steps, exists = rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS, PACKED)
     weight_head = tl.program_id(0) % (N // group) * group
@@ -323,9 +324,9 @@ def weights_gradient(
     HAS_STATE: tl.constexpr, PACKED: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_T: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Σ_t (r⊙h)ᵀ du_z, hᵀ du_f and hᵀ du_r over ``span`` tokens, in float32: ``(chunks, N, H, H)``, one tile a program.
+    """Σ_t (r⊙h)ᵀ du_z, hᵀ du_f and hᵀ du_r over ``span`` tokens, in float32: ``(chunks, N, H, H)``, a tile per program.
 
-    The chunks are summed afterwards, in their order, so that the same call gives the same bits.
+    The chunks are summed afterwards, in order, so that the same call always gives the same bits.
     """
     tiles_i, tiles_j = tl.cdiv(H, BLOCK_I), tl.cdiv(H, BLOCK_J)
     program = tl.program_id(0)

@@ -1,10 +1,10 @@
 """The GRU's forward kernels: weights resident (H up to 128), or streamed through shared memory (H up to 1024).
 
-Everything is transposed, units down and rows across: ``(H, ROWS)``. A tensor-core tile is then 16 units by 8
-rows, so that eight sequences fill it, and the weights are the operand that stays.
+All arrays are transposed, with units as rows and the rows of a program as columns: ``(H, ROWS)``. A tensor-core tile is
+then 16 units by 8 rows, so that eight sequences fill it, and the weights are the operand that stays.
 """
 
-# One jitted function calls another: to a type checker, what the compiler reads is a call that cannot return.
+# One jitted function calls another, which a type checker takes for a call that cannot return.
 # pyright: reportGeneralTypeIssues=false
 
 import triton  # pyright: ignore[reportMissingImports]
@@ -23,7 +23,7 @@ def forward_resident(
     HAS_STATE: tl.constexpr, PACKED: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr, STAGES: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """All steps of ROWS rows; the three weights are read once, the state lives in registers, in float32."""
+    """All steps of ROWS rows; the three weights are read once, and the state is kept in registers, in float32."""
     sequence, head, first, steps, exists = rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS, PACKED)
     unit = tl.arange(0, BLOCK_H)
     inside = unit < H
@@ -72,12 +72,12 @@ def forward_streamed(
     HAS_STATE: tl.constexpr, PACKED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As `forward_resident`, but every step reads the weights again from the L2 cache, in tiles of BLOCK_H units by
-    BLOCK_K inputs, so that nothing grows with H but the loops.
+    """Like `forward_resident`, but every step reads the weights again from the L2 cache, in tiles of BLOCK_H units by
+    BLOCK_K inputs, so that only the loops grow with H.
 
-    ``operands`` ``(programs, 2, width, ROWS)`` hold h and r⊙h as the products take them, ``carries`` of the same shape,
-    in float32, h and the forget gate's argument; width is H rounded up to BLOCK_H. A write to either and whoever reads
-    what it replaces, or what it brings, are a barrier apart.
+    ``operands`` ``(programs, 2, width, ROWS)`` holds h and r⊙h as operands of products. ``carries``, of the same shape
+    and in float32, holds h and the argument of the forget gate; width is H rounded up to BLOCK_H. There is a barrier
+    between a write to either and any read of the values before or after it.
     """
     sequence, head, first, steps, exists = rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS, PACKED)
     weight_head = tl.program_id(0) % (N // group) * group

@@ -1,6 +1,6 @@
-"""Launchers of the GRU's kernels, and the row that says what they support.
+"""Launchers of the GRU's kernels, and the row with what they support.
 
-What is launched, of what width, and why, stands with its bytes and latencies in ``docs/triton-gru.md``.
+``docs/triton-gru.md`` explains which kernel is launched for which width, with the bytes and latencies behind it.
 """
 
 import math
@@ -21,7 +21,7 @@ from torch_impl._triton.tuning import tuned
 
 
 class Residuals(NamedTuple):
-    """The output alone, from which the backward pass computes everything again."""
+    """The output only, from which the backward pass recomputes everything else."""
 
     output: Annotated[Tensor | None, Axes("B S N H")] = None
 
@@ -30,14 +30,14 @@ NO_RESIDUALS = Residuals()
 
 
 class Operand(NamedTuple):
-    """In what dtype the operands of products are, and how products of float32 operands are taken."""
+    """The dtype of the operands of products, and the precision of products of float32 operands."""
 
     dtype: torch.dtype
     precision: str
 
     @classmethod
     def of(cls, values: torch.dtype, gradients: bool = False) -> "Operand":
-        """Beside ``values``; a gradient beside float16 keeps float32's range, for it may lie below float16's."""
+        """The operands for ``values``. Gradients of float16 values keep float32's range: they may be below float16's."""
         wide = values is torch.float32 or (gradients and values is torch.float16)
         return cls(torch.float32 if wide else values, dot_precision(values))
 
@@ -53,12 +53,12 @@ class Operand(NamedTuple):
 
 
 def _fast() -> bool:
-    """Whether kernels may use NVIDIA's own instructions."""
+    """Whether kernels may use instructions that only NVIDIA's GPUs have."""
     return torch.version.hip is None and not interpreted()
 
 
 class Shape(NamedTuple):
-    """The letters of a call, ``T`` tokens in all; heads in groups of size ``group`` that share all three weights."""
+    """The letters of a call, with ``T`` tokens in total; groups of ``group`` heads share all three weights."""
 
     B: int
     S: int
@@ -69,7 +69,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments) -> "Shape":
-        """Those of a call; S is 0 where sequences are packed."""
+        """The shape of a call; S is 0 if sequences are packed."""
         N, H = x.heads, x.input.shape[-1]
         group = math.gcd(*(N // w.shape[0] for w in x.weights))
         if x.cu_seqlens is None:
@@ -82,17 +82,17 @@ class Shape(NamedTuple):
         return 0 in (self.B, self.N, self.H)
 
     def programs(self, rows: int) -> int:
-        """Programs of so many rows, where a row is one head of one sequence."""
+        """Number of programs with the given number of rows, where a row is one head of one sequence."""
         return -(-self.B * self.group // rows) * (self.N // self.group)
 
     @property
     def tokens(self) -> dict[str, int]:
-        """S, T, N and H, as kernels that are parallel over tokens take them."""
+        """S, T, N and H, in the form in which kernels that are parallel over tokens take them."""
         return {"S": self.S, "T": self.T, "N": self.N, "H": self.H}
 
 
 class Packing(NamedTuple):
-    """Packed sequences on their device: bounds, the longest first, every token's sequence. All None for dense ones."""
+    """Packed sequences on their device: bounds, order by length, every token's sequence. All None if they are dense."""
 
     cu_seqlens: Tensor | None
     order: Tensor | None
@@ -112,8 +112,8 @@ class Packing(NamedTuple):
 
 
 def _strided(axes: int, **arrays: Tensor | None) -> dict[str, Any]:
-    """Arrays, and as ``NAME_strides`` as many strides as kernels count axes: packed tokens have none for the first, and
-    an array that is None has none at all."""
+    """Arrays and, as ``NAME_strides``, as many strides as kernels have axes: packed tokens have none for the first
+    axis, and None has no strides at all."""
     named: dict[str, Any] = {}
     for name, x in arrays.items():
         own = () if x is None else x.stride()
@@ -122,12 +122,12 @@ def _strided(axes: int, **arrays: Tensor | None) -> dict[str, Any]:
 
 
 def _inputs(shape: Shape, **inputs: Tensor) -> dict[str, Any]:
-    """Inputs with strides and, as ``NAME_share``, the number of heads that one of their heads serves."""
+    """Inputs with their strides and, as ``NAME_share``, the number of heads that read each of their heads."""
     return _strided(4, **inputs) | {f"{name}_share": shape.N // x.shape[-2] for name, x in inputs.items()}
 
 
 def _weights(shape: Shape, **weights: Tensor) -> dict[str, Any]:
-    """Likewise weights."""
+    """Weights, in the same form as `_inputs`."""
     return _strided(3, **weights) | {f"{name}_share": shape.N // w.shape[0] for name, w in weights.items()}
 
 
@@ -137,13 +137,13 @@ def _tuned(kernel: str, shape: Shape, operand: Operand, device: torch.device, ru
 
 
 def gru_forward(x: Arguments, keep: Sequence[str] = (), plan: GRUPlan | None = None) -> tuple[Result, Residuals]:
-    """Every h' and the last of each sequence, both fresh and contiguous.
+    """Every h' and the last h' of each sequence, both new and contiguous.
 
     Args:
-        x: the call, arrays of any strides. The packing is never read by the host; a bad one reads and writes within
-            bounds.
-        keep: names of `Residuals`.
-        plan: in place of the one that `plans` are tuned to.
+        x: the call, with arrays of any strides. The host never reads the packing; with an invalid one, kernels still
+            read and write within bounds.
+        keep: names of fields of `Residuals`.
+        plan: the plan to use instead of the one tuned among `plans`.
     """
     from torch_impl._gru.triton import forward_kernels as kernels
 
@@ -178,8 +178,8 @@ def gru_forward(x: Arguments, keep: Sequence[str] = (), plan: GRUPlan | None = N
 
 
 class _Factors(NamedTuple):
-    """What the walk back takes of every token, ``(T, N, H)``: r and f in float32, and the factors of the three
-    preactivations' gradients, which the walk replaces by the gradients."""
+    """The values of every token that the backward loop reads, ``(T, N, H)``: r and f in float32, and the factors of the
+    three preactivations' gradients, which the loop replaces by the gradients."""
 
     r: Tensor
     f: Tensor
@@ -188,7 +188,7 @@ class _Factors(NamedTuple):
     r_factor: Tensor
 
     def copied(self) -> "_Factors":
-        """With factors of its own, for a pass that writes in place and is only measured."""
+        """A copy with separate factors, for a pass that writes in place and is only measured."""
         return self._replace(
             z_factor=self.z_factor.clone(), f_factor=self.f_factor.clone(), r_factor=self.r_factor.clone()
         )
@@ -199,12 +199,12 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
 
     Args:
         x: as in `gru_forward`.
-        cotangents: of the output and of the output state, of any strides; None is zeros.
-        residuals: the output that `gru_forward` gave.
+        cotangents: cotangents of the output and of the output state, with any strides; None means zeros.
+        residuals: the output that `gru_forward` returned.
 
     Returns:
-        Six gradients in the arrays' dtypes and the state's in float32. Sums over heads and tokens are in float32 and of
-        one fixed order.
+        Six gradients in the dtypes of the arrays, and that of the state in float32. Sums over heads and tokens are in
+        float32 and in a fixed order.
     """
     shape, y = Shape.of(x), residuals.output
     assert y is not None
@@ -224,7 +224,7 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
 
 
 def _gather(du: Tensor, x: Tensor) -> Tensor:
-    """``(T, N, H)`` summed over the heads that one head of ``x`` serves, in the shape and dtype of ``x``."""
+    """``(T, N, H)`` summed over the heads that read one head of ``x``, with the shape and dtype of ``x``."""
     heads = x.shape[-2]
     if heads != du.shape[1]:
         du = du.unflatten(1, (heads, du.shape[1] // heads)).sum(2)
@@ -232,7 +232,7 @@ def _gather(du: Tensor, x: Tensor) -> Tensor:
 
 
 def _factors(x: Arguments, packing: Packing, y: Tensor, shape: Shape) -> _Factors:
-    """The factors in the dtypes in which the gradients are wanted."""
+    """The factors, in the dtypes of the requested gradients."""
     from torch_impl._gru.triton import backward_kernels as kernels
 
     packed, operand, T, N, H = packing.cu_seqlens is not None, Operand.of(y.dtype), shape.T, shape.N, shape.H
@@ -270,7 +270,7 @@ def _factors(x: Arguments, packing: Packing, y: Tensor, shape: Shape) -> _Factor
 def _walk_back(
     x: Arguments, packing: Packing, cotangents: Cotangents, factors: _Factors, shape: Shape, plan: GRUPlan | None = None
 ) -> Tensor:
-    """Walk back; factors become gradients. Returns the gradient of the initial states."""
+    """Run the backward loop, which replaces factors by gradients. Returns the gradient of the initial states."""
     from torch_impl._gru.triton import backward_kernels as kernels
 
     operand, device, clip = Operand.of(x.input.dtype, gradients=True), factors.r.device, x.gradient_clipping
@@ -308,7 +308,7 @@ def _walk_back(
 
 
 def _weight_gradients(x: Arguments, packing: Packing, y: Tensor, gradients: _Factors, shape: Shape) -> list[Tensor]:
-    """The weights' gradients, summed in float32 over tokens and over the heads that one weight serves."""
+    """The gradients of the weights, summed in float32 over tokens and over the heads that share a weight."""
     from torch_impl._gru.triton import backward_kernels as kernels
 
     operand, T, N, H = Operand.of(y.dtype, gradients=True), shape.T, shape.N, shape.H

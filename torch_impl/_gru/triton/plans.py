@@ -1,4 +1,4 @@
-"""Launch plans of the GRU's kernels: how the weights are cut and the passes launched. A plan changes no value."""
+"""Launch plans of the GRU's kernels: how weights are cut and passes launched. The value does not depend on the plan."""
 
 from typing import NamedTuple
 
@@ -7,18 +7,19 @@ import torch
 from torch_impl._triton.launch import Launch, power_of_two
 
 RESIDENT = 128
-"""The widest head whose three weights stay with a program, in 16 bits; half of it in 32."""
+"""The widest head whose three 16-bit weights stay in one program; for 32-bit weights it is half as wide."""
 
 
 class GRUPlan(NamedTuple):
-    """Launch plan of a pass over the steps, for one width and dtype.
+    """Launch plan of a pass over the steps, for one head width and dtype.
 
     Attributes:
-        block: units of a tile of the weights: all of H where they are resident.
-        part: inputs of a tile that is streamed; None where the weights are resident.
+        block: units of a tile of the weights; all of H if the weights are resident.
+        part: inputs of a streamed tile; None if the weights are resident.
         rows: rows of a program.
-        how: warps, and stages of the loop that loads: over the steps, or over the weights' tiles.
-        unroll: steps of a resident kernel whose inputs are loaded together, so many steps before they are used.
+        how: warps, and stages of the loop that loads: over the steps, or over the tiles of the weights.
+        unroll: number of steps of a resident kernel whose inputs are loaded together, that many steps ahead of their
+            use.
     """
 
     block: int
@@ -29,10 +30,10 @@ class GRUPlan(NamedTuple):
 
 
 def default_plan(H: int, wide: bool) -> GRUPlan:
-    """The plan for heads of ``H`` whose operands are of 32 bits (``wide``) or of 16."""
+    """The plan for heads of ``H`` units with operands of 32 bits (``wide``) or 16 bits."""
     block = power_of_two(H)
     if block <= RESIDENT and not wide:
-        # A tile of AMD's matrix cores has 16 rows at least.
+        # A tile of AMD's matrix cores has at least 16 rows.
         rows, unroll = (16, 2 if block < RESIDENT else 1) if torch.version.hip else (8, 4)
         return GRUPlan(block, None, rows, Launch(block // 16, 2), unroll)
     if block <= RESIDENT // 2:
@@ -44,12 +45,13 @@ def default_plan(H: int, wide: bool) -> GRUPlan:
 
 
 def plans(H: int, wide: bool) -> tuple[GRUPlan, ...]:
-    """The plans among which a pass over the steps is tuned, `default_plan`'s first. None spills on sm_90."""
+    """The plans among which a pass over the steps is tuned; that of `default_plan` is first. None spills on sm_90."""
     first = default_plan(H, wide)
     warps, stages = first.how
     if first.part is not None:
         return (first,) if wide else (first, first._replace(how=Launch(warps, stages - 1)))
-    # What spills is left out: wide heads unrolled by much, sixteen rows of 32-bit operands, a third stage of H = 128.
+    # Plans that spill are omitted: wide heads unrolled by much, sixteen rows of 32-bit operands, a third stage at H =
+    # 128.
     most = (2 if first.block < RESIDENT else 1) if torch.version.hip else 8 if first.block == 16 else 4
     others = [first._replace(unroll=unroll) for unroll in (1, 2, 4, 8) if unroll <= most and not wide]
     if not wide or first.block == 16:

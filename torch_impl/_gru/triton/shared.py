@@ -1,11 +1,11 @@
-"""What the GRU's kernels share: gates that stay exact where they saturate, operands, and what a row is.
+"""Helpers shared by the GRU's kernels: gates that stay exact where they saturate, operands, and rows.
 
 A *row* of a program is one head of one sequence, an independent recurrence; all rows of a program read the same three
-weights. ``group`` consecutive heads share these (the gcd of the three weights' shares), so that row l of the g-th group
-is head ``g·group + l mod group`` of sequence ``l // group``.
+weights. ``group`` consecutive heads share these weights (the gcd of the three weights' shares), so that row l of the
+g-th group is head ``g·group + l mod group`` of sequence ``l // group``.
 """
 
-# One jitted function calls another: to a type checker, what the compiler reads is a call that cannot return.
+# One jitted function calls another, which a type checker takes for a call that cannot return.
 # pyright: reportGeneralTypeIssues=false
 
 import triton  # pyright: ignore[reportMissingImports]
@@ -16,7 +16,7 @@ from torch_impl._triton.shared import rounded
 
 @triton.jit
 def exp2(x, FAST: tl.constexpr):
-    """2^x; FAST is the GPU's own instruction (NVIDIA's alone), which takes results below 2⁻¹²⁶ for 0."""
+    """2^x; with FAST by the GPU's own instruction (NVIDIA only), which replaces results below 2⁻¹²⁶ by 0."""
     if FAST:
         return tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -53,8 +53,8 @@ def sigmoids(u, FAST: tl.constexpr):
 
 @triton.jit
 def tanh(u, FAST: tl.constexpr):
-    """tanh(u) = 1 − 2/(1 + exp(2u)) where |u| ≥ 1/4; below, where that would cancel, Taylor's series to u⁹, whose rest
-    is less than 1e-8 of the whole."""
+    """tanh(u) = 1 − 2/(1 + exp(2u)) where |u| ≥ 1/4; below, where that would cancel, the Taylor series up to u⁹, whose
+    remainder is less than 1e-8 of the value."""
     s = u * u
     series = u * (1.0 + s * (-0.33333333333 + s * (0.13333333333 + s * (-0.05396825397 + s * 0.02186948854))))
     return tl.where(s < 0.0625, series, 1.0 - 2.0 * inverse(1.0 + exp2(u * 2.8853900817779268, FAST), FAST))
@@ -70,9 +70,9 @@ def tanh_slope(u, FAST: tl.constexpr):
 
 @triton.jit
 def narrow(x, OPERAND: tl.constexpr, PRECISION: tl.constexpr):
-    """A float32 intermediate as an operand: rounded to 16 bits, to TF32 (which would truncate), or not at all."""
+    """A float32 intermediate as an operand: rounded to 16 bits, to TF32 (hardware would truncate), or not rounded."""
     if OPERAND == tl.float16:
-        # A state beyond float16's range would turn 0·∞ into NaN; its output overflows all the same.
+        # A state beyond float16's range would turn 0·∞ into NaN; its output overflows in any case.
         return tl.minimum(tl.maximum(x, -65504.0), 65504.0).to(tl.float16)
     elif OPERAND == tl.bfloat16:
         return rounded(x, tl.bfloat16)
@@ -102,7 +102,7 @@ def rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS: tl.constexpr, PA
 
 @triton.jit
 def bounds(cu_seqlens, sequence, T, mask):
-    """Where sequences start and end, kept within the T tokens whatever ``cu_seqlens`` holds."""
+    """The start and end of sequences, limited to the T tokens for any values of ``cu_seqlens``."""
     start = tl.load(cu_seqlens + sequence, mask=mask, other=0).to(tl.int64)
     end = tl.load(cu_seqlens + sequence + 1, mask=mask, other=0).to(tl.int64)
     start = tl.minimum(tl.maximum(start, 0), T)
@@ -111,7 +111,7 @@ def bounds(cu_seqlens, sequence, T, mask):
 
 @triton.jit
 def rows_of(strides, sequence, first, head, share, PACKED: tl.constexpr):
-    """Offset of every row's first step in an array ``(B, S, heads, H)``, or ``(T, heads, H)``, whose first is 0."""
+    """Offset of every row's first step in an array ``(B, S, heads, H)``, or ``(T, heads, H)``, whose first stride is 0."""
     if PACKED:
         origin = first * strides[1]
     else:
@@ -129,7 +129,7 @@ def weight_of(weight, strides, head, share, out, into, mask):
 @triton.jit
 def states_before(y, state, state_strides, cu_seqlens, sequence_of, token, head, unit, mask, S, T, N, H,
                   HAS_STATE: tl.constexpr, PACKED: tl.constexpr):  # fmt: skip
-    """The state before each token: the output of the token before, or at a sequence's first the initial state.
+    """The state before each token: the output of the previous token, or the initial state at a sequence's first token.
 
     ``token`` and ``unit`` broadcast against each other to the shape of ``mask``; y is contiguous.
     """
@@ -149,7 +149,7 @@ def states_before(y, state, state_strides, cu_seqlens, sequence_of, token, head,
 
 @triton.jit
 def tokens_of(strides, token, head, share, S, PACKED: tl.constexpr):
-    """Offset of every token in an array ``(B, S, heads, H)`` or ``(T, heads, H)`` with these four strides."""
+    """Offset of every token in an array ``(B, S, heads, H)`` or ``(T, heads, H)``, with these four strides."""
     if PACKED:
         origin = token * strides[1]
     else:

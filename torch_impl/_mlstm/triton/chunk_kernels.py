@@ -1,38 +1,38 @@
 """The chunkwise mLSTM as Triton kernels: log gates, stabilisers and memories of all blocks, then parallel work inside.
 
-Equations and names as in `torch_impl._mlstm.chunkwise`. A sequence is cut into *blocks* of L steps, which are
-numbered sequence after sequence; the last may be partly empty (i = −∞, f = +∞, q = k = v = 0). Within a block::
+Equations and names are those of `torch_impl._mlstm.chunkwise`. A sequence is cut into *blocks* of L steps, which are
+numbered one sequence after the other; the last block may be partly empty (i = −∞, f = +∞, q = k = v = 0). In a block::
 
     p_t = Σ_{s≤t} a_s        g_j = Σ_{s>j} a_s + i_j        F[t,j] = Σ_{j<s≤t} a_s as a masked cumulative sum
     total = p_L              max_g = max_j g_j              m' = max(total + m, max_g)
 
 ==================  ==============================================  ===============================================
-kernel              a program                                       writes
+kernel              a program computes                              and writes
 ==================  ==============================================  ===============================================
 `gates`             block, head                                     a, i, p, g of every step; total, max_g, its step
-`stabilisers`       sequence, head                                  m at every block's two ends
-`memories`          sequence, head, tile of C (or a stretch of n)   C and n at the start of every EVERY-th block
-`outputs`           block, head, tile of V                          h, and if they are kept m and G
+`stabilisers`       sequence, head                                  m at the start and the end of every block
+`memories`          sequence, head, tile of C (or a part of n)      C and n at the start of every EVERY-th block
+`outputs`           block, head, tile of V                          h, and m and G if they are kept
 `normalisers`       block, head                                     m, 1/Y, dh·c and τ
-`memory_gradients`  sequence, head, tile of C (or a stretch of n)   dC and dn + dC c at the end of every block
+`memory_gradients`  sequence, head, tile of C (or a part of n)      dC and dn + dC c at the end of every block
 `gradients`         block, head                                     dq, dk, dv, di, df
 ==================  ==============================================  ===============================================
 
-Where one write outweighs all others, h is that write's v whatever q is, and gradients are small differences of large
-terms: C δ + n dν, δ·v_j + dν, dC v_j + dn, with δ = dh/Y. So the backward pass takes values less a centre c of the
-memory, the mean of all v in it by weight. With R = C − n cᵀ and τ = dν + δ·c these terms are::
+If one write outweighs all others, h is the v of that write for any q, and gradients are small differences of large
+terms: C δ + n dν, δ·v_j + dν, dC v_j + dn, with δ = dh/Y. The backward pass therefore subtracts from the values a
+centre c of the memory, the weighted mean of all v in it. With R = C − n cᵀ and τ = dν + δ·c these terms are::
 
     R δ + n τ        δ·(v_j − c) + τ        dC (v_j − c) + (dn + dC c)
 
-and what is rounded to 16 bits is multiplied by what is as small as the result. Any c gives the same sums; c belongs to
-a block's start but in the last term, where it is that of the block's end.
+so that what is rounded to 16 bits is multiplied by a factor as small as the result. The sums are the same for any c. c
+belongs to the start of a block, except in the last term, where it belongs to the end of the block.
 
-States are carried in float32 registers. What is stored of C between kernels is an operand of the products alone: it
-is bfloat16 beside bfloat16 and float32 otherwise, as are all computed operands (scores, weighted keys): float16 could
+States are carried in float32 registers. C is stored between kernels only as an operand of products: in bfloat16 for
+bfloat16 values and in float32 otherwise, like all computed operands (scores, weighted keys), since float16 could
 overflow. Values per step that pass between kernels are float32, head-major, ``(B, N, S)`` or ``(N, T)``.
 """
 
-# One jitted function calls another: to a type checker, what the compiler reads is a call that cannot return.
+# One jitted function calls another, which a type checker takes for a call that cannot return.
 # pyright: reportGeneralTypeIssues=false
 
 import triton  # pyright: ignore[reportMissingImports]
@@ -44,11 +44,11 @@ from torch_impl._triton.shared import bound, dot, load_tile, load_tile_transpose
 
 @triton.jit
 def _place(block, table, PACKED: tl.constexpr, L: tl.constexpr):
-    """Returns a block's sequence, its rank in it, the sequence's first step in the arrays, and its number of steps.
+    """Returns a block's sequence, its rank in the sequence, the sequence's first step in the arrays, and its steps.
 
-    ``table`` is ``(S, blocks of a sequence)``, or with PACKED ``(cu_seqlens and a closing T, blocks before each
-    sequence, sequence of each block)``. Blocks beyond the last, which the static bound allows for, belong to a sequence
-    without steps.
+    ``table`` is ``(S, blocks per sequence)``, or with PACKED ``(cu_seqlens and a closing T, number of blocks before
+    each sequence, sequence of each block)``. Blocks beyond the last one, which the static bound allows for, belong to a
+    sequence without steps.
     """
     if PACKED:
         sequence = tl.load(table[2] + block)
@@ -81,13 +81,13 @@ def _blocks_of(sequence, table, PACKED: tl.constexpr):
 
 @triton.jit
 def _row(x, strides, sequence, n, t):
-    """Where a head-major array holds step t of a sequence's head."""
+    """Address of step t of a sequence's head in a head-major array."""
     return x + sequence.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
 
 
 @triton.jit
 def _scores(x, strides, sequence, n, t, L: tl.constexpr):
-    """Where a head-major array holds the ``(L, L)`` scores of the block that begins with step t."""
+    """Address of the ``(L, L)`` scores, in a head-major array, of the block that begins with step t."""
     slot = tl.arange(0, L)
     step = sequence.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
     return x + (step + slot)[:, None] * L + slot[None, :]
@@ -107,7 +107,7 @@ def gates(
     f, f_strides, i, i_strides, a_out, i_out, p_out, g_out, row_strides, total, max_g, argmax_g, table, N,
     PACKED: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Log gates of a block. ``argmax_g``: the step, from 1, whose write is the block's largest."""
+    """Log gates of a block. ``argmax_g`` is the step, counted from 1, with the largest write of the block."""
     block, n = tl.program_id(0) // N, tl.program_id(0) % N
     sequence, rank, first, steps = _place(block, table, PACKED, L)
     slot = tl.arange(0, L)
@@ -142,7 +142,7 @@ def stabilisers(
     total, max_g, argmax_g, m_first, m_start, m_end, m_last, argmax_last, table, N,
     PACKED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """``m' = max(total + m, max_g)`` along the blocks, and the step (0: the initial m) that attains the last."""
+    """``m' = max(total + m, max_g)`` along the blocks, and the step (0: the initial m) that attains the last m."""
     sequence, n = tl.program_id(0) // N, tl.program_id(0) % N
     block, blocks, _, _ = _blocks_of(sequence, table, PACKED)
     m = 0.0 if m_first is None else tl.load(m_first + sequence * N + n)
@@ -170,7 +170,7 @@ def stabilisers(
 
 @triton.jit
 def _ends(total, m_start, m_end, here, mask):
-    """What a block's decay takes. A pass over blocks asks for it a block ahead, as it hangs on the number alone."""
+    """The values for a block's decay. They depend only on its number, so passes over blocks load them a block ahead."""
     return tl.load(total + here, mask=mask), tl.load(m_start + here, mask=mask), tl.load(m_end + here, mask=mask)
 
 
@@ -183,9 +183,9 @@ def memories(
 ):  # fmt: skip
     """``C' = γC + Σ_j w_j k_j v_jᵀ`` along a sequence, ``γ = exp(total + m − m')``, ``w_j = exp(g_j − m')``.
 
-    A program holds a ``(BK, BV)`` tile of C in registers; those of the last column hold a stretch of n instead. With
-    ``c_start`` what is stored is the centred R = C − n cᵀ, and c beside it: see the head of this module. PIECES: into
-    how many operands w k is split, which is float32.
+    A program holds a ``(BK, BV)`` tile of C in registers; the programs of the last column hold a part of n instead.
+    With ``c_start``, the stored memory is the centred R = C − n cᵀ, together with c: see the docstring of this module.
+    PIECES is the number of operands into which w k, which is float32, is split.
     """
     y = tl.program_id(0) % (NV + 1)
     x = tl.program_id(0) // (NV + 1) % NK
@@ -211,7 +211,7 @@ def memories(
                 vector = tl.load(n_first + state * K + row, mask=row < K, other=0.0)
                 centre = tl.load(c_first + state * (V + 1) + col, mask=col < V, other=0.0)
                 weight += tl.load(c_first + state * (V + 1) + V)
-                # Where n is next to nothing, C/n is no value that was ever written.
+                # Where n is close to 0, C/n is not a value that was ever written.
                 t = first + tl.zeros((), tl.int32)
                 values = load_tile(steps_at(v, v_strides, sequence, t, head), v_strides, slot, col, steps, V)
                 most = tl.max(tl.max(tl.abs(values.to(tl.float32)), axis=1), axis=0)
@@ -243,13 +243,13 @@ def memories(
                 centre += tl.sum(values.to(tl.float32) * (w * share)[:, None], axis=0)
                 weight = weight_next
                 vector *= kept_part
-            # Of a float32 in bfloat16 the first piece holds 8 bits, three pieces all 24.
+            # In bfloat16, the first piece of a float32 holds 8 bits, three pieces hold all 24.
             for _ in tl.static_range(PIECES):
                 piece = written.to(C_start.dtype.element_ty)
                 C = dot(piece, values.to(C_start.dtype.element_ty), C, PRECISION)
                 written -= piece.to(tl.float32)
                 if c_start is not None:
-                    # What C has of k, n must have too, or their difference keeps the rounding.
+                    # n must use the same rounded k as C, or their difference keeps the rounding error.
                     vector += tl.sum(piece.to(tl.float32), axis=1)
         tl.store(C_last + state * K * V + place, C, mask=inside)
         if c_start is not None:
@@ -280,9 +280,9 @@ def outputs(
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, STORED: tl.constexpr, BK: tl.constexpr,
     BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, STABILIZE_CORRECTLY: tl.constexpr,
 ):  # fmt: skip
-    """h of a block: from itself, from the blocks of its chunk before it, and from the memory at the chunk's start.
+    """h of a block: from the block itself, the blocks before it in its chunk, and the memory at the chunk's start.
 
-    A chunk has EVERY blocks; of the memories, one in STORED blocks lies in ``C_start``.
+    A chunk has EVERY blocks; ``C_start`` holds one memory for every STORED blocks.
     """
     y = tl.program_id(0) % NV
     head = tl.program_id(0) // NV % N
@@ -373,9 +373,9 @@ def normalisers(
 ):  # fmt: skip
     """m, ``1/Y``, ``dh·c``, ``dν = −(dh·num)/Y² · [|ν| > floor] sign(ν)`` and ``τ = dν + dh·c/Y``.
 
-    num and ν are computed again, since h as it was returned is rounded to 16 bits, and num as it is centred: dh meets
-    it through the very products ``dh·v_j − dh·c`` that `gradients` adds τ to. What dν and dh·c/Y have in common is left
-    out of τ: where |ν| is above the floor there remains dh·c (1/Y − |ν|/Y²) = dh·c eps/Y².
+    num and ν are recomputed, since the returned h is rounded to 16 bits. num is recomputed in centred form: dh is
+    multiplied by the same products ``dh·v_j − dh·c`` to which `gradients` adds τ. The part that dν and dh·c/Y have in
+    common is omitted from τ: where |ν| is above the floor, dh·c (1/Y − |ν|/Y²) = dh·c eps/Y² remains.
     """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
     sequence, rank, first, steps = _place(block, table, PACKED, L)
@@ -452,8 +452,8 @@ def normalisers(
 
 @triton.jit
 def _centres(c, memory, head, N, V, col, mask):
-    """The centres at a block's start and at its end. Asked for a block ahead, like `_ends`; to pass one on from block
-    to block would keep Triton 3.6 from pipelining the loop."""
+    """The centres at the start and at the end of a block. They are loaded one block ahead, as in `_ends`; passing one
+    on from block to block would keep Triton 3.6 from pipelining the loop."""
     here = c + (memory.to(tl.int64) * N + head) * V + col
     mask = mask & (col < V)
     return tl.load(here, mask=mask, other=0.0), tl.load(here + N * V, mask=mask, other=0.0)
@@ -466,12 +466,12 @@ def memory_gradients(
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``dC = γdC' + Σ_t e_t q̂_t δ_tᵀ`` back along a sequence, ``e_t = exp(p_t + m − m_t)``; tiles as in `memories`.
+    """``dC = γdC' + Σ_t e_t q̂_t δ_tᵀ`` backward along a sequence, ``e_t = exp(p_t + m − m_t)``; tiles as in `memories`.
 
-    ``dn + dC c`` is carried in NV + 1 parts that add up to it: the last column's own, Σ_t e_t q̂_t τ_t, and of every
-    tile of dC what the centre's moves make of it. At the end of every block it is left as ``dn_start``, with the c of
-    the block's start, and as ``dn_end``, less dC c for the dC that is stored, which is rounded: dC v_j + dn is then as
-    exact as dC (v_j − c). dn itself, unrounded, is wanted at a sequence's start alone.
+    ``dn + dC c`` is carried in NV + 1 parts whose sum it is: the part of the last column, Σ_t e_t q̂_t τ_t, and for
+    every tile of dC the change due to moving the centre. At the end of every block it is written as ``dn_start``, with
+    the c of the block's start, and as ``dn_end``, less dC c for the stored dC, which is rounded: dC v_j + dn is then as
+    exact as dC (v_j − c). dn itself, unrounded, is needed only at the start of a sequence.
     """
     y = tl.program_id(0) % (NV + 1)
     x = tl.program_id(0) // (NV + 1) % NK
@@ -566,9 +566,9 @@ def gradients(
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a block, from its own steps and from the memory and its gradient at the two ends.
+    """All gradients of a block, from its own steps and from the memory and its gradient at its start and end.
 
-    PARTS: how many parts of ``dn + dC c`` there are.
+    PARTS is the number of parts of ``dn + dC c``.
     """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
     sequence, rank, first, steps = _place(block, table, PACKED, L)
@@ -682,7 +682,7 @@ def gradients(
 
     kept = tl.exp(tl.load(total + here) + m_block - m_last)
     d_input += writes
-    # Σ_{s≥t} r_s + Σ_{j<t} w_j, without a difference.
+    # Σ_{s≥t} r_s + Σ_{j<t} w_j, without a subtraction.
     d_decay = (
         across + tl.sum(tl.where(other < one, writes[None, :], reads[None, :]), axis=1) + tl.sum(through, axis=0) * kept
     )

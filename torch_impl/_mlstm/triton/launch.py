@@ -1,7 +1,7 @@
-"""The launchers of the mLSTM's kernels, their residuals, and the rows that say what they support.
+"""The launchers of the mLSTM's kernels, their residuals, and the rows with what they support.
 
-Everything on the device is asked for in order, in the tensors' own stream; nothing is read back. Triton is imported
-when the first kernel is about to run.
+All work on the device is enqueued in order, in the tensors' own stream; nothing is read back. Triton is imported when
+the first kernel is launched.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,10 +32,10 @@ _OPERAND = "operand"
 
 
 class Residuals(NamedTuple):
-    """What `mlstm_forward` leaves for `mlstm_backward`, which computes what is None.
+    """Residuals of `mlstm_forward` for `mlstm_backward`, which recomputes those that are None.
 
     Attributes:
-        G: decayed scores of every step with the steps of its block.
+        G: decayed scores between every step and the steps of its block.
         a, i, p, g, total, max_g, argmax_g: see `BlockGates`.
         M: m of every step.
         C_start, n_start, c_start, m_start, m_end, C_last, n_last, m_last, argmax_last: see `BlockMemories`.
@@ -65,8 +65,8 @@ NO_RESIDUALS = Residuals()
 
 
 class BlockGates(NamedTuple):
-    """Log decay: a, i, p, g of every step, head-major; of every block its total, its largest g and that one's step,
-    ``(blocks, N)``. float32 but for the last, which is int32."""
+    """Log decay, in float32 and head-major: a, i, p, g of every step. For every block, ``(blocks, N)``: its total, its
+    largest g, and the step of that g as int32."""
 
     a: Tensor
     i: Tensor
@@ -78,10 +78,11 @@ class BlockGates(NamedTuple):
 
 
 class BlockMemories(NamedTuple):
-    """C and n at the start of every block (one more of a sequence than it has), ``(blocks + B, N, ·)``; m at a block's
-    two ends, ``(blocks, N)``; C, n and m at the end of every sequence, ``(B, N, ·)``, and the step that attains that m.
+    """C and n at the start of every block, with one more entry per sequence, ``(blocks + B, N, ·)``; m at the start and
+    the end of every block, ``(blocks, N)``; C, n and m at the end of every sequence, ``(B, N, ·)``, and the step that
+    attains that m.
 
-    With a centre c, ``(blocks + B, N, V)`` in float32, C at the start of blocks is R = C − n cᵀ.
+    With a centre c, ``(blocks + B, N, V)`` in float32, the stored C at the start of blocks is R = C − n cᵀ.
     """
 
     C_start: Tensor
@@ -96,7 +97,7 @@ class BlockMemories(NamedTuple):
 
 
 def _from_kernels(own: Residuals, keep: Sequence[str], packed: bool, B: int) -> Residuals:
-    """The residuals to keep, from the order in which kernels write them: views, or copies of what is returned too."""
+    """The residuals to keep, from arrays in the kernels' layout: views, or copies if they are also returned."""
     kept = {}
     for field in fields(Residuals):
         x, axes = getattr(own, field.name), field.axes
@@ -110,11 +111,11 @@ def _from_kernels(own: Residuals, keep: Sequence[str], packed: bool, B: int) -> 
 
 
 _RETURNED = ("C_last", "n_last", "m_last")
-"""Residuals that are results as well, and so may be overwritten."""
+"""Residuals that are also results, which the caller may overwrite."""
 
 
 def _to_kernels(residuals: Residuals, packed: bool) -> Residuals:
-    """Undo `_from_kernels`, contiguous."""
+    """Undo `_from_kernels`; the arrays are contiguous."""
     if all(x is None for x in residuals):
         return NO_RESIDUALS
     own = {}
@@ -140,10 +141,10 @@ def _operand_dtype(values: torch.dtype) -> torch.dtype:
 
 
 class _Blocks(NamedTuple):
-    """How the steps of all sequences are cut into blocks: ``count`` of them at most, ``most`` in any one at most.
+    """The division of all sequences into blocks: ``count`` is the maximum number in total, ``most`` that per sequence.
 
-    ``table`` is what the kernels read: ``(S, blocks of a sequence)``, or packed ``(bounds, before, sequences)`` on the
-    device.
+    ``table`` is what the kernels read: ``(S, blocks per sequence)``, or for packed sequences ``(bounds, before,
+    sequences)`` on the device.
     """
 
     count: int
@@ -158,7 +159,7 @@ def _blocks(q: Tensor, cu_seqlens: Tensor | None, L: int) -> _Blocks:
         return _Blocks(B * most, most, (S, most))
     T, B = q.shape[0], cu_seqlens.shape[0] - 1
     count = T // L + B if B else 0
-    # Whatever the values are, the bounds rise from 0 to T, so that no kernel leaves the arrays.
+    # For any values, the bounds rise from 0 to T, so that no kernel accesses memory outside the arrays.
     bounds = torch.empty(B + 2, dtype=torch.int32, device=q.device)
     bounds[:1] = 0
     bounds[B:] = T
@@ -172,13 +173,13 @@ def _blocks(q: Tensor, cu_seqlens: Tensor | None, L: int) -> _Blocks:
 
 
 def _addressable(x: Tensor, packed: bool) -> Tensor:
-    """``x`` itself, or a copy where a stride within a tile (64 steps and the next, 512 columns) exceeds 32 bits."""
+    """``x`` itself, or a copy if a stride within a tile (64 steps and the next, 512 columns) exceeds 32 bits."""
     step, _, *column = x.stride()[0 if packed else 1 :]
     return x.contiguous() if 65 * step + sum(LARGEST_HEAD * stride for stride in column) >= 2**31 else x
 
 
 class _Inputs(NamedTuple):
-    """A call's token arrays, addressable in tiles, with their sizes and how products are taken of them."""
+    """The token arrays of a call, addressable in tiles, with their sizes and the precision of products."""
 
     q: Tensor
     k: Tensor
@@ -196,7 +197,7 @@ class _Inputs(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments) -> "_Inputs":
-        """Those of a call."""
+        """The inputs of a call."""
         packed = x.cu_seqlens is not None
         q, k, v, i, f = (_addressable(part, packed) for part in (x.q, x.k, x.v, x.i, x.f))
         *lead, N, K = q.shape
@@ -209,11 +210,11 @@ class _Inputs(NamedTuple):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """N, K and V, as kernels take them."""
+        """N, K and V, in the form in which kernels take them."""
         return {"N": self.N, "K": self.K, "V": self.V}
 
     def strided(self, **arrays: Tensor) -> dict[str, Any]:
-        """Arrays, and as ``NAME_strides`` their strides along sequence (0 if packed), step, head and what follows."""
+        """Arrays and, as ``NAME_strides``, their strides by sequence (0 if packed), step, head and the rest."""
         named: dict[str, Any] = {}
         for name, x in arrays.items():
             named[name] = x
@@ -221,18 +222,18 @@ class _Inputs(NamedTuple):
         return named
 
     def per_step(self) -> Tensor:
-        """A head-major float32 array."""
+        """A new head-major float32 array with one number per step."""
         lead = self.q.shape[:-2]
         shape = (self.N, *lead) if self.packed else (lead[0], self.N, lead[1])
         return self.q.new_empty(shape, dtype=torch.float32)
 
     def scores(self, L: int) -> Tensor:
-        """A head-major float32 array of L numbers a step."""
+        """A new head-major float32 array with L numbers per step."""
         steps = self.per_step()
         return steps.new_empty((*steps.shape, L))
 
     def states(self, *lead: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """C-like in ``dtype`` and n-like in float32."""
+        """New arrays with the shapes of C, in ``dtype``, and of n, in float32."""
         C = self.q.new_empty((*lead, self.N, self.K, self.V), dtype=dtype)
         return C, self.q.new_empty((*lead, self.N, self.K), dtype=torch.float32)
 
@@ -262,7 +263,7 @@ def _inside_tiles(x: _Inputs, plan: MLSTMPlan) -> dict[str, int]:
 
 
 class _State(NamedTuple):
-    """A state, or its cotangents, in contiguous memory; each may be None."""
+    """A state or its cotangents in contiguous memory; each part may be None."""
 
     C: Tensor | None
     n: Tensor | None
@@ -270,16 +271,16 @@ class _State(NamedTuple):
 
     @classmethod
     def of(cls, C: Tensor | None, n: Tensor | None, m: Tensor | None) -> "_State":
-        """A contiguous copy where one is needed."""
+        """The parts, copied if they are not contiguous."""
         return cls(*(None if part is None else part.contiguous() for part in (C, n, m)))
 
 
 def _memories(
     x: _Inputs, blocks: _Blocks, plan: MLSTMPlan, gates: BlockGates, initial: _State, exact: bool, centred: bool
 ) -> BlockMemories:
-    """C and n at the start of every ``plan.every``-th block, which is every one where they are centred.
+    """C and n at the start of every ``plan.every``-th block; this is every block if they are centred.
 
-    ``exact``: whether what is written to C keeps float32's accuracy, as a state that is returned must.
+    ``exact``: whether the writes to C keep the accuracy of float32, as a returned state requires.
     """
     from torch_impl._mlstm.triton import chunk_kernels as kernels
 
@@ -298,7 +299,7 @@ def _memories(
     C_last, n_last = x.states(x.B)
     side, how = plan.state_tile, plan.states
     if exact and centred:
-        # To centre what is summed in several pieces takes the registers of a larger tile.
+        # Centring a sum of several pieces takes the registers of a larger tile.
         side = min(side, 16 if x.v.dtype is torch.float16 else 32)
         how = how._replace(num_warps=8 if x.v.dtype is torch.float32 else 4)
     tiles = _tiles(x, side)
@@ -318,7 +319,7 @@ def _memories(
 
 
 def _centre(C: Tensor, n: Tensor) -> Tensor:
-    """The c of an initial state for which C − n cᵀ is smallest, ``(B, N, V)``, and behind it a weight: that of as many
+    """The c of an initial state for which C − n cᵀ is smallest, ``(B, N, V)``, followed by a weight: that of as many
     keys of length √K as make up n."""
     least = torch.finfo(n.dtype).tiny
     size = n.abs().amax(-1, keepdim=True).clamp(min=least)
@@ -328,13 +329,13 @@ def _centre(C: Tensor, n: Tensor) -> Tensor:
 
 
 def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None = None) -> tuple[Result, Residuals]:
-    """h and the final state, and the residuals named in ``keep``, which change no other result.
+    """h and the final state, and the residuals named in ``keep``, which do not affect the other results.
 
     Args:
-        x: the call; arrays ``(B, S, N, ·)``, or ``(T, N, ·)`` with a packing, on any strides. States are float32. The
-            packing is read on the device alone.
-        keep: names of `Residuals`.
-        plan: in place of the one that `forward_plans` are tuned to.
+        x: the call, with arrays ``(B, S, N, ·)``, or ``(T, N, ·)`` with a packing, with any strides. States are
+            float32. The packing is read only on the device.
+        keep: names of fields of `Residuals`.
+        plan: the plan to use instead of the one tuned among `forward_plans`.
     """
     from torch_impl._mlstm.triton import chunk_kernels as kernels
 
@@ -344,7 +345,7 @@ def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None
         plan = _tuned("mlstm_forward", forward_plans, inputs, x, lambda plan: mlstm_forward(x, plan=plan))
     blocks = _blocks(x.q, x.cu_seqlens, plan.L)
     gates = _gates(inputs, blocks, plan.L)
-    # Residual memories are those of every block, as the backward pass wants them.
+    # Residual memories are stored for every block, because the backward pass needs them all.
     keeps_memories = not set(BlockMemories._fields).isdisjoint(keep)
     stored = 1 if keeps_memories else plan.every
     initial = _State.of(x.C, x.n, x.m)
@@ -377,8 +378,8 @@ def mlstm_backward(
 
     Args:
         x, plan: as in `mlstm_forward`.
-        cotangents: of h and of the final state, each None for zeros.
-        residuals: what `mlstm_forward` left; the rest is computed again.
+        cotangents: cotangents of h and of the final state; None means zeros.
+        residuals: residuals of `mlstm_forward`; the others are recomputed.
     """
     from torch_impl._mlstm.triton import chunk_kernels as kernels
 
@@ -443,7 +444,7 @@ def mlstm_backward(
 
 
 def _net_of_memory(dlast: _State, memories: BlockMemories) -> Tensor | None:
-    """The final m's cotangent less what C and n owe to m, ``dm − ⟨C, dC⟩ − ⟨n, dn⟩``; None where no state has one."""
+    """The final m's cotangent less the part due to C and n, ``dm − ⟨C, dC⟩ − ⟨n, dn⟩``; None without a state's."""
     if all(part is None for part in dlast):
         return None
     dm = torch.zeros_like(memories.m_last) if dlast.m is None else dlast.m.clone()
@@ -455,7 +456,7 @@ def _net_of_memory(dlast: _State, memories: BlockMemories) -> Tensor | None:
 
 
 def _part(record: type, kept: Residuals) -> Any:
-    """The record from residuals of the same names, None where they were not kept."""
+    """The record, filled with residuals of the same names; None for those that were not kept."""
     found = {name: getattr(kept, name) for name in record._fields}
     return None if any(part is None for part in found.values()) else record(**found)
 
@@ -467,7 +468,7 @@ def _tuned(
     x: Arguments,
     run: Callable[[MLSTMPlan], Any],
 ) -> MLSTMPlan:
-    # Plans depend on nothing of B, S and N.
+    # Plans do not depend on B, S and N.
     dtype, chunk = x.v.dtype, x.chunk_size
     sizes = f"{str(dtype).removeprefix('torch.')} {inputs.precision} K{inputs.K} V{inputs.V} chunk{chunk}"
     device = x.q.device
@@ -475,7 +476,7 @@ def _tuned(
 
 
 def _block_length_of(kept: Residuals, L: int, x: _Inputs) -> int:
-    """The block length of the residuals: torch's matmul precision, on which ``L`` depends, may have changed since."""
+    """The block length of the residuals; torch's matmul precision, on which ``L`` depends, may have changed since."""
     if kept.G is not None:
         return kept.G.shape[-1]
     part = kept.total if kept.total is not None else kept.m_start
@@ -490,7 +491,7 @@ def _block_length_of(kept: Residuals, L: int, x: _Inputs) -> int:
 
 
 def mlstm_step(x: StepArguments, keep: Sequence[str] = ()) -> tuple[StepResult, NoResiduals]:
-    """One step on ``(B, N, ·)``, on any strides: h in the dtype of v, and the C, n and m after the step in float32."""
+    """One step on ``(B, N, ·)`` with any strides: h in the dtype of v, and C, n and m after the step in float32."""
     from torch_impl._mlstm.triton import step_kernel as kernels
 
     B, N, K = x.q.shape

@@ -1,4 +1,4 @@
-"""Launch plans of the mLSTM's kernels: how tiles are cut and launched. A plan changes no value."""
+"""Launch plans of the mLSTM's kernels: how tiles are cut and launched. The value does not depend on the plan."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from torch_impl._triton.launch import Launch, dot_precision, power_of_two
 
 
 class MLSTMPlan(NamedTuple):
-    """Launch plan of one direction: tile sizes and the launches of its kernels.
+    """Launch plan of one direction: its tile sizes and the launches of its kernels.
 
     Attributes:
-        L: steps a block, the tile of the work inside chunks.
-        every: blocks a chunk, at whose start a memory is kept.
+        L: steps per block, the tile of the work inside chunks.
+        every: blocks per chunk; a memory is stored at the start of each chunk.
         BK, BV: tile of the work inside blocks.
-        state_tile: sides of the tile of C that a program of the state pass holds.
+        state_tile: edge of the tile of C that a program of the state pass holds.
     """
 
     L: int
@@ -27,8 +27,8 @@ class MLSTMPlan(NamedTuple):
 
 
 def block_length(dtype: torch.dtype, chunk: int = 0) -> int:
-    """Steps a block beside values of ``dtype``, in either direction; ``chunk`` as in `forward_plan`."""
-    # Float32 products run on the scalar units, which want their operands in registers.
+    """Steps per block for values of ``dtype``, in either direction; ``chunk`` is that of `forward_plan`."""
+    # Float32 products run on the scalar units, which need their operands in registers.
     most = 32 if _scalar(dtype) else 64
     return min(most, power_of_two(chunk)) if chunk else most
 
@@ -41,7 +41,7 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
     """Sizes for `mlstm_forward`.
 
     Args:
-        chunk: the steps between kept memories, to the next power of two; 0 for the plan's own.
+        chunk: number of steps between stored memories, rounded up to a power of two; 0 for the plan's own choice.
         wide: whether registers allow the larger tiles (`hopper`).
     """
     if _scalar(dtype):
@@ -51,15 +51,15 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
         plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(4, 2))
     else:
         BK, tile = (64, 64) if wide else (32, 32)
-        # Beside float16 a product of the states that are returned is three.
+        # For float16 values, a product that contributes to the returned states is split into three.
         states = Launch(8 if wide and dtype is torch.float16 else 4, 2)
         plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=64), tile, states, Launch(4, 2))
     return _with_chunk(plan, chunk)
 
 
 def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> MLSTMPlan:
-    """Sizes for `mlstm_backward`, whose chunks are single blocks; arguments as in `forward_plan`."""
-    # Four of AMD's warps have as many threads as eight others, and twice the registers each.
+    """Sizes for `mlstm_backward`, whose chunks are single blocks; the arguments are those of `forward_plan`."""
+    # Four of AMD's warps have as many threads as eight warps elsewhere, with twice the registers per warp.
     warps = 4 if torch.version.hip else 8
     if _scalar(dtype):
         plan = MLSTMPlan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(8, 2), Launch(warps, 1))
@@ -76,8 +76,8 @@ def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
 
 
 def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[MLSTMPlan, ...]:
-    """The plans among which `mlstm_forward` is tuned, `forward_plan`'s first. All have blocks of one length; none
-    spills on sm_90."""
+    """The plans among which `mlstm_forward` is tuned; that of `forward_plan` is first. All have blocks of the same
+    length; none spills on sm_90."""
     first = forward_plan(dtype, K, V, chunk, wide)
     warps, stages = first.inside
     others = [
@@ -85,14 +85,14 @@ def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
         first._replace(inside=Launch(warps, stages % 3 + 1)),
         first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
     ]
-    # Beside float16 any other number of blocks a chunk spills.
+    # For float16 values, any other number of blocks per chunk spills.
     if not chunk and dtype is not torch.float16:
         others += [first._replace(every=first.every * 2), first._replace(every=max(first.every // 2, 1))]
     return first, *others
 
 
 def backward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[MLSTMPlan, ...]:
-    """The plans among which `mlstm_backward` is tuned, `backward_plan`'s first."""
+    """The plans among which `mlstm_backward` is tuned; that of `backward_plan` is first."""
     first = backward_plan(dtype, K, V, chunk, wide)
     warps, stages = first.inside
     return (

@@ -1,7 +1,7 @@
 """One step of the mLSTM as a single Triton kernel: the memory is read once and written once.
 
-Source: Beck et al., arXiv:2405.04517, equations 19 to 27; names as in `torch_impl._mlstm.api`. A program holds a head's
-stretch of V; it goes through K in tiles. All of it is in float32, on whatever strides the arrays have.
+Source: Beck et al., arXiv:2405.04517, equations 19 to 27; names are those of `torch_impl._mlstm.api`. A program
+computes a part of V of one head and loops over tiles of K. All arithmetic is float32, and arrays may have any strides.
 """
 
 import triton  # pyright: ignore[reportMissingImports]
@@ -19,7 +19,7 @@ def step(
 ):  # fmt: skip
     """``C' = γC + w k vᵀ``, ``n' = γn + w k``, ``h = C'ᵀq̂ / (max(|n'·q̂|, exp(−min(m', 64))) + eps)``.
 
-    Inputs are strided over ``(B, N, ·)``; what is written is contiguous.
+    Inputs are strided over ``(B, N, ·)``; results are contiguous.
     """
     y = tl.program_id(0) % NV
     head = tl.program_id(0) // NV % N
