@@ -21,7 +21,7 @@ _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
 @dataclass(frozen=True)
 class Framework:
-    """What the checks need to know about an array library, so that they do not import one.
+    """An array library as the checks see it, so that they do not import one.
 
     Attributes:
         array: the array type as messages name it, ``"a torch.Tensor"``.

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Request:
-    """What a call asks of a backend.
+    """The requirements of a call on a backend.
 
     Attributes:
         operation: the public name, ``"mlstm"``.
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Row:
-    """What one backend supports for one operation; an empty tuple means no restriction.
+    """The support of one backend for one operation; an empty tuple means no restriction.
 
     Attributes:
         backend: the backend's name.

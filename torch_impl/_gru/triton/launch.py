@@ -37,7 +37,7 @@ class Operand(NamedTuple):
 
     @classmethod
     def of(cls, values: torch.dtype, gradients: bool = False) -> "Operand":
-        """The operands for ``values``. Gradients of float16 values keep float32's range: they may be below float16's."""
+        """The operands for ``values``. Gradients of float16 values keep float32's range, as they may be tiny."""
         wide = values is torch.float32 or (gradients and values is torch.float16)
         return cls(torch.float32 if wide else values, dot_precision(values))
 
