@@ -111,7 +111,7 @@ def bounds(cu_seqlens, sequence, T, mask):
 
 @triton.jit
 def rows_of(strides, sequence, first, head, share, PACKED: tl.constexpr):
-    """Offset of every row's first step in an array ``(B, S, heads, H)``, or ``(T, heads, H)`` with a first stride of 0."""
+    """Offset of every row's first step in an array ``(B, S, heads, H)``, or ``(T, heads, H)`` with first stride 0."""
     if PACKED:
         origin = first * strides[1]
     else:
