@@ -1,1 +1,1 @@
-"""``python -m benchmarks``: what is fast, by how much, beside which peers, how far from the machine's limits."""
+"""``python -m benchmarks``: speed of every operation, next to its peers and to the limits of the machine."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks aot``: what every Triton kernel takes of a GPU, compiled where none is."""
+"""``python -m benchmarks aot``: the GPU resources of every Triton kernel, compiled on a machine without a GPU."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,13 +16,13 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel as it was compiled. `plan` is 0 where it is launched without tuning.
+    """The result of compiling a kernel. `plan` is 0 if it is launched without tuning.
 
     Attributes:
         target: the GPU, ``sm_90``.
-        case, dtype: the call that launches it; launches that compile to the same code have the first one's.
-        registers: a thread; ``spills`` a thread, and ``shared`` a program, in bytes.
-        fits: whether shared memory suffices.
+        case, dtype: the call that launches it; launches that compile to the same code are listed under the first one.
+        registers: registers per thread; ``spills`` are bytes per thread, ``shared`` is bytes per program.
+        fits: whether there is enough shared memory.
     """
 
     target: str
@@ -47,9 +47,9 @@ class Entry:
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS / "aot-triton.json"
 )
 def aot_command(targets: tuple[str, ...], dtypes: tuple[str, ...], all_plans: bool, jobs: int, json_path: Path) -> None:
-    """Compile every kernel, at the shapes it is designed for, and write a table; the same in words, as .md, beside it.
+    """Compile every kernel, at the shapes that it is designed for, and write the results as JSON and as a .md table.
 
-    Exit status 1: a default plan spills or does not fit on an NVIDIA GPU.
+    Exits with status 1 if a default plan spills or does not fit on an NVIDIA GPU.
     """
     from torch_impl._triton.interpreter import interpreted
 
@@ -75,7 +75,7 @@ def aot_command(targets: tuple[str, ...], dtypes: tuple[str, ...], all_plans: bo
 
 
 def compiled(target: str, dtypes: Iterable[str], all_plans: bool, jobs: int, **only: Any) -> Iterator[Entry]:
-    """Compile the kernels of a target; ``only`` goes to `benchmarks.aot_launches.cases`."""
+    """Compile the kernels of a target; ``only`` is passed to `benchmarks.aot_launches.cases`."""
     import torch
 
     from benchmarks.aot_compile import SHARED_MEMORY, compile_for
@@ -94,7 +94,7 @@ def compiled(target: str, dtypes: Iterable[str], all_plans: bool, jobs: int, **o
 
 
 def refused(entry: Entry) -> bool:
-    """Whether a kernel may not be so: by default, on an NVIDIA GPU, none spills and all fit."""
+    """Whether a kernel breaks the requirement: default plans on NVIDIA GPUs neither spill nor exceed shared memory."""
     return entry.plan == 0 and entry.target.startswith("sm_") and (entry.spills > 0 or not entry.fits)
 
 
@@ -110,7 +110,7 @@ def _resources(entry: Entry) -> str:
 
 
 def page(entries: list[Entry], versions: dict[str, str]) -> str:
-    """The table in Markdown: for every target and kernel what the plans at hand take at most, and the others."""
+    """The table in Markdown: for every target and kernel, the maximum over the default plans, and over the others."""
     lines = [
         "# Triton kernels, compiled ahead of time",
         "",
@@ -143,7 +143,7 @@ def _plan(entry: Entry) -> str:
 
 
 def _most(entries: list[Entry]) -> str:
-    """How many there are, and what they take at most."""
+    """The number of kernels, and the maximum of each resource."""
     if not entries:
         return "0 | | |"
     registers, spills, shared = (max(getattr(e, name) for e in entries) for name in ("registers", "spills", "shared"))

@@ -1,4 +1,4 @@
-"""Compile Triton kernels ahead of time for a GPU that need not be there, from the very launches that a call makes."""
+"""Compile Triton kernels ahead of time for a GPU that need not be present, from the launches that a call makes."""
 
 import re
 import subprocess
@@ -13,14 +13,14 @@ from unittest.mock import patch
 import torch
 
 SHARED_MEMORY = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
-"""Bytes of shared memory that a program may have, by target."""
+"""Bytes of shared memory available to a program, by target."""
 
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
 
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch: the kernel, its arguments and constexprs by name, warps and stages."""
+    """One launch: the kernel, its arguments and constexprs by name, and the number of warps and stages."""
 
     kernel: Any
     arguments: dict[str, Any]
@@ -32,7 +32,7 @@ class Launched:
         return self.kernel.fn.__name__
 
     def signature(self) -> tuple[dict[str, str], dict[tuple[int, ...], Any], dict[tuple[int, ...], Any]]:
-        """The arguments' types, the constants among them and what is known of the rest, as the compiler wants them."""
+        """The types of the arguments, the constants among them and known properties, in the form the compiler takes."""
         types: dict[str, str] = {}
         constants: dict[tuple[int, ...], Any] = {}
         attributes: dict[tuple[int, ...], Any] = {}
@@ -51,7 +51,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a kernel takes of a multiprocessor. ``registers`` a thread; ``spills`` a thread and ``shared`` in bytes."""
+    """Resources of a kernel: ``registers`` per thread; ``spills`` per thread and ``shared`` memory, in bytes."""
 
     kernel: str
     num_warps: int
@@ -62,7 +62,7 @@ class Compiled:
 
 
 def launches(module: ModuleType, call: Callable[[], Any]) -> list[Launched]:
-    """The launches that ``call`` makes through ``module``, none of them carried out; arguments may be meta tensors."""
+    """The launches that ``call`` makes through ``module``, without running them; arguments may be meta tensors."""
     seen = []
 
     def record(kernel, grid, device, how, **arguments):
@@ -74,7 +74,7 @@ def launches(module: ModuleType, call: Callable[[], Any]) -> list[Launched]:
 
 
 def _specialise(x: Any, path: tuple[int, ...], constants: dict, attributes: dict) -> Any:
-    """The type of an argument as a launch would tell it: 1 and None are constants, and what 16 divides is marked."""
+    """The type of an argument as a launch would state it: 1 and None are constants, multiples of 16 are marked."""
     if isinstance(x, tuple):
         return tuple(_specialise(part, (*path, number), constants, attributes) for number, part in enumerate(x))
     if x is None or (isinstance(x, int) and x == 1):
@@ -104,7 +104,7 @@ def compile_for(launched: Launched, target: str) -> Compiled:
 
 
 def _nvidia(assembly: Any, target: str) -> tuple[int, int]:
-    """Registers and spills. What is spilled lies on the stack: without one, the assembler need not be asked again."""
+    """Registers and spills. Spilled values are on the stack; without a stack, the assembler need not run again."""
     report = _report("cuobjdump", ["-res-usage"], assembly["cubin"])
     registers, stack = (int(re.findall(rf"{name}:(\d+)", report)[0]) for name in ("REG", "STACK"))
     if stack == 0:

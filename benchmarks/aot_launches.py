@@ -1,4 +1,4 @@
-"""Every launch of every Triton kernel at the shapes it is designed for, with the plan at hand and its neighbours."""
+"""Every launch of every Triton kernel at the shapes that it is designed for, with its default and alternative plans."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +13,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MLSTM = (8, 8192, 16, 128, 256)
 """B, S, N, K, V."""
 MLSTM_CALLS = ("dense", "packed", "kept", "step")
-"""Forward and backward pass; packed, with an initial state and cotangents of the final one; with everything kept."""
+"""Forward and backward pass; packed, with an initial state and cotangents of the final state; with all residuals."""
 GRU = {
     "B8 S4096 N85 H16": (8, 4096, 85, 16),
     "B8 S1024 N8 H32": (8, 1024, 8, 32),
@@ -23,12 +23,12 @@ GRU = {
     "B16 S512 N8 H512": (16, 512, 8, 512),
     "B16 S512 N1 H1024": (16, 512, 1, 1024),
 }
-"""B, S, N, H: one shape at least for every range of H that has a plan of its own."""
+"""B, S, N, H: at least one shape for every range of H that has its own plan."""
 MOST_PLANS = 6
 
 
 class Case(NamedTuple):
-    """A call's launches. ``plan`` is 0 for the plans at hand, else which of those that tuning may choose instead."""
+    """The launches of a call. ``plan`` is 0 for the default plans, else the number of an alternative for tuning."""
 
     name: str
     dtype: str
@@ -44,7 +44,7 @@ def cases(
     gru: tuple[str, ...] = tuple(GRU),
     sums: bool = True,
 ) -> Iterator[Case]:
-    """The launches for a target: of the mLSTM's calls, of shapes in `GRU`, and of scans and decay matrices."""
+    """The launches for a target: calls of the mLSTM, shapes in `GRU`, and scans and decay matrices."""
     from torch_impl._gru.triton import launch as gru_kernels
     from torch_impl._mlstm.triton import launch as mlstm_kernels
 
@@ -56,7 +56,7 @@ def cases(
                 for module in (mlstm_kernels, gru_kernels):
                     plans.enter_context(patch.object(module, "tuned", _numbered(number)))
                 for dtype in dtypes:
-                    # The others have the dense call's kernels, or are not tuned.
+                    # The other calls use the kernels of the dense call, or are not tuned.
                     found = list(_mlstm(dtype, mlstm if number == 0 else mlstm[:1]))
                     found += [(f"gru {name}", _gru(dtype, *GRU[name])) for name in gru]
                     found += _sums(dtype) if sums and number == 0 else []
@@ -64,7 +64,7 @@ def cases(
 
 
 def _numbered(number: int) -> Callable[..., Any]:
-    """Stands for `tuned`: the plan of that number, the last where there are fewer."""
+    """A replacement for `tuned` that takes the plan with this number, or the last one if there are fewer."""
 
     def choose(kernel: str, sizes: str, plans: Callable[[], Any], device: Any, run: Any) -> Any:
         offered = plans()
@@ -78,7 +78,7 @@ def _empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, list[Launched]]]:
-    """Those of `MLSTM_CALLS` that are named."""
+    """The launches of the named `MLSTM_CALLS`."""
     from torch_impl._mlstm.arguments import Arguments, Cotangents, StepArguments
     from torch_impl._mlstm.triton import launch as mlstm
 

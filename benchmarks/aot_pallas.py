@@ -1,6 +1,7 @@
-"""``python -m benchmarks.aot_pallas``: every Pallas kernel, lowered for an H100 that is not there (`make aot`).
+"""``python -m benchmarks.aot_pallas``: lower every Pallas kernel for an H100 that need not be present (`make aot`).
 
-Calls go through the public functions of `jax_impl`, forward and backward, so that what is lowered is what runs.
+Calls go through the public functions of `jax_impl`, forward and backward, so that the lowered code is the code that
+runs.
 """
 
 import json
@@ -31,13 +32,13 @@ B, S, N = 2, 200, 2
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel as it was lowered; what lowers to the same in several calls stands once a call.
+    """The result of lowering a kernel; a kernel that is lowered identically in several calls is listed once per call.
 
     Attributes:
         operation, dtype, sizes, packed: the call.
         kernel: the kernel's name.
-        products: dtypes of its tensor core products: sum, left, right; none where it has no product.
-        shared: bytes of shared memory a block.
+        products: dtypes of its tensor core products, each as sum, left and right operand; empty without a product.
+        shared: bytes of shared memory per block.
         fits: whether that is no more than 227 KiB.
     """
 
@@ -58,10 +59,10 @@ class Entry:
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS / "aot-pallas.json"
 )
 def aot_pallas_command(operations: tuple[str, ...], dtypes: tuple[str, ...], json_path: Path) -> None:
-    """Lower every kernel at the sizes it is for and write a table; the same in words, as .md, beside it.
+    """Lower every kernel at the sizes that it is designed for and write the results as JSON and as a .md table.
 
-    Exit status 1: a kernel takes too much shared memory, or has a product of float32 operands, which tensor cores
-    would round to TF32.
+    Exits with status 1 if a kernel needs too much shared memory, or has a product of float32 operands, which tensor
+    cores would round to TF32.
     """
     entries: list[Entry] = []
     for case in cases():
@@ -80,7 +81,7 @@ def aot_pallas_command(operations: tuple[str, ...], dtypes: tuple[str, ...], jso
 
 @dataclass(frozen=True)
 class Case:
-    """A call whose both passes are lowered: ``make()`` gives the function and the shapes of its arguments."""
+    """A call whose two passes are lowered; ``make()`` returns the function and the shapes of its arguments."""
 
     operation: str
     dtype: str
@@ -90,7 +91,7 @@ class Case:
 
     def entries(self) -> list[Entry]:
         function, arguments = self.make()
-        # The gradient of a step takes the kernels of a sequence, which have lines of their own.
+        # The gradient of a step uses the kernels of a sequence, which have their own lines.
         call = function if self.operation == "mlstm_step" else partial(_both_passes, function)
         _, kernels = lowered(call, *arguments)
         return [
@@ -123,7 +124,7 @@ def versions() -> dict[str, str]:
 
 
 def page(entries: list[Entry]) -> str:
-    """The table in words: a line for each kernel that differs in more than the call's sizes."""
+    """The table in Markdown, with one line for kernels that differ only in the sizes of the call."""
     of = versions()
     intro = f"""# Every Pallas kernel, lowered ahead of time
 
@@ -148,7 +149,7 @@ Products: sum, left and right operand, as the lowered module has them. Registers
 
 
 def _both_passes(function: Callable, *arguments: Any) -> Any:
-    """Result and gradients; cotangents are the result itself, for they have its shapes."""
+    """The result and the gradients; the cotangents are the result itself, because it has their shapes."""
     result, pull_back = jax.vjp(function, *arguments)
     return result, pull_back(result)
 

@@ -1,8 +1,8 @@
-"""The fixed cost of a public call: checks, dispatch and autograd's glue, without the work itself.
+"""The fixed cost of a public call: checks, dispatch and the work of autograd, without the computation itself.
 
-In PyTorch the registered operators are replaced by ones that allocate their outputs and do nothing else, and a call of
-ours is timed beside an ``autograd.Function`` around an empty registered operator with as many arguments. In JAX the
-work is taken away as a difference: a public call less the same call compiled, beside a jitted identity.
+In PyTorch, the registered operators are replaced by operators that only allocate their outputs. A call of ours is timed
+next to an ``autograd.Function`` around an empty registered operator with the same number of arguments. In JAX, the
+computation is removed by subtraction: a public call less the same call compiled, next to a jitted identity.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from benchmarks.timing import Run, interleaved, measured, resampled, wall_clock
 
 @dataclass(frozen=True)
 class SmallestCall:
-    """One public function on its smallest arrays.
+    """A public function with the smallest arrays that it takes.
 
     Attributes:
         function: its name.
         framework: ``torch`` or ``jax``.
-        direction: ``forward``, in PyTorch with a gradient recorded, or ``both``.
-        runs: what is timed, by name: ``public`` and ``empty``, in JAX ``compiled`` too.
+        direction: ``forward``, which in PyTorch records a gradient, or ``both``.
+        runs: the functions to time, by name: ``public`` and ``empty``, in JAX also ``compiled``.
     """
 
     function: str
@@ -33,7 +33,7 @@ class SmallestCall:
 
 
 def rows(rounds: int) -> list[dict[str, Any]]:
-    """A row a call: seconds of each run, and the fixed cost over that of the empty call, with its interval."""
+    """One row per call: seconds of each run, and the fixed cost over that of the empty call, with its interval."""
     found = []
     for framework, calls, context in (("torch", in_torch, emptied), ("jax", in_jax, nullcontext)):
         try:
@@ -63,13 +63,13 @@ def _measured(call: SmallestCall, rounds: int) -> dict[str, Any]:
 
 
 def _fixed(seconds: dict[str, Any]) -> Any:
-    """The fixed cost, in empty calls."""
+    """The fixed cost in units of an empty call."""
     return (seconds["public"] - seconds.get("compiled", seconds["empty"]) + seconds["empty"]) / seconds["empty"]
 
 
 @contextmanager
 def emptied() -> Iterator[None]:
-    """Inside, every operator of `torch_impl` allocates the outputs that its first call here asked for, and no more."""
+    """Inside this context, every operator of `torch_impl` only allocates the outputs of its first call here."""
     import torch
     from torch._library.simple_registry import singleton
 
@@ -130,7 +130,7 @@ def in_jax() -> Iterator[SmallestCall]:
 
 
 def _public(package: Any) -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
-    """What is one operator in PyTorch, with the smallest arrays that it takes; each returns one array."""
+    """The functions that are one operator in PyTorch, with their smallest arrays; each returns one array."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is measured, as data: operation, shape, dtype, direction; and the least work and traffic that each can cost."""
+"""The measured cases as data: operation, shape, dtype and direction; and the least work and traffic that each needs."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,19 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 DIRECTIONS = ("forward", "both")
 OPS = ("mlstm", "mlstm_step", "gru")
 CHUNK = 64
-"""The chunk length for which the floor's operations are counted."""
+"""The chunk length for which the operations of the floor are counted."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to time.
+    """One case to time.
 
     Attributes:
-        op: ``mlstm``, ``mlstm_step``, or ``gru``: the recurrence behind its input projection, which is the work of a
-            framework's own GRU layer.
+        op: ``mlstm``, ``mlstm_step``, or ``gru``: the recurrence after its input projection, which together are the
+            work of a framework's own GRU layer.
         B, S, N: sequences, steps, heads (S is 1 for a step).
-        K, V: head dims of the mLSTM; of a GRU, both are H, and its inputs have H features a head.
-        dtype: of the values.
+        K, V: head dims of the mLSTM; for a GRU, both are H, and its inputs have H features per head.
+        dtype: the dtype of the values.
         direction: ``forward`` as in inference, or ``both`` passes as in training.
     """
 
@@ -46,10 +46,10 @@ class Case:
     def flop(self) -> float:
         """Operations of a chunkwise mLSTM with chunks of `CHUNK`, or of a GRU's products, with nothing recomputed.
 
-        Forward, a token and head: write to and read from the K × V state (2KV each), and within the chunk the causal
-        half of scores and of their product with v (L(K + V)). Backward: the gradients of state, q, k and v (2KV each),
-        the states once more (2KV), and five products within the chunk (L(3K + 2V)). A GRU has three H × H products and
-        three projections (6H² each), the same transposed, and their weights' gradients.
+        Forward, per token and head: the write to and the read from the K × V state (2KV each), and within the chunk the
+        causal half of the scores and of their product with v (L(K + V)). Backward: the gradients of state, q, k and v
+        (2KV each), the states again (2KV), and five products within the chunk (L(3K + 2V)). A GRU has three H × H
+        products and three projections (6H² each), the same products transposed, and the gradients of their weights.
         """
         lanes = self.tokens * self.N
         K, V = self.K, self.V
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def bytes(self) -> float:
-        """Every input read once and every output written once: in the forward pass, and again in the backward pass."""
+        """Every input read once and every output written once in the forward pass, and again in the backward pass."""
         size, lanes = BYTES[self.dtype], self.tokens * self.N
         K, V = self.K, self.V
         if self.op == "gru":
@@ -75,7 +75,7 @@ class Case:
         return forward if self.direction == "forward" else forward + 2 * inputs + outputs
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Random inputs in float32 (`mlstm`: sequence-major), with gates of a trained model: it remembers."""
+        """Random inputs in float32 (`mlstm`: sequence-major), with the gates of a trained model, which remembers."""
         rng = np.random.default_rng(0)
 
         def normal(*shape: int) -> np.ndarray:
@@ -133,14 +133,14 @@ SHAPES: dict[str, tuple[Case, ...]] = {
     ),
     "oracle_smoke": _both("mlstm", (1, 64, 2, 16, 16), dtype="float64"),
 }
-"""Groups of cases by name, for ``--shapes``: the goals on a laptop and on a GPU, and how costs grow."""
+"""Groups of cases by name, for ``--shapes``: those of the goals on a laptop and on a GPU, and those of growing cost."""
 
 
 def parse(text: str) -> list[Case]:
-    """Cases of a group, or of one shape in words: ``mlstm:1x2048x4x128x128:float32:both``.
+    """The cases of a group, or of one shape in words: ``mlstm:1x2048x4x128x128:float32:both``.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     if text in SHAPES:
         return list(SHAPES[text])

@@ -24,7 +24,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 def main() -> None:
-    """What is fast, by how much, beside which peers, and how far from the machine's own limits."""
+    """Measure how fast each operation is, next to its peers and to the limits of this machine."""
 
 
 @main.command("run")
@@ -119,7 +119,7 @@ def run_command(
 @click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), default="reports/benchmarks.html")
 @click.option("--readme", is_flag=True, help="Put the run of FILE (cpu.json) into README.md, with its two pictures.")
 def report_command(files: tuple[Path, ...], html_path: Path, readme: bool) -> None:
-    """Draw committed results, or those of FILES, as one page."""
+    """Draw the committed results, or those in FILES, as one page."""
     from benchmarks import page, results
 
     chosen = files or tuple(sorted(RESULTS.glob("*.json")))
@@ -160,7 +160,7 @@ def _usual(device: str) -> str:
 
 
 def _within(part: Part, peers: tuple[str, ...] | None, rounds: int | None) -> Part:
-    """A part of a suite with fewer peers and other rounds, where either is asked for; its yardsticks stay."""
+    """The part of a suite with fewer peers or other rounds, if requested; its yardsticks are not removed."""
     named = part.peers if peers is None else tuple(name for name in part.peers if name in (*peers, *YARDSTICKS))
     return replace(part, peers=named, rounds=rounds or part.rounds)
 

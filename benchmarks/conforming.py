@@ -1,8 +1,8 @@
-"""Before anything is timed: does it compute the operation? Judged by the suite's own oracle and budgets.
+"""The check, before anything is timed, that a contender computes the operation, by the suite's oracle and budgets.
 
-A contender runs on a smaller case of the same head dims and dtype. Within its budgets it *conforms*; beyond them, but
-closer to the oracle than `SAME`, it is the same function computed less well; all else is *wrong*, and gets no time
-unless its row says beforehand how it differs.
+A contender runs on a smaller case with the same head dims and dtype. Within its budgets it *conforms*. Beyond them, but
+closer to the oracle than `SAME`, it is the same function computed less accurately. Anything else is *wrong* and is not
+timed unless its row states beforehand how it differs.
 """
 
 from dataclasses import dataclass, replace
@@ -17,20 +17,20 @@ from conformance.cases import GRUCase, MLSTMCase
 from conformance.dtypes import Array, rounded
 
 SAME = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 1e-1, "float16": 1e-1}
-"""Largest error, over the largest element, of another way to compute it; a wrong formula is off by order 1."""
+"""Largest error, over the largest element, of another way to compute the same; a wrong formula is off by order 1."""
 
 STEPS = 130
 
 
 @dataclass(frozen=True)
 class Conformity:
-    """How a contender compares with the oracle.
+    """The comparison of a contender with the oracle.
 
     Attributes:
         verdict: ``conforms``, ``same function`` or ``wrong``.
-        worst: its largest error over its budget.
-        where: the array of that error.
-        relative: its largest error over the largest element of its array.
+        worst: its largest error over the budget of that error.
+        where: the array with that error.
+        relative: its largest error over the largest element of the same array.
     """
 
     verdict: str
@@ -40,16 +40,16 @@ class Conformity:
 
 
 def smaller(case: Case) -> Case:
-    """The case on which it is judged: the same head dims, a few sequences and heads, at most `STEPS` steps.
+    """The case for the check: the same head dims, a few sequences and heads, at most `STEPS` steps.
 
-    The length is a multiple of 32 where it can be: peers ask that their chunk divides it.
+    The length is a multiple of 32 if possible, because some peers require that their chunk divides it.
     """
     steps = min(case.S, STEPS - STEPS % 32 if case.S >= 32 else case.S)
     return replace(case, B=min(case.B, 2), N=min(case.N, 2), S=steps)
 
 
 def examined(contender: Contender, case: Case, function: Function, driver: object) -> Conformity:
-    """Judge ``function``, loaded for ``case``, which ought to come from `smaller`."""
+    """Judge ``function``, which was loaded for ``case``; the case should come from `smaller`."""
     compare = {"mlstm": _mlstm, "mlstm_step": _step, "gru": _gru}[case.op]
     worst, where, relative = 0.0, "", 0.0
     for name, got, values, slack, precision in compare(contender, case, function, driver):
@@ -113,7 +113,7 @@ def _step(contender: Contender, case: Case, function: Function, driver):
 
 
 def _gru(contender: Contender, case: Case, function: Function, driver):
-    """With the identity for its projections, so that their own rounding is no matter."""
+    """Judge a GRU with the identity as its projections, so that their rounding does not count."""
     drawn = GRUCase(case.B, case.S, case.K, (case.N, case.N, case.N, case.N, case.N, case.N))
     arrays = {name: x.values for name, x in drawn.arrays(case.dtype).items()}
     shared = arrays["input"]
@@ -140,13 +140,13 @@ def _gru(contender: Contender, case: Case, function: Function, driver):
             {"x": totals[0], **{name: parts.values[name] for name in weights}},
             {"x": totals[1] + _sum_of_rounded(parts, inputs, case), **{name: parts.slack[name] for name in weights}},
         )
-        # Off the diagonal the two forms have different gradients.
+        # Off the diagonal the gradients of the two forms differ.
         kept = ("x", "forget_weight", "reset_weight") if contender.reset_after else ("x", *weights)
         gradients = {name: gradients[name] for name in kept}
     return _compared(case, got, gradients, value, gradient, ("y",))
 
 
 def _sum_of_rounded(parts: Expected, names: tuple[str, ...], case: Case) -> np.ndarray:
-    """Three gradients, each rounded to its dtype by the projection behind it, are added."""
+    """Rounding error of a sum of three gradients, each rounded to its dtype by the projection that follows it."""
     unit = Precision(case.dtype).operand
     return np.asarray(unit * sum(np.abs(parts.values[name]) for name in names))

@@ -1,4 +1,4 @@
-"""Who is measured: our own functions and the peers', each a row that says what it computes and where it runs."""
+"""The contenders: our own functions and the peers', one row each with what it computes and where it runs."""
 
 import importlib
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Any
 from benchmarks.cases import Case
 
 Function = Callable[..., tuple[Any, ...]]
-"""Arrays by name (see `Case.arrays`) to outputs; for a GRU the names are those of its weights and projections."""
+"""A function from arrays by name (see `Case.arrays`) to outputs; a GRU takes its weights and projections by name."""
 
 
 class UnavailableError(Exception):
-    """A contender cannot run here; the text is the reason."""
+    """Raised if a contender cannot run here; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,18 @@ class Contender:
     """One implementation of one operation.
 
     Attributes:
-        name: as it is shown, ``torch_impl (torch)``.
-        op: of `benchmarks.cases.OPS`.
+        name: the name that is shown, ``torch_impl (torch)``.
+        op: one of `benchmarks.cases.OPS`.
         framework: ``torch``, ``jax`` or ``numpy``.
-        load: the function for a case and one of ``choices``; raises `UnavailableError`.
+        load: returns the function for a case and one of ``choices``; raises `UnavailableError`.
         devices, dtypes: where it runs.
         choices: settings of which the fastest counts (chunk sizes).
-        head_first: whether its arrays are (B, N, S, ·), in which they are then laid before any time is taken.
+        head_first: whether its arrays are (B, N, S, ·); they are transposed before any time is measured.
         eps: added to the normaliser.
-        reset_after: whether it applies a GRU's reset gate after the product with the state: the same function only
-            where the candidate's weight is diagonal, and judged there.
-        differs: what is known to be wrong or different, and in which directions: it is judged all the same, shown with
-            this note, and timed although it does not conform.
+        reset_after: whether it applies a GRU's reset gate after the product with the state. That is the same function
+            only if the candidate's weight is diagonal, and it is judged with such a weight.
+        differs: known faults or differences, and the directions that they affect. The contender is judged all the same,
+            shown with this note, and timed although it does not conform.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Contender:
         return self.name.startswith(("torch_impl", "jax_impl"))
 
     def why_not(self, case: Case, device: str) -> str | None:
-        """Why it has no place in a case, None where it has."""
+        """The reason why it does not take part in a case; None if it does."""
         if device not in self.devices:
             return f"runs on {' and '.join(self.devices)} only"
         if case.dtype not in self.dtypes:
@@ -63,11 +63,11 @@ PEERS = ("mlstm_kernels", "fla", "torch_gru", "flax_gru", "keras_gru", "flashrnn
 """Other packages (`benchmarks.rows.public`), by the names that ``--peers`` takes."""
 
 YARDSTICKS = ("products", "loops", "reference")
-"""Modules of `benchmarks.rows` with what a goal is measured by: products alone, a loop under autograd, the oracle."""
+"""Modules of `benchmarks.rows` with the yardsticks of goals: products alone, a loop under autograd, the oracle."""
 
 
 def contenders(op: str, peers: tuple[str, ...]) -> list[Contender]:
-    """Our own and those of ``peers`` for an operation; no package is imported yet."""
+    """Our own contenders and those of ``peers`` for an operation; no package is imported yet."""
     public = importlib.import_module("benchmarks.rows.public").CONTENDERS
     found = [
         public[name] if name in public else importlib.import_module(f"benchmarks.rows.{name}").CONTENDERS
@@ -77,10 +77,10 @@ def contenders(op: str, peers: tuple[str, ...]) -> list[Contender]:
 
 
 def imported(module: str, package: str | None = None) -> Any:
-    """A module of a peer's package.
+    """Import a module of a peer's package.
 
     Raises:
-        UnavailableError: it is not installed, or does not import here.
+        UnavailableError: the package is not installed, or cannot be imported here.
     """
     try:
         return importlib.import_module(module)

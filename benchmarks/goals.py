@@ -1,4 +1,4 @@
-"""What is wanted on a CPU, as data, and what a run's rows say of it: measured, met or not."""
+"""The goals on a CPU, as data, and the verdict on each by the rows of a run: measured, met or not."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ TORCH, XLA = "torch_impl (torch)", "jax_impl (xla)"
 
 @dataclass(frozen=True)
 class Found:
-    """A figure: where it was found, and its bootstrap interval where it has one."""
+    """A figure: the place where it was found and, if available, its bootstrap interval."""
 
     where: str
     value: float
@@ -25,12 +25,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that is wanted.
+    """A figure to be reached.
 
     Attributes:
-        text: what it is.
-        least, most: between which it ought to lie, None for no bound.
-        figures: the figures that a document's rows and calls hold.
+        text: the description of the figure.
+        least, most: the bounds of its range; None means no bound.
+        figures: returns the figures found in the rows and calls of a document.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Goal:
 
 
 def judged(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a goal and place; a goal of which a run holds no figure is left out."""
+    """One row per goal and place; a goal for which a run has no figure is omitted."""
     return [
         {
             "goal": goal.text,
@@ -66,13 +66,13 @@ def _timed(rows: Rows, **fields: Any) -> Rows:
 
 
 def _cases(rows: Rows, op: str, direction: str) -> list[str]:
-    """The cases at which the speeds are wanted: those of ``laptop``, which a yardstick was measured in."""
+    """The cases for which speeds are required: those of ``laptop`` in which a yardstick was measured."""
     found = [row for row in _timed(rows, op=op, direction=direction) if row["contender"].startswith(_YARDSTICKS)]
     return list(dict.fromkeys(row["case"] for row in found))
 
 
 def _times(op: str, direction: str, ours: str, theirs: tuple[str, ...], inverse: bool = False) -> Callable:
-    """How many times longer the fastest of ``theirs`` takes than ``ours`` (inverse: ours than theirs), case by case."""
+    """The time of the fastest of ``theirs`` over that of ``ours``, case by case (inverse: ours over theirs)."""
 
     def figures(document: dict[str, Any]) -> Iterable[Found]:
         for case in _cases(document["rows"], op, direction):
@@ -119,7 +119,7 @@ def _oracle(document: dict[str, Any]) -> Iterable[Found]:
 
 
 def _slope(quantity: str) -> Callable:
-    """The slope of logarithms over S from 512 up, for each of our functions."""
+    """The slope of the logarithms over S from 512 up, for each of our functions."""
 
     def figures(document: dict[str, Any]) -> Iterable[Found]:
         rows = [row for row in document["rows"] if row["own"] and row["S"] >= 512 and row[quantity]]

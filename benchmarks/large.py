@@ -1,4 +1,4 @@
-"""Arrays of more than 2³¹ elements: the last sequence of a batch, alone, is its slice of the whole, gradients included.
+"""Arrays of more than 2³¹ elements: the last sequence of a batch must give the same alone, gradients included.
 
 ``python -m benchmarks.large [--device cuda] [--elements N] [--json PATH]``
 """
@@ -22,7 +22,7 @@ S, N, K = 2048, 16, 128
 
 @dataclass(frozen=True)
 class Check:
-    """``elements`` of the largest input, and what was ``found``: ``equal``, or where not."""
+    """``elements`` of the largest input, and the result in ``found``: ``equal``, or where it differs."""
 
     operation: str
     elements: int
@@ -31,7 +31,7 @@ class Check:
 
 
 def checks(elements: int, device: torch.device) -> Iterator[Check]:
-    """Each operation on so many elements at least; small ones on few heads, for machines without a GPU."""
+    """Each operation on at least this many elements; if they are few, with few heads, for machines without a GPU."""
     small = elements < S * N * K
     steps, heads, width = (20, 2, 8) if small else (S, N, K)
     generator = torch.Generator(device).manual_seed(0)
@@ -44,7 +44,7 @@ def checks(elements: int, device: torch.device) -> Iterator[Check]:
     tokens = [draw(B, steps, heads, *shape) for shape in ((width,), (width,), (width,), (), ())]
     yield _compare("mlstm", _mlstm, tokens, draw(B, steps, heads, width))
     del tokens
-    # One array for the three inputs of a GRU: their gradients are one sum.
+    # The three inputs of a GRU share one array, so that their gradients are one sum.
     H, weights = min(width, 16), [draw(heads, min(width, 16), min(width, 16)) / 4 for _ in range(3)]
     B = -(-elements // (steps * heads * H))
     x = [draw(B, steps, heads, H)]
@@ -63,7 +63,7 @@ def _mlstm(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Tensor:
 def _compare(operation: str, function: Callable[..., Tensor], arrays: list[Tensor], cotangent: Tensor) -> Check:
     found = [x[-1:].clone() for x in _both(function, arrays, cotangent)]
     alone = _both(function, [x[-1:].clone() for x in arrays], cotangent[-1:])
-    # A batch changes no element of a kernel's results; composed products may be grouped otherwise.
+    # A batch does not change an element of a kernel's results; composed products may be grouped differently.
     exact = cotangent.is_cuda
     worst = max(
         float((x.double() - y.double()).abs().max() / y.double().abs().max()) for x, y in zip(found, alone, strict=True)

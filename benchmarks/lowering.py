@@ -1,4 +1,4 @@
-"""Programs with Pallas kernels, lowered for an H100 that is not there, and what each kernel takes of it."""
+"""Programs with Pallas kernels, lowered for an H100 that need not be present, and the resources of each kernel."""
 
 import re
 from collections.abc import Callable
@@ -14,9 +14,9 @@ class Kernel(NamedTuple):
     """A kernel of a lowered program.
 
     Attributes:
-        name: of the kernel's function.
-        shared: bytes of shared memory that a block takes.
-        products: dtypes of its tensor core products, ``sum.left.right`` each.
+        name: the name of the kernel's function.
+        shared: bytes of shared memory per block.
+        products: dtypes of its tensor core products, each as ``sum.left.right``.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Kernel(NamedTuple):
 def lowered(function: Callable, *shapes: Any) -> tuple[str, list[Kernel]]:
     """The module of ``function`` for an H100, and its kernels in the order in which they were lowered.
 
-    Raises where a kernel does not lower or takes more shared memory than there is.
+    Raises if a kernel does not lower or needs more shared memory than there is.
     """
     from jax.experimental.mosaic.gpu import core
 
@@ -50,7 +50,7 @@ def lowered(function: Callable, *shapes: Any) -> tuple[str, list[Kernel]]:
 
 
 def products(module: str) -> set[str]:
-    """The dtypes of all tensor core products of a module: sum, and both operands."""
+    """The dtypes of all tensor core products of a module: the sum and both operands."""
     return set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.m\d+n\d+k\d+\.(\w+\.\w+\.\w+)", module))
 
 

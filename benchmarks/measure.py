@@ -1,4 +1,4 @@
-"""One case: who takes part, who conforms, how long each takes, beside the floor of the machine."""
+"""The measurement of one case: the contenders, whether each conforms, its time, and the floor of the machine."""
 
 import importlib
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ class Entry:
     """One contender in one case.
 
     Attributes:
-        reason: why it has no time, None where it has.
-        choice: the setting that was fastest.
-        ratio: how many times longer than our fastest it takes, with the bounds of its bootstrap interval.
-        fraction: of the floor that it reaches.
-        first_call: seconds, compilation included.
-        peak_bytes: memory beyond what it was given.
+        reason: why it has no time; None if it has one.
+        choice: the fastest setting.
+        ratio: its time over that of our fastest, with the bounds of its bootstrap interval.
+        fraction: the fraction of the floor that it reaches.
+        first_call: seconds of the first call, including compilation.
+        peak_bytes: memory in addition to its inputs.
     """
 
     contender: Contender
@@ -39,11 +39,11 @@ class Entry:
 
 @dataclass
 class Measurement:
-    """One case with all who took part.
+    """One case with all its contenders.
 
     Attributes:
-        flop_rate, byte_rate: measured ceilings, the best of the frameworks that take part.
-        floor: seconds below which the case cannot be done at these rates.
+        flop_rate, byte_rate: measured ceilings, the best among the frameworks that take part.
+        floor: the least number of seconds that the case needs at these rates.
     """
 
     case: Case
@@ -64,9 +64,9 @@ class Bench:
     Args:
         device: ``cpu`` or ``cuda``.
         peers: names of peers and yardsticks (`benchmarks.contenders`).
-        rounds: of interleaved timing.
-        backends: our own backends to measure, all where empty.
-        memory: whether the peak is measured on a CPU too.
+        rounds: number of rounds of interleaved timing.
+        backends: our own backends to measure; all if empty.
+        memory: whether the peak memory is measured on a CPU as well.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Bench:
         return best[1]
 
     def _natives(self, case: Case, contender: Contender, driver: Any) -> Any:
-        """The inputs of a case, drawn once and shared by all who take them in the same layout."""
+        """The inputs of a case, drawn once and shared by all contenders that take them in the same layout."""
         if self._drawn[0] != case:
             self._drawn = (case, case.arrays(), {})
         _, arrays, laid = self._drawn

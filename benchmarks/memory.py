@@ -1,7 +1,7 @@
-"""Peak memory on a CPU: of a process that makes one call and nothing else, beyond what it held before.
+"""Peak memory on a CPU: what a process that makes a single call holds beyond what it held before.
 
 ``python -m benchmarks.memory CASE CONTENDER PEERS`` prints it in bytes. A small call of the same kind comes first, so
-that what a framework sets up once is not counted.
+that a framework's one-time setup is not counted.
 """
 
 import ctypes
@@ -20,23 +20,23 @@ TIMEOUT = 120
 
 
 def resident(field: str) -> int:
-    """Bytes that this process holds (``VmRSS``), or held at its most (``VmHWM``); Linux."""
+    """Bytes that this process holds (``VmRSS``), or its maximum so far (``VmHWM``); Linux only."""
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
 
 
 def forget_high_water_mark() -> None:
-    """Give back what is free, and let ``VmHWM`` begin anew at what the process holds then."""
+    """Return free memory to the system, and reset ``VmHWM`` to what the process then holds."""
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def of_process(case: Case, entry: Entry, peers: tuple[str, ...]) -> int:
-    """Bytes that a call holds at its most, its inputs not counted.
+    """Peak number of bytes that a call holds, not counting its inputs.
 
     Raises:
-        RuntimeError: the process failed or took too long; the text is the end of what it said.
+        RuntimeError: the process failed or took too long; the text is the end of its output.
     """
     words = [json.dumps(asdict(case)), entry.contender.name, json.dumps(entry.choice), json.dumps(peers)]
     command = [sys.executable, "-m", "benchmarks.memory", *words]

@@ -1,6 +1,6 @@
-"""The stages of ``benchmarks/on_gpu.sh``: each a few commands, a time limit, and a line of what came out.
+"""The stages of ``benchmarks/on_gpu.sh``: each is a few commands with a time limit and a one-line summary.
 
-Only the standard library is needed to run this; what a stage needs beyond it, it says when it is missing.
+This module needs only the standard library; a stage reports the other modules that it needs if they are missing.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 LIMIT = 590.0
-"""Seconds that a stage may take, all its commands together."""
+"""Seconds that a stage may take, for all its commands together."""
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 PACKAGES = ("torch", "triton", "numpy", "jax", "mlstm_kernels", "flash-linear-attention", "xlstm")
@@ -29,15 +29,15 @@ PACKAGES = ("torch", "triton", "numpy", "jax", "mlstm_kernels", "flash-linear-at
 
 @dataclass(frozen=True)
 class Stage:
-    """What is run, and how its outcome is told.
+    """The commands of a stage, and the summary of their outcome.
 
     Attributes:
-        commands: gives the arguments of ``python`` for one command after the other, from the directory and whether this
-            is a dry run.
-        needs: modules without which it cannot run.
-        summary: a few words from what the commands left in the directory.
-        gpu: whether it makes no sense on a CPU, not even dry.
-        together: whether the commands run at the same time, since it is the compiler that they wait for.
+        commands: returns the arguments of ``python`` for each command, given the directory and whether this is a dry
+            run.
+        needs: modules without which the stage cannot run.
+        summary: returns a few words about the files that the commands left in the directory.
+        gpu: whether the stage makes no sense on a CPU, not even in a dry run.
+        together: whether the commands run at the same time, because they wait for the compiler.
     """
 
     commands: Callable[[Path, bool], list[list[str]]]
@@ -49,7 +49,7 @@ class Stage:
 
 @dataclass
 class Outcome:
-    """How a stage went: ``passed``, ``failed``, ``too long``, ``missing`` or ``skipped``."""
+    """The outcome of a stage: ``passed``, ``failed``, ``too long``, ``missing`` or ``skipped``."""
 
     stage: str
     status: str
@@ -63,7 +63,7 @@ def _versions(directory: Path, dry: bool) -> list[list[str]]:
 
 
 def describe(dry: bool) -> dict[str, Any]:
-    """The machine and its software; None for what is not there."""
+    """The machine and its software; None for components that are not present."""
     import torch
 
     found: dict[str, Any] = {"python": sys.version.split()[0]}
@@ -87,9 +87,9 @@ def describe(dry: bool) -> dict[str, Any]:
 
 
 def _tests(name: str, folder: Path, some: str, *left_out: str) -> Callable[[Path, bool], list[list[str]]]:
-    """The tests of kernels, in as many processes as there are cores; dry, those that ``some`` selects, in one."""
-    # Neither the project's configuration nor its conftest: another version's warnings are no failure of a kernel, and
-    # there JAX is kept to the CPU.
+    """The tests of kernels, in as many processes as there are cores; in a dry run those named by ``some``, in one."""
+    # Neither the project's configuration nor its conftest is used: a warning of another version is not a kernel's
+    # failure, and the conftest restricts JAX to the CPU.
     options = ["-c", os.devnull, "--rootdir", ".", "--confcutdir", str(folder), "--import-mode=importlib"]
     options += ["-q", "-p", "no:cacheprovider", "-p", "benchmarks.shard"]
     options += [f"--ignore={folder / file}" for file in left_out]
@@ -110,7 +110,7 @@ def _cores() -> int:
 
 
 def _suite(name: str, target: str, *options: str, ops: tuple[str, ...] = ()) -> Callable[[Path, bool], list[list[str]]]:
-    """The suite on ``target``; where operations are named one after the other, so that what is done in time stays."""
+    """The suite on ``target``; if operations are named, one after the other, so that finished results are kept."""
 
     def commands(directory: Path, dry: bool) -> list[list[str]]:
         where = ["--device", "cpu"] if dry else ["--device", "cuda", "--jobs", str(_cores())]
@@ -126,7 +126,7 @@ def _suite(name: str, target: str, *options: str, ops: tuple[str, ...] = ()) -> 
 
 
 MLSTM = [f"mlstm:{65536 // S}x{S}x16x128x256:bfloat16" for S in (8192, 65536, 2048, 512)]
-"""The shapes that the mLSTM's kernels are for, the most telling first."""
+"""The shapes that the mLSTM's kernels are designed for, the most informative first."""
 STEPS = [f"mlstm_step:{B}x16x128x256:bfloat16" for B in (1024, 1)]
 GRU = [f"gru:{sizes}:bfloat16" for sizes in ("8x4096x85x16", "16x1024x12x64", "128x128x1x256")]
 TORCH, JAX = ("triton", "torch"), ("pallas", "xla")
@@ -135,7 +135,7 @@ TORCH, JAX = ("triton", "torch"), ("pallas", "xla")
 def _benchmark(
     name: str, shapes: list[str], backends: tuple[str, ...], peers: str
 ) -> Callable[[Path, bool], list[list[str]]]:
-    """One process; its results are written case by case."""
+    """One benchmark process, which writes its results after every case."""
 
     def commands(directory: Path, dry: bool) -> list[list[str]]:
         words = [word for backend in backends for word in ("--backend", backend)]
@@ -193,7 +193,7 @@ def _suite_summary(name: str) -> Callable[[Path], str]:
 
 
 def _times(name: str) -> Callable[[Path], str]:
-    """Of every case our fastest time, the floor's share of it, and how much longer the fastest other one takes."""
+    """For every case our fastest time, its fraction of the floor, and how much longer the fastest peer takes."""
 
     def summary(directory: Path) -> str:
         rows = _read(directory / f"{name}.json")["rows"]
@@ -243,7 +243,7 @@ DEVICE_LAWS = [
     for name in ("far_offsets", "stream", "graph", "graph_first_call", "uninitialised", "determinism")
     for word in ("--law", name)
 ]
-"""Laws about what only a GPU gets wrong. One process: a buffer of 16 GiB is part of them."""
+"""The laws that only a GPU may break. They run in one process, because they include a buffer of 16 GiB."""
 
 STAGES = {
     "versions": Stage(_versions, _versions_summary, ("torch", "triton")),
@@ -288,11 +288,11 @@ STAGES = {
         TIMES,
     ),
 }
-"""In the order in which they are run: what decides comes first."""
+"""The stages in the order in which they run: the decisive ones come first."""
 
 
 def run(name: str, stage: Stage, directory: Path, dry: bool, limit: float = LIMIT) -> Outcome:
-    """One stage, its output in ``DIR/NAME.log``, its outcome in ``DIR/NAME.outcome.json``."""
+    """Run one stage; its output goes to ``DIR/NAME.log``, its outcome to ``DIR/NAME.outcome.json``."""
     started = time.monotonic()
     missing = [module for module in stage.needs if find_spec(module) is None]
     commands: list[list[str]] = []
@@ -323,7 +323,7 @@ def _worse(status: str, other: str) -> str:
 
 
 def _finish(commands: list[list[str]], log: IO[str], seconds: float) -> str:
-    """Run commands at the same time; what is not done after so many seconds is stopped, with all that it started."""
+    """Run commands at the same time; after ``seconds``, stop those that still run, with all their child processes."""
     end = time.monotonic() + seconds
     for words in commands:
         log.write("$ " + " ".join(words) + "\n")
@@ -343,7 +343,7 @@ def _finish(commands: list[list[str]], log: IO[str], seconds: float) -> str:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """A line a stage."""
+    """A table with one line per stage."""
     width = max(len(outcome.stage) for outcome in outcomes)
     return "\n".join(f"{one.stage:{width}}  {one.status:8}  {one.seconds:6.1f} s  {one.summary}" for one in outcomes)
 

@@ -1,7 +1,7 @@
-"""The fixed cost of a public call: function calls that Python makes for it, and time beside an empty operator's.
+"""The fixed cost of a public call: the function calls that Python makes for it, and its time next to an empty operator.
 
-Calls are counted, not timed, so that a test can hold them on any machine: ``overhead.json`` keeps the counts that were
-found, and a count that has doubled fails.
+Calls are counted, not timed, so that a test can check them on any machine: ``overhead.json`` holds the committed
+counts, and a count that has doubled fails.
 """
 
 import json
@@ -14,7 +14,7 @@ KEPT = Path(__file__).parent / "overhead.json"
 
 
 def calls(function: Callable[[], Any]) -> int:
-    """How many functions, Python's and C's, one call of ``function`` calls; caches are warm."""
+    """Number of functions, of Python and of C, that one call of ``function`` calls with warm caches."""
     function()
     function()
     counted = 0
@@ -33,7 +33,7 @@ def calls(function: Callable[[], Any]) -> int:
 
 
 def public_calls() -> dict[str, Callable[[], Any]]:
-    """A smallest call of every operation with a kernel, in `torch_impl` with its gradient too, and in `jax_impl`."""
+    """A smallest call of every operation with a kernel, in `torch_impl` also with its gradient, and in `jax_impl`."""
     return {**_in_torch(), **_in_jax()}
 
 
@@ -117,7 +117,7 @@ def _in_torch() -> dict[str, Callable[[], Any]]:
 
 
 def empty_call(tensors: list[Any]) -> Callable[[], Any]:
-    """A call of an ``autograd.Function`` around a registered operator that does nothing but make its output.
+    """A call of an ``autograd.Function`` around a registered operator that does nothing but allocate its output.
 
     Its backward pass is another such operator, with an output for each of ``tensors``.
     """
@@ -153,7 +153,7 @@ def empty_call(tensors: list[Any]) -> Callable[[], Any]:
 
 
 _LIBRARIES: list[Any] = []
-"""A library takes its operators with it when it is collected."""
+"""Libraries that must stay alive: a library that is collected takes its operators with it."""
 
 
 def kept() -> dict[str, int]:

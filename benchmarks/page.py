@@ -1,4 +1,4 @@
-"""Results as one HTML page that needs no other: the machine, a picture, and every row."""
+"""Results as one self-contained HTML page: the machine, a picture, and every row."""
 
 import base64
 import tempfile

@@ -23,7 +23,7 @@ MARKERS = "osD^vPX*<>hp"
 
 
 def draw(path: Path, rows: Rows) -> None:
-    """One figure of everything that ``rows`` hold: a curve where an operation has three sizes or more, else bars."""
+    """One figure of ``rows``: a curve if an operation has three or more sizes, otherwise bars."""
     panels = _panels([row for row in rows if row["seconds"] is not None])
     if not panels:
         raise ValueError("there is nothing to draw: no row has a time")
@@ -35,7 +35,7 @@ def draw(path: Path, rows: Rows) -> None:
 
 
 def draw_ratios(path: Path, rows: Rows, title: str) -> None:
-    """Bars of every case: times of all contenders over our fastest."""
+    """Bars for every case: the times of all contenders over our fastest."""
     timed = [row for row in rows if row["seconds"] is not None]
     figure, axis = plt.subplots(figsize=(8, 0.9 + 0.13 * len(timed)), layout="constrained")
     _bars(axis, timed)
@@ -44,7 +44,7 @@ def draw_ratios(path: Path, rows: Rows, title: str) -> None:
 
 
 def draw_lengths(path: Path, rows: Rows, title: str) -> None:
-    """Time and memory of our own functions against S, an operation a row."""
+    """Time and memory of our own functions against S, one operation per row."""
     groups = [(op, [row for row in rows if row["op"] == op]) for op in dict.fromkeys(row["op"] for row in rows)]
     groups = [(op, dict(varying(of)).get("S", [])) for op, of in groups]
     groups = [(op, group) for op, group in groups if group]
@@ -62,7 +62,7 @@ plt.rcParams["svg.hashsalt"] = "gatespec"
 
 def save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without a date, so that the same results give the same file.
+    # There is no date, so that the same results give the same file.
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
 
@@ -93,7 +93,7 @@ def _panels(rows: Rows) -> list[tuple[str, str, str, Rows]]:
 
 
 def varying(rows: Rows) -> list[tuple[str, Rows]]:
-    """Groups in which one size takes three values or more while all others stay."""
+    """Groups in which one size takes three or more values while all other sizes are fixed."""
     found = []
     for name in AXES:
         others = [size for size in ("B", "S", "N", "K", "V", "dtype") if size != name and (name, size) != ("K", "V")]
@@ -106,7 +106,7 @@ def varying(rows: Rows) -> list[tuple[str, Rows]]:
 
 
 def curves(axis: Axes, rows: Rows, size: str, quantity: str) -> None:
-    """``quantity`` against a size, a line a contender, on logarithmic axes; the floor below where it is time."""
+    """Plot ``quantity`` against a size on logarithmic axes, one line per contender; for times, the floor below."""
     for number, name in enumerate(dict.fromkeys(row["contender"] for row in rows)):
         points = sorted((row[size], row[quantity]) for row in rows if row["contender"] == name and row[quantity])
         if points:

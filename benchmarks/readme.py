@@ -1,4 +1,4 @@
-"""README's section on speed, made from a committed run: a table, and how many goals it met."""
+"""README's section on speed, made from a committed run: a table, and the number of goals that it met."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ BARS, LENGTHS = "docs/figures/benchmarks-ratios.svg", "docs/figures/benchmarks-l
 
 
 def rewrite(path: Path, name: str, document: dict[str, Any]) -> None:
-    """Put the section of ``document``, called ``name`` under ``benchmarks/results``, in place of the one in ``path``.
+    """Replace the section in ``path`` by that of ``document``, called ``name`` under ``benchmarks/results``.
 
     Raises:
-        ValueError: the file has no place for it.
+        ValueError: the file has no section to replace.
     """
     text = path.read_text(encoding="utf-8")
     before, found, rest = text.partition(BEGIN)
@@ -54,7 +54,7 @@ def without_yardsticks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def of_goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the cases at which speeds are wanted."""
+    """The rows of the cases for which speeds are required."""
     wanted = {case.id for case in SHAPES["laptop"]}
     return [row for row in rows if row["case"] in wanted]
 
@@ -65,7 +65,7 @@ def grows(rows: list[dict[str, Any]]) -> bool:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """A line for every shape: our times and the fastest peer's, of the forward pass and of both passes."""
+    """One line for every shape: our times and those of the fastest peer, for the forward pass and for both passes."""
     lines = [
         "| case | forward: ours | fastest peer | forward and backward: ours | fastest peer |",
         "|---|---|---|---|---|",
@@ -82,7 +82,7 @@ def _shape(row: dict[str, Any]) -> str:
 
 
 def _cells(rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """Our times, and the fastest peer with its ratio, of the rows of one case."""
+    """Our times, and the fastest peer with its ratio, for the rows of one case."""
     timed = {row["contender"]: row for row in rows if row["seconds"] is not None}
     ours = ", ".join(seconds(timed[name]["seconds"]) for name in (TORCH, XLA) if name in timed)
     peers = [row for row in timed.values() if not row["own"]]

@@ -1,4 +1,4 @@
-"""What a run leaves behind: a JSON file, with the machine and the versions that made it."""
+"""The output of a run: a JSON file with the results, the machine and the versions."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def _processor() -> str:
 
 
 def rows(measurement: Measurement) -> list[dict[str, Any]]:
-    """A row a contender; what has no time says why."""
+    """One row per contender; a contender without a time gives the reason."""
     case = measurement.case
     shared = {
         "case": case.id,
@@ -70,7 +70,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _finite(found: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity and no NaN: they are written as words."""
+    """Replace infinities and NaNs, which JSON does not have, by words."""
     return {key: str(x) if isinstance(x, float) and not math.isfinite(x) else x for key, x in found.items()}
 
 
@@ -81,7 +81,7 @@ def document(
     calls: list[dict[str, Any]] | None = None,
     suite: str | None = None,
 ) -> dict[str, Any]:
-    """All that a run leaves: the machine, a row a contender and case, fixed costs if measured, and goals if any."""
+    """The output of a run: the machine, one row per contender and case, and fixed costs and goals if there are any."""
     found: dict[str, Any] = {
         "format": FORMAT,
         "suite": suite,
@@ -106,10 +106,10 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file that `write` made.
+    """Read a file that `write` made.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the file is not such a file.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""A pytest plugin: ``--shard I/N`` keeps every N-th test, beginning with the I-th, so that N processes share a run.
+"""A pytest plugin: ``--shard I/N`` keeps every N-th test, starting with the I-th, so that N processes share a run.
 
-Kernels are compiled by the process that launches them, one after the other; that, not the GPU, is what tests wait for.
+Kernels are compiled by the process that launches them, one after the other. Tests wait for that, not for the GPU.
 """
 
 import pytest

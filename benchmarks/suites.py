@@ -1,4 +1,4 @@
-"""Named runs: which shapes, beside whom, how often. One command makes every figure that the goals speak of."""
+"""Named runs: their shapes, peers and rounds. One command measures every figure that the goals need."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ class Part:
     Attributes:
         shapes: a group of `benchmarks.cases.SHAPES`.
         peers: names of peers and yardsticks (`benchmarks.contenders`).
-        rounds: of interleaved timing.
-        memory: whether the peak is measured too.
-        backends: our own to measure; none where only the peers are wanted.
+        rounds: number of rounds of interleaved timing.
+        memory: whether the peak memory is measured as well.
+        backends: our own backends to measure; none if only the peers are wanted.
     """
 
     shapes: str
@@ -37,4 +37,4 @@ SUITES: dict[str, tuple[Part, ...]] = {
         Part("oracle_smoke", ("reference",), 3, backends=("none",)),
     ),
 }
-"""``cpu`` is the run behind the README's table; ``smoke`` goes through all its parts in a minute."""
+"""``cpu`` is the run behind the README's table; ``smoke`` runs all its parts within a minute."""

@@ -18,7 +18,7 @@ def show(console: Console, measurement: Measurement) -> None:
 
 
 def of(measurement: Measurement) -> RenderableType:
-    """Who was timed, fastest first; below, what is to be known of them, and who was not timed and why."""
+    """Timed contenders, fastest first; below them, notes on them, and the contenders without a time with the reason."""
     floor = f"floor {seconds(measurement.floor)}" if measurement.floor else "no floor measured"
     table = Table(title=f"{measurement.case.id}: {floor}", title_justify="left", box=None)
     timed = [entry for entry in measurement.entries if entry.timing is not None]
@@ -32,7 +32,7 @@ def of(measurement: Measurement) -> RenderableType:
 
 
 def of_goals(goals: list[dict[str, Any]]) -> RenderableType:
-    """What was wanted, what was measured, and whether that is enough."""
+    """The goals, the measured figures, and whether each goal is met."""
     table = Table(title="goals", title_justify="left", box=None)
     for heading in ("", "goal", "where", "measured", "wanted"):
         table.add_column(heading, justify="right" if heading in ("measured", "wanted") else "left")

@@ -16,7 +16,7 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call, one number a round.
+    """Seconds per call, with one number per round.
 
     Attributes:
         rounds: the measurements, in the order in which they were made.
@@ -30,13 +30,13 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the quartiles, over the median."""
+        """Half of the interquartile range, over the median."""
         low, high = np.quantile(self.rounds, (0.25, 0.75))
         return float((high - low) / 2 / self.median)
 
 
 def calls_per_round(run: Run, clock: Callable[[Run, int], float]) -> int:
-    """How many calls make a round long enough for the clock; as many again until the first, cold one does not count."""
+    """Number of calls that make a round long enough for the clock, found so that the cold first call does not count."""
     count = 1
     while (seconds := clock(run, count)) < LEAST_SECONDS / 4:
         count *= 4
@@ -44,12 +44,12 @@ def calls_per_round(run: Run, clock: Callable[[Run, int], float]) -> int:
 
 
 def interleaved(runs: dict[str, Run], rounds: int, clock: Callable[[Run, int], float]) -> Iterator[dict[str, float]]:
-    """Time each of ``runs`` once a round, in an order that turns by one place a round.
+    """Time each of ``runs`` once per round, in an order that rotates by one position per round.
 
     Args:
-        runs: by name; each makes one call and leaves no work behind that the clock would not wait for.
-        rounds: how many.
-        clock: seconds that ``count`` calls take.
+        runs: by name; each makes one call and leaves no pending work that the clock would not wait for.
+        rounds: number of rounds.
+        clock: returns the seconds that ``count`` calls take.
     """
     counts = {name: calls_per_round(run, clock) for name, run in runs.items()}
     names = list(runs)
@@ -63,7 +63,7 @@ def measured(rounds: list[dict[str, float]]) -> dict[str, Timing]:
 
 
 def ratio(ours: Timing, theirs: Timing) -> tuple[float, float, float]:
-    """How many times longer ``theirs`` takes: the ratio of medians, and its 95 % bootstrap interval over rounds."""
+    """The time of ``theirs`` over ours: the ratio of medians, and its 95 % bootstrap interval over rounds."""
     low, high = resampled([ours, theirs], lambda medians: medians[1] / medians[0])
     return theirs.median / ours.median, low, high
 
@@ -71,9 +71,9 @@ def ratio(ours: Timing, theirs: Timing) -> tuple[float, float, float]:
 def resampled(
     timings: list[Timing], quantity: Callable[[np.ndarray], np.ndarray], seed: int = 0
 ) -> tuple[float, float]:
-    """The 95 % bootstrap interval of a quantity of medians, a row for each of ``timings``.
+    """The 95 % bootstrap interval of a quantity computed from medians, one row for each of ``timings``.
 
-    A round is resampled whole: what slowed one contender in it slowed the others too.
+    A round is resampled as a whole, because what slowed one contender in it also slowed the others.
     """
     seconds = np.array([timing.rounds for timing in timings])
     picks = np.random.default_rng(seed).integers(0, seconds.shape[1], (RESAMPLES, seconds.shape[1]))
@@ -82,7 +82,7 @@ def resampled(
 
 
 def wall_clock(run: Run, count: int) -> float:
-    """Seconds of ``count`` calls that return when their work is done."""
+    """Seconds for ``count`` calls that return only when their work is done."""
     start = time.perf_counter()
     for _ in range(count):
         run()
@@ -90,7 +90,7 @@ def wall_clock(run: Run, count: int) -> float:
 
 
 def cuda_clock() -> Callable[[Run, int], float]:
-    """A clock of the device's own events, which empties the second-level cache before every call."""
+    """A clock that uses the device's own events and empties the second-level cache before every call."""
     import torch
 
     cache = torch.empty(256 * 2**20, dtype=torch.int8, device="cuda")

@@ -1,4 +1,4 @@
-"""Choose on this GPU among the few plans that a Triton kernel offers; `torch_impl._triton.tuning` keeps the choice."""
+"""Choose among the plans that a Triton kernel offers on this GPU; `torch_impl._triton.tuning` stores the choice."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from benchmarks.cases import Case, parse
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="A copy of what was measured."
 )
 def tune_command(shapes: tuple[str, ...], json_path: Path | None) -> None:
-    """Measure every plan once at these shapes; later calls, in any process, run with the fastest."""
+    """Measure every plan once at these shapes; later calls, in any process, use the fastest."""
     import torch
 
     from torch_impl._triton import tuning
@@ -39,7 +39,7 @@ def tune_command(shapes: tuple[str, ...], json_path: Path | None) -> None:
 
 
 def run(case: Case, device: Any) -> None:
-    """A forward pass of the case on its Triton kernels, and where it has one a backward pass."""
+    """Run a forward pass of the case on its Triton kernels and, if it has one, a backward pass."""
     import torch
 
     from torch_impl import MLSTMState, gru, mlstm, mlstm_step
@@ -66,7 +66,7 @@ def run(case: Case, device: Any) -> None:
 
 
 def lines(measured: dict[str, Any]) -> list[str]:
-    """What was chosen for each key, and how much faster it is than the plan that would be taken without."""
+    """The plan chosen for each key, and how much faster it is than the default plan."""
     found = []
     for key, entry in measured.items():
         times = entry["milliseconds"]

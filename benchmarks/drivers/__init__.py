@@ -1,1 +1,1 @@
-"""How the functions of each framework are fed, differentiated and waited for."""
+"""How the functions of each framework are called, differentiated and synchronised."""

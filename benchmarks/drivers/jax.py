@@ -1,4 +1,4 @@
-"""JAX functions: compiled once, gradients by ``jax.vjp``, results waited for."""
+"""The driver for JAX functions: compiled once, gradients by ``jax.vjp``, waiting for the results."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ Function = Callable[..., tuple[jax.Array, ...]]
 
 
 class JaxDriver:
-    """Runs a function of named arrays, compiled.
+    """Runs a compiled function of named arrays.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        dtype: of every array that is not a state.
+        dtype: the dtype of every array that is not a state.
     """
 
     def __init__(self, device: str, dtype: str):
@@ -29,7 +29,7 @@ class JaxDriver:
         self.dtype = jnp.dtype(dtype)
 
     def natives(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The arrays on the device; states (C, n, m) stay in float32 beside 16-bit values."""
+        """The arrays on the device; states (C, n, m) stay in float32 if the values have a 16-bit dtype."""
         wide = self.dtype if self.dtype == jnp.float64 else jnp.dtype("float32")
         return {
             name: jax.device_put(np.asarray(x).astype(wide if name in "Cnm" else self.dtype), self.place)
@@ -60,7 +60,7 @@ class JaxDriver:
         return [_float64(y) for y in outputs], {name: _float64(x) for name, x in gradients.items()}
 
     def warm(self, run: Run) -> float:
-        """Seconds of the first call, in which everything is traced and compiled."""
+        """Seconds of the first call, which traces and compiles everything."""
         start = time.perf_counter()
         run()
         return time.perf_counter() - start
@@ -69,7 +69,7 @@ class JaxDriver:
         return wall_clock
 
     def rates(self, dtype: str) -> tuple[float, float]:
-        """Measured ceilings: operations a second of a large product, bytes a second of a large copy."""
+        """Measured ceilings: operations per second of a large product, bytes per second of a large copy."""
         size = 8192 if self.device == "cuda" else 1024
         a = jax.device_put(jnp.ones((size, size), self.dtype), self.place)
         source = jax.device_put(jnp.ones(2**28 if self.device == "cuda" else 2**25, jnp.float32), self.place)
@@ -89,7 +89,7 @@ class JaxDriver:
         )
 
     def peak_bytes(self, run: Run) -> int | None:
-        """What the compiled programme holds beside its inputs, results included, as its compiler planned it."""
+        """Memory of the compiled program apart from its inputs, including its results, as planned by the compiler."""
         return run.planned_bytes() if isinstance(run, _Compiled) else None
 
     def versions(self) -> dict[str, str]:
@@ -97,7 +97,7 @@ class JaxDriver:
 
 
 class _Compiled:
-    """A call of a function, compiled, on arrays that stay; it returns when the results are there."""
+    """A compiled call of a function with fixed arrays; it returns when the results are there."""
 
     def __init__(self, function: Callable, *arrays: Any):
         self._jitted = jax.jit(function)

@@ -1,4 +1,4 @@
-"""NumPy functions, whose gradients are functions of their own: called with the output's cotangent, ``dh``."""
+"""The driver for NumPy functions, whose gradients are separate functions, called with the output's cotangent ``dh``."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class NumpyDriver:
         return run
 
     def both(self, function: Function, natives: Mapping[str, Any]) -> Run:
-        """The value and the gradients, one after the other."""
+        """Compute the value, then the gradients."""
         dh = np.random.default_rng(1).standard_normal(function(**natives)[0].shape)
 
         def run() -> None:
@@ -57,7 +57,7 @@ class NumpyDriver:
         return wall_clock
 
     def rates(self, dtype: str) -> tuple[float, float]:
-        """Measured ceilings: operations a second of a large product, bytes a second of a large copy."""
+        """Measured ceilings: operations per second of a large product, bytes per second of a large copy."""
         a, source = np.ones((1024, 1024)), np.ones(2**24)
         target = np.empty_like(source)
         product, copy = (lambda: np.dot(a, a)), (lambda: np.copyto(target, source))
@@ -65,7 +65,7 @@ class NumpyDriver:
         return flops, 2 * source.nbytes / min(wall_clock(copy, 1) for _ in range(10))
 
     def peak_bytes(self, run: Run) -> None:
-        """Not to be had within a process."""
+        """Not available within a process."""
         return None
 
     def versions(self) -> dict[str, str]:

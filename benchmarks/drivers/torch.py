@@ -1,4 +1,4 @@
-"""PyTorch functions: arrays to tensors, gradients by ``torch.autograd.grad``, the clock of the device."""
+"""The driver for PyTorch functions: tensors from arrays, gradients by ``torch.autograd.grad``, the device's clock."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ class TorchDriver:
 
     Args:
         device: ``cpu`` or ``cuda``.
-        dtype: of every array that is not a state.
+        dtype: the dtype of every array that is not a state.
     """
 
     def __init__(self, device: str, dtype: str):
@@ -24,7 +24,7 @@ class TorchDriver:
         self.dtype = getattr(torch, dtype)
 
     def natives(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """The arrays on the device; states (C, n, m) stay in float32 beside 16-bit values."""
+        """The arrays on the device; states (C, n, m) stay in float32 if the values have a 16-bit dtype."""
         wide = self.dtype if self.dtype == torch.float64 else torch.float32
         return {
             name: torch.from_numpy(np.array(x, order="C")).to(self.device, wide if name in "Cnm" else self.dtype)
@@ -68,7 +68,7 @@ class TorchDriver:
         return [_float64(y) for y in outputs], gradients
 
     def warm(self, run: Run) -> float:
-        """Seconds of the first call, in which kernels are compiled."""
+        """Seconds of the first call, which compiles the kernels."""
         start = time.perf_counter()
         run()
         self.wait()
@@ -82,7 +82,7 @@ class TorchDriver:
         return cuda_clock() if self.device == "cuda" else wall_clock
 
     def rates(self, dtype: str) -> tuple[float, float]:
-        """Measured ceilings: operations a second of a large product, bytes a second of a large copy."""
+        """Measured ceilings: operations per second of a large product, bytes per second of a large copy."""
         size = 8192 if self.device == "cuda" else 1024
         a, b = (torch.randn(size, size, device=self.device).to(self.dtype) for _ in "ab")
         source = torch.empty(2**28 if self.device == "cuda" else 2**25, device=self.device)
@@ -103,7 +103,7 @@ class TorchDriver:
         )
 
     def peak_bytes(self, run: Run) -> int | None:
-        """The most that the device held during a call beyond what it held before; None on a CPU."""
+        """The maximum that the device held during a call beyond what it held before; None on a CPU."""
         if self.device != "cuda":
             return None
         torch.cuda.synchronize()

@@ -1,1 +1,1 @@
-"""Who is measured: our own functions, the public ones of `benchmarks.peers`, and what goals are measured by."""
+"""The contenders: our own functions, the public ones of `benchmarks.peers`, and the yardsticks of goals."""

@@ -1,4 +1,4 @@
-"""A GRU as most write it first: a loop over steps that autograd differentiates, in PyTorch."""
+"""A GRU as it is usually first written in PyTorch: a loop over steps that autograd differentiates."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`torch_impl` and `jax_impl`, every backend by name."""
+"""`torch_impl` and `jax_impl`, with every backend by name."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def _gru(package: str, backend: str) -> Any:
 
 
 def _gru_layer(case: Case, backend: str) -> Function:
-    """One head as ``torch_impl.GRU`` computes it, input projection included, without a projection of its output."""
+    """One head as computed by ``torch_impl.GRU``, with the input projection and without the output projection."""
     torch, module = imported("torch"), imported("torch_impl")
     H = case.K
     layer = module.GRU(H, H, H, 1, 1, 1, 1, 1, 1, add_bias=False, gradient_clipping=None)

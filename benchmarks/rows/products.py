@@ -1,6 +1,6 @@
-"""The matrix products of an mLSTM and nothing else: what no implementation that takes the same products can beat.
+"""The matrix products of an mLSTM and nothing else: a bound for every implementation that uses the same products.
 
-Operands lie ready, head first, chunk by chunk; the gradient is autograd's, which is the eight products of these four.
+Operands are prepared head first and chunk by chunk. The gradient is autograd's, which is eight products for these four.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ CHUNKS = (32, 64, 128, 256)
 CONTENDERS = [
     _row("torch", "mlstm", _in_torch, choices=CHUNKS, head_first=True),
     _row("jax", "mlstm", _in_jax, choices=CHUNKS, head_first=True),
-    # The outer product k vᵀ written to the memory, and the memory read by q.
+    # The outer product k vᵀ written to the memory, and the read of the memory by q.
     _row("torch", "mlstm_step", _step_in_torch),
     _row("jax", "mlstm_step", _step_in_torch),
 ]

@@ -1,4 +1,4 @@
-"""`reference`, the oracle: slow on purpose, but not so slow that a suite cannot afford it."""
+"""`reference`, the oracle: slow by design, but fast enough for a suite."""
 
 from typing import Any
 
