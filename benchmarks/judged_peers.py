@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[1]
 CONFIRM = ROOT / "benchmarks" / "peers" / "confirm"
 FORMAT = 1
 WORDS = 400
-"""Longest text of an error that is kept."""
+"""Maximum length of the text of an error that is stored."""
 
 _OF_A_SCRIPT = ("script", "script_note")
 
 
 def command(peer: Peer, report: Path, failures: Path, options: Sequence[str]) -> list[str]:
-    """How the suite is called on a peer."""
+    """The command that runs the suite on a peer."""
     words = [sys.executable, "-m", "conformance", "run", f"benchmarks.peers.{peer.target}", "--op", peer.op]
     words += ["--framework", peer.framework, "--json", str(report), "--failures", str(failures), *options]
     for option, names in (("--dtype", peer.dtypes), ("--law", peer.laws)):
@@ -35,7 +35,7 @@ def command(peer: Peer, report: Path, failures: Path, options: Sequence[str]) ->
 
 
 def judged(peer: Peer, minutes: float, options: Sequence[str] = ()) -> dict[str, Any]:
-    """What the suite says of one peer: laws by status, causes and envelope, or why there is nothing to say."""
+    """The suite's result for one peer: laws by status, causes and envelope, or the reason why there is none."""
     found: dict[str, Any] = {
         "name": peer.name,
         "op": peer.op,
@@ -61,7 +61,7 @@ def judged(peer: Peer, minutes: float, options: Sequence[str] = ()) -> dict[str,
 
 
 def _kept(target: dict[str, Any]) -> dict[str, Any]:
-    """Of a report, what a reader of the table needs."""
+    """The part of a report that a reader of the table needs."""
     laws: dict[str, dict[str, Any]] = {"held": {}, "broken": {}, "not served": {}, "contract": {}}
     for law in target["laws"]:
         if law["status"] == "skipped" and law["reason"].startswith("absent"):
@@ -81,7 +81,7 @@ def _kept(target: dict[str, Any]) -> dict[str, Any]:
         "settings": target["settings"],
         "summary": target["summary"],
         "laws": laws,
-        # Its scripts went with the directory that they were saved in; the stored case makes them again.
+        # The suite's scripts were in a temporary directory; they are made again from the stored case.
         "causes": [
             {name: x for name, x in cause.items() if name not in _OF_A_SCRIPT} for cause in target.get("causes", [])
         ],
@@ -90,7 +90,7 @@ def _kept(target: dict[str, Any]) -> dict[str, Any]:
 
 
 def confirmed(script: str, seconds: float = 300.0) -> dict[str, Any]:
-    """What a script that confirms a fault says: whether the fault is still there, and its words."""
+    """The result of a script that confirms a fault: whether the fault is still there, and the script's output."""
     path = CONFIRM / f"{script}.py"
     status, said = _run([sys.executable, "-W", "ignore", str(path)], seconds, dict(os.environ))
     title = path.read_text(encoding="utf-8").partition('"""')[2].partition("\n")[0]
@@ -101,7 +101,7 @@ def confirmed(script: str, seconds: float = 300.0) -> dict[str, Any]:
 
 
 def _run(words: list[str], seconds: float, environment: dict[str, str]) -> tuple[int | None, str]:
-    """Exit status and output of a process; None where it took longer, and it and its children are then ended."""
+    """Exit status and output of a process; None if it takes longer, and then it and its children are ended."""
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             words, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -124,10 +124,10 @@ def _version(package: str) -> str | None:
 
 
 def chosen(names: Iterable[str]) -> list[Peer]:
-    """The peers of whose name one of ``names`` is a part; all where none is given.
+    """The peers whose name contains one of ``names``; all peers if there are none.
 
     Raises:
-        ValueError: a name is part of none.
+        ValueError: no peer's name contains one of the names.
     """
     names = list(names)
     for name in names:
@@ -137,7 +137,7 @@ def chosen(names: Iterable[str]) -> list[Peer]:
 
 
 def document(kept: dict[str, Any], peer: Peer, entry: dict[str, Any], scripts: dict[str, Any]) -> dict[str, Any]:
-    """``kept`` with a peer's new entry in the place that the registry gives it, and its scripts."""
+    """``kept`` with a peer's new entry, at the position that the registry gives the peer, and its scripts."""
     entries = {each["name"]: each for each in kept.get("peers", [])} | {peer.name: entry}
     confirmations = {**kept.get("confirmations", {}), **scripts}
     return {

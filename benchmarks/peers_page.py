@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 CAUSES = 5
-"""How many causes of one implementation are shown."""
+"""Maximum number of causes that are shown for one implementation."""
 
 INTRODUCTION = """\
 # Public implementations, judged
@@ -22,7 +22,7 @@ confirmed by a script that does not use gatespec; [below](#confirmed-without-gat
 
 
 def draw(document: dict[str, Any]) -> str:
-    """The page of a document, Markdown."""
+    """The Markdown page of a document."""
     machine, peers = document["machine"], document["peers"]
     parts = [
         INTRODUCTION,
@@ -102,7 +102,7 @@ def _sentence(peer: dict[str, Any]) -> str:
 
 
 def _dtypes(peer: dict[str, Any], dtypes: Any) -> str:
-    """Which dtypes, where they are not all that were tried of the peer."""
+    """The dtypes, unless they are all that were tried with the peer."""
     everything = {d for status in ("held", "broken") for each in peer["laws"][status].values() for d in each}
     return "" if set(dtypes) == everything else f" ({', '.join(dtypes)})"
 
@@ -140,11 +140,11 @@ def _confirmation(name: str, found: dict[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line that a table's cell can hold."""
+    """The text on one line, for a table's cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def _anchor(title: str) -> str:
-    """As GitHub and MkDocs make them of a heading."""
+    """The anchor that GitHub and MkDocs make from a heading."""
     kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in "-_ ")
     return kept.replace(" ", "-")

@@ -10,7 +10,7 @@ from benchmarks.cases import Case
 from benchmarks.contenders import Contender, Function, UnavailableError, imported
 
 EPS = 1e-6
-"""What mlstm_kernels adds to its normaliser by default."""
+"""The number that mlstm_kernels adds to its normaliser by default."""
 
 CONSTANT_NORMALISER = (
     "its backward pass treats the normaliser as a constant: wrong by a factor of order one unless a LayerNorm follows",
@@ -23,7 +23,7 @@ NEIGHBOUR = (
 
 
 def _adapter(name: str, package: str) -> Any:
-    # First the package alone, so that its absence is not taken for a fault of the adapter.
+    # The package alone is imported first, so that its absence is not taken for a fault of the adapter.
     imported("fla" if package == "flash_linear_attention" else package, package)
     module, _, attribute = name.partition(":")
     adapter = imported(f"benchmarks.peers.{module}", package)
@@ -31,7 +31,7 @@ def _adapter(name: str, package: str) -> Any:
 
 
 def _mlstm(name: str, package: str) -> Callable[[Case, Any], Function]:
-    """Takes head-first arrays; the adapter transposes them back: a view in PyTorch, and XLA takes both away."""
+    """A function of head-first arrays; the adapter transposes them: a view in PyTorch, and XLA removes both."""
 
     def load(case: Case, chunk: int) -> Function:
         adapter = _adapter(name, package)
@@ -69,7 +69,7 @@ def _step(name: str, package: str) -> Callable[[Case, Any], Function]:
 
 
 def _gru(name: str, package: str, namespace: str) -> Callable[[Case, Any], Function]:
-    """The layer with its input projections, which is what a framework's own GRU computes."""
+    """The layer with its input projections, like a framework's own GRU."""
 
     def load(case: Case, choice: Any) -> Function:
         adapter, stack = _adapter(name, package), imported(namespace).stack
@@ -93,7 +93,7 @@ def _gru(name: str, package: str, namespace: str) -> Callable[[Case, Any], Funct
 
 
 def _sequence(name: str, adapter: str, **fields: Any) -> Contender:
-    # Its loops in Python take minutes a case on a GPU, next to its own Triton kernels.
+    # Its Python loops take minutes per case on a GPU, where it has Triton kernels of its own.
     fields = {"framework": "torch", "devices": ("cpu",), "choices": (32, 64, 128, 256), **fields}
     load = _mlstm(adapter, "mlstm_kernels")
     return Contender(name=f"mlstm_kernels {name}", op="mlstm", load=load, head_first=True, eps=EPS, **fields)
@@ -130,7 +130,7 @@ CONTENDERS: dict[str, list[Contender]] = {
             "mlstm_kernels_jax:chunkwise_native_autograd",
             framework="jax",
             devices=("cpu", "cuda"),
-            # Shorter chunks, unrolled, take minutes to compile and are no faster (64: within 2 %).
+            # Shorter chunks are unrolled, take minutes to compile and are not faster (64: within 2 %).
             choices=(128, 256),
         ),
         _one_step("JAX step native", "mlstm_kernels_jax_step", "jax"),
@@ -171,4 +171,4 @@ CONTENDERS: dict[str, list[Contender]] = {
         )
     ],
 }
-"""By the names that ``--peers`` takes."""
+"""The public implementations by the names that ``--peers`` takes."""
