@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from conformance.diagnosis.diagnose import without_experiments
 from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.process import diagnosed
 from conformance.diagnosis.promises import written
@@ -47,7 +48,11 @@ def judge(workers: Workers, info: TargetInfo, options: RunOptions, show: Progres
         show(info.name, len(items), workers.results(items, options, options.jobs or usual(info, items)), results)
     except KeyboardInterrupt:
         return Judged(report_of(info, options, workers.interrupted(), start), interrupted=True)
-    diagnosis = diagnosed(info.name, options.framework, info.device, options, results)
+    try:
+        diagnosis = diagnosed(workers, options, results)
+    except KeyboardInterrupt:
+        diagnosis = without_experiments(options, results)
+        return Judged(replace(report_of(info, options, results, start), diagnosis=diagnosis), interrupted=True)
     return Judged(replace(report_of(info, options, results, start), diagnosis=diagnosis))
 
 

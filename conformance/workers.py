@@ -178,6 +178,26 @@ class Workers:
                 self._finish(worker.group[0], "interrupted while a smaller case was looked for", tuple(worker.found))
         return [self.finished[number] for number in sorted(self.finished)]
 
+    def idle(self) -> _Worker:
+        """A worker that has nothing to do; a new one where there is none."""
+        return next((worker for worker in self._workers if not worker.group), None) or self._start()
+
+    def dismissed(self, worker: _Worker) -> "BreakKind":
+        """End a worker that has ended or is overdue, and say which."""
+        from conformance.outcome import BreakKind
+
+        overdue = worker.process.is_alive()
+        if overdue:
+            # A process that is ending may not have ended yet.
+            worker.process.join(1)
+            overdue = worker.process.is_alive()
+        worker.process.kill()
+        worker.process.join(5)
+        self._workers.remove(worker)
+        worker.connection.close()
+        nature, how = ("timeout", "") if overdue else _ending(worker.process.exitcode)
+        return BreakKind(how, nature)
+
     def stop(self) -> None:
         for worker in self._workers:
             worker.process.kill()
@@ -340,7 +360,11 @@ def _work(connection: Connection, target: str, framework: str | None, device: st
             connection.send(("found", found))
 
         while True:
-            options, group = connection.recv()
+            asked = connection.recv()
+            if not isinstance(asked, tuple):
+                asked.answer(implementation, connection)
+                continue
+            options, group = asked
             if runner is None or runner.options != options:
                 runner = Runner(implementation, options, announce=announce, note=note)
             for job in group:

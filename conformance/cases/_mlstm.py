@@ -244,7 +244,8 @@ _HELD = {"small": (0.0, 1.0, 0.0, 0.5), "chunk": (0.3, 0.5, 0.2, 0.7), "long": (
 _PINS: dict[str, dict[str, Any]] = {
     "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
     "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
-    "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, "cotangents": "dense"},
+    # Gates that keep a memory show something only where there is one.
+    "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, "cotangents": "dense", "state": "random"},
 }
 
 

@@ -39,8 +39,9 @@ class Cause:
         stored: the case as `conformance.cases.from_json` reads it.
         explains: the checks that fail for this reason.
         script, script_text, script_note: of the smallest case, where one was saved.
-        expected: the reason for which this cause is an expected failure; empty where it is not.
-        link: where that is being dealt with.
+        example: the check and the case, as stored, by which a file of known failures shows it.
+        breaks: every array that it makes wrong in those checks, or exception that it makes them raise, in each way
+            in which it does, with the largest error.
     """
 
     sentence: str
@@ -59,8 +60,8 @@ class Cause:
     script: str | None = None
     script_text: str | None = None
     script_note: str = ""
-    expected: str = ""
-    link: str = ""
+    example: tuple[Check, Mapping[str, Any]] | None = None
+    breaks: tuple[ArrayOutcome, ...] = ()
 
     @property
     def error(self) -> float:

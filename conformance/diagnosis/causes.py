@@ -1,7 +1,7 @@
 """Which law fails for which reason, found by experiment, and the sentences that say it."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from conformance.cases import to_json
 from conformance.diagnosis.cause import Cause, Check
 from conformance.diagnosis.faults import RANK, Fault
 from conformance.diagnosis.judged import Judged
-from conformance.outcome import Counterexample, LawResult
+from conformance.outcome import ArrayOutcome, Counterexample, LawResult
 
 NOISE = 1e-3
 """Errors below this share of an array's largest value are roundings, if more of them than there may be."""
@@ -26,9 +26,18 @@ class Attributed:
     results: list[tuple[LawResult, Counterexample | None]] = field(default_factory=list)
 
 
-def of_fault(fault: Fault, found: Sequence[tuple[LawResult, Counterexample | None]]) -> Cause:
-    """The cause that a fault is."""
+def of_fault(
+    fault: Fault, found: Sequence[tuple[LawResult, Counterexample | None]], shown: Sequence[LawResult] = ()
+) -> Cause:
+    """The cause that a fault is.
+
+    Args:
+        found: what it explains of the failed laws.
+        shown: failed laws that its own example breaks.
+    """
     example = fault.example
+    checks = _checks([*found, *((result, None) for result in shown)])
+    wrong = _breaks(found) or tuple(array for array in example.arrays if array.nature is not None)
     smallest = _with_case(example.case, found)
     return Cause(
         sentence=sentence(fault),
@@ -43,10 +52,12 @@ def of_fault(fault: Fault, found: Sequence[tuple[LawResult, Counterexample | Non
         case=example.case.describe(),
         dtype=example.dtype,
         stored=to_json(example.case),
-        explains=_checks(found),
+        explains=checks,
         script=None if smallest is None else smallest.script,
         script_text=None if smallest is None else smallest.script_text,
         script_note="" if smallest is None else smallest.script_note,
+        example=_example(found) or (checks[0], to_json(example.case)),
+        breaks=wrong,
     )
 
 
@@ -98,7 +109,9 @@ def merged(causes: Iterable[Cause]) -> list[Cause]:
         said = before.sentence.replace(before.ops[0], _listed(ops), 1) if len(before.ops) == 1 else before.sentence
         said = said if len(before.ops) == 1 else said.replace(_listed(before.ops), _listed(ops), 1)
         explains = tuple(dict.fromkeys((*before.explains, *cause.explains)))
-        found[key] = replace(before, ops=ops, sentence=said, explains=explains)
+        breaks = (*before.breaks, *cause.breaks)
+        example = before.example or cause.example
+        found[key] = replace(before, ops=ops, sentence=said, explains=explains, breaks=breaks, example=example)
     # Roundings come last. Of two causes that explain as much, the value's comes first, then what was found first.
     return sorted(found.values(), key=lambda cause: (_is_noise(cause), -len(cause.explains), cause.kind != "value"))
 
@@ -136,6 +149,8 @@ def of_law(results: Sequence[tuple[LawResult, Counterexample | None]]) -> Cause:
         script=None if found is None else found.script,
         script_text=None if found is None else found.script_text,
         script_note="" if found is None else found.script_note,
+        example=_example(results),
+        breaks=_breaks(results),
     )
 
 
@@ -150,6 +165,31 @@ def key_of_law(result: LawResult, found: Counterexample | None) -> tuple:
 
 def _checks(results: Iterable[tuple[LawResult, Any]]) -> tuple[Check, ...]:
     return tuple(dict.fromkeys(Check(law=result.law.id, dtype=result.dtype) for result, _ in results))
+
+
+def _example(results: Sequence[tuple[LawResult, Counterexample | None]]) -> tuple[Check, Mapping[str, Any]] | None:
+    """The check with the shortest case."""
+    found = [(result, each) for result, each in results if each is not None and each.stored]
+    if not found:
+        return None
+    result, each = min(found, key=lambda pair: len(pair[1].case))
+    return Check(law=result.law.id, dtype=result.dtype), each.stored
+
+
+def _breaks(results: Sequence[tuple[LawResult, Counterexample | None]]) -> tuple[ArrayOutcome, ...]:
+    """Every wrong array, or exception, and the largest error of each in the same way."""
+    found: dict[tuple[str, str | None], ArrayOutcome] = {}
+    for _, each in results:
+        if each is None:
+            continue
+        wrong = [array for array in each.arrays if array.nature is not None]
+        if each.kind not in [array.kind for array in wrong]:
+            outcome = ArrayOutcome(where=each.kind.where, nature=each.kind.nature, worst=0.0, error=0.0, wrong=0.0)
+            wrong.append(outcome)
+        for array in wrong:
+            before = found.setdefault((array.where, array.nature), array)
+            found[array.where, array.nature] = max(before, array, key=lambda outcome: outcome.error)
+    return tuple(found.values())
 
 
 def _with_case(case: Any, found: Iterable[tuple[LawResult, Counterexample | None]]) -> Counterexample | None:

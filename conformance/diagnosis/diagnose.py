@@ -11,7 +11,7 @@ from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
 from conformance.diagnosis.causes import ENDINGS
 from conformance.diagnosis.faults import RANK, Fault, Faults, explore
 from conformance.diagnosis.features import avoiding
-from conformance.diagnosis.judged import Clock, Judge
+from conformance.diagnosis.judged import UNWATCHED, Clock, Judge, Watch
 from conformance.implementation import Implementation, RefusedError
 from conformance.operations import OPERATIONS, Operation
 from conformance.options import RunOptions
@@ -20,8 +20,13 @@ from conformance.outcome import Counterexample, LawResult
 SECONDS = 90.0
 """How long the experiments on one target may take."""
 
+FATAL = tuple(nature for nature in ENDINGS if nature != "exit")
+
 ASPECTS = ("value", "gradient")
 """The laws whose cases are counted by their features."""
+
+LAW = "law "
+"""Begins the text by which the case of a law is announced."""
 
 Pair = tuple[LawResult, Counterexample | None]
 
@@ -31,12 +36,14 @@ def diagnose(
     options: RunOptions,
     results: Sequence[LawResult],
     keep: Callable[[Diagnosis], None] | None = None,
+    watch: Watch = UNWATCHED,
 ) -> Diagnosis:
     """Find out why laws fail, and where the target is right.
 
     Args:
         results: one for each law and dtype.
         keep: is given what is known so far after each operation: a target may end the process that tries it.
+        watch: told of each call of the target.
     """
     start = time.monotonic()
     clock = Clock(SECONDS)
@@ -50,7 +57,7 @@ def diagnose(
         of_op = [result for result in results if result.law.op == op]
         broken = [result for result in failed if result.law.op == op]
         if op in operations and not any(_ends_process(result) for result in broken):
-            examined = _Examined(implementation, options, operations[op], of_op, clock)
+            examined = _Examined(implementation, options, operations[op], of_op, clock, watch)
             examined.run(broken)
             found += examined.causes()
             envelopes += examined.envelopes()
@@ -103,7 +110,8 @@ def _put_together(
 
 
 def _ends_process(result: LawResult) -> bool:
-    return any(found.kind.nature in ENDINGS for found in result.counterexamples) or not result.counterexamples
+    """Whether an experiment like the law's would end the process too; what a target raises to exit is caught."""
+    return any(found.kind.nature in FATAL for found in result.counterexamples) or not result.counterexamples
 
 
 def _pairs(result: LawResult) -> list[Pair]:
@@ -120,6 +128,7 @@ class _Examined:
         operation: Operation,
         results: Sequence[LawResult],
         clock: Clock,
+        watch: Watch,
     ):
         self.alone: list[Pair] = []
         self._implementation = implementation
@@ -129,6 +138,7 @@ class _Examined:
         self._admission = Admission(options.promises, ours)
         self._results = results
         self._clock = clock
+        self._watch = watch
         self._faults: Faults | None = None
         self._table: Mapping[str, Any] = {}
         self._explained: dict[int, list[Pair]] = {}
@@ -139,7 +149,10 @@ class _Examined:
             return
         dtypes = [dtype for dtype in RANK if any(result.dtype == dtype for result in broken)]
         backend, contract = self._options.kernel_backend, self._options.contract
-        judges = {dtype: Judge(self._implementation, self._operation, dtype, backend, contract) for dtype in dtypes}
+        judges = {
+            dtype: Judge(self._implementation, self._operation, dtype, backend, contract, self._watch)
+            for dtype in dtypes
+        }
         self._faults, self._table = explore(self._operation, judges, self._clock, self._admission)
         for result in broken:
             for pair in _pairs(result):
@@ -162,16 +175,12 @@ class _Examined:
 
     def _explaining(self, result: LawResult, found: Counterexample) -> tuple[Fault, ...]:
         assert self._faults is not None
-        try:
-            case = from_json(found.stored)
-            case.arrays  # noqa: B018
-        except (ValueError, AttributeError, TypeError):
-            return ()
-        try:
-            explained = self._faults.explain(case, result.dtype)
-        except Exception:
+        case = from_json(found.stored) if found.stored else None
+        assert self._operation.plain is not None
+        if not isinstance(case, type(self._operation.plain(0))):
             # A case of a law's own, which is not a call of the operation.
             return ()
+        explained = self._faults.explain(case, result.dtype)
         if explained:
             return explained
         return self._without_faults(result, case)
@@ -194,7 +203,9 @@ class _Examined:
                     result.dtype,
                     other,
                     options.kernel_backend,
-                    contract=options.contract,
+                    lambda case: self._watch.announce(case and f"{LAW}{case}"),
+                    {key.removeprefix(LAW): kind for key, kind in self._watch.fatal.items() if key.startswith(LAW)},
+                    options.contract,
                 )
             except RefusedError:
                 continue
@@ -210,7 +221,10 @@ class _Examined:
             explained = next(
                 (self._explained.get(number, []) for number, each in enumerate(self._order) if _same(each, fault)), []
             )
-            found.append(causes.of_fault(fault, explained))
+            shown = [result for result in self._results if _shows(result, fault)]
+            # What breaks no law that failed is seen in the envelope.
+            if explained or shown:
+                found.append(causes.of_fault(fault, explained, shown))
         return found
 
     def envelopes(self) -> list[Envelope]:
@@ -219,6 +233,11 @@ class _Examined:
             return [] if counted is None else [counted]
         dtypes = {result.dtype for result in self._results}
         return [envelope.of_trials(self._operation, self._table, dtypes, self._faults.found)]
+
+
+def _shows(result: LawResult, fault: Fault) -> bool:
+    """Whether a law failed that the fault's own example breaks, whatever cases of its own it was tried on."""
+    return result.status == "failed" and result.law.name == fault.aspect and result.dtype == fault.example.dtype
 
 
 def _same(fault: Fault, other: Fault) -> bool:

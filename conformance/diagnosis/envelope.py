@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from conformance.diagnosis.cause import Cell, Envelope, Row
-from conformance.diagnosis.faults import Fault
+from conformance.diagnosis.faults import PLAIN, Fault
 from conformance.diagnosis.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
 from conformance.diagnosis.promises import excluding
 from conformance.dtypes import FLOATING
 from conformance.operations import OPERATIONS, Operation
 
 NOT_TRIED = "not tried"
-PLAIN = "plain call"
 
 
 def cell(trials: Iterable[Judged]) -> Cell:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from conformance.diagnosis.admission import Admission, excluded
@@ -23,6 +22,12 @@ RECOGNITION_SECONDS = 12.0
 
 SHORT = (1, 2, 3, 5, 7, 13)
 """Numbers of steps with which a fault is looked for before it is looked at."""
+
+SHORT_STEPS = 8
+"""Steps of a call with a feature that is not about their number: a loop is differentiated in an eighth of the time."""
+
+PLAIN = "plain call"
+"""The name that calls without any feature have among features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +175,7 @@ class Faults:
 
     def _smaller(self, judged: Judged, happens: Callable[[Any], bool]) -> Judged:
         """The case without every feature that the fault does not need, and with fewer steps where it still shows."""
-        case = judged.case
+        case = self._shorter(judged.case, happens)
         for feature in self.operation.features:
             if not self.clock.left:
                 break
@@ -178,12 +183,15 @@ class Faults:
                 other = feature.without(case)
                 if not feature.present(other) and other.size <= 4 * case.size + 400 and happens(other):
                     case = other
+        return self.judges[judged.dtype](self._shorter(case, happens))
+
+    def _shorter(self, case: Any, happens: Callable[[Any], bool]) -> Any:
+        """The case with the fewest steps of `SHORT` with which the fault still shows."""
         for S in SHORT:
             shorter = _with_steps(case, S)
             if shorter is not None and S < case.steps and self.clock.left and happens(shorter):
-                case = shorter
-                break
-        return self.judges[judged.dtype](case)
+                return shorter
+        return case
 
     def _recognised(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
         """The formula that the target equals on this case and on others like it."""
@@ -271,18 +279,12 @@ def explore(
     """
     faults = Faults(operation, judges, clock)
     features = admission.features(operation)
-    plain = operation.plain
-    assert plain is not None
+    assert operation.plain is not None
     table: dict[str, dict[str, list[Judged]]] = {}
-    makers: list[tuple[str, Callable[[Any], Any]]] = [("plain call", lambda case: case)]
-    makers += [(feature.name, partial(_with, feature)) for feature in features]
     first, *others = sorted(judges, key=RANK.index)
-    cases = [(first, name, make(plain(seed))) for seed in SEEDS for name, make in makers]
-    cases += [(dtype, name, make(plain(SEEDS[0]))) for dtype in others for name, make in makers]
     outside = {dtype: set(excluded(features, admission, operation, dtype)) for dtype in judges}
-    for dtype, name, case in cases:
-        if case is None or not clock.left:
-            continue
+
+    def tried(dtype: str, name: str, case: Any) -> Judged:
         inside = admission.admitted(operation.about, dtype, case)
         if name in outside[dtype] or inside is None:
             judged = Judged(case=case, dtype=dtype, value=NOT_PROMISED, gradient=NOT_PROMISED, arrays=())
@@ -290,6 +292,17 @@ def explore(
             judged = judges[dtype](inside)
         table.setdefault(name, {}).setdefault(dtype, []).append(judged)
         faults.served[name] = faults.served.get(name, False) or judged.served
+        return judged
+
+    for dtype, seed in [*((first, seed) for seed in SEEDS), *((dtype, SEEDS[0]) for dtype in others)]:
+        if not clock.left:
+            break
+        plain = operation.plain(seed)
+        short = _short(plain, tried(dtype, PLAIN, plain), lambda case, dtype=dtype: tried(dtype, PLAIN, case))
+        for feature in features:
+            case = _with(feature, plain, short)
+            if case is not None and clock.left:
+                tried(dtype, feature.name, case)
     # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
     for trials in table.values():
         for judged in trials.get(first, ()):
@@ -298,9 +311,25 @@ def explore(
     return faults, table
 
 
-def _with(feature: Feature, case: Any) -> Any:
-    """The plain case with a feature; None where the case could not be given it, or every case has it."""
-    if feature.present(case):
+def _short(plain: Any, judged: Judged, tried: Callable[[Any], Judged]) -> Any | None:
+    """The plain case with few steps, which cost a fraction; None where it is not answered as the plain case is."""
+    short = _with_steps(plain, SHORT_STEPS)
+    if short is None or short.steps >= plain.steps:
         return None
-    other = feature.added(case)
+    other = tried(short)
+    return short if (other.value, other.gradient) == (judged.value, judged.gradient) else None
+
+
+def _with(feature: Feature, plain: Any, short: Any | None) -> Any | None:
+    """A plain case with a feature, of few steps unless the feature is about their number.
+
+    None where the case could not be given the feature, or every case has it.
+    """
+    if feature.present(plain):
+        return None
+    if short is not None and not feature.present(short):
+        other = feature.added(short)
+        if feature.present(other) and other.steps <= short.steps:
+            return other
+    other = feature.added(plain)
     return other if feature.present(other) else None

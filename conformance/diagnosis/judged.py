@@ -1,9 +1,10 @@
 """One call of a target, with and without its gradient, of which every array is judged."""
 
+import json
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,29 +12,51 @@ import numpy as np
 
 from conformance import oracle
 from conformance.budget import Expected, Precision, allowed, ratios
-from conformance.checker import Checker
+from conformance.cases import to_json
+from conformance.checker import Checker, raised_by_target
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import Implementation, RefusedError, Results
 from conformance.operations import Call, Operation
-from conformance.outcome import ArrayOutcome
+from conformance.outcome import ArrayOutcome, BreakKind
 
 RIGHT, WRONG, NOT_SERVED, NOT_PROMISED = "right", "wrong", "not served", "not promised"
 GRADIENT = "gradient of "
+
+
+UNSHARED = 4.0
+"""By how much more time may pass than is computed: on a machine that others use, the same experiments are made."""
 
 
 class Clock:
     """The time that a diagnosis may take.
 
     Args:
-        seconds: from now on.
+        seconds: of computation by this thread, from now on.
     """
 
     def __init__(self, seconds: float):
-        self._end = time.monotonic() + seconds
+        self._end = time.thread_time() + seconds
+        self._end_of_all = time.monotonic() + UNSHARED * seconds
 
     @property
     def left(self) -> bool:
-        return time.monotonic() < self._end
+        return time.thread_time() < self._end and time.monotonic() < self._end_of_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What is watched from another process while a target is tried, since a target may end its own.
+
+    Attributes:
+        announce: told of each call before it is made, as text, and of None after it.
+        fatal: calls, as text, that have ended a process and are not made again, each with how.
+    """
+
+    announce: Callable[[str | None], None] = lambda call: None
+    fatal: Mapping[str, BreakKind] = field(default_factory=dict)
+
+
+UNWATCHED = Watch()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +144,17 @@ def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
     return error / largest if largest else (math.inf if error else 0.0)
 
 
+class ProcessEndedError(Exception):
+    """Stands for a call that ended the process in which it was made.
+
+    Args:
+        kind: how.
+    """
+
+    def __init__(self, kind: BreakKind):
+        super().__init__("does not come back" if kind.nature == "timeout" else f"ends the process ({kind.where})")
+
+
 class Judge:
     """Tries cases of one operation in one dtype on a target, each once.
 
@@ -130,6 +164,7 @@ class Judge:
         dtype: of the values.
         kernel_backend: which the operation is to run on.
         contract: whether the target has to keep what gatespec's contract decides, whoever it is.
+        watch: told of each call.
     """
 
     def __init__(
@@ -139,9 +174,11 @@ class Judge:
         dtype: str,
         kernel_backend: str | None,
         contract: bool = False,
+        watch: Watch = UNWATCHED,
     ):
         self.operation = operation
         self.dtype = dtype
+        self._watch = watch
         self.differentiable = implementation.no_gradient(operation.name) is None
         self.trials = 0
         self._checker = Checker(implementation, dtype, kernel_backend, contract=contract)
@@ -163,12 +200,13 @@ class Judge:
         precision = self.precision(call)
         values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
         expected = self.operation.value(values, call.options, precision)
-        plainly = self._attempt(self._checker.call, self.operation.name, call.arrays, call.options)
+        key = f"{self.dtype} {json.dumps(to_json(case))}"
+        plainly = self._attempt(f"value {key}", self._checker.call, self.operation.name, call.arrays, call.options)
         arrays = self._outputs(plainly, expected, call, precision)
         value = self._status(plainly, arrays)
         problem, got = _said(plainly), dict(plainly) if isinstance(plainly, dict) else {}
-        if not self.differentiable or value == NOT_SERVED:
-            gradient = None if not self.differentiable else NOT_SERVED
+        if not self.differentiable or value == NOT_SERVED or isinstance(plainly, ProcessEndedError):
+            gradient = None if not self.differentiable else value
             return Judged(
                 case=case,
                 dtype=self.dtype,
@@ -181,7 +219,8 @@ class Judge:
                 expected=expected,
             )
         of_gradient = self.operation.gradient(values, call.options, cotangents, precision)
-        both = self._attempt(self._checker.vjp, self.operation.name, call.arrays, call.cotangents, call.options)
+        arguments = (self.operation.name, call.arrays, call.cotangents, call.options)
+        both = self._attempt(f"gradient {key}", self._checker.vjp, *arguments)
         expected = Expected(
             {**expected.values, **{GRADIENT + name: x for name, x in of_gradient.values.items()}},
             {**expected.slack, **{GRADIENT + name: x for name, x in of_gradient.slack.items()}},
@@ -189,9 +228,9 @@ class Judge:
         if isinstance(both, tuple):
             outputs, gradients = both
             again = self._outputs(outputs, expected, call, precision)
-            arrays = (
-                tuple(max(pair, key=lambda array: array.worst) for pair in zip(arrays, again, strict=True)) or again
-            )
+            # Of a call that raised there are none; its backward pass may have returned them all the same.
+            worse = (max(pair, key=lambda array: array.worst) for pair in zip(arrays, again, strict=False))
+            arrays = tuple(worse) or again
             value = self._status({}, arrays) if value == RIGHT else value
             compared_gradients = tuple(
                 compared(
@@ -217,13 +256,18 @@ class Judge:
             expected=expected,
         )
 
-    def _attempt(self, function: Any, *arguments: Any) -> Any:
+    def _attempt(self, key: str, function: Any, *arguments: Any) -> Any:
         """What the target returns, or the exception that it raises."""
         self._checker.calls.clear()
+        if key in self._watch.fatal:
+            return ProcessEndedError(self._watch.fatal[key])
+        self._watch.announce(key)
         try:
             return function(*arguments)
-        except Exception as error:
+        except raised_by_target() as error:
             return error
+        finally:
+            self._watch.announce(None)
 
     def _outputs(self, got: Any, expected: Expected, call: Call, precision: Precision) -> tuple[ArrayOutcome, ...]:
         if not isinstance(got, dict):
@@ -240,7 +284,7 @@ class Judge:
     def _status(got: Any, arrays: tuple[ArrayOutcome, ...]) -> str:
         if isinstance(got, RefusedError):
             return NOT_SERVED
-        if isinstance(got, Exception) or any(array.nature is not None for array in arrays):
+        if isinstance(got, BaseException) or any(array.nature is not None for array in arrays):
             return WRONG
         return RIGHT
 
@@ -253,9 +297,9 @@ def in_units_of(part: Array, got: Results, m: np.ndarray) -> Array:
 
 
 def _said(got: Any) -> str:
-    if isinstance(got, RefusedError):
+    if isinstance(got, RefusedError | ProcessEndedError):
         return str(got)
-    if isinstance(got, Exception):
+    if isinstance(got, BaseException):
         text = str(got).strip().split("\n")[0][:200]
         return f"raised {type(got).__name__}: {text}" if text else f"raised {type(got).__name__}"
     return ""

@@ -1,67 +1,103 @@
-"""A diagnosis in a process of its own: a target that ends its process takes nothing with it that was found before."""
+"""A diagnosis in a worker: a target that ends its process takes nothing with it that was found before."""
 
-import multiprocessing
-import signal
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from conformance.diagnosis.cause import Diagnosis
 from conformance.diagnosis.diagnose import SECONDS, diagnose, without_experiments
+from conformance.diagnosis.judged import UNSHARED, Watch
+from conformance.implementation import Implementation
 from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.targets import load
+from conformance.outcome import BreakKind, LawResult
 
-GRACE = 60.0
-"""How much longer than its experiments the process may take, which has to load the target and ends a call late."""
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from conformance.workers import Workers
+
+DEATHS = 4
+"""So often the target may end the process in which causes are looked for: experiments begin anew without that call."""
+
+LEAST_SECONDS_OF_A_CALL = 30.0
+"""What a call may take at least before the process is ended, in which causes are looked for."""
+
+USUAL = 10.0
+"""By how much longer than the slowest law's usual case a call may take."""
 
 
-def diagnosed(
-    target: str, framework: str | None, device: str, options: RunOptions, results: Sequence[LawResult]
-) -> Diagnosis:
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a worker is asked for.
+
+    Attributes:
+        results: of the laws.
+        fatal: calls, as `Watch` has them, that have ended a process before, each with how.
+    """
+
+    options: RunOptions
+    results: tuple[LawResult, ...]
+    fatal: dict[str, BreakKind] = field(default_factory=dict)
+
+    def answer(self, implementation: Implementation, connection: "Connection") -> None:
+        """Look for causes, in the worker; tell of each call and of what is found."""
+
+        def announce(call: str | None) -> None:
+            connection.send(("case", call))
+
+        found = diagnose(
+            implementation,
+            self.options,
+            self.results,
+            keep=lambda part: connection.send(("part", part)),
+            watch=Watch(announce=announce, fatal=self.fatal),
+        )
+        connection.send(("diagnosis", found))
+
+
+def diagnosed(workers: "Workers", options: RunOptions, results: Sequence[LawResult]) -> Diagnosis:
     """The diagnosis of a target; where nothing failed, without a single call of it."""
-    plain = without_experiments(options, results)
+    found = without_experiments(options, results)
     if not any(result.status == "failed" for result in results):
-        return plain
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_work, args=(there, target, framework, device, options, tuple(results)), daemon=True
-    )
-    process.start()
-    there.close()
-    found, ending = plain, "the process in which causes were looked for ended"
-    end = time.monotonic() + SECONDS + GRACE
-    try:
-        while True:
-            if not here.poll(max(0.0, end - time.monotonic())):
-                ending = "looking for causes took too long and was stopped"
-                break
-            said, last = here.recv()
-            found = said
-            if last:
-                return found
-    except (EOFError, OSError):
-        pass
-    finally:
-        process.terminate()
-        process.join(5)
-        if process.is_alive():
-            process.kill()
-        here.close()
-    return replace(found, note=f"{ending}; what follows is what was known by then")
+        return found
+    fatal: dict[str, BreakKind] = {}
+    seconds = _seconds_of_a_call(options, results)
+    note = f"the process in which causes were looked for ended {DEATHS} times"
+    for _ in range(DEATHS):
+        worker = workers.idle()
+        said, told, last = "", None, None
+        end = time.monotonic() + UNSHARED * SECONDS
+        try:
+            worker.connection.send(Request(options=options, results=tuple(results), fatal=fatal))
+            while said not in ("diagnosis", "fault"):
+                until = min(end, time.monotonic() + seconds) if last is not None else end
+                if not worker.connection.poll(max(0.0, until - time.monotonic())):
+                    break
+                said, told = worker.connection.recv()
+                last = told if said == "case" else last
+                found = told if said == "part" else found
+        except (EOFError, OSError):
+            pass
+        if said == "diagnosis":
+            return told  # pyright: ignore[reportReturnType]
+        if said == "fault":
+            note = f"looking for causes failed in the suite itself: {_last_line(told)}"
+            break
+        kind = workers.dismissed(worker)
+        if last is None or last in fatal:
+            note = (
+                "looking for causes took too long" if kind.nature == "timeout" else f"looking for causes ended {kind}"
+            )
+            break
+        fatal[last] = kind
+    return replace(found, note=f"{note}; what follows is what was known by then")
 
 
-def _work(
-    connection: Connection,
-    target: str,
-    framework: str | None,
-    device: str,
-    options: RunOptions,
-    results: tuple[LawResult, ...],
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    implementation = load(target, framework, device)
-    found = diagnose(implementation, options, results, keep=lambda part: connection.send((part, False)))
-    connection.send((found, True))
+def _seconds_of_a_call(options: RunOptions, results: Sequence[LawResult]) -> float:
+    usual = max((result.seconds / result.examples for result in results if result.examples), default=0.0)
+    return min(options.timeout, max(LEAST_SECONDS_OF_A_CALL, USUAL * usual))
+
+
+def _last_line(text: Any) -> str:
+    return str(text).strip().split("\n")[-1]

@@ -24,6 +24,10 @@ NEAR = 1e-3
 APART = 3.0
 """A formula counts as distinguishable where it differs from the definition by so many tolerances."""
 
+CANCELLED = 1e-3
+"""A gradient smaller than this share of the call's largest one is what is left of terms that cancel: its roundings are
+those of the larger ones."""
+
 ALIKE = 0.9
 """Least cosine between a target's error and that of a formula that rounds, and most ratio of their sizes either way."""
 
@@ -34,12 +38,14 @@ class Answer:
 
     Attributes:
         got, true, tolerance: elementwise; the tolerance of the definition.
+        beside: the largest value of any gradient of the call where this is one, else 0.
     """
 
     name: str
     got: np.ndarray
     true: np.ndarray
     tolerance: np.ndarray
+    beside: float = 0.0
 
 
 def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: bool = True) -> bool | None:
@@ -75,6 +81,9 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
             _roughly(_answer(name, judged, forward, precision), forward) for name in outputs
         ):
             return False
+    if formula.noisy and judged.value != RIGHT:
+        # Whether gradients are rounded on their way back too is another question.
+        names, gradients = outputs, []
     cotangents = oracle.values(call.cotangents) if gradients else None
     plain = formula.compute(values, call.options, cotangents)
     answers = [_answer(name, judged, plain, precision) for name in names]
@@ -140,7 +149,14 @@ def _answer(name: str, judged: Judged, computed: Computed, precision: Precision)
         got=got.values.astype(np.float64),
         true=true,
         tolerance=allowed(true, judged.expected.slack[name], precision, dtype),
+        beside=_largest_gradient(judged) if name.startswith(GRADIENT) else 0.0,
     )
+
+
+def _largest_gradient(judged: Judged) -> float:
+    assert judged.expected is not None
+    gradients = [x for name, x in judged.expected.values.items() if name.startswith(GRADIENT)]
+    return max((float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in gradients), default=0.0)
 
 
 def _dtype(judged: Judged, name: str, precision: Precision) -> str:
@@ -157,7 +173,9 @@ def _roughly(answer: Answer, computed: Computed, share: float = ROUGHLY) -> bool
         return False
     # What a formula cancels to 0 is compared with the size of what the definition leaves there.
     true = answer.true[np.isfinite(answer.true)]
-    largest = max(np.abs(alternative[finite]).max(initial=0.0), np.abs(true).max(initial=0.0))
+    largest = max(
+        np.abs(alternative[finite]).max(initial=0.0), np.abs(true).max(initial=0.0), CANCELLED * answer.beside
+    )
     return bool(np.abs(got[finite] - alternative[finite]).max(initial=0.0) <= share * largest)
 
 

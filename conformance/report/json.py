@@ -73,9 +73,12 @@ def _plain(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cause(cause: Cause) -> dict[str, Any]:
-    found = {name: value for name, value in asdict(cause).items() if name != "script_text"}
-    arrays = [{name: _number(value) for name, value in array.items()} for array in found["arrays"]]
-    return {**found, "arrays": arrays, "explains": [{"id": each.law, "dtype": each.dtype} for each in cause.explains]}
+    found = {name: value for name, value in asdict(cause).items() if name not in ("script_text", "example")}
+    outcomes = {
+        name: [{key: _number(value) for key, value in array.items()} for array in found[name]]
+        for name in ("arrays", "breaks")
+    }
+    return {**found, **outcomes, "explains": [{"id": each.law, "dtype": each.dtype} for each in cause.explains]}
 
 
 def _envelope(envelope: Envelope) -> dict[str, Any]:

@@ -85,3 +85,30 @@ def test_a_framework_that_was_guessed_is_said_first(tmp_path: Path) -> None:
     first = run(tmp_path, SCAN.format(body="pass", factor=1)).output.splitlines()[0]
     assert first.endswith("as numpy (guessed from its imports; --framework says otherwise)")
     assert "guessed" not in run(tmp_path, SCAN.format(body="pass", factor=1), "--framework", "numpy").output
+
+
+PLAIN = "if x.shape == (16,){once}: {end}"
+"""No law draws this call; it is the first with which causes are looked for."""
+
+
+@pytest.mark.parametrize(
+    "end", ["os._exit(3)", "os.abort()", "time.sleep(60)", "sys.exit(3)"], ids=["exit", "abort", "hang", "sys.exit"]
+)
+def test_causes_are_found_of_a_target_that_dies_while_they_are_looked_for(tmp_path: Path, end: str) -> None:
+    flag = tmp_path / "died"
+    body = PLAIN.format(once=f" and not os.path.exists({str(flag)!r})", end=f"open({str(flag)!r}, 'w'); {end}")
+    report = tmp_path / "report.json"
+    text = SCAN.format(body=body, factor=2).replace("import os", "import time, os")
+    result = run(tmp_path, text, "--json", str(report))
+    assert flag.exists() and result.exit_code == 1, result.output
+    (told,) = json.loads(report.read_text())
+    assert "gradient of x is 2 × what it should be" in told["causes"][0]["sentence"]
+    assert told["causes"][0]["explains"] == [{"id": "rev_cumsum.gradient", "dtype": "float32"}]
+
+
+def test_a_target_that_keeps_dying_while_causes_are_looked_for_is_reported_all_the_same(tmp_path: Path) -> None:
+    text = SCAN.format(body=PLAIN.format(once="", end="os.abort()"), factor=2)
+    result = run(tmp_path, text)
+    said = " ".join(result.output.split())
+    assert result.exit_code == 1 and "the process in which causes were looked for ended 4 times" in said, result.output
+    assert "breaks the law “gradient”" in said
