@@ -1,4 +1,4 @@
-"""Writes ``docs/peers.md`` from the results of `benchmarks.judged_peers`."""
+"""Draws ``docs/peers.md`` from what `benchmarks.judged_peers` found."""
 
 from pathlib import Path
 from typing import Any

@@ -1,23 +1,28 @@
-"""Known failures: a file of laws that a target is known to break, each with a reason and the case that shows it.
+"""Known failures: a file of the causes for which a target is known to break laws, each with a reason and a case.
 
     [[known]]
+    operations = ["mlstm"]
+    target = "mypkg"                            # leave it out and the entry holds for every target
+    formula = "the gradient with the normaliser held constant"
+    reason = "as in the paper's code"
+    link = "https://example.org/issues/12"      # may be left out
+    [known.example]
     law = "mlstm.gradient"
     dtype = "float32"
-    target = "torch_impl"                       # leave it out and the entry holds for every target
-    where = "gradient of k"                     # the array, or the exception, in which the law breaks
-    reason = "the normaliser is treated as a constant"
-    link = "https://example.org/issues/12"      # may be left out
     case = '{"kind": "MLSTMCase", "B": 1, …}'   # as it stands in the JSON report, under counterexample.stored
 
-Each run tries the case again. As long as it breaks the law in that array, breaks of this law, in this dtype, in that
-array are known and are no failure; a break in another array, or another exception, is. Once the case passes, the entry
-excuses nothing and the report says so.
+A cause is a ``formula`` that the target equals, or ``features`` that a call must have for a law to break, or a ``law``
+that breaks by itself. ``breaks`` says how (``nan``, ``number``, ``exception`` …) and ``where`` in which arrays, or with
+which exceptions; numbers that are merely inexact need ``error_up_to``, the largest error relative to the largest value
+of its array. Whatever an entry explains is known, in every law, and nothing else (`conformance.excuses`).
+
+Each run tries the example again. Once it passes, the entry excuses nothing and the report says so.
 """
 
 import json
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,51 +31,92 @@ from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
 from conformance.laws import all_laws
 
-_KEYS = ("law", "dtype", "target", "where", "reason", "link", "case")
+_LISTS = ("operations", "features", "where", "breaks", "dtypes")
+_TEXTS = ("target", "formula", "law", "reason", "link")
+_EXAMPLE = ("law", "dtype", "case")
+BREAKS = (
+    *("number", "nan", "infinity", "shape", "dtype", "missing"),
+    *("exception", "exit", "abort", "timeout", "memory", "text"),
+)
+"""As in `conformance.outcome.BreakKind`."""
+
+INEXACT = ("number", "nan", "infinity")
+"""How arrays break a law where a target computes another formula."""
 
 
-@dataclass(frozen=True)
-class Known:
-    """One known failure.
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A call that shows a known failure.
 
     Attributes:
-        law, dtype: what is broken.
-        where: the array, or the exception's name.
-        case: the case that breaks it, as `conformance.cases.from_json` reads it.
-        reason: why it is broken.
-        link: where that is being dealt with; may be empty.
-        target: as named on the command line; None for every target.
+        law, dtype: which law it breaks.
+        case: it, as `conformance.cases.from_json` reads it.
     """
 
     law: str
     dtype: str
-    where: str
     case: str
-    reason: str
-    link: str = ""
-    target: str | None = None
-
-    def applies(self, target: str, law: str, dtype: str) -> bool:
-        return self.law == law and self.dtype == dtype and self.target in (None, target)
 
     def revived(self) -> Any:
         """The case itself."""
         return from_json(json.loads(self.case))
 
 
-@dataclass(frozen=True)
-class KnownOutcome:
-    """What came of trying a known failure again.
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """One cause for which a target is known to break laws.
 
     Attributes:
-        reason, link, where: the entry's.
+        operations: in which it shows.
+        reason: why they break.
+        example: a call that shows it.
+        formula: what the target computes instead; empty where it is no known formula.
+        features: what a call must have; empty where all calls show it.
+        law: the only law that breaks, by its name; empty for every law.
+        breaks: how laws break; empty, of a formula, for `INEXACT`.
+        where: the arrays, or the exceptions; empty for all.
+        error_up_to: the largest error of a number, relative to the largest value of its array; None for any.
+        dtypes: of the values; empty for all.
+        link: where that is being dealt with; may be empty.
+        target: as named on the command line; None for every target.
+    """
+
+    operations: tuple[str, ...]
+    reason: str
+    example: Example
+    formula: str = ""
+    features: tuple[str, ...] = ()
+    law: str = ""
+    breaks: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    error_up_to: float | None = None
+    dtypes: tuple[str, ...] = ()
+    link: str = ""
+    target: str | None = None
+
+    @property
+    def cause(self) -> str:
+        """It, in words."""
+        said = [f"equals {self.formula}"] if self.formula else []
+        said += [f"the law {self.law}"] if self.law else []
+        said += [f"{' or '.join(self.breaks)} in {' or '.join(self.where)}"] if self.where else []
+        said += [f"calls with {' and '.join(self.features)}"] if self.features else []
+        return f"{' and '.join(self.operations)}: {', '.join(said)}"
+
+
+@dataclass(frozen=True)
+class KnownOutcome:
+    """What came of a known failure.
+
+    Attributes:
+        reason, link, cause: the entry's.
         case: in words.
-        fails: whether the case still breaks the law in that array.
+        fails: whether the case still breaks the law for that cause.
     """
 
     reason: str
     link: str
-    where: str
+    cause: str
     case: str
     fails: bool
 
@@ -78,7 +124,7 @@ class KnownOutcome:
     def said(self) -> str:
         if self.fails:
             return f"known: {self.reason}{f' ({self.link})' if self.link else ''}"
-        return f"passes now: remove the entry for {self.where or 'it'} from the file of known failures ({self.reason})"
+        return f"passes now: remove the entry for {self.cause} from the file of known failures ({self.reason})"
 
 
 def read(path: Path) -> tuple[Known, ...]:
@@ -94,46 +140,100 @@ def read(path: Path) -> tuple[Known, ...]:
             f"--known {path} cannot be read ({error.strerror}); --write-known {path} makes such a file"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--known {path} is no TOML: {error}; --write-known shows what such a file holds") from error
+        raise UsageError(f"--known {path} is not TOML: {error}; --write-known shows what such a file holds") from error
     entries = table.get("known", [])
     if set(table) - {"known"} or not isinstance(entries, list):
         raise UsageError(f"--known {path} holds {', '.join(table)}; each entry begins with a line [[known]]")
-    laws = {law.id for law in all_laws()}
-    return tuple(_entry(f"--known {path}, entry {number}", entry, laws) for number, entry in enumerate(entries, 1))
+    return tuple(_entry(f"--known {path}, entry {number}", entry) for number, entry in enumerate(entries, 1))
 
 
-def _entry(at: str, entry: dict[str, Any], laws: set[str]) -> Known:
+def _entry(at: str, entry: dict[str, Any]) -> Known:
+    from conformance.operations import OPERATIONS
+
+    known = [field.name for field in fields(Known)]
     for key, value in entry.items():
-        if key not in _KEYS:
-            raise UsageError(f"{at} has {key!r}; an entry holds {', '.join(_KEYS)}")
-        if not isinstance(value, str):
+        if key not in known:
+            raise UsageError(f"{at} has {key!r}; an entry holds {', '.join(known)}")
+        listed = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        if key in _LISTS and not listed:
+            raise UsageError(f"{at}: `{key}` is {value!r}; write a list of texts, each in quotes")
+        if key in _TEXTS and not isinstance(value, str):
             raise UsageError(f"{at}: `{key}` is {value!r}; write it as text, in quotes")
-    for key in ("law", "dtype", "case", "where"):
+    for key in ("operations", "example"):
         if key not in entry:
             raise UsageError(f"{at} has no `{key}`; --write-known writes entries that are whole but for their reason")
-    if not entry.get("reason", "").strip():
-        raise UsageError(f'{at} ({entry["law"]}, {entry["dtype"]}) has no reason; write why it fails: reason = "…"')
-    if entry["law"] not in laws:
-        raise UsageError(f"{at}: there is no law {entry['law']!r}; `python -m conformance laws` lists them")
-    if entry["dtype"] not in FLOATING:
-        raise UsageError(f"{at}: there is no dtype {entry['dtype']!r}; write one of {', '.join(FLOATING)}")
-    known = Known(**entry)
+    given: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in entry.items()}
+    named = " and ".join(given["operations"])
+    if not given.get("reason", "").strip():
+        raise UsageError(f'{at} ({named}) has no reason; write why it fails: reason = "…"')
+    laws = all_laws()
+    records = {operation.about: operation for operation in OPERATIONS.values()}
+    offered = {
+        "operations": dict.fromkeys(law.op for law in laws),
+        "breaks": BREAKS,
+        "dtypes": FLOATING,
+        "features": {
+            feature.name for op in given["operations"] for feature in (records[op].features if op in records else ())
+        },
+    }
+    for key, names in offered.items():
+        for name in given.get(key, ()):
+            if name not in names:
+                raise UsageError(f"{at}: `{key}` has {name!r}; there are {', '.join(names)}")
+    if given.get("law") and not any(law.name == given["law"] and law.op in given["operations"] for law in laws):
+        raise UsageError(f"{at}: there is no law {given['law']!r} of {named}; `python -m conformance laws` lists them")
+    formula = given.get("formula", "")
+    if formula and not any(op in records and records[op].formula_named(formula) for op in given["operations"]):
+        raise UsageError(f"{at}: there is no formula {formula!r} of {named}; take it from the JSON report, causes")
+    if not formula and not given.get("breaks"):
+        raise UsageError(f"{at} has no `breaks`; write how laws break: {', '.join(BREAKS)}")
+    if not any(given.get(key) for key in ("formula", "features", "law", "where")):
+        raise UsageError(f"{at} would excuse every break of {named}; write its formula, features, law or where")
+    bound = given.get("error_up_to")
+    if "number" in given.get("breaks", ()) and not formula and (not isinstance(bound, int | float) or bound <= 0):
+        raise UsageError(
+            f"{at}: `error_up_to` is {bound!r}; write the largest error of a number, relative to the largest value of "
+            "its array: error_up_to = 1e-4"
+        )
+    return Known(**{**given, "example": _example(at, given["example"], {law.id for law in laws})})
+
+
+def _example(at: str, example: Any, laws: set[str]) -> Example:
+    if not isinstance(example, dict) or sorted(example) != sorted(_EXAMPLE):
+        raise UsageError(f"{at}: `example` must hold {', '.join(_EXAMPLE)}, each as text")
+    if example["law"] not in laws:
+        raise UsageError(f"{at}: there is no law {example['law']!r}; `python -m conformance laws` lists them")
+    if example["dtype"] not in FLOATING:
+        raise UsageError(f"{at}: there is no dtype {example['dtype']!r}; write one of {', '.join(FLOATING)}")
+    found = Example(**example)
     try:
-        known.revived()
+        found.revived()
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{at}: `case` is no case of this version ({error}); take it from the JSON report, counterexample.stored"
         ) from error
-    return known
+    return found
 
 
 def write(path: Path, entries: Iterable[Known]) -> None:
     """Write a file that `read` reads once each entry has its reason."""
     said = ["# Known failures of gatespec's laws. An entry without a reason is refused.\n"]
     for entry in entries:
-        fields = {key: getattr(entry, key) for key in _KEYS if getattr(entry, key) is not None}
-        said.append("[[known]]\n" + "".join(f"{key} = {_quoted(value)}\n" for key, value in fields.items()))
+        lines = ["[[known]]"]
+        for field in fields(Known):
+            value = getattr(entry, field.name)
+            if field.name != "example" and (field.name == "reason" or value not in ((), "", None)):
+                lines.append(f"{field.name} = {_spelt(value)}")
+        lines.append("[known.example]")
+        lines += [f"{key} = {_spelt(getattr(entry.example, key))}" for key in _EXAMPLE]
+        said.append("\n".join(lines) + "\n")
     path.write_text("\n".join(said), encoding="utf-8")
+
+
+def _spelt(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_spelt(each) for each in value)}]"
+    return _quoted(value) if isinstance(value, str) else repr(value)
 
 
 def _quoted(text: str) -> str:

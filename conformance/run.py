@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.metadata
+import json
+import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from conformance.diagnosis.cause import Cause
 from conformance.diagnosis.diagnose import without_experiments
 from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.process import diagnosed
 from conformance.diagnosis.promises import written
+from conformance.dtypes import HALF
 from conformance.implementation import UsageError
-from conformance.known import Known, write
+from conformance.known import Example, Known, write
 from conformance.options import RunOptions
 from conformance.outcome import LawResult
 from conformance.report import TargetReport
@@ -140,11 +144,13 @@ def write_promises(path: Path, reports: list[TargetReport]) -> None:
 
 
 def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ...]) -> int:
-    """Write the present failures as known ones, without a reason; entries that still hold stay. How many are new."""
-    import json
+    """Write the causes of the present failures as known ones, without a reason; entries that still hold stay.
 
+    Returns:
+        How many are new.
+    """
     gone = {
-        (report.target, result.law.id, result.dtype, outcome.where)
+        (report.target, outcome.cause)
         for report in reports
         for result in report.results
         for outcome in result.expected_failures
@@ -154,24 +160,54 @@ def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ..
     kept = [
         entry
         for entry in before
-        if not any(
-            (target, entry.law, entry.dtype, entry.where) in gone
-            for target in targets
-            if entry.target in (None, target)
-        )
+        if not any((target, entry.cause) in gone for target in targets if entry.target in (None, target))
     ]
     new = [
-        Known(
-            result.law.id,
-            result.dtype,
-            result.counterexample.where,
-            json.dumps(result.counterexample.stored, ensure_ascii=False),
-            "",
-            target=report.target,
-        )
+        replace(entry, target=report.target)
         for report in reports
-        for result in report.results
-        if result.status == "failed" and result.counterexample is not None
+        for cause in report.diagnosis.causes
+        if (entry := known_of(cause)) is not None
     ]
     write(path, [*kept, *new])
     return len(new)
+
+
+def known_of(cause: Cause) -> Known | None:
+    """A cause as an entry of a file of known failures; None where no case shows it."""
+    if cause.example is None:
+        return None
+    check, case = cause.example
+    example = Example(law=check.law, dtype=check.dtype, case=json.dumps(case, ensure_ascii=False))
+    if cause.formula is not None:
+        return Known(operations=cause.ops, reason="", example=example, formula=cause.formula)
+    natures = tuple(dict.fromkeys(array.nature for array in cause.breaks if array.nature is not None))
+    numbers = [array.error for array in cause.breaks if array.nature == "number"]
+    dtypes = {each.dtype for each in cause.explains}
+    alone = cause.kind == "behaviour"
+    return Known(
+        operations=cause.ops,
+        reason="",
+        example=example,
+        features=cause.features,
+        law=check.law.rpartition(".")[2] if alone else "",
+        breaks=natures,
+        where=tuple(dict.fromkeys(array.where for array in cause.breaks if array.where)),
+        error_up_to=_bound(max(numbers)) if numbers else None,
+        # What shows in wide dtypes shows in narrow ones too; a fault of narrow ones says nothing of wide ones.
+        dtypes=tuple(dtype for dtype in HALF if dtype in dtypes) if dtypes <= set(HALF) else (),
+    )
+
+
+ROOM = 4.0
+"""The largest error that is known, relative to the largest that was seen: other cases may be worse than those."""
+
+INEXACT = 0.1
+"""Numbers that are farther off than this share of an array's largest value are not inexact but wrong."""
+
+
+def _bound(error: float) -> float:
+    """The error up to which numbers are known, to one significant digit; of numbers that are wrong there is none."""
+    if not 0 < error < INEXACT:
+        return math.inf
+    unit = 10.0 ** math.floor(math.log10(ROOM * error))
+    return float(f"{math.ceil(ROOM * error / unit) * unit:.0e}")

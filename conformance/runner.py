@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 from hypothesis.strategies import SearchStrategy
@@ -19,9 +19,10 @@ from conformance.comparison import CallRecord
 from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.features import Feature, names
 from conformance.dtypes import HALF
+from conformance.excuses import Breaks, Broken, Excuses
 from conformance.implementation import Implementation, RefusedError
-from conformance.known import KnownOutcome
-from conformance.laws import Law
+from conformance.known import Known, KnownOutcome
+from conformance.laws import Law, all_laws
 from conformance.operations import OPERATIONS
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
@@ -56,6 +57,7 @@ class Runner:
     note: Callable[[Counterexample], None] = lambda found: None
     blame: dict[tuple[str, str], Blame] = field(default_factory=dict)
     shrinking: float = SHRINK_SECONDS_OF_ALL
+    _examples: dict[Known, bool | None] = field(default_factory=dict)
 
     def result(
         self,
@@ -91,9 +93,10 @@ class Runner:
         search = Search(law, checker, avoidance, self.announce, self.note, fatal=fatal or {}, last=last)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            outcomes = self._known_outcomes(law, dtype, fatal or {})
-            search.excused = frozenset(outcome.where for outcome in outcomes if outcome.fails)
+            entries = self._alive(law, dtype, fatal or {})
+            search.excuse = partial(self._excuse, entries)
             found = self._search(search, draws)
+            outcomes = self._known_outcomes(law, dtype, search.excused)
         self.announce(None)
         status, reason = self._status(search, found, outcomes)
         counterexamples = tuple(
@@ -223,22 +226,52 @@ class Runner:
             return "not promised", "none of its cases is inside the promises"
         return "skipped", f"it has no case of at most {self.options.max_steps} steps"
 
-    def _known_outcomes(self, law: Law, dtype: str, fatal: Mapping[str, BreakKind]) -> tuple[KnownOutcome, ...]:
-        """What came of the stored cases, however long: a known failure that is not tried would excuse nothing."""
+    @cached_property
+    def excuses(self) -> Excuses:
+        """What is known of the target."""
+        options = self.options
+        return Excuses(self.implementation, options.known, options.kernel_backend, options.contract)
+
+    def _alive(self, law: Law, dtype: str, fatal: Mapping[str, BreakKind]) -> tuple[Known, ...]:
+        """The known failures that may excuse breaks of a law, of those whose examples still fail."""
+        found = []
+        for entry in self.excuses.of(law, dtype):
+            if entry not in self._examples:
+                self._examples[entry] = self._example_fails(entry, fatal)
+            if self._examples[entry]:
+                found.append(entry)
+        return tuple(found)
+
+    def _example_fails(self, entry: Known, fatal: Mapping[str, BreakKind]) -> bool | None:
+        """Whether an entry's example, however long, fails for its cause; None where it cannot be tried.
+
+        An entry whose example is not tried would excuse nothing.
+        """
+        example = entry.example
+        law = next((each for each in all_laws() if each.id == example.law), None)
+        if law is None or why_not(self.implementation, law, example.dtype) is not None:
+            return None
+        case = example.revived()
+        options = self.options
+        backend, contract = options.kernel_backend, options.contract
+        search = _alone(self.implementation, law, example.dtype, backend, self.announce, fatal, contract)
+        search.excuse = partial(self._excuse, (entry,))
+        if search.judge(case) is None:
+            return None
+        return entry in search.excused
+
+    def _excuse(self, entries: tuple[Known, ...], broken: Broken, breaks: Breaks) -> Known | None:
+        return next((entry for entry in entries if self.excuses.explains(entry, broken, breaks)), None)
+
+    def _known_outcomes(self, law: Law, dtype: str, excused: Mapping[Known, Any]) -> tuple[KnownOutcome, ...]:
+        """What came of the known failures of a law: those that excused a break, and those whose example is of it."""
         outcomes = []
-        for entry in self.options.known:
-            if not entry.applies(self.implementation.name, law.id, dtype):
-                continue
-            case = entry.revived()
-            try:
-                options, announce = self.options, self.announce
-                found, _ = retried(
-                    self.implementation, law, dtype, case, options.kernel_backend, announce, fatal, options.contract
-                )
-            except RefusedError:
-                continue
-            fails = any(each.where == entry.where for each in found)
-            outcomes.append(KnownOutcome(entry.reason, entry.link, entry.where, case.describe(), fails))
+        for entry in self.excuses.of(law, dtype):
+            own = (entry.example.law, entry.example.dtype) == (law.id, dtype)
+            fails = self._examples.get(entry)
+            if entry in excused or (own and fails is not None):
+                case = excused[entry] if entry in excused and not own else entry.example.revived()
+                outcomes.append(KnownOutcome(entry.reason, entry.link, entry.cause, case.describe(), bool(fails)))
         return tuple(outcomes)
 
 
@@ -292,13 +325,26 @@ def retried(
     Raises:
         RefusedError: the target refuses the case.
     """
-    checker = Checker(implementation, dtype, kernel_backend, law.forward, contract)
-    search = Search(law, checker, Avoidance((), list, max_steps=0), announce, fatal=fatal or {})
+    search = _alone(implementation, law, dtype, kernel_backend, announce, fatal or {}, contract)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if search.judge(case) is None:
             raise RefusedError(search.refusal)
-    return [found.counterexample for found in search.found.values()], checker.calls
+    return [found.counterexample for found in search.found.values()], search.checker.calls
+
+
+def _alone(
+    implementation: Implementation,
+    law: Law,
+    dtype: str,
+    kernel_backend: str | None,
+    announce: Callable[[str | None], None],
+    fatal: Mapping[str, BreakKind],
+    contract: bool,
+) -> Search:
+    """What judges single cases of a law."""
+    checker = Checker(implementation, dtype, kernel_backend, law.forward, contract)
+    return Search(law, checker, Avoidance((), list, max_steps=0), announce, fatal=fatal)
 
 
 def _freely_first(draws: list[Draw]) -> list[Draw]:

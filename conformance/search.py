@@ -21,7 +21,9 @@ from conformance.avoidance import Avoidance
 from conformance.cases import to_json
 from conformance.checker import Checker, LawError, raised_by_target
 from conformance.comparison import CallRecord
+from conformance.excuses import Breaks, Broken
 from conformance.implementation import RefusedError
+from conformance.known import Known
 from conformance.laws import Law
 from conformance.outcome import BreakKind, Counterexample, Refused
 from conformance.repeatable_draws import the_same_everywhere
@@ -97,7 +99,7 @@ class Search:
     Attributes:
         announce: told of each case, as JSON, before the target is called with it.
         note: told of each case that breaks the law in a way not seen before.
-        excused: arrays (or exceptions) in which the law is known to break; such a break is passed over.
+        excuse: the known failure that explains a break, which is passed over; None where there is none.
         fatal: cases, as JSON, that ended the process of the target when they were tried, each with how; they are not
             tried again.
         last: whether the search ends with the last of those.
@@ -105,6 +107,7 @@ class Search:
         refused: those that were not served.
         found: by kind of break, in the order in which the kinds were seen.
         held: the cases of which the law holds.
+        excused: for each known failure, the first case of which it explains a break.
     """
 
     law: Law
@@ -112,7 +115,7 @@ class Search:
     avoidance: Avoidance
     announce: Callable[[str | None], None] = lambda case: None
     note: Callable[[Counterexample], None] = lambda found: None
-    excused: frozenset[str] = frozenset()
+    excuse: Callable[[Broken, Breaks], Known | None] = lambda broken, breaks: None
     fatal: Mapping[str, BreakKind] = field(default_factory=dict)
     last: bool = False
     examples: int = 0
@@ -120,8 +123,10 @@ class Search:
     refusal: str = ""
     found: dict[BreakKind, Found] = field(default_factory=dict)
     held: list[Any] = field(default_factory=list)
+    excused: dict[Known, Any] = field(default_factory=dict)
     _outcomes: dict[str, tuple[BreakKind, ...] | None] = field(default_factory=dict)
     _counted: set[str] = field(default_factory=set)
+    _passed_over: set[str] = field(default_factory=set)
 
     def collect(self, draw: Draw, *, stop_at_first: bool = False) -> None:
         """Draw cases and judge them all; refused ones do not count, and others are drawn in their place."""
@@ -190,7 +195,7 @@ class Search:
         if counts and key not in self._counted:
             self._counted.add(key)
             self.examples += kinds is not None
-            if kinds == ():
+            if kinds == () and key not in self._passed_over:
                 self.held.append(case)
             self.refused += kinds is None
         return kinds
@@ -201,6 +206,8 @@ class Search:
     def _judged(self, case: Any, key: str) -> tuple[BreakKind, ...] | None:
         if key in self.fatal:
             kind = self.fatal[key]
+            if self._is_excused(case, key, kind):
+                return ()
             self._note(case, (kind,), {kind: (_ended(kind), ProcessEndedError(str(kind)))})
             return (kind,)
         self.announce(key)
@@ -211,14 +218,29 @@ class Search:
             return None
         except raised_by_target() as error:
             kind, problem = _raised(error)
-            if kind.where in self.excused:
+            if self._is_excused(case, key, kind):
                 return ()
             self._note(case, (kind,), {kind: (problem, error)})
             return (kind,)
-        breaks = {each.kind: (str(each), each) for each in reversed(broken) if each.where not in self.excused}
+        excused = {kind for kind in {each.kind for each in broken} if self._is_excused(case, key, kind)}
+        breaks = {each.kind: (str(each), each) for each in reversed(broken) if each.kind not in excused}
         kinds = tuple(dict.fromkeys(each.kind for each in broken if each.kind in breaks))
         self._note(case, kinds, breaks)
         return kinds
+
+    def _is_excused(self, case: Any, key: str, kind: BreakKind) -> bool:
+        """Whether a known failure explains this break."""
+        checker = self.checker
+        kept = checker.calls, checker.arrays, checker.breaks
+        broken = Broken(law=self.law, dtype=checker.dtype, case=case, kind=kind, outcome=checker.arrays.get(kind.where))
+        known = self.excuse(broken, lambda other: self.judge(other, counts=False))
+        # Other cases may have been tried to find out.
+        checker.calls, checker.arrays, checker.breaks = kept
+        if known is None:
+            return False
+        self.excused.setdefault(known, case)
+        self._passed_over.add(key)
+        return True
 
     def _note(
         self, case: Any, kinds: tuple[BreakKind, ...], breaks: Mapping[BreakKind, tuple[str, BaseException]]

@@ -5,6 +5,7 @@ framework, to make the call, or their names, to write it down. Nothing here know
 """
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.cases import Plan
+from conformance.diagnosis.formulas.formula import Formula
 from conformance.dtypes import Array, array
 from conformance.operations._record import Options, Record
 
@@ -123,6 +125,13 @@ class Operation(Record):
             for name, x in arrays.items()
             if name not in self.state_arguments
         }
+
+    def formula_named(self, name: str, chunk_size: int | None = None) -> Formula | None:
+        """A known formula, or a pair of them, by its name."""
+        found = self.formulas(chunk_size)
+        pairs = (self.paired(first, second) for first, second in itertools.combinations(found, 2))
+        several = (both for both in pairs if both is not None)
+        return next((formula for formula in itertools.chain(found, several) if formula.name == name), None)
 
     def portable_options(self, options: Options) -> dict[str, Any]:
         """All options that mean something in any language, those left out at their defaults."""

@@ -1,16 +1,18 @@
 """Known failures: tried again on each run, excused where they stand, reported where they pass."""
 
 import json
+import math
 import tomllib
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
 
-from conformance.cases import SumCase
+from conformance.cases import SumCase, to_json
 from conformance.cli import main
-from conformance.known import Known, read, write
+from conformance.known import Example, Known, read, write
 
 SCANS = """
 import numpy as np
@@ -59,8 +61,10 @@ def test_a_known_failure_that_still_fails_is_no_reason_to_exit_with_1(place: Pla
     place.faults(value=1)
     place.written()
     (entry,) = tomllib.loads(place.file.read_text())["known"]
-    assert entry["law"] == "rev_cumsum.value" and entry["dtype"] == "float32" and entry["where"] == "y"
-    assert entry["target"] == str(place.target) and json.loads(entry["case"])["kind"] == "SumCase"
+    assert entry["operations"] == ["rev_cumsum"] and entry["breaks"] == ["number"] and entry["where"] == ["y"]
+    example = entry["example"]
+    assert (example["law"], example["dtype"]) == ("rev_cumsum.value", "float32")
+    assert entry["target"] == str(place.target) and json.loads(example["case"])["kind"] == "SumCase"
     paths = {kind: place.directory / f"report.{kind}" for kind in ("json", "junit")}
     result = place.run("--known", str(place.file), "--json", str(paths["json"]), "--junit", str(paths["junit"]))
     assert result.exit_code == 0, result.output
@@ -96,24 +100,27 @@ def test_one_that_passes_now_is_reported_and_fails_where_strict(place: Place) ->
     place.written()
     place.faults()
     result = place.run("--known", str(place.file))
-    assert result.exit_code == 0 and "passes now: remove the entry for y" in " ".join(result.output.split())
+    assert result.exit_code == 0 and "passes now: remove the entry for rev_cumsum" in " ".join(result.output.split())
     strict = place.run("--known", str(place.file), "--strict")
     assert strict.exit_code == 1 and "✗ rev_cumsum.value in" in strict.output
 
 
 def test_writing_again_keeps_what_still_fails_and_drops_what_passes(place: Place) -> None:
-    place.faults(value=1, gradient=1)
-    place.written(reason="two faults")
-    assert len(read(place.file)) == 2
+    place.faults(gradient=1)
+    place.written(reason="an offset")
     refused = place.run("--write-known", str(place.file))
     assert refused.exit_code == 2 and f"add --known {place.file}" in "".join(refused.output.split("\n")).replace(
         "│", ""
     )
-    place.faults(gradient=1)
     result = place.run("--known", str(place.file), "--write-known", str(place.file))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0 and "0 new entries" in result.output, result.output
     (entry,) = read(place.file)
-    assert entry.law == "rev_cumsum.gradient" and entry.reason == "two faults"
+    assert entry.where == ("gradient of x",) and entry.reason == "an offset"
+    place.faults(value=1)
+    result = place.run("--known", str(place.file), "--write-known", str(place.file))
+    assert result.exit_code == 1 and "1 new entries" in result.output, result.output
+    (entry,) = tomllib.loads(place.file.read_text())["known"]
+    assert entry["where"] == ["y"] and not entry["reason"]
 
 
 def test_an_entry_of_another_target_holds_for_that_one_alone(place: Place) -> None:
@@ -126,24 +133,46 @@ def test_an_entry_of_another_target_holds_for_that_one_alone(place: Place) -> No
     assert place.run("--known", str(place.file)).exit_code == 0
 
 
-ENTRY = {"law": "rev_cumsum.value", "dtype": "float32", "where": "y", "reason": "why", "case": '{"kind": "SumCase"}'}
+EXAMPLE = {"law": "rev_cumsum.value", "dtype": "float32", "case": '{"kind": "SumCase"}'}
+ENTRY = {"operations": ["rev_cumsum"], "where": ["y"], "breaks": ["number"], "error_up_to": 1e-3, "reason": "why"}
+
+
+def spelt(entry: dict[str, Any], example: dict[str, str]) -> str:
+    tables = ("[[known]]", entry), ("[known.example]", example)
+    lines = [f"{key} = {json.dumps(value)}" if key else "" for _, table in tables for key, value in table.items()]
+    return "\n".join([tables[0][0], *lines[: len(entry)], tables[1][0], *lines[len(entry) :]]) + "\n"
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"reason": ""}, 'entry 1 (rev_cumsum.value, float32) has no reason; write why it fails: reason = "…"'),
-        ({"law": "mlstm.valeu"}, "there is no law 'mlstm.valeu'; `python -m conformance laws` lists them"),
-        ({"dtype": "float8"}, "there is no dtype 'float8'; write one of float64"),
-        ({"case": '{"kind": "Nothing"}'}, "is no case of this version (there is no kind of case named 'Nothing'"),
-        ({"case": "{"}, "take it from the JSON report, counterexample.stored"),
-        ({"why": "me"}, "has 'why'; an entry holds law, dtype, target"),
-        ({"law": None}, "has no `law`; --write-known writes entries"),
+        ({"reason": ""}, 'entry 1 (rev_cumsum) has no reason; write why it fails: reason = "…"'),
+        ({"operations": ["mlstn"]}, "`operations` has 'mlstn'; there are"),
+        ({"features": ["f finite"]}, "`features` has 'f finite'; there are"),
+        ({"breaks": ["wrong"]}, "`breaks` has 'wrong'; there are number, nan"),
+        ({"breaks": []}, "has no `breaks`; write how laws break"),
+        ({"formula": "the formula without all"}, "there is no formula 'the formula without all' of rev_cumsum"),
+        ({"law": "cap"}, "there is no law 'cap' of rev_cumsum"),
+        ({"where": []}, "would excuse every break of rev_cumsum; write its formula, features, law or where"),
+        ({"where": "y"}, "`where` is 'y'; write a list of texts, each in quotes"),
+        ({"error_up_to": None}, "`error_up_to` is None; write the largest error of a number"),
+        ({"example.law": "mlstm.valeu"}, "there is no law 'mlstm.valeu'; `python -m conformance laws` lists them"),
+        ({"example.dtype": "float8"}, "there is no dtype 'float8'; write one of float64"),
+        (
+            {"example.case": '{"kind": "Nothing"}'},
+            "is no case of this version (there is no kind of case named 'Nothing'",
+        ),
+        ({"example.case": "{"}, "take it from the JSON report, counterexample.stored"),
+        ({"example.case": None}, "`example` must hold law, dtype, case"),
+        ({"why": "me"}, "has 'why'; an entry holds operations, reason"),
+        ({"operations": None}, "has no `operations`; --write-known writes entries"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_what_to_write(place: Place, changes: dict[str, str], said: str) -> None:
-    entry = {key: value for key, value in {**ENTRY, **changes}.items() if value is not None}
-    place.file.write_text("[[known]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items()))
+def test_a_file_that_cannot_be_used_says_what_to_write(place: Place, changes: dict[str, Any], said: str) -> None:
+    named = {**ENTRY, **{f"example.{key}": value for key, value in EXAMPLE.items()}, **changes}
+    given = {key: value for key, value in named.items() if value is not None}
+    example = {key.removeprefix("example."): value for key, value in given.items() if key.startswith("example.")}
+    place.file.write_text(spelt({key: value for key, value in given.items() if "." not in key}, example))
     result = place.run("--known", str(place.file))
     assert result.exit_code == 2 and said in " ".join(result.output.split()), result.output
 
@@ -156,12 +185,35 @@ def test_a_missing_file_and_one_that_is_no_toml_say_what_to_write(place: Place) 
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    from conformance.cases import to_json
-
     case = json.dumps(to_json(SumCase((2,), 3)))
+    example = Example(law="rev_cumsum.value", dtype="float32", case=case)
     entries = [
-        Known("rev_cumsum.value", "float32", "y", case, 'it\'s "odd"\n\\ even', "https://example.org/1", "a'b.py"),
-        Known("rev_cumsum.value", "float64", "NameError", case, "ß", target=None),
+        Known(
+            operations=("rev_cumsum", "rev_cumsum_off"),
+            reason='it\'s "odd"\n\\ even',
+            example=example,
+            breaks=("number", "nan"),
+            where=("y",),
+            error_up_to=1e-3,
+            link="https://example.org/1",
+            target="a'b.py",
+        ),
+        Known(
+            operations=("mlstm",),
+            reason="ß",
+            example=example,
+            formula="the formula without 1/√K",
+            dtypes=("bfloat16",),
+        ),
+        Known(
+            operations=("mlstm",),
+            reason="never finite",
+            example=example,
+            features=("forget gates of -inf",),
+            breaks=("number",),
+            error_up_to=math.inf,
+        ),
+        Known(operations=("gru",), reason="shared", example=example, law="memory", breaks=("memory",)),
     ]
     write(tmp_path / "known.toml", entries)
     assert read(tmp_path / "known.toml") == tuple(entries)
@@ -170,7 +222,15 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 def test_a_known_failure_is_tried_at_its_own_length_whatever_the_longest_sequence(place: Place) -> None:
     place.faults(value=1)
     case = {"kind": "SumCase", "lead": [1], "S": 9, "values": "ordinary", "layout": "contiguous", "seed": 0}
-    entry = Known("rev_cumsum.value", "float32", "y", json.dumps(case), "known to be wrong", target=str(place.target))
+    entry = Known(
+        operations=("rev_cumsum",),
+        reason="known to be wrong",
+        example=Example(law="rev_cumsum.value", dtype="float32", case=json.dumps(case)),
+        breaks=("number",),
+        where=("y",),
+        error_up_to=math.inf,
+        target=str(place.target),
+    )
     write(place.file, [entry])
     result = place.run("--known", str(place.file), "--max-steps", "3")
     assert result.exit_code == 0 and "known to be wrong" in " ".join(result.output.split()), result.output

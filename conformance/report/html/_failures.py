@@ -87,7 +87,7 @@ def _instance(target: Column, result: LawResult, status: str) -> Instance:
 
 
 def _note(outcome: KnownOutcome) -> Note:
-    text = f"{outcome.reason} (in {outcome.where}: {outcome.case})"
+    text = f"{outcome.reason} (in {outcome.cause}: {outcome.case})"
     # What is no address of the web stays text: nothing on the page may do more than lead elsewhere.
     link = outcome.link if outcome.link.startswith(("https://", "http://")) else ""
     text += f" {outcome.link}" if outcome.link and not link else ""

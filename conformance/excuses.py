@@ -1,0 +1,116 @@
+"""Which breaks of laws are known: an entry excuses what its cause explains, found by experiment on the very case."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.diagnosis.features import avoiding
+from conformance.diagnosis.judged import Judge
+from conformance.diagnosis.recognition import matches
+from conformance.implementation import Implementation
+from conformance.known import INEXACT, Known
+from conformance.laws import Law
+from conformance.operations import OPERATIONS, Operation
+from conformance.outcome import ArrayOutcome, BreakKind
+
+Breaks = Callable[[Any], Sequence[BreakKind] | None]
+"""How a case breaks the law; None where the target refuses it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """A break of a law.
+
+    Attributes:
+        law, dtype, case: of what.
+        kind: where and how.
+        outcome: the array, where one was compared.
+    """
+
+    law: Law
+    dtype: str
+    case: Any
+    kind: BreakKind
+    outcome: ArrayOutcome | None = None
+
+
+@dataclass
+class Excuses:
+    """Judges breaks by the entries of a file of known failures.
+
+    Args:
+        implementation: the target.
+        entries: those of this target.
+        kernel_backend: which the operations are to run on.
+        contract: whether the target has to keep what gatespec's contract decides.
+    """
+
+    implementation: Implementation
+    entries: tuple[Known, ...]
+    kernel_backend: str | None = None
+    contract: bool = False
+    _judges: dict[tuple[str, str], Judge] = field(default_factory=dict)
+
+    def of(self, law: Law, dtype: str) -> tuple[Known, ...]:
+        """The entries that may excuse breaks of a law in a dtype."""
+        return tuple(
+            entry
+            for entry in self.entries
+            if entry.target in (None, self.implementation.name)
+            and law.op in entry.operations
+            and entry.law in ("", law.name)
+            and (not entry.dtypes or dtype in entry.dtypes)
+        )
+
+    def explains(self, entry: Known, broken: Broken, breaks: Breaks) -> bool:
+        """Whether an entry's cause is that of a break.
+
+        Args:
+            breaks: tries another case of the law.
+        """
+        kind, outcome = broken.kind, broken.outcome
+        if kind.nature not in (entry.breaks or INEXACT) or (entry.where and kind.where not in entry.where):
+            return False
+        too_large = kind.nature == "number" and (outcome is None or outcome.error > (entry.error_up_to or 0.0))
+        if too_large and (entry.error_up_to is not None or not entry.formula):
+            return False
+        operation = _operations().get(broken.law.op)
+        if entry.formula and not (operation is not None and self._equals(operation, entry.formula, broken)):
+            return False
+        return not entry.features or (operation is not None and _needs(operation, entry.features, broken, breaks))
+
+    def _equals(self, operation: Operation, name: str, broken: Broken) -> bool:
+        """Whether the target's answer to the case is that of a formula."""
+        assert operation.plain is not None
+        if not isinstance(broken.case, type(operation.plain(0))):
+            return False
+        formula = operation.formula_named(name, getattr(broken.case, "chunk_size", None))
+        if formula is None:
+            return False
+        key = operation.about, broken.dtype
+        if key not in self._judges:
+            backend, contract = self.kernel_backend, self.contract
+            self._judges[key] = Judge(self.implementation, operation, broken.dtype, backend, contract)
+        judge = self._judges[key]
+        judged = judge(broken.case)
+        if judged.call is None:
+            return False
+        return matches(formula, judged, judge.precision(judged.call), closely=False) is True
+
+
+def _needs(operation: Operation, names: Sequence[str], broken: Broken, breaks: Breaks) -> bool:
+    """Whether the case has these features, and does not break the law in this way without them."""
+    assert operation.plain is not None
+    case = broken.case
+    features = [feature for feature in operation.features if feature.name in names]
+    if not isinstance(case, type(operation.plain(0))) or not all(feature.present(case) for feature in features):
+        return False
+    other = avoiding(case, names, operation.features)
+    if any(feature.present(other) for feature in features):
+        return True
+    left = breaks(other)
+    return left is None or broken.kind not in left
+
+
+def _operations() -> Mapping[str, Operation]:
+    return {operation.about: operation for operation in OPERATIONS.values() if operation.plain is not None}
