@@ -29,7 +29,7 @@ def peers_command(
     results: Path,
     page: Path,
 ) -> None:
-    """Judge public implementations: all, or those with one of NAMES in their name; what was found of others is kept."""
+    """Judge public implementations: all, or those with one of NAMES in their name; other results are kept."""
     from benchmarks import judged_peers, peers_page
 
     found = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}

@@ -1,4 +1,4 @@
-"""Draws ``docs/peers.md`` from what `benchmarks.judged_peers` found."""
+"""Writes ``docs/peers.md`` from the results of `benchmarks.judged_peers`."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pictures of results: time and memory against what grows, and ratios at fixed shapes (needs matplotlib)."""
+"""Pictures of results: time and memory against a size, and ratios at fixed shapes (needs matplotlib)."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -37,8 +37,8 @@ def section(name: str, document: dict[str, Any]) -> str:
     return "\n".join(
         (
             f"Medians of interleaved rounds on {machine['cores']} cores of an {machine['device']}, in float32, with",
-            f"{shown}. Everything that is timed was first compared with the oracle. Our times are",
-            "those of `torch_impl` and `jax_impl`; in brackets is the peer's time over the faster of the two.",
+            f"{shown}. Everything that is timed was first compared with the oracle. Our times are those of",
+            "`torch_impl` and `jax_impl`. The number in brackets is the peer's time divided by the faster of the two.",
             "",
             *_table(document["rows"]),
             "",
