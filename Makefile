@@ -40,7 +40,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers clean
+.PHONY: help setup setup-plan wheel test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -70,12 +70,13 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-build-isolation --editable '.[all]'
 	@touch $@
 
-test: lint $(READY)  ## lint and all tests; where .venv-jax is, those of JAX and of the house again under the newest JAX
+test: lint $(READY)  ## lint, all tests, and the wheel with NumPy alone; where .venv-jax is, tests of JAX again under the newest JAX
 	@$(LEFT_OUT)
 	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) $$($(PY) tools/environments.py tests)
 	@if [[ -e $(READY_JAX) ]]; then set -x; \
 		$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house; \
 	fi
+	$(PY) tools/check_wheel.py --environment numpy
 	@$(LEFT_OUT)
 
 # What the kernels' interpreter can do in a minute and a half; docs/pallas-kernels.md says how to run all of it.
@@ -92,6 +93,9 @@ conformance: $(READY)  ## the laws, on the spec and on every implementation whos
 		GATESPEC_PALLAS_INTERPRET=1 $$python -m conformance run jax_impl --kernel-backend pallas $(PALLAS_PART) --json reports/conformance-pallas.json; \
 	fi
 	@$(LEFT_OUT)
+
+wheel: $(READY)  ## build the distributions, and try the wheel in clean environments: NumPy alone, the suite, each framework
+	$(PY) tools/check_wheel.py
 
 mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
 	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json

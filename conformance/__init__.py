@@ -4,4 +4,5 @@
 the laws. Nothing here imports an array framework but NumPy until a target that is written in one is run.
 """
 
+__conformance__ = "gatespec"
 __version__ = "0.1.0"

@@ -6,11 +6,16 @@ from conformance.requirements import complaint
 
 
 def main() -> None:
-    """Run the command line, or exit with status 2 and one sentence where a package that it needs is missing."""
+    """Run the command line; where a package that it needs is missing or hidden, exit with 2 and a sentence."""
     missing = complaint("python -m conformance")
     if missing is not None:
         print(f"Error: {missing}", file=sys.stderr)
         raise SystemExit(2)
+    try:
+        from conformance import _clash  # noqa: F401  # before `reference` is imported
+    except ImportError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     from conformance.cli import main as command
 
     command()

@@ -52,6 +52,10 @@ def _tests(config: pytest.Config) -> LawTests:
         missing = complaint("pytest --pyargs conformance")
         if missing is not None:
             raise pytest.UsageError(missing)
+        try:
+            from conformance import _clash  # noqa: F401  # before `reference` is imported
+        except ImportError as error:
+            raise pytest.UsageError(str(error)) from None
         from conformance.implementation import UsageError
         from conformance.law_tests import LawTests
 

@@ -1,5 +1,6 @@
 """PyTorch implementation of gatespec: composed of PyTorch operators on any device, or by Triton kernels."""
 
+from torch_impl import _clash  # noqa: F401, I001  # before `reference` is imported
 from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
 from torch_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from torch_impl._backends import KernelBackend, explain_backend

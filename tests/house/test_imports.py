@@ -80,6 +80,7 @@ def imports(file: Path, source: str | None = None) -> Iterator[Import]:
 def public(wing: str) -> list[str]:
     """What a wing offers, under both names: `torch_impl.gru` and the room it comes from, `torch_impl._gru`."""
     found = [i.name for i in imports(ROOT / wing / "__init__.py") if i.package == wing]
+    found = [name for name in found if not name.rpartition(".")[2].startswith("_")]
     return [f"{wing}.{name.rpartition('.')[2]}" for name in found] + [name.rpartition(".")[0] for name in found]
 
 

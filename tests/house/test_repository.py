@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYTHONS = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
 
 
 def test_the_citation_is_of_this_version_and_licence() -> None:
@@ -22,5 +23,7 @@ def test_ci_runs_what_a_contributor_runs() -> None:
 
 def test_a_release_refuses_a_tag_of_another_version_and_a_wheel_that_does_not_run() -> None:
     workflow = (ROOT / ".github/workflows/release.yml").read_text()
-    for step in ("GITHUB_REF_NAME", "twine check --strict", "conformance run reference --quick", "id-token: write"):
+    for step in ("GITHUB_REF_NAME", "tools/check_wheel.py --dist dist --require", "id-token: write"):
         assert step in workflow
+    for version in PYTHONS:
+        assert f"--python python{version}" in workflow

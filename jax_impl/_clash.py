@@ -1,0 +1,58 @@
+"""Finds another distribution's `reference` or `conformance`, which Python would import in place of gatespec's.
+
+Checked when this module is imported. Each package that imports `reference` holds the same text, because what is in
+doubt cannot be imported to help.
+
+Raises:
+    ImportError: `reference` is not gatespec's; nothing here works with another.
+
+A `conformance` of another distribution is a `RuntimeWarning`: only the suite needs that package.
+"""
+
+import sys
+import warnings
+from importlib.util import find_spec
+
+_ADVICE = "Use an environment where only one of the two is installed, or take the directory off sys.path."
+
+
+def _origin_if_foreign(name: str) -> str | None:
+    """Where a package comes from that is not gatespec's; None where it is, or where there is none."""
+    if name in sys.modules:
+        module = sys.modules[name]
+        ours, origin = getattr(module, "__conformance__", None) == "gatespec", getattr(module, "__file__", None)
+    else:
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):
+            return None
+        if spec is None:
+            return None
+        get_source = getattr(spec.loader, "get_source", None)
+        source = get_source(name) if get_source else None
+        ours, origin = '__conformance__ = "gatespec"' in (source or ""), spec.origin
+    return None if ours else origin or "a namespace package"
+
+
+def _other_distributions(name: str) -> list[str]:
+    """The installed distributions, apart from gatespec, that bring a top-level package of this name."""
+    from importlib.metadata import packages_distributions
+
+    return sorted(set(packages_distributions().get(name, ())) - {"gatespec"})
+
+
+def _check() -> None:
+    for name in ("reference", "conformance"):
+        origin = _origin_if_foreign(name)
+        if origin is None:
+            continue
+        others = _other_distributions(name)
+        of = f" of {', '.join(others)}" if others else ""
+        message = f"gatespec's package `{name}` is hidden by {origin}{of}. {_ADVICE}"
+        if name == "reference":
+            raise ImportError(message, name=name, path=origin)
+        if others:
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+_check()
