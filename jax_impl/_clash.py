@@ -11,7 +11,9 @@ A `conformance` of another distribution is a `RuntimeWarning`: only the suite ne
 
 import sys
 import warnings
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 
 _ADVICE = "Use an environment where only one of the two is installed, or take the directory off sys.path."
 
@@ -28,10 +30,18 @@ def _origin_if_foreign(name: str) -> str | None:
             return None
         if spec is None:
             return None
-        get_source = getattr(spec.loader, "get_source", None)
-        source = get_source(name) if get_source else None
-        ours, origin = '__conformance__ = "gatespec"' in (source or ""), spec.origin
+        ours, origin = '__conformance__ = "gatespec"' in _source(name, spec), spec.origin
     return None if ours else origin or "a namespace package"
+
+
+def _source(name: str, spec: ModuleSpec) -> str:
+    """The text of a package's `__init__.py`; nothing where it has none."""
+    get_source = getattr(spec.loader, "get_source", None)
+    if get_source is not None:
+        return get_source(name) or ""
+    # The loader with which pytest rewrites the assertions of an installed plugin's packages gives no source.
+    path = Path(spec.origin or "")
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _other_distributions(name: str) -> list[str]:

@@ -82,3 +82,17 @@ def test_a_directory_of_ones_own_is_no_clash(package: str, tmp_path: Path) -> No
     (tmp_path / "reference" / "paper.pdf").write_text("")
     done = python(tmp_path, "-W", "error", "-c", f"import {package}")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_pytests_rewriting_of_assertions_is_no_clash(tmp_path: Path) -> None:
+    # What pytest does with every package of an installed distribution that brings a plugin.
+    (tmp_path / "test_rewritten.py").write_text(
+        "import pytest\n\npytest.register_assert_rewrite('reference')\n\n\n"
+        "def test_rewritten():\n    from importlib.util import find_spec\n"
+        "    assert not hasattr(find_spec('reference').loader, 'get_source')\n"
+        "    from conformance import _clash\n"
+    )
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
