@@ -40,7 +40,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan wheel test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers clean
+.PHONY: help setup setup-plan wheel docs test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,10 @@ conformance: $(READY)  ## the laws, on the spec and on every implementation whos
 
 wheel: $(READY)  ## build the distributions, and try the wheel in clean environments: NumPy alone, the suite, each framework
 	$(PY) tools/check_wheel.py
+
+docs: $(READY)  ## build the documentation site in build/site, with warnings as errors, and check its links
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	$(PY) tools/check_site.py build/site
 
 mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
 	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json

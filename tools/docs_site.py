@@ -1,0 +1,105 @@
+"""Hooks of mkdocs: the pages that are made when the site is built, and links to files outside ``docs/``.
+
+README is the site's first page and CONTRIBUTING and CHANGELOG are pages too; there is one page of the API for each
+package, and those of `tools.site_pages` are drawn from data. A link of a page to another file of the repository leads
+to a copy of that file on the site.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from tools.site_pages import pages
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT_PAGES = {"index.md": "README.md", "project/CONTRIBUTING.md": "CONTRIBUTING.md"}
+PROJECT_PAGES |= {"project/CHANGELOG.md": "CHANGELOG.md"}
+API = {
+    "reference": "The specification in NumPy: float64, one loop per operation, every backward pass written out.",
+    "torch_impl": "The operations in PyTorch.",
+    "jax_impl": "The operations in JAX.",
+}
+# What a program that uses the suite would import; the command line is in the guide.
+SUITE = ("implementation", "options", "run", "replay", "budget", "known", "law_tests", "requirements")
+LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?\)")
+FENCE = re.compile(r"^\s*(```|~~~)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made, and the files that pages link to."""
+    made = {**pages(), **api_pages()}
+    made |= {name: (ROOT / source).read_text() for name, source in PROJECT_PAGES.items()}
+    for name, text in made.items():
+        files.append(File.generated(config, name, content=text))
+    for file in list(files.documentation_pages()):
+        for target in linked_files(source_of(file.src_uri), made.get(file.src_uri) or file.content_string):
+            uri = site_uri(target)
+            if files.get_file_from_path(uri) is None:
+                files.append(File.generated(config, uri, abs_src_path=str(ROOT / target)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Let links of the repository lead to their files on the site."""
+    return with_site_links(markdown, source_of(page.file.src_uri), page.file.src_uri)
+
+
+def api_pages() -> dict[str, str]:
+    """One page for each package, from its docstrings."""
+    made = {f"api/{name}.md": f"# {name}\n\n{says}\n\n::: {name}\n" for name, says in API.items()}
+    modules = "\n\n".join(
+        f"## conformance.{name}\n\n::: conformance.{name}\n    options:\n      heading_level: 3\n" for name in SUITE
+    )
+    says = "The suite, as a program uses it; [Judge a kernel](../conformance.md) explains the command line."
+    return {**made, "api/conformance.md": f"# conformance\n\n{says}\n\n{modules}"}
+
+
+def source_of(uri: str) -> str:
+    """The file of the repository that a page of the site is made from."""
+    return PROJECT_PAGES.get(uri, f"docs/{uri}")
+
+
+def site_uri(path: str) -> str:
+    """Where a file of the repository is on the site."""
+    for uri, source in PROJECT_PAGES.items():
+        if path == source:
+            return uri
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"files/{path}"
+
+
+def linked_files(source: str, markdown: str) -> set[str]:
+    """The files outside ``docs/`` that a page links to."""
+    matches = (match for line, is_code in lines_of(markdown) if not is_code for match in LINK.finditer(line))
+    found = {path for match in matches if (path := target(source, match[2])) is not None}
+    return {path for path in found if site_uri(path).startswith("files/")}
+
+
+def with_site_links(markdown: str, source: str, uri: str) -> str:
+    """A page whose links to files of the repository lead to their places on the site."""
+
+    def replaced(match: re.Match[str]) -> str:
+        path = target(source, match[2])
+        up = "../" * uri.count("/")
+        return match[0] if path is None else f"{match[1]}{up}{site_uri(path)}{match[3] or ''})"
+
+    return "\n".join(line if is_code else LINK.sub(replaced, line) for line, is_code in lines_of(markdown))
+
+
+def lines_of(markdown: str) -> Iterator[tuple[str, bool]]:
+    """Every line, and whether it belongs to a block of code."""
+    inside = False
+    for line in markdown.split("\n"):
+        fence = FENCE.match(line) is not None
+        yield line, inside or fence
+        inside ^= fence
+
+
+def target(source: str, link: str) -> str | None:
+    """The file of the repository that a link in one of its files means; None where it is none."""
+    if "://" in link or link.startswith(("/", "mailto:")):
+        return None
+    path = (ROOT / source).parent.joinpath(link).resolve()
+    return path.relative_to(ROOT).as_posix() if path.is_file() and path.is_relative_to(ROOT) else None

@@ -1,0 +1,140 @@
+"""The pages of the documentation site that are drawn from data files: the score, the calibration, the benchmarks."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SCORE = ROOT / "conformance" / "mutants" / "score.json"
+CALIBRATION = ROOT / "conformance" / "calibration" / "results.json"
+BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+
+    def line(cells: Sequence[object]) -> str:
+        return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+    return "\n".join([line(head), line(["---"] * len(head)), *(line(row) for row in rows)])
+
+
+def versions(found: dict[str, str]) -> str:
+    """The versions of a measurement, as words."""
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def score(documents: dict[str, Any]) -> str:
+    """The page about planted faults: how many the laws catch, and each of them."""
+    text = [
+        "# Planted faults",
+        (
+            "How well the suite finds faults. Each was planted alone in a copy of `reference`, which was then judged "
+            "with several seeds; a fault counts as caught if its laws break with most of them. `make mutants` measures "
+            "this anew; what the page shows is `conformance/mutants/score.json`."
+        ),
+    ]
+    for name, found in documents.items():
+        alarms = sum(found["unmutated"].values())
+        text += [
+            f"## {name.capitalize()}",
+            (
+                f"**{found['caught']} of {found['mutants']} faults are caught**, each with at least "
+                f"{found['needed']} of {len(found['seeds'])} seeds, by {found['laws']} laws with {found['examples']} "
+                f"cases each. In the copy without a fault, {alarms} laws break. "
+                f"Measured with {versions(found['versions'])}."
+            ),
+            table(
+                ("operation", "fault", "seeds that catch it", "laws that break"),
+                (
+                    (f"`{row['op']}`", row["name"], f"{row['caught']} of {len(found['seeds'])}", _laws(row["laws"]))
+                    for row in found["rows"]
+                ),
+            ),
+        ]
+    return "\n\n".join(text) + "\n"
+
+
+def _laws(breaks: dict[str, int], most: int = 3) -> str:
+    """The laws that broke most often, and how many more did."""
+    names = [f"`{name}`" for name, _ in sorted(breaks.items(), key=lambda item: -item[1])]
+    return ", ".join([*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])])
+
+
+def calibration(operations: dict[str, Any]) -> str:
+    """The page about false alarms: correct variants, and how much of the tolerance they need."""
+    text = [
+        "# False alarms",
+        (
+            "How often the suite refuses what is right. Correct variants of each operation, computed in other orders "
+            "and with other roundings, are judged on many cases; none may be refused. The last column is the largest "
+            "error, as a part of its tolerance. `make calibration` measures this anew; what the page shows is "
+            "`conformance/calibration/results.json`."
+        ),
+    ]
+    for name, found in operations.items():
+        rows = [
+            (variant, f"{of['cases']:,}", of["false_alarms"], f"{of['worst']:.3f}")
+            for variant, of in found["variants"].items()
+        ]
+        text += [
+            f"## {name}",
+            table(("variant", "cases", "false alarms", "largest error over tolerance"), rows),
+            f"Seed {found['seed']}; {versions(found['versions'])}.",
+        ]
+    return "\n\n".join(text) + "\n"
+
+
+def benchmarks(document: dict[str, Any]) -> str:
+    """The page of the committed benchmark run: every contender of every case."""
+    from benchmarks.table import seconds
+
+    machine = document["machine"]
+    text = [
+        "# Benchmarks",
+        (
+            "How fast the implementations are next to others, on a CPU: medians of interleaved rounds, of what was "
+            "compared with the oracle first. What does not conform is timed too, and marked. The page shows "
+            "`benchmarks/results/cpu.json`; `python -m benchmarks run --suite cpu` measures it on your machine. "
+            "[Speed on a CPU](../cpu-speed.md) explains the figures. No GPU has been measured."
+        ),
+        f"{machine['device']}, {machine['cores']} cores; {versions(machine['versions'])}.",
+    ]
+    for case in dict.fromkeys(row["case"] for row in document["rows"]):
+        rows = [row for row in document["rows"] if row["case"] == case]
+        timed = sorted((row for row in rows if row["seconds"] is not None), key=lambda row: row["seconds"])
+        text += [
+            f"## {case}",
+            table(
+                ("contender", "median", "over our fastest", "judged"),
+                ((_contender(row), seconds(row["seconds"]), _ratio(row), _verdict(row)) for row in timed),
+            ),
+        ]
+        if untimed := [f"- {row['contender']}: {row['reason']}" for row in rows if row["seconds"] is None]:
+            text.append("Not timed:\n\n" + "\n".join(untimed))
+    return "\n\n".join(text) + "\n"
+
+
+def _contender(row: dict[str, Any]) -> str:
+    name = f"**{row['contender']}**" if row["own"] else row["contender"]
+    return name if row["setting"] is None else f"{name}, {row['setting']}"
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    ratio = row["times_ours"]
+    return "" if ratio is None else f"{ratio['ratio']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    verdict = row["conformity"]["verdict"] if row["conformity"] else ""
+    return f"{verdict}; {row['differs']['how']}" if row["differs"] else verdict
+
+
+def pages() -> dict[str, str]:
+    """The pages by their names on the site."""
+    return {
+        "measured/score.md": score(json.loads(SCORE.read_text())),
+        "measured/calibration.md": calibration(json.loads(CALIBRATION.read_text())),
+        "measured/benchmarks.md": benchmarks(json.loads(BENCHMARKS.read_text())),
+    }
