@@ -240,7 +240,7 @@ REST = (
 )
 DEVICE_LAWS = [
     word
-    for name in ("far_offsets", "stream", "graph", "graph_first_call", "uninitialised", "determinism")
+    for name in ("far_offsets", "large_grids", "stream", "graph", "graph_first_call", "uninitialised", "determinism")
     for word in ("--law", name)
 ]
 """The laws that only a GPU may break. They run in one process, because they include a buffer of 16 GiB."""

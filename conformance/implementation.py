@@ -135,8 +135,8 @@ class Implementation(Protocol):
         """Why a law that needs ``feature`` does not apply, None where it does.
 
         Args:
-            feature: ``layouts`` (arrays with strides, that can be written to), ``far memory``, ``poisoned``,
-                ``second derivative``, ``layer gradient``, or a kind of `transformed`.
+            feature: ``layouts`` (arrays with strides, that can be written to), ``far memory``, ``large grids``,
+                ``poisoned``, ``second derivative``, ``layer gradient``, or a kind of `transformed`.
         """
         ...
 

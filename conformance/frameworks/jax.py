@@ -64,6 +64,8 @@ class JaxImplementation:
         return None
 
     def lacks(self, feature: str) -> str | None:
+        if feature == "large grids" and self.device == "cpu":
+            return "the CPU has no grids; --device cuda tries this"
         return _LACKING.get(feature)
 
     def native(self, array: Array) -> Any:

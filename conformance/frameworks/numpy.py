@@ -210,6 +210,7 @@ class NumPyImplementation:
 
 
 _LACKING = {
+    "large grids": "NumPy computes on the CPU alone",
     "busy stream": "NumPy computes on the CPU alone",
     "graph": "NumPy computes on the CPU alone",
     "graph at the first call": "NumPy computes on the CPU alone",

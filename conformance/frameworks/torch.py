@@ -70,6 +70,8 @@ class TorchImplementation:
     def lacks(self, feature: str) -> str | None:
         if feature in cuda.KINDS and self.device == "cpu":
             return "the CPU has no streams and no graphs; --device cuda tries this"
+        if feature == "large grids" and self.device == "cpu":
+            return "the CPU has no grids; --device cuda tries this"
         return self._lacks_far_memory() if feature == "far memory" else None
 
     def _lacks_far_memory(self) -> str | None:

@@ -1,11 +1,11 @@
-"""Laws of every operation about faults of kernels: 32-bit offsets, streams, captured graphs."""
+"""Laws of every operation about faults of kernels: 32-bit offsets, large grids, streams, captured graphs."""
 
 from functools import partial
 from typing import Any
 
 from conformance.checker import Checker
 from conformance.implementation import RefusedError
-from conformance.laws import law
+from conformance.laws import _large_grids, law
 from conformance.laws._answers import laid_out, of_rows
 from conformance.laws._first_call import in_new_process
 from conformance.laws._relations import alike_in_another_way, results_of_call, same_results
@@ -43,6 +43,7 @@ def register(operation: Operation) -> None:
         share=0.1,
         skip=partial(_lacking, "far memory"),
     )(partial(_far_offsets, operation))
+    _large_grids.register(operation)
     for kind, (name, sentence, equation) in _ON_A_GPU.items():
         law(
             operation.about,

@@ -1,0 +1,111 @@
+"""A law about kernels whose launch grids grow with sequences and heads: CUDA takes 65,535 programs along y and z."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformance.checker import Checker
+from conformance.dtypes import Array
+from conformance.laws import law
+from conformance.laws._recurrence import expect_zero
+from conformance.laws._relations import results_of_call, same_results
+from conformance.operations import Operation
+
+LIMIT = 65_535
+"""The largest number of programs along the second and the third axis of a grid."""
+
+AXES = {"B": "sequences", "N": "heads"}
+"""The letters of axes whose elements do not depend on each other, so that repeated ones repeat the results."""
+
+Axes = Mapping[str, int]
+"""For each array the axis that is repeated; one without it, such as a weight for all sequences, is left out."""
+
+
+def register(operation: Operation) -> None:
+    """Register the law for one operation; scans and tables of decays have neither sequences nor heads."""
+    if not _axes(operation, "B"):
+        return
+    law(
+        operation.about,
+        f"There may be more than {LIMIT:,} sequences, and more than {LIMIT:,} heads.",
+        "f([x, …, x])[j] = f(x) and df([x, …, x])[j] = df(x) for every copy j, the last included",
+        name="large_grids",
+        kind="behaviour",
+        rows=lambda: list(operation.rows[:1]),
+        dtypes=("float32",),
+        needs=(operation.name,),
+        skip=partial(_lacking, "large grids"),
+    )(partial(_large_grids, operation))
+
+
+def _lacking(feature: str, implementation: Any) -> str | None:
+    return implementation.lacks(feature)
+
+
+def _axes(operation: Operation, letter: str) -> dict[str, int]:
+    """Where each argument and output has an axis of a letter, ``Nx`` and its like included."""
+    named = {each.name: each.shape.split() for each in (*operation.arguments, *operation.outputs)}
+    found = {}
+    for name, letters in named.items():
+        places = [at for at, each in enumerate(letters) if each[:1] == letter and "+" not in each]
+        if places:
+            found[name] = places[0]
+    return found
+
+
+def _large_grids(operation: Operation, checker: Checker, case: Any) -> None:
+    """Repeat a call's sequences, or heads, beyond the limit; only the last copy has cotangents."""
+    call = operation.call_of(case, checker.dtype)
+    own = results_of_call(operation, checker, call)
+    for letter in AXES:
+        axes = _axes(operation, letter)
+        if not axes:
+            continue
+        # Of several numbers of heads, the largest counts: heads are shared by blocks, and each block is repeated whole.
+        copies = LIMIT // max(x.values.shape[axes[name]] for name, x in call.arrays.items() if name in axes) + 2
+
+        def repeated(name: str, x: Array, axes: Axes = axes, copies: int = copies) -> Array:
+            return _along(x, axes.get(name), lambda values, axis: np.concatenate([values] * copies, axis))
+
+        def last_alone(name: str, x: Array, axes: Axes = axes, copies: int = copies) -> Array:
+            return _along(
+                x,
+                axes.get(name),
+                lambda values, axis: np.concatenate([0 * values] * (copies - 1) + [values], axis),
+            )
+
+        large = replace(
+            call,
+            arrays={name: repeated(name, x) for name, x in call.arrays.items()},
+            cotangents={name: last_alone(name, x) for name, x in call.cotangents.items()},
+        )
+        outputs, gradients = results_of_call(operation, checker, large)
+        first, last = (_copies(outputs, own[0], axes, at) for at in (0, -1))
+        same_results(operation, checker, case, call, (first, None), own)
+        of_last = None if gradients is None or own[1] is None else _copies(gradients, own[1], axes, -1)
+        same_results(operation, checker, case, call, (last, of_last), own)
+        for name, x in (gradients or {}).items():
+            if name in axes and own[1] is not None:
+                size = own[1][name].values.shape[axes[name]]
+                others = np.moveaxis(x.values, axes[name], 0)[:-size]
+                expect_zero(name, others, f"for {AXES[letter]} of whose outputs no cotangent is given")
+
+
+def _along(x: Array, axis: int | None, change: Callable[[np.ndarray, int], np.ndarray]) -> Array:
+    return x if axis is None else replace(x, values=change(x.values, axis))
+
+
+def _copies(results: Mapping[str, Array], own: Mapping[str, Array], axes: Axes, at: int) -> dict[str, Array]:
+    """The first copy (0) or the last (−1) of what was repeated."""
+    found = {}
+    for name, x in results.items():
+        size = own[name].values.shape[axes[name]] if name in axes and name in own else None
+        if size is None:
+            found[name] = x
+            continue
+        kept = slice(0, size) if at == 0 else slice(x.values.shape[axes[name]] - size, None)
+        found[name] = replace(x, values=np.moveaxis(np.moveaxis(x.values, axes[name], 0)[kept], 0, axes[name]))
+    return found
