@@ -1,1 +1,1 @@
-"""One adapter a framework: how its functions become an `Implementation`. Imported only when a target needs it."""
+"""One adapter per framework, which makes its functions an `Implementation`; imported only when a target needs it."""

@@ -1,7 +1,8 @@
-"""Arrays whose elements lie more than 2³¹ elements apart, in memory of which next to nothing is used.
+"""Arrays whose elements are more than 2³¹ elements apart, in memory of which almost nothing is used.
 
-An index that a kernel multiplies by a stride in 32 bits wraps round there. It then points as far below the array as it
-should point above it, which is memory of the same buffer: what it reads is wrong, and the process lives to say so.
+If a kernel multiplies an index by a stride in 32 bits, the product wraps around there. It then points as far below the
+array as it should point above it. That is memory of the same buffer, so that the kernel reads a wrong value and the
+process survives to report it.
 """
 
 import mmap
@@ -11,37 +12,37 @@ from dataclasses import dataclass
 BEYOND = 2**31
 """The first offset that a signed 32-bit integer does not hold."""
 _GRAIN = 2**20
-"""Strides are multiples of it, and arrays share the elements between two of them."""
+"""Strides are multiples of this; arrays share the elements between two multiples."""
 _MOST = 48
-"""The longest axis that is laid out so."""
+"""The longest axis that is laid out in this way."""
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-"""Python has the name of the flag from 3.13 on; its value on Linux is older."""
+"""The flag has a name in Python from 3.13 on; its value on Linux is older."""
 
 
 def axis_of(layout: str) -> int | None:
-    """The axis whose elements a layout of the name ``far 0`` sets apart, None for other layouts."""
+    """The axis whose elements the layout ``far 0`` (or another number) sets apart; None for other layouts."""
     return int(layout.removeprefix("far ")) if layout.startswith("far ") else None
 
 
 def bytes_needed(itemsize: int) -> int:
-    """The size of a buffer for arrays of at most so many bytes an element."""
+    """The size of a buffer for arrays with at most ``itemsize`` bytes per element."""
     return (2 * BEYOND + (_MOST + 1) * _GRAIN) * itemsize
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lies: the offset of its first element in the buffer, and its strides, both in elements."""
+    """The location of an array: the offset of its first element in the buffer and its strides, both in elements."""
 
     offset: int
     strides: tuple[int, ...]
 
 
 class FarBuffer:
-    """Gives every array of a call a place of its own in one buffer.
+    """Gives every array of a call its own place in one buffer.
 
     Args:
-        itemsize: of the widest elements.
+        itemsize: bytes of the widest elements.
     """
 
     def __init__(self, itemsize: int):
@@ -49,10 +50,10 @@ class FarBuffer:
         self._used = 0
 
     def place(self, shape: tuple[int, ...], axis: int, itemsize: int) -> Place | None:
-        """A place where the last element along ``axis`` lies 2³¹ elements or more from the first.
+        """A place in which the last element along ``axis`` is at least 2³¹ elements after the first.
 
         Returns:
-            None where the array has no two elements along that axis, or too many.
+            The place; None if the array has fewer than two elements along that axis, or too many.
         """
         if axis >= len(shape) or not 2 <= shape[axis] <= _MOST or 0 in shape:
             return None
@@ -65,7 +66,7 @@ class FarBuffer:
             self._used = 0  # The arrays of earlier calls are gone.
         if block * self.itemsize > _GRAIN:
             return None
-        # In elements of any width, no two arrays of a call overlap: the widest are counted.
+        # Places are counted for the widest elements, so that no two arrays of a call overlap, whatever their elements.
         offset = BEYOND * self.itemsize // itemsize + self._used * self.itemsize // itemsize
         self._used += block
         strides.insert(axis, -(-BEYOND // (shape[axis] - 1) // _GRAIN) * _GRAIN)
@@ -73,19 +74,19 @@ class FarBuffer:
 
 
 def reserved(size: int) -> mmap.mmap:
-    """So many bytes of zeros, of which the operating system provides those that are touched.
+    """Reserve ``size`` bytes of zeros, of which the operating system provides only those that are touched.
 
     Raises:
-        OSError: it does not even promise them.
+        OSError: the operating system does not even promise them.
     """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # One element in a page of 2 MiB would provide all of it.
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # With pages of 2 MiB, touching one element would provide the whole page.
     return memory
 
 
 def why_no_memory(size: int) -> str | None:
-    """Why so many bytes cannot be reserved here, None where they can."""
+    """The reason why this many bytes cannot be reserved here; None if they can."""
     if not _NO_RESERVE:
         return "this operating system reserves no memory without providing it"
     try:

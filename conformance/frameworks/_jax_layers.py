@@ -1,4 +1,4 @@
-"""Layers of JAX, ``flax.linen`` modules, with parameters by the names that every framework's layers have here."""
+"""Layers of JAX, ``flax.linen`` modules, whose parameters have the same names as in every other framework here."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,8 +13,8 @@ from conformance.implementation import Named, Results
 class JaxLayer:
     """See `conformance.implementation.Layer`.
 
-    A module of flax has parameters once it knows what it is called with, so ``init`` makes them of an example, and only
-    where they are asked for.
+    A flax module has parameters only once it knows its input, so ``init`` creates them from an example, and only when
+    they are needed.
     """
 
     def __init__(

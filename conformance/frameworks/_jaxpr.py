@@ -1,14 +1,14 @@
-"""Which kernels a traced JAX function launches."""
+"""The kernels that a traced JAX function launches."""
 
 from collections.abc import Iterator
 from typing import Any
 
 KERNEL_PRIMITIVES = ("pallas_call", "core_map", "mpmd_map", "mosaic", "triton_kernel_call", "ffi_call")
-"""Parts of the names of primitives that stand for a kernel that somebody wrote."""
+"""Parts of the names of primitives that stand for a handwritten kernel."""
 
 
 def kernels(jaxpr: Any) -> tuple[str, ...]:
-    """The kernels in a jaxpr, in those that it calls and so on, by name."""
+    """The names of the kernels in a jaxpr, including those in the jaxprs that it calls."""
     return tuple(_kernels(jaxpr))
 
 

@@ -1,4 +1,4 @@
-"""A mesh of devices as a sharding function of PyTorch's sees it, without any process group."""
+"""A mesh of devices as PyTorch's sharding functions see it, without a process group."""
 
 import math
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mesh:
-    """What a sharding function asks of a ``DeviceMesh``, for one of its devices.
+    """The part of a ``DeviceMesh`` that a sharding function uses, for one device.
 
     Attributes:
-        axes: how many devices each axis has.
-        number: the device that asks, counted with the first axis varying slowest.
+        axes: the number of devices on each axis.
+        number: the number of this device; the first axis varies slowest.
     """
 
     axes: Mapping[str, int]
@@ -40,7 +40,7 @@ class Mesh:
 
 
 def place(axes: Mapping[str, int], number: int) -> dict[str, int]:
-    """Where the device of that number stands on each axis; the first axis varies slowest."""
+    """The position of the device with this number on each axis; the first axis varies slowest."""
     at = {}
     for name, devices in reversed(tuple(axes.items())):
         number, at[name] = divmod(number, devices)

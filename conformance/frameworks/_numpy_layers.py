@@ -1,4 +1,4 @@
-"""Layers of NumPy: a class that is made of settings and a seed, holds ``params`` and is called."""
+"""Layers of NumPy: a class that takes settings and a seed, has ``params`` and can be called."""
 
 import copy
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""A call and its gradient on a GPU as programs make them there: on a stream of their own, or captured in a graph.
+"""A call and its gradient as programs run them on a GPU: on their own stream, or captured in a graph.
 
-What is asked of a kernel: that it be launched on the current stream, that it read its arguments when it runs and not
-when it is launched, and that it neither wait for the device nor decide anything on the host by what the device holds.
+This requires that a kernel is launched on the current stream, reads its arguments when it runs and not when it is
+launched, does not wait for the device, and decides nothing on the host by values on the device.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import torch
 from conformance.frameworks._torch_transforms import Flat, Tensors, pulled
 
 BUSY_CYCLES = 100_000_000
-"""For how long the stream is busy before it writes the arguments: some 50 ms, longer than a launch takes."""
+"""How long the stream is busy before it writes the arguments: about 50 ms, longer than a launch takes."""
 WARM_UP = 3
 KINDS = ("busy stream", "graph", "graph at the first call")
 
@@ -40,7 +40,7 @@ def transformed(kind: str, of: Flat, cuda: Any = torch.cuda) -> tuple[Tensors, T
 
     Args:
         kind: one of `KINDS`.
-        cuda: ``torch.cuda``, or what stands in for it in a test.
+        cuda: ``torch.cuda``, or its replacement in a test.
     """
     given = _Given(tuple(of.primals.values()), tuple(of.cotangents.values()))
     if kind == "busy stream":
@@ -51,7 +51,7 @@ def transformed(kind: str, of: Flat, cuda: Any = torch.cuda) -> tuple[Tensors, T
 
 
 def _on_busy_stream(of: Flat, given: _Given, cuda: Any) -> Pair:
-    """The arguments hold NaN until the stream, once it is no longer busy, writes them."""
+    """The arguments hold NaN until the stream is no longer busy and writes them."""
     late = given.each(lambda x: torch.full_like(x, torch.nan))
     stream = cuda.Stream()
     stream.wait_stream(cuda.current_stream())
@@ -64,7 +64,7 @@ def _on_busy_stream(of: Flat, given: _Given, cuda: Any) -> Pair:
 
 
 def _replayed(of: Flat, given: _Given, cuda: Any, warm_up: int) -> Pair:
-    """Captured with the rows of every argument in reverse order, replayed with the arguments."""
+    """Capture the call with the rows of every argument in reverse order, then replay it with the arguments."""
     static = given.each(lambda x: x.flip(0) if x.ndim else x.clone())
     if warm_up:
         stream = cuda.Stream()

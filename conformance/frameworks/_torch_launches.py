@@ -1,4 +1,4 @@
-"""Which Triton kernels were launched, compiled or interpreted."""
+"""The Triton kernels that were launched, compiled or interpreted."""
 
 import importlib
 import importlib.util
@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-# Where Triton starts a kernel: an attribute of a class, and where the kernel's own function is found on it.
+# The methods through which Triton starts a kernel: module, class and method.
 _STARTS = (
     ("triton.runtime.jit", "JITFunction", "run"),
     ("triton.runtime.interpreter", "GridExecutor", "__call__"),
@@ -17,7 +17,7 @@ _STARTS = (
 
 @contextmanager
 def launches() -> Iterator[list[str]]:
-    """The names of the kernels that are launched while it is open, in order."""
+    """The names of the kernels that are launched inside this context, in order."""
     seen: list[str] = []
     with ExitStack() as stack:
         if importlib.util.find_spec("triton") is not None:

@@ -1,4 +1,4 @@
-"""Layers of PyTorch, ``nn.Module``, with parameters by the names that every framework's layers have here."""
+"""Layers of PyTorch, ``nn.Module``, whose parameters have the same names as in every other framework here."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -61,5 +61,5 @@ def _ours(name: str) -> str:
 
 
 def _turned(name: str, x: torch.Tensor) -> torch.Tensor:
-    """PyTorch keeps a projection from features out to features in."""
+    """Transpose a projection: PyTorch stores it from output features to input features."""
     return x.T if _ours(name).endswith("projection.kernel") else x

@@ -1,7 +1,7 @@
-"""What PyTorch can do to a call: compile it, map it over an axis, differentiate it by torch.func, twice, or in pieces.
+"""PyTorch's transformations of a call: compiling, vmap, gradients by torch.func, second derivatives, checkpointing.
 
-Compilation is by ``aot_eager``: all of the tracing that could leave a gradient out or break off, and none of the code
-generation, which takes longer than everything else that is asked of a call.
+Compilation is by ``aot_eager``. It includes all of the tracing, which could omit a gradient or fail, but not the code
+generation, which takes longer than everything else that is tested on a call.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +19,12 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Flat:
-    """A call as a function of its floating tensors alone.
+    """A call as a function of its floating-point tensors only.
 
     Attributes:
-        function: takes the tensors of ``primals`` one by one, returns those outputs that have a cotangent.
-        primals: the floating arguments.
-        cotangents: of the outputs, in their order and dtype.
+        function: takes the tensors of ``primals`` one by one and returns the outputs that have a cotangent.
+        primals: the floating-point arguments.
+        cotangents: the cotangents of the outputs, with their order and dtype.
     """
 
     function: Callable[..., tuple[torch.Tensor, ...]]
@@ -88,7 +88,7 @@ def _compiled(function: Callable) -> Callable:
 
 
 def _reason(error: BaseException) -> str:
-    """What the function raised while it was traced, else the compiler's own first line."""
+    """The message of the function's own error during tracing, else the first line of the compiler's message."""
     raised: BaseException | None = error
     while raised is not None:
         if isinstance(raised, NotImplementedError | ObservedException):
@@ -118,7 +118,7 @@ _KINDS = {
 
 
 def second_derivative(of: Flat, along: Tensors) -> Tensors:
-    """See `Implementation.second_derivative`; a graph that ends early counts as the zero that it says it is."""
+    """See `Implementation.second_derivative`. A graph that ends early counts as the zero that it claims to be."""
     primals = {name: x.detach().requires_grad_() for name, x in of.primals.items()}
     cotangents = {name: x.detach().requires_grad_() for name, x in of.cotangents.items()}
     outputs = dict(zip(cotangents, of.function(*primals.values()), strict=True))
@@ -139,6 +139,7 @@ def second_derivative(of: Flat, along: Tensors) -> Tensors:
     assert isinstance(total, torch.Tensor)
     if not total.requires_grad:
         return zeros
-    # Not torch.autograd.grad: it leaves out what leads to no leaf, and so the node by which a backward pass refuses.
+    # torch.autograd.grad would omit nodes that lead to no leaf, and with them the node that makes a backward pass
+    # raise.
     total.backward()
     return {name: zeros[name] if x.grad is None else x.grad for name, x in leaves.items()}

@@ -1,4 +1,4 @@
-"""Parameters and results of layers, which come as trees, as flat as laws speak of them."""
+"""Conversion of layers' parameters and results, which are trees, to the flat form that laws use."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,5 +25,5 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def leaves(result: Any) -> list[Any]:
-    """What a layer returned, tuples inside tuples, as a list of arrays."""
+    """The result of a layer, possibly nested tuples, as a list of arrays."""
     return [leaf for part in result for leaf in leaves(part)] if isinstance(result, tuple) else [result]

@@ -1,6 +1,6 @@
 """JAX functions as an implementation; gradients come from ``jax.vjp``, and calls are compiled once per shape.
 
-Making the adapter switches JAX to 64 bits for the whole process, which the float64 laws need.
+Creating the adapter switches JAX to 64 bits for the whole process, because the float64 laws need it.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -69,7 +69,7 @@ class JaxImplementation:
         return _LACKING.get(feature)
 
     def native(self, array: Array) -> Any:
-        # Converted before it comes to JAX, which would compile a conversion for every shape.
+        # NumPy converts the array, because JAX would compile a conversion for every shape.
         return jax.device_put(array.values.astype(jnp.dtype(array.dtype)), self._place)
 
     def neutral(self, array: Any) -> Array:
@@ -97,7 +97,7 @@ class JaxImplementation:
         return self._neutrals(compiled(self._natives(arrays)))
 
     def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
-        """Those of the compiled gradient, with cotangents of zeros: most laws have compiled it for these shapes."""
+        """The outputs of the compiled gradient, with zero cotangents: most laws have compiled it for these shapes."""
         shapes = tuple((name, x.shape, x.dtype) for name, x in arrays.items())
         key = (operation, repr(sorted(options.items())), shapes)
         if key not in self._shapes:
@@ -162,7 +162,7 @@ class JaxImplementation:
         forward = jax.make_jaxpr(lambda x: binding.call(function, {**x, **whole}, options))(floating)
         both = jax.make_jaxpr(self._both(operation, options))(floating, whole, self._natives(cotangents))
         of_call = kernels(forward)
-        # The second trace holds the call too, with the kernels that a call to be differentiated launches.
+        # The second trace contains the call too, with the kernels that a differentiated call launches.
         return Launches(of_call, kernels(both)[len(of_call) :])
 
     def far_memory(self) -> AbstractContextManager[None]:

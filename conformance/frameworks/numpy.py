@@ -67,13 +67,13 @@ class NumPyImplementation:
 
     @cached_property
     def _upcasts(self) -> bool:
-        """Whether the first operation that it offers answers float32 with float64."""
+        """Whether the first operation that the target offers returns float64 for float32."""
         for name, operation in OPERATIONS.items():
             if name in self.functions and operation.curried is None:
                 try:
                     outputs = self.call(name, operation.smallest("float32"), {})
                 except Exception:
-                    continue  # Whatever it is, the laws will say so of a case of theirs.
+                    continue  # The laws report this error, with a case of their own.
                 return outputs[operation.output].dtype == "float64"
         return False
 
@@ -218,7 +218,7 @@ _LACKING = {
 
 
 def _filled(allocate: Callable) -> Callable:
-    """``numpy.empty`` or its like, with NaN in what it returns."""
+    """A version of ``numpy.empty`` or a similar function that fills its result with NaN."""
 
     def filled(*args: Any, **kwargs: Any) -> np.ndarray:
         x = allocate(*args, **kwargs)

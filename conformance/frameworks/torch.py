@@ -18,16 +18,16 @@ from conformance.implementation import Implementation, Launches, Layer, Named, R
 from conformance.operations import OPERATIONS
 
 SPARE = 3
-"""How many times the buffer for arrays that lie far apart must fit into a GPU's free memory: other processes of the
-suite allocate there too."""
+"""How many times the buffer for arrays that are far apart must fit into a GPU's free memory, because other processes
+of the suite allocate memory there too."""
 _WIDEST = 4
-"""Bytes of the widest elements that lie far apart; the laws about them are tried up to float32."""
+"""Bytes of the widest elements that are laid out far apart; the laws about them go up to float32."""
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"--device cuda: PyTorch sees no CUDA device here; run {name} with --device cpu")
-    # The laws' arrays are small: a pool of threads costs several times what it saves, more so on a busy machine.
+    # The laws' arrays are small: a thread pool costs several times what it saves, and more on a busy machine.
     torch.set_num_threads(1)
     return TorchImplementation(name, functions, device)
 
@@ -51,7 +51,7 @@ class TorchImplementation:
     @property
     def tf32(self) -> bool:
         matmul: Any = torch.backends.cuda.matmul
-        # Older versions of PyTorch have `allow_tf32` alone; newer ones refuse to answer it where both have been set.
+        # Older versions of PyTorch have only `allow_tf32`; newer ones refuse to return it if both have been set.
         precision = getattr(matmul, "fp32_precision", None)
         return self.device == "cuda" and (matmul.allow_tf32 if precision is None else precision == "tf32")
 
@@ -211,7 +211,7 @@ class TorchImplementation:
 
     @contextmanager
     def poisoned(self) -> Iterator[None]:
-        # PyTorch fills new memory where algorithms are to be deterministic; which of them are is no matter here.
+        # PyTorch fills new memory if algorithms are to be deterministic; whether they are does not matter here.
         deterministic: Any = torch.utils.deterministic
         fills = deterministic.fill_uninitialized_memory
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -253,7 +253,7 @@ def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _extent(x: torch.Tensor) -> tuple[int, int]:
-    """The addresses between which the elements lie."""
+    """The range of addresses in which the elements are stored."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
 

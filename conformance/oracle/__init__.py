@@ -1,6 +1,7 @@
-"""What the reference says of a case, with the budget of every element: the reference evaluated in float64 on the
-inputs as they are and on `budget.DRAWS` (and two) perturbed copies, all in one call that stacks the copies along an
-axis over which the operation is independent.
+"""The reference's answers for a case, with the budget of every element.
+
+The reference is evaluated in float64 on the exact inputs and on `budget.DRAWS` (plus two) perturbed copies, all in one
+call that stacks the copies along an axis over which the operation is independent.
 """
 
 from conformance.oracle._any_design import fwbw_gradient, widened

@@ -1,4 +1,4 @@
-"""What is added to the tolerance of an mLSTM's gradients where a target may compute them in any right way."""
+"""The extra tolerance of an mLSTM's gradients for targets that may compute them in any correct way."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ def widened(
     eps: float = 0.0,
     floor_is_one: bool = False,
 ) -> Expected:
-    """The gradients of a dense call of `mlstm`, their tolerance widened where ``precision`` is `AnyDesign`."""
+    """The gradients of a dense call of `mlstm`, with their tolerance widened if ``precision`` is `AnyDesign`."""
     if not isinstance(precision, AnyDesign):
         return expected
     arrays = with_state(arrays)
@@ -36,7 +36,7 @@ def widened(
 
 
 def fwbw_gradient(arrays: Values, config: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
-    """Gradients of the fwbw functions, with the same."""
+    """Gradients of the fwbw functions, widened in the same way."""
     expected = _fwbw.fwbw_gradient(arrays, config, cotangents, precision)
     full = _fwbw._zero_cotangents(arrays, cotangents)
     headed, dheaded = ({name: _fwbw._add_head(name, x) for name, x in of.items()} for of in (arrays, full))

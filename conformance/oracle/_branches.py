@@ -1,4 +1,4 @@
-"""Which branch each element of an mLSTM takes: a gradient law is worth as much as the branches that its data reach."""
+"""The branch that each element of an mLSTM takes: a gradient law tests only the branches that its data reach."""
 
 from dataclasses import replace
 
@@ -11,15 +11,17 @@ BRANCHES = ("above", "floor", "carry", "write", "m0")
 
 
 def counted(expected: Expected, copies: Values, nu_over_floor: np.ndarray) -> Expected:
-    """``expected`` with its kinks, elements and spread: an element is one step of one lane.
+    """``expected`` with counts of its kinks, elements and branches; an element is one step of one head of a sequence.
 
     Every step reads either above the normaliser's floor or on it. Its stabiliser is attained either by the decayed
-    one before it (``carry``, ties included) or by the write (``write``), unless it is −∞, which nothing attains; among
-    the carried ones, ``m0`` counts those that no write has attained since the start, so that m is still m₀'s. A kink is
-    a step at which one of these choices differs between copies: |n·q̂| is its floor, or two candidates for m tie.
+    previous stabiliser (``carry``, ties included) or by the write (``write``), unless it is −∞, which nothing attains.
+    Among the carried ones, ``m0`` counts those that no write has attained since the start, so that m still comes from
+    m₀. A kink is a step at which one of these choices differs between copies: |n·q̂| equals its floor, or two
+    candidates for m tie.
 
     Args:
-        copies: the inputs and their perturbed copies, stacked along B; the first is exact.
+        expected: the oracle's answer.
+        copies: the inputs and their perturbed copies, stacked along B; the first copy is exact.
         nu_over_floor: ``n·q̂ / max(|n·q̂|, floor)`` of each copy, ``(copies·B, S, N)``.
     """
     above = np.abs(nu_over_floor) > 1 - 1e-12
@@ -40,7 +42,7 @@ def counted(expected: Expected, copies: Values, nu_over_floor: np.ndarray) -> Ex
 
 
 def _carried(arrays: Values) -> tuple[np.ndarray, np.ndarray]:
-    """At every step: whether the decayed stabiliser attains the new one, and whether that is above −∞."""
+    """For every step: whether the decayed stabiliser attains the new one, and whether the new one is above −∞."""
     m, a, i = arrays["m0"], -np.logaddexp(0.0, -arrays["f"]), arrays["i"]
     carried, alive = np.zeros(i.shape, bool), np.zeros(i.shape, bool)
     for t in range(i.shape[1]):
@@ -51,5 +53,5 @@ def _carried(arrays: Values) -> tuple[np.ndarray, np.ndarray]:
 
 
 def total(parts: list[dict[str, float]]) -> dict[str, float]:
-    """The counts of several calls as those of one."""
+    """The counts of several calls, added up."""
     return {name: sum(part.get(name, 0.0) for part in parts) for name in BRANCHES}

@@ -1,4 +1,4 @@
-"""What the oracles of all operations share."""
+"""Helpers shared by the oracles of all operations."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -15,7 +15,7 @@ _remembered: OrderedDict[Hashable, Expected] = OrderedDict()
 
 
 def remember(key: Hashable, make: Callable[[], Expected], most: int = 256) -> Expected:
-    """``make()``, computed once per key: value and gradient laws, and several targets, draw the same cases."""
+    """``make()``, computed once per key, because value and gradient laws and several targets draw the same cases."""
     if key in _remembered:
         _remembered.move_to_end(key)
         return _remembered[key]

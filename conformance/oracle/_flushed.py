@@ -1,20 +1,20 @@
-"""What the gradients of an mLSTM may lose where products with a small weight are below the smallest normal number.
+"""The loss in an mLSTM's gradients when products with a small weight are below the smallest normal number.
 
 Every gradient of an mLSTM is a sum of products whose last factor is a weight ``E_tj = exp(−Λ)``, of step j at step t:
 
     dv_j = Σ_{t≥j} (q̂_t·k_j) E_tj δ_t,    δ_t = dh_t / Y_t    (and dC_T in place of q̂ δᵀ at the end)
 
-The factors may be multiplied in any order. The parallel form begins with P_tj = (q̂_t·k_j) E_tj and divides by Y_t last;
-step after step, k_j v_jᵀ E_tj is formed first. A product that is below τ, the smallest normal number, is flushed to 0
-by XLA and by GPUs (and has lost digits elsewhere), and is then off by up to τ. It is multiplied by the factors that are
-left, so that the term is off by no more than
+The factors may be multiplied in any order. The parallel form starts with P_tj = (q̂_t·k_j) E_tj and divides by Y_t
+last; the recurrent form first computes k_j v_jᵀ E_tj. A product below τ, the smallest normal number, is flushed to 0 by
+XLA and by GPUs (and has lost digits elsewhere), so it is off by up to τ. It is then multiplied by the remaining
+factors, so that the term is off by no more than
 
     τ · Π max(1, |factor|)
 
-Where a step's weights are all small (written with i = −5 into a memory whose m becomes 72), dv_j is no more than that:
-exact −7.8107e-34, but −6.4237e-34 from the parallel form in float32. There 1/Y is some 4e4, and P of 1.2e-39 and less
-is flushed, from terms that add up to −1.3870e-34. Sums with a term of weight 1, such as h and C, are not concerned:
-what is lost of them is far below its rounding.
+If all weights of a step are small (written with i = −5 into a memory whose m becomes 72), dv_j is no larger than that:
+the exact value is −7.8107e-34, but the parallel form in float32 gives −6.4237e-34. There 1/Y is about 4e4, and values
+of P of 1.2e-39 and less are flushed, in terms that add up to −1.3870e-34. Sums with a term of weight 1, such as h and
+C, are not affected: their loss is far below their rounding.
 """
 
 import numpy as np
@@ -26,14 +26,22 @@ from conformance.oracle._magnitudes import Magnitudes
 
 
 def flushed(arrays: Values, cotangents: Values, found: Magnitudes, eps: float, precision: Precision) -> Values:
-    """What each gradient of a dense call may have lost; arrays as of `with_state`, ``found`` those of the call."""
+    """The possible loss in each gradient of a dense call.
+
+    Args:
+        arrays: arrays as returned by `with_state`.
+        cotangents: the cotangents of the call.
+        found: the magnitudes of the call.
+        eps: added to the normaliser.
+        precision: the dtypes of the computation.
+    """
     smallest = SMALLEST["float64" if precision.upcasts else accumulation(precision.dtype)]
     lost = _products(arrays, cotangents, found, eps)
     return {name: smallest * np.where(np.isfinite(x), x, 0.0) for name, x in lost.items()}
 
 
 def _products(arrays: Values, cotangents: Values, found: Magnitudes, eps: float) -> Values:
-    """``Σ Π max(1, |factor|)`` over the terms of each gradient; one without a weight (−∞) is no term."""
+    """``Σ Π max(1, |factor|)`` over the terms of each gradient; a term without a weight (−∞) does not count."""
     steps = {name: np.moveaxis(arrays[name], 1, 0) for name in "qkvif"}
     S, K = len(steps["i"]), arrays["q"].shape[-1]
     q, k = _at_least_one(steps["q"] / np.sqrt(K)), _at_least_one(steps["k"])
@@ -66,7 +74,7 @@ def _products(arrays: Values, cotangents: Values, found: Magnitudes, eps: float)
 
 
 def _of_reads(cotangents: Values, found: Magnitudes, eps: float) -> np.ndarray:
-    """Cotangents of what a query finds, those of n·q̂ in the last column, ``(B, S, N, V+1)``."""
+    """Cotangents of the results of each read, with that of n·q̂ in the last column, ``(B, S, N, V+1)``."""
     nu, floor = found.nu[:2]
     delta = np.abs(cotangents["h"]) / (np.maximum(nu, floor) + eps)[..., None]
     of_nu = np.where(nu >= floor * (1 - NEAR_FLOOR), (delta * found.outputs["h"]).sum(axis=-1), 0.0)
@@ -74,7 +82,7 @@ def _of_reads(cotangents: Values, found: Magnitudes, eps: float) -> np.ndarray:
 
 
 def _at_least_one(x: np.ndarray) -> np.ndarray:
-    """``max(1, |x|)``; 0 where x is, for a product with it is exact."""
+    """``max(1, |x|)``; 0 where x is 0, because a product with 0 is exact."""
     return np.where(x == 0, 0.0, np.maximum(1.0, np.abs(x)))
 
 

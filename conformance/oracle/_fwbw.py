@@ -54,7 +54,7 @@ def _zero_cotangents(arrays: Values, cotangents: Values) -> Values:
 
 
 def fwbw(arrays: Values, config: Mapping[str, Any], precision: Precision) -> Expected:
-    """Value of the fwbw functions: `mlstm` with a floor of 1 where the configuration says so."""
+    """Value of the fwbw functions: that of `mlstm`, with a floor of 1 if the configuration says so."""
     headed = {name: _add_head(name, x) for name, x in arrays.items()}
     if config.get("stabilize_correctly"):
         return _drop_head(mlstm(headed, {}, precision), arrays["i"].shape)
@@ -72,7 +72,7 @@ def fwbw_gradient(arrays: Values, config: Mapping[str, Any], cotangents: Values,
 
 @without_warnings
 def unstabilised(arrays: Values, cotangents: Values | None, precision: Precision) -> Expected:
-    """The reference's own fwbw, whose floor is 1, on stacked copies; heads are one."""
+    """The reference's own fwbw functions, whose floor is 1, on stacked copies with one head."""
     arrays = with_state(arrays)
     B = arrays["q"].shape[0]
     terms = magnitudes_of(arrays, 0.0, cotangents, floor_is_one=True)

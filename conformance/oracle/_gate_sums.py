@@ -1,17 +1,18 @@
-"""What a forget gate's gradient may be off by where it is formed from running sums of terms that cancel.
+"""The error of a forget gate's gradient when it is computed from running sums of terms that cancel.
 
-Two right ways to form it do so. The parallel form under automatic differentiation takes its weights from differences
-of cumulative sums, ``D_tj = B_t − B_j + i_j`` with ``B = cumsum(log σ(f))``; f_s enters B_t for all t ≥ s, so that
+Two correct ways to compute it do so. The parallel form under automatic differentiation takes its weights from
+differences of cumulative sums, ``D_tj = B_t − B_j + i_j`` with ``B = cumsum(log σ(f))``. f_s enters B_t for all t ≥ s,
+so that
 
     df_s = σ(−f_s) Σ_{t≥s} (Σ_{j≤t} dD_tj − Σ_{u≥t} dD_ut)
 
-and every entry behind step s is added once and subtracted once. The closed form sums the same two, over channels:
+and every entry after step s is added once and subtracted once. The closed form sums the same two parts, over channels:
 
     df_s = σ(−f_s) (Σ_{t≥s} (q_t·dq_t − k_t·dk_t) + ⟨C_T, dC_T⟩ + ⟨n_T, dn_T⟩ + what the final m adds)
 
-The exact gradient may be 0, before the first write or across a hard reset, where these terms are not. Their magnitudes
-are those that `oracle._magnitudes` states of dq and dk, times q and k: no sum over the channels or the steps has been
-taken there, so they bound Σ|dD_tj| over rows and columns too.
+The exact gradient may be 0, before the first write or across a hard reset, where these terms are not 0. Their
+magnitudes are those that `oracle._magnitudes` gives for dq and dk, times q and k. These have not been summed over the
+channels or the steps, so they also bound Σ|dD_tj| over rows and columns.
 """
 
 import numpy as np
@@ -22,7 +23,7 @@ from conformance.oracle._magnitudes import Magnitudes
 
 
 def roundoff_of_sums(arrays: Values, cotangents: Values, found: Magnitudes, precision: Precision) -> np.ndarray:
-    """The roundoff of such sums at each forget gate of a dense call, ``(B, S, N)``."""
+    """The roundoff of such sums for each forget gate of a dense call, ``(B, S, N)``."""
     of, drift = found.gradients, found.gradient_drift
     terms, drifts = np.zeros(arrays["i"].shape), np.zeros(arrays["i"].shape)
     for name in "qk":
@@ -36,5 +37,5 @@ def roundoff_of_sums(arrays: Values, cotangents: Values, found: Magnitudes, prec
 
 
 def _later(add: np.ufunc, x: np.ndarray) -> np.ndarray:
-    """``Σ_{t≥s} x_t``, or the root of the sum of squares where ``add`` is `numpy.hypot`."""
+    """``Σ_{t≥s} x_t``, or the root of the sum of squares if ``add`` is `numpy.hypot`."""
     return np.flip(add.accumulate(np.flip(x, 1), axis=1), 1)

@@ -1,4 +1,4 @@
-"""The GRU on copies that stand along the head axis, because weights are shared by the whole batch."""
+"""The GRU on copies along the head axis, because its weights are shared by the whole batch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,8 @@ def _copies(arrays: Values, cotangents: Values, precision: Precision) -> tuple[d
     N = max(x.shape[_axis(name)] for name, x in arrays.items())
 
     def copies(name: str, x: np.ndarray) -> np.ndarray:
-        # Heads are written out first: each that reads a shared input or weight rounds apart, and so does their sum.
+        # Heads are expanded first: each head that reads a shared input or weight rounds separately, and so does their
+        # sum.
         axis = _axis(name)
         x = np.repeat(x, N // x.shape[axis], axis=axis)
         if name in ("input", "forget_input", "reset_input"):
@@ -38,7 +39,7 @@ def _copies(arrays: Values, cotangents: Values, precision: Precision) -> tuple[d
 
 
 def _split(name: str, stacked: np.ndarray, heads: int, N: int) -> tuple[np.ndarray, np.ndarray]:
-    """Copies apart, and the heads of a group summed: ``(exact, draws)``."""
+    """Separate the copies and sum the heads of a group: ``(exact, draws)``."""
     axis = _axis(name) % stacked.ndim
     shape = stacked.shape
     apart = stacked.reshape(*shape[:axis], 1 + DRAWS, heads, N // heads, *shape[axis + 1 :]).sum(axis=axis + 2)
@@ -62,7 +63,7 @@ def gru(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Exp
 
 
 def _rounded(terms: dict, name: str, precision: Precision) -> np.ndarray | float:
-    """What products of 16-bit operands and everything that is carried may be off by; no sequence, nothing."""
+    """The error due to products of 16-bit operands and to everything that is carried; 0 without a sequence."""
     if name not in terms:
         return 0.0
     products, drift = terms[name]
@@ -71,7 +72,7 @@ def _rounded(terms: dict, name: str, precision: Precision) -> np.ndarray | float
 
 @without_warnings
 def gru_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
-    """Gradient of `gru`. ``input_state`` is among the results whether or not one was given."""
+    """Gradient of `gru`. The results include ``input_state`` whether or not one was given."""
     arrays, cu_seqlens = _without_packing(arrays)
     heads = {name: x.shape[_axis(name)] for name, x in arrays.items()}
     copies, dcopies, N = _copies(arrays, cotangents, precision)

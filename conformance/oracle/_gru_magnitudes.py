@@ -1,13 +1,13 @@
-"""What rounds in a GRU beside its inputs: products of 16-bit operands, and the state that is carried.
+"""Rounding in a GRU apart from its inputs: products of 16-bit operands, and the state that is carried.
 
-Two sums are kept of every quantity, each to first order and local: an error is followed to the state or the gradient
-that it reaches at its own step, then as far as that is *carried*: a state times f, a gradient times f or as the whole
-gradient of its head grows or shrinks on that step, whichever is more (behind shut gates what arrives came through the
-weights). How else it travels is what the response to perturbed inputs measures.
+Two sums are computed for every quantity, both to first order and local: an error is followed to the state or the
+gradient that it reaches at its own step, and from there as far as that is *carried*. A state is carried by a factor f;
+a gradient by f or by the growth or decay of the whole gradient of its head at that step, whichever is larger (behind
+closed gates the gradient arrived through the weights). The response to perturbed inputs measures all other propagation.
 
 - ``products``: Σ|terms| of products whose operands may be rounded to 16 bits, in units of that roundoff.
-- ``drift``: the root of a sum of squares over steps of everything else that is rounded, in units of roundoff. A gate is
-  off by a roundoff of itself and of its preactivation; 1 − f is off by as much, however small it is.
+- ``drift``: the root of the sum of squares over steps of all other rounding, in units of roundoff. A gate is off by a
+  roundoff of itself and of its preactivation; 1 − f is off by as much, however small it is.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ WEIGHTS = ("weight", "forget_weight", "reset_weight")
 
 @dataclass(frozen=True)
 class _Forward:
-    """Of one sequence or a dense batch, steps first ``(S, B, N, H)``: values, and errors as (products, drift)."""
+    """Values and errors, as (products, drift), for one sequence or a dense batch, steps first: ``(S, B, N, H)``."""
 
     h: np.ndarray
     f: np.ndarray
@@ -53,7 +53,7 @@ def gru_magnitudes(arrays: Values, y: np.ndarray, cu_seqlens: np.ndarray | None)
 def gru_gradient_magnitudes(
     arrays: Values, y: np.ndarray, cotangents: Values, clipping: float | None, cu_seqlens: np.ndarray | None
 ) -> dict[str, Pair]:
-    """``(products, drift)`` of every gradient; those of weights are summed over what a head serves."""
+    """``(products, drift)`` of every gradient; those of weights are summed over the heads that share a weight."""
     each = [
         _backward(part, _forward(part), np.inf if clipping is None else abs(clipping))
         for part in _sequences(arrays, y, cotangents, cu_seqlens)
@@ -67,7 +67,7 @@ def _axis(name: str) -> int:
 
 
 def _sequences(arrays: Values, y: np.ndarray, d: Values, cu_seqlens: np.ndarray | None) -> Iterator[Values]:
-    """Each sequence (or the dense batch) with its heads written out, steps first."""
+    """Each sequence (or the dense batch) with its heads expanded, steps first."""
     N = y.shape[-2]
     heads = {
         name: np.repeat(x, N // x.shape[_axis(name)], _axis(name))
@@ -105,7 +105,7 @@ def _joined(each: list[dict[str, Pair]], states: tuple[str, ...], cu_seqlens: np
 
 
 def _served(name: str, pair: Pair, served: np.ndarray) -> Pair:
-    """Summed over the heads that share one: products add up, drifts as squares do; weights also over sequences."""
+    """The sum over the heads that share one head: products add up, squares of drifts too; weights also over sequences."""
 
     def groups(x: np.ndarray) -> np.ndarray:
         axis, count = _axis(name) % x.ndim, served.shape[_axis(name)]
@@ -144,7 +144,7 @@ def _forward(x: Values) -> _Forward:
     drift_r = of_r + _size(x["reset_input"]) * r * (1 - r) + r
     drift_z = (in_z + _size(x["input"]) + _times(size * drift_r, np.abs(W))) * (1 - z * z) + np.abs(z)
     products = np.abs(h - z) * of_f + (1 - f) * of_z
-    # h − z, its product and the sum, in the form z + f⊙(h − z).
+    # These are h − z, its product, and the sum, in the form z + f⊙(h − z).
     rounded = np.abs(h - z) * (drift_f + 2) + (1 - f) * drift_z + size + np.abs(x["y"])
     carried, drift = np.zeros((len(h) + 1, *h.shape[1:])), np.zeros((len(h) + 1, *h.shape[1:]))
     for t in range(len(h)):
@@ -152,7 +152,7 @@ def _forward(x: Values) -> _Forward:
         drift[t + 1] = np.hypot(f[t] * drift[t], rounded[t])
 
     of_h = carried[:-1], drift[:-1]
-    # What was carried up to here is off in the gates and in z too.
+    # Errors carried up to this step affect the gates and z as well.
     through_f = [_times(of, np.abs(Wf)) * f * (1 - f) for of in of_h]
     through_r = [_times(of, np.abs(Wr)) * r * (1 - r) for of in of_h]
     through_z = [_times(r * of, np.abs(W)) * (1 - z * z) for of in of_h]
@@ -203,17 +203,17 @@ def _ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _gradient_errors(
     forward: _Forward, at: int, weights: tuple, gradients: tuple, growth: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Errors of the gradients of one call's inputs, in products (``at`` 0) or drift (1); apart, those that arrived.
+    """Errors of the gradients of one call's inputs, as products (``at`` 0) or drift (1), apart from those that arrived.
 
     Args:
-        growth: by how much the gradient of a head grows from step to step, ``(S, B, N)``.
+        growth: the factor by which the gradient of a head grows from step to step, ``(S, B, N)``.
     """
     h, f, r, z = forward.h, forward.f, forward.r, forward.z
     of_h, of_f, of_r, of_z = (pair[at] for pair in (forward.of_h, forward.of_f, forward.of_r, forward.of_z))
     W, Wf, Wr = (np.abs(w) for w in weights)
     size, dz, df, drh, dr = (np.abs(d) for d in gradients)
     slope_f, slope_r, difference = f * (1 - f), r * (1 - r), np.abs(h - z)
-    own = 4 if at else 1  # roundings of a product of so many factors; or of an operand
+    own = 4 if at else 1  # Roundings of a product with this number of factors, or of an operand.
     of_dz = size * ((1 - z * z) * of_f + (1 - f) * 2 * np.abs(z) * of_z) + own * dz
     of_df = size * (slope_f * (of_h + of_z) + difference * np.abs(1 - 2 * f) * of_f) + own * df
     of_drh = _times(of_dz, W)
@@ -240,11 +240,11 @@ def _gradient_errors(
 def _of_weight(
     x: np.ndarray, of_x: Pair, carried_x: Pair, d: np.ndarray, of_d: list[np.ndarray], carried_d: list[np.ndarray]
 ) -> Pair:
-    """Of ``Σ_t xᵀd`` for each sequence, ``(B, N, H, H)``.
+    """Errors of ``Σ_t xᵀd`` for each sequence, ``(B, N, H, H)``.
 
-    Both operands may be rounded. What was carried is off alike at step after step, and its errors add up; the others
-    are independent. n terms are summed in any order, and their partial sums are as large as the terms are in the root
-    of the sum of their squares, or as the whole.
+    Both operands may be rounded. A carried error is the same at every step, so these errors add up; all other errors
+    are independent. n terms are summed in any order; a partial sum is as large as the root of the sum of squares of the
+    terms, or as the whole sum.
     """
 
     largest = np.abs(d).max(initial=0.0)

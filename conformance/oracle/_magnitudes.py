@@ -1,5 +1,6 @@
-"""Σ|terms| of an mLSTM, and the roundings that its memory collects: the recurrence and its transpose once more, with
-the magnitude of every factor.
+"""Σ|terms| of an mLSTM, and the roundings that its memory collects.
+
+They are computed by the recurrence and its transpose with the magnitude of every factor.
 """
 
 from dataclasses import dataclass
@@ -13,17 +14,18 @@ from conformance.oracle._stabiliser_paths import candidates_for_m, stabiliser_pa
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """What rounds in every output and gradient of an mLSTM, whether or not its exact value responds to anything.
+    """All rounding in every output and gradient of an mLSTM, whether or not its exact value responds to anything.
 
-    The response to perturbed inputs does not see an identity that holds for all inputs: with one step h does not depend
-    on q, so dq is 0 however the inputs are perturbed, but it is computed as a difference of two terms, each rounded.
+    The response to perturbed inputs does not show an identity that holds for all inputs. With one step h does not
+    depend on q, so dq is 0 for any perturbation, but it is computed as a difference of two terms, each of which is
+    rounded.
 
     Attributes:
-        outputs, gradients: Σ|terms|, what is summed before anything cancels.
-        drift, gradient_drift: the root of the sum of squares of what a memory was when it was rounded, step after step;
-            of an old memory that is √age times its size.
+        outputs, gradients: Σ|terms| of what is summed, before anything cancels.
+        drift, gradient_drift: the root of the sum of squares of a memory's sizes when it was rounded, step by step; for
+            an old memory that is √age times its size.
         nu: |ν| = |n·q̂|, its floor, its Σ|terms| and its drift, each ``(B, S, N)``.
-        g: |dm_T − ⟨C_T, dC_T⟩ − ⟨n_T, dn_T⟩| of each lane.
+        g: |dm_T − ⟨C_T, dC_T⟩ − ⟨n_T, dn_T⟩| of each head of each sequence.
     """
 
     outputs: Values
@@ -35,13 +37,13 @@ class Magnitudes:
 
 
 class _Held:
-    """What is carried from step to step, ``(B, N, K, V+1)``: C with n for a last column, or their cotangents.
+    """A quantity carried from step to step, ``(B, N, K, V+1)``: C with n as the last column, or their cotangents.
 
     Attributes:
         size: Σ|terms|.
-        folds: Σ|terms|·Λ, with exp(−Λ) the weight that a term has come down to. A kernel that forms the weight from a
-            sum of logarithms rounds that sum at each step, relative to Λ, however small the weight is by then.
-        drift: in units of roundoff. Nothing is squared that could leave the range of float64.
+        folds: Σ|terms|·Λ, where exp(−Λ) is the weight to which a term has decayed. A kernel that computes the weight
+            from a sum of logarithms rounds that sum at each step, relative to Λ, however small the weight is by then.
+        drift: rounding in units of roundoff. Nothing is squared that could leave the range of float64.
     """
 
     def __init__(self, size: np.ndarray):
@@ -57,11 +59,12 @@ class _Held:
 
 
 def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_is_one: bool = False) -> Magnitudes:
-    """The recurrence and its transpose with the magnitude of every factor, at the exact stabilisers.
+    """Magnitudes from the recurrence and its transpose, with the magnitude of every factor, at the exact stabilisers.
 
-    An error of ν relative to itself is larger than that of its terms where they cancel: Σ|q̂||n| / Y of them, which
-    multiplies everything that is divided by Y. On the floor it is the error of m that does, u·|m| at each step, squares
-    added up: with m above 64 it does not cancel between C and exp(−min(m, 64)), and never between C and eps.
+    The relative error of ν is larger than that of its terms if they cancel: Σ|q̂||n| / Y times as large, and it
+    multiplies everything that is divided by Y. On the floor, the error of m takes its place, u·|m| at each step, added
+    as squares. With m above 64 it does not cancel between C and exp(−min(m, 64)), and it never cancels between C and
+    eps.
     """
     steps = {name: np.moveaxis(arrays[name], 1, 0) for name in "qkvif"}
     i, a = steps["i"], -np.logaddexp(0.0, -steps["f"])
@@ -124,7 +127,7 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
         d.decay(decay[t].reshape(wide[1:]), lost[t].reshape(wide[1:]))
         before[t], before_drift[t] = d.size, d.drift
     gate = np.exp(-np.logaddexp(0.0, steps["f"]))
-    # A weight of −Λ is a difference of log weights of size m, rounded at each step by itself.
+    # A log weight −Λ is a difference of log weights of size m, which is itself rounded at each step.
     gain, shy = gain[..., None], (1 + shy + largest_m)[..., None]
     dk = gain * shy * np.einsum("tbnkv,tbnv->tbnk", at_step, v)
     of_dk = gain * _root("tbnkv,tbnv->tbnk", at_step_drift, v)
@@ -171,7 +174,7 @@ def _weight(log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _root(subscripts: str, drift: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """The root of the sum of squares of ``drift·factor``, each scaled to its largest before it is squared."""
+    """The root of the sum of squares of ``drift·factor``, each scaled by its largest element before it is squared."""
     largest, of_factor = drift.max(axis=(-2, -1), initial=0.0), factor.max(axis=-1, initial=0.0)
     scaled = drift / np.where(largest > 0, largest, 1.0)[..., None, None]
     factor = factor / np.where(of_factor > 0, of_factor, 1.0)[..., None]
@@ -187,8 +190,9 @@ def _floor(m: np.ndarray) -> np.ndarray:
 
 
 def gradient_magnitudes(magnitudes: Magnitudes, exact: Values) -> tuple[Values, Values]:
-    """The magnitudes of the gradients and their drift, with those of g where the exact gradient may hold it: at the
-    write that attained the final m and at every decay since.
+    """The magnitudes of the gradients and their drift, including those of g where the exact gradient may contain g.
+
+    These are the write that attained the final m and every decay since.
     """
     gate = magnitudes.gradients["gate"]
     reached, wrote = np.abs(exact["f"]) > 0, np.abs(exact["i"]) > 0

@@ -18,7 +18,7 @@ COPIES = DRAWS + 2
 
 
 def _largest_m(i: np.ndarray, f: np.ndarray, m0: np.ndarray) -> np.ndarray:
-    """The largest finite |m| along each lane, ``(B, 1, N)``."""
+    """The largest finite |m| of each head of each sequence, ``(B, 1, N)``."""
     a = -np.logaddexp(0.0, -f)
     m, largest = m0, np.where(np.isfinite(m0), np.abs(m0), 0.0)
     for t in range(i.shape[1]):
@@ -28,9 +28,9 @@ def _largest_m(i: np.ndarray, f: np.ndarray, m0: np.ndarray) -> np.ndarray:
 
 
 def _beside_the_floor(terms: Magnitudes, precision: Precision) -> np.ndarray:
-    """By how much q is scaled either way, ``(B, S, N, 1)``: beside its floor so far that |n·q̂| lies on both sides.
+    """The factor by which q is scaled up and down, ``(B, S, N, 1)``; near the floor, so that |n·q̂| lies on both sides.
 
-    |n·q̂| is beside its floor where the two are within its own budget of each other.
+    |n·q̂| is near its floor if the two are within its own budget of each other.
     """
     nu, floor, magnitude, drift = terms.nu
     own = precision.operand * nu + precision.cancellation * magnitude + precision.drift * drift
@@ -57,7 +57,7 @@ def copies_of(arrays: Values, cotangents: Values, terms: Magnitudes, precision: 
     stacked = {name: copies(name, x, name in ("i", "f", "m0")) for name, x in arrays.items()}
     dstacked = {name: copies(name, x, False) for name, x in cotangents.items()}
     if cotangents:
-        # C and n are held in units of exp(m), and m is held to a roundoff of its own size.
+        # C and n are in units of exp(m), and m is accurate to a roundoff of its own size.
         of_m = precision.growth * largest[:, 0] * rng.standard_normal((COPIES, *largest[:, 0].shape))
         factor = 1 + np.concatenate([0 * largest[:, 0], *of_m])
         dstacked["C"] = dstacked["C"] * factor[..., None, None]
@@ -70,14 +70,14 @@ def _state(arrays: Values) -> MLSTMState:
 
 
 def rescaled(part: np.ndarray, m: np.ndarray, reference_m: np.ndarray) -> np.ndarray:
-    """``part·exp(m − m*)``, with 0 for the weight of an empty memory (m = m* = −∞)."""
+    """``part·exp(m − m*)``, where an empty memory (m = m* = −∞) has weight 0."""
     with np.errstate(invalid="ignore", over="ignore"):
         weight = np.where(np.isneginf(m) & np.isneginf(reference_m), 0.0, np.exp(m - reference_m))
         return part * weight.reshape(*weight.shape, *[1] * (part.ndim - weight.ndim))
 
 
 def with_state(arrays: Values, sequences: int | None = None) -> Values:
-    """The arrays with the zeros that an initial state left out stands for."""
+    """The arrays, with zeros for an initial state that is omitted."""
     if "C0" in arrays:
         return arrays
     q, v = arrays["q"], arrays["v"]
@@ -100,7 +100,7 @@ _POOL: dict[str, dict[str, Any]] = {
     "n0": {},
     "m0": {"last": False},
 }
-"""Which neighbours of an element have its conditioning: see `budget.response`."""
+"""The neighbours of an element that have the same conditioning, by output: see `budget.response`."""
 
 
 def split(stacked: np.ndarray, B: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,10 +119,10 @@ def budgeted(named: Values, B: int, magnitudes: Values, drift: Values, precision
 
 
 def either_side(expected: Expected, arrays: Values, g: np.ndarray, precision: Precision) -> Expected:
-    """Where candidates for m_T tie within rounding, g may come out at any of them, and at the gates between.
+    """Widen the tolerance where candidates for m_T tie within rounding.
 
-    Candidate 0 is m₀, candidate j the write of step j; each decays by the gates after it. Where the memory ends empty
-    all of them are −∞: none moves m.
+    g may then reach any of these candidates, and the gates between them. Candidate 0 is m₀, candidate j is the write of
+    step j; each decays by the gates after it. If the memory ends empty, all candidates are −∞ and none of them moves m.
     """
     a, i, m0 = -np.logaddexp(0.0, -arrays["f"]), arrays["i"], arrays["m0"]
     if not a.shape[1]:
@@ -150,7 +150,7 @@ def either_side(expected: Expected, arrays: Values, g: np.ndarray, precision: Pr
 
 @without_warnings
 def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
-    """Value of `mlstm` from its recurrent form. States are in the units of their own m (see `rescaled`)."""
+    """Value of `mlstm`, from its recurrent form. States are in the units of their own m (see `rescaled`)."""
     arrays = with_state(arrays)
     B = arrays["q"].shape[0]
     terms = magnitudes_of(arrays, options.get("eps", 0.0), None)

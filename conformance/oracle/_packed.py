@@ -1,4 +1,4 @@
-"""The mLSTM's oracle for dense and packed calls: a packed call is looped over, sequence by sequence."""
+"""The mLSTM's oracle for dense and packed calls; a packed call is computed sequence by sequence."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Value
 
 def _dense_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
     arrays = _mlstm.with_state(arrays)
-    # A call that returns no final state has cotangents of zero for it.
+    # If a call does not return the final state, the cotangents of the state are zero.
     zeros = {name: np.zeros(arrays[f"{name}0"].shape) for name in "Cnm" if name not in cotangents}
     cotangents = {**cotangents, **zeros}
     expected = _mlstm.mlstm_gradient(arrays, options, cotangents, precision)

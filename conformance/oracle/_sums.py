@@ -1,4 +1,4 @@
-"""Scans and decay: linear (in the log gates), so the sum of the magnitudes of all terms is known exactly."""
+"""Scans and decay: linear (in the log gates), so that the sum of the magnitudes of all terms is known exactly."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ _SUMS: dict[str, tuple[str, Callable, Callable, str]] = {
 
 
 def sums(operation: str, arrays: Values, precision: Precision) -> Expected:
-    """`rev_cumsum`, `rev_cumsum_off`, `causal_forget_matrix`: value; each may be off by γ·Σ|terms|."""
+    """Value of `rev_cumsum`, `rev_cumsum_off` or `causal_forget_matrix`; each element may be off by γ·Σ|terms|."""
     name, forward, _, _ = _SUMS[operation]
     x = arrays[name]
     magnitude = np.where(np.isfinite(x), np.abs(x), 0.0)
@@ -50,7 +50,7 @@ def dtilde_gradient(arrays: Values, cotangents: Values, precision: Precision) ->
     i, f = arrays["igate"], arrays["fgate"]
     exact = reference.dtilde_matrix_backward(i, f, dD=cotangents["y"])
     scale = reference.dtilde_matrix_backward(i, f, dD=np.abs(cotangents["y"]))
-    # σ(−f) is formed from f in the accumulation dtype: its relative error is u·|f| where it is small.
+    # σ(−f) is computed from f in the accumulation dtype: its relative error is u·|f| where it is small.
     conditioning = 1 + np.where(np.isfinite(f), np.maximum(f, 0.0), 0.0)
     slack = {"igate": precision.growth * scale["igate"], "fgate": precision.growth * scale["fgate"] * conditioning}
     return Expected(exact, slack)
