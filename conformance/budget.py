@@ -1,71 +1,73 @@
-"""How large an error may be, and why: the only place that says so.
+"""How large an error may be, and why: the only module that defines it.
 
-An output element y is judged against the float64 reference evaluated on the very same (rounded) inputs. It may be off
+An output element y is compared with the float64 reference, evaluated on the very same (rounded) inputs. It may be off
+by
 
     allowed(y) = u_out·|y|  +  max_d |y(x + δ_d) − y(x)|  +  κ·u·Σ|terms|  +  κ·u·drift  +  least
 
-**u_out·|y|**: the answer is rounded once to the dtype in which it comes back (unit roundoff u_out).
+**u_out·|y|**: the answer is rounded once to the output dtype (unit roundoff u_out).
 
-**The response** is the conditioning of this very element, measured: the reference is evaluated again on inputs that are
-perturbed by what a backward-stable computation may be thought to have perturbed them, `DRAWS` times, and the largest
-change counts. The draws are nearly normal (with ±1, two log weights whose difference is all that matters move alike in
-all of six draws once in 32 times) and spread evenly: of eight that are normal the largest is below half a standard
-deviation for one element in 2000, and in 320 GRU cases a correct result was refused for it. Where the response happens
-to be small for one element, the root mean square over its neighbours (the last axis; two steps either way) counts
-instead, but only where the element responds at all: behind a hard reset a gradient that is exactly 0 has no budget.
+**The response** is the measured conditioning of this very element. The reference is evaluated again, `DRAWS` times, on
+inputs perturbed by as much as a backward-stable computation may be considered to perturb them, and the largest change
+counts. The draws are nearly normal (with ±1, two log weights of which only the difference matters change in the same
+direction in all of six draws once in 32 times) and spread evenly: with eight normal draws the largest is below half a
+standard deviation for one element in 2000, and in 320 GRU cases that made a correct result fail. Where the response is
+small for one element by chance, the root mean square over its neighbours (the last axis; two steps either way) counts
+instead, but only if the element responds at all: after a hard reset, a gradient that is exactly 0 has no budget.
 Perturbations, with u the unit roundoff of the accumulation dtype (float32, or float64 for float64 values), n the number
 of steps, κ = `KAPPA` and γ = κ·√n·u:
 
-- an operand of a product (q, k, v, weights, states, cotangents): relative γ. n roundings of random sign, each of the
-  running sum, grow like √n. A 16-bit operand: relative γ + `OMEGA`·u_in, because a product of 16-bit operands may take
-  an *intermediate* (scores, r⊙h, dh/Y) rounded to the operands' dtype too, as tensor cores do. A carried state may
-  not: no term holds n·u_in, so a state that is rounded to 16 bits at each step is over budget wherever it remembers,
-  and the laws named ``accumulation`` leave no operand rounding for it to hide behind.
-- a gate's preactivation or a stabiliser: absolute γ·max(1, |x|, M), with M the largest |m| of the lane. Log weights are
-  sums of size M before they are subtracted, whatever the dtype of the values: gates live in the accumulation dtype.
-  The cotangents of C and n, relative γ·M for the same reason: C and n are held in units of exp(m).
+- an operand of a product (q, k, v, weights, states, cotangents): relative γ, because n roundings of random sign, each
+  relative to the running sum, grow like √n. A 16-bit operand: relative γ + `OMEGA`·u_in, because a product of 16-bit
+  operands may also take an *intermediate* (scores, r⊙h, dh/Y) rounded to the operands' dtype, as tensor cores do. A
+  carried state may not: no term contains n·u_in, so a state that is rounded to 16 bits at each step exceeds the budget
+  wherever it remembers, and the laws named ``accumulation`` leave no operand rounding that could hide this.
+- a gate's preactivation or a stabiliser: absolute γ·max(1, |x|, M), with M the largest |m| of the same head and
+  sequence. Log weights are sums of size M before they are subtracted, for values of any dtype, because gates are in the
+  accumulation dtype. The cotangents of C and n: relative γ·M for the same reason, as C and n are in units of exp(m).
 
 **κ·u·Σ|terms|**: an identity that holds for all inputs (with one step, h does not depend on q at all) leaves no
-response, but what is computed is still a difference of rounded terms. The oracle states the sum of the magnitudes of
-all terms (`oracle._magnitudes`, `oracle._gru_magnitudes`), and what a 16-bit operand among them may be rounded by; for
-scans and decays it is the whole condition, with γ.
+response, but the computed value is still a difference of rounded terms. The oracle gives the sum of the magnitudes of
+all terms (`oracle._magnitudes`, `oracle._gru_magnitudes`), and the possible rounding of a 16-bit operand among them.
+For scans and decays this is the whole condition, with γ.
 
-Among these terms are those that automatic differentiation of the definition sums although they cancel exactly: every
-path of h's gradient through the stabiliser m, which ends at the gates that attained m. The roundings of each step are
-independent, so the squares of its terms add up along the steps at which m was carried
-(`oracle._stabiliser_paths`). An exact 0 is asked for only where all of them are 0, as behind a hard reset.
+These terms include those that automatic differentiation of the definition sums although they cancel exactly: every path
+of h's gradient through the stabiliser m, which ends at the gates that attained m. The roundings of each step are
+independent, so the squares of its terms add up along the steps at which m was carried (`oracle._stabiliser_paths`). An
+exact 0 is required only where all of them are 0, as after a hard reset.
 
 **κ·u·drift**: what is carried is rounded at every step. An error of u·|C_t| made at step t has decayed like the memory
-itself when it is read, and errors of different steps are independent, so their squares add up:
+itself when it is read, and errors of different steps are independent, so that their squares add up:
 
     drift² ← decay²·drift² + |C_t|² + (|C_t|·Λ)²
 
-A memory of age a is off by √a·u·|C|, C and n each in its own way, and where h = Cᵀq̂/(n·q̂) responds to nothing because
-one write dominates both, that is all there is: without it the sequential form in float32 came out 1.4 budgets off, the
-parallel form 1.25, after a few hundred steps. Λ is what a weight exp(−Λ) has come down to: formed from a sum of
-logarithms it carries the roundings of that sum. The GRU's state and its gradient drift in the same way, by what rounds
-in a step.
+A memory of age a is off by √a·u·|C|, with different errors in C and n. Where h = Cᵀq̂/(n·q̂) does not respond because
+one write dominates both, this is the only term: without it, the recurrent form in float32 reached 1.4 budgets, and the
+parallel form 1.25, after a few hundred steps. exp(−Λ) is the weight to which the memory has decayed: computed from a
+sum of logarithms, it has the roundings of that sum. The GRU's state and its gradient drift in the same way, by the
+roundings within a step.
 
-**Kinks**: where |n·q̂| lies within its own budget of its floor, two of the perturbed copies scale q across it, one each
-way, so that the gradient of either side passes. Where candidates for the final m tie within rounding, 2γ·M, what dm
-holds may come out at any of them and at the gates between. Elements whose branch differs between copies are counted.
+**Kinks**: where |n·q̂| is within its own budget of its floor, two of the perturbed copies scale q across the floor, one
+in each direction, so that the gradient of either side passes. Where candidates for the final m tie within rounding,
+2γ·M, the contribution of dm may reach any of them and the gates between them. Elements whose branch differs between
+copies are counted.
 
-**least** is the smallest normal number of the accumulation dtype (frameworks flush what is below it) per step, and of
-the output dtype.
+**least** is the smallest normal number of the accumulation dtype (frameworks flush anything smaller) per step, and that
+of the output dtype.
 
-A NaN passes only where the reference has one, an infinity only where the reference has the same or a number that, its
-budget counted in, is beyond the largest of the output dtype (a decay of 97 gates of −1e4 in float16).
+A NaN passes only where the reference has a NaN. An infinity passes only where the reference has the same infinity, or a
+number that, with its budget, is beyond the largest number of the output dtype (a decay of 97 gates of −1e4 in float16).
 
-**Measured** by ``make calibration`` with κ = 3 and Ω = 1.5 (`OMEGA`), seed 0: eight to ten correct
-variants of each operation, 10,000 cases each, value and gradient, no false alarm. Worst error over its budget, before
-the last rounding (in 16 bits that may take up all of its own share, and does):
+**Measured** by ``make calibration`` with κ = 3 and Ω = 1.5 (`OMEGA`), seed 0: eight to ten correct variants of each
+operation, 10,000 cases each, value and gradient, without a false alarm. Worst error over its budget, before the last
+rounding (in 16 bits the last rounding may take up all of its own share, and does):
 
     rev_cumsum, rev_cumsum_off 0.40    causal_forget_matrix 0.49    dtilde_matrix 0.66
     mlstm 0.95 (bfloat16; 0.88 in float64, 0.86 in float32)    mlstm_step 0.57    mlstm_fwbw_custom_grad 0.56
     gru 0.80 (in bfloat16, with 16-bit operands, one element 1.38, within its last rounding)
 
-With κ = 2 the mLSTM's 0.88 would be some 1.3; with Ω = 1 an intermediate that had been rounded twice came out at 1.01.
-What was measured stands in ``calibration/results.json`` with a hash of this formula; a test compares the two.
+With κ = 2 the mLSTM's 0.88 would be about 1.3; with Ω = 1 an intermediate that had been rounded twice reached 1.01. The
+measurements are in ``calibration/results.json`` with a hash of this formula; a test compares the two.
 """
 
 import math
@@ -80,20 +82,20 @@ KAPPA = 3.0
 OMEGA = 1.5
 DRAWS = 8
 NEAR_FLOOR = 1e-2
-"""So far below its floor, relatively, |n·q̂| is still thought to lie above it in what was computed."""
+"""Relative distance below the floor up to which the computed |n·q̂| may still lie above it."""
 DIFFERENCES = 1e-10
-"""Roundoff of a gradient that is made of central differences of a float64 loss: about 1e-16 over their step."""
+"""Roundoff of a gradient that is computed by central differences of a float64 loss: about 1e-16 over their step."""
 _MAGNITUDES = np.array([NormalDist().inv_cdf((1 + (at + 0.5) / DRAWS) / 2) for at in range(DRAWS)])
 
 
 @dataclass(frozen=True)
 class Precision:
-    """In which dtypes a result was computed, and over how many steps.
+    """The dtypes in which a result was computed, and its number of steps.
 
     Attributes:
-        dtype: the dtype of the values that came in.
-        steps: the longest sequence.
-        upcasts: whether the implementation computes and answers in float64 whatever came.
+        dtype: the dtype of the input values.
+        steps: the number of steps of the longest sequence.
+        upcasts: whether the implementation computes and answers in float64 for every input dtype.
     """
 
     dtype: str
@@ -118,13 +120,13 @@ class Precision:
 
     @property
     def cancellation(self) -> float:
-        """`KAPPA` roundings of each term of a sum; also `OMEGA` of a 16-bit operand that one may be."""
+        """`KAPPA` roundings of each term of a sum; also `OMEGA` roundings of a 16-bit operand among its factors."""
         rounds = self.dtype in HALF and not self.upcasts
         return KAPPA * self.roundoff + (OMEGA * ROUNDOFF[self.dtype] if rounds else 0.0)
 
     @property
     def drift(self) -> float:
-        """`KAPPA` roundings, of each step that a memory was carried."""
+        """`KAPPA` roundings for each step over which a memory was carried."""
         return KAPPA * self.roundoff
 
     @property
@@ -135,7 +137,7 @@ class Precision:
 def normal_draws(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """``(DRAWS, *shape)`` of nearly normal numbers, spread so that every element is far from 0 in one of them.
 
-    The magnitudes of an element are those in whose middle each 1/`DRAWS` of a normal distribution lies, in random
+    The magnitudes of an element are the centres of `DRAWS` equally likely parts of a normal distribution, in random
     order and with random signs.
     """
     order = rng.random((DRAWS, *shape)).argsort(axis=0)
@@ -151,18 +153,18 @@ def perturbed_operands(x: np.ndarray, precision: Precision, rng: np.random.Gener
 def perturbed_gates(
     x: np.ndarray, precision: Precision, rng: np.random.Generator, scale: np.ndarray | float
 ) -> np.ndarray:
-    """`DRAWS` copies of a preactivation or a stabiliser, off by γ·max(1, |x|, scale); infinities stay."""
+    """`DRAWS` copies of a preactivation or a stabiliser, off by γ·max(1, |x|, scale); infinities are not changed."""
     finite = np.where(np.isfinite(x), x, 0.0)
     size = np.maximum(np.maximum(1.0, np.abs(finite)), scale)
     return x + precision.growth * size * normal_draws(x.shape, rng)
 
 
 def response(exact: np.ndarray, draws: np.ndarray, *, last: bool = True, steps: int | None = None) -> np.ndarray:
-    """What each element of ``exact`` may be off by, from the oracle's answers to perturbed inputs, ``(draws, ...)``.
+    """The error that each element of ``exact`` may have, given the oracle's answers to perturbed inputs, ``draws``.
 
     Args:
         last: whether neighbours along the last axis have the same conditioning.
-        steps: the axis of ``exact`` along which two neighbours either way do, if any.
+        steps: the axis of ``exact`` along which two neighbours in each direction have the same conditioning, if any.
     """
     with np.errstate(invalid="ignore"):
         change = np.abs(draws - exact)
@@ -193,16 +195,16 @@ def _window(x: np.ndarray, axis: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the oracle says of one call.
+    """The oracle's answer for one call.
 
     Attributes:
         values: the answers by name.
-        slack: what each may be off by before its last rounding.
-        kinks: elements at which the gradient of either side passes.
-        elements: those looked at for kinks.
-        spread: how many of them took which branch.
-        carried: what ⟨C, dC⟩ + ⟨n, dn⟩ may be off by at any step of a lane, ``(B, N)``; where a sequence is cut, it
-            comes in as dm and is subtracted again.
+        slack: the error that each element may have before its last rounding.
+        kinks: number of elements at which the gradient of either side passes.
+        elements: number of elements that were checked for kinks.
+        spread: number of these elements that took each branch.
+        carried: the error that ⟨C, dC⟩ + ⟨n, dn⟩ may have at any step, ``(B, N)``; where a sequence is cut, it is added
+            as part of dm and subtracted again.
     """
 
     values: dict[str, np.ndarray]
@@ -215,14 +217,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one array compares.
+    """The result of comparing one array.
 
     Attributes:
         worst: largest error over its budget; above 1 the law is broken.
-        index: the first element over budget (or of the wrong kind), None where all hold.
-        got, expected, allowed: at that element.
-        ulp: its error in units of roundoff of what was expected.
-        reason: what is wrong where that is no number: a shape.
+        index: the first element over budget (or of the wrong kind); None if all elements pass.
+        got, expected, allowed: the values at that element.
+        ulp: its error in units of roundoff of the expected value.
+        reason: what is wrong, if it is not a number: a shape.
     """
 
     worst: float
@@ -237,12 +239,13 @@ class Verdict:
 def allowed(
     expected: np.ndarray, slack: np.ndarray, precision: Precision, output_dtype: str, times: float = 1.0
 ) -> np.ndarray:
-    """What each element may be off by, the last rounding included.
+    """The error that each element may have, including the last rounding.
 
     Args:
-        expected: the oracle's answer; where it is not finite only the same will do, and what is returned has no use.
-        slack: what an element may be off by before its last rounding (`Expected.slack`).
-        output_dtype: in which the answer comes back.
+        expected: the oracle's answer; where it is not finite, only the same value passes, and the returned number is
+            not used.
+        slack: the error that an element may have before its last rounding (`Expected.slack`).
+        output_dtype: the dtype of the answer.
         times: how many budgets the comparison spans (2 between two results of one target).
     """
     magnitude = np.where(np.isfinite(expected), np.abs(expected), 0.0)
@@ -253,7 +256,8 @@ def allowed(
 def ratios(got: np.ndarray, expected: np.ndarray, budget: np.ndarray, output_dtype: str) -> np.ndarray:
     """Error over budget, element by element: 0 where both are the same infinity (or NaN), ∞ where only one is.
 
-    What lies beyond the largest number of the output dtype rounds to an infinity, and what may lie there may.
+    A number beyond the largest number of the output dtype rounds to an infinity, and may do so if its budget reaches
+    it.
     """
     finite = np.isfinite(expected)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -269,7 +273,7 @@ def compare(got: Array, expected: np.ndarray, budget: np.ndarray, output_dtype: 
     """Compare ``got`` element by element with ``expected`` ± ``budget`` (see `allowed`).
 
     Args:
-        output_dtype: whose range bounds the answer, and whose roundoff is the unit of `Verdict.ulp`.
+        output_dtype: the dtype whose range bounds the answer, and whose roundoff is the unit of `Verdict.ulp`.
     """
     if got.shape != expected.shape:
         return Verdict(math.inf, reason=f"shape {list(got.shape)}, expected {list(expected.shape)}")
@@ -288,7 +292,7 @@ def compare(got: Array, expected: np.ndarray, budget: np.ndarray, output_dtype: 
 
 
 def judge(got: Array, expected: np.ndarray, slack: np.ndarray, precision: Precision, times: float = 1.0) -> Verdict:
-    """Compare ``got`` element by element with what the oracle says and allows.
+    """Compare ``got`` element by element with the oracle's answer and budget.
 
     Args:
         times: how many budgets the comparison spans (2 between two results of one target).

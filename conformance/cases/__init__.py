@@ -1,7 +1,7 @@
-"""What the laws are tried on: Hypothesis strategies for shapes, packings, gates, strides and cotangents.
+"""The cases on which laws are tested: Hypothesis strategies for shapes, packings, gates, strides and cotangents.
 
-A case is a handful of small numbers and words; its arrays are drawn from one integer seed by NumPy, so that shrinking a
-case is quick and a failure can be told in a line.
+A case is a small number of small numbers and words. NumPy draws its arrays from one integer seed, so that a case
+shrinks quickly and a failure can be described in one line.
 """
 
 from conformance.cases._fwbw import FwbwCase, fwbw

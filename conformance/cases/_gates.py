@@ -1,7 +1,7 @@
 """Preactivations of the mLSTM's gates, in regimes: ordinary, saturated, with hard resets, with large stabilisers.
 
-A regime sets in after a first part of each sequence in which the gates keep what they find, so that the initial
-stabiliser attains m for a while and its gradient is more than the first step's.
+A regime starts after a first part of each sequence in which the gates keep the memory, so that the initial stabiliser
+attains m for a while and its gradient is more than that of the first step.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def _gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tup
     if regime == "saturated":
         return 8 * i, 15 * f
     if regime == "resets":
-        # A reset is the start of something new, which is written; "closed" empties the memory and leaves it so.
+        # A reset is followed by a write; "closed" empties the memory and leaves it empty.
         f = np.where(rng.random(shape) < 0.15, -np.inf, np.where(rng.random(shape) < 0.2, np.inf, 1 + f))
         return np.where((rng.random(shape) < 0.2) & ~np.isneginf(f), -np.inf, i), f
     if regime == "closed":
@@ -47,14 +47,14 @@ def _gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tup
     if regime == "extreme":
         values = np.array([1e4, -1e4, 0.0, 1.0, -30.0, 30.0])
         with_infinities = np.array([1e4, -1e4, np.inf, -np.inf, 2.0, 8.0])
-        # No two alike: candidates for m would tie, and where they do the gradient of either side passes.
+        # No two values are equal: candidates for m would tie, and then the gradient of either side passes.
         apart = 1 + 0.2 * rng.random(shape)
         return apart * rng.choice(values, shape) + 0.1 * i, rng.choice(with_infinities, shape)
     return i, 1 + f
 
 
 def gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Preactivations; ``changing`` goes through four regimes, ``mixed`` gives every lane (b, n) one of its own."""
+    """Preactivations; ``changing`` goes through four regimes, ``mixed`` draws one for each head of each sequence."""
     i, f = np.empty(shape), np.empty(shape)
     if regime == "changing":
         parts = np.array_split(np.arange(shape[1]), len(_CHANGING))
@@ -70,7 +70,7 @@ def gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tupl
 
 
 def hold(rng: np.random.Generator, i: np.ndarray, f: np.ndarray, steps: Iterable[slice]) -> None:
-    """Let the gates keep the memory in ``steps``, in place: hardly anything is written and hardly anything decays."""
+    """Make the gates keep the memory in ``steps``, in place: almost nothing is written and almost nothing decays."""
     for part in steps:
         i[:, part] = rng.normal(size=i[:, part].shape) - 8
         f[:, part] = rng.normal(size=f[:, part].shape) + 7

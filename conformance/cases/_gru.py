@@ -34,14 +34,14 @@ class GRUCase:
     Attributes:
         B, S, H: sizes; for packed calls B and S follow from ``lengths``.
         heads: the six head counts in the order of the arguments (input, weight, forget input, ...).
-        lengths: of packed sequences, None for a dense call.
+        lengths: lengths of packed sequences; None for a dense call.
         state: whether an initial state is given.
-        gates: a regime of `GRU_GATES`, for the forget and reset preactivations.
+        gates: a regime of `GRU_GATES` for the forget and reset preactivations.
         scale: magnitude of inputs and weights.
-        clipping: the call's.
-        room: by how much max_seqlen exceeds the longest sequence; None leaves it out.
+        clipping: the call's gradient clipping.
+        room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
         cotangents: a pattern of `COTANGENTS`.
-        removed: properties that were taken out of the preactivations of the forget and the reset gate.
+        removed: properties that were removed from the preactivations of the forget and the reset gate.
     """
 
     B: int

@@ -1,7 +1,7 @@
-"""Cases as JSON and back: what a report, a script or a file of known failures keeps of one is enough to have it again.
+"""Cases as JSON and back: a report, a script or a file of known failures stores enough of a case to restore it.
 
-A case class joins with `register`. Most are frozen dataclasses of plain values, for which nothing more need be said; a
-class that holds anything else (a function that makes a bad call) says what is kept and how it is found again.
+A case class joins with `register`. Most are frozen dataclasses of plain values, which need nothing else. A class that
+holds anything else (a function that makes a bad call) defines what is stored and how the case is restored.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,15 @@ def register(
     to_fields: Callable[[Any], dict[str, Any]] | None = None,
     from_fields: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Callable[[Class], Class]:
-    """Let the decorated class of cases be written and read under its own name.
+    """Allow the decorated class of cases to be written and read under its own name.
 
     Args:
-        to_fields: what is kept of a case, plain values by name; every field of the dataclass unless given.
-        from_fields: the case of what was kept (tuples where there were tuples); the class called with it unless given.
+        to_fields: returns the stored part of a case, plain values by name; by default every field of the dataclass.
+        from_fields: restores the case from the stored part (with tuples where there were tuples); by default the class
+            is called with it.
 
     Raises:
-        ValueError: another class has that name already.
+        ValueError: another class already has that name.
     """
 
     def join(cls: Class) -> Class:
@@ -49,10 +50,10 @@ def _all_fields(case: Any) -> dict[str, Any]:
 
 
 def to_json(case: Any) -> dict[str, Any]:
-    """A case as JSON takes it: its class under ``kind``, then its fields; a case inside a case likewise.
+    """A case in the form that JSON takes: its class under ``kind``, then its fields; nested cases in the same form.
 
     Raises:
-        TypeError: its class never joined, or a field holds what JSON cannot say exactly.
+        TypeError: its class is not registered, or a field holds a value that JSON cannot represent exactly.
     """
     name = type(case).__name__
     if name not in _kinds:
@@ -69,12 +70,12 @@ def _plain(x: Any) -> Any:
 
 
 def from_json(written: dict[str, Any]) -> Any:
-    """The case that `to_json` wrote. Lists become tuples, which is what cases hold.
+    """The case that `to_json` wrote. Lists become tuples, which cases use.
 
-    A class of a law's own is known once that module is imported (`conformance.laws.all_laws` imports them all).
+    A law's own class is known once the law's module is imported (`conformance.laws.all_laws` imports them all).
 
     Raises:
-        ValueError: there is no such kind of case.
+        ValueError: no class is registered under that kind.
     """
     kept = dict(written)
     name = kept.pop("kind", None)

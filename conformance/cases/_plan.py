@@ -1,9 +1,9 @@
-"""What every case is made of: how long and how wide it may be, its seed, its words, its cotangents.
+"""The common parts of every case: its length and width, its seed, its description, its cotangents.
 
 Shapes come in strata: ``small`` (S from 0 to 7), ``chunk`` (around the lengths at which chunks end) and ``long`` (over
-a thousand steps, unless told otherwise), and every law sees all of its strata. For a framework that compiles per shape
-they come from short tables, so that laws share compiled functions. In each stratum the first cases are pinned to what
-no law may miss (`PINS`); the others are drawn freely.
+a thousand steps, unless set otherwise), and every law sees all of its strata. For a framework that compiles per shape,
+shapes come from short tables, so that laws share compiled functions. In each stratum the first cases are pinned to
+values that no law may miss (`PINS`); the others are drawn freely.
 """
 
 from collections.abc import Mapping
@@ -28,15 +28,15 @@ SEEDS = st.integers(0, 2**16 - 1)
 
 @dataclass(frozen=True)
 class Plan:
-    """What a strategy may draw: see the head of this module.
+    """What a strategy may draw; the docstring of this module explains it.
 
     Attributes:
         stratum: one of `STRATA`.
         eager: whether a new shape is cheap; otherwise shapes come from the tables.
-        dtype: the dtype of the values, for tables that are shorter for some.
-        max_steps: the longest sequence.
-        layouts: how arrays may lie in memory.
-        pin: of `PINS`, what the regimes of values are pinned to; "" for nothing.
+        dtype: the dtype of the values; some tables are shorter for some dtypes.
+        max_steps: the number of steps of the longest sequence.
+        layouts: the memory layouts that arrays may have.
+        pin: one of `PINS`, to which the regimes of values are pinned; "" for none.
         quick: whether one row of a table is enough.
     """
 
@@ -51,16 +51,16 @@ class Plan:
     def steps(self) -> tuple[int, ...]:
         choice = {"small": SMALL_STEPS, "chunk": CHUNK_STEPS, "long": (min(LONG_STEPS, self.max_steps),)}[self.stratum]
         if self.pin:
-            # Steps enough for every branch of a law that has hardly any other case.
+            # These are enough steps for every branch of a law that has hardly any other case.
             choice = (65,) if (self.stratum, self.pin) == ("chunk", "well-conditioned") else choice
             choice = tuple(S for S in choice if S > 2)
         return tuple(S for S in choice if self.max_steps >= S) or (self.max_steps,)
 
 
 def pinned(plan: Plan, count: int) -> list[tuple[Plan, int]]:
-    """``count`` examples shared out: one for each pin of the stratum, while there are any, then the others.
+    """Distribute ``count`` examples: one for each pin of the stratum, as far as they reach, then the others.
 
-    Drawn with one example alone, a plan gives the simplest case of its pin, in every run the same.
+    If it is drawn with a single example, a plan gives the simplest case of its pin, the same in every run.
     """
     pins = PINS[plan.stratum][:count]
     parts = [(replace(plan, pin=pin), 1) for pin in pins]
@@ -72,7 +72,7 @@ def generator(seed: int, *salt: int) -> np.random.Generator:
 
 
 def words(case: Any, hidden: Mapping[str, Any]) -> str:
-    """The fields of a case that are not at their ordinary value, as words."""
+    """The fields of a case that do not have their default value, as words."""
     said = []
     for field in fields(case):
         value = getattr(case, field.name)
@@ -88,7 +88,7 @@ def _said(name: str, value: Any) -> str:
 
 
 def cotangent(rng: np.random.Generator, name: str, shape: tuple[int, ...], pattern: str, output: str) -> np.ndarray:
-    """A random cotangent: dense, or zero where ``pattern`` says."""
+    """A random cotangent: dense, or zero where ``pattern`` requires it."""
     d = rng.normal(size=shape)
     if (pattern == "output only" and name != output) or (pattern == "state only" and name == output):
         return 0 * d
@@ -111,8 +111,8 @@ def limited(S: int, plan: Plan) -> int:
 def lengths_of(draw: Any, B: int, T: int, plan: Plan) -> tuple[int, ...]:
     """``B`` lengths with sum ``T``, often with empty sequences, from cut points that shrink to 0.
 
-    Of a pinned case, which is the simplest there is, they are as even as they can be: with one sequence that holds all
-    tokens, nothing could be seen of the others.
+    For a pinned case, which is the simplest one, they are as equal as possible: if one sequence held all tokens,
+    nothing could be learnt about the others.
     """
     if B == 0:
         return ()

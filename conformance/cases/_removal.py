@@ -1,8 +1,8 @@
-"""Takes single properties out of the arrays of an mLSTM case and leaves everything else as it was drawn.
+"""Removes single properties from the arrays of an mLSTM case and leaves everything else as it was drawn.
 
-Shapes and options of a case are fields that can be changed one at a time. What its arrays hold is drawn from a regime
-and a seed, so a case lists under ``removed`` what is taken out of them afterwards. An experiment can then say which
-single property a failure needs.
+Shapes and options of a case are fields that can be changed one at a time. The values of its arrays are drawn from a
+regime and a seed, so a case lists under ``removed`` the properties that are removed from them afterwards. An experiment
+can then tell which single property a failure needs.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ REMOVABLE = (*INFINITE_GATES, *LARGE_GATES, ABOVE_64, ABOVE, AT_FLOOR)
 
 
 def moderate_gates(i: np.ndarray, f: np.ndarray, removed: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Gate preactivations with what ``removed`` lists replaced by moderate values of the same sign."""
+    """Gate preactivations, with the properties listed in ``removed`` replaced by moderate values of the same sign."""
     if "input gates of -inf" in removed:
         i = np.where(np.isneginf(i), -MODERATE, i)
     if "forget gates of -inf" in removed:
@@ -48,7 +48,7 @@ def large(x: np.ndarray) -> np.ndarray:
 def moderate(x: np.ndarray) -> np.ndarray:
     """``x`` with large finite elements replaced by ones between 4 and 5 in magnitude.
 
-    What lies behind the point of the large value is kept, because equal candidates for the stabiliser would tie.
+    The fractional part of the large value is kept, because equal candidates for the stabiliser would tie.
     """
     finite = np.where(large(x), x, 0.0)
     return np.where(large(x), np.sign(finite) * (MODERATE - 1 + np.abs(finite) % 1), x)
@@ -78,14 +78,14 @@ def normaliser(
 
 
 def _weight(x: np.ndarray, m: np.ndarray) -> np.ndarray:
-    """``exp(x − m)``, and 0 where ``x`` is −∞, whatever ``m`` is."""
+    """``exp(x − m)``, and 0 where ``x`` is −∞, for any ``m``."""
     return np.where(np.isneginf(x), 0.0, np.exp(x - np.where(np.isneginf(x), 0.0, m)))
 
 
 def scale_of_queries(nu: np.ndarray, floor: np.ndarray, removed: Sequence[str]) -> np.ndarray:
-    """By how much each query is scaled so that |n·q̂| is well below its floor, or well above it, as ``removed`` says.
+    """The factor that scales each query so that |n·q̂| is well below or well above its floor, as ``removed`` says.
 
-    No scale brings |n·q̂| above its floor where n·q̂ is 0; such queries stay as they are.
+    No factor brings |n·q̂| above its floor if n·q̂ is 0; such queries are not changed.
     """
     scale = np.ones(nu.shape)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -21,7 +21,7 @@ class SumCase:
         lead: leading axes.
         S: steps, the last axis.
         values: ``ordinary``, ``small``, ``same sign`` (sums grow like S), ``wide`` (magnitudes from 1e-4 to 1e4), and
-            for gates also ``resets`` (−∞ among them) and ``extreme``.
+            for gates also ``resets`` (including −∞) and ``extreme``.
     """
 
     lead: tuple[int, ...]
@@ -93,7 +93,7 @@ def sums(
     if plan.eager:
         leads = ((2,), (), (2, 3), (1, 1, 2), *(() if plan.pin else ((0,),)))
         lead = draw(st.sampled_from(leads)) if plan.stratum != "long" else (2,)
-        # Laws about matrices have no long stratum: one case is pinned to the most steps of its own.
+        # Laws about matrices have no long stratum, so one case is pinned to their largest number of steps.
         S = plan.steps()[-1] if plan.pin == "small magnitude" else draw(st.sampled_from(plan.steps()))
     else:
         lead, S = draw(rows(_SUM_TABLE, plan))

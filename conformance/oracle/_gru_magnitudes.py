@@ -105,7 +105,7 @@ def _joined(each: list[dict[str, Pair]], states: tuple[str, ...], cu_seqlens: np
 
 
 def _served(name: str, pair: Pair, served: np.ndarray) -> Pair:
-    """The sum over the heads that share one head: products add up, squares of drifts too; weights also over sequences."""
+    """The sum over heads that share one head: products add up, squares of drifts too; weights also over sequences."""
 
     def groups(x: np.ndarray) -> np.ndarray:
         axis, count = _axis(name) % x.ndim, served.shape[_axis(name)]
