@@ -160,9 +160,11 @@ def perturbed_gates(
 
 
 def response(exact: np.ndarray, draws: np.ndarray, *, last: bool = True, steps: int | None = None) -> np.ndarray:
-    """The error that each element of ``exact`` may have, given the oracle's answers to perturbed inputs, ``draws``.
+    """The error that each element of ``exact`` may have, given the oracle's answers to perturbed inputs.
 
     Args:
+        exact: the oracle's answer to the exact inputs.
+        draws: its answers to perturbed inputs, ``(draws, *exact.shape)``.
         last: whether neighbours along the last axis have the same conditioning.
         steps: the axis of ``exact`` along which two neighbours in each direction have the same conditioning, if any.
     """
