@@ -148,7 +148,7 @@ def _chunks(T: int, config: mLSTMBackendFwbwConfig) -> Iterator[slice]:
 def _chunk_forward(
     context: FwbwContext, chunk: slice, number: int, config: mLSTMBackendFwbwConfig, start: MLSTMState
 ) -> _Chunk:
-    """The forward pass of one chunk from the memory at its ``start``; reads from the context what it holds already."""
+    """The forward pass of one chunk from the memory at its ``start``; uses results that the context already holds."""
     q_hat = context.q[:, chunk] / np.sqrt(context.q.shape[-1])
     i = context.i[:, chunk]
     if context.gates is None:

@@ -71,10 +71,9 @@ def mlstm(
 ) -> Tensor | tuple[Tensor, MLSTMState]:
     """The mLSTM over whole sequences, dense or packed. The equations are in the docstring of this module.
 
-    Differentiable once, in reverse mode, with respect to every floating-point argument; the cotangents of the final
-    state are used. The gradient is exact. The backward pass recomputes the forward pass from the inputs and, on a CPU,
-    from the memory at every few hundred steps. States and decay are computed in float32, or in float64 for float64
-    values.
+    Gradients are exact, including those of the initial state and those that come from the cotangents of the final
+    state. The backward pass recomputes the forward pass from the inputs and, on a CPU, from the memory at every few
+    hundred steps. States and decay are computed in float32, or in float64 for float64 values.
 
     Args:
         q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.

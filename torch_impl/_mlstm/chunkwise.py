@@ -105,8 +105,8 @@ class GateWeights(NamedTuple):
 
     Attributes:
         a, i, m: log decay, log input, stabiliser.
-        e: the fraction of the initial memory that is left at each step; ``decay`` is that at the last step,
-            ``(rows,)``.
+        e: the fraction of the memory at the chunk's start that is left at each step; ``decay`` is that at the last
+            step, ``(rows,)``.
         y: ``E[L,j]``, the fraction of the write of step j that the chunk passes on.
         inner_e, inner_y: the same for every tile, ``(rows, tiles, l)``.
         floor: the floor of the normaliser.

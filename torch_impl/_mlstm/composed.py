@@ -256,7 +256,7 @@ def mlstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -
 
 
 def _final(chunks: ChunkLayout, initial: Tensor, cotangents: Cotangents) -> tuple[Tensor, Tensor | None]:
-    """Cotangents of the final memory, with that of n as a column of that of C, and of m; None without a final state."""
+    """Cotangents of the final memory, with that of n as a column of that of C, and of m, or None if it has none."""
     _, dC, dn, dm = cotangents
     memory = torch.zeros_like(initial)
     if dC is not None:
@@ -300,7 +300,7 @@ def _segment_starts(
 
 
 def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoResiduals]:
-    """One step, with few operators, all on ``(B·N, ·, ·)``, because on a CPU the cost of a step is their fixed cost."""
+    """One step, with few operators, all on ``(B·N, ·, ·)``, because on a CPU their fixed cost is the cost of a step."""
     q, k, v, i, f, C, n, m_before, eps, _ = x
     out, dtype = v.dtype, ACCUMULATION[v.dtype]
     if out is not dtype:
