@@ -30,7 +30,11 @@ def gru(
     *,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The GRU over whole sequences, dense or packed. The equations are in the docstring of this module.
+    """The GRU over whole sequences, dense or packed.
+
+    Per head, with row vectors::
+
+        r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
 
     ``N``, the number of heads, is the largest of the six head counts. Each count divides it, and head n reads head
     ``n // (N/Nx)`` of an input with Nx heads; weights are read in the same way.

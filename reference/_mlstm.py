@@ -87,7 +87,14 @@ def mlstm(
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
 ) -> np.ndarray | tuple[np.ndarray, MLSTMState]:
-    """The mLSTM over whole sequences, dense or packed. The equations are in the docstring of this module.
+    """The mLSTM over whole sequences, dense or packed.
+
+    Per head, with ``a_t = log σ(f_t)`` and ``q̂ = q/√K``::
+
+        m_t = max(a_t + m_{t−1}, i_t)
+        C_t = exp(a_t + m_{t−1} − m_t) C_{t−1} + exp(i_t − m_t) k_t v_tᵀ
+        n_t = exp(a_t + m_{t−1} − m_t) n_{t−1} + exp(i_t − m_t) k_t
+        h_t = C_tᵀ q̂_t / (max(|n_t·q̂_t|, exp(−min(m_t, 64))) + eps)
 
     Args:
         q: queries, ``(B, S, N, K)``, or ``(T, N, K)`` with `cu_seqlens`.

@@ -444,7 +444,7 @@ def mlstm_backward(
 
 
 def _net_of_memory(dlast: _State, memories: BlockMemories) -> Tensor | None:
-    """The final m's cotangent less the part due to C and n, ``dm − ⟨C, dC⟩ − ⟨n, dn⟩``; None if there is none."""
+    """The final m's cotangent less the part due to C and n, ``dm − ⟨C, dC⟩ − ⟨n, dn⟩``; None without dlast."""
     if all(part is None for part in dlast):
         return None
     dm = torch.zeros_like(memories.m_last) if dlast.m is None else dlast.m.clone()
