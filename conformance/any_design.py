@@ -1,4 +1,4 @@
-"""The tolerance of targets that are not held to gatespec's contract: any right way to compute has to pass."""
+"""The tolerance of targets that are not held to gatespec's contract: every correct way to compute has to pass."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,12 @@ from conformance.tensor_float import TensorFloat32
 
 @dataclass(frozen=True)
 class AnyDesign(Precision):
-    """The gradients of an mLSTM may also be off by what some right ways to compute them round or lose.
+    """The gradients of an mLSTM may also have the errors of some correct ways to compute them.
 
-    - Forget gates' gradients may be running sums of terms that cancel (`oracle._gate_sums`). They are then no exact 0
-      across a hard reset, and lose digits over long sequences. gatespec's contract rules both out.
-    - Products with a small weight may be below the smallest normal number while they are formed (`oracle._flushed`).
+    - Forget gates' gradients may be running sums of terms that cancel (`oracle._gate_sums`). They are then not exactly
+    0
+      across a hard reset, and lose digits over long sequences. gatespec's contract rules out both.
+    - Products with a small weight may be below the smallest normal number during the computation (`oracle._flushed`).
 
     gatespec's own packages need neither and are held to `Precision`.
     """
@@ -20,4 +21,4 @@ class AnyDesign(Precision):
 
 @dataclass(frozen=True)
 class TensorFloat32AnyDesign(AnyDesign, TensorFloat32):
-    """`AnyDesign`, with products of TF32 operands."""
+    """`AnyDesign` with products of TF32 operands."""

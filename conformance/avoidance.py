@@ -1,6 +1,6 @@
-"""Finds out what of a call a target refuses, and takes it out of later cases, so that those are served.
+"""Finds out which features of a call a target refuses, and removes them from later cases so that those are served.
 
-A target that serves only plain calls is so judged on as many cases as any other.
+A target that serves only plain calls is therefore judged on as many cases as any other.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,24 +10,24 @@ from typing import Any
 from conformance.diagnosis.features import Feature, avoiding
 
 _VALUES = ("removed", "gates", "scale", "values", "held", "seed")
-"""Fields of a case that change the values in its arrays and nothing else: a call is not refused for those."""
+"""Fields of a case that affect only the values in its arrays: a call is not refused because of them."""
 
 _STATES = ("initial state", "state cotangents", "final state")
 """Features that a law can do without, even if all its cases happen to have them."""
 
 Blame = dict[tuple[frozenset[str], frozenset[str]], frozenset[str]]
-"""What was found to be refused, by the features of the case that was refused and those that its law needs."""
+"""The refused features, by the features of the refused case and those that its law needs."""
 
 
 class Avoidance:
     """The features that a target refuses in the cases of one law.
 
     Args:
-        features: of the operation; none where nothing is known about its cases.
-        sample: draws some cases of the law. What they all have is what the law is about, and is not avoided.
-        max_steps: the longest sequence of a case.
-        subject: names of features that the law is about whatever its cases have; they are not avoided either.
-        blame: what other laws of the operation have found out; what is found out here is added.
+        features: the features of the operation; empty if nothing is known about its cases.
+        sample: draws some cases of the law. The features that they share are the law's subject and are not avoided.
+        max_steps: the number of steps of the longest sequence of a case.
+        subject: names of further features that are the law's subject and are not avoided.
+        blame: refused features found by other laws of the operation; those found here are added.
     """
 
     def __init__(
@@ -47,20 +47,21 @@ class Avoidance:
         self._needed: frozenset[str] | None = None
 
     def around(self, case: Any) -> Any:
-        """The case without what is refused; the case itself where that cannot be."""
+        """The case without the refused features; the case itself if that is not possible."""
         if not self.names:
             return case
         other = avoiding(case, self.names, self._features)
         return other if other.steps <= max(case.steps, self._max_steps) else case
 
     def learn(self, case: Any, refused: Callable[[Any], bool]) -> bool:
-        """Find out for which of its features a case was refused.
+        """Find out because of which of its features a case was refused.
 
         Args:
-            refused: tries a case.
+            case: the refused case.
+            refused: tries a case and returns whether it is refused.
 
         Returns:
-            Whether something is avoided from now on that was not before.
+            Whether a feature is avoided from now on that was not avoided before.
         """
         candidates = [feature for feature in self._features if feature.present(case) and _of_the_call(feature, case)]
         if self._needed is None and candidates:
@@ -81,7 +82,7 @@ class Avoidance:
         return self._subject | common
 
     def _refused_features(self, case: Any, candidates: list[Feature], refused: Callable[[Any], bool]) -> frozenset[str]:
-        """Begin with the case without any of them, and add one after the other for as long as the case is served."""
+        """Start from the case without any candidate, and add one after the other as long as the case is served."""
         names = [feature.name for feature in candidates]
         left_out = set(names)
         if refused(avoiding(case, left_out, self._features)):
@@ -94,7 +95,7 @@ class Avoidance:
 
 
 def _of_the_call(feature: Feature, case: Any) -> bool:
-    """Whether the feature is a matter of shapes and options, not of the values in the arrays."""
+    """Whether the feature concerns shapes and options, not the values in the arrays."""
     other = feature.without(case)
     if not is_dataclass(other):
         return False

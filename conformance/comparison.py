@@ -1,4 +1,4 @@
-"""What a checker keeps of the target's calls, and what broke a law: enough for a script to show it without the law."""
+"""Records of the target's calls and of what broke a law: enough for a script to show the failure without the law."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ class CallRecord:
     """A call of the target.
 
     Attributes:
-        kind: ``call``, ``vjp``, ``outputs`` for a call whose outputs came with a compiled gradient, or ``attempt`` for
-            one that ought to be refused.
-        operation, arrays, options, cotangents: what it was given.
-        results: outputs, and gradients as ``gradient of q``; None as long as it has not come back.
+        kind: ``call``, ``vjp``, ``outputs`` for a call whose outputs came from a compiled gradient, or ``attempt`` for
+            a call that should be refused.
+        operation, arrays, options, cotangents: the arguments.
+        results: outputs, and gradients as ``gradient of q``; None until the call returns.
     """
 
     kind: str
@@ -31,14 +31,14 @@ class CallRecord:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison that broke a law, whole.
+    """The complete comparison that broke a law.
 
     Attributes:
-        got: the array as the target gave it.
-        expected: what it ought to be, elementwise.
-        allowed: how far off each element may be.
-        m: where a state is compared as ``got·exp(m_got − m)``, the oracle's stabiliser.
-        alone: whether ``expected`` owes nothing to the target, so that it holds for a mended one as well.
+        got: the array that the target returned.
+        expected: its correct values.
+        allowed: the error that each element may have.
+        m: the oracle's stabiliser, if a state is compared as ``got·exp(m_got − m)``.
+        alone: whether ``expected`` does not depend on the target, so that it also holds for a corrected one.
     """
 
     got: Array
@@ -50,7 +50,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class WrongShape:
-    """An array that came back in another shape than ``expected``."""
+    """An array whose shape differs from that of ``expected``."""
 
     got: Array
     expected: tuple[int, ...]
@@ -58,7 +58,7 @@ class WrongShape:
 
 @dataclass(frozen=True)
 class WrongDtype:
-    """An array that came back in another dtype than ``expected``."""
+    """An array whose dtype differs from that of ``expected``."""
 
     got: Array
     expected: str
@@ -66,14 +66,14 @@ class WrongDtype:
 
 @dataclass(frozen=True)
 class HasNaN:
-    """An array that holds a NaN where none may be."""
+    """An array with a NaN where none is allowed."""
 
     got: Array
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The exception that a call ought to raise: the name of its type, its text, and whether that must be the same."""
+    """The exception that a call should raise: the name of its type, its text, and whether the text must be the same."""
 
     type: str
     text: str
@@ -85,10 +85,10 @@ Evidence = Comparison | WrongShape | WrongDtype | HasNaN | Refusal
 
 @dataclass(frozen=True)
 class Point:
-    """How far off one example was at its worst.
+    """The largest errors of one example.
 
     Attributes:
-        steps: its longest sequence.
+        steps: the number of steps of its longest sequence.
         budget_ratio: largest error over its budget.
         roundoffs: largest error of an array, in roundoffs of that array's largest element.
     """

@@ -1,4 +1,4 @@
-"""Floating dtypes by name, so that no framework has to be asked what a bfloat16 is."""
+"""Floating-point dtypes by name, so that no framework has to be asked what a bfloat16 is."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,9 @@ ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "floa
 """Largest relative error of rounding a real number to the dtype (to nearest)."""
 
 SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-24}
-"""Below this magnitude the dtype, as frameworks compute with it, need not tell a number from 0.
+"""Magnitude below which the dtype, as frameworks compute with it, need not distinguish a number from 0.
 
-The smallest normal number, because XLA flushes subnormal ones; float16 keeps its subnormals everywhere.
+It is the smallest normal number, because XLA flushes subnormal ones; float16 keeps its subnormals everywhere.
 """
 
 LARGEST = {
@@ -27,18 +27,18 @@ LARGEST = {
 
 
 def accumulation(dtype: str) -> str:
-    """The dtype that carries states beside values of ``dtype``."""
+    """The dtype of the states that go with values of ``dtype``."""
     return "float64" if dtype == "float64" else "float32"
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array in no framework: its values in float64 (or an integer dtype), and the dtype it stands for.
+    """An array of no framework: its values in float64 (or an integer dtype), and the dtype that it stands for.
 
     Attributes:
         values: the values, exactly representable in ``dtype``.
         dtype: the dtype's name.
-        layout: how an adapter lays it out in memory, where its framework can: ``contiguous``, ``strided`` (every
+        layout: its layout in memory if the adapter's framework supports it: ``contiguous``, ``strided`` (every
             second element of a larger buffer along the last axis), or ``transposed`` (last two axes swapped).
     """
 
@@ -65,7 +65,7 @@ def rounded(values: Any, dtype: str) -> np.ndarray:
 
 
 def array(values: Any, dtype: str, layout: str = "contiguous") -> Array:
-    """An `Array` of ``values`` rounded to a floating dtype, or as they are for an integer one."""
+    """An `Array` of ``values``, rounded for a floating-point dtype or unchanged for an integer one."""
     if dtype in FLOATING:
         return Array(rounded(values, dtype), dtype, layout)
     return Array(np.asarray(values, dtype=dtype), dtype, layout)

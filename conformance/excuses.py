@@ -1,4 +1,4 @@
-"""Which breaks of laws are known: an entry excuses what its cause explains, found by experiment on the very case."""
+"""Known breaks of laws: an entry excuses the breaks that its cause explains, found by experiment on the same case."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from conformance.operations import OPERATIONS, Operation
 from conformance.outcome import ArrayOutcome, BreakKind
 
 Breaks = Callable[[Any], Sequence[BreakKind] | None]
-"""How a case breaks the law; None where the target refuses it."""
+"""The ways in which a case breaks the law; None if the target refuses the case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class Broken:
     """A break of a law.
 
     Attributes:
-        law, dtype, case: of what.
-        kind: where and how.
-        outcome: the array, where one was compared.
+        law, dtype, case: the law, the dtype and the case.
+        kind: where and how the law breaks.
+        outcome: the array, if one was compared.
     """
 
     law: Law
@@ -40,9 +40,9 @@ class Excuses:
 
     Args:
         implementation: the target.
-        entries: those of this target.
-        kernel_backend: which the operations are to run on.
-        contract: whether the target has to keep what gatespec's contract decides.
+        entries: the entries for this target.
+        kernel_backend: the backend on which the operations run.
+        contract: whether the target must follow the decisions of gatespec's contract.
     """
 
     implementation: Implementation
@@ -63,7 +63,7 @@ class Excuses:
         )
 
     def explains(self, entry: Known, broken: Broken, breaks: Breaks) -> bool:
-        """Whether an entry's cause is that of a break.
+        """Whether the cause of an entry is also the cause of a break.
 
         Args:
             breaks: tries another case of the law.
@@ -80,7 +80,7 @@ class Excuses:
         return not entry.features or (operation is not None and _needs(operation, entry.features, broken, breaks))
 
     def _equals(self, operation: Operation, name: str, broken: Broken) -> bool:
-        """Whether the target's answer to the case is that of a formula."""
+        """Whether the target's answer for the case is that of a formula."""
         assert operation.plain is not None
         if not isinstance(broken.case, type(operation.plain(0))):
             return False

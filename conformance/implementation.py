@@ -1,8 +1,8 @@
-"""What an implementation is.
+"""The interface of an implementation.
 
-An implementation maps named arrays to named arrays (`conformance.dtypes.Array`: values of a declared dtype), gives
-gradients for given cotangents, and says why it cannot where it cannot. `conformance.frameworks` has one adapter for
-each framework; each is imported when a target needs it.
+An implementation maps named arrays to named arrays (`conformance.dtypes.Array`: values of a declared dtype), returns
+gradients for given cotangents, and gives the reason if it cannot. `conformance.frameworks` has one adapter per
+framework; an adapter is imported when a target needs it.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -17,15 +17,15 @@ Results = dict[str, Array]
 
 
 class UsageError(Exception):
-    """The call of the suite was wrong; the text says what to do instead."""
+    """The suite was called wrongly; the text says what to do instead."""
 
 
 class RefusedError(Exception):
-    """The target says itself that it cannot serve a call (a kernel backend that does not run here)."""
+    """The target itself reports that it cannot serve a call (a kernel backend that does not run here)."""
 
 
 class BrokenGraphError(Exception):
-    """The framework's compiler cannot take a call as one graph; its own error is the cause."""
+    """The framework's compiler cannot compile a call as one graph; its own error is the cause."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Launches:
     """The kernels that one call and its backward pass launched, by name.
 
     Attributes:
-        forward: by the call.
-        backward: by the backward pass, beyond those of the call.
+        forward: the kernels that the call launched.
+        backward: the kernels that the backward pass launched in addition.
     """
 
     forward: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Layer(Protocol):
     """A layer of a target: `GRU` or `mLSTMBackendFwbw`.
 
     Attributes:
-        parameters: as the layer initialised them, by path: ``state_weight``, ``input_projection.kernel`` (from features
+        parameters: the initial parameters by path: ``state_weight``, ``input_projection.kernel`` (from features
             in to features out), ``input_projection.bias``.
     """
 
@@ -53,18 +53,19 @@ class Layer(Protocol):
     def parameters(self) -> Results: ...
 
     def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
-        """The arrays that the layer returns, flat, with these parameters in place of its own.
+        """The arrays that the layer returns, as a flat list, with these parameters instead of its own.
 
         Args:
-            arrays: by keyword of the layer's call.
-            options: keywords that are no arrays.
+            parameters: parameters by path, as in the attribute.
+            arrays: the arrays by the keywords of the layer's call.
+            options: the keywords that are not arrays.
         """
         ...
 
     def vjp(
         self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
     ) -> tuple[list[Array], Results]:
-        """Outputs, and the gradient with respect to every parameter and every floating array."""
+        """Outputs, and the gradient with respect to every parameter and every floating-point array."""
         ...
 
 
@@ -72,18 +73,19 @@ class Implementation(Protocol):
     """A target, seen through its framework's adapter.
 
     Attributes:
-        name: the target as it was given.
+        name: the name under which the target was given.
         framework: ``numpy``, ``torch`` or ``jax``.
-        device: where its arrays live.
-        functions: what it offers, by public name.
+        device: the device of its arrays.
+        functions: its functions by public name.
         eager: whether a call with new shapes costs no compilation.
-        layouts: the memory layouts that the framework can express, but for ``broadcast``, which needs equal rows.
-        upcasts: whether it computes and answers in float64 whatever came (the reference does).
-        tf32: whether the framework's own switch lets products of float32 arrays take their operands as TF32, as the
-            target left it.
-        keeps_contract: whether the target declares itself gatespec's own, so that it has to keep what gatespec has
-            decided where others may decide otherwise (laws of the kind ``contract``).
-        backends: the names of kernel backends whose launches the adapter can see, each with whether it launches any.
+        layouts: the memory layouts that the framework supports, except ``broadcast``, which needs equal rows.
+        upcasts: whether it computes and answers in float64 for every input dtype, as the reference does.
+        tf32: whether the framework's own switch, as the target left it, lets products of float32 arrays use TF32
+            operands.
+        keeps_contract: whether the target declares itself gatespec's own. It must then follow the decisions of
+            gatespec's contract where others may decide differently (laws of the kind ``contract``).
+        backends: the names of kernel backends whose launches the adapter can observe, each with whether it launches
+            any.
     """
 
     keeps_contract: bool
@@ -116,75 +118,75 @@ class Implementation(Protocol):
     def backends(self) -> Mapping[str, bool]: ...
 
     def versions(self) -> dict[str, str]:
-        """Versions of what computed."""
+        """The versions of the packages that compute."""
         ...
 
     def with_functions(self, functions: Mapping[str, Any]) -> "Implementation":
-        """The same adapter over other functions: a law's own, made of the target's."""
+        """The same adapter with other functions: a law's own functions, built on the target's."""
         ...
 
     def cannot(self, dtype: str) -> str | None:
-        """Why arrays of ``dtype`` cannot be made, None where they can."""
+        """The reason why arrays of ``dtype`` cannot be made; None if they can."""
         ...
 
     def no_gradient(self, operation: str) -> str | None:
-        """Why ``operation`` has no gradient here, None where it has one."""
+        """The reason why ``operation`` has no gradient here; None if it has one."""
         ...
 
     def lacks(self, feature: str) -> str | None:
-        """Why a law that needs ``feature`` does not apply, None where it does.
+        """The reason why a law that needs ``feature`` does not apply; None if it does.
 
         Args:
-            feature: ``layouts`` (arrays with strides, that can be written to), ``far memory``, ``large grids``,
+            feature: ``layouts`` (arrays with strides that can be written to), ``far memory``, ``large grids``,
                 ``poisoned``, ``second derivative``, ``layer gradient``, or a kind of `transformed`.
         """
         ...
 
     def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
-        """The outputs of a call, computed without any gradient being asked for."""
+        """The outputs of a call without gradients."""
         ...
 
     def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
-        """The outputs of a call, computed in whichever way costs least."""
+        """The outputs of a call, computed in whichever way is cheapest."""
         ...
 
     def vjp(
         self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
     ) -> tuple[Results, Results]:
-        """Outputs, and the gradient with respect to every floating array."""
+        """Outputs, and the gradient with respect to every floating-point array."""
         ...
 
     def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
-        """The outputs of a call that ought to be refused, made without compiling it; its exception travels on."""
+        """The outputs of a call that should be refused, made without compiling it; its exception is passed on."""
         ...
 
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
-        """What a call and its gradient did to their inputs and which of their results share memory, in words."""
+        """Descriptions of inputs that a call and its gradient changed, and of results that share memory."""
         ...
 
     def transformed(
         self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
     ) -> tuple[Results, Results]:
-        """Outputs and gradients, as `vjp` gives them, of the call under a transformation of the framework.
+        """Outputs and gradients, in the form of `vjp`, of the call under a transformation of the framework.
 
         Args:
-            kind: ``compile`` (compiled where `vjp` is not, and the other way round), ``compile gradient`` (the gradient
-                compiled with the call), ``functional`` (the gradient taken by another of the framework's means),
-                ``checkpoint`` (nothing kept for the backward pass), or ``vmap``: over a new leading axis, which every
-                floating array, cotangent and result has.
+            kind: ``compile`` (compiled if `vjp` is not, and vice versa), ``compile gradient`` (the gradient compiled
+                together with the call), ``functional`` (the gradient by another method of the framework),
+                ``checkpoint`` (nothing saved for the backward pass), or ``vmap``: over a new leading axis of every
+                floating-point array, cotangent and result.
         """
         ...
 
     def second_derivative(
         self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
     ) -> Results:
-        """The gradient of ``Σ ⟨gradient of x, along x⟩`` with respect to every floating array and every cotangent.
+        """The gradient of ``Σ ⟨gradient of x, along x⟩`` with respect to every floating-point array and cotangent.
 
         Args:
-            along: a direction for each floating array.
+            along: a direction for each floating-point array.
 
         Returns:
-            By name; of a cotangent under ``cotangent of h``. Whatever the target raises instead travels on.
+            Gradients by name; that of a cotangent is named ``cotangent of h``. Exceptions of the target are passed on.
         """
         ...
 
@@ -193,12 +195,12 @@ class Implementation(Protocol):
         ...
 
     def far_memory(self) -> AbstractContextManager[None]:
-        """While it is open, arrays may be laid out as ``far 0``: more than 2³¹ elements lie between the first and the
-        last along axis 0 (or another that is named so)."""
+        """Inside this context, arrays may have the layout ``far 0``: more than 2³¹ elements lie between the first and
+        the last along axis 0 (or another axis that is named in this way)."""
         ...
 
     def poisoned(self) -> AbstractContextManager[None]:
-        """While it is open, memory that the framework allocates without writing to it holds NaN."""
+        """Inside this context, memory that the framework allocates without writing to it holds NaN."""
         ...
 
     def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
@@ -206,25 +208,25 @@ class Implementation(Protocol):
 
         Args:
             name: ``GRU`` or ``mLSTMBackendFwbw``.
-            settings: the keywords that make it.
-            seed: from which its parameters are drawn.
+            settings: the keywords of its constructor.
+            seed: the seed of its parameters.
         """
         ...
 
     def overlap(self, x: Any, y: Any) -> bool:
-        """Whether two arrays of the framework's own share memory."""
+        """Whether two of the framework's own arrays share memory."""
         ...
 
     def run(self, key: Hashable, function: Callable[[dict[str, Any]], dict[str, Any]], arrays: Named) -> Results:
-        """A function of the framework's own arrays, by name, compiled once per ``key`` where the framework compiles."""
+        """Run a function of the framework's own arrays by name; if the framework compiles, once per ``key``."""
         ...
 
     def rng(self, seed: int) -> Any:
-        """A random state as the framework's functions take it."""
+        """A random state in the form that the framework's functions take."""
         ...
 
     def drawn(self, rng: Any) -> Any:
-        """An array of the framework's that tells one random state from another."""
+        """An array of the framework that distinguishes one random state from another."""
         ...
 
     def on_mesh(
@@ -233,12 +235,12 @@ class Implementation(Protocol):
         function: Callable[[dict[str, Any], Any], dict[str, Any]],
         arrays: list[Array],
     ) -> list[Results]:
-        """What ``function(place, array)`` returns on each device of a mesh.
+        """The results of ``function(place, array)`` on each device of a mesh.
 
         Args:
-            axes: the mesh's axes and how many devices each has; the first varies slowest.
-            function: takes the keywords that say to a sharding function where it runs, and the device's own array.
-            arrays: one for each device.
+            axes: the mesh's axes and the number of devices on each; the first axis varies slowest.
+            function: takes the keywords that tell a sharding function where it runs, and the device's own array.
+            arrays: one array per device.
         """
         ...
 

@@ -11,10 +11,10 @@
     dtype = "float32"
     case = '{"kind": "MLSTMCase", "B": 1, …}'   # as it stands in the JSON report, under counterexample.stored
 
-A cause is a ``formula`` that the target equals, or ``features`` that a call must have for a law to break, or a ``law``
-that breaks by itself. ``breaks`` says how (``nan``, ``number``, ``exception`` …) and ``where`` in which arrays, or with
-which exceptions; numbers that are merely inexact need ``error_up_to``, the largest error relative to the largest value
-of its array. Whatever an entry explains is known, in every law, and nothing else (`conformance.excuses`).
+A cause is a ``formula`` that the target computes, ``features`` that a call must have for a law to break, or a ``law``
+that breaks by itself. ``breaks`` gives the kinds of break (``nan``, ``number``, ``exception`` …) and ``where`` the
+arrays or exceptions. Numbers that are merely inexact need ``error_up_to``, the largest error relative to the largest
+value of its array. A failure is known if an entry explains it, in any law, and only then (`conformance.excuses`).
 
 Each run tries the example again. Once it passes, the entry excuses nothing and the report says so.
 """
@@ -41,7 +41,7 @@ BREAKS = (
 """As in `conformance.outcome.BreakKind`."""
 
 INEXACT = ("number", "nan", "infinity")
-"""How arrays break a law where a target computes another formula."""
+"""How arrays break a law if a target computes another formula."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class Example:
     """A call that shows a known failure.
 
     Attributes:
-        law, dtype: which law it breaks.
-        case: it, as `conformance.cases.from_json` reads it.
+        law, dtype: the law that it breaks, and the dtype.
+        case: the case in the form that `conformance.cases.from_json` reads.
     """
 
     law: str
@@ -67,18 +67,18 @@ class Known:
     """One cause for which a target is known to break laws.
 
     Attributes:
-        operations: in which it shows.
-        reason: why they break.
+        operations: the operations in which it shows.
+        reason: why their laws break.
         example: a call that shows it.
-        formula: what the target computes instead; empty where it is no known formula.
-        features: what a call must have; empty where all calls show it.
-        law: the only law that breaks, by its name; empty for every law.
-        breaks: how laws break; empty, of a formula, for `INEXACT`.
+        formula: the formula that the target computes instead; empty if it is not a known formula.
+        features: the features that a call must have; empty if all calls show it.
+        law: the name of the only law that breaks; empty for every law.
+        breaks: the kinds of break; if empty, `INEXACT` for a formula.
         where: the arrays, or the exceptions; empty for all.
         error_up_to: the largest error of a number, relative to the largest value of its array; None for any.
-        dtypes: of the values; empty for all.
-        link: where that is being dealt with; may be empty.
-        target: as named on the command line; None for every target.
+        dtypes: the dtypes of the values; empty for all.
+        link: where the failure is being dealt with; may be empty.
+        target: its name on the command line; None for every target.
     """
 
     operations: tuple[str, ...]
@@ -96,7 +96,7 @@ class Known:
 
     @property
     def cause(self) -> str:
-        """It, in words."""
+        """The cause in words."""
         said = [f"equals {self.formula}"] if self.formula else []
         said += [f"the law {self.law}"] if self.law else []
         said += [f"{' or '.join(self.breaks)} in {' or '.join(self.where)}"] if self.where else []
@@ -106,11 +106,11 @@ class Known:
 
 @dataclass(frozen=True)
 class KnownOutcome:
-    """What came of a known failure.
+    """The outcome of a known failure.
 
     Attributes:
-        reason, link, cause: the entry's.
-        case: in words.
+        reason, link, cause: those of the entry.
+        case: the case in words.
         fails: whether the case still breaks the law for that cause.
     """
 
@@ -131,7 +131,7 @@ def read(path: Path) -> tuple[Known, ...]:
     """The entries of a file.
 
     Raises:
-        UsageError: it cannot be read, or an entry lacks something; the text says what to write.
+        UsageError: the file cannot be read, or an entry lacks something; the text says what to write.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -216,7 +216,7 @@ def _example(at: str, example: Any, laws: set[str]) -> Example:
 
 
 def write(path: Path, entries: Iterable[Known]) -> None:
-    """Write a file that `read` reads once each entry has its reason."""
+    """Write a file that `read` accepts once each entry has its reason."""
     said = ["# Known failures of gatespec's laws. An entry without a reason is refused.\n"]
     for entry in entries:
         lines = ["[[known]]"]
@@ -237,7 +237,7 @@ def _spelt(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string: literal where the text lets it be, for a case is full of double quotes."""
+    """A TOML string, literal if the text allows it, because a case is full of double quotes."""
     if "'" not in text and text.isprintable() and '"' in text:
         return f"'{text}'"
     # TOML's basic strings are escaped as JSON's are.

@@ -1,4 +1,4 @@
-"""What a run is asked for."""
+"""The options of a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,36 +16,36 @@ TIMEOUT = 180.0
 QUICK_EXAMPLES = 6
 INTERPRETED_EXAMPLES = 8
 INTERPRETED_STEPS = 33
-"""A kernel interpreter takes seconds for what a device does in microseconds: fewer cases, of at most so many steps."""
+"""Limits for kernel interpreters, which take seconds where a device takes microseconds: fewer and shorter cases."""
 SHRINK_SECONDS = 6.0
 
 INTERPRETERS = {"triton": "TRITON_INTERPRET", "pallas": "GATESPEC_PALLAS_INTERPRET"}
-"""The variable of the environment that runs the kernels of a backend under its interpreter."""
+"""The environment variable that runs the kernels of a backend under its interpreter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What the command line asks for; empty tuples mean all.
+    """The options of the command line; empty tuples mean all.
 
     Attributes:
         ops, laws, dtypes: names to keep.
-        only: ``values`` or ``gradients`` to leave out the other.
+        only: ``values`` or ``gradients``, to omit the other.
         examples: cases per law and dtype.
-        max_steps: the longest sequence.
-        seed: from which all cases are drawn.
-        device: where arrays live.
-        framework: what the target's functions take; None to see it from its imports.
+        max_steps: the number of steps of the longest sequence.
+        seed: the seed from which all cases are drawn.
+        device: the device of the arrays.
+        framework: the framework of the target's functions; None to detect it from its imports.
         kernel_backend: passed on to operations that take one.
-        timeout: seconds that one case may take, its calls and the oracle's answers to them together.
-        jobs: processes for a target; None for what suits the machine.
-        strict: whether a skip counts as a failure, and a known failure that passes now.
-        contract: whether every target has to keep what gatespec's contract decides; otherwise only those that declare
-            themselves gatespec's own have to.
-        promises: what callers of the target must keep to; cases are drawn inside (`conformance.diagnosis.promises`).
-        quick: only the laws that are marked so, in float32 unless a dtype is named, on short sequences.
-        known: failures that are none.
-        failures: where a script for each failure is saved, None for nowhere.
-        shrink_seconds: how long a smaller case may be looked for once a law broke.
+        timeout: seconds that one case may take, including its calls and the oracle's answers.
+        jobs: number of processes per target; None chooses a number to suit the machine.
+        strict: whether a skip, or a known failure that now passes, counts as a failure.
+        contract: whether every target must follow the decisions of gatespec's contract; otherwise only those that
+            declare themselves gatespec's own must.
+        promises: what callers of the target must keep to; cases are drawn within it (`conformance.diagnosis.promises`).
+        quick: only the laws that are marked as quick, in float32 unless a dtype is named, on short sequences.
+        known: failures that do not count.
+        failures: the directory for a script for each failure; None to save none.
+        shrink_seconds: how long to look for a smaller case after a law broke.
     """
 
     ops: tuple[str, ...] = ()

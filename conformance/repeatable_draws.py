@@ -1,4 +1,4 @@
-"""Draws that depend on the seed alone."""
+"""Draws that depend only on the seed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,21 +8,21 @@ from hypothesis.internal.conjecture import providers
 
 
 def missing() -> list[str]:
-    """The names in Hypothesis's module of providers that `the_same_everywhere` needs and does not find."""
+    """The names that `the_same_everywhere` needs and does not find in Hypothesis's module of providers."""
     return [name for name in ("_get_local_constants", "Constants", "CONSTANTS_CACHE") if not hasattr(providers, name)]
 
 
 @contextmanager
 def the_same_everywhere() -> Iterator[None]:
-    """Let Hypothesis draw without the constants that it finds in the source of modules imported so far.
+    """Make Hypothesis draw without the constants that it finds in the source of the modules imported so far.
 
-    It mixes them into every twentieth draw: good for tests that compare with literals, and no help to cases that are
-    sizes and words. With them one seed drew other cases in another process, and other ones again after an edit of any
-    module: a failure could not be run again by its seed. There is no setting for it, and what is replaced is private:
-    hence the range of versions in ``pyproject.toml``.
+    It mixes them into every twentieth draw. That is good for tests that compare with literals, but not for cases that
+    are sizes and words. With them, the same seed draws different cases in another process, or after an edit of any
+    module, and a failure cannot be run again by its seed. There is no setting for this, and the part that is replaced
+    is private: hence the range of versions in ``pyproject.toml``.
 
     Raises:
-        RuntimeError: this version of Hypothesis does not have what is replaced.
+        RuntimeError: this version of Hypothesis does not have the part that is replaced.
     """
     if missing():
         raise RuntimeError(
@@ -31,7 +31,7 @@ def the_same_everywhere() -> Iterator[None]:
         )
     found = providers._get_local_constants
     nothing = providers.Constants()
-    # What is permitted is kept by type and bounds alone: what was kept with the constants goes, and comes back after.
+    # Permitted constants are cached by type and bounds only: entries made with the constants are removed and restored.
     providers.CONSTANTS_CACHE.cache.clear()
     providers._get_local_constants = lambda: nothing  # pyright: ignore[reportAttributeAccessIssue]
     try:

@@ -1,4 +1,4 @@
-"""One law, tried again on one stored case: what a saved script calls."""
+"""Tries one law again on one stored case, for saved scripts."""
 
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,13 @@ def replay(
     Args:
         target: as on the command line.
         law: its id, ``mlstm.gradient``.
-        dtype: of the values.
-        case: as `conformance.cases.to_json` wrote it.
-        arrays: a file with the inputs of every call; the first call's must be those that the case draws here, bit for
-            bit, or it is not the case that was stored.
+        dtype: the dtype of the values.
+        case: the case as `conformance.cases.to_json` wrote it.
+        arrays: a file with the inputs of every call. Those of the first call must equal, bit for bit, those that the
+            case draws here; otherwise this is not the stored case.
 
     Returns:
-        What broke the law, None where it holds.
+        What broke the law; None if it holds.
 
     Raises:
         UsageError: there is no such law or target, or the arrays differ.

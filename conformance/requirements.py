@@ -1,13 +1,13 @@
-"""The packages that the suite needs in addition to NumPy, and what to say where one of them is missing."""
+"""The packages that the suite needs in addition to NumPy, and the message for a missing one."""
 
 from importlib.util import find_spec
 
 PACKAGES = ("click", "hypothesis", "jinja2", "markupsafe", "msgspec", "rich", "safetensors")
-"""What the extra ``conformance`` installs; pytest comes with it too, but only the laws as tests need that."""
+"""The packages of the extra ``conformance``; it includes pytest too, but only the laws as tests need that."""
 
 
 def complaint(program: str) -> str | None:
-    """A sentence that says what `program` lacks and how to install it; None where nothing is missing."""
+    """A sentence that says what `program` lacks and how to install it; None if nothing is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if not missing:
         return None

@@ -1,4 +1,4 @@
-"""Which laws are tried on a target, in which dtypes and on how many cases."""
+"""The choice of laws, dtypes and number of cases for a target."""
 
 import os
 from dataclasses import replace
@@ -34,7 +34,7 @@ def options_of(
     promises_file: Path | None = None,
     **given: Any,
 ) -> RunOptions:
-    """The options of a run, with what depends on circumstances where nothing was said.
+    """The options of a run; those that were not given depend on the circumstances.
 
     Args:
         known: the file of known failures.
@@ -61,15 +61,15 @@ def options_of(
 
 
 def interpreted(kernel_backend: str | None, device: str) -> bool:
-    """Whether a kernel backend is asked for that runs under its interpreter here."""
+    """Whether the requested kernel backend runs under its interpreter here."""
     return device == "cpu" and os.environ.get(INTERPRETERS.get(kernel_backend or "", ""), "") not in ("", "0")
 
 
 def selected(options: RunOptions) -> list[Law]:
-    """The laws that the options keep.
+    """The laws that the options select.
 
     Raises:
-        UsageError: a name is unknown, or nothing is left.
+        UsageError: a name is unknown, or no law is left.
     """
     laws = all_laws()
     ops = list(dict.fromkeys(law.op for law in laws))
@@ -107,8 +107,8 @@ def agenda(implementation: "Implementation | TargetInfo", options: RunOptions) -
         usual = law.usual_dtypes(implementation.eager)
         if options.quick and not options.dtypes:
             usual = tuple(dtype for dtype in usual if dtype == "float32")
-        # A target that compiles is tried in fewer dtypes unless more are asked for; none is asked for that a law does
-        # not hold in (exact eighths, compositions of calls, the text of an error).
+        # A target that compiles is tried in fewer dtypes unless more are requested; a law is never tried in a dtype in
+        # which it does not hold (exact eighths, compositions of calls, the text of an error).
         kept = [dtype for dtype in FLOATING if dtype in options.dtypes and dtype in law.dtypes]
         dtypes = kept if options.dtypes else [dtype for dtype in FLOATING if dtype in usual]
         pairs += [(law, dtype) for dtype in dtypes]
@@ -116,7 +116,7 @@ def agenda(implementation: "Implementation | TargetInfo", options: RunOptions) -
 
 
 def why_not(implementation: Implementation, law: Law, dtype: str) -> str | None:
-    """Why a law does not apply to a target, None where it does."""
+    """The reason why a law does not apply to a target; None if it does."""
     absent = [name for name in law.functions if name not in implementation.functions]
     if absent:
         return f"absent: {', '.join(absent)}"

@@ -1,7 +1,7 @@
-"""Named arrays as safetensors and back, bfloat16 included where NumPy has none.
+"""Named arrays to safetensors and back, including bfloat16 where NumPy does not have it.
 
-Files are read by the library, which checks them. They are written here: the library's writer has no bfloat16 for NumPy,
-and the same arrays shall give the same bytes whatever its version.
+The library reads the files and checks them. They are written here, because the library cannot write bfloat16 from NumPy
+and because the same arrays must give the same bytes with any version of it.
 """
 
 import json
@@ -13,14 +13,14 @@ from safetensors import SafetensorError, deserialize
 from conformance.dtypes import Array
 
 CODES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16", "int32": "I32", "int64": "I64"}
-"""What safetensors calls a dtype."""
+"""The names of dtypes in safetensors."""
 
 _STORED = {"F64": "<f8", "F32": "<f4", "BF16": "<u2", "F16": "<f2", "I32": "<i4", "I64": "<i8"}
 _NAMES = {code: name for name, code in CODES.items()}
 
 
 def pack(arrays: Mapping[str, Array]) -> bytes:
-    """The bytes of a safetensors file, the widest dtype first and then by name, so that every array is aligned."""
+    """The bytes of a safetensors file, ordered by dtype, widest first, then by name, so that all arrays are aligned."""
     header, parts, end = {}, [], 0
     for name in sorted(arrays, key=lambda name: (-_itemsize(arrays[name]), name)):
         array = arrays[name]
@@ -36,7 +36,7 @@ def unpack(data: bytes) -> dict[str, Array]:
     """The arrays of a safetensors file.
 
     Raises:
-        ValueError: it is no such file, or holds an array of a dtype that no operation takes or gives.
+        ValueError: it is not such a file, or holds an array of a dtype that no operation takes or returns.
     """
     try:
         found = deserialize(data)
@@ -59,7 +59,7 @@ def _itemsize(array: Array) -> int:
 def _stored(array: Array) -> np.ndarray:
     code = CODES[array.dtype]
     if code == "BF16":
-        # The values are exactly representable: the lower half of the float32 is empty, but for a NaN's payload.
+        # The values are exactly representable: the lower half of the float32 is empty, except for a NaN's payload.
         with np.errstate(invalid="ignore"):
             bits = array.values.astype("<f4").view("<u4") >> 16
         return np.where(np.isnan(array.values), 0x7FC0, bits).astype("<u2")
