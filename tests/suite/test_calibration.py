@@ -28,13 +28,21 @@ INDUCTOR = "inductor"
 """In the names of variants that take a minute to compile: `make calibration` runs them, these tests do not."""
 
 
+MEASURED = {
+    "rev_cumsum": ("PyTorch, autograd",),
+    "rev_cumsum, few shapes, compiled": ("JAX, XLA", "JAX associative scan, XLA"),
+    "rev_cumsum_off, few shapes, compiled": ("JAX, XLA", "JAX associative scan, XLA"),
+    "mlstm_step, few shapes, compiled": ("JAX scan, XLA", "JAX associative scan, XLA", "JAX, all steps at once, XLA"),
+}
+"""Of the variants that a framework differentiates, those with 10,000 cases."""
+
 UNDER_WAY = frozenset(
     (name, variant)
     for name, subject in SUBJECTS.items()
     for variant in subject.variants
-    if "PyTorch" in variant or "JAX" in variant or subject.setting == CLOSED
+    if ("PyTorch" in variant or "JAX" in variant or subject.setting == CLOSED) and variant not in MEASURED.get(name, ())
 )
-"""Variants that are being measured with the present formula."""
+"""Variants that have been measured with fewer cases, or not yet."""
 
 
 def test_every_operation_is_calibrated() -> None:
