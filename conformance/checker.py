@@ -1,4 +1,4 @@
-"""One try of one law on one case: calls the target, compares what it says, and raises where the law is broken."""
+"""One try of one law on one case: calls the target, compares its answers, and raises if the law is broken."""
 
 import math
 import signal
@@ -25,8 +25,8 @@ class LawError(Exception):
 
     Attributes:
         where: the array, ``gradient of k``.
-        verdict: the comparison's outcome, None where it is no matter of numbers.
-        comparison: what was compared, where that can be told without the law.
+        verdict: the outcome of the comparison; None if no numbers were compared.
+        comparison: the comparison, if it can be shown without the law.
         nature: how it breaks, as in `conformance.outcome.BreakKind`.
     """
 
@@ -51,20 +51,20 @@ class LawError(Exception):
 
 
 class Checker:
-    """What a law's check is given beside the case.
+    """The object that a law's check receives in addition to the case.
 
     Attributes:
         implementation: the target.
-        dtype: of the values.
+        dtype: the dtype of the values.
         forward: whether outputs must be those of a call without a gradient.
-        contract: whether the target has to keep what gatespec's contract decides.
-        gradients_only: whether arrays that are no gradients are left unjudged.
-        calls: those of the present case.
-        breaks: what was found broken in the present case.
-        arrays: the arrays of the present case that were compared; of several of one name the worst.
-        points: how far off each case was in which nothing is broken.
+        contract: whether the target must follow the decisions of gatespec's contract.
+        gradients_only: whether arrays that are not gradients are left unjudged.
+        calls: the calls of the present case.
+        breaks: the breaks found in the present case.
+        arrays: the arrays of the present case that were compared; the worst one of several with the same name.
+        points: the largest errors of each case in which nothing is broken.
         worst: the largest error over its budget so far.
-        kinks, elements: elements at which the gradient of either side passes, and all that were looked at.
+        kinks, elements: elements at which the gradient of either side passes, and all elements that were checked.
         branches: elements by the branch that they took.
     """
 
@@ -93,13 +93,13 @@ class Checker:
         self._point: Point | None = None
 
     def run(self, check: Callable[["Checker", Any], None], case: Any) -> list[LawError]:
-        """Every way in which ``check`` finds its law broken by one case, in the order in which they are found.
+        """All breaks of its law that ``check`` finds with one case, in the order in which they are found.
 
-        An array that is wrong does not end the check: the arrays after it are compared as well.
+        An array that is wrong does not end the check; the arrays after it are compared as well.
 
         Raises:
-            RefusedError: the target refuses the case, and nothing was found broken before.
-            BaseException: whatever else the target raises before anything was found broken.
+            RefusedError: the target refuses the case, and no break was found before.
+            BaseException: anything else that the target raises before a break was found.
         """
         self.calls, self.breaks, self.arrays, self._point = [], [], {}, None
         try:
@@ -126,17 +126,17 @@ class Checker:
         return kind(self.dtype, steps, self.upcasts)
 
     def options(self, operation: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A call's options, and the kernel backend that was asked for where the operation takes one."""
+        """The options of a call, with the requested kernel backend if the operation takes one."""
         if self.kernel_backend is None or operation not in OPERATIONS or not OPERATIONS[operation].takes_backend:
             return options
         return {**options, "kernel_backend": self.kernel_backend}
 
     def served(self, function: Callable, operation: str, *arguments: Any) -> Any:
-        """What ``function(operation, …)`` returns.
+        """The result of ``function(operation, …)``.
 
         Raises:
             RefusedError: the target does not run that kernel backend here, or raises `NotImplementedError`; the law is
-                then skipped, with what the target says as the reason.
+                then skipped, with the target's message as the reason.
         """
         try:
             with np.errstate(all="ignore"):
@@ -170,7 +170,7 @@ class Checker:
         return outputs, gradients
 
     def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
-        """The outputs of a call that ought to be refused; its exception travels on."""
+        """The outputs of a call that should be refused; its exception is passed on."""
         record = self._record(CallRecord("attempt", operation, arrays, options))
         results = self.implementation.attempt(operation, arrays, options)
         record.results = {}
@@ -200,13 +200,13 @@ class Checker:
         state: tuple[Array, np.ndarray] | None = None,
         of_oracle: bool = False,
     ) -> None:
-        """Hold one array to its budget.
+        """Check one array against its budget.
 
         Args:
-            upcasts: whether this very array ought to be in float64; None for what the target does with its arrays.
-            state: where ``got`` is a state in units of the oracle's stabiliser, the state as the target gave it and
+            upcasts: whether this array should be in float64; None for the target's usual behaviour.
+            state: if ``got`` is a state in units of the oracle's stabiliser, the state as returned by the target, and
                 that stabiliser.
-            of_oracle: whether ``expected`` is the oracle's; otherwise it may be made of other results of the target.
+            of_oracle: whether ``expected`` is the oracle's; otherwise it may be made from other results of the target.
         """
         if self.gradients_only and not where.startswith("gradient"):
             return
@@ -265,11 +265,11 @@ class Checker:
         times: float = 1.0,
         only: tuple[str, ...] | None = None,
     ) -> None:
-        """Hold every array of ``got`` to its budget; states are compared as ``C·exp(m − m*)``.
+        """Check every array of ``got`` against its budget; states are compared as ``C·exp(m − m*)``.
 
         Args:
-            of: what the arrays are, ``gradient of ``.
-            only: the names to compare; None for all that are expected and given.
+            of: a prefix for the names of the arrays, ``gradient of ``.
+            only: the names to compare; None for all that are both expected and given.
         """
         for name in expected.values if only is None else only:
             if name not in got:
@@ -319,7 +319,7 @@ class Checker:
 
 
 def raised_by_target() -> tuple[type[BaseException], ...]:
-    """What a call of the target may raise; an interrupt is its own doing where those of the terminal are ignored."""
+    """The exceptions of a target's call; an interrupt is its own if those of the terminal are ignored."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return (Exception, SystemExit, GeneratorExit, *((KeyboardInterrupt,) if ignored else ()))
 
@@ -329,7 +329,7 @@ def _first_of_its_nature(
 ) -> tuple[Verdict, str]:
     """How an array is wrong (as in `conformance.outcome.BreakKind`), and the first element that is wrong in that way.
 
-    A NaN or an infinity where a number is expected is told before numbers that are merely wrong.
+    A NaN or an infinity where a number is expected comes before numbers that are merely wrong.
     """
     for nature, of_it in (("nan", np.isnan(got.values)), ("infinity", np.isinf(got.values) & np.isfinite(expected))):
         places = np.argwhere(wrong & of_it)

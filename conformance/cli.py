@@ -1,4 +1,4 @@
-"""The command line: ``python -m conformance run TARGET …``, ``laws``, and the commands that other rooms bring."""
+"""The command line: ``python -m conformance run TARGET …``, ``laws``, and the commands of other packages."""
 
 import importlib
 import random
@@ -22,14 +22,14 @@ from conformance.options import (
 )
 from conformance.workers import TargetFailedError, Workers
 
-# Command → the module and the attribute that hold it; read when it is asked for, for each has imports of its own.
+# Command → module and attribute that hold it; imported only when the command is used, as each has its own imports.
 _ELSEWHERE = {
     "vectors": ("conformance.vectors.command", "vectors_command"),
 }
 
 
 class _Commands(click.Group):
-    """Finds commands in other rooms, and says what to type where one is missing or unknown."""
+    """Finds commands in other packages, and says what to type if one is missing or unknown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_ELSEWHERE]
@@ -168,7 +168,7 @@ def run_command(
     """
     if not targets:
         raise click.UsageError("name what is to be judged, for example: python -m conformance run torch_impl")
-    # The first target is imported by its worker while this process imports what reports and options need.
+    # The worker of the first target imports it while this process imports the modules for reports and options.
     first = Workers(targets[0], given["framework"], given["device"], given["timeout"])
     try:
         status = _run(

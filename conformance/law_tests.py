@@ -1,4 +1,4 @@
-"""What `conformance.pytest_plugin` runs: the targets of a pytest run, their laws, and what each one comes to."""
+"""The tests behind `conformance.pytest_plugin`: the targets of a pytest run, their laws, and their results."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class LawTests:
         """The tests that the command line of pytest asks for.
 
         Raises:
-            UsageError: it cannot be done; the text says what to write.
+            UsageError: the tests cannot be made; the text says what to write.
         """
         options, targets = _options(option), option("conformance_implementation")
         workers = [Workers(target, options.framework, options.device, options.timeout) for target in targets]
@@ -68,7 +68,7 @@ class LawTests:
         return LawTests(items, ids, workers)
 
     def judge(self, item: Item) -> None:
-        """Try one law; pytest learns what came of it."""
+        """Try one law and report the result to pytest."""
         start = time.monotonic()
         (result,) = item.workers.results([(item.law, item.dtype)], item.options)
         if not result.judged:

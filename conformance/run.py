@@ -1,4 +1,4 @@
-"""Targets judged one after the other: each in workers of its own, with a report of what came of it."""
+"""Judges targets one after the other, each in its own workers, and reports the results."""
 
 import importlib
 import importlib.metadata
@@ -27,16 +27,16 @@ from conformance.targets import TargetInfo
 from conformance.workers import Workers, usual
 
 Progress = Callable[[str, int, Iterator[LawResult], list[LawResult]], None]
-"""Shows how far a target is: takes its name, how many results there will be, the results, and a list to put them in."""
+"""Shows progress: takes a target's name, the number of results, the results, and a list to append them to."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of a target.
+    """The result of judging a target.
 
     Attributes:
-        report: of the laws that were tried.
-        interrupted: whether some were not, because the run was interrupted.
+        report: the report on the laws that were tried.
+        interrupted: whether some laws were not tried because the run was interrupted.
     """
 
     report: TargetReport
@@ -61,7 +61,7 @@ def judge(workers: Workers, info: TargetInfo, options: RunOptions, show: Progres
 
 
 def in_own_places(targets: Sequence[str], options: RunOptions) -> list[RunOptions]:
-    """The options of each target; where two have one name, their scripts go to directories of their own."""
+    """The options of each target; if two have the same name, their scripts go to separate directories."""
     stems = [Path(target).stem for target in targets]
     places = []
     for number, stem in enumerate(stems, 1):
@@ -95,10 +95,10 @@ def _own_version() -> dict[str, str]:
 
 
 def make_room(option: str, path: Path | None) -> None:
-    """Refuse a file that could not be written before anything has run.
+    """Raise, before anything has run, for a file that cannot be written.
 
     Raises:
-        UsageError: it could not.
+        UsageError: the file cannot be written.
     """
     if path is None:
         return
@@ -113,17 +113,17 @@ def make_room(option: str, path: Path | None) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Refuse a place for scripts that could not be one.
+    """Raise for a directory that cannot be used for scripts.
 
     Raises:
-        UsageError: it could not.
+        UsageError: the directory cannot be used.
     """
     missing = [each for each in (path, *path.parents) if not each.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--failures {path} cannot be written to ({error.strerror}); give another one") from error
-    for each in missing:  # It is made again where there is a failure.
+    for each in missing:  # A failure creates it again.
         each.rmdir()
 
 
@@ -135,7 +135,7 @@ def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) ->
 
 
 def write_promises(path: Path, reports: list[TargetReport]) -> None:
-    """Write the promises outside of which the targets were seen to be wrong, or to serve nothing."""
+    """Write the promises outside of which the targets were found to be wrong, or to serve nothing."""
     found: dict[str, list[str]] = {}
     for report in reports:
         for envelope in report.diagnosis.envelopes:
@@ -144,10 +144,10 @@ def write_promises(path: Path, reports: list[TargetReport]) -> None:
 
 
 def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ...]) -> int:
-    """Write the causes of the present failures as known ones, without a reason; entries that still hold stay.
+    """Write the causes of the present failures as known failures without a reason; entries that still hold are kept.
 
     Returns:
-        How many are new.
+        The number of new entries.
     """
     gone = {
         (report.target, outcome.cause)
@@ -173,7 +173,7 @@ def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ..
 
 
 def known_of(cause: Cause) -> Known | None:
-    """A cause as an entry of a file of known failures; None where no case shows it."""
+    """A cause as an entry of a file of known failures; None if no case shows it."""
     if cause.example is None:
         return None
     check, case = cause.example
@@ -193,20 +193,20 @@ def known_of(cause: Cause) -> Known | None:
         breaks=natures,
         where=tuple(dict.fromkeys(array.where for array in cause.breaks if array.where)),
         error_up_to=_bound(max(numbers)) if numbers else None,
-        # What shows in wide dtypes shows in narrow ones too; a fault of narrow ones says nothing of wide ones.
+        # A fault that shows in wide dtypes shows in narrow ones too; one in narrow dtypes says nothing about wide ones.
         dtypes=tuple(dtype for dtype in HALF if dtype in dtypes) if dtypes <= set(HALF) else (),
     )
 
 
 ROOM = 4.0
-"""The largest error that is known, relative to the largest that was seen: other cases may be worse than those."""
+"""The largest known error, relative to the largest one that was seen: other cases may be worse than those."""
 
 INEXACT = 0.1
-"""Numbers that are farther off than this share of an array's largest value are not inexact but wrong."""
+"""Numbers with a larger error than this share of an array's largest value are not inexact but wrong."""
 
 
 def _bound(error: float) -> float:
-    """The error up to which numbers are known, to one significant digit; of numbers that are wrong there is none."""
+    """The error up to which numbers are known failures, to one significant digit; None for numbers that are wrong."""
     if not 0 < error < INEXACT:
         return math.inf
     unit = 10.0 ** math.floor(math.log10(ROOM * error))

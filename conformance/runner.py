@@ -1,4 +1,4 @@
-"""Tries laws on a target: how many cases of which sizes, and what comes of them."""
+"""Tries laws on a target: chooses the number and sizes of cases, and collects the results."""
 
 import math
 import time
@@ -32,12 +32,12 @@ from conformance.selection import agenda, why_not
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 
 SHRINK_SECONDS_OF_ALL = 60.0
-"""How long smaller cases may be looked for in all laws that one process tries; a broken target breaks most of them."""
+"""Seconds for finding smaller cases in all laws that one process tries; a broken target breaks most of them."""
 
 LEAST_SHRINK_SECONDS = 0.5
 
 SAMPLE = 5
-"""Cases of each part of a law that are drawn to see what all its cases have in common."""
+"""Number of cases of each part of a law that are drawn to see what all its cases have in common."""
 
 
 @dataclass
@@ -45,10 +45,10 @@ class Runner:
     """Tries laws on one target, one after the other.
 
     Attributes:
-        announce: told of each case, as JSON, before the target is called with it, and of None after the last one.
-        note: told of each case that breaks a law in a way not seen before.
-        blame: what was found to be refused, by operation and dtype.
-        shrinking: seconds left to look for smaller cases.
+        announce: called with each case, as JSON, before the target is called with it, and with None after the last one.
+        note: called with each case that breaks a law in a way not seen before.
+        blame: the refused features that were found, by operation and dtype.
+        shrinking: seconds left for finding smaller cases.
     """
 
     implementation: Implementation
@@ -67,11 +67,11 @@ class Runner:
         fatal: Mapping[str, BreakKind] | None = None,
         last: bool = False,
     ) -> LawResult:
-        """Try one law, and save a script for each way in which it breaks where the options say so.
+        """Try one law, and save a script for each way in which it breaks if the options ask for it.
 
         Args:
-            fatal: cases, as JSON, that have ended a process and are not tried again, each with how.
-            last: whether to end with those cases, and to try no case that was not tried before.
+            fatal: cases, as JSON, that have ended a process and are not tried again, each with how it ended.
+            last: whether to end with those cases, and to try no new case.
         """
         start = time.monotonic()
         implementation: Implementation = self.implementation
@@ -100,7 +100,7 @@ class Runner:
         self.announce(None)
         status, reason = self._status(search, found, outcomes)
         counterexamples = tuple(
-            # Of a list of calls, one script is enough: the others differ by a line.
+            # One script is enough for a list of calls: the others differ by one line.
             self._with_script(law, dtype, each, number)
             if status == "failed" and (number == 1 or law.rows is None)
             else each.counterexample
@@ -126,7 +126,7 @@ class Runner:
         )
 
     def _features(self, law: Law, held: list[Any]) -> dict[str, int]:
-        """How many of the cases that held have each feature; of the two laws from which an envelope is drawn."""
+        """The number of passed cases that have each feature, for the two laws from which an envelope is drawn."""
         if law.name not in ("value", "gradient") or not _features_of(law.op):
             return {}
         counts = Counter(name for case in held for name in names(case, _features_of(law.op)))
@@ -153,12 +153,12 @@ class Runner:
         return found
 
     def _shrink_seconds(self) -> float:
-        """A quarter of what is left for all laws, so that the first ones, which explain the others, get most of it."""
+        """A quarter of the time left for all laws, so that the first laws, which explain the others, get most of it."""
         share = max(self.shrinking / 4, LEAST_SHRINK_SECONDS)
         return min(self.options.shrink_seconds, share)
 
     def draws(self, law: Law, dtype: str) -> list[Draw]:
-        """The cases on which a law is tried, in the order in which they are."""
+        """The cases on which a law is tried, in order."""
         assert law.cases is not None
         options, eager = self.options, self.implementation.eager
         total = sum(SHARES[stratum] for stratum in law.strata)
@@ -171,25 +171,25 @@ class Runner:
             count = max(1, math.ceil(options.examples * law.share * SHARES[stratum] / total - 1e-9))
             layouts = ("contiguous", *self.implementation.layouts) if eager else ("contiguous",)
             plan = Plan(stratum, eager, dtype, options.max_steps, layouts, quick=options.quick)
-            # By operation, not by law: laws that draw from one strategy see the same cases and share the oracle's
-            # answers.
+            # The seed depends on the operation, not the law: laws that draw from the same strategy see the same cases
+            # and share the oracle's answers.
             seed = zlib.crc32(f"{options.seed}/{law.op}/{stratum}/{dtype}".encode())
             parts = pinned(plan, count)
             for part, examples in parts:
                 draws.append(Draw(self._admitted(law, dtype, part), seed, examples, pinned=bool(part.pin)))
             if all(part.pin for part, _ in parts):
-                # Among cases that are drawn freely there may be smaller ones than those that are pinned.
+                # Freely drawn cases may include smaller ones than the pinned cases.
                 draws.append(Draw(self._admitted(law, dtype, plan), seed, count, shrinks_only=True))
         return draws
 
     @cached_property
     def admission(self) -> Admission:
-        """Which cases the target is tried on."""
+        """Decides on which cases the target is tried."""
         return Admission(self.options.promises, self.options.contract or self.implementation.keeps_contract)
 
     def _admitted(self, law: Law, dtype: str, plan: Plan) -> SearchStrategy:
         assert law.cases is not None
-        # A value is a matter of the definition; gradients, of what gatespec holds constant in them.
+        # The definition determines a value; gradients also depend on what gatespec holds constant in them.
         decided = law.kind != "contract" and not law.forward
         return self.admission.strategy(law.op, dtype, law.cases(plan), decided=decided)
 
@@ -228,12 +228,12 @@ class Runner:
 
     @cached_property
     def excuses(self) -> Excuses:
-        """What is known of the target."""
+        """The known failures of the target."""
         options = self.options
         return Excuses(self.implementation, options.known, options.kernel_backend, options.contract)
 
     def _alive(self, law: Law, dtype: str, fatal: Mapping[str, BreakKind]) -> tuple[Known, ...]:
-        """The known failures that may excuse breaks of a law, of those whose examples still fail."""
+        """The known failures that may excuse breaks of a law, among those whose examples still fail."""
         found = []
         for entry in self.excuses.of(law, dtype):
             if entry not in self._examples:
@@ -243,7 +243,7 @@ class Runner:
         return tuple(found)
 
     def _example_fails(self, entry: Known, fatal: Mapping[str, BreakKind]) -> bool | None:
-        """Whether an entry's example, however long, fails for its cause; None where it cannot be tried.
+        """Whether an entry's example, however long, fails because of its cause; None if it cannot be tried.
 
         An entry whose example is not tried would excuse nothing.
         """
@@ -264,7 +264,7 @@ class Runner:
         return next((entry for entry in entries if self.excuses.explains(entry, broken, breaks)), None)
 
     def _known_outcomes(self, law: Law, dtype: str, excused: Mapping[Known, Any]) -> tuple[KnownOutcome, ...]:
-        """What came of the known failures of a law: those that excused a break, and those whose example is of it."""
+        """The outcomes of a law's known failures: those that excused a break or whose example breaks this law."""
         outcomes = []
         for entry in self.excuses.of(law, dtype):
             own = (entry.example.law, entry.example.dtype) == (law.id, dtype)
@@ -276,12 +276,12 @@ class Runner:
 
 
 def _features_of(op: str) -> tuple[Feature, ...]:
-    """The features of the calls of an operation; none where its calls are not described by features."""
+    """The features of an operation's calls; none if its calls are not described by features."""
     return next((record.features for record in OPERATIONS.values() if record.about == op), ())
 
 
 class _WithoutGradients:
-    """A target of which no gradient is asked."""
+    """A target that is never asked for a gradient."""
 
     def __init__(self, implementation: Implementation):
         self._implementation = implementation
@@ -342,17 +342,17 @@ def _alone(
     fatal: Mapping[str, BreakKind],
     contract: bool,
 ) -> Search:
-    """What judges single cases of a law."""
+    """The search that judges single cases of a law."""
     checker = Checker(implementation, dtype, kernel_backend, law.forward, contract)
     return Search(law, checker, Avoidance((), list, max_steps=0), announce, fatal=fatal)
 
 
 def _freely_first(draws: list[Draw]) -> list[Draw]:
-    """The parts that are drawn freely before the pinned ones, the smallest sizes first: where small cases are."""
+    """The freely drawn parts before the pinned ones, the smallest sizes first, since they contain the small cases."""
     return sorted(draws, key=lambda draw: draw.pinned)
 
 
 def _quick(strata: tuple[str, ...], eager: bool) -> tuple[str, ...]:
-    """The strata of a quick run: no long one, and a single one where each shape has to be compiled."""
+    """The strata of a quick run: without the long one, and a single one if each shape has to be compiled."""
     short = tuple(stratum for stratum in strata if stratum != "long") or strata
     return short if eager else short[-1:]

@@ -1,4 +1,4 @@
-"""How a TARGET on the command line becomes an implementation: a module, an attribute, a file or an entry point."""
+"""Turns a TARGET of the command line into an implementation: a module, an attribute, a file or an entry point."""
 
 import importlib
 import importlib.metadata
@@ -22,7 +22,7 @@ def find(target: str) -> tuple[dict[str, Any], str]:
     """The public functions of a TARGET, and the top-level package that holds it.
 
     Raises:
-        UsageError: there is nothing of that name, or it offers none of the contract's names.
+        UsageError: there is nothing with that name, or it offers none of the contract's names.
         ImportFailedError: importing it raised.
     """
     try:
@@ -97,7 +97,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def _own_traceback(error: BaseException) -> str:
-    """What Python would say if the target were run by itself."""
+    """The traceback that Python would print if the target were run by itself."""
     frames = _frames(error)
     said = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     if isinstance(error, SystemExit):
@@ -121,12 +121,12 @@ def _load_file(path: Path) -> ModuleType:
 def detect(functions: Mapping[str, Any], home: str, target: str) -> str:
     """The framework that a target's functions take: torch, jax, or else NumPy.
 
-    It is the one that the target's own modules import, or else the one that is imported by modules from which those
-    have names, and so on. Where there are two, the annotations of the functions decide. That a framework is installed,
-    or loaded by somebody else, says nothing.
+    It is the one that the target's own modules import, or else the one imported by the modules that their names come
+    from, and so on. If there are two, the annotations of the functions decide. It does not matter whether a framework
+    is installed, or loaded by something else.
 
     Raises:
-        UsageError: there are two.
+        UsageError: there are two, and annotations do not decide.
     """
     package = home.partition(".")[0]
     own = [module for name, module in list(sys.modules.items()) if name == home or name.partition(".")[0] == package]
@@ -181,15 +181,15 @@ def _annotated(functions: Mapping[str, Any]) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetInfo:
-    """What is known of a target without loading it: the process that has loaded it tells the others.
+    """Facts about a target that are known without loading it: the process that has loaded it reports them.
 
     Attributes:
-        name: as on the command line.
-        framework, device, versions: what computes.
-        guessed: whether the framework was seen from imports, and not named.
+        name: its name on the command line.
+        framework, device, versions: the framework, the device and the versions of what computes.
+        guessed: whether the framework was detected from imports instead of being named.
         functions: the public names that it offers.
         eager: whether a call with new shapes costs no compilation.
-        keeps_contract: whether it says that it keeps gatespec's contract.
+        keeps_contract: whether it declares that it keeps gatespec's contract.
     """
 
     name: str
@@ -223,7 +223,7 @@ def load(target: str, framework: str | None, device: str) -> Implementation:
     """The implementation that a TARGET names, ready to be judged.
 
     Raises:
-        UsageError: there is nothing of that name, its framework is not installed, or the device is not there.
+        UsageError: there is nothing with that name, its framework is not installed, or the device is not available.
         ImportFailedError: importing it raised.
     """
     functions, home = find(target)
@@ -244,7 +244,7 @@ def declares_contract(home: str) -> bool:
 
 
 def absolute(target: str) -> str:
-    """The TARGET as it can be named from any directory."""
+    """The TARGET in a form that works from any directory."""
     return str(Path(target).resolve()) if target.endswith(".py") else target
 
 
@@ -281,12 +281,12 @@ def imports(target: str, names: Sequence[str]) -> list[str]:
 
 
 def path_lines(root: Path) -> list[str]:
-    """A line that makes what lies in ``root`` importable, unless it is installed."""
+    """A line that makes the contents of ``root`` importable, unless they are installed."""
     return [] if "site-packages" in root.parts else [f'sys.path.insert(0, "{root}")']
 
 
 def _importable(path: Path) -> bool:
-    """Whether ``import stem`` would find this very file, were its directory first on the path."""
+    """Whether ``import stem`` would find this very file if its directory were first on the path."""
     return path.stem.isidentifier() and path.stem not in sys.stdlib_module_names and path.stem not in _taken(path)
 
 

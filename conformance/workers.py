@@ -1,10 +1,10 @@
 """Processes that load a target and try laws on it, so that nothing a target does can end or stop the suite.
 
-The process of the command line never imports a target. Each worker does, takes whole groups of laws (one operation in
-one dtype: they share the oracle's answers and what the target compiles), tells of each case before it tries it, and
-sends back what each law came to. A worker that dies, or takes longer over a case than it may, is replaced: the case
-that ended it is a counterexample, and the law begins anew without it. Results come in the order in which they were
-asked for, and are the same for any number of workers.
+The process of the command line never imports a target. Each worker does. It takes whole groups of laws (one operation
+in one dtype, which share the oracle's answers and the target's compiled functions), announces each case before it tries
+it, and sends back the result of each law. A worker that dies, or takes longer over a case than allowed, is replaced;
+the case that ended it is a counterexample, and the law starts again without it. Results come in the order in which they
+were requested, and are the same for any number of workers.
 """
 
 import multiprocessing
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from conformance.targets import TargetInfo
 
 LOAD_SECONDS = 120.0
-"""A target is given so long to be imported, or what a case is given if that is more."""
+"""Seconds that a target may take to be imported; a case's own limit if that is longer."""
 
 DEATHS_OF_A_LAW = 6
-"""So often one law may end its worker: each death but the last leads to a smaller case that does, or to another one."""
+"""How often one law may end its worker; each death but the last leads to a smaller fatal case, or to another one."""
 
 SECONDS_OF_A_LAW = 30.0
-"""After so long a law that has ended a worker is given one last, short try."""
+"""Seconds after which a law that has ended a worker is given one last, short try."""
 
 FATAL_LAWS = 2
-"""After so many laws of one operation have ended a worker, the others of that operation are not tried."""
+"""Number of laws of one operation that may end a worker before the other laws of that operation are not tried."""
 
 TIMEOUTS = 4
-"""After so many cases that took too long, in whichever operation, nothing more is tried."""
+"""Number of cases, of any operation, that may take too long before nothing more is tried."""
 
 WORTHWHILE = {True: 24, False: 4}
-"""Fewer laws than that are done before a second worker has loaded the target; by whether it is eager or compiles."""
+"""Least number of laws for which a second worker is worthwhile, by whether the target is eager or compiles."""
 
 _WEIGHTS = {"mlstm": 4, "fwbw": 4, "gru": 3, "mlstm_step": 3}
-"""How long a law of an operation takes beside one of the others, roughly: compiled, a recurrence is what takes time."""
+"""Rough relative time of one law of an operation: what takes time is a recurrence that has to be compiled."""
 
 Item = tuple["Law", str]
 
 
 class TargetFailedError(Exception):
-    """The target cannot be judged at all; the text says why, with its own traceback."""
+    """The target cannot be judged at all; the text gives the reason, with the target's own traceback."""
 
 
 def usual(info: "TargetInfo", items: Sequence[Item]) -> int:
-    """How many workers are used where nobody says: two on a CPU with two cores, one beside an accelerator."""
+    """The default number of workers: two on a CPU with two cores, one with an accelerator."""
     if info.device != "cpu" or len(items) < WORTHWHILE[info.eager]:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -67,10 +67,10 @@ class _Job:
     """A law in a dtype that is to be tried.
 
     Attributes:
-        number: of the result.
-        fatal: cases, as JSON, that have ended a worker, each with how.
-        since: when it first did.
-        last: whether this is the last try, which ends with the cases that are known.
+        number: the number of its result.
+        fatal: cases, as JSON, that have ended a worker, each with how it ended.
+        since: when it first ended a worker.
+        last: whether this is the last try, which ends after the known fatal cases.
     """
 
     number: int
@@ -83,13 +83,13 @@ class _Job:
 
 @dataclass
 class _Worker:
-    """A process and what is known of it.
+    """A process and its present state.
 
     Attributes:
-        group: jobs that it still has to do; the first is the one that it is at.
-        case: what it is trying, as JSON; None between cases.
-        found: what the present law was seen to break so far.
-        deadline: when it is ended; None while nothing is expected of it.
+        group: the jobs that it still has to do; it is working on the first.
+        case: the case that it is trying, as JSON; None between cases.
+        found: the failures of the present law that were found so far.
+        deadline: the time at which it is ended; None while no answer is expected.
     """
 
     process: Any
@@ -105,8 +105,8 @@ class Workers:
     """The workers of one target.
 
     Args:
-        target: as on the command line.
-        framework: of its functions; None to see it from its imports.
+        target: its name on the command line.
+        framework: the framework of its functions; None to detect it from its imports.
         timeout: seconds that one case may take.
     """
 
@@ -124,7 +124,7 @@ class Workers:
         self._start()
 
     def info(self) -> "TargetInfo":
-        """What the first worker says of the target.
+        """The first worker's information about the target.
 
         Raises:
             UsageError: there is no such target.
@@ -154,12 +154,12 @@ class Workers:
         return told
 
     def results(self, items: Sequence[Item], options: "RunOptions", processes: int = 1) -> "Iterator[LawResult]":
-        """Try laws in up to ``processes`` workers; their results, in the order of ``items``."""
+        """Try laws in up to ``processes`` workers and return their results in the order of ``items``."""
         self._options, self.finished = options, {}
         groups: dict[tuple[str, str], list[_Job]] = {}
         for number, (law, dtype) in enumerate(items):
             groups.setdefault((law.op, dtype), []).append(_Job(number, law, dtype))
-        # The largest first: the last group to be taken should not be the one that takes longest.
+        # The largest group comes first: the last group to be taken should not be the one that takes longest.
         self._groups = sorted(groups.values(), key=lambda group: -_WEIGHTS.get(group[0].law.op, 1) * len(group))
         self._give_up()
         for worker in self._workers:
@@ -172,14 +172,14 @@ class Workers:
             yield self.finished[number]
 
     def interrupted(self) -> "list[LawResult]":
-        """What has come of the laws so far: those that are done, and those that were seen to break."""
+        """The results so far: laws that are done, and laws that were found to break."""
         for worker in self._workers:
             if worker.group and worker.found:
                 self._finish(worker.group[0], "interrupted while a smaller case was looked for", tuple(worker.found))
         return [self.finished[number] for number in sorted(self.finished)]
 
     def idle(self) -> _Worker:
-        """A worker that has nothing to do; a new one where there is none."""
+        """A worker that has nothing to do; a new one if there is none."""
         return next((worker for worker in self._workers if not worker.group), None) or self._start()
 
     def dismissed(self, worker: _Worker) -> "BreakKind":
@@ -188,7 +188,7 @@ class Workers:
 
         overdue = worker.process.is_alive()
         if overdue:
-            # A process that is ending may not have ended yet.
+            # A process that is about to end may still be running.
             worker.process.join(1)
             overdue = worker.process.is_alive()
         worker.process.kill()
@@ -216,19 +216,19 @@ class Workers:
         return worker
 
     def _give(self, worker: _Worker) -> None:
-        """Hand out the next group."""
+        """Give a worker the next group."""
         worker.group = self._groups.pop(0) if self._groups else []
         worker.case, worker.found, worker.deadline = None, [], None
         if worker.group:
-            # It may have to import the target before it says anything.
+            # It may have to import the target before it answers.
             worker.deadline = time.monotonic() + max(LOAD_SECONDS, self._timeout)
             try:
                 worker.connection.send((self._options, worker.group))
             except OSError:
-                pass  # It has died: the next `_some` sees the end of its connection.
+                pass  # It has died; the next `_some` sees that its connection is closed.
 
     def _some(self) -> None:
-        """Wait until a worker has something to say or has taken too long.
+        """Wait until a worker sends something or has taken too long.
 
         Raises:
             RuntimeError: the suite itself failed in a worker; the text is its traceback.
@@ -273,7 +273,7 @@ class Workers:
                 self._give(worker)
 
     def _bury(self, worker: _Worker) -> None:
-        """A worker has ended: its law begins anew without the case that ended it, in another one."""
+        """Handle the end of a worker: its law starts again in another one, without the case that ended it."""
         from conformance.outcome import BreakKind
 
         worker.process.join(5)
@@ -283,7 +283,7 @@ class Workers:
         nature, how = ("timeout", "timeout") if worker.overdue else _ending(worker.process.exitcode)
         self._timeouts += nature == "timeout"
         if worker.case is None or worker.case in job.fatal:
-            # It ended between two cases: there is none to blame, and none to leave out.
+            # It ended between two cases, so there is no case to blame or to omit.
             self._finish(job, f"the process that tried it ended ({how})", tuple(worker.found))
         else:
             if not job.fatal:
@@ -336,7 +336,7 @@ def _ending(exitcode: int | None) -> tuple[str, str]:
 
 
 def _work(connection: Connection, target: str, framework: str | None, device: str) -> None:
-    """What a worker does: load the target, try groups of laws, and tell what each came to."""
+    """The main function of a worker: load the target, try groups of laws, and report the result of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         from conformance.runner import Runner
