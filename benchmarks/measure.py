@@ -131,7 +131,7 @@ class Bench:
         if entry.conformity.verdict == "wrong" and not declared:
             found = entry.conformity
             raise UnavailableError(
-                f"wrong: {found.where} is off by {found.worst:.3g} budgets, {found.relative:.2g} of its size"
+                f"wrong: {found.where} is off by {found.worst:.3g} tolerances, {found.relative:.2g} of its size"
             )
         natives = self._natives(case, contender, driver)
         clock, best = driver.clock(), None

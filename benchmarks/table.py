@@ -9,7 +9,7 @@ from rich.table import Table
 from benchmarks.measure import Entry, Measurement
 
 MARKS = {"conforms": "[green]✓[/green]", "same function": "[yellow]~[/yellow]", "wrong": "[red]✗[/red]"}
-LEGEND = "✓ within the suite's budgets, ~ the same function beyond them, ✗ wrong; ± half the quartile range of the time"
+LEGEND = "✓ within the suite's tolerances, ~ the same function beyond, ✗ wrong; ± half the quartile range of the time"
 
 
 def show(console: Console, measurement: Measurement) -> None:
@@ -73,7 +73,7 @@ def _notes(entry: Entry) -> list[str]:
     if entry.choice is not None and len(entry.contender.choices) > 1:
         said.append(f"fastest with {entry.choice}")
     if entry.conformity.verdict != "conforms":
-        said.append(f"{entry.conformity.where} is off by {entry.conformity.worst:.2g} budgets")
+        said.append(f"{entry.conformity.where} is off by {entry.conformity.worst:.2g} tolerances")
     if entry.contender.differs is not None:
         said.append(entry.contender.differs[0])
     if entry.contender.reset_after:

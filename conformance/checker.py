@@ -347,5 +347,5 @@ def _said(verdict: Verdict) -> str:
     index = [] if verdict.index is None else list(verdict.index)
     return (
         f"at {index} got {verdict.got!r}, expected {verdict.expected!r} ± {verdict.allowed:.3g}{ulp}; "
-        f"worst error is {verdict.worst:.3g} times its budget"
+        f"worst error is {verdict.worst:.3g} times its tolerance"
     )

@@ -126,7 +126,7 @@ def _is_wrong(cell: Cell) -> bool:
 
 
 def _table(report: TargetReport) -> Table:
-    table = Table(title=escape(report.target), title_justify="left", caption="worst error over its budget", box=None)
+    table = Table(title=escape(report.target), title_justify="left", caption="worst error over its tolerance", box=None)
     table.add_column("law")
     dtypes = [dtype for dtype in FLOATING if any(result.dtype == dtype for result in report.results)]
     for dtype in dtypes:

@@ -52,7 +52,7 @@ def _numbers(result: LawResult) -> list[tuple[str, str]]:
     if math.isfinite(error) and found.allowed > 0:
         ulp = "" if found.ulp is None else f"{found.ulp:.3g} roundoffs, "
         worst = "" if result.worst is None else f"; the worst element seen, {result.worst:.3g}"
-        told.append(("error", f"{ulp}{error / found.allowed:.3g} times its budget{worst}"))
+        told.append(("error", f"{ulp}{error / found.allowed:.3g} times its tolerance{worst}"))
     return told
 
 

@@ -96,7 +96,7 @@ def test_a_broken_file_outside_the_repository_exits_1_and_is_explained(broken: P
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "✗ rev_cumsum.value in float32: The value is the reference's." in done.stdout
-    for said in ("y_t = Σ_{s≥t} x_s", "times its budget", "reports/failures/", "ran once and failed again"):
+    for said in ("y_t = Σ_{s≥t} x_s", "times its tolerance", "reports/failures/", "ran once and failed again"):
         assert said in done.stdout
     assert f"python -m conformance run {broken} --op rev_cumsum --law value --dtype float32 --seed 0" in done.stdout
     assert "absent: mlstm" in done.stdout

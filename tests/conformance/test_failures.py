@@ -162,7 +162,7 @@ def test_a_failure_is_told_in_fifteen_lines_and_shown_by_a_script(tmp_path: Path
     assert len(told) <= 15
     words = [line.split()[0] for line in told[1:]]
     assert words == ["law", "case", "array", "got", "expected", "error", "branches", "again", "script"]
-    assert "gradient of k, first wrong at [" in told[3] and "times its budget" in told[6]
+    assert "gradient of k, first wrong at [" in told[3] and "times its tolerance" in told[6]
     assert told[-1].endswith("ran once and failed again")
     script = tmp_path / "failures" / "kernel-mlstm.gradient-float32.py"
     text = script.read_text()

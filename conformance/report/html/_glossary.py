@@ -17,7 +17,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "not tried": "The law does not apply: a function is absent, or the framework lacks what the law needs.",
     },
     "Measurements": {
-        "budget": "How far an element may be from the answer in exact arithmetic: what a sound computation in that "
+        "tolerance": "How far an element may be from the answer in exact arithmetic: what a sound computation in that "
         "dtype can be off by at this very element. 1 is the limit.",
         "roundoff": "The largest relative error of rounding a number to the dtype: 2⁻⁵³ of float64, 2⁻²⁴ of float32, "
         "2⁻⁸ of bfloat16, 2⁻¹¹ of float16.",

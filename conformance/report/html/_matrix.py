@@ -14,8 +14,8 @@ class Cell:
 
     Attributes:
         mark: the verdict; None where the law was not on the agenda.
-        worst: the largest error over its budget, where a number was compared.
-        fill: how much of the budget that is, in percent.
+        worst: the largest error over its tolerance, where a number was compared.
+        fill: how much of the tolerance that is, in percent.
         title: all of it in words.
         link: the anchor of the failure, if there is one.
         first: whether a target's columns begin here.
@@ -112,7 +112,7 @@ def summed(result: LawResult, told: Mark) -> str:
     if result.examples:
         parts.append(plural(result.examples, "example"))
     if result.worst is not None:
-        parts.append(f"worst error {number(result.worst)} of its budget")
+        parts.append(f"worst error {number(result.worst)} of its tolerance")
     if result.kinks:
         parts.append(f"{result.kinks} of {plural(result.elements, 'element')} at a kink")
     if result.seconds >= 0.05:

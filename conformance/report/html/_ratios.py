@@ -1,4 +1,4 @@
-"""Error against budget: a drawing a target, a lane for each operation and dtype, and a line that no error may cross."""
+"""Error against tolerance: a drawing per target, a lane per operation and dtype, and a line that no error may cross."""
 
 import math
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ BIN = 5.0
 """Width of a histogram's bar."""
 
 Ratio = tuple[str, str, float]
-"""Law, dtype, error over budget."""
+"""Law, dtype, error over tolerance."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def ratios(targets: list[Column]) -> list[Ratios]:
     """The drawings, on one axis; none of a target on which no number was compared."""
     found = [(target, {op: list(_ratios(target, op)) for op in operations([target])}) for target in targets]
     everything = [ratio for _, by in found for each in by.values() for _, _, ratio in each]
-    # From a thousandth of the budget to a hundred budgets: there is nothing to tell apart beyond.
+    # From a thousandth of the tolerance to a hundred times: there is nothing to distinguish beyond.
     x = scale([1e-3, 10.0, *everything], 1e-3, 100, LEFT + 30, RIGHT - 16, zero=LEFT + 4)
     told = []
     for target, by in found:
@@ -75,19 +75,19 @@ def _chart(target: Column, by: dict[str, list[Ratio]], x: LogScale) -> Chart:
             traces += _histogram([ratio for _, _, ratio in own], series(dtype), x, y)
             most = max(own, key=_size)
             worst = most if worst is None or _size(most) > _size(worst) else worst
-            title = f"{op}, {dtype}: at worst {number(most[2])} of its budget ({most[0]}); {len(own)} measured"
+            title = f"{op}, {dtype}: at worst {number(most[2])} of its tolerance ({most[0]}); {len(own)} measured"
             markers.append(Marker(x(most[2]), y - LANE / 2 + 1, series(dtype), shape(dtype), title))
         y += GAP
     assert worst is not None
     over = sum(_size(each) > 1 for every in by.values() for each in every)
-    ticks = [Tick(x.zero, "0"), *(Tick(t.at, "budget" if t.label == "1" else t.label) for t in x.ticks(most=8))]
+    ticks = [Tick(x.zero, "0"), *(Tick(t.at, "limit" if t.label == "1" else t.label) for t in x.ticks(most=8))]
     traces.insert(0, Trace("limit", "", f"M{x(1):g} {TOP:g}V{y:g}"))
     return Chart(
         f"ratios-{target.index}",
         target.name,
-        f"{target.name}: error against budget",
-        f"How errors over their budgets are spread, by operation and dtype: the worst is {number(worst[2])} "
-        f"({worst[0]}, {worst[1]}), {over} lie above the budget.",
+        f"{target.name}: error against tolerance",
+        f"How errors over their tolerances are distributed, by operation and dtype: the worst is {number(worst[2])} "
+        f"({worst[0]}, {worst[1]}), {over} are beyond the tolerance.",
         WIDTH,
         y + FOOT,
         LEFT,
@@ -108,7 +108,7 @@ def _size(ratio: Ratio) -> float:
 
 
 def _histogram(values: list[float], name: str, x: LogScale, base: float) -> list[Trace]:
-    """Bars on ``base``: what is within the budget in the series' colour, what is above it in the colour of failure."""
+    """Bars on ``base``: what is within the tolerance in the series' colour, the rest in the colour of failure."""
     counts: dict[int, int] = {}
     limit = x(1)
     for value in values:
