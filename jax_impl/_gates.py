@@ -26,6 +26,22 @@ def exp_difference(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.where(x == -jnp.inf, 0, jnp.exp(x - y))
 
 
+def finite_stabiliser(m: jax.Array) -> jax.Array:
+    """An empty memory's m of −∞ as a finite number: −∞ less this is still −∞, and its weight is 0."""
+    return jnp.maximum(m, jnp.finfo(m.dtype).min)
+
+
+def stabilised_decay(a: jax.Array, m_before: jax.Array, m: jax.Array) -> jax.Array:
+    """``a + m_before − m``: the log of what is left of a memory, held in units of exp(m) before the step and after it.
+
+    The sum is rounded where a or m is large, and what it lost (Knuth's two-sum gives it exactly) is added again.
+    """
+    total = a + m_before
+    rest = total - a
+    lost = (a - (total - rest)) + (m_before - rest)
+    return (total - finite_stabiliser(m)) + jnp.where(jnp.isfinite(total), lost, 0)
+
+
 def forget_matrix(a: jax.Array) -> jax.Array:
     """``F[t,j] = Σ_{j<s≤t} a_s`` for t ≥ j, −∞ above the diagonal: ``(..., S)`` → ``(..., S, S)``."""
     t, j = _steps(a.shape[-1])
@@ -42,6 +58,30 @@ def forget_matrix(a: jax.Array) -> jax.Array:
         return jnp.cumsum(jnp.where(t > j, a[..., :, None], 0), axis=-2, dtype=a.dtype)
 
     return jnp.where(t >= j, _by_rows_on_a_cpu(by_rows, whole, a), -jnp.inf)
+
+
+def running_largest(a: jax.Array, i: jax.Array) -> jax.Array:
+    """``max_{j≤t} (Σ_{j<s≤t} a_s + i_j)`` over the last axis."""
+
+    def by_steps(x: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def step(largest: jax.Array, x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            largest = jnp.maximum(largest + x[0], x[1])
+            return largest, largest
+
+        start = vary_like(jnp.full(x[1].shape[:-1], -jnp.inf, x[1].dtype), x[1])
+        _, largest = jax.lax.scan(step, start, (jnp.moveaxis(x[0], -1, 0), jnp.moveaxis(x[1], -1, 0)))
+        return jnp.moveaxis(largest, 0, -1)
+
+    def in_sweeps(x: tuple[jax.Array, jax.Array]) -> jax.Array:
+        (a, i), reach = x, 1
+        while reach < i.shape[-1]:
+            earlier = [(0, 0)] * (i.ndim - 1) + [(reach, 0)]
+            i = jnp.maximum(i, a + jnp.pad(i[..., :-reach], earlier, constant_values=-jnp.inf))
+            a = a + jnp.pad(a[..., :-reach], earlier)
+            reach *= 2
+        return i
+
+    return i if i.shape[-1] == 1 else jax.lax.platform_dependent((a, i), cpu=by_steps, default=in_sweeps)
 
 
 def forget_matrix_gradient(W: jax.Array) -> jax.Array:

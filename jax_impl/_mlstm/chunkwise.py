@@ -4,10 +4,13 @@ Source: Beck et al., arXiv:2503.14376 (TFLA), with the normaliser differentiated
 the chunk axis, then the axes that run in parallel (sequences, heads), then the steps of a chunk. All arrays are in the
 accumulation dtype, and q̂ = q/√K. In a chunk that starts from the memory (C, n, m)::
 
-    b_t = Σ_{s≤t} a_s        D[t,j] = Σ_{j<s≤t} a_s + i_j                        (a = log σ(f))
-    m_t = max(b_t + m, max_{j≤t} D[t,j])
-    E[t,j] = exp(D[t,j] − m_t)        e_t = exp(b_t + m − m_t)        G = (q̂kᵀ) ⊙ E
+    b_t = Σ_{s≤t} a_s        m_t = max(b_t + m, max_{j≤t} Σ_{j<s≤t} a_s + i_j)        (a = log σ(f))
+    α_t = a_t + m_{t−1} − m_t        ι_j = i_j − m_j        (m₀ = m)
+    E[t,j] = exp(Σ_{j<s≤t} α_s + ι_j)        e_t = exp(Σ_{s≤t} α_s)        G = (q̂kᵀ) ⊙ E
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t        ν_t = Σ_j G[t,j] + e_t n·q̂_t        Y_t = max(|ν_t|, floor_t) + eps
+
+α and ι are the gates in units of the stabiliser. None is above 0 but by rounding, so no sum of them cancels, and
+weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m.
 
 Everything inside the chunks is computed for all of them at once; only m, then (C, n), and in the backward pass their
 gradients, pass from chunk to chunk. The backward pass treats m as a constant, except for the gradient of the final
@@ -21,11 +24,13 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
 from jax_impl._gates import (
-    exp_difference,
+    finite_stabiliser,
     forget_matrix,
     forget_matrix_gradient,
     log_sigmoid,
+    running_largest,
     sigmoid,
+    stabilised_decay,
     sum_before,
     sum_from,
 )
@@ -126,10 +131,11 @@ def forward(
         precomputed: results that are used instead of being computed.
     """
     gates = log_gates(x.f) if precomputed.gates is None else precomputed.gates
-    D = forget_matrix(gates.a) + x.i[..., None, :]
-    m, m_start = _stabilisers(D, gates.b, initial.m, bounds, precomputed)
-    E = exp_difference(D, m[..., None])
-    e = exp_difference(gates.b + m_start[..., None], m)
+    m, m_start = _stabilisers(gates, x.i, initial.m, bounds, precomputed)
+    decays = stabilised_decay(gates.a, _before(m_start, m), m)
+    between = forget_matrix(decays)
+    E = jnp.exp(between + (x.i - finite_stabiliser(m))[..., None, :])
+    e = jnp.exp(between[..., :, 0] + decays[..., :1])
     G = _dot(options, "tk,jk->tj", x.q, x.k) * E if precomputed.G is None else precomputed.G
 
     written = E[..., -1, :, None] * x.k
@@ -179,18 +185,19 @@ def backward(
     decay, C, n = p.e[..., -1], p.start.C, p.start.n
     nu, floor = _normaliser(options, x, p)
     Y = jnp.maximum(jnp.abs(nu), floor) + options.eps
-    dh_v = _dot(options, "tv,jv->tj", dh, x.v)
-    C_dh = _dot(options, "tv,kv->tk", dh, C)
-    dh_h = (jnp.sum(p.G * dh_v, axis=-1) + p.e * jnp.sum(x.q * C_dh, axis=-1)) / Y
-    dnu = jnp.where(jnp.abs(nu) > floor, -dh_h / Y * jnp.sign(nu), 0)
+    # Divided before it is multiplied: dh·v times a score may be beyond the largest number where dh·v/Y times it is not.
     delta = dh / Y[..., None]
-    dG = dh_v / Y[..., None] + dnu[..., None]
+    delta_v = _dot(options, "tv,jv->tj", delta, x.v)
+    C_delta = _dot(options, "tv,kv->tk", delta, C)
+    delta_h = (jnp.sum(p.G * delta_v, axis=-1) + p.e * jnp.sum(x.q * C_delta, axis=-1)) / Y
+    dnu = jnp.where(jnp.abs(nu) > floor, -delta_h * jnp.sign(nu), 0)
+    dG = delta_v + dnu[..., None]
     W, dscores = p.G * dG, p.E * dG
-    from_start = p.e[..., None] * (C_dh / Y[..., None] + dnu[..., None] * n[..., None, :])
+    from_start = p.e[..., None] * (C_delta + dnu[..., None] * n[..., None, :])
 
     read = p.e[..., None] * x.q
     added = Memory(C=_dot(options, "tk,tv->kv", read, delta), n=jnp.sum(read * dnu[..., None], axis=-2))
-    attained = x.i > p.gates.a + jnp.concatenate([p.start.m[..., None], p.m[..., :-1]], axis=-1)
+    attained = x.i > p.gates.a + _before(p.start.m, p.m)
     attains = jnp.any(attained, axis=-1)
     dend, dinitial = memory_gradients(decay, added, attains, dlast, bounds)
 
@@ -219,8 +226,13 @@ def _normaliser(options: ChunkwiseOptions, x: Chunks, p: ForwardPass) -> tuple[j
     return nu, normaliser_floor(p.m) if options.stabilize_correctly else jnp.ones_like(p.m)
 
 
+def _before(start: jax.Array, m: jax.Array) -> jax.Array:
+    """The stabiliser before every step, ``(c, *rest, L)``."""
+    return jnp.concatenate([start[..., None], m[..., :-1]], axis=-1)
+
+
 def _stabilisers(
-    D: jax.Array, b: jax.Array, initial: jax.Array, bounds: SequenceBounds | None, precomputed: Precomputed
+    gates: LogGates, i: jax.Array, initial: jax.Array, bounds: SequenceBounds | None, precomputed: Precomputed
 ) -> tuple[jax.Array, jax.Array]:
     """m at every step, and at the start of every chunk."""
     start = None if precomputed.start is None else precomputed.start.m
@@ -229,10 +241,10 @@ def _stabilisers(
             assert bounds is None, "stabilisers are precomputed for dense sequences alone"
             start = jnp.concatenate([initial[None], precomputed.m[..., -1]])[:-1]
         return precomputed.m, start
-    largest = jnp.max(D, axis=-1)
+    largest = running_largest(gates.a, i)
     if start is None:
-        start = stabilisers(b[..., -1], largest[..., -1], initial, bounds)
-    return jnp.maximum(b + start[..., None], largest), start
+        start = stabilisers(gates.b[..., -1], largest[..., -1], initial, bounds)
+    return jnp.maximum(gates.b + start[..., None], largest), start
 
 
 def _dot(options: ChunkwiseOptions, letters: str, x: jax.Array, y: jax.Array) -> jax.Array:

@@ -60,7 +60,7 @@ def test_what_is_kept_is_counted_and_changes_no_value(keeps):
     (h, last), context = fwbw_forward(*arrays[:5], config, *arrays[5:])
     shapes = {
         "keep_G": {"G": (B, chunks, L, L)},
-        "keep_gates": {"a": (B, chunks, L), "b": (B, chunks, L), "F": (B, chunks, L, L)},
+        "keep_gates": {"a": (B, chunks, L), "b": (B, chunks, L)},
         "keep_M": {"M": (B, chunks, L)},
         "keep_c": {"C_start": (B, chunks, K, V), "n_start": (B, chunks, K), "m_start": (B, chunks)},
     }
@@ -103,8 +103,7 @@ def test_what_is_kept_is_used(keep):
     for name, x in kept.items():
         residuals = context.residuals._replace(**{name: torch.full_like(x, torch.nan)})
         found = fwbw_backward(replace(context, residuals=residuals), torch.ones_like(h), config)
-        # The gate a alone is not read again: b and F are its sums.
-        assert any(x.isnan().any() for x in found) or name == "a"
+        assert any(x.isnan().any() for x in found)
 
 
 @pytest.mark.parametrize("keep", KEEPS)
@@ -116,7 +115,7 @@ def test_autograd_saves_what_is_kept(keep):
         with torch.autograd.graph.saved_tensors_hooks(lambda x, packed=packed: packed.append(x) or x, lambda x: x):
             function(*arguments())
         counts[value] = len(packed)
-    assert counts[True] - counts[False] == {"keep_gates": 3, "keep_c": 3}.get(keep, 1)
+    assert counts[True] - counts[False] == {"keep_gates": 2, "keep_c": 3}.get(keep, 1)
 
 
 def test_forward_and_backward_agree_with_autograd_and_the_reference():
@@ -284,7 +283,7 @@ def test_a_context_is_a_pytree_of_its_tensors():
     arrays = [x.detach() for x in arguments()]
     (h, _), context = fwbw_forward(*arrays[:5], {**WHOLE, "keep_c": True}, *arrays[5:])
     leaves, tree = torch.utils._pytree.tree_flatten(context)
-    assert all(isinstance(x, torch.Tensor) for x in leaves) and len(leaves) == 8 + 3 + 3
+    assert all(isinstance(x, torch.Tensor) for x in leaves) and len(leaves) == 8 + 2 + 3
     again = torch.utils._pytree.tree_unflatten(leaves, tree)
     assert again.config == context.config and again.backend == "torch"
     found = fwbw_backward(again, torch.ones_like(h), {**WHOLE, "keep_c": True})

@@ -4,13 +4,16 @@ It uses the parallel form inside chunks of L steps, for all chunks at once, and 
 is the only sequential part. Source: Beck et al., arXiv:2503.14376, with the normaliser differentiated. In a chunk that
 starts from the memory (C, n, m), with ``a = log σ(f)`` and ``q̂ = q/√K``::
 
-    b_t = Σ_{s≤t} a_s        F[t,j] = Σ_{j<s≤t} a_s        D = F + i_j
-    m_t = max(b_t + m, max_{j≤t} D[t,j])        E = exp(D − m_t)        e_t = exp(b_t + m − m_t)
+    b_t = Σ_{s≤t} a_s        m_t = max(b_t + m, max_{j≤t} Σ_{j<s≤t} a_s + i_j)        (m₀ = m)
+    α_t = a_t + m_{t−1} − m_t        ι_j = i_j − m_j
+    E[t,j] = exp(Σ_{j<s≤t} α_s + ι_j)        e_t = exp(Σ_{s≤t} α_s)
     G = (q̂ kᵀ) ⊙ E        ν_t = Σ_j G[t,j] + e_t q̂_t·n        Y_t = max(|ν_t|, floor_t) + eps
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t
 
-and the chunk passes on ``C' = e_L C + Σ_j E[L,j] k_j v_jᵀ``, ``n'`` likewise, and ``m_L``. The backward pass treats the
-stabiliser m as a constant: h does not depend on it, apart from the stated exceptions. With δ = dh/Y::
+α and ι are the gates in units of the stabiliser. None is above 0 but by rounding, so no sum of them cancels, and
+weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m. The chunk
+passes on ``C' = e_L C + Σ_j E[L,j] k_j v_jᵀ``, ``n'`` likewise, and ``m_L``. The backward pass treats the stabiliser m
+as a constant: h does not depend on it, apart from the stated exceptions. With δ = dh/Y::
 
     dν = −(δ·num)/Y · [|ν| > floor] sign(ν)        dG = δ vᵀ + dν        W = G ⊙ dG        dS = E ⊙ dG
     dq̂ = dS k + ρ        ρ_t = e_t (C δ_t + n dν_t)        r_t = q̂_t·ρ_t
@@ -52,11 +55,10 @@ class ChunkTokens(NamedTuple):
 
 
 class ChunkGates(NamedTuple):
-    """Log decay of every chunk: a and b ``(rows, L)``, F ``(rows, L, L)``."""
+    """Log decay of every step, and its sums from the start of the step's tile, ``(rows, L)`` each."""
 
     a: Tensor
     b: Tensor
-    F: Tensor
 
 
 class ChunkResiduals(NamedTuple):
@@ -98,13 +100,13 @@ class ChunkGradients(NamedTuple):
 
 
 class GateWeights(NamedTuple):
-    """Weights of every step that depend on the gates alone: a, i, m ``(rows, L)``, and others as named in this module.
+    """Weights of every step that depend on the gates alone, ``(rows, L)``, with names as in this module's head.
 
     Chunks of even length are cut into two tiles. A weight that crosses the cut is the product of a weight up to the cut
     and a weight from it, both at most 1, so that exponentials are taken of only a quarter of E, twice.
 
     Attributes:
-        a, i, m: log decay, log input, stabiliser.
+        alpha, iota: log decay and log input in units of the stabiliser ``m``.
         e: the fraction of the memory at the chunk's start that is left at each step; ``decay`` is that at the last
             step, ``(rows,)``.
         y: ``E[L,j]``, the fraction of the write of step j that the chunk passes on.
@@ -112,8 +114,8 @@ class GateWeights(NamedTuple):
         floor: the floor of the normaliser.
     """
 
-    a: Tensor
-    i: Tensor
+    alpha: Tensor
+    iota: Tensor
     m: Tensor
     e: Tensor
     y: Tensor
@@ -132,12 +134,10 @@ class GateWeights(NamedTuple):
     def matrix(self) -> Tensor:
         """E ``(rows, L, L)``."""
         rows, tiles, width = self.inner_e.shape
-        E = self.a.new_empty((rows, tiles, width, tiles, width))
-        F = _log_decay(self.a.view(rows, tiles, width) * _LOG2_E)
-        # i − m comes first: where both are large and nearly equal their difference is exact, while F + i would be
-        # rounded.
-        D = torch.sub(self.i.view(rows, tiles, 1, width), _finite(self.m).view(rows, tiles, width, 1))
-        torch.exp2(F.add_(D, alpha=_LOG2_E), out=E.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2))
+        E = self.alpha.new_empty((rows, tiles, width, tiles, width))
+        D = _log_decay(self.alpha.view(rows, tiles, width) * _LOG2_E)
+        D += (self.iota * _LOG2_E).view(rows, tiles, 1, width)
+        torch.exp2(D, out=E.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2))
         if tiles == 2:
             E[:, 0, :, 1] = 0.0
             torch.mul(self.inner_e[:, 1, :, None], self.inner_y[:, 0, None, :], out=E[:, 1, :, 0])
@@ -145,11 +145,12 @@ class GateWeights(NamedTuple):
 
 
 class Stabilisers(NamedTuple):
-    """The values that determine the final m: ``D[L,j]`` ``(rows, L)``, ``b_L`` ``(rows,)``; m at the start of every
+    """The values that determine the final m: a, i and the m before every step, ``(rows, L)``; m at the start of every
     chunk, ``(chunks, N)``; the final m, ``(sequences, N)``."""
 
-    D_last: Tensor
-    b_last: Tensor
+    a: Tensor
+    i: Tensor
+    before: Tensor
     start: Tensor
     last: Tensor
 
@@ -159,19 +160,39 @@ def _finite(m: Tensor) -> Tensor:
     return m.clamp(min=torch.finfo(m.dtype).min)
 
 
+def stabilised_decay(a: Tensor, m_before: Tensor, finite: Tensor) -> Tensor:
+    """``a + m_before − m``: the log of what is left of a memory held in units of exp(m) before and after the step.
+
+    What rounding takes from the sum where a or m is large counts: float64 holds the sum of two float32, and of two
+    float64 it is added again (Knuth's two-sum gives it exactly). ``finite`` is m, or for −∞ the least finite number.
+    """
+    if a.dtype is not torch.float64:
+        return (a.double() + m_before).sub_(finite).to(a.dtype)
+    total = a + m_before
+    rest = total - a
+    lost = (a - (total - rest)).add_(m_before - rest)
+    # Where the sum is infinite nothing is lost.
+    return (total - finite).add_(lost.nan_to_num_(0.0))
+
+
 def _log_decay(a: Tensor) -> Tensor:
     """F of log gates ``(..., L)``."""
     L = a.shape[-1]
-    # No a is above 0, so its maximum with −∞ below the diagonal and 0 elsewhere is the masked a_s, −∞ included.
-    below = a.new_full((L, L), -torch.inf).tril_(-1)
-    F = torch.maximum(a[..., None], below).cumsum_(-2)
+    # Bounds of ∓∞ below the diagonal let a_s through, −∞ included; elsewhere they make it 0.
+    least = a.new_full((L, L), -torch.inf).tril_(-1)
+    F = torch.clamp(a[..., None], least, -least).cumsum_(-2)
     return F.add_(a.new_full((L, L), -torch.inf).triu_(1))
+
+
+def _tiles(L: int) -> int:
+    """Into how many tiles a chunk of L steps is cut."""
+    return 2 if L % 2 == 0 and L >= _LONG else 1
 
 
 def gates(f: Tensor) -> ChunkGates:
     """Log decay from forget gate preactivations ``(rows, L)``."""
-    a = logsigmoid(f)
-    return ChunkGates(a, a.cumsum(-1), _log_decay(a))
+    a, tiles = logsigmoid(f), _tiles(f.shape[1])
+    return ChunkGates(a, a.view(len(a), tiles, a.shape[1] // tiles).cumsum(-1).view_as(a))
 
 
 def _running_max(a: Tensor, i: Tensor) -> Tensor:
@@ -195,52 +216,52 @@ def weights(
 ) -> tuple[GateWeights, Stabilisers]:
     """All weights except E, from gate preactivations ``(rows, L)`` and the initial m ``(sequences, N)``."""
     (rows, L), N = i.shape, initial_m.shape[1]
-    tiles = 2 if L % 2 == 0 and L >= _LONG else 1
-    a = logsigmoid(f)
+    tiles = _tiles(L)
+    a, b = gates(f) if kept.gates is None else kept.gates
     shape = rows, tiles, L // tiles
-    a_tiles, i_tiles = a.view(shape), i.view(shape)
-    b = a_tiles.cumsum(-1)
-    tail = torch.zeros_like(b)
-    tail[..., :-1] = a_tiles[..., 1:].flip(-1).cumsum(-1).flip(-1)
-    written = tail + i_tiles
-    D_last = written.clone()
-    if tiles == 2:
-        D_last[:, 0] += b[:, 1, -1:]
-    b_last = b[..., -1].sum(-1)
-    D_last = D_last.view(rows, L)
-
+    a_tiles, b, i_tiles = a.view(shape), b.view(shape), i.view(shape)
     if kept.M is None:
-        states = _stabilisers(b_last, D_last.amax(-1), initial_m, ranks)
+        largest = _running_max(a_tiles, i_tiles)
+        end = largest[:, -1, -1]
+        if tiles == 2:
+            end = torch.maximum(largest[:, 0, -1] + b[:, 1, -1], end)
+        states = _stabilisers(b[..., -1].sum(-1), end, initial_m, ranks)
     else:
         states = torch.cat([initial_m, kept.M[:, -1].unflatten(0, (ranks.chunks, N))])
     start = _at_starts(states, ranks) if kept.m is None else kept.m
-    before = b.new_empty((rows, tiles, 1))
-    before[:, 0, 0] = start.flatten()
     if kept.M is None:
-        inside = _running_max(a_tiles, i_tiles)
-        inside[..., -1] = written.amax(-1)
+        before = b.new_empty((rows, tiles, 1))
+        before[:, 0, 0] = start.flatten()
         if tiles == 2:
-            torch.maximum(before[:, 0] + b[:, 0, -1:], inside[:, 0, -1:], out=before[:, 1])
-        m = torch.maximum(b + before, inside)
+            torch.maximum(before[:, 0] + b[:, 0, -1:], largest[:, 0, -1:], out=before[:, 1])
+        m = torch.maximum(b + before, largest)
         # This makes it equal, bit for bit, to the m from which the next chunk starts.
         m[:, -1, -1] = states[ranks.sequences :].flatten()
+        m = m.view(rows, L)
     else:
-        m = kept.M.view(shape)
-        before[:, 1:, 0] = m[:, :-1, -1]
+        m = kept.M
     finite = _finite(m)
-    inner_e = torch.sub(before, finite).add_(b).exp_()
-    inner_y = torch.sub(i_tiles, finite[..., -1:]).add_(tail).exp_()
+    before = torch.cat([start.view(rows, 1), m[:, :-1]], -1)
+    alpha, iota = stabilised_decay(a, before, finite), i - finite
+    alpha_tiles = alpha.view(shape)
+    inner_e = alpha_tiles.cumsum(-1).exp_()
+    inner_y = _sums_after(alpha_tiles).add_(iota.view(shape)).exp_()
     e, y = inner_e, inner_y
     if tiles == 2:
         e, y = inner_e.clone(), inner_y.clone()
         e[:, 1] *= inner_e[:, 0, -1:]
         y[:, 0] *= inner_e[:, 1, -1:]
-    if kept.gates is not None:
-        e = (start.flatten()[:, None] - finite.view(rows, L)).add_(kept.gates.b).exp_()
-    m, e, y = (part.reshape(rows, L) for part in (m, e, y))
+    e, y = (part.view(rows, L) for part in (e, y))
     last = states.index_select(0, torch.from_numpy(ranks.forward_rows()[1]).to(states.device))
-    found = GateWeights(a, i, m, e, y, inner_e, inner_y, normaliser.floor(m))
-    return found, Stabilisers(D_last, b_last, start, last)
+    found = GateWeights(alpha, iota, m, e, y, inner_e, inner_y, normaliser.floor(m))
+    return found, Stabilisers(a, i, before, start, last)
+
+
+def _sums_after(a: Tensor) -> Tensor:
+    """``Σ_{s>t} a_s`` over the last axis."""
+    sums = torch.zeros_like(a)
+    sums[..., :-1] = a[..., 1:].flip(-1).cumsum(-1).flip(-1)
+    return sums
 
 
 def _stabilisers(decays: Tensor, writes: Tensor, initial: Tensor, ranks: Ranks) -> Tensor:
@@ -363,10 +384,7 @@ def backward(
         C = start.flatten(0, 1)
     else:
         k_weighted, C = x.k * w.y[:, :, None], kept.C
-    if kept.gates is None:
-        E = w.matrix()
-    else:
-        E = torch.sub(w.i[:, None, :], _finite(w.m)[:, :, None]).add_(kept.gates.F).exp_()
+    E = w.matrix()
     e = (w.e * scale)[:, :, None]
 
     G = _scores(x, scale).mul_(E) if kept.G is None else kept.G
@@ -430,9 +448,9 @@ def add_final_m_gradient(
     sequences, N = dm.shape
     L = di.shape[1]
     sequence, rank = (torch.from_numpy(index).to(dm.device) for index in ranks.sequence_and_rank())
-    best, at = stabilisers.D_last.max(-1)
-    own = best > stabilisers.b_last + stabilisers.start.flatten()
-    step = torch.where(own, at + 1, 0).unflatten(0, (ranks.chunks, N))
+    number = torch.arange(1, L + 1, device=dm.device)
+    writes = stabilisers.i > stabilisers.a + stabilisers.before
+    step = torch.where(writes, number, 0).amax(-1).unflatten(0, (ranks.chunks, N))
     step += (step > 0) * (rank * L)[:, None]
     argmax_step = step.new_zeros((sequences, N)).scatter_reduce_(0, sequence[:, None].expand(-1, N), step, "amax")
 
@@ -441,7 +459,7 @@ def add_final_m_gradient(
     g = dm - c
     before = torch.where(argmax_step == 0, g, 0.0)
     g, argmax_step = (x.index_select(0, sequence).flatten()[:, None] for x in (g, argmax_step))
-    steps = (rank * L).repeat_interleave(N)[:, None] + torch.arange(1, L + 1, device=dm.device)
+    steps = (rank * L).repeat_interleave(N)[:, None] + number
     di += torch.where(steps == argmax_step, g, 0.0)
     da += torch.where(steps > argmax_step, g, 0.0)
     return before

@@ -37,7 +37,7 @@ class Residuals(NamedTuple):
 
     Attributes:
         G: decayed scores inside every chunk.
-        a, b, F: log decay of every step, from the start of the chunk to the step, and between the steps of the chunk.
+        a, b: log decay of every step, and its sums from the start of the step's tile.
         M: stabiliser of every step.
         C_start, n_start, m_start: memory at the start of every chunk.
         segments: C and n at the start of every segment except the first, with n as the last column.
@@ -46,7 +46,6 @@ class Residuals(NamedTuple):
     G: Annotated[Tensor | None, Axes("B chunks N L L", ACCUMULATED, "chunks B N L L", "keep_G")] = None
     a: Annotated[Tensor | None, Axes("B chunks N L", ACCUMULATED, "chunks B N L", "keep_gates")] = None
     b: Annotated[Tensor | None, Axes("B chunks N L", ACCUMULATED, "chunks B N L", "keep_gates")] = None
-    F: Annotated[Tensor | None, Axes("B chunks N L L", ACCUMULATED, "chunks B N L L", "keep_gates")] = None
     M: Annotated[Tensor | None, Axes("B chunks N L", ACCUMULATED, "chunks B N L", "keep_M")] = None
     C_start: Annotated[Tensor | None, Axes("B chunks N K V", ACCUMULATED, "chunks B N K V", "keep_c")] = None
     n_start: Annotated[Tensor | None, Axes("B chunks N K", ACCUMULATED, "chunks B N K", "keep_c")] = None
@@ -177,7 +176,7 @@ def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]
     by_row: dict[str, Tensor] = {"M": weights.m}
     if "G" in keep:
         by_row["G"] = torch.cat(scores) if scores else walk.i.new_empty((0, chunks.L, chunks.L))
-    if {"a", "b", "F"}.intersection(keep):
+    if {"a", "b"}.intersection(keep):
         by_row |= chunkwise.gates(walk.f)._asdict()
     if keeps_starts:
         joined = torch.cat(starts) if starts else memory.new_empty((0, *memory.shape[2:]))
@@ -272,10 +271,10 @@ def _by_rows(residuals: Residuals) -> ChunkResiduals:
     """The residuals of chunks, by rows."""
     if residuals is NO_RESIDUALS:
         return chunkwise.NO_RESIDUALS
-    G, a, b, F, M, C, n = (None if part is None else _by_row(part) for part in residuals[:7])
+    G, a, b, M, C, n = (None if part is None else _by_row(part) for part in residuals[:6])
     return ChunkResiduals(
         G=G,
-        gates=None if a is None or b is None or F is None else ChunkGates(a, b, F),
+        gates=None if a is None or b is None else ChunkGates(a, b),
         M=M,
         C=None if C is None or n is None else torch.cat([C, n[:, :, None]], -1),
         m=None if residuals.m_start is None else residuals.m_start.transpose(0, 1).flatten(0, 1),
@@ -312,7 +311,7 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
     a = logsigmoid(f.contiguous())
     m = torch.maximum(a + m_before, i)
     finite = m.clamp(min=torch.finfo(dtype).min)
-    kept = torch.sub(m_before, finite).add_(a).exp_().view(B * N, 1, 1)
+    kept = chunkwise.stabilised_decay(a, m_before, finite).exp_().view(B * N, 1, 1)
     k = k.reshape(B * N, K, 1) * torch.sub(i, finite).exp_().view(B * N, 1, 1)
     C = (C.reshape(B * N, K, V) * kept).addcmul_(k, v.reshape(B * N, 1, V))
     n = torch.addcmul(k, n.reshape(B * N, K, 1), kept)

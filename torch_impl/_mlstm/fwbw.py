@@ -128,11 +128,11 @@ def fwbw_forward(
     Returns:
         ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)``. The context is a
         `FwbwContext` with the residuals that the configuration keeps. They belong to the backend that `mlstm` would
-        take for the same arrays. On the composed backend they are: G ``(B, T/L, L, L)``; the gates a, b ``(B, T/L, L)``
-        and F ``(B, T/L, L, L)``; M ``(B, T/L, L)``; the memory at the start of each chunk, ``(B, T/L, K, V)``, ``(B,
-        T/L, K)``, ``(B, T/L)``. With kernels, L is the length of their blocks; G is ``(B, T, L)``; the gates are seven
-        arrays without F, four by step and three by block; M is ``(B, T)``; and the memory comes with m at the end of
-        each block, the final state and the step that attains its m.
+        take for the same arrays. On the composed backend they are: G ``(B, T/L, L, L)``; the gates a, b and M, each
+        ``(B, T/L, L)``; the memory at the start of each chunk, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)``.
+        With kernels, L is the length of their blocks; G is ``(B, T, L)``; the gates are seven arrays, four by step and
+        three by block; M is ``(B, T)``; and the memory comes with m at the end of each block, the final state and the
+        step that attains its m.
 
     Raises:
         TypeError, ValueError: as in `mlstm`; also if `config` is not a valid configuration, if a state is given with

@@ -1,0 +1,58 @@
+"""The mLSTM's weights are exact to roundoff however large the gates are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_impl
+import reference
+from jax_impl import MLSTMState
+from tests.large_gates import CALLS, CHUNKS, inputs, relative_error
+
+INF = float("inf")
+
+
+@jax.jit
+def steps(arrays):
+    B, _, N, K = arrays[0].shape
+    V, dtype = arrays[2].shape[-1], arrays[2].dtype
+    state = MLSTMState(*(jnp.zeros(shape, dtype) for shape in ((B, N, K, V), (B, N, K), (B, N))))
+
+    def step(state, x):
+        h, state = jax_impl.mlstm_step(*x, state)
+        return state, h
+
+    _, h = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in arrays))
+    return jnp.moveaxis(h, 0, 1)
+
+
+@pytest.mark.parametrize(("kind", "size"), CALLS)
+def test_float32_is_exact_to_roundoff(kind, size):
+    arrays = inputs(kind, size)
+    expected = reference.mlstm(*(x.astype(np.float64) for x in arrays))
+    for chunk_size in CHUNKS:
+        assert relative_error(jax_impl.mlstm(*arrays, chunk_size=chunk_size), expected) < 2e-6, chunk_size
+    assert relative_error(steps(arrays), expected) < 2e-6
+
+
+@pytest.mark.parametrize("chunk_size", [*CHUNKS, "steps"])
+def test_a_shift_of_all_input_gates_moves_nothing_in_float64(chunk_size):
+    with jax.enable_x64(True):
+        *qkv, i, f = (jnp.asarray(x) for x in inputs("shifted", 0.0, np.float64))
+        call = steps if chunk_size == "steps" else lambda arrays: jax_impl.mlstm(*arrays, chunk_size=chunk_size)
+        assert relative_error(call((*qkv, i + 2.0**20, f)), np.asarray(call((*qkv, i, f)))) < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("i", "f"),
+    [([1e32, -INF], [0.0, -INF]), ([0.0, -INF, 1.0], [0.0, -INF, 2.0]), ([-INF, 3e38, -INF], [1.0, -3e38, 0.0])],
+)
+def test_a_reset_after_a_large_write_is_finite(i, f):
+    S = len(i)
+    arrays = (*(np.ones((1, S, 1, 2), np.float32) for _ in "qkv"), *(np.float32(x).reshape(1, S, 1) for x in (i, f)))
+    h = jax_impl.mlstm(*arrays)
+    np.testing.assert_allclose(steps(arrays), h)
+    for call in (lambda *x: jax_impl.mlstm(*x), lambda *x: steps(x)):
+        gradients = jax.grad(lambda *x, call=call: call(*x).sum(), argnums=range(5))(*arrays)
+        assert all(np.isfinite(x).all() for x in (h, *gradients))

@@ -1,0 +1,68 @@
+"""The mLSTM's weights are exact to roundoff however large the gates are."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from tests.large_gates import CALLS, CHUNKS, inputs, relative_error
+from torch_impl import MLSTMState, mlstm, mlstm_step
+
+INF = float("inf")
+
+
+def steps(arrays):
+    B, S, N, K = arrays[0].shape
+    V, dtype = arrays[2].shape[-1], arrays[2].dtype
+    state, h = MLSTMState(*(torch.zeros(shape, dtype=dtype) for shape in ((B, N, K, V), (B, N, K), (B, N)))), []
+    for t in range(S):
+        h_t, state = mlstm_step(*(x[:, t] for x in arrays), state)
+        h.append(h_t)
+    return torch.stack(h, 1)
+
+
+@pytest.mark.parametrize(("kind", "size"), CALLS)
+def test_float32_is_exact_to_roundoff(kind, size):
+    arrays = inputs(kind, size)
+    expected = reference.mlstm(*(x.astype(np.float64) for x in arrays))
+    tensors = [torch.from_numpy(x) for x in arrays]
+    for chunk_size in CHUNKS:
+        assert relative_error(mlstm(*tensors, chunk_size=chunk_size), expected) < 2e-6, chunk_size
+    assert relative_error(steps(tensors), expected) < 2e-6
+
+
+@pytest.mark.parametrize("chunk_size", [*CHUNKS, "steps"])
+def test_a_shift_of_all_input_gates_moves_nothing_in_float64(chunk_size):
+    *qkv, i, f = (torch.from_numpy(x) for x in inputs("shifted", 0.0, np.float64))
+    call = steps if chunk_size == "steps" else lambda arrays: mlstm(*arrays, chunk_size=chunk_size)
+    assert relative_error(call([*qkv, i + 2.0**20, f]), call([*qkv, i, f]).numpy()) < 1e-14
+
+
+RESETS = (([1e32, -INF], [0.0, -INF]), ([0.0, -INF, 1.0], [0.0, -INF, 2.0]), ([-INF, 3e38, -INF], [1.0, -3e38, 0.0]))
+
+
+def check_resets():
+    for i, f in RESETS:
+        S = len(i)
+        arrays = [torch.ones(1, S, 1, 2) for _ in "qkv"] + [torch.tensor(x).view(1, S, 1) for x in (i, f)]
+        leaves = [x.requires_grad_() for x in arrays]
+        h = mlstm(*leaves)
+        gradients = torch.autograd.grad(h.sum(), leaves)
+        assert all(x.isfinite().all() for x in (h, *gradients)), (i, f)
+        assert torch.allclose(steps(arrays), h), (i, f)
+        by_step = torch.autograd.grad(steps(leaves).sum(), leaves)
+        assert all(x.isfinite().all() for x in by_step), (i, f)
+
+
+def test_a_reset_after_a_large_write_is_finite():
+    check_resets()
+
+
+def test_a_reset_is_finite_without_fused_multiply_add():
+    code = "from tests.torch.test_large_gates import check_resets; check_resets()"
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "default"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
