@@ -1,19 +1,22 @@
 """Judges public implementations: runs the suite on each, with a time limit, and the scripts that confirm faults."""
 
+import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.registry import PEERS, Peer
+from benchmarks.peers.registry import PEERS, Peer, check_text
 from benchmarks.results import machine
 
 ROOT = Path(__file__).parents[1]
@@ -22,20 +25,37 @@ FORMAT = 1
 WORDS = 400
 """Maximum length of the text of an error that is stored."""
 
+SECONDS_TO_WRITE = 30.0
+"""A process that was interrupted is given so long to write what it has found."""
+
 _OF_A_SCRIPT = ("script", "script_note")
 
 
-def command(peer: Peer, report: Path, failures: Path, options: Sequence[str]) -> list[str]:
-    """The command that runs the suite on a peer."""
-    words = [sys.executable, "-m", "conformance", "run", f"benchmarks.peers.{peer.target}", "--op", peer.op]
-    words += ["--framework", peer.framework, "--json", str(report), "--failures", str(failures), *options]
-    for option, names in (("--dtype", peer.dtypes), ("--law", peer.laws)):
-        words += [word for name in names for word in (option, name)]
-    return words
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much is tried of one peer.
+
+    Attributes:
+        minutes: that it gets; after them it is interrupted, and what was found by then is kept.
+        examples: cases per law and dtype.
+        max_steps: the longest sequence.
+        timeout: seconds that one case may take.
+    """
+
+    minutes: float = 4.5
+    examples: int = 3
+    max_steps: int = 70
+    timeout: float = 60.0
 
 
-def judged(peer: Peer, minutes: float, options: Sequence[str] = ()) -> dict[str, Any]:
-    """The suite's result for one peer: laws by status, causes and envelope, or the reason why there is none."""
+def command(peer: Peer, report: Path, effort: Effort) -> list[str]:
+    """How the suite is called on a peer."""
+    words = [sys.executable, "-m", "benchmarks.one_peer", peer.name, str(report), "--examples", str(effort.examples)]
+    return [*words, "--max-steps", str(effort.max_steps), "--timeout", str(effort.timeout)]
+
+
+def judged(peer: Peer, effort: Effort) -> dict[str, Any]:
+    """What the suite says of one peer: laws by status, causes and envelope, or why there is nothing to say."""
     found: dict[str, Any] = {
         "name": peer.name,
         "op": peer.op,
@@ -43,20 +63,21 @@ def judged(peer: Peer, minutes: float, options: Sequence[str] = ()) -> dict[str,
         "version": _version(peer.package),
         "framework": peer.framework,
         "interpreted": peer.interpreted,
+        "promises": list(peer.promises),
         "note": peer.note,
         "target": f"benchmarks.peers.{peer.target}",
+        "date": datetime.now(UTC).date().isoformat(),
     }
     environment = {**os.environ, "TRITON_INTERPRET": "1"} if peer.interpreted else dict(os.environ)
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.json"
-        words = command(peer, report, Path(directory) / "failures", options)
         start = time.monotonic()
-        status, said = _run(words, 60 * minutes, environment)
+        _, said = _run(command(peer, report, effort), 60 * effort.minutes, environment)
         found["minutes"] = round((time.monotonic() - start) / 60, 2)
         if not report.exists():
-            limit = f"no result within {minutes:g} minutes"
-            return found | {"error": limit if status is None else said[-WORDS:]}
-        (target,) = json.loads(report.read_text(encoding="utf-8"))
+            said = said.strip() or f"no result within {effort.minutes:g} minutes"
+            return found | {"error": said[-WORDS:]}
+        target = json.loads(report.read_text(encoding="utf-8"))
     return found | _kept(target)
 
 
@@ -80,6 +101,7 @@ def _kept(target: dict[str, Any]) -> dict[str, Any]:
         "seed": target["seed"],
         "settings": target["settings"],
         "summary": target["summary"],
+        "interrupted": target["interrupted"],
         "laws": laws,
         # The suite's scripts were in a temporary directory; they are made again from the stored case.
         "causes": [
@@ -101,7 +123,7 @@ def confirmed(script: str, seconds: float = 300.0) -> dict[str, Any]:
 
 
 def _run(words: list[str], seconds: float, environment: dict[str, str]) -> tuple[int | None, str]:
-    """Exit status and output of a process; None if it takes longer, and then it and its children are ended."""
+    """Exit status and output of a process; None where it took longer: then it is interrupted, and ended if need be."""
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             words, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -109,9 +131,13 @@ def _run(words: list[str], seconds: float, environment: dict[str, str]) -> tuple
         try:
             status: int | None = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             status = None
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SECONDS_TO_WRITE)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
         output.seek(0)
         return status, output.read()
 
@@ -136,14 +162,28 @@ def chosen(names: Iterable[str]) -> list[Peer]:
     return [peer for peer in PEERS if not names or any(name in peer.name for name in names)]
 
 
-def document(kept: dict[str, Any], peer: Peer, entry: dict[str, Any], scripts: dict[str, Any]) -> dict[str, Any]:
-    """``kept`` with a peer's new entry, at the position that the registry gives the peer, and its scripts."""
-    entries = {each["name"]: each for each in kept.get("peers", [])} | {peer.name: entry}
+def document(kept: dict[str, Any], entry: dict[str, Any] | None, scripts: dict[str, Any]) -> dict[str, Any]:
+    """``kept`` with a new entry in its place of the registry, new words of scripts, and what confirms what."""
+    entries = {each["name"]: each for each in (*kept.get("peers", []), *([entry] if entry is not None else []))}
     confirmations = {**kept.get("confirmations", {}), **scripts}
+    wanted = {each.script for peer in PEERS if peer.name in entries for each in peer.confirmed}
     return {
         "format": FORMAT,
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine("cpu", {}),
-        "peers": [{**entries[each.name], "confirmed": list(each.confirmed)} for each in PEERS if each.name in entries],
-        "confirmations": {name: confirmations[name] for name in sorted(confirmations)},
+        "machine": machine("cpu", {}) if entry is not None else kept["machine"],
+        "peers": [_with_confirmations(entries[peer.name], peer) for peer in PEERS if peer.name in entries],
+        "not judged": [peer.name for peer in PEERS if peer.name not in entries],
+        "confirmations": {name: confirmations[name] for name in sorted(wanted & confirmations.keys())},
     }
+
+
+def _with_confirmations(entry: dict[str, Any], peer: Peer) -> dict[str, Any]:
+    """An entry with, for each failed check, the script that confirms it, or None."""
+    if "laws" not in entry:
+        return entry
+    confirmed: dict[str, dict[str, str | None]] = {}
+    for law, dtypes in entry["laws"]["broken"].items():
+        for dtype, where in dtypes.items():
+            text = check_text(law, dtype, where)
+            scripts = (each.script for each in peer.confirmed if re.search(each.checks, text))
+            confirmed.setdefault(law, {})[dtype] = next(scripts, None)
+    return {**entry, "confirmed": confirmed}

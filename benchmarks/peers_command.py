@@ -12,19 +12,23 @@ PAGE = ROOT / "docs" / "peers.md"
 
 @click.command("peers")
 @click.argument("names", nargs=-1)
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=30.0, help="The most that a peer gets.")
-@click.option("--examples", metavar="N", type=click.IntRange(min=1), help="Cases per law and dtype.")
-@click.option("--max-steps", metavar="S", type=click.IntRange(min=1), help="The longest sequence.")
-@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Processes of the suite.")
+@click.option("--missing", is_flag=True, help="Only what the data has no result of: go on after an interruption.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=4.5, help="The most that a peer gets.")
+@click.option("--examples", metavar="N", type=click.IntRange(min=1), default=3, help="Cases per law and dtype.")
+@click.option("--max-steps", metavar="S", type=click.IntRange(min=1), default=70, help="The longest sequence.")
+@click.option("--timeout", metavar="SECONDS", type=float, default=60.0, help="What one case may take.")
+@click.option("--confirm", "only_confirm", is_flag=True, help="Judge nothing: run the scripts that confirm faults.")
 @click.option("--draw", "only_draw", is_flag=True, help="Judge nothing: draw the page from what was found.")
 @click.option("--json", "results", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS)
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), default=PAGE)
 def peers_command(
     names: tuple[str, ...],
+    missing: bool,
     minutes: float,
-    examples: int | None,
-    max_steps: int | None,
-    jobs: int | None,
+    examples: int,
+    max_steps: int,
+    timeout: float,
+    only_confirm: bool,
     only_draw: bool,
     results: Path,
     page: Path,
@@ -35,30 +39,38 @@ def peers_command(
     found = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     if found and found.get("format") != judged_peers.FORMAT:
         raise click.UsageError(f"{results} is no result of this version (format {judged_peers.FORMAT}); move it away")
-    if only_draw and not found:
-        raise click.UsageError(f"there is no {results} to draw; leave out --draw")
+    if (only_draw or only_confirm) and not found:
+        raise click.UsageError(f"there is no {results} to draw; leave out --draw and --confirm")
     try:
-        peers = [] if only_draw else judged_peers.chosen(names)
+        peers = judged_peers.chosen(names)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    options = [
-        word
-        for option, value in (("--examples", examples), ("--max-steps", max_steps), ("--jobs", jobs))
-        if value is not None
-        for word in (option, str(value))
-    ]
-    scripts: dict[str, dict] = {}
-    for peer in peers:
-        for script in peer.confirmed:
-            if script not in scripts:
-                scripts[script] = judged_peers.confirmed(script)
-                click.echo(f"{script}: {scripts[script]['verdict']}")
-        entry = judged_peers.judged(peer, minutes, options)
-        summary = entry.get("summary", {})
-        counts = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in summary.items() if number)
-        click.echo(f"{peer.name}: {counts or entry['error'].strip().splitlines()[-1]} ({entry['minutes']:.1f} min)")
-        found = judged_peers.document(found, peer, entry, scripts)
+    if missing:
+        there = {entry["name"] for entry in found.get("peers", []) if "error" not in entry}
+        peers = [peer for peer in peers if peer.name not in there]
+    effort = judged_peers.Effort(minutes=minutes, examples=examples, max_steps=max_steps, timeout=timeout)
+
+    def keep(entry: dict | None = None, scripts: dict | None = None) -> None:
+        nonlocal found
+        found = judged_peers.document(found, entry, scripts or {})
         results.parent.mkdir(parents=True, exist_ok=True)
         results.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    peers_page.write(page, found)
+        peers_page.write(page, found)
+
+    if only_draw:
+        keep()
+    elif not only_confirm:
+        for peer in peers:
+            entry = judged_peers.judged(peer, effort)
+            summary = entry.get("summary", {})
+            counts = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in summary.items() if number)
+            click.echo(f"{peer.name}: {counts or entry['error'].strip().splitlines()[-1]} ({entry['minutes']:.1f} min)")
+            keep(entry)
+    if not only_draw:
+        scripts = dict.fromkeys(each.script for peer in judged_peers.chosen(names) for each in peer.confirmed)
+        there = found.get("confirmations", {})
+        for script in (each for each in scripts if not (missing and each in there)):
+            confirmation = judged_peers.confirmed(script)
+            click.echo(f"{script}: {confirmation['verdict']}")
+            keep(scripts={script: confirmation})
     click.echo(f"{results}, {page}")

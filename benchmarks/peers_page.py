@@ -1,10 +1,8 @@
 """Writes ``docs/peers.md`` from the results of `benchmarks.judged_peers`."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-CAUSES = 5
-"""Maximum number of causes that are shown for one implementation."""
 
 INTRODUCTION = """\
 # Public implementations, judged
@@ -15,69 +13,182 @@ one, and who wants to see what the suite finds in code that was not written for 
 Each implementation is called through an [adapter](../benchmarks/peers) that gives it gatespec's names and refuses what
 it does not serve; the same adapters are timed by `python -m benchmarks run`. `make peers` installs the versions of
 [`constraints/peers.txt`](../constraints/peers.txt), judges them all and writes this page and
-[`benchmarks/results/peers.json`](../benchmarks/results/peers.json), from which it is drawn. A law is *held*, *broken*
-or *not served*, where the implementation does not serve a single one of its cases. What is said about a fault has been
-confirmed by a script that does not use gatespec; [below](#confirmed-without-gatespec) is what each printed.
+[`benchmarks/results/peers.json`](../benchmarks/results/peers.json), from which it is drawn.
+
+A law is *held*, *broken* or *not served*, where the implementation does not serve a single one of its cases. A broken
+law says that a result is not gatespec's definition within the suite's tolerance. That is a fault where the
+implementation means to compute the same function, and may be a decision where it rounds to 16 bits on purpose or does
+not offer a transformation. What is said about a cause has been confirmed by a script that does not use gatespec;
+[below](#confirmed-without-gatespec) is what each printed. Where there is no such script, the table says *not
+confirmed*, and nothing is stated: the suite itself may be wrong there.
 """
+
+MATRIX = {
+    "mlstm": (
+        ("plain call", "plain"),
+        ("initial state", "initial state"),
+        ("final state", "final state"),
+        ("state cotangents", "gradient of the final state"),
+        ("forget gates of -inf", "f = −∞"),
+        ("large forget gates", "large f"),
+        ("n·q above its floor", "above the floor"),
+        ("normaliser above its floor", "above the floor"),
+        ("S not a multiple of the chunk", "any S"),
+        ("packed", "packed"),
+    ),
+    "gru": (
+        ("plain call", "plain"),
+        ("initial state", "initial state"),
+        ("state cotangents", "gradient of the final state"),
+        ("infinite gates", "f = ±∞"),
+        ("S above 64", "S > 64"),
+        ("grouped heads", "grouped heads"),
+        ("clipping", "clipping"),
+        ("packed", "packed"),
+    ),
+}
+"""Features of an envelope that the table of all implementations shows, each with the head of its column."""
+
+LEGEND = """\
+In each cell the widest dtype that was tried, float32 before float64, then 16 bits: ✓ right, ✗ wrong, ∂ a right value
+and a wrong gradient, – not served, a blank not tried. Marks in brackets are not confirmed.
+"""
+UNCONFIRMED = "not confirmed without gatespec"
 
 
 def draw(document: dict[str, Any]) -> str:
-    """The Markdown page of a document."""
-    machine, peers = document["machine"], document["peers"]
+    """The page of a document, Markdown."""
+    peers, confirmations = document["peers"], document["confirmations"]
     parts = [
         INTRODUCTION,
-        _when(document["date"], machine),
+        _when(document),
         "## Overview\n",
-        _overview(peers),
+        _overview(peers, confirmations),
+        *_missing(document["not judged"]),
+        "## Where they are right\n",
+        LEGEND,
+        *(_matrix(op, peers, confirmations) for op in MATRIX),
         "## One by one\n",
-        *(_one(peer, document["confirmations"]) for peer in peers),
+        *(_one(peer, confirmations) for peer in peers),
         "## Confirmed without gatespec\n",
-        *(_confirmation(name, found) for name, found in document["confirmations"].items()),
+        *(_confirmation(name, found) for name, found in confirmations.items()),
     ]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _when(date: str, machine: dict[str, Any]) -> str:
+def _when(document: dict[str, Any]) -> str:
+    machine, peers = document["machine"], document["peers"]
+    dates = sorted({peer["date"] for peer in peers})
+    settings = [peer["settings"] for peer in peers if "settings" in peer]
+    examples = _range(each["examples"] for each in settings)
+    steps = _range(each["max_steps"] for each in settings)
     where = f"a CPU ({machine['device']}, {machine['cores']} cores), Python {machine['python']}"
-    return f"Judged on {date} on {where}. Triton's kernels ran under its interpreter, not compiled.\n"
+    return (
+        f"Judged on {' and '.join(dates)} on {where}, with {examples} cases of each law in each dtype, of sequences "
+        f"of at most {steps} steps. Longer sequences, rarer combinations and all that needs a GPU (streams, graphs, "
+        "compiled Triton kernels) are left out: what is held here may still break there. Triton's kernels ran under "
+        "its interpreter. Minutes are of one process on a machine that did other work as well.\n"
+    )
+
+
+def _range(numbers: Iterable[int]) -> str:
+    found = sorted(set(numbers))
+    return f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}" if found else "no"
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
     path.write_text(draw(document), encoding="utf-8")
 
 
-def _overview(peers: list[dict[str, Any]]) -> str:
+def _missing(names: list[str]) -> list[str]:
+    return [f"Not judged yet: {', '.join(names)}.\n"] if names else []
+
+
+def _overview(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str:
     lines = [
-        "| implementation | version | held | broken | not served | where it is right | minutes |",
-        "|---" * 7 + "|",
+        "| implementation | version | held | broken | of these not confirmed | not served | first cause | minutes |",
+        "|---" * 8 + "|",
     ]
     for peer in peers:
         name = f"[{peer['name']}](#{_anchor(peer['name'])})"
         if "error" in peer:
-            words = ["", "", "", _plain(peer["error"].strip().splitlines()[-1] if peer["error"].strip() else "")]
+            words = ["", "", "", "", _plain(peer["error"].strip().splitlines()[-1] if peer["error"].strip() else "")]
         else:
-            laws = peer["laws"]
+            laws, open_laws = peer["laws"], unconfirmed(peer, confirmations)
             words = [str(len(laws["held"].keys() - laws["broken"].keys())), str(len(laws["broken"]))]
-            words += [str(len(laws["not served"].keys() - laws["held"].keys() - laws["broken"].keys())), _right(peer)]
+            words += [str(len(open_laws)) if laws["broken"] else ""]
+            words += [str(len(laws["not served"].keys() - laws["held"].keys() - laws["broken"].keys()))]
+            words += [_first_cause(peer, confirmations)]
         lines.append(f"| {name} | {peer['version']} | {' | '.join(words)} | {peer['minutes']:.1f} |")
     return "\n".join(lines) + "\n"
 
 
-def _right(peer: dict[str, Any]) -> str:
-    return _plain(" ".join(envelope["summary"] for envelope in peer["envelope"].values()))
+def _first_cause(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
+    stated = by_script(peer, confirmations)
+    if stated:
+        return _statement(confirmations[next(iter(stated))])
+    return UNCONFIRMED if peer["laws"]["broken"] else ""
+
+
+def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """The failed checks that a script has confirmed, by script, the one that confirms most first."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for law, scripts in peer["confirmed"].items():
+        for dtype, script in scripts.items():
+            if script is not None and confirmations.get(script, {}).get("verdict") == "confirmed":
+                found.setdefault(script, []).append((law, dtype))
+    return dict(sorted(found.items(), key=lambda each: -len(each[1])))
+
+
+def unconfirmed(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[str]]:
+    """Broken laws, each with the dtypes in which no script has confirmed it."""
+    sure = {check for checks in by_script(peer, confirmations).values() for check in checks}
+    found = {
+        law: [dtype for dtype in dtypes if (law, dtype) not in sure] for law, dtypes in peer["laws"]["broken"].items()
+    }
+    return {law: dtypes for law, dtypes in found.items() if dtypes}
+
+
+def _matrix(op: str, peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str:
+    rows = [(peer, peer["envelope"][op]["features"]) for peer in peers if peer.get("envelope", {}).get(op)]
+    seen = {row["feature"] for _, features in rows for row in features}
+    columns = [(feature, head) for feature, head in MATRIX[op] if feature in seen]
+    if not columns:
+        return ""
+    lines = [f"| `{op}` | {' | '.join(head for _, head in columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for peer, features in rows:
+        cells = {row["feature"]: row["cells"] for row in features}
+        sure = not unconfirmed(peer, confirmations).keys() & {"value", "gradient", "sequence"}
+        marks = [_mark(cells.get(feature, {}), sure) for feature, _ in columns]
+        lines.append(f"| [{peer['name']}](#{_anchor(peer['name'])}) | {' | '.join(marks)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _mark(cells: dict[str, Any], sure: bool) -> str:
+    for dtype in ("float32", "float64", "bfloat16", "float16"):
+        cell = cells.get(dtype, {"value": "not tried", "gradient": "not tried"})
+        if cell["value"] in ("right", "wrong", "not served"):
+            break
+    else:
+        return ""
+    if cell["value"] == "not served":
+        return "–"
+    mark = "✗" if cell["value"] == "wrong" else "∂" if cell["gradient"] == "wrong" else "✓"
+    return mark if mark == "✓" or sure else f"({mark})"
 
 
 def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     lines = [f"### {peer['name']}", "", f"{_sentence(peer)}"]
     if "error" in peer:
         return "\n".join([*lines, "", "```", peer["error"].strip(), "```", ""])
-    for number, cause in enumerate(peer["causes"][:CAUSES], 1):
-        lines += ["", f"{number}. **{_plain(cause['sentence']).rstrip('.')}.** {_cause(cause)}"]
-    if peer["causes"][CAUSES:]:
-        lines += ["", f"And {len(peer['causes']) - CAUSES} more causes, in the data."]
-    scripts = [f"[`{name}.py`](#{_anchor(name)}) ({confirmations[name]['verdict']})" for name in peer["confirmed"]]
-    if scripts:
-        lines += ["", f"Confirmed by {', '.join(scripts)}."]
+    if peer["interrupted"]:
+        lines += ["", f"It was interrupted after {peer['minutes']:.0f} minutes; what it had not reached is missing."]
+    for number, (name, checks) in enumerate(by_script(peer, confirmations).items(), 1):
+        link = f"[`{name}.py`](#{_anchor(name)})"
+        lines += ["", f"{number}. **{_statement(confirmations[name])}** Confirmed by {link}. {_checks(peer, checks)}"]
+    open_laws = unconfirmed(peer, confirmations)
+    if open_laws:
+        lines += ["", f"Broken, and {UNCONFIRMED}: {_listed(open_laws)}."]
     for status, said in (("held", "Held"), ("broken", "Broken"), ("contract", "Differs from gatespec's own contract")):
         laws = peer["laws"][status]
         if laws:
@@ -90,7 +201,8 @@ def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     for reason, laws in reasons.items():
         lines += ["", f"Not served: {', '.join(f'`{law}`' for law in laws)} ({_plain(reason)})."]
     for op, envelope in peer["envelope"].items():
-        lines += ["", *_envelope(op, envelope)]
+        words = "" if not open_laws else f" Where value or gradient is wrong, it may be what is {UNCONFIRMED}."
+        lines += ["", f"The envelope of its calls.{words}", "", *_envelope(op, envelope)]
     return "\n".join(lines) + "\n"
 
 
@@ -98,6 +210,8 @@ def _sentence(peer: dict[str, Any]) -> str:
     how = "Triton, interpreted" if peer["interpreted"] else {"jax": "JAX", "torch": "PyTorch"}.get(peer["framework"])
     words = [f"`{peer['package']}` {peer['version']}", *([how] if how else []), f"judged as `{peer['op']}`"]
     note = peer["note"]
+    if peer["promises"]:
+        words.append(f"where {' and '.join(f'`{promise}`' for promise in peer['promises'])}")
     return ", ".join(words) + (f"; {note}." if note else ".")
 
 
@@ -107,12 +221,25 @@ def _dtypes(peer: dict[str, Any], dtypes: Any) -> str:
     return "" if set(dtypes) == everything else f" ({', '.join(dtypes)})"
 
 
-def _cause(cause: dict[str, Any]) -> str:
-    explains = [each["id"].partition(".")[2] for each in cause["explains"]]
-    laws = ", ".join(f"`{law}`" for law in dict.fromkeys(explains))
-    words = [f"Explains {len(explains)} broken checks, of {laws}."] if explains else []
-    if cause.get("case"):
-        words.append(f"Smallest case: {_plain(cause['case'])}, {cause['dtype']}.")
+def _listed(laws: dict[str, list[str]]) -> str:
+    return ", ".join(f"`{law}` ({', '.join(dtypes)})" for law, dtypes in laws.items())
+
+
+def _statement(confirmation: dict[str, Any]) -> str:
+    return _plain(confirmation["states"]).rstrip(".") + "."
+
+
+def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
+    """Where the suite saw one fault, and the smallest case of a cause that explains nothing else."""
+    laws: dict[str, list[str]] = {}
+    for law, dtype in checks:
+        laws.setdefault(law, []).append(dtype)
+    words = [f"It breaks {_listed(laws)}."]
+    for cause in peer["causes"]:
+        explained = {(each["id"].partition(".")[2], each["dtype"]) for each in cause["explains"]}
+        if explained and explained <= set(checks) and cause["case"]:
+            words.append(f"The smallest case seen: {_plain(cause['case'])}, {cause['dtype']}.")
+            break
     return " ".join(words)
 
 

@@ -5,8 +5,25 @@
 
 from dataclasses import dataclass
 
-ALL = ("float64", "float32", "bfloat16", "float16")
 NARROW = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmed:
+    """A script that shows a fault of a peer without gatespec.
+
+    Attributes:
+        script: of `benchmarks.peers.confirm`.
+        checks: a regular expression for the failed checks that it confirms, searched in `check_text`.
+    """
+
+    script: str
+    checks: str
+
+
+def check_text(law: str, dtype: str, where: str) -> str:
+    """What a failed check is recognised by: law, dtype, and the first array or exception in which it failed."""
+    return f"{law} {dtype} {where}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +36,12 @@ class Peer:
         package: on PyPI.
         op: of gatespec.
         framework: ``torch``, ``jax`` or ``numpy``.
-        dtypes: that it takes.
+        dtypes: that it takes; empty for those in which the suite tries each law by itself.
         interpreted: whether it is a Triton kernel, which a CPU runs under Triton's interpreter.
         laws: those that it is held to; empty for all of the operation.
+        promises: what it asks of its callers: cases are drawn within.
         note: what a reader has to know about how it is judged.
-        confirmed: scripts of `benchmarks.peers.confirm` that show its faults without gatespec.
+        confirmed: what of its faults was shown without gatespec; of several that fit a failed check, the first counts.
     """
 
     name: str
@@ -31,14 +49,15 @@ class Peer:
     package: str
     op: str
     framework: str
-    dtypes: tuple[str, ...] = ALL
+    dtypes: tuple[str, ...] = ()
     interpreted: bool = False
     laws: tuple[str, ...] = ()
+    promises: tuple[str, ...] = ()
     note: str = ""
-    confirmed: tuple[str, ...] = ()
+    confirmed: tuple[Confirmed, ...] = ()
 
 
-def _native(function: str, *confirmed: str, **fields) -> Peer:
+def _native(function: str, *confirmed: Confirmed, **fields) -> Peer:
     """Of mlstm-kernels' PyTorch part, by its own name of the function."""
     target = f"mlstm_kernels_torch:{function.replace('--', '_')}"
     return Peer(
@@ -52,7 +71,7 @@ def _native(function: str, *confirmed: str, **fields) -> Peer:
     )
 
 
-def _jax(function: str, *confirmed: str, **fields) -> Peer:
+def _jax(function: str, *confirmed: Confirmed, **fields) -> Peer:
     return Peer(
         name=f"mlstm_kernels JAX {function}",
         target=f"mlstm_kernels_jax:{function.replace('--', '_')}",
@@ -73,7 +92,7 @@ def _triton(function: str, attribute: str, **fields) -> Peer:
         framework="torch",
         dtypes=NARROW,
         interpreted=True,
-        confirmed=("mlstm_kernels_triton_normaliser", "mlstm_kernels_triton_forget_gate"),
+        confirmed=(MLSTM_KERNELS_TRITON_NORMALISER, MLSTM_KERNELS_TRITON_FORGET_GATE),
         **fields,
     )
 
@@ -82,33 +101,107 @@ def _torch(name: str, target: str, package: str, op: str = "mlstm", **fields) ->
     return Peer(name=name, target=target, package=package, op=op, framework="torch", **fields)
 
 
+MLSTM_KERNELS_TRITON_NORMALISER = Confirmed(script="mlstm_kernels_triton_normaliser", checks=r"^gradient")
+MLSTM_KERNELS_TRITON_FORGET_GATE = Confirmed(script="mlstm_kernels_triton_forget_gate", checks=r"^finite")
+MLSTM_KERNELS_FORGET_GATE = Confirmed(script="mlstm_kernels_forget_gate", checks=r"^finite")
+MLSTM_KERNELS_NORMALISER = Confirmed(script="mlstm_kernels_normaliser", checks=r"^gradient float(32|64)")
+MLSTM_KERNELS_STATES = Confirmed(script="mlstm_kernels_states", checks=r"^(split_and_carry|floor) float(32|64)")
+MLSTM_KERNELS_CHUNKWISE_16_BITS = Confirmed(script="mlstm_kernels_chunkwise_16_bits", checks=r"^(?!finite).* b?float16")
+MLSTM_KERNELS_PARALLEL_16_BITS = Confirmed(
+    script="mlstm_kernels_parallel_16_bits", checks=r"^(value|gradient|finite) b?float16"
+)
+MLSTM_KERNELS_EMPTY_STEP = Confirmed(script="mlstm_kernels_empty_step", checks=r"^finite")
+MLSTM_KERNELS_VMAP = Confirmed(script="mlstm_kernels_vmap", checks=r"^vmap")
+MLSTM_KERNELS_16_BITS = Confirmed(
+    script="mlstm_kernels_16_bits", checks=r"^(value|gradient|accumulation|sequence) b?float16"
+)
+MLSTM_KERNELS_JAX_FORGET_GATE = Confirmed(script="mlstm_kernels_jax_forget_gate", checks=r"^finite")
+MLSTM_KERNELS_JAX_NORMALISER = Confirmed(script="mlstm_kernels_jax_normaliser", checks=r"^gradient float32")
+MLSTM_KERNELS_JAX_STATE = Confirmed(script="mlstm_kernels_jax_state", checks=r"AttributeError")
+TRANSFORMERS_FORGET_GATE = Confirmed(script="transformers_forget_gate", checks=r"^finite")
+TRANSFORMERS_CHUNKWISE_16_BITS = Confirmed(script="transformers_chunkwise_16_bits", checks=r"^(?!finite).* b?float16")
+TRANSFORMERS_BFLOAT16 = Confirmed(script="transformers_bfloat16", checks=r"RuntimeError")
+TRANSFORMERS_VMAP = Confirmed(script="transformers_vmap", checks=r"^vmap")
+XLSTM_FORGET_GATE = Confirmed(script="xlstm_forget_gate", checks=r"^(finite|causality)")
+XLSTM_EMPTY_CHUNK = Confirmed(script="xlstm_empty_chunk", checks=r"^floor float(32|64)")
+XLSTM_CHUNKWISE_16_BITS = Confirmed(script="xlstm_chunkwise_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$")
+XLSTM_VMAP = Confirmed(script="xlstm_vmap", checks=r"^vmap")
+XLSTM_STEP_INPUTS = Confirmed(script="xlstm_step_inputs", checks=r"^memory")
+KERAS_FLOAT64 = Confirmed(script="keras_float64", checks=r"float64")
+TORCH_GRU_16_BITS = Confirmed(script="torch_gru_16_bits", checks=r"b?float16")
+FLAX_GRU_16_BITS = Confirmed(script="flax_gru_16_bits", checks=r"b?float16")
+KERAS_GRU_16_BITS = Confirmed(script="keras_gru_16_bits", checks=r"b?float16")
+FLASHRNN_GRU_16_BITS = Confirmed(script="flashrnn_gru_16_bits", checks=r"b?float16")
+TORCH_GRU_VMAP = Confirmed(script="torch_gru_vmap", checks=r"^vmap")
+
+JAX_RECURRENT = "given an initial state, it raises (`mlstm_kernels_jax_state.py` shows it), so it is judged without"
 RESET_AFTER = (
     "its reset gate stands after the product with the state, tanh(x + r⊙(h W)): the same function where H = 1, "
     "where it is judged"
 )
+CHUNKS = ("chunk_size == None or S % chunk_size == 0",)
+WITHOUT_CHUNKS = ("not chunk_size",)
+WITHOUT_STATES = ("not chunk_size", "not initial_state")
+BLOCKS = ("S in (16, 32, 64)", "K in (16, 32, 64)", "V in (16, 32, 64)")
 NEIGHBOUR = "no normaliser and no stabiliser: held to the laws that need no mLSTM"
 RELATIONS = ("causality", "permutation", "batch_invariance", "linearity", "determinism", "uninitialised", "memory")
 
 PEERS: tuple[Peer, ...] = (
-    _native("chunkwise--native_autograd", "mlstm_kernels_forget_gate"),
     _native(
-        "chunkwise--native_custbw", "mlstm_kernels_normaliser", "mlstm_kernels_states", "mlstm_kernels_forget_gate"
+        "chunkwise--native_autograd",
+        MLSTM_KERNELS_CHUNKWISE_16_BITS,
+        MLSTM_KERNELS_FORGET_GATE,
+        MLSTM_KERNELS_VMAP,
+        promises=CHUNKS,
     ),
-    _native("parallel--native_autograd", "mlstm_kernels_forget_gate"),
-    _native("parallel--native_custbw", "mlstm_kernels_normaliser", "mlstm_kernels_forget_gate"),
-    _native("parallel--native_stablef_autograd"),
-    _native("parallel--native_stablef_custbw", "mlstm_kernels_normaliser"),
-    _native("recurrent--sequence_native", "mlstm_kernels_16_bits"),
+    _native(
+        "chunkwise--native_custbw",
+        MLSTM_KERNELS_NORMALISER,
+        MLSTM_KERNELS_STATES,
+        MLSTM_KERNELS_CHUNKWISE_16_BITS,
+        MLSTM_KERNELS_FORGET_GATE,
+        MLSTM_KERNELS_VMAP,
+        promises=CHUNKS,
+    ),
+    _native(
+        "parallel--native_autograd", MLSTM_KERNELS_FORGET_GATE, MLSTM_KERNELS_PARALLEL_16_BITS, promises=WITHOUT_STATES
+    ),
+    _native(
+        "parallel--native_custbw",
+        MLSTM_KERNELS_NORMALISER,
+        MLSTM_KERNELS_FORGET_GATE,
+        MLSTM_KERNELS_PARALLEL_16_BITS,
+        MLSTM_KERNELS_VMAP,
+        promises=WITHOUT_STATES,
+    ),
+    _native(
+        "parallel--native_stablef_autograd",
+        MLSTM_KERNELS_PARALLEL_16_BITS,
+        MLSTM_KERNELS_EMPTY_STEP,
+        promises=WITHOUT_STATES,
+    ),
+    _native(
+        "parallel--native_stablef_custbw",
+        MLSTM_KERNELS_NORMALISER,
+        MLSTM_KERNELS_PARALLEL_16_BITS,
+        MLSTM_KERNELS_VMAP,
+        promises=WITHOUT_STATES,
+    ),
+    _native("recurrent--sequence_native", MLSTM_KERNELS_16_BITS, MLSTM_KERNELS_EMPTY_STEP, promises=WITHOUT_CHUNKS),
     _torch(
         "mlstm_kernels step native",
         "mlstm_kernels_step:native",
         "mlstm-kernels",
         "mlstm_step",
-        confirmed=("mlstm_kernels_16_bits",),
+        confirmed=(MLSTM_KERNELS_16_BITS,),
     ),
-    _triton("chunkwise--triton_xl_chunk", "xl_chunk"),
-    _triton("chunkwise--triton_limit_chunk", "limit_chunk"),
-    _triton("parallel--triton_limit_headdim", "limit_headdim"),
+    _triton("chunkwise--triton_xl_chunk", "xl_chunk", promises=BLOCKS),
+    _triton("chunkwise--triton_limit_chunk", "limit_chunk", promises=BLOCKS),
+    _triton(
+        "parallel--triton_limit_headdim",
+        "limit_headdim",
+        promises=("S % 64 == 0", "S > 0", "K == 64", "V == 64", *WITHOUT_STATES),
+    ),
     _torch(
         "mlstm_kernels step triton",
         "mlstm_kernels_step:triton",
@@ -118,13 +211,18 @@ PEERS: tuple[Peer, ...] = (
         interpreted=True,
         note="a kernel for inference, without a gradient",
     ),
-    _jax("chunkwise--native_autograd", "mlstm_kernels_jax_forget_gate"),
-    _jax("parallel--native_autograd", "mlstm_kernels_jax_forget_gate"),
-    _jax("parallel--native_custbw", "mlstm_kernels_jax_normaliser", dtypes=NARROW),
-    _jax("parallel--native_stablef_autograd"),
-    _jax("parallel--native_stablef_custbw", "mlstm_kernels_jax_normaliser", dtypes=NARROW),
-    _jax("recurrent--sequence_native", "mlstm_kernels_jax_state"),
-    _jax("recurrent--scan_native", "mlstm_kernels_jax_state"),
+    _jax("chunkwise--native_autograd", MLSTM_KERNELS_JAX_FORGET_GATE, promises=CHUNKS),
+    _jax("parallel--native_autograd", MLSTM_KERNELS_JAX_FORGET_GATE, promises=WITHOUT_STATES),
+    _jax("parallel--native_custbw", MLSTM_KERNELS_JAX_NORMALISER, dtypes=NARROW, promises=WITHOUT_STATES),
+    _jax("parallel--native_stablef_autograd", promises=WITHOUT_STATES),
+    _jax("parallel--native_stablef_custbw", MLSTM_KERNELS_JAX_NORMALISER, dtypes=NARROW, promises=WITHOUT_STATES),
+    _jax(
+        "recurrent--sequence_native",
+        MLSTM_KERNELS_JAX_STATE,
+        promises=(*WITHOUT_STATES, "S <= 16"),
+        note=JAX_RECURRENT + "; XLA unrolls its loop, and compiles long ones for minutes",
+    ),
+    _jax("recurrent--scan_native", MLSTM_KERNELS_JAX_STATE, promises=WITHOUT_STATES, note=JAX_RECURRENT),
     Peer(
         name="mlstm_kernels JAX step native",
         target="mlstm_kernels_jax_step",
@@ -136,28 +234,43 @@ PEERS: tuple[Peer, ...] = (
         "transformers xLSTM chunkwise",
         "transformers_xlstm:chunkwise",
         "transformers",
-        confirmed=("transformers_forget_gate",),
+        promises=CHUNKS,
+        confirmed=(TRANSFORMERS_CHUNKWISE_16_BITS, TRANSFORMERS_FORGET_GATE, TRANSFORMERS_VMAP),
     ),
     _torch(
         "transformers xLSTM any length",
         "transformers_xlstm:any_length",
         "transformers",
         dtypes=NARROW,
-        confirmed=("transformers_bfloat16",),
+        confirmed=(TRANSFORMERS_BFLOAT16,),
     ),
     _torch(
         "transformers xLSTM recurrent",
         "transformers_xlstm:recurrent",
         "transformers",
+        promises=WITHOUT_CHUNKS,
     ),
-    _torch("xlstm parallel_stabilized_simple", "xlstm_backends:parallel", "xlstm", confirmed=("xlstm_forget_gate",)),
-    _torch("xlstm chunkwise_simple", "xlstm_backends:chunkwise", "xlstm", confirmed=("xlstm_forget_gate",)),
+    _torch(
+        "xlstm parallel_stabilized_simple",
+        "xlstm_backends:parallel",
+        "xlstm",
+        promises=WITHOUT_STATES,
+        confirmed=(XLSTM_FORGET_GATE,),
+    ),
+    _torch(
+        "xlstm chunkwise_simple",
+        "xlstm_backends:chunkwise",
+        "xlstm",
+        promises=("V == K", *CHUNKS),
+        confirmed=(XLSTM_FORGET_GATE, XLSTM_EMPTY_CHUNK, XLSTM_CHUNKWISE_16_BITS, XLSTM_VMAP),
+    ),
     _torch(
         "xlstm recurrent_step_stabilized_simple",
         "xlstm_backends:step",
         "xlstm",
         "mlstm_step",
-        confirmed=("xlstm_step_inputs",),
+        promises=("V == K",),
+        confirmed=(XLSTM_STEP_INPUTS,),
     ),
     _torch(
         "fla fused_recurrent_simple_gla",
@@ -168,16 +281,41 @@ PEERS: tuple[Peer, ...] = (
         laws=RELATIONS,
         note=NEIGHBOUR,
     ),
-    _torch("torch.nn.GRU", "torch_gru", "torch", "gru", note=RESET_AFTER),
-    _torch("flashrnn vanilla GRU", "flashrnn_gru", "flashrnn", "gru", note=RESET_AFTER),
-    Peer(name="flax.linen.GRUCell", target="flax_gru", package="flax", op="gru", framework="jax", note=RESET_AFTER),
+    _torch(
+        "torch.nn.GRU",
+        "torch_gru",
+        "torch",
+        "gru",
+        confirmed=(TORCH_GRU_16_BITS, TORCH_GRU_VMAP),
+        promises=("H == 1",),
+        note=RESET_AFTER,
+    ),
+    _torch(
+        "flashrnn vanilla GRU",
+        "flashrnn_gru",
+        "flashrnn",
+        "gru",
+        promises=("H == 1",),
+        confirmed=(FLASHRNN_GRU_16_BITS,),
+        note=RESET_AFTER,
+    ),
+    Peer(
+        name="flax.linen.GRUCell",
+        target="flax_gru",
+        package="flax",
+        confirmed=(FLAX_GRU_16_BITS,),
+        op="gru",
+        framework="jax",
+        promises=("H == 1",),
+        note=RESET_AFTER,
+    ),
     Peer(
         name="keras.layers.GRU",
         target="keras_gru",
         package="keras",
         op="gru",
         framework="jax",
-        confirmed=("keras_float64",),
+        confirmed=(KERAS_FLOAT64, KERAS_GRU_16_BITS),
         note="`reset_after=False`, on Keras' JAX backend",
     ),
     Peer(

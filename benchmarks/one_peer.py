@@ -1,0 +1,79 @@
+"""Judges one peer in this process, for `benchmarks.judged_peers`: ``python -m benchmarks.one_peer PEER REPORT …``.
+
+What ``python -m conformance run`` does, without a script for each failure: a table of many peers has no room for them,
+and each is run once before it is saved. SIGINT ends it with what was found so far.
+"""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from benchmarks.peers.registry import PEERS, Peer
+from conformance.diagnosis.diagnose import without_experiments
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
+from conformance.report.json import render
+from conformance.run import Judged, judge, report_of
+from conformance.selection import options_of
+from conformance.workers import TargetFailedError, Workers
+
+
+def options_for(peer: Peer, examples: int, max_steps: int, timeout: float) -> RunOptions:
+    """How a peer is judged: its own laws, dtypes and promises, in one process."""
+    return options_of(
+        ops=(peer.op,),
+        laws=peer.laws,
+        dtypes=peer.dtypes,
+        promises=peer.promises,
+        framework=peer.framework,
+        examples=examples,
+        max_steps=max_steps,
+        timeout=timeout,
+        jobs=1,
+    )
+
+
+@click.command()
+@click.argument("name")
+@click.argument("report", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--examples", type=int, required=True)
+@click.option("--max-steps", type=int, required=True)
+@click.option("--timeout", type=float, required=True)
+def main(name: str, report: Path, examples: int, max_steps: int, timeout: float) -> None:
+    """Judge the peer NAME and write what was found to REPORT, as JSON."""
+    # A shell that starts this in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    (peer,) = (each for each in PEERS if each.name == name)
+    options, collected, start = options_for(peer, examples, max_steps, timeout), [], time.monotonic()
+
+    def collect(_: str, __: int, results: Iterator[LawResult], kept: list[LawResult]) -> None:
+        for result in results:
+            kept.append(result)
+            collected.append(result)
+
+    workers = Workers(f"benchmarks.peers.{peer.target}", peer.framework, "cpu", timeout)
+    try:
+        info = workers.info()
+        try:
+            judged = judge(workers, info, options, collect)
+        except KeyboardInterrupt:
+            # All laws were tried, and it was looking for causes.
+            judged = Judged(report_of(info, options, collected, start), interrupted=True)
+    except TargetFailedError as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        workers.stop()
+    found = judged.report
+    if judged.interrupted:
+        found = replace(found, diagnosis=without_experiments(options, found.results))
+    (target,) = json.loads(render([found]))
+    report.write_text(json.dumps(target | {"interrupted": judged.interrupted}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
