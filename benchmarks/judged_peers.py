@@ -26,17 +26,17 @@ WORDS = 400
 """Maximum length of the text of an error that is stored."""
 
 SECONDS_TO_WRITE = 30.0
-"""A process that was interrupted is given so long to write what it has found."""
+"""How long a process that was interrupted may take to write its results."""
 
 _OF_A_SCRIPT = ("script", "script_note")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much is tried of one peer.
+    """How much of one peer is tried.
 
     Attributes:
-        minutes: that it gets; after them it is interrupted, and what was found by then is kept.
+        minutes: how long it may take; it is then interrupted, and its results so far are kept.
         examples: cases per law and dtype.
         max_steps: the longest sequence.
         timeout: seconds that one case may take.
@@ -49,13 +49,13 @@ class Effort:
 
 
 def command(peer: Peer, report: Path, effort: Effort) -> list[str]:
-    """How the suite is called on a peer."""
+    """The command that judges one peer."""
     words = [sys.executable, "-m", "benchmarks.one_peer", peer.name, str(report), "--examples", str(effort.examples)]
     return [*words, "--max-steps", str(effort.max_steps), "--timeout", str(effort.timeout)]
 
 
 def judged(peer: Peer, effort: Effort) -> dict[str, Any]:
-    """What the suite says of one peer: laws by status, causes and envelope, or why there is nothing to say."""
+    """The suite's result for one peer: laws by status, causes and envelope, or the reason why there is none."""
     found: dict[str, Any] = {
         "name": peer.name,
         "op": peer.op,
@@ -123,7 +123,7 @@ def confirmed(script: str, seconds: float = 300.0) -> dict[str, Any]:
 
 
 def _run(words: list[str], seconds: float, environment: dict[str, str]) -> tuple[int | None, str]:
-    """Exit status and output of a process; None where it took longer: then it is interrupted, and ended if need be."""
+    """Exit status and output of a process; None if it takes longer: it is interrupted, and killed if it goes on."""
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             words, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -163,7 +163,7 @@ def chosen(names: Iterable[str]) -> list[Peer]:
 
 
 def document(kept: dict[str, Any], entry: dict[str, Any] | None, scripts: dict[str, Any]) -> dict[str, Any]:
-    """``kept`` with a new entry in its place of the registry, new words of scripts, and what confirms what."""
+    """``kept`` with a new entry at its position in the registry, and with new results of scripts."""
     entries = {each["name"]: each for each in (*kept.get("peers", []), *([entry] if entry is not None else []))}
     confirmations = {**kept.get("confirmations", {}), **scripts}
     wanted = {each.script for peer in PEERS if peer.name in entries for each in peer.confirmed}

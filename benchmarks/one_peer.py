@@ -1,7 +1,7 @@
 """Judges one peer in this process, for `benchmarks.judged_peers`: ``python -m benchmarks.one_peer PEER REPORT …``.
 
-What ``python -m conformance run`` does, without a script for each failure: a table of many peers has no room for them,
-and each is run once before it is saved. SIGINT ends it with what was found so far.
+This does what ``python -m conformance run`` does, without a script for each failure: the table has no room for
+them, and each would be run once. After SIGINT it writes the results so far.
 """
 
 import json
@@ -24,7 +24,7 @@ from conformance.workers import TargetFailedError, Workers
 
 
 def options_for(peer: Peer, examples: int, max_steps: int, timeout: float) -> RunOptions:
-    """How a peer is judged: its own laws, dtypes and promises, in one process."""
+    """The options with which a peer is judged: its own laws, dtypes and promises, in one process."""
     return options_of(
         ops=(peer.op,),
         laws=peer.laws,

@@ -31,10 +31,16 @@ MATRIX = {
         ("state cotangents", "gradient of the final state"),
         ("forget gates of -inf", "f = −∞"),
         ("large forget gates", "large f"),
-        ("n·q above its floor", "above the floor"),
         ("normaliser above its floor", "above the floor"),
         ("S not a multiple of the chunk", "any S"),
         ("packed", "packed"),
+    ),
+    "mlstm_step": (
+        ("plain call", "plain"),
+        ("forget gates of -inf", "f = −∞"),
+        ("input gates of -inf", "i = −∞"),
+        ("large forget gates", "large f"),
+        ("normaliser above its floor", "above the floor"),
     ),
     "gru": (
         ("plain call", "plain"),
@@ -49,9 +55,11 @@ MATRIX = {
 }
 """Features of an envelope that the table of all implementations shows, each with the head of its column."""
 
+WIDE, NARROW = ("float32", "float64"), ("bfloat16", "float16")
 LEGEND = """\
-In each cell the widest dtype that was tried, float32 before float64, then 16 bits: ✓ right, ✗ wrong, ∂ a right value
-and a wrong gradient, – not served, a blank not tried. Marks in brackets are not confirmed.
+Each cell is about float32, or about another dtype where that was not tried; the last column is about plain calls in 16
+bits. ✓ right, ✗ wrong, ∂ right value and wrong gradient, – not served, blank not tried. What is in brackets is not
+confirmed.
 """
 UNCONFIRMED = "not confirmed without gatespec"
 
@@ -155,17 +163,20 @@ def _matrix(op: str, peers: list[dict[str, Any]], confirmations: dict[str, Any])
     columns = [(feature, head) for feature, head in MATRIX[op] if feature in seen]
     if not columns:
         return ""
-    lines = [f"| `{op}` | {' | '.join(head for _, head in columns)} |", "|---" * (1 + len(columns)) + "|"]
+    lines = [f"| `{op}` | {' | '.join(head for _, head in columns)} | 16 bits |", "|---" * (2 + len(columns)) + "|"]
     for peer, features in rows:
         cells = {row["feature"]: row["cells"] for row in features}
-        sure = not unconfirmed(peer, confirmations).keys() & {"value", "gradient", "sequence"}
-        marks = [_mark(cells.get(feature, {}), sure) for feature, _ in columns]
+        open_laws = unconfirmed(peer, confirmations)
+        unsure = {dtype for law in ("value", "gradient", "sequence", "finite") for dtype in open_laws.get(law, ())}
+        marks = [_mark(cells.get(feature, {}), (*WIDE, *NARROW), unsure) for feature, _ in columns]
+        marks.append(_mark(cells.get("plain call", {}), NARROW, unsure))
         lines.append(f"| [{peer['name']}](#{_anchor(peer['name'])}) | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"
 
 
-def _mark(cells: dict[str, Any], sure: bool) -> str:
-    for dtype in ("float32", "float64", "bfloat16", "float16"):
+def _mark(cells: dict[str, Any], dtypes: Iterable[str], unsure: set[str]) -> str:
+    """The mark of the first of ``dtypes`` in which a feature was tried; in brackets where it fails in an unsure one."""
+    for dtype in dtypes:
         cell = cells.get(dtype, {"value": "not tried", "gradient": "not tried"})
         if cell["value"] in ("right", "wrong", "not served"):
             break
@@ -174,7 +185,7 @@ def _mark(cells: dict[str, Any], sure: bool) -> str:
     if cell["value"] == "not served":
         return "–"
     mark = "✗" if cell["value"] == "wrong" else "∂" if cell["gradient"] == "wrong" else "✓"
-    return mark if mark == "✓" or sure else f"({mark})"
+    return f"({mark})" if mark != "✓" and dtype in unsure else mark
 
 
 def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
