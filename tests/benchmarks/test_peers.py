@@ -52,7 +52,11 @@ def test_a_peer_is_an_attribute_of_its_adapter_and_its_package_is_pinned(peer: A
     module, _, attribute = peer.target.partition(":")
     body = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8")).body
     defined = {
-        target.id for node in body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)
+        target.id
+        for node in body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
     }
     defined |= {node.name for node in body if isinstance(node, ast.FunctionDef)}
     assert (attribute or peer.op) in defined
