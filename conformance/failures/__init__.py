@@ -1,4 +1,4 @@
-"""A failure, shown alone: a script and its arrays, saved and run once to make sure that it fails again."""
+"""Scripts that show one failure: a script and its arrays, saved and run once to make sure that it fails again."""
 
 from conformance.failures._save import save
 

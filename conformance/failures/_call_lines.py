@@ -1,4 +1,4 @@
-"""Calls written down in Python, from the record of the operation: what a script holds that makes a call again."""
+"""Calls written in Python from the record of the operation, for scripts that repeat a call."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -13,8 +13,8 @@ def written_call(operation: Operation, given: Collection[str], options: Words, s
     """A call of the public function.
 
     Args:
-        given: the names of the arrays that are given, which are the variables of the script too.
-        options: the options in words.
+        given: the names of the given arrays, which are also the variables of the script.
+        options: the options as text.
         said: the options themselves.
     """
     words = {name: options.get(name, str(value)) for name, value in operation.passed(said).items()}
@@ -31,7 +31,7 @@ def written_backward(
 
     Args:
         cotangents: the names of the outputs whose cotangents are given, each in a variable ``d_NAME``.
-        function: the backward, where there is one.
+        function: the backward, if there is one.
     """
     taken = None if function is None else set(inspect.signature(function).parameters)
     variables = {name: f"d_{name}" for name in cotangents}
@@ -45,7 +45,7 @@ def written_backward(
 
 
 def written_gradient(operation: Operation, name: str) -> str:
-    """The gradient of an array, out of ``gradients``, the result of a target's own backward."""
+    """The gradient of an array, taken from ``gradients``, the result of a target's own backward."""
     if operation.backward.in_order:
         return f"gradients[{operation.primals.index(name)}]"
     if operation.state is not None and name in operation.state_arguments:
@@ -54,7 +54,7 @@ def written_gradient(operation: Operation, name: str) -> str:
 
 
 def written_result(operation: Operation, said: Mapping[str, Any]) -> str:
-    """The left side that the result of a call is assigned to: ``h, (C, n, m)``."""
+    """The left side of the assignment of a call's result: ``h, (C, n, m)``."""
     parts = operation.result_of(said)
     return ", ".join(part if isinstance(part, str) else f"({', '.join(part)})" for part in parts)
 

@@ -1,4 +1,4 @@
-"""The end of a script that makes one call: it looks at what came, and exits with 1 where the law is broken."""
+"""The end of a script that makes one call: it checks the result, and exits with 1 if the law is broken."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from conformance.outcome import Counterexample
 
 
 def check_lines(law: Law, found: Counterexample, evidence: Any, framework: str) -> list[str]:
-    """Lines that judge ``got``, or ``raised`` where a call ought to be refused."""
+    """Lines that judge ``got``, or ``raised`` if the call should be refused."""
     broken, of = f"{law.id} is broken", found.where
     end = f'print("{law.id} holds here")'
     if evidence is None:

@@ -1,4 +1,4 @@
-"""Scripts that try a law again on the stored case, for laws that are more than one call."""
+"""Scripts that try a law again on the stored case, for laws that consist of more than one call."""
 
 import pprint
 from pathlib import Path
@@ -22,7 +22,7 @@ def replay_script(
     scene: Scene,
     kernel_backend: str | None,
 ) -> Script:
-    """The script; the inputs of every call that the law made lie beside it."""
+    """The script; the inputs of every call that the law made are saved next to it."""
     tensors = {}
     for number, record in enumerate(scene.calls):
         arrays = {**record.arrays, **{f"d_{name}": x for name, x in record.cotangents.items()}}

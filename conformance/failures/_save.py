@@ -17,23 +17,23 @@ from conformance.search import Scene
 from conformance.tensors import pack
 
 SECONDS = 60.0
-"""How long a script may take: a framework has to be loaded and, where it compiles, one call compiled."""
+"""Seconds that a script may take: it loads a framework and, if the framework compiles, compiles one call."""
 
 ALL_SECONDS = 120.0
-"""How long all scripts of one process may take together; a target that breaks every law has hundreds of them."""
+"""Seconds that all scripts of one process may take; a target that breaks every law has hundreds of them."""
 
 
 class _Runner:
-    """Runs scripts, each once, as long as there is time."""
+    """Runs scripts, each once, while there is time."""
 
     def __init__(self) -> None:
         self.left = ALL_SECONDS
 
     def fails(self, path: Path, marker: str, ends: bool) -> tuple[bool | None, str]:
-        """Whether the script fails as it should, and what came of running it.
+        """Whether the script fails as it should, and a description of the run.
 
         Args:
-            ends: whether it fails by ending its process, with whichever exit status.
+            ends: whether it fails by ending its process, with any exit status.
         """
         if self.left <= 0:
             return None, f"not run: the {ALL_SECONDS:.0f} s for scripts went to those before it"
@@ -73,10 +73,10 @@ def save(
     directory: Path,
     number: int = 1,
 ) -> Counterexample:
-    """Save a script that shows the failure alone, and run it; one that does not fail again gives way to a replay.
+    """Save a script that shows only this failure, and run it; if it does not fail again, a replay replaces it.
 
     Args:
-        number: of the counterexample, where a law breaks in several ways.
+        number: the number of the counterexample, if a law breaks in several ways.
     """
     suffix = "" if number == 1 else f"-{number}"
     path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}{suffix}.py"

@@ -1,4 +1,4 @@
-"""What all scripts have in common: their heading, the arrays they load, the values they spell out."""
+"""The common parts of all scripts: the heading, the arrays to load, and values written as text."""
 
 import os
 import textwrap
@@ -19,8 +19,8 @@ class Script:
 
     Attributes:
         text: the script.
-        tensors: the arrays saved beside it.
-        marker: what it says where it fails as it should.
+        tensors: the arrays that are saved next to it.
+        marker: its output if it fails as it should.
     """
 
     text: str
@@ -29,7 +29,7 @@ class Script:
 
 
 def heading(law: Law, dtype: str, found: Counterexample) -> list[str]:
-    """The docstring: the law, the case, and what the exit status means."""
+    """The docstring: the law, the case, and the meaning of the exit status."""
     said = [
         *textwrap.wrap(f"{law.id} in {dtype}: {law.sentence}", 110),
         "",
@@ -42,7 +42,7 @@ def heading(law: Law, dtype: str, found: Counterexample) -> list[str]:
 
 
 def environment() -> list[str]:
-    """Lines that turn on the interpreters under which the suite ran."""
+    """Lines that enable the interpreters under which the suite ran."""
     on = [name for name in INTERPRETERS.values() if os.environ.get(name)]
     return ["import os", *(f'os.environ["{name}"] = "{os.environ[name]}"' for name in on)] if on else []
 
@@ -58,10 +58,10 @@ def assigned(names: Sequence[str], place: str = "") -> list[str]:
 
 
 def literal(value: Any, name: str, tensors: dict[str, Array]) -> str:
-    """A value as Python reads it; arrays within go to ``tensors`` and are named after ``name``.
+    """A value in Python's syntax; arrays inside it are added to ``tensors``, with names based on ``name``.
 
     Raises:
-        ValueError: it has no such form.
+        ValueError: the value cannot be written in this way.
     """
     if value is None or isinstance(value, bool | int | str):
         return repr(value)

@@ -1,4 +1,4 @@
-"""Scripts that make one call of the target in its own framework and look at one array; they do not need this suite."""
+"""Scripts that make one call of the target in its own framework and check one array, without this suite."""
 
 import ast
 import inspect
@@ -48,14 +48,14 @@ _LOADERS = {"torch": "torch", "numpy": "numpy", "jax": "flax"}
 
 @dataclass(frozen=True)
 class WrittenCall:
-    """The call that a script makes, in words.
+    """The call that a script makes, as text.
 
     Attributes:
-        record: what the target was given.
+        record: the arguments that the target was given.
         floating, whole: the arrays that have a gradient, and the others.
         text: the call.
-        unpacked, outputs: the left side that it is assigned to, and the names in it.
-        backward: for a NumPy target, the call of its backward.
+        unpacked, outputs: the left side of its assignment, and the names in it.
+        backward: the call of its backward, for a NumPy target.
     """
 
     record: CallRecord
@@ -70,7 +70,7 @@ class WrittenCall:
 def single_call_script(
     implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene
 ) -> Script | None:
-    """The script, None where what broke the law is not one array of one call."""
+    """The script; None if what broke the law is not one array of one call."""
     record = _call_that_broke(scene)
     if record is None or record.operation not in OPERATIONS:
         return None
@@ -110,7 +110,7 @@ def _marker(law: Law, scene: Scene) -> str:
 
 def _call_that_broke(scene: Scene) -> CallRecord | None:
     if not isinstance(scene.error, LawError):
-        # The target raised: the last call has not come back.
+        # The target raised, so the last call has not returned.
         return scene.calls[-1] if scene.calls and scene.calls[-1].results is None else None
     evidence = scene.error.comparison
     if isinstance(evidence, Refusal):
@@ -124,7 +124,7 @@ def _call_that_broke(scene: Scene) -> CallRecord | None:
 
 
 def _where(record: CallRecord, evidence: Any) -> str:
-    """The result to look at; empty where the call itself is what matters, or its gradient where one was asked for."""
+    """The result to check; empty if the call itself matters, or its gradient if one was requested."""
     if evidence is None or isinstance(evidence, Refusal):
         return _OF if record.kind == "vjp" else ""
     return next(name for name, each in (record.results or {}).items() if each is evidence.got)
@@ -192,7 +192,7 @@ def _layout(x: Array) -> str:
 
 
 def _cotangents(record: CallRecord) -> dict[str, Array]:
-    """The cotangents in the dtype of their outputs, where those came back, with zeros for the ones left out."""
+    """The cotangents in the dtypes of their outputs, if those were returned, with zeros for omitted ones."""
     results = {name: y for name, y in (record.results or {}).items() if not name.startswith(_OF)}
     if record.kind not in ("vjp", "outputs"):
         return {}
@@ -205,7 +205,7 @@ def _cotangents(record: CallRecord) -> dict[str, Array]:
 
 
 def _tuples(call: WrittenCall, target: list[str]) -> list[str]:
-    """The tuple of states that the call takes, unless the target's source has it."""
+    """The tuple of states that the call takes, unless the target's source defines it."""
     state = OPERATIONS[call.record.operation].state
     if state is None:
         return []
@@ -216,7 +216,7 @@ def _tuples(call: WrittenCall, target: list[str]) -> list[str]:
 
 
 def _libraries(implementation: Implementation, tensors: Mapping[str, Array]) -> list[str]:
-    """The head of a script: what it imports besides the target, and how the framework is set."""
+    """The head of a script: its imports apart from the target, and the settings of the framework."""
     framework = implementation.framework
     lines = ["import sys", "from pathlib import Path", ""]
     if framework == "jax":

@@ -1,6 +1,6 @@
-"""How a script comes by the functions of the target: by holding its source, if that is short, or by importing it.
+"""Access to the functions of the target in a script: by including its source, if that is short, or by importing it.
 
-A script that holds the source can be attached to a bug report.
+A script that includes the source can be attached to a bug report.
 """
 
 import ast
@@ -11,17 +11,17 @@ from pathlib import Path
 from conformance.targets import imports, path_lines
 
 LONGEST = 150
-"""Lines of a source that a script holds; a longer one, and that of a package, is imported."""
+"""Maximum number of lines of an included source; a longer one, and that of a package, is imported."""
 
 
 def target_lines(target: str, names: Sequence[str], script: Sequence[str]) -> list[str]:
     """Lines of Python that bind functions of a TARGET to their own names.
 
     Args:
-        script: the rest of the script, whose names must not be those of the source.
+        script: the rest of the script, whose names must differ from those of the source.
 
     Raises:
-        ValueError: the target has no function of such a name.
+        ValueError: the target has no function with such a name.
     """
     path = _file_of(target)
     source = None if path is None else _short_source(path)
@@ -53,7 +53,7 @@ def _short_source(path: Path) -> str | None:
 
 
 def bound_names(tree: ast.Module) -> dict[str, str | None]:
-    """The names that a module binds at its top level, each with what is imported under it, None for all else."""
+    """The names that a module binds at its top level, each with the import that it stands for, or None."""
     bound: dict[str, str | None] = {}
 
     def visit(node: ast.AST) -> None:
@@ -76,7 +76,7 @@ def bound_names(tree: ast.Module) -> dict[str, str | None]:
 
 
 def _stands_alone(tree: ast.Module) -> bool:
-    """Whether the source means the same within another file: nothing depends on its name, place or head."""
+    """Whether the source has the same meaning in another file: nothing depends on its name, place or head."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (
             node.level or node.module == "__future__" or node.names[0].name == "*"
@@ -88,7 +88,7 @@ def _stands_alone(tree: ast.Module) -> bool:
 
 
 def _imports_neighbours(tree: ast.Module, folder: Path) -> bool:
-    """Whether it imports a module that lies in its folder."""
+    """Whether it imports a module from its own folder."""
     names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module is not None}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     tops = {name.partition(".")[0] for name in names}

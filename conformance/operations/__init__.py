@@ -1,4 +1,4 @@
-"""The operations of the contract, each described once: a file for each, or for a few that are alike.
+"""The operations of the contract, each described once: one file per operation, or for a few similar ones.
 
 Laws, calls, scripts of failures, test vectors and the names that the command line knows are derived from these records,
 in this order.
@@ -39,16 +39,16 @@ OPERATIONS = {record.name: record for record in RECORDS if isinstance(record, Op
 """The operations that map arrays to arrays, by public name."""
 
 OTHERS = tuple(record.name for record in RECORDS if record.name not in OPERATIONS)
-"""Public functions and layers that do not map arrays to arrays; the laws about them say how they are called."""
+"""Public functions and layers that do not map arrays to arrays; the laws about them define how they are called."""
 
 HELPERS = tuple(dict.fromkeys(helper for record in RECORDS for helper in record.helpers))
-"""Public types that the functions above take or return, and forms of one; a target need not have its own."""
+"""Public types that the functions above take or return, and alternative forms; a target need not have them."""
 
 ABOUT = tuple(dict.fromkeys(record.about for record in RECORDS if record.about))
-"""What laws are about, in the order in which they are tried and listed: the names of ``--op``."""
+"""The subjects of laws, in the order in which they are tried and listed: the names of ``--op``."""
 
 LAW_MODULES = tuple(file.__name__.rpartition(".")[2] for file in FILES if any(record.about for record in file.RECORDS))
-"""The files of laws, named like those of the records."""
+"""The files of laws, with the same names as those of the records."""
 
 PUBLIC = (*OPERATIONS, *OTHERS)
 BACKWARDS = tuple(f"{name}_backward" for name in OPERATIONS)

@@ -1,7 +1,7 @@
-"""What follows from the record of an operation: its calls, in values and in words, and the parts that its arrays play.
+"""Everything that follows from an operation's record: its calls, as values and as text, and the roles of its arrays.
 
-A call is formed once, by `Operation.arguments_of`, from anything that stands for the arrays and options: values of any
-framework, to make the call, or their names, to write it down. Nothing here knows a framework.
+A call is formed once, by `Operation.arguments_of`, from any stand-ins for the arrays and options: values of any
+framework, to make the call, or their names, to write it as text. Nothing here depends on a framework.
 """
 
 import inspect
@@ -33,7 +33,7 @@ class Operation(Record):
 
     @cached_property
     def in_dtype(self) -> tuple[str, ...]:
-        """The outputs in the dtype of the values; all others are states."""
+        """The outputs in the dtype of the values; all other outputs are states."""
         return tuple(output.name for output in self.outputs if output.role == "value")
 
     @cached_property
@@ -43,7 +43,7 @@ class Operation(Record):
 
     @cached_property
     def weights(self) -> tuple[str, ...]:
-        """The floating arguments that all sequences share."""
+        """The floating-point arguments that all sequences share."""
         return tuple(
             argument.name
             for argument in self.arguments
@@ -61,7 +61,7 @@ class Operation(Record):
 
     @cached_property
     def head_axis(self) -> dict[str, int]:
-        """The axis of heads of each floating argument without a state, counted from the last where there are steps."""
+        """The head axis of each floating-point argument without states, counted from the last if there are steps."""
         axes = {}
         for argument in self.arguments:
             heads = [at for at, letter in enumerate(argument.axes) if letter.startswith("N")]
@@ -71,7 +71,7 @@ class Operation(Record):
 
     @cached_property
     def primals(self) -> tuple[str, ...]:
-        """The floating arguments, in the order of the call."""
+        """The floating-point arguments in the order of the call."""
         return tuple(argument.name for argument in self.arguments if argument.role != "index")
 
     @property
@@ -84,23 +84,23 @@ class Operation(Record):
 
     @property
     def backward_name(self) -> str:
-        """The public function that holds a target's own backward."""
+        """The name of the public function that is a target's own backward."""
         return self.name if self.backward.method is not None else f"{self.name}_backward"
 
     def smallest(self, dtype: str) -> dict[str, Array]:
-        """The arrays that no call leaves out, with every size 1 and every element 1."""
+        """The arrays that no call may omit, with every size 1 and every element 1."""
         needed = (argument for argument in self.arguments if not argument.optional)
         axes = {argument.name: sum(letter != "..." for letter in argument.axes) for argument in needed}
         return {name: array(np.ones((1,) * count), dtype) for name, count in axes.items()}
 
     def all_cases(self, plan: Plan) -> st.SearchStrategy:
-        """Dense and packed cases where a new shape is cheap; else those that other laws have compiled already."""
+        """Dense and packed cases if a new shape is cheap; otherwise those that other laws have compiled already."""
         if not self.packs or not plan.eager:
             return self.cases["dense"](plan)
         return st.one_of(self.cases["dense"](plan), self.cases["packed"](plan).filter(lambda case: bool(case.lengths)))
 
     def representative(self, case: Any) -> Any:
-        """The case that stands for all that have its value."""
+        """The case that stands for all cases with the same value."""
         return replace(case, **self.immaterial)
 
     def differentiable(self, arrays: Given) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Operation(Record):
         return {name: x for name, x in arrays.items() if name in self.state_arguments}
 
     def part(self, arrays: Mapping[str, Array], steps: slice) -> dict[str, Array]:
-        """Dense arrays at ``steps``; weights as they are, states left out."""
+        """Dense arrays at ``steps``; weights are unchanged, states are omitted."""
         return {
             name: replace(x, values=x.values[:, steps]) if self.stepped(name) else x
             for name, x in arrays.items()
@@ -127,14 +127,14 @@ class Operation(Record):
         }
 
     def formula_named(self, name: str, chunk_size: int | None = None) -> Formula | None:
-        """A known formula, or a pair of them, by its name."""
+        """A known formula, or a pair of formulas, by its name."""
         found = self.formulas(chunk_size)
         pairs = (self.paired(first, second) for first, second in itertools.combinations(found, 2))
         several = (both for both in pairs if both is not None)
         return next((formula for formula in itertools.chain(found, several) if formula.name == name), None)
 
     def portable_options(self, options: Options) -> dict[str, Any]:
-        """All options that mean something in any language, those left out at their defaults."""
+        """All options that have a meaning in any language, with defaults for those that are omitted."""
         return {option.name: options.get(option.name, option.default) for option in self.options if option.portable}
 
     def returns_states(self, options: Options) -> bool:
@@ -144,7 +144,7 @@ class Operation(Record):
         return bool(told.get(self.state_switch, self.switched_on))
 
     def passed(self, options: Options) -> Options:
-        """The options that a call names: those of a case, with the state switch where it is on and only there."""
+        """The options that a call names: those of a case, and the state switch only if it is on."""
         if self.state_switch is None or self.curried is not None:
             return options
         others = {name: option for name, option in options.items() if name != self.state_switch}
@@ -160,10 +160,10 @@ class Operation(Record):
         """The positional and keyword arguments of a call.
 
         Args:
-            given: what stands for each array; None, or nothing, where it is left out.
-            options: what stands for each option that is passed; the argument that holds a state may be among them, and
-                then counts instead of its arrays.
-            make_tuple: makes the tuple of states of what stands for its arrays.
+            given: a stand-in for each array; None, or no entry, if it is omitted.
+            options: a stand-in for each passed option; it may include the argument that holds a state, which then
+                replaces the arrays of the state.
+            make_tuple: makes the tuple of states from the stand-ins for its arrays.
         """
         by_position = [argument for argument in self.arguments if argument.passed == "position"]
         spare = [argument.name for argument in by_position if argument.optional]
@@ -195,7 +195,7 @@ class Operation(Record):
         """The arguments of a target's own backward.
 
         Args:
-            taken: the names of the parameters that it has; None where they are not known.
+            taken: the names of the parameters that it has; None if they are not known.
         """
         spare = {option.name for option in self.options if not option.changes_value} - (taken or set())
         passed = {name: option for name, option in options.items() if name not in spare and name != self.state_switch}
@@ -208,7 +208,7 @@ class Operation(Record):
         return positional, keywords
 
     def call(self, function: Callable[..., Any], arrays: Given, options: Options) -> dict[str, Any]:
-        """Call the public function; its outputs by name."""
+        """Call the public function and return its outputs by name."""
         positional, keywords = self.arguments_of(arrays, self.passed(options), self._make_tuple)
         target = function if self.curried is None else function(options[self.curried])
         return named(self.result_of(options), target(*positional, **keywords))
@@ -216,7 +216,7 @@ class Operation(Record):
     def differentiate(
         self, function: Callable[..., Any], arrays: Given, options: Options, cotangents: Given
     ) -> dict[str, Any]:
-        """Call a target's own backward, or the function of which it is a method; the gradients by name."""
+        """Call a target's own backward, or the function of which it is a method, and return the gradients by name."""
         if self.backward.method is not None:
             function = getattr(function(options[self.curried or ""]), self.backward.method)
         taken = set(inspect.signature(function).parameters)

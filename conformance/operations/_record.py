@@ -1,4 +1,4 @@
-"""What is said about an operation, once: `Operation`, and the small records that it consists of."""
+"""The data about an operation, each stated once: `Operation`, and the small records that it consists of."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,13 +24,13 @@ class Argument:
     """An array that an operation takes.
 
     Attributes:
-        name: in laws, cases and test vectors; where it is an argument of its own, the argument's name too.
+        name: its name in laws, cases and test vectors; if it is an argument of its own, also the argument's name.
         shape: letters of the specification, separated by blanks; ``...`` for any leading axes. With ``cu_seqlens``, the
             two axes ``B S`` of a dense call are the one axis ``T``.
-        role: which dtype it has: that of the call's values, that or float32 (``gate``), the accumulation dtype
+        role: determines its dtype: that of the call's values, that or float32 (``gate``), the accumulation dtype
             (``state``), or an integer dtype (``index``).
         passed: by position, by keyword, or within the tuple of states (see `StateTuple`).
-        optional: whether a call may leave it out; optional positional arrays are given or left out together.
+        optional: whether a call may omit it; optional positional arrays are given or omitted together.
         continues: the final state from which a later call continues by this argument.
     """
 
@@ -51,9 +51,9 @@ class Output:
     """An array that an operation returns.
 
     Attributes:
-        name: of the output, and of its cotangent.
-        shape, role: as of an `Argument`.
-        cotangent: the keyword by which a target's own backward takes its cotangent; None where that is part of a tuple.
+        name: the name of the output and of its cotangent.
+        shape, role: as in `Argument`.
+        cotangent: the keyword by which a target's own backward takes its cotangent; None if it is part of a tuple.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Option:
     """An argument that is not an array.
 
     Attributes:
-        default: what a call that leaves it out means.
+        default: the value that a call without the option means.
         changes_value: whether results may depend on it; if not, a target's own backward need not take it.
-        portable: whether it means something in another language, so that test vectors name it.
+        portable: whether it has a meaning in other languages, so that test vectors name it.
     """
 
     name: str
@@ -83,14 +83,14 @@ BACKEND = Option(name="kernel_backend", changes_value=False, portable=False)
 
 @dataclass(frozen=True, kw_only=True)
 class StateTuple:
-    """The one argument that holds all arrays that are passed within a tuple.
+    """The argument that holds all arrays that are passed within a tuple.
 
     Attributes:
-        name: the argument's.
+        name: the name of the argument.
         type: makes the tuple of its arrays, in the order of the arguments.
         cotangent: the keyword by which a target's own backward takes the cotangents of the final states, as such a
             tuple.
-        passed: by keyword, and then only where a state is given, or by position.
+        passed: by keyword, and then only if a state is given, or by position.
     """
 
     name: str
@@ -101,12 +101,13 @@ class StateTuple:
 
 @dataclass(frozen=True, kw_only=True)
 class Backward:
-    """How a target's own backward is called, where it does not differentiate through its framework.
+    """How a target's own backward is called if the target does not differentiate through its framework.
 
     Its arguments are those of the call, then the cotangents by keyword.
 
     Attributes:
-        method: of what the curried function returns; None where the backward is a function of its own, ``X_backward``.
+        method: a method of the object that the curried function returns; None if the backward is a separate function,
+            ``X_backward``.
         in_order: whether gradients come as a tuple in the order of the arguments; otherwise as a dict by name.
     """
 
@@ -119,8 +120,8 @@ class Call:
     """The arrays and options of one call, and cotangents for its outputs.
 
     Attributes:
-        options: only those that the call passes.
-        steps: its longest sequence.
+        options: only the options that the call passes.
+        steps: the number of steps of its longest sequence.
     """
 
     arrays: dict[str, Array]
@@ -140,7 +141,7 @@ class Call:
 
 
 def call_of(case: Any, dtype: str) -> Call:
-    """The call that a case says, for cases that say it all themselves."""
+    """The call that a case describes, for cases that describe it completely."""
     return Call(case.arrays(dtype), case.cotangent_arrays(dtype), case.options(), case.steps)
 
 
@@ -154,9 +155,8 @@ class Public:
 
     Attributes:
         name: its public name.
-        about: the name under which its laws stand and by which ``--op`` chooses them; empty where it has no laws of its
-            own.
-        helpers: public types that it takes or returns and other forms of it, which a target need not have.
+        about: the name of its laws, by which ``--op`` selects them; empty if it has no laws of its own.
+        helpers: public types that it takes or returns, and alternative forms of it, which a target need not have.
     """
 
     name: str
@@ -170,30 +170,31 @@ class Record(Public):
 
     Attributes:
         arguments, outputs: in the order of the call and of its result.
-        returns: the structure of the result: the outputs' names, with a tuple for those that come as a tuple.
+        returns: the structure of the result: the names of the outputs, with a tuple for those that are returned in one.
         options: in the order in which a call names them.
         state: the argument that holds the arrays passed within a tuple.
-        state_switch: the option that says whether final states are returned; without it they always are.
-        switched_on: what the state switch is where a case does not say.
-        curried: the option that a first call takes, which returns the function of the arrays.
+        state_switch: the option that says whether final states are returned; without such an option they always are.
+        switched_on: the value of the state switch if a case does not give one.
+        curried: the option of a first call that returns the function of the arrays.
         backward: how a target's own backward is called.
         cases: strategies that draw cases, by name; ``dense`` and, where it takes ``cu_seqlens``, ``packed``.
         call_of: the call that a case stands for, in a dtype.
-        value, gradient: the oracle's answer to the arrays of a call, dense or packed.
-        immaterial: the fields of a case that no value depends on, each with one value that stands for all.
+        value, gradient: the oracle's answer for the arrays of a call, dense or packed.
+        immaterial: the fields of a case on which no value depends, each with one value that stands for all.
         rows: a few small cases, the first of them dense, for laws that are expensive to try.
-        vector_cases: those of test vectors, the most ordinary first: lengths that may trip a program (0, 1, odd,
-            prime, past the end of a chunk, over a thousand), every regime of gates, every kind of state and of option.
-        stepless: cases without a step but with a state, which must not come back as it went in.
+        vector_cases: the cases of test vectors, the most ordinary first: lengths that may cause errors (0, 1, odd,
+            prime, beyond the end of a chunk, over a thousand), every regime of gates, every kind of state and of
+            option.
+        stepless: cases without a step but with a state, which must be returned as a copy.
         features: properties of its calls, by which failures are explained and refusals avoided.
-        extremes: cases with extreme gates, None where there are no gates.
+        extremes: cases with extreme gates; None if there are no gates.
         strata: the sizes on which the shared laws are tried.
         shared_laws: the families of laws, shared with other operations, that apply to it.
-        plain: the plainest case of a seed, to which features are added; without it there are no experiments.
-        rich: a small case of a seed that tells formulas from each other.
-        formulas: what may be computed in its place, given the chunk size of a call.
-        paired: two formulas at once, None where that means nothing.
-        cut_slack: what the gradient of a sequence that was cut may be off by beside the uncut one's tolerance.
+        plain: the plainest case for a seed, to which features are added; without it there are no experiments.
+        rich: a small case for a seed that distinguishes formulas from each other.
+        formulas: the formulas that a target may compute instead, given the chunk size of a call.
+        paired: two formulas at once; None if the pair has no meaning.
+        cut_slack: the additional error that the gradient of a cut sequence may have beyond the uncut one's tolerance.
     """
 
     arguments: tuple[Argument, ...]

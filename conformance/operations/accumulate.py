@@ -1,4 +1,4 @@
-"""Gradient accumulation. Its functions take functions and trees: the laws say how they are called."""
+"""Gradient accumulation. Its functions take functions and trees; the laws define how they are called."""
 
 from conformance.operations._record import Public
 

@@ -1,4 +1,4 @@
-"""The fwbw interface to the mLSTM: `mlstm_fwbw_custom_grad`, and by hand `fwbw_forward` and `fwbw_backward`."""
+"""The fwbw interface to the mLSTM: `mlstm_fwbw_custom_grad`, and `fwbw_forward` and `fwbw_backward` called by hand."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -96,7 +96,7 @@ FWBW = Operation(
 def by_hand(
     functions: Mapping[str, Callable[..., Any]], arrays: Mapping[str, Any], options: Options, cotangents: Mapping
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``fwbw_forward`` and then ``fwbw_backward`` with its context: ``(outputs, gradients)``, without those of None."""
+    """``fwbw_forward``, then ``fwbw_backward`` with its context: ``(outputs, gradients)``, no gradients of None."""
     config = options["config"]
     (q, k, v, i, f, *states), _ = FWBW.arguments_of(arrays, options, tuple)
     result, context = functions["fwbw_forward"](q, k, v, i, f, config, *states)

@@ -22,7 +22,7 @@ def _extremes(plan: Plan) -> st.SearchStrategy:
 
 
 def _cut_slack(expected: Expected, arrays: Arrays) -> Values:
-    """With room for g of the early part, dm₀(late part) − ⟨C, dC⟩ − ⟨n, dn⟩, where it ought to cancel to 0."""
+    """Includes a tolerance for g of the early part, dm₀(late part) − ⟨C, dC⟩ − ⟨n, dn⟩, where it should cancel to 0."""
     assert expected.carried is not None
     of_g = expected.carried[:, None]
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Sharding over a mesh. Its functions run once on every device: the laws say how they are called."""
+"""Sharding over a mesh. Its functions run once on every device; the laws define how they are called."""
 
 from conformance.operations._record import Public
 

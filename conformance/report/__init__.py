@@ -1,4 +1,4 @@
-"""What a run leaves behind: a table in the terminal, JSON, JUnit and HTML."""
+"""The reports of a run: a table in the terminal, JSON, JUnit and HTML."""
 
 import os
 import shlex
@@ -14,13 +14,13 @@ class TargetReport:
     """The results of one target.
 
     Attributes:
-        target: as it was named.
-        framework, device, versions: what computed.
-        options: what was asked for.
+        target: its name as given.
+        framework, device, versions: the framework, the device and the versions of what computed.
+        options: the options of the run.
         results: one for each law and dtype.
-        seconds: how long it took.
-        started: when, as text.
-        named_framework: the framework where the command line named it.
+        seconds: how long the run took.
+        started: when it started, as text.
+        named_framework: the framework, if the command line named it.
         diagnosis: why laws fail, and where the target is right.
     """
 
@@ -40,7 +40,7 @@ class TargetReport:
 
     @property
     def failures(self) -> list[LawResult]:
-        """Broken laws; under ``--strict`` also those that could not be tried, and known failures that pass now."""
+        """Broken laws; under ``--strict`` also laws that could not be tried, and known failures that now pass."""
         strict = ("skipped", "not served", "fixed") if self.options.strict else ()
         return [
             result
@@ -54,7 +54,7 @@ class TargetReport:
         return any(result.judged for result in self.results)
 
     def reproduce(self, result: LawResult) -> str:
-        """The command that tries this very law again on the same cases."""
+        """The command that tries this law again on the same cases."""
         options = self.options
         words = [
             f"python -m conformance run {shlex.quote(self.target)} --op {result.law.op} --law {result.law.name}",
@@ -76,7 +76,7 @@ class TargetReport:
 
 
 def exit_status(reports: list[TargetReport]) -> int:
-    """0 where all held, 1 where a law was broken, 2 where for some target none ran at all."""
+    """0 if all laws held, 1 if a law was broken, 2 if for some target no law ran at all."""
     if any(report.failures for report in reports):
         return 1
     return 0 if reports and all(report.ran for report in reports) else 2

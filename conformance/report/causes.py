@@ -5,16 +5,16 @@ from conformance.diagnosis.causes import array_line
 from conformance.report import TargetReport
 
 NAMED = 4
-"""So many checks are named that a cause explains; more are counted."""
+"""Maximum number of checks that are named as explained by a cause; the others are counted."""
 
 
 def leading(report: TargetReport) -> tuple[Cause, ...]:
-    """The causes that a report leads with."""
+    """The causes that a report shows first."""
     return report.diagnosis.causes[:LEADING]
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """How many causes there are, and how many failed checks they explain."""
+    """The number of causes, and the number of failed checks that they explain."""
     checks = {check for cause in diagnosis.causes for check in cause.explains}
     causes = len(diagnosis.causes)
     said = f"{causes} cause{'s' if causes != 1 else ''} of {len(checks)} failed check{'s' if len(checks) != 1 else ''}"
@@ -32,7 +32,7 @@ def explained(cause: Cause) -> str:
 
 
 def lines(cause: Cause) -> list[tuple[str, str]]:
-    """What is known of a cause, as pairs of a word and what it says; its sentence goes before."""
+    """The details of a cause as pairs of a word and its text; the cause's sentence comes before them."""
     told = [("explains", explained(cause)), ("case", f"{cause.case} ({cause.dtype})")]
     if cause.problem:
         told.append(("problem", cause.problem))
@@ -48,7 +48,7 @@ SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not promised"
 
 
 def cell(found: Cell) -> str:
-    """A cell in a few characters: one sign where value and gradient agree, else both."""
+    """A cell in a few characters: one sign if value and gradient agree, else both."""
     if not found.gradient or found.gradient == found.value:
         return SIGNS[found.value]
     return f"value {SIGNS[found.value]} gradient {SIGNS[found.gradient]}"

@@ -1,4 +1,4 @@
-"""The terminal: a live bar while a target runs, then its table, then what failed in at most fifteen lines each."""
+"""The terminal: a live bar while a target runs, then its table, then the failures in at most fifteen lines each."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ KINKS_ALLOWED = 0.01
 def with_progress(
     console: Console, target: str, total: int, results: Iterator[LawResult], collected: list[LawResult]
 ) -> None:
-    """Collect results while a bar shows how far the target is."""
+    """Collect results while a bar shows the target's progress."""
     columns = (
         TextColumn("[bold]{task.fields[target]}"),
         BarColumn(bar_width=24),
@@ -65,7 +65,7 @@ def show(console: Console, report: TargetReport) -> None:
     shown, rest = report.failures[:SHOWN], report.failures[SHOWN:]
     if report.diagnosis.causes:
         _show_causes(console, report)
-        # One failure in detail; the others differ in the law and the dtype, and stand in the reports.
+        # One failure is shown in detail; the others differ in the law and the dtype, and are in the reports.
         shown, rest = [_foremost(report)], []
     for result in shown:
         _show_failure(console, report, result)
@@ -76,7 +76,7 @@ def show(console: Console, report: TargetReport) -> None:
 
 
 def _show_causes(console: Console, report: TargetReport) -> None:
-    """At most five causes, a few lines each; the others in a line."""
+    """At most five causes in a few lines each; the number of the others in one line."""
     diagnosis = report.diagnosis
     console.print(f"\n[red bold]{causes.headline(diagnosis)}[/red bold]", highlight=False)
     for number, cause in enumerate(causes.leading(report), 1):
@@ -92,14 +92,14 @@ def _show_causes(console: Console, report: TargetReport) -> None:
 
 
 def _foremost(report: TargetReport) -> LawResult:
-    """The first failure that the first cause explains."""
+    """The first failure among those that the first cause explains."""
     checks = {(check.law, check.dtype) for check in report.diagnosis.causes[0].explains}
     failures = report.failures
     return next((each for each in failures if (each.law.id, each.dtype) in checks), failures[0])
 
 
 def _show_envelopes(console: Console, report: TargetReport) -> None:
-    """Where each operation is right, in a sentence; with a table of what is not right where anything is not."""
+    """A sentence on where each operation is right, with a table of the exceptions if there are any."""
     for envelope in report.diagnosis.envelopes:
         wrong = [row for row in envelope.rows if any(_is_wrong(each) for each in row.cells.values())]
         if not wrong:
@@ -197,7 +197,7 @@ def _show_failure(console: Console, report: TargetReport, result: LawResult) -> 
 
 
 def _show_notes(console: Console, report: TargetReport) -> None:
-    """What the suite has to say about its own data, and about known failures."""
+    """The suite's notes about its own data, and about known failures."""
     for result in report.results:
         if result.elements and result.kinks > KINKS_ALLOWED * result.elements:
             console.print(

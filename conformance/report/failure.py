@@ -1,4 +1,4 @@
-"""A failure told in at most fifteen lines: the law, the smallest case, the first bad element, how to have it again."""
+"""A failure in at most fifteen lines: the law, the smallest case, the first bad element, how to reproduce it."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def headline(result: LawResult) -> str:
 
 
 def lines(report: TargetReport, result: LawResult) -> list[tuple[str, str]]:
-    """What failed, as pairs of a word and what it says; a headline goes before."""
+    """The failure as pairs of a word and its text; a headline comes before them."""
     found = result.counterexample
     told = [("law", result.law.equation)]
     if found is None:
@@ -57,7 +57,7 @@ def _numbers(result: LawResult) -> list[tuple[str, str]]:
 
 
 def branches(spread: Mapping[str, float]) -> str:
-    """Which branches the elements took, in per cent of those that had the choice."""
+    """The branches that the elements took, in per cent of the elements that had the choice."""
     groups = []
     for names in _BRANCHES:
         total = sum(spread.get(name, 0) for name in names)

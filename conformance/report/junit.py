@@ -34,12 +34,12 @@ def render(reports: list[TargetReport]) -> str:
             elif not result.judged:
                 ElementTree.SubElement(case, "skipped", message=_legal(result.reason or ""))
             elif result.status in ("differs", "known", "fixed"):
-                # JUnit has no word for a known failure or another decision; they go where a test's output goes.
+                # JUnit has no word for a known failure or a different decision; they go where a test's output goes.
                 ElementTree.SubElement(case, "system-out").text = _legal(result.reason or "")
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _legal(said: str) -> str:
-    """Without the control characters that XML forbids."""
+    """The text without the control characters that XML forbids."""
     return "".join(c for c in said if c in "\t\n\r" or ord(c) >= 32)

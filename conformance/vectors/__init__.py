@@ -1,1 +1,1 @@
-"""Test vectors: what the oracle says, in files that any program can read, and the judge of its answers."""
+"""Test vectors: the oracle's answers in files that any program can read, and the judge of a program's answers."""

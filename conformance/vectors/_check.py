@@ -1,4 +1,4 @@
-"""Judging what another program computed."""
+"""Judges the results that another program computed."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +20,9 @@ class Judged:
     Attributes:
         key: ``output/h``, ``gradient/q``.
         status: ``held``, ``wrong`` or ``missing``.
-        verdict: the comparison, None where there was none.
-        problem: what is wrong where that is no matter of numbers.
-        log_scale: the key of the m in whose expected units it was compared, if any.
+        verdict: the comparison; None if there was none.
+        problem: the fault, if it is not one of numbers.
+        log_scale: the key of the m in whose expected units the array was compared, if any.
     """
 
     key: str
@@ -34,11 +34,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class Answered:
-    """What became of one case.
+    """The outcome of one case.
 
     Attributes:
-        arrays: one for each output and gradient that was asked for.
-        problems: what is wrong with the file as a whole, in sentences.
+        arrays: one entry for each requested output and gradient.
+        problems: faults of the file as a whole, in sentences.
     """
 
     entry: Entry
@@ -55,11 +55,11 @@ class Answered:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of all cases.
+    """The outcome of all cases.
 
     Attributes:
         strays: safetensors files in the folder of answers that belong to no case.
-        only_given: whether a program may leave arrays and files out.
+        only_given: whether a program may omit arrays and files.
     """
 
     vectors: VectorSet

@@ -1,4 +1,4 @@
-"""Writing a set of test vectors: a file of arrays for each case, and the manifest that names them all."""
+"""Writes a set of test vectors: a file of arrays for each case, and the manifest that lists them all."""
 
 import hashlib
 import importlib.metadata
@@ -18,13 +18,13 @@ from conformance.vectors._vector import Answer, Vector, vector
 
 @dataclass(frozen=True)
 class Selection:
-    """Which vectors a set holds.
+    """The vectors that a set holds.
 
     Attributes:
         operations, dtypes: names.
-        cases: for each operation and dtype; None for each row of the operation's list once.
-        seed: from which all values are drawn.
-        max_steps: the longest sequence.
+        cases: number of cases per operation and dtype; None for each row of the operation's list once.
+        seed: the seed from which all values are drawn.
+        max_steps: the number of steps of the longest sequence.
     """
 
     operations: tuple[str, ...]
@@ -41,10 +41,10 @@ class Selection:
 
 
 def export(folder: Path, selection: Selection, *, force: bool) -> dict[str, int]:
-    """Write a set, the manifest last, so that half a set has none; returns how many ``cases`` and ``bytes`` it holds.
+    """Write a set, the manifest last, so that an incomplete set has none; return the number of ``cases`` and ``bytes``.
 
     Raises:
-        UsageError: the folder is none, holds something and ``force`` is not set, or cannot be written.
+        UsageError: the folder is not a folder, is not empty while ``force`` is not set, or cannot be written.
     """
     _make_room(folder, force)
     entries, size = [], 0
@@ -67,7 +67,7 @@ def export(folder: Path, selection: Selection, *, force: bool) -> dict[str, int]
 
 
 def _make_room(folder: Path, force: bool) -> None:
-    """The folder, without what an earlier export wrote there; what else lies in it stays."""
+    """The folder, without the files of an earlier export; other files in it are kept."""
     try:
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; give a folder, which need not exist yet")
@@ -129,7 +129,7 @@ def _entry(each: Vector, file: str, digest: str) -> Entry:
 
 
 def _sizes(case: Any) -> dict[str, int]:
-    """The letters of the specification that a call binds; S of a packed one is its longest sequence."""
+    """The letters of the specification that a call binds; S of a packed call is the length of its longest sequence."""
     if isinstance(case, FwbwCase):
         return {letter: size for letter, size in _sizes(case.inner).items() if letter != "N"}
     bound = {letter: getattr(case, letter) for letter in "BSNHKV" if hasattr(case, letter)}

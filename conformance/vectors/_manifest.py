@@ -1,4 +1,4 @@
-"""The manifest of a set of test vectors: what the cases are, and in which file each one lies."""
+"""The manifest of a set of test vectors: a description of the cases, and the file of each."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from conformance.tensors import unpack
 
 FORMAT = "gatespec test vectors"
 VERSION = 1
-"""Raised where a program that reads the set must change."""
+"""The version of the format; increased when programs that read the set have to change."""
 
 MANIFEST = "manifest.json"
 _LINE = 160
@@ -23,7 +23,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     """An argument or a cotangent.
 
     Attributes:
-        key: of its array in the file of the case.
+        key: the key of its array in the file of the case.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An output or a gradient that a program is asked for.
+    """An output or a gradient that a program is asked to compute.
 
     Attributes:
-        key: of the expected values, and of the answer.
-        allowed: the key of what each element may be off by.
-        dtype: in which an implementation gives it back.
-        log_scale: the key of the m in whose units it is, None where it has no units.
+        key: the key of the expected values, and of the answer.
+        allowed: the key of the error that each element may have.
+        dtype: the dtype in which an implementation returns it.
+        log_scale: the key of the m in whose units it is; None if it has no units.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A case of a set; ``docs/test-vectors.md`` says what each field is."""
+    """A case of a set; ``docs/test-vectors.md`` describes each field."""
 
     id: str
     operation: str
@@ -81,7 +81,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All that ``manifest.json`` holds."""
+    """The contents of ``manifest.json``."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -105,7 +105,7 @@ class VectorSet(msgspec.Struct, frozen=True, kw_only=True):
         """The arrays of a case.
 
         Raises:
-            UsageError: its file is missing, or is not the one that was exported.
+            UsageError: the file is missing, or differs from the one that was exported.
         """
         path = self.folder / entry.file
         try:
@@ -122,10 +122,10 @@ class VectorSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(folder: Path) -> VectorSet:
-    """The set in a folder.
+    """Read the set in a folder.
 
     Raises:
-        UsageError: there is none, or it is in a format that this version does not read.
+        UsageError: there is none, or its format is not one that this version reads.
     """
     path = folder / MANIFEST
     written = _parsed(path)
@@ -145,7 +145,7 @@ def files_of(folder: Path) -> list[str]:
     """The names of the files that an earlier export wrote to a folder, the manifest first.
 
     Raises:
-        UsageError: there is a manifest of something else.
+        UsageError: the manifest belongs to something else.
     """
     if not (folder / MANIFEST).exists():
         return []
@@ -175,7 +175,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _text(value: Any, indent: str = "") -> str:
-    """JSON that people can read too: what fits on a line stands on one."""
+    """JSON that is also readable for people: whatever fits on a line is written on one line."""
     flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
     if not isinstance(value, dict | list | tuple) or len(indent) + len(flat) <= _LINE:
         return flat

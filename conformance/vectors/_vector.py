@@ -1,7 +1,7 @@
-"""One test vector: a call, what the oracle says of it, and what each element of an answer may be off by.
+"""One test vector: a call, the oracle's answer, and the error that each element of an answer may have.
 
-The laws draw their cases; a set is read by people, so its cases are listed in the record of each operation. Their
-values come from the seed.
+Laws draw their cases, but people read a set, so its cases are listed in the record of each operation. Their values come
+from the seed.
 """
 
 import zlib
@@ -20,12 +20,13 @@ from conformance.operations import OPERATIONS
 
 @dataclass(frozen=True)
 class Answer:
-    """What an output or a gradient ought to be.
+    """The correct values of an output or a gradient.
 
     Attributes:
-        values: the oracle's, in float64.
-        dtype: in which an implementation gives it back.
-        allowed: what each element may be off by; 0 where ``values`` is infinite, for only the same will do.
+        values: the oracle's values, in float64.
+        dtype: the dtype in which an implementation returns it.
+        allowed: the error that each element may have; 0 where ``values`` is infinite, because only the same value
+            passes.
     """
 
     values: np.ndarray
@@ -39,11 +40,11 @@ class Vector:
 
     Attributes:
         arguments: arrays, in the order of the call.
-        options: arguments that are not arrays, all that there are.
-        cotangents: of the outputs, by their names.
+        options: all arguments that are not arrays.
+        cotangents: cotangents of the outputs, by the outputs' names.
         outputs: by name; C and n are in units of the expected m.
         gradients: by the name of the argument.
-        kinks: elements at a kink, where the gradient of either side is within what is allowed.
+        kinks: elements at a kink, where the gradient of either side is within the allowed error.
     """
 
     operation: str
@@ -63,15 +64,15 @@ class Vector:
 
     @property
     def representable(self) -> bool:
-        """Whether no finite answer, off by what it may be, is too large for the dtype in which it comes back."""
+        """Whether every finite answer, with its allowed error, is representable in the dtype of its result."""
         answers = (*self.outputs.values(), *self.gradients.values())
         return all(_largest(answer) <= LARGEST[answer.dtype] for answer in answers)
 
 
 def vector(operation: str, dtype: str, index: int, seed: int, max_steps: int) -> Vector:
-    """The vector of that index; its values are drawn again until all answers are representable in their dtypes.
+    """The vector with this index; its values are drawn again until all answers are representable in their dtypes.
 
-    The listed cases of the operation come round again, each with values of its own and at most ``max_steps`` long.
+    The operation's listed cases are used repeatedly, each time with new values and at most ``max_steps`` steps.
     """
     listed, redrawn = OPERATIONS[operation].vector_cases, 0
     while True:

@@ -1,4 +1,4 @@
-"""``python -m conformance vectors``: write a set of test vectors, and judge what another program made of it."""
+"""``python -m conformance vectors``: writes a set of test vectors, and judges another program's answers to it."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ _FOLDER = click.Path(path_type=Path)
 
 
 class _Commands(click.Group):
-    """Says what to type where the command is unknown."""
+    """Says what to type if the command is unknown."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
         if args and args[0] not in self.commands:

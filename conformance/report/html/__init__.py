@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs no other, readable on a phone, on paper and in the dark."""
+"""The HTML report: one self-contained file, readable on a phone, on paper and in dark mode."""
 
 from conformance.report.html._page import render
 

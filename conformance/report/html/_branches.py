@@ -1,4 +1,4 @@
-"""How the data of each gradient law spread over the branches: a law that never saw a branch says nothing about it."""
+"""The branches that the data of each gradient law reached: a law that never saw a branch says nothing about it."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from conformance.report.html._columns import Column, operations
 from conformance.report.html._words import percent
 
 LEAST = 0.1
-"""The share that every branch ought to have: a page that shows less says so."""
+"""The share that every branch should have; the page marks a branch with less."""
 MOST_KINKS = 0.01
-"""The share of elements at a kink that a law may see: either side passes there."""
+"""The share of elements at a kink that a law may have; at a kink the gradient of either side passes."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Part:
     """One branch.
 
     Attributes:
-        kind: the class of its colour.
-        start, width: where its piece of the bar lies, in percent.
-        wanted: whether it ought to have its share.
+        kind: the CSS class of its colour.
+        start, width: position and width of its part of the bar, in percent.
+        wanted: whether it should have its share.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Part:
 
     @property
     def few(self) -> bool:
-        """Whether it ought to have its share and has not."""
+        """Whether it should have its share but does not."""
         return self.wanted and self.width < 100 * LEAST
 
     @property
@@ -54,8 +54,8 @@ class Branches:
     """One law on every target.
 
     Attributes:
-        least: the smallest share that a branch has which ought to have one.
-        marked: whether a target is short of some branch or has many kinks.
+        least: the smallest share of a branch that should have one.
+        marked: whether some target has too little of a branch or too many kinks.
     """
 
     law: Law
@@ -65,7 +65,7 @@ class Branches:
 
 
 def branches(targets: list[Column]) -> list[Branches]:
-    """The laws of which any target has counted branches."""
+    """The laws for which at least one target counted branches."""
     found = []
     for law in (law for laws in operations(targets).values() for law in laws):
         spreads = [spread for spread in (_spread(target, law.id) for target in targets) if spread is not None]
@@ -84,7 +84,7 @@ def _spread(target: Column, law: str) -> Spread | None:
     carry, write, m0 = (counts.get(name, 0.0) for name in ("carry", "write", "m0"))
     bars = [
         _bar([("above", "|n·q̂| above its floor", above, True), ("floor", "on its floor", floor, False)]),
-        # Of the carried ones, those that no write has attained yet are m₀'s: carried too, and counted for both.
+        # Among the carried ones, those that no write has attained yet still come from m₀: they count as both.
         _bar(
             [
                 ("m0", "m from m₀", m0, True),

@@ -1,4 +1,4 @@
-"""The targets side by side: a column each, and the laws they were held to in one order."""
+"""The targets next to each other: one column each, and the laws that were tried on them in a common order."""
 
 from dataclasses import dataclass, field
 
@@ -14,11 +14,11 @@ class Column:
     """One target.
 
     Attributes:
-        index: its place, from which the anchors of its failures are made.
-        name: what heads it.
-        dtypes: in which any law was to be tried, in the usual order.
+        index: its position, from which the anchors of its failures are made.
+        name: the heading.
+        dtypes: the dtypes in which any law was to be tried, in the usual order.
         cells: its results by id of the law and dtype.
-        statuses: their statuses under the same keys; ``failed`` too for whatever ``--strict`` counts as broken.
+        statuses: their statuses under the same keys; also ``failed`` for whatever ``--strict`` counts as broken.
     """
 
     report: TargetReport
@@ -34,7 +34,7 @@ class Column:
         return [(self.cells[key], self.statuses[key]) for key in keys if key in self.cells]
 
     def anchor(self, law: str) -> str:
-        """Where the page says what broke a law: by numbers, for a name may hold anything."""
+        """The anchor of the text on what broke a law; it is made of numbers, because a name may contain anything."""
         return f"failure-{self.index}-{list(dict.fromkeys(id for id, _ in self.cells)).index(law)}"
 
 
@@ -52,7 +52,7 @@ def _column(index: int, name: str, report: TargetReport) -> Column:
 
 
 def operations(targets: list[Column]) -> dict[str, list[Law]]:
-    """Every law that any target was held to, by operation, each in the order in which it was first tried."""
+    """Every law that was tried on any target, by operation, in the order in which it was first tried."""
     laws = {result.law.id: result.law for target in targets for result in target.report.results}
     grouped: dict[str, list[Law]] = {}
     for law in laws.values():

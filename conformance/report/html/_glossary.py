@@ -1,4 +1,4 @@
-"""What the words of the page mean: those of verdicts, of measurements, and of the cases that a failure names."""
+"""The meaning of the words on the page: those of verdicts, of measurements, and of the cases that a failure names."""
 
 GLOSSARY: dict[str, dict[str, str]] = {
     "Verdicts": {

@@ -1,4 +1,4 @@
-"""The table: operation × law down, target × dtype across; a row sums up each operation, and its laws fold away."""
+"""The table: operation × law down, target × dtype across; one row sums up each operation, and its laws fold away."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,15 @@ from conformance.report.html._words import SHORT, Mark, counted, gravest, mark, 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one law, or the laws of one operation together, came to in one dtype on one target.
+    """The result of one law, or of all laws of one operation, in one dtype on one target.
 
     Attributes:
-        mark: the verdict; None where the law was not on the agenda.
-        worst: the largest error over its tolerance, where a number was compared.
-        fill: how much of the tolerance that is, in percent.
-        title: all of it in words.
+        mark: the verdict; None if the law was not on the agenda.
+        worst: the largest error over its budget, if a number was compared.
+        fill: that share of the budget, in percent.
+        title: the whole result in words.
         link: the anchor of the failure, if there is one.
-        first: whether a target's columns begin here.
+        first: whether this is the first column of a target.
     """
 
     mark: Mark | None = None
@@ -41,8 +41,8 @@ class Group:
     """One operation.
 
     Attributes:
-        cells: its laws summed up.
-        open: whether its laws are shown from the start: only where one is broken.
+        cells: the summary of its laws.
+        open: whether its laws are shown from the start, which is the case only if one is broken.
     """
 
     op: str
@@ -63,13 +63,13 @@ def groups(targets: list[Column]) -> list[Group]:
 
 
 def anchors(targets: list[Column]) -> dict[str, str]:
-    """Where the page explains each law."""
+    """The anchors of the explanation of each law."""
     laws = [law.id for group in operations(targets).values() for law in group]
     return {law: f"law-{at}" for at, law in enumerate(laws)}
 
 
 def heads(targets: list[Column]) -> list[tuple[str, str, bool]]:
-    """The dtypes across: short, in full, and whether a target's columns begin there."""
+    """The dtypes across: short name, full name, and whether the column is the first one of a target."""
     return [(SHORT.get(dtype, dtype), dtype, first) for _, dtype, first in _places(targets)]
 
 
@@ -97,7 +97,7 @@ def _summary(target: Column, dtype: str, first: bool, laws: list[Law]) -> Cell:
     counts = ", ".join(counted(statuses, status) for status in dict.fromkeys(statuses))
     worst = [w for w in (target.cells[key].worst for key in keys) if w is not None]
     title = f"{target.name}, {laws[0].op} in {dtype}: {counts}"
-    # NaN is worse than any number, and max would lose it.
+    # NaN is worse than any number, but max would ignore it.
     most = next((each for each in worst if each != each), max(worst, default=None))
     return Cell(told, number(most), _fill(most), title, "", first)
 
@@ -107,7 +107,7 @@ def _fill(worst: float | None) -> int | None:
 
 
 def summed(result: LawResult, told: Mark) -> str:
-    """A result in one sentence: for whoever hovers over a cell, and for whoever cannot."""
+    """A result in one sentence, for readers who hover over a cell and for those who cannot."""
     parts = [told.word]
     if result.examples:
         parts.append(plural(result.examples, "example"))

@@ -1,4 +1,4 @@
-"""The page itself: every part is worked out here and written by the templates, which escape whatever they are given."""
+"""The page itself: every part is computed here and written by the templates, which escape everything."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -22,11 +22,11 @@ from conformance.report.html._ratios import ratios
 
 @dataclass(frozen=True)
 class Verdict:
-    """The run in a line.
+    """The result of the run in one line.
 
     Attributes:
-        kind: the class of its colour.
-        sign, text: what it came to.
+        kind: the CSS class of its colour.
+        sign, text: the result.
         detail: the numbers behind it.
     """
 
@@ -38,7 +38,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Skip:
-    """Laws that were not tried, and the one reason why."""
+    """Laws that were not tried, with their common reason."""
 
     target: str
     reason: str
@@ -74,7 +74,7 @@ def render(reports: list[TargetReport]) -> str:
             glossary=GLOSSARY,
         )
     )
-    # A name that came from a file system may hold what no encoding has.
+    # A name from a file system may contain characters that no encoding has.
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -92,7 +92,7 @@ def _environment() -> Environment:
 
 
 def verdict(reports: list[TargetReport], targets: list[Column]) -> Verdict:
-    """Broken, held or never tried, as the exit status says; what is counted is what the cards and the table hold."""
+    """Broken, held or never tried, by the exit status; the counts are those of the cards and the table."""
     statuses = [status for target in targets for status in target.statuses.values()]
     counts = ", ".join(words.counted(statuses, status) for status in words.MARKS if status in statuses)
     detail = f"{words.plural(len(statuses), 'check')} (a law in a dtype) on {words.plural(len(targets), 'target')}"
@@ -116,7 +116,7 @@ def _count(target: Column, status: str) -> int:
 
 
 def skips(targets: list[Column]) -> list[Skip]:
-    """The laws that were not tried, gathered by target and reason."""
+    """The laws that were not tried, grouped by target and reason."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for target in targets:
         for (law, _), result in target.cells.items():
@@ -131,7 +131,7 @@ def _legend(targets: list[Column]) -> list[tuple[str, str, str]]:
 
 
 def _laws(targets: list[Column]) -> list[tuple[str, list[tuple[Law, str, list[tuple[str, list[Any]]]]]]]:
-    """Every law by operation: its anchor, and for each target what it came to in each dtype."""
+    """Every law by operation: its anchor, and its result in each dtype for each target."""
     numbers = anchors(targets)
     return [
         (op, [(law, numbers[law.id], [(t.name, _told(t, law)) for t in targets if t.of(law.id)]) for law in laws])

@@ -1,4 +1,4 @@
-"""Logarithmic axes: where a value stands, and which values are written beside them."""
+"""Logarithmic axes: the position of a value, and the values at which labels are written."""
 
 import math
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ class Tick:
 
 @dataclass(frozen=True)
 class LogScale:
-    """A logarithmic axis from ``low`` to ``high`` that is drawn from ``start`` to ``end``.
+    """A logarithmic axis from ``low`` to ``high``, drawn from ``start`` to ``end``.
 
-    What is below it stands at its start, 0 at a place of its own, and what is above it, ∞ and NaN among it, at its end.
-    Nothing is left out: a number that is off the scale is one that a reader must see.
+    Values below it are drawn at its start, 0 at its own position, and values above it, including ∞ and NaN, at its end.
+    Nothing is omitted, because a reader must see numbers that are off the scale.
 
     Attributes:
-        beyond: whether anything is above it, which the last label then says.
+        beyond: whether anything is above it; the last label then says so.
     """
 
     low: float
@@ -40,7 +40,7 @@ class LogScale:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, base: int = 10, most: int = 6) -> list[Tick]:
-        """Powers of ``base`` on the axis, so few that their labels stand apart."""
+        """Powers of ``base`` on the axis, few enough that their labels do not overlap."""
         first = math.ceil(math.log(self.low, base) - 1e-9)
         last = math.floor(math.log(self.high, base) + 1e-9)
         step = max(1, math.ceil((last - first + 1) / most))
@@ -61,11 +61,11 @@ def scale(
     least: int = 1,
     base: int = 10,
 ) -> LogScale:
-    """An axis that holds ``values`` between whole powers of ``base``, itself held between ``floor`` and ``ceiling``.
+    """An axis that contains ``values``, between whole powers of ``base`` and limited by ``floor`` and ``ceiling``.
 
     Args:
-        zero: where 0 stands; None for the start.
-        least: how many powers it spans at least.
+        zero: the position of 0; None for the start.
+        least: the least number of powers that it spans.
     """
     values = list(values)
     shown = [min(max(value, floor), ceiling) for value in values if value > 0] or [1.0]

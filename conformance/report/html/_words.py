@@ -1,4 +1,4 @@
-"""How the page writes numbers, verdicts and names, whatever came: NaN, nothing, or a name of a hundred letters."""
+"""The page's way to write numbers, verdicts and names of any kind: NaN, nothing, or a name of a hundred letters."""
 
 import math
 import re
@@ -16,13 +16,13 @@ SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16
 
 @dataclass(frozen=True)
 class Mark:
-    """A verdict as it is shown: by a sign and a word, and only then by a colour.
+    """A verdict as it is shown: by a sign and a word, and additionally by a colour.
 
     Attributes:
-        kind: the class of its colour.
-        sign: what stands in a cell.
-        word: what it means; a screen reader says it.
-        many: the same of several.
+        kind: the CSS class of its colour.
+        sign: the text of a cell.
+        word: its meaning, which a screen reader speaks.
+        many: the same word for several.
     """
 
     kind: str
@@ -50,18 +50,18 @@ def mark(status: str) -> Mark:
 
 
 def gravest(statuses: list[str]) -> str:
-    """The status that a group is shown with: broken if one is, not tried only if all are."""
+    """The status of a group: broken if one member is, not tried only if all are."""
     return min(statuses, key=lambda status: _GRAVITY.index(status) if status in _GRAVITY else len(_GRAVITY))
 
 
 def counted(statuses: list[str], status: str) -> str:
-    """How many there are of a status, in words: ``3 hold``."""
+    """The number of results with a status, in words: ``3 hold``."""
     count = statuses.count(status)
     return f"{count} {mark(status).word if count == 1 else mark(status).many}"
 
 
 def number(value: Any) -> str:
-    """Two digits, for a quick look: 0.83, 1.2e5, ∞; nothing where there is no number."""
+    """Two digits, for a quick look: 0.83, 1.2e5, ∞; empty if there is no number."""
     if value is None:
         return ""
     value = float(value)
@@ -76,18 +76,18 @@ def number(value: Any) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """A name that may be broken where its words end, and nowhere else if the line allows."""
+    """A name that may be broken where its words end, and elsewhere only if the line requires it."""
     parts = [escape(part) for part in re.split(r"(?<=[._/:])", name)]
     return Markup("<wbr>").join(parts)
 
 
 def apart(one: float, other: float | None) -> tuple[Markup, Markup]:
-    """Two numbers with as many digits as it takes to tell them apart, those that differ marked as such."""
+    """Two numbers with enough digits to tell them apart, with the differing digits marked."""
     if other is None or not (math.isfinite(one) and math.isfinite(other)) or one == other:
         return escape(number(one)), escape(number(other))
     told = f"{one:.3g}", f"{other:.3g}"
     for digits in range(3, 18):
-        # With its trailing zeros: next to 0.291, 0.290 says more than 0.29.
+        # Trailing zeros are kept: next to 0.291, 0.290 says more than 0.29.
         told = f"{one:#.{digits}g}".removesuffix("."), f"{other:#.{digits}g}".removesuffix(".")
         if float(told[0]) != float(told[1]):
             break
@@ -98,19 +98,19 @@ def apart(one: float, other: float | None) -> tuple[Markup, Markup]:
 
 
 def _places(text: str) -> tuple[int, str]:
-    """Where the decimal point of a number stands, and its exponent: digits of two numbers compare if both agree."""
+    """The position of a number's decimal point and its exponent: digits of two numbers compare if both agree."""
     digits, _, exponent = text.partition("e")
     return len(digits.partition(".")[0]), exponent
 
 
 def _marked(text: str, first: int) -> Markup:
-    """A number with the digits from ``first`` on marked; an exponent is none of them."""
+    """A number with the digits from ``first`` on marked; an exponent does not count."""
     digits, e, exponent = text.partition("e")
     return Markup("{}<mark>{}</mark>{}").format(digits[:first], digits[first:], e + exponent)
 
 
 def percent(share: float) -> str:
-    """A share in percent; one that is not nothing is never written as 0."""
+    """A share in percent; a share above zero is never written as 0."""
     if not math.isfinite(share):
         return "–"
     hundredths = 100 * share
@@ -128,7 +128,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def names(reports: list[TargetReport]) -> list[str]:
-    """What heads each target's column: of a file its name, if that says which; twins are numbered."""
+    """The heading of each target's column: for a file its name, if that is unique; equal names are numbered."""
     short = [PurePath(report.target).name if report.target.endswith(".py") else report.target for report in reports]
     shared = Counter(short)
     told = [full.target if shared[name] > 1 else name for full, name in zip(reports, short, strict=True)]
