@@ -7,20 +7,21 @@ from typing import Any
 INTRODUCTION = """\
 # Public implementations, judged
 
-What the conformance suite says of public implementations of the mLSTM and the GRU. For who chooses one, who maintains
-one, and who wants to see what the suite finds in code that was not written for it.
+This page shows what the conformance suite says of public implementations of the mLSTM and the GRU. It is for anyone who
+chooses or maintains one of them, and for anyone who wants to see what the suite finds in code that was not written for
+it.
 
 Each implementation is called through an [adapter](../benchmarks/peers) that gives it gatespec's names and refuses what
-it does not serve; the same adapters are timed by `python -m benchmarks run`. `make peers` installs the versions of
-[`constraints/peers.txt`](../constraints/peers.txt), judges them all and writes this page and
-[`benchmarks/results/peers.json`](../benchmarks/results/peers.json), from which it is drawn.
+it does not support; `python -m benchmarks run` times the same adapters. `make peers` installs the versions of
+[`constraints/peers.txt`](../constraints/peers.txt), judges all of them, and writes
+[`benchmarks/results/peers.json`](../benchmarks/results/peers.json) and, from it, this page.
 
-A law is *held*, *broken* or *not served*, where the implementation does not serve a single one of its cases. A broken
-law says that a result is not gatespec's definition within the suite's tolerance. That is a fault where the
-implementation means to compute the same function, and may be a decision where it rounds to 16 bits on purpose or does
-not offer a transformation. What is said about a cause has been confirmed by a script that does not use gatespec;
-[below](#confirmed-without-gatespec) is what each printed. Where there is no such script, the table says *not
-confirmed*, and nothing is stated: the suite itself may be wrong there.
+A law is *held*, *broken*, or *not served* if the implementation supports none of its cases. A broken law says that a
+result differs from gatespec's definition by more than the suite's tolerance. That is a fault if the implementation
+means to compute the same function. It may be a decision if it rounds to 16 bits on purpose or does not offer a
+transformation. Each cause that is stated here has been confirmed by a script that does not use gatespec;
+[below](#confirmed-without-gatespec) is what each script printed. Where there is no such script, the table says *not
+confirmed* and nothing is stated: there the suite itself may be wrong.
 """
 
 MATRIX = {
@@ -57,8 +58,8 @@ MATRIX = {
 
 WIDE, NARROW = ("float32", "float64"), ("bfloat16", "float16")
 LEGEND = """\
-Each cell is about float32, or about another dtype where that was not tried; the last column is about plain calls in 16
-bits. ✓ right, ✗ wrong, ∂ right value and wrong gradient, – not served, blank not tried. What is in brackets is not
+Each cell is for float32, or for another dtype if float32 was not tried; the last column is for plain calls in 16
+bits. ✓ right, ✗ wrong, ∂ right value and wrong gradient, – not served, blank not tried. Results in brackets are not
 confirmed.
 """
 UNCONFIRMED = "not confirmed without gatespec"
