@@ -1,4 +1,4 @@
-"""What a call may answer that ought to be refused: what its arrays can only mean, where they mean anything."""
+"""Acceptable answers to calls that should be refused: those to the only meaning that the arrays can have, if any."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -25,19 +25,19 @@ def expect_right(
     misshapen: bool,
     reference: Implementation,
 ) -> None:
-    """Hold the answer to a call that gatespec refuses to what the call can only mean.
+    """Check the answer to a call that gatespec refuses against the only meaning that the call can have.
 
-    That is the definition's answer to the same numbers: in a dtype that all arrays share, and with an array of another
-    shape broadcast, reshaped or cut to the shape that was expected. Options that change no value do not count. Where
-    shapes fit and the definition still has no answer (a negative ``eps``), any answer will do.
+    That is the definition's answer for the same numbers, in a dtype that all arrays share, and with an array of
+    another shape broadcast, reshaped or cut to the expected shape. Options that do not affect the value are ignored. If
+    the shapes fit and the definition still has no answer (a negative ``eps``), any answer passes.
 
     Args:
-        good: the arrays of the good call that was changed.
-        got: what the target answered.
-        misshapen: whether an array has a shape that does not fit, so that most often no answer can be right.
+        good: the arrays of the valid call that was changed.
+        got: the target's answer.
+        misshapen: whether an array has a shape that does not fit, so that usually no answer can be right.
 
     Raises:
-        LawError: the answer is another one, or no answer can be right.
+        LawError: the answer is a different one, or no answer can be right.
     """
     record = OPERATIONS[operation]
     counted = {name: option for name, option in options.items() if _changes_value(record, name)}
@@ -62,7 +62,7 @@ def _changes_value(record: Operation, name: str) -> bool:
 
 
 def _meanings(arrays: Mapping[str, Any], good: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    """The arrays in float64, in every shape that they can be meant to have."""
+    """The arrays in float64, in every shape that they may be meant to have."""
     names = [name for name, x in arrays.items() if x is not None]
     choices = [list(_shapes(_as_array(arrays[name]), good.get(name))) for name in names]
     for chosen in product(*choices):
@@ -98,7 +98,7 @@ def _shapes(x: Array | None, good: Array | None) -> Iterator[Array]:
 
 
 def _coarsest(arrays: Mapping[str, Any]) -> str:
-    """The floating dtype of the lowest precision among the arrays: an answer may have been computed in it."""
+    """The floating-point dtype of lowest precision among the arrays, in which an answer may have been computed."""
     dtypes = [x.dtype for x in arrays.values() if isinstance(x, Array) and x.dtype in FLOATING]
     return max(dtypes, key=ROUNDOFF.__getitem__, default="float32")
 
@@ -106,14 +106,14 @@ def _coarsest(arrays: Mapping[str, Any]) -> str:
 def _difference(
     record: Operation, arrays: Mapping[str, Array], options: Mapping[str, Any], dtype: str, got: Results
 ) -> LawError | None:
-    """How the outputs differ from the definition's, None where they do not; states are not looked at."""
+    """The difference between the outputs and the definition's, or None if there is none; states are ignored."""
     steps = max((x.shape[0] for x in arrays.values() if x.values.ndim), default=1)
     precision = Precision(dtype, max(steps, *(max(x.shape, default=1) for x in arrays.values())))
     expected: Expected = record.value(oracle.values(arrays), options, precision)
     for name in record.in_dtype:
         if name not in got:
             return LawError(name, "missing", nature="missing")
-        # Rounded to the coarsest dtype at some time, whatever dtype it comes back in.
+        # Values may have been rounded to the coarsest dtype, whatever the dtype in which they are returned.
         slack = expected.slack[name] + ROUNDOFF[dtype] * np.abs(expected.values[name])
         slack = slack if got[name].dtype in FLOATING else slack + 1  # Integers answered in integers: truncated.
         verdict = judge(got[name], expected.values[name], slack, precision, times=2)

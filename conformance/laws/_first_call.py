@@ -1,4 +1,4 @@
-"""A call that is the first of its process: what a target prepares once has not been prepared yet."""
+"""A call that is the first one of its process, when nothing that a target prepares once has been prepared yet."""
 
 import os
 import pickle
@@ -14,16 +14,16 @@ from conformance.implementation import Implementation, Results
 from conformance.operations import Call
 
 LIMIT = 300.0
-"""Seconds: a framework is imported and kernels are compiled."""
+"""Seconds, enough to import a framework and compile kernels."""
 
 
 def in_new_process(
     implementation: Implementation, kind: str, operation: str, call: Call, options: Mapping[str, Any]
 ) -> tuple[Results, Results] | None:
-    """Outputs and gradients of `Implementation.transformed`, called first of all in a process of its own.
+    """Outputs and gradients of `Implementation.transformed`, as the first call in a new process.
 
     Returns:
-        None where the call raises.
+        The results; None if the call raises.
 
     Raises:
         LawError: the process ends in another way, or does not end.
@@ -45,7 +45,7 @@ def in_new_process(
 
 
 def first_call_of(given: Path, results: Path) -> None:
-    """What the new process does: it makes the call that ``given`` holds and writes to ``results`` what came of it."""
+    """The main function of the new process: make the call in ``given`` and write its results to ``results``."""
     from conformance.targets import load
 
     target, kind, operation, arrays, options, cotangents = pickle.loads(given.read_bytes())

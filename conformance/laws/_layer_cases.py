@@ -63,7 +63,7 @@ class LayerCase:
         return {**sizes, **heads, "add_bias": self.bias, "gradient_clipping": self.clipping}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every parameter."""
+        """The shape of every parameter."""
         Nx, Nxf, Nxr, Nw, Nwf, Nwr = self.heads
         H, N, projected = self.H, max(self.heads), (Nx + Nxf + Nxr) * self.H
         shapes = {
@@ -114,7 +114,7 @@ _HEADS = ((1, 1, 1, 1, 1, 1), (4, 1, 2, 1, 2, 4), (1, 3, 1, 3, 3, 1), (2, 4, 1, 
 
 @st.composite
 def layers(draw: Any, plan: Plan) -> LayerCase:
-    """A layer and a call; of a target that compiles, those of the table alone."""
+    """A layer and a call; for a target that compiles, only those of the table."""
     number = PINS[plan.stratum].index(plan.pin) if plan.pin else len(_TABLE)
     if number < len(_TABLE) or not plan.eager:
         return draw(st.just(_TABLE[number]) if number < len(_TABLE) else st.nothing())

@@ -1,8 +1,9 @@
-"""What a `GRU` layer ought to say: projection, `reference.gru`, projection, and the gradient of all three written out.
+"""The correct results of a `GRU` layer: projection, `reference.gru`, projection, and the gradient of all three.
 
-An element may be off by its response to inputs, parameters and intermediates that are perturbed as `budget` says (the
-preactivations by roundings of their own sums too), by what the recurrence may be off by where it stands, carried on by
-the projections' magnitudes, and by the rounding of every product of the projections themselves.
+The allowed error of an element is the sum of three parts: its response to inputs, parameters and intermediates that are
+perturbed as described in `budget` (the preactivations also by the roundings of their own sums); the error that the
+recurrence may have, multiplied by the magnitudes of the projections; and the rounding of every product of the
+projections themselves.
 """
 
 from collections.abc import Mapping
@@ -26,9 +27,9 @@ def gru_layer(
     """Outputs ``output`` and ``state``, and the gradient of everything in ``values``.
 
     Args:
-        values: ``input``, ``input_state``, ``cu_seqlens`` where there are any, and the parameters by their paths.
-        heads: of the three inputs, in the order x, f, r.
-        options: of `gru`.
+        values: ``input``, ``input_state`` and ``cu_seqlens`` if there are any, and the parameters by their paths.
+        heads: the head counts of the three inputs, in the order x, f, r.
+        options: the options of `gru`.
     """
     features, width = values["input_projection.kernel"].shape[0], values["output_projection.kernel"].shape[0]
     precision = replace(precision, steps=precision.steps + max(features, width))
@@ -37,7 +38,7 @@ def gru_layer(
     floating = {name: x for name, x in values.items() if name != "cu_seqlens"}
     copies = {name: budget.perturbed_operands(x, precision, rng) for name, x in floating.items()}
     dcopies = {name: budget.perturbed_operands(d, precision, rng) for name, d in cotangents.items()}
-    # Preactivations are sums of products, rounded before a gate sees them.
+    # Preactivations are sums of products, which are rounded before a gate uses them.
     gates = budget.perturbed_gates(_heads(values), precision, rng, _heads(_magnitudes(values))) - _heads(values)
     draws = []
     for d in range(DRAWS):
@@ -94,7 +95,7 @@ def _evaluated(
 
 
 def _pulled_back(values: Values, flat: np.ndarray, gradients: Values, doutput: np.ndarray) -> Values:
-    """The gradients of the layer's own arrays from those of the recurrence; linear in them, and in ``doutput``."""
+    """The gradients of the layer's own arrays, given those of the recurrence; linear in these and in ``doutput``."""
     joined = np.concatenate([gradients[name] for name in PROJECTED], axis=-2)
     dheads = joined.reshape(*joined.shape[:-2], joined.shape[-2] * joined.shape[-1])
     tokens = tuple(range(dheads.ndim - 1))
@@ -113,7 +114,7 @@ def _pulled_back(values: Values, flat: np.ndarray, gradients: Values, doutput: n
 def _carried_on(
     values: Values, recurrent: Values, cotangents: Values, options: Mapping[str, Any], precision: Precision
 ) -> Values:
-    """What the recurrence may be off by, and the rounding of the projections' products, in every result."""
+    """The effect on every result of the recurrence's error and of the rounding in the projections' products."""
     arrays = {name: x for name, x in recurrent.items() if name not in ("y", "dy")}
     value = oracle.gru(arrays, {}, precision)
     given = {"y": recurrent["dy"], "state": cotangents["state"]}

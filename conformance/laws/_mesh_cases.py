@@ -15,13 +15,13 @@ BESIDE = "beside"
 @register()
 @dataclass(frozen=True)
 class MeshCase:
-    """An array of ``shape`` on the devices of one mesh axis, or of two that count as one.
+    """An array of ``shape`` on the devices of one mesh axis, or of two axes that count as one.
 
     Attributes:
-        devices: how many each of those axes has.
-        axis: to split along, or at which to stack; may be negative.
+        devices: the number of devices on each of these axes.
+        axis: the axis to split along, or at which to stack; may be negative.
         keep: the one device that keeps its values when stacking, or None for all.
-        beside: devices on one more axis, along which nothing may differ.
+        beside: the number of devices on one more axis, along which nothing may differ.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class MeshCase:
 
     @property
     def axis_name(self) -> Any:
-        """As the functions take it: a name, or a tuple of names."""
+        """The axis name as the functions take it: a name, or a tuple of names."""
         first, *more, _ = self.axes
         return (first, *more) if more else first
 
@@ -64,7 +64,7 @@ class MeshCase:
 DEVICES = ((2,), (1,), (3,), (4,), (2, 3), (2, 1))
 
 
-# What no run may miss; and all that is tried where every new shape is a compilation.
+# Cases that no run may miss; they are all that is tried where every new shape has to be compiled.
 _SPLIT_TABLE = (
     MeshCase((3, 4), (2,), -1, beside=2, seed=1),
     MeshCase((6, 2), (2, 3), 0, seed=2),
@@ -78,7 +78,7 @@ _STACK_TABLE = (
 
 
 def _pinned(table: tuple[MeshCase, ...], plan: Plan) -> st.SearchStrategy | None:
-    """A row of the table for each pin; without one, None, or for a target that compiles no more cases."""
+    """A row of the table for each pin; without a pin None, and for a target that compiles no other cases."""
     if plan.pin:
         return st.just(table[PINS[plan.stratum].index(plan.pin)])
     return None if plan.eager else st.nothing()
@@ -86,7 +86,7 @@ def _pinned(table: tuple[MeshCase, ...], plan: Plan) -> st.SearchStrategy | None
 
 @st.composite
 def splits(draw: Any, plan: Plan) -> MeshCase:
-    """An array whose axis the devices divide."""
+    """An array with an axis that the number of devices divides."""
     pinned = _pinned(_SPLIT_TABLE, plan)
     if pinned is not None:
         return draw(pinned)
@@ -99,7 +99,7 @@ def splits(draw: Any, plan: Plan) -> MeshCase:
 
 @st.composite
 def stacks(draw: Any, plan: Plan) -> MeshCase:
-    """A parameter, and where it is stacked."""
+    """A parameter, and the axis at which it is stacked."""
     pinned = _pinned(_STACK_TABLE, plan)
     if pinned is not None:
         return draw(pinned)

@@ -1,4 +1,4 @@
-"""Identities of the mLSTM, which hold whatever the oracle says: checks of the laws in `mlstm`."""
+"""Identities of the mLSTM that hold independently of the oracle: checks of the laws in `mlstm`."""
 
 from dataclasses import replace
 from typing import Any
@@ -89,7 +89,7 @@ def gate_dtypes(checker: Checker, case: MLSTMCase) -> None:
 
 
 def _on_the_floor(checker: Checker, case: MLSTMCase, stabilisers: tuple[float, ...]) -> None:
-    # Nothing is written and no normaliser carried, so ν = 0 exactly, whatever m is.
+    # Nothing is written and no normaliser is carried, so ν = 0 exactly, for any m.
     case = replace(case, state="random")
     arrays = dict(case.arrays(checker.dtype))
     rng = cases.generator(case.seed, 22)
@@ -107,8 +107,8 @@ def _on_the_floor(checker: Checker, case: MLSTMCase, stabilisers: tuple[float, .
 
 
 def ties(checker: Checker, case: MLSTMCase) -> None:
-    # log σ(+∞) = 0 and the input gates are small integers: m is exact in whatever order it is formed, and mostly tied.
-    # Nothing is written or carried but zeros: the cotangent of m is all that is left, and its way is exact too.
+    # log σ(+∞) = 0 and the input gates are small integers, so m is exact in any order of computation, and mostly tied.
+    # Only zeros are written or carried, so the cotangent of m is all that is left, and its path is exact too.
     arrays, cotangents = dict(case.arrays(checker.dtype)), dict(case.cotangent_arrays(checker.dtype))
     rng = cases.generator(case.seed, 23)
     for name in ("k", "v", "C0", "n0"):
@@ -137,7 +137,7 @@ def ties(checker: Checker, case: MLSTMCase) -> None:
 
 
 def state_accumulation(checker: Checker, case: MLSTMCase) -> None:
-    # Powers of two are exact operands in any dtype, so the state owes nothing to the rounding of an operand.
+    # Powers of two are exact operands in any dtype, so the rounding of operands does not affect the state.
     rng = cases.generator(case.seed, 21)
     arrays = dict(case.arrays(checker.dtype))
     for name in "kv":

@@ -1,4 +1,4 @@
-"""What the laws of recurrences have in common: operations over sequences, dense or packed, that carry state."""
+"""Helpers shared by the laws of recurrences: operations over sequences, dense or packed, that carry state."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ Change = Callable[[str, np.ndarray], np.ndarray]
 
 
 def alike_when(operation: Operation, checker: Checker, case: Any, change: Change) -> None:
-    """What the target gives for changed arguments and cotangents is what it gives for the case's own, changed alike."""
+    """Check that a change of arguments and cotangents changes the target's results in the corresponding way."""
     arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
     options = case.options()
     outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
@@ -46,7 +46,7 @@ def changed(arrays: Mapping[str, Array], change: Change) -> Arrays:
 
 
 def expected_of(expected: Expected, change: Change) -> Expected:
-    """What the oracle says of results that were all changed alike."""
+    """The oracle's answer for results that were all changed in the same way."""
     return Expected(
         {name: change(name, x) for name, x in expected.values.items()},
         {name: change(name, x) for name, x in expected.slack.items()},
@@ -54,7 +54,7 @@ def expected_of(expected: Expected, change: Change) -> Expected:
 
 
 def rounding_of(*parts: Array) -> np.ndarray:
-    """Each part was rounded to its dtype before they are added, and they may cancel."""
+    """The rounding of parts that are each rounded to their dtype before they are added, and that may cancel."""
     return np.asarray(sum(ROUNDOFF[part.dtype] * np.abs(part.values) for part in parts))
 
 
@@ -63,6 +63,6 @@ def nothing_of(cotangents: Mapping[str, Array]) -> Arrays:
 
 
 def expect_zero(name: str, gradient: np.ndarray, where: str) -> None:
-    """A gradient that is exactly 0, whatever is rounded."""
+    """Check that a gradient is exactly 0, which rounding cannot change."""
     if gradient.size and not np.abs(gradient).max() == 0:
         raise LawError(f"gradient of {name}", f"is {np.abs(gradient).max():.3g} {where}")

@@ -1,10 +1,10 @@
-"""How two calls of a target are held to each other, right or wrong as both may be.
+"""Comparison of two calls of a target, either of which may be right or wrong.
 
-The centre of the comparison is the target's own other result, and both results may be off by their tolerance. The
-oracle states that tolerance for the true function. Where the target computes another function, the two calls round what
-the oracle knows nothing of: the part by which its result is wrong rounds like any other number of its size, so the
-largest such part of an array, times what an operand may be perturbed by, is allowed on top. A right target has no such
-part, and for it these laws are as sharp as those that compare with the oracle.
+The expected values are the target's own other result, and both results may be off by their tolerance. The oracle gives
+that tolerance for the true function. If the target computes another function, the rounding of the two calls also
+affects the part by which the result is wrong, which the oracle does not know. That part rounds like any other number of
+its size, so its largest value in an array, times the perturbation of an operand, is added to the tolerance. A right
+target has no such part, and for it these laws are as strict as those that compare with the oracle.
 """
 
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ def alike(
     only: tuple[str, ...] | None = None,
     times: float = 2.0,
 ) -> None:
-    """Hold results of one call of the target to those of another; states are compared as ``C·exp(m − m*)``.
+    """Compare the results of one call of the target with those of another; states are compared as ``C·exp(m − m*)``.
 
     Args:
-        own: of the other call.
-        expected: what the oracle says of both.
-        of: what the arrays are, ``gradient of ``.
-        only: the names to compare; None for all that the oracle expects and either call gives.
-        times: how many tolerances lie between the two.
+        own: the results of the other call.
+        expected: the oracle's answer for both.
+        of: a prefix for the names of the arrays, ``gradient of ``.
+        only: the names to compare; None for all that the oracle expects and either call returns.
+        times: the number of tolerances between the two results.
     """
     given = [name for name in expected.values if name in got or name in own]
     for name in given if only is None else only:
@@ -72,7 +72,7 @@ def close(
 
 
 def of_what_is_wrong(own: Array, expected: np.ndarray, slack: np.ndarray, precision: Precision) -> float:
-    """What the part of a result that is wrong may be off by: 0 for a result that is within its tolerance."""
+    """The rounding of the wrong part of a result: 0 for a result within its tolerance."""
     if not expected.size:
         return 0.0
     dtype = "float64" if precision.upcasts or own.dtype not in ROUNDOFF else own.dtype
@@ -91,7 +91,7 @@ def _in_units_of(m: np.ndarray, name: str, results: Results) -> Array:
 def results_of(
     operation: Operation, checker: Checker, arrays: Named, cotangents: Named, options: Mapping[str, Any]
 ) -> tuple[Results, Results | None]:
-    """Outputs, and gradients where the target has any."""
+    """Outputs, and gradients if the target has any."""
     if has_gradient(operation, checker):
         return checker.vjp(operation.name, arrays, cotangents, options)
     return checker.call(operation.name, arrays, options), None
@@ -105,7 +105,7 @@ def alike_in_another_way(
     own: tuple[Results, Results | None],
     form: str = "",
 ) -> None:
-    """Make a call, with and without a gradient, and hold it to the results of one that must give the same."""
+    """Make a call, with and without a gradient, and compare it with the results of one that must give the same."""
     outputs = checker.call(operation.name, call.arrays, call.options)
     same_results(operation, checker, case, call, (outputs, None), own, form)
     if own[1] is not None:
@@ -126,10 +126,10 @@ def same_results(
     own: tuple[Results, Results | None],
     form: str = "",
 ) -> None:
-    """Hold outputs and gradients of a call, made in another way, to those of the call itself.
+    """Compare outputs and gradients of a call that is made in another way with those of the original call.
 
     Args:
-        form: as of `expected_value`.
+        form: as in `expected_value`.
     """
     expected = expected_value(operation, checker, case, call, form)
     alike(checker, got[0], own[0], expected, call.steps, only=tuple(call.cotangents))

@@ -19,7 +19,7 @@ _AXIS_NAMES: tuple[tuple[str, Any], ...] = (
 
 
 def _on_device(operation: str, call: Callable[[Callable, dict[str, Any], Any], Any]) -> Callable[[Any], Any]:
-    """Makes a call of ``operation`` as every device, with an array of 3 rows of 5."""
+    """Makes a call of ``operation`` on every device, with an array of 3 rows of 5."""
 
     def use(implementation: Any) -> Any:
         function = implementation.functions[operation]
@@ -35,7 +35,7 @@ def _on_device(operation: str, call: Callable[[Callable, dict[str, Any], Any], A
 
 
 def fold_bad_uses() -> list[BadUse]:
-    """Of `fold_rng_over_axis`."""
+    """Bad uses of `fold_rng_over_axis`."""
     operation = "fold_rng_over_axis"
 
     def use(name: Any) -> Callable[[Any], Any]:
@@ -47,7 +47,7 @@ def fold_bad_uses() -> list[BadUse]:
 
 
 def split_bad_uses() -> list[BadUse]:
-    """Of `split_array_over_mesh`."""
+    """Bad uses of `split_array_over_mesh`."""
     operation = "split_array_over_mesh"
     axes: tuple[tuple[str, Any], ...] = (
         ("an axis that the devices do not divide", 1),
@@ -68,7 +68,7 @@ def split_bad_uses() -> list[BadUse]:
 
 
 def stack_bad_uses() -> list[BadUse]:
-    """Of `stack_params`."""
+    """Bad uses of `stack_params`."""
     operation = "stack_params"
     options: tuple[tuple[str, dict[str, Any]], ...] = (
         ("an axis beyond the last", {"axis": 3}),
@@ -96,7 +96,7 @@ def stack_bad_uses() -> list[BadUse]:
 
 
 def unstack_bad_uses() -> list[BadUse]:
-    """Of `unstack_params`."""
+    """Bad uses of `unstack_params`."""
     operation = "unstack_params"
 
     def longer(implementation: Any) -> Any:
