@@ -1,4 +1,4 @@
-"""What ``pytest --pyargs conformance`` collects: one test for each law and dtype."""
+"""The tests that ``pytest --pyargs conformance`` collects: one for each law and dtype."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What every test shares: the devices JAX shows, the threads a worker may use, and which examples Hypothesis draws."""
+"""Settings of all tests: the devices JAX shows, the threads a worker may use, and which examples Hypothesis draws."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""How much memory a process has held at its most."""
+"""The peak memory of a process."""
 
 from pathlib import Path
 

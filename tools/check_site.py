@@ -17,7 +17,7 @@ FOLLOWED = {("a", "href")}
 
 @dataclass
 class Page(HTMLParser):
-    """What a page names and where it leads.
+    """The names and links of a page.
 
     Attributes:
         names: its anchors.

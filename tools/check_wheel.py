@@ -88,7 +88,7 @@ def build(dist: Path) -> Path:
 
 
 def requirements(environment: str, python: str, version: str, wheel: Path) -> tuple[list[str], dict[str, str]]:
-    """What pip installs, and why a framework has to stay out."""
+    """The packages that pip installs, and the reasons for frameworks that have to be left out."""
     reasons: dict[str, str] = {}
     extra = "" if environment == "numpy" else f"[{environment}]"
     wanted = [f"{wheel}{extra}"]

@@ -81,7 +81,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the environments hold.
+    """The contents of the environments.
 
     Attributes:
         python: version of `.venv`.
@@ -103,7 +103,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def left_out(facts: Facts) -> str | None:
-    """What the commands leave out on this machine, in one line."""
+    """The parts that the commands omit on this machine, in one line."""
     parts = []
     if facts.torch is None:
         parts.append(f"torch_impl ({facts.reasons.get('torch', 'PyTorch is not installed')})")
@@ -285,7 +285,7 @@ def installed(directory: str, name: str) -> str | None:
 
 
 def facts() -> Facts:
-    """What the environments hold now."""
+    """The present contents of the environments."""
     stamp = ROOT / MAIN / ".stamp"
     text = stamp.read_text() if stamp.exists() else ""
     python = version_of(python_in(MAIN))

@@ -22,7 +22,7 @@ class Confirmed:
 
 
 def check_text(law: str, dtype: str, where: str) -> str:
-    """What a failed check is recognised by: law, dtype, and the first array or exception in which it failed."""
+    """The key of a failed check: law, dtype, and the first array or exception in which it failed."""
     return f"{law} {dtype} {where}"
 
 
@@ -58,7 +58,7 @@ class Peer:
 
 
 def _native(function: str, *confirmed: Confirmed, **fields) -> Peer:
-    """Of mlstm-kernels' PyTorch part, by its own name of the function."""
+    """A peer from the PyTorch part of mlstm-kernels, by its own name of the function."""
     target = f"mlstm_kernels_torch:{function.replace('--', '_')}"
     return Peer(
         name=f"mlstm_kernels {function}",

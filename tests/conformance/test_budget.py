@@ -1,4 +1,4 @@
-"""What the budget lets pass and what it does not: roundings do, the faults of real kernels do not."""
+"""The budget lets roundings pass, but not the faults of real kernels."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the laws are tried on: cases that can be written down, that spread over every branch, that come in all sizes."""
+"""Cases: they can be written down, spread over every branch, and come in all sizes."""
 
 import json
 from collections import Counter
@@ -117,7 +117,7 @@ def test_each_branch_has_a_tenth_of_the_elements_and_kinks_are_rare(name: str, e
 
 
 def kinds(case: Any) -> set[str]:
-    """What a law may not miss, of what a case is."""
+    """The properties of a case that no law may miss."""
     inner = getattr(case, "inner", case)
     found = {"long"} if inner.steps >= 1000 else set()
     if inner.steps < 1:

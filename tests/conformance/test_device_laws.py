@@ -155,7 +155,7 @@ class _Graph:
 
 
 class _Cuda:
-    """What `conformance.frameworks._torch_cuda` uses of ``torch.cuda``, on a CPU."""
+    """The part of ``torch.cuda`` that `conformance.frameworks._torch_cuda` uses, on a CPU."""
 
     CUDAGraph = _Graph
 

@@ -48,7 +48,7 @@ LOOKED_AT = {
 
 
 def outcome(scene: Scene, framework: str, directory: Path) -> str:
-    """What the script for a scene says: that the law holds, or what is broken."""
+    """The output of the script for a scene: that the law holds, or what is broken."""
     script = single_call_script(load(TARGETS[framework], None, "cpu"), LAW, "float32", FOUND, scene)
     assert script is not None, "the call could not be written down"
     assert "conformance" not in script.text and len(script.text.splitlines()) <= 50
@@ -188,7 +188,7 @@ def rev_cumsum(x):
 
 
 def judged(directory: Path, law: str, body: str) -> tuple[str, str]:
-    """What the terminal says of a scan with that body, and the script that was saved."""
+    """The terminal's output for a scan with that body, and the saved script."""
     target = directory / "scan.py"
     target.write_text(SCANS.format(body=body))
     arguments = ("run", str(target), "--op", "rev_cumsum", "--law", law, "--dtype", "float32", "--examples", "4")

@@ -21,7 +21,7 @@ def gradient(case: MLSTMCase, precision: Precision, **changed: np.ndarray) -> Ex
 
 
 def lost_by_the_parallel_form(case: MLSTMCase) -> np.ndarray:
-    """What dv loses where ``P_tj = (q̂_t·k_j) E_tj`` is 0 instead of less than the smallest normal number."""
+    """The loss in dv where ``P_tj = (q̂_t·k_j) E_tj`` is 0 instead of less than the smallest normal number."""
     arrays = oracle.with_state(oracle.values(case.arrays("float32")))
     dh = oracle.values(case.cotangent_arrays("float32"))["h"]
     q, k, i, a = arrays["q"] / np.sqrt(case.K), arrays["k"], arrays["i"], -np.logaddexp(0.0, -arrays["f"])

@@ -137,7 +137,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a run writes that judges a sound target and a broken one side by side."""
+    """The output of a run that judges a sound target and a broken one together."""
     home = tmp_path_factory.mktemp("report")
     for name, text in {"sound": SOUND, "broken": BROKEN}.items():
         (home / f"{name}.py").write_text(text)

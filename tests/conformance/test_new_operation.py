@@ -34,7 +34,7 @@ def check_ema(framework: Framework, x: Any, decay: Any, initial: Any) -> Call:
 
 
 def exporting(module: str, *names: str) -> dict[str, str]:
-    """What a package's ``__init__`` gains for names of one of its modules."""
+    """The lines that a package's ``__init__`` gains for names of one of its modules."""
     listed = "".join(f'    "{name}",\n' for name in names)
     return {'"""\n\n': f"from {module} import {', '.join(names)}\n", "__all__ = [\n": listed}
 

@@ -23,7 +23,7 @@ CONSTANTS = (
 
 
 def drawn(directory: Path, first: str = "") -> list[object]:
-    """What a process of its own draws that runs ``first`` before."""
+    """The draws of a new process that runs ``first`` before them."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(directory), *filter(None, sys.path)])}
     command = [sys.executable, "-c", first + DRAWN]
     ended = subprocess.run(

@@ -23,7 +23,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def judged(framework: str, law: Law, dtype: str, seed: int, **options: object) -> LawResult:
-    """What the suite says of a loop; with seed 0 on sequences of more than a thousand steps too."""
+    """The suite's verdict on a loop; with seed 0 also on sequences of more than a thousand steps."""
     adapter: ModuleType
     adapter, definition = ADAPTERS[framework]
     target = adapter.adapter("loop", {"mlstm": partial(definition.mlstm, **options)}, "cpu")

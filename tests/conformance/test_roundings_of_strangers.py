@@ -14,7 +14,7 @@ ROUNDING = 2.3e-16
 
 
 def status(error: float, *, own: bool) -> str:
-    """Of `gru.fixed_point`, for a right GRU whose results are all off by a relative error."""
+    """The result of `gru.fixed_point` for a correct GRU whose results all have a relative error."""
     from conformance.frameworks.torch import adapter
 
     exact = gru_loop()

@@ -56,7 +56,7 @@ def run_program(folder: Path, answers: Path, *mistake: str) -> None:
 
 
 def answer(target: str, folder: Path, answers: Path, dtypes: tuple[str, ...] = FLOATING) -> None:
-    """What an implementation, seen as the laws see it, says of a set."""
+    """The answers of an implementation, called as the laws call it, to a set."""
     implementation = load(target, None, "cpu")
     answers.mkdir()
     for case in (case for case in cases_of(folder) if case["dtype"] in dtypes):

@@ -1,4 +1,4 @@
-"""What `make docs` is made of: equations, pages drawn from data, links that follow files, and the check of links."""
+"""The parts of `make docs`: equations, pages drawn from data, links that follow files, and the check of links."""
 
 import importlib.util
 import json

@@ -135,7 +135,7 @@ def test_an_interrupted_set_up_is_repeated_by_the_same_command(
     tool.make(environment(tool), False, lambda line: None)
     assert again.made_anew and len(again.commands) == 3
     assert tool.is_usable(".venv")
-    # What is finished is brought up to date, and not made anew.
+    # What is finished is updated, not created again.
     third = Machine(tool)
     monkeypatch.setattr(tool, "_call", third)
     tool.make(environment(tool), False, lambda line: None)

@@ -1,4 +1,4 @@
-"""Who may import whom: read from the source, then tried with the forbidden modules made unimportable."""
+"""Allowed imports between packages: read from the source, then tried with forbidden modules made unimportable."""
 
 import ast
 import os
@@ -17,7 +17,7 @@ from conformance import requirements
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("reference", "jax_impl", "torch_impl", "conformance")
 FRAMEWORKS = {"torch", "triton", "jax", "jaxlib", "flax", "optax"}
-# What a wing may take from outside the standard library, NumPy and itself.
+# What a package may import from outside the standard library, NumPy and itself.
 WINGS = {"jax_impl": {"jax", "jaxlib", "flax"}, "torch_impl": {"torch", "triton"}}
 KERNEL_FOLDERS = {"kernels", "triton", "_triton", "pallas", "_pallas"}
 SHARED_ROOMS = ("reference.arguments", "reference.backends")
@@ -78,7 +78,7 @@ def imports(file: Path, source: str | None = None) -> Iterator[Import]:
 
 
 def public(wing: str) -> list[str]:
-    """What a wing offers, under both names: `torch_impl.gru` and the room it comes from, `torch_impl._gru`."""
+    """The public names of a package, under both names: `torch_impl.gru` and its module, `torch_impl._gru`."""
     found = [i.name for i in imports(ROOT / wing / "__init__.py") if i.package == wing]
     found = [name for name in found if not name.rpartition(".")[2].startswith("_")]
     return [f"{wing}.{name.rpartition('.')[2]}" for name in found] + [name.rpartition(".")[0] for name in found]

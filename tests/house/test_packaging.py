@@ -1,4 +1,4 @@
-"""What is shipped: the wheel, the public names and their arguments, and documentation whose code runs."""
+"""The shipped files: the wheel, the public names and their arguments, and documentation whose code runs."""
 
 import ast
 import importlib

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def complaints(directory: Path, source: str) -> list[str]:
-    """What pyright strict says of a program outside the repository, for which the packages are installed."""
+    """Pyright's strict output for a program outside the repository, for which the packages are installed."""
     (directory / "program.py").write_text(source)
     settings = {"typeCheckingMode": "strict", "include": ["program.py"], "extraPaths": [str(ROOT)]}
     (directory / "pyrightconfig.json").write_text(json.dumps(settings))

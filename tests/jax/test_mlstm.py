@@ -270,7 +270,7 @@ def test_forget_gradient_of_a_long_sequence():
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("gates_dtype", [None, jnp.float32])
 def test_16_bit_values(dtype, gates_dtype):
-    """Outputs and gradients in the dtype of what came, states in float32, as exact as one rounding of each allows."""
+    """Outputs and gradients in the dtype of the inputs, states in float32, as exact as one rounding of each allows."""
     rng = np.random.default_rng(9)
     inputs = mlstm_inputs(rng, 2, 65)
     arguments = [jnp.asarray(x, gates_dtype or dtype if at > 2 else dtype) for at, x in enumerate(inputs)]

@@ -21,7 +21,7 @@ def mesh():
 
 
 def on_mesh(mesh, function, *args):
-    """What each device returns for replicated arguments, stacked to ``(dp, tp, …)``."""
+    """The results of each device for replicated arguments, stacked to ``(dp, tp, …)``."""
 
     def device(*args):
         return jax.tree.map(lambda x: varying(x)[None, None], function(*args))
@@ -76,7 +76,7 @@ def test_fold_rng_over_axis(mesh, key):
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
 @pytest.mark.parametrize("mask_except", [None, 2])
 def test_stack_and_unstack(mesh, axis, mask_except):
-    """Each device's shard and its labels are the reference's; unstacking gives back what came."""
+    """Each device's shard and its labels are the reference's; unstacking restores the original."""
     rng = np.random.default_rng(2)
     w = jnp.asarray(normal(rng, 3, 2), jnp.bfloat16)
     boxes = {"w": w, "v": nn.Partitioned(normal(rng, 3, 2, dtype=np.float32), ("dp", None))}

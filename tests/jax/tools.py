@@ -1,4 +1,4 @@
-"""What the tests of this wing share: random calls, and how far one array is from another."""
+"""Helpers shared by the tests of `jax_impl`: random calls, and the distance between two arrays."""
 
 import jax
 import numpy as np

@@ -93,7 +93,7 @@ def test_a_sample_of_cases_raises_no_false_alarm(name: str) -> None:
 
 
 def test_a_difference_of_running_sums_is_refused() -> None:
-    """Σ_{s≥t} x as the total less what came before: right on paper, off by the roundoff of the total."""
+    """Σ_{s≥t} x as the total less the earlier terms: right on paper, off by the roundoff of the total."""
 
     def cancelling(x: np.ndarray) -> np.ndarray:
         late = np.cumsum(x[..., ::-1], axis=-1, dtype=x.dtype)[..., ::-1]

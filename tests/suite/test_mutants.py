@@ -1,4 +1,4 @@
-"""The mutants: each row applies, the committed score is of these very rows and whole, and a sample is caught anew."""
+"""The mutants: each row applies, the committed score is complete and of these rows, and a sample is caught again."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""What follows from the fields of a record, and that one field is all that a new residual takes."""
+"""Everything that follows from a record's fields; a new residual needs only one new field."""
 
 from typing import Annotated, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What PyTorch does to a function: compile, vmap, grad, jacrev, checkpoint, opcheck, autocast, fake tensors."""
+"""PyTorch's transformations of a function: compile, vmap, grad, jacrev, checkpoint, opcheck, autocast, fake tensors."""
 
 from types import SimpleNamespace
 

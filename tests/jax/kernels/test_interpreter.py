@@ -1,4 +1,4 @@
-"""What the GPU interpreter can be trusted with: it reports a data race, and every kernel runs with its detector on."""
+"""Trust in the GPU interpreter: it reports a data race, and every kernel runs with its detector on."""
 
 import jax
 import jax.numpy as jnp

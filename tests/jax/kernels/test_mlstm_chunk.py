@@ -138,7 +138,7 @@ def call_shapes(dtype, K, V, packed):
 @needs_mosaic
 @pytest.mark.parametrize(("dtype", "K", "V", "packed"), CALLS)
 def test_lowers_for_hopper_with_bfloat16_products(dtype, K, V, packed):
-    """Shared memory as computed beside the kernels: never more, and hardly less where every stage has its tile."""
+    """Shared memory as computed next to the kernels: never more, and hardly less where every stage has its tile."""
     kernels = lowered_kernels(partial(both_passes, mlstm_options(interpret=False)), *call_shapes(dtype, K, V, packed))
     assert {of.products for group in kernels.values() for of in group} == {("f32.bf16.bf16",)}
     for name, computed in computed_memory(dtype, K, V).items():

@@ -1,4 +1,4 @@
-"""What the tests of Pallas kernels share: when they can run, and lowering for a GPU that is not there."""
+"""Helpers for the tests of Pallas kernels: when they can run, and lowering for a GPU that is not present."""
 
 import re
 

@@ -11,7 +11,7 @@ from conformance.dtypes import HALF, accumulation
 Sum = Callable[[np.ndarray, int], np.ndarray]
 
 SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11, "tf32": 11}
-"""Of a significand, the leading one included."""
+"""Bits of a significand, including the leading one."""
 
 
 def plain_sum(x: np.ndarray, axis: int) -> np.ndarray:
@@ -59,7 +59,7 @@ def compensated_sum(x: np.ndarray, axis: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a kernel computes with.
+    """The arithmetic of a kernel.
 
     Attributes:
         dtype: the name of the values' dtype.

@@ -72,7 +72,7 @@ def versions() -> dict[str, str]:
 
 
 def facts(subject: Subject, cases: int, seed: int) -> dict[str, Any]:
-    """What a measurement holds for."""
+    """The conditions for which a measurement holds."""
     return {"seed": seed, "cases": cases, "constants": constants(), "formula": formula(subject.op, subject.modules)}
 
 

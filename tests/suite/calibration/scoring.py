@@ -16,7 +16,7 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 @dataclass
 class Score:
-    """What the budget says of one variant.
+    """The outcome of one variant under the budget.
 
     Attributes:
         subject, variant: their names.

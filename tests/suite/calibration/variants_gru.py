@@ -1,4 +1,4 @@
-"""The GRU as kernels compute it, and its way back.
+"""The GRU as kernels compute it, and its backward pass.
 
 A sigmoid by tanh is not among them: it is off by a roundoff of 1, so behind shut gates no digit of it is right.
 
@@ -82,7 +82,7 @@ def _gates(h: np.ndarray, xf: np.ndarray, xr: np.ndarray, Wf: np.ndarray, Wr: np
 
 
 def forward(x: Values, form: Form, A: Arithmetic) -> tuple[np.ndarray, list[tuple]]:
-    """Every state, ``(B, S, N, H)``, and of each step what its way back needs."""
+    """Every state, ``(B, S, N, H)``, and the residuals of each step for the backward pass."""
     h, lost = x["input_state"], np.zeros_like(x["input_state"])
     y, kept = np.zeros((h.shape[0], x["input"].shape[1], *h.shape[1:]), A.type), []
     for t in range(y.shape[1]):
@@ -156,7 +156,7 @@ def _axis(name: str) -> int:
 
 
 def _grouped(name: str, gradient: np.ndarray, heads: int, A: Arithmetic) -> np.ndarray:
-    """What one head that serves several receives from each, summed."""
+    """The sum of what a head receives from the heads that share it."""
     axis = _axis(name) % gradient.ndim
     shape = gradient.shape
     return A.add(gradient.reshape(*shape[:axis], heads, shape[axis] // heads, *shape[axis + 1 :]), axis + 1)

@@ -79,7 +79,7 @@ Results = dict[str, np.ndarray]
 
 
 def recurrent(x: Lanes, arithmetic: Arithmetic, style: Style = PLAIN) -> tuple[Results, list[tuple]]:
-    """One step after the other; also every memory with its decay and gain, for the way back.
+    """One step after the other; also every memory with its decay and gain, for the backward pass.
 
     Whatever bears 1/√K, memories do not.
     """
@@ -163,7 +163,7 @@ def _shifts(S: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one chunk computed, for its way back: scores, weights, normalisers, and the state that came in."""
+    """The residuals of one chunk: scores, weights, normalisers, and the incoming state."""
 
     x: Lanes
     E: np.ndarray

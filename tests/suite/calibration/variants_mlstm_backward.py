@@ -1,4 +1,4 @@
-"""The way back through the mLSTM, for each form of `variants_mlstm`.
+"""The backward pass of the mLSTM, for each form of `variants_mlstm`.
 
 With δ = dh/Y and dν = −⟨δ, h⟩ sign ν above the floor. What the final state's cotangents weigh, ``g``, reaches what
 attained the final m: the write of step j and every forget gate since, or m₀.

@@ -195,7 +195,7 @@ _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 def _read(
     state: State, q: jax.Array, eps: float, unit_floor: bool, normalise: Normalise, operand: Operand
 ) -> jax.Array:
-    """What a query finds, divided by the normaliser."""
+    """The result of a read, divided by the normaliser."""
     q_hat = operand(q / q.shape[-1] ** 0.5)
     numerator = operand(_einsum("bnkv,bnk->bnv", operand(state.C), q_hat))
     nu = _einsum("bnk,bnk->bn", state.n, q_hat)

@@ -25,7 +25,7 @@ SEEDS = 10
 
 @dataclass(frozen=True)
 class Score:
-    """What a copy of the reference broke.
+    """The laws that a copy of the reference broke.
 
     Attributes:
         mutant: the fault in the copy; None for a copy without one.

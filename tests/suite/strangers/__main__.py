@@ -16,7 +16,7 @@ SCORE = Path(__file__).parents[3] / "conformance" / "strangers" / "score.json"
 """The committed score."""
 
 NEEDED = 17 / 20
-"""Of the faulty strangers, the share whose first cause has to be the true one."""
+"""The share of faulty strangers whose first cause has to be the true one."""
 
 
 @click.command("strangers", context_settings={"show_default": True})

@@ -22,7 +22,7 @@ EXAMPLES, STEPS, DTYPE = 12, 130, "float32"
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What the suite said of a stranger.
+    """The suite's verdict on a stranger.
 
     Attributes:
         broken: the checks that failed.

@@ -273,7 +273,7 @@ def test_where_one_write_outweighs_all_others(outweighs, device) -> None:
 
 @pytest.mark.parametrize("outweighs", [8.0, 12.0])
 def test_where_one_write_outweighs_all_others_for_blocks_to_come(outweighs, device) -> None:
-    """What later blocks read of that write, and what they make of its own gradient, are small differences as well."""
+    """Later blocks read small differences of that write, and add small differences to its gradient, as well."""
 
     def edit(i, f):
         f.add_(8.0)

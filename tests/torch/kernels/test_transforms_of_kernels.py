@@ -1,4 +1,4 @@
-"""What PyTorch does to a call with ``kernel_backend="triton"``: compile, map, trace, differentiate it twice."""
+"""PyTorch's transformations of a call with ``kernel_backend="triton"``: compile, map, trace, differentiate it twice."""
 
 import pytest
 import torch
