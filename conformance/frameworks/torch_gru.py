@@ -1,8 +1,8 @@
-"""``torch.nn.GRU`` as a second oracle of the GRU, where the two coincide: a diagonal W.
+"""``torch.nn.GRU`` as a second oracle of the GRU, for diagonal W, where the two coincide.
 
-Its candidate is tanh(x + r⊙(h W)), ours tanh(x + (r⊙h) W); its update gate, z of its own documentation, is our f. Each
-head is a layer of its own, in float64, whose input weight is the identity, so that what goes in is added to the gates
-as it is. Infinite preactivations would be NaN there.
+Its candidate is tanh(x + r⊙(h W)), ours is tanh(x + (r⊙h) W); its update gate, z in its own documentation, is our f.
+Each head is a separate float64 layer whose input weight is the identity, so that the input is added to the gates
+unchanged. Infinite preactivations would become NaN there.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ _WEIGHTS = ("reset_weight", "forget_weight", "weight")
 
 
 def outputs_and_gradients(arrays: Mapping[str, np.ndarray], cotangents: Values, heads: int) -> tuple[Values, Values]:
-    """Outputs ``y`` and ``state`` of a dense call, and its gradients; that of W on its diagonal alone.
+    """Outputs ``y`` and ``state`` of a dense call, and its gradients; that of W only on its diagonal.
 
     Args:
-        arrays: of a `gru` call, by name.
-        cotangents: of ``y`` and ``state``.
+        arrays: the arrays of a `gru` call, by name.
+        cotangents: cotangents of ``y`` and ``state``.
         heads: N.
     """
     leaves = {name: torch.tensor(x.copy(), dtype=torch.float64, requires_grad=True) for name, x in arrays.items()}
