@@ -34,6 +34,9 @@ SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 SHRINK_SECONDS_OF_ALL = 60.0
 """Seconds for finding smaller cases in all laws that one process tries; a broken target breaks most of them."""
 
+QUICK_SHRINK_SECONDS_OF_ALL = 8.0
+"""The same in a quick run, which takes a few seconds where nothing is broken."""
+
 LEAST_SHRINK_SECONDS = 0.5
 
 SAMPLE = 5
@@ -58,6 +61,11 @@ class Runner:
     blame: dict[tuple[str, str], Blame] = field(default_factory=dict)
     shrinking: float = SHRINK_SECONDS_OF_ALL
     _examples: dict[Known, bool | None] = field(default_factory=dict)
+    _script_ran: bool = False
+
+    def __post_init__(self) -> None:
+        if self.options.quick:
+            self.shrinking = min(self.shrinking, QUICK_SHRINK_SECONDS_OF_ALL)
 
     def result(
         self,
@@ -199,6 +207,7 @@ class Runner:
             return found.counterexample
         from conformance.failures import save
 
+        run, self._script_ran = not (options.quick and self._script_ran), True
         return save(
             self.implementation,
             law,
@@ -208,6 +217,7 @@ class Runner:
             options.kernel_backend,
             options.failures,
             number,
+            run,
         )
 
     def _status(self, search: Search, found: list[Found], outcomes: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:

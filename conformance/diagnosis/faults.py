@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from conformance.diagnosis.admission import Admission, excluded
@@ -298,7 +299,7 @@ def explore(
         if not clock.left:
             break
         plain = operation.plain(seed)
-        short = _short(plain, tried(dtype, PLAIN, plain), lambda case, dtype=dtype: tried(dtype, PLAIN, case))
+        short = _short(plain, tried(dtype, PLAIN, plain), features, partial(tried, dtype))
         for feature in features:
             case = _with(feature, plain, short)
             if case is not None and clock.left:
@@ -311,12 +312,18 @@ def explore(
     return faults, table
 
 
-def _short(plain: Any, judged: Judged, tried: Callable[[Any], Judged]) -> Any | None:
-    """The plain case with few steps, which cost a fraction; None where it is not answered as the plain case is."""
+def _short(plain: Any, judged: Judged, features: Iterable[Feature], tried: Callable[[str, Any], Judged]) -> Any | None:
+    """The plain case with few steps, which cost a fraction; None where it is not answered as the plain case is.
+
+    Args:
+        judged: the plain case.
+        tried: judges a case under the name of a feature.
+    """
     short = _with_steps(plain, SHORT_STEPS)
     if short is None or short.steps >= plain.steps:
         return None
-    other = tried(short)
+    gained = (feature.name for feature in features if feature.present(short) and not feature.present(plain))
+    other = tried(next(gained, PLAIN), short)
     return short if (other.value, other.gradient) == (judged.value, judged.gradient) else None
 
 

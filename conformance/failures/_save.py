@@ -72,11 +72,13 @@ def save(
     kernel_backend: str | None,
     directory: Path,
     number: int = 1,
+    run: bool = True,
 ) -> Counterexample:
     """Save a script that shows only this failure, and run it; if it does not fail again, a replay replaces it.
 
     Args:
         number: the number of the counterexample, if a law breaks in several ways.
+        run: whether the script is run, which imports the target once more.
     """
     suffix = "" if number == 1 else f"-{number}"
     path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}{suffix}.py"
@@ -91,6 +93,9 @@ def save(
             _write(path, script)
         except OSError as error:
             return replace(found, script_note=f"no script was saved: {error}")
+        if not run:
+            note = "not run: a quick run tries one script"
+            break
         ends = found.kind.nature in ("exit", "abort")
         if found.kind.nature == "timeout":
             note = "not run: the call does not come back"

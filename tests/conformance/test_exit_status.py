@@ -112,3 +112,15 @@ def test_a_target_that_keeps_dying_while_causes_are_looked_for_is_reported_all_t
     said = " ".join(result.output.split())
     assert result.exit_code == 1 and "the process in which causes were looked for ended 4 times" in said, result.output
     assert "breaks the law “gradient”" in said
+
+
+def test_a_quick_run_tries_one_script_and_saves_the_others(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    run(tmp_path, SCAN.format(body="x = x + 1", factor=2), "--json", str(report))
+    (told,) = json.loads(report.read_text())
+    found = [each for law in told["laws"] for each in law["counterexamples"]]
+    assert [each["script_note"] for each in found] == [
+        "ran once and failed again",
+        *["not run: a quick run tries one script"] * (len(found) - 1),
+    ]
+    assert len(found) > 1 and all(Path(each["script"]).exists() for each in found)
