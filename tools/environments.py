@@ -8,6 +8,7 @@ JAX without PyTorch. What is left out is said in one line; with ``GATESPEC_REQUI
     tools/environments.py left-out            the line, or nothing
     tools/environments.py targets             what `make conformance` judges in .venv
     tools/environments.py tests               the tests that `make test` runs in .venv
+    tools/environments.py type-check          "yes" where pyright runs, or nothing
     tools/environments.py pallas              the Python whose JAX takes the Pallas kernels, or nothing
 
 ``WITHOUT=torch`` or ``WITHOUT=jax`` leaves a framework out. Run by the Python that `.venv` is to be made with; imports
@@ -30,6 +31,8 @@ MAIN, NEWEST_JAX = ".venv", ".venv-jax"
 # The Pallas kernels need JAX 0.11.2, and that Python 3.12.
 PALLAS_JAX, PALLAS_PYTHONS = (0, 11, 2), ("3.12", "3.13", "3.14")
 OLDEST_TORCH = (2, 11)
+# The one for which constraints/ pins Triton too.
+TYPED_PYTHON = "3.11"
 OFFLINE = re.compile(r"Retrying|Connection|timed out|Could not fetch|Temporary failure", re.IGNORECASE)
 
 
@@ -110,12 +113,19 @@ def left_out(facts: Facts) -> str | None:
     if facts.jax is None:
         parts.append(f"jax_impl ({facts.reasons.get('jax', 'JAX is not installed')})")
     if facts.torch is None or facts.jax is None:
-        parts.append("the type check and the suite's own tests (they need both frameworks)")
+        parts.append("the suite's own tests (they need both frameworks)")
     if facts.python == "3.11" and facts.jax is not None and facts.newest_jax is None:
         parts.append("the newest JAX and the Pallas kernels (no Python from 3.12 on was found)")
-    if facts.python != "3.11" and facts.jax is not None:
-        parts.append("JAX 0.10 on Python 3.11 (.venv has Python " + facts.python + ")")
+    if facts.python != TYPED_PYTHON:
+        parts.append(f"JAX 0.10 and the type check (.venv has Python {facts.python}, and they need {TYPED_PYTHON})")
+    elif not is_type_checked(facts):
+        parts.append("the type check (it needs both frameworks)")
     return f"left out: {'; '.join(parts)}" if parts else None
+
+
+def is_type_checked(facts: Facts) -> bool:
+    """Whether pyright runs: it follows imports, and other versions of Triton declare other types."""
+    return facts.python == TYPED_PYTHON and facts.torch is not None and facts.jax is not None
 
 
 def targets(facts: Facts) -> list[str]:
@@ -330,7 +340,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("setup").add_argument("--dry-run", action="store_true")
-    for name in ("left-out", "targets", "tests", "pallas"):
+    for name in ("left-out", "targets", "tests", "type-check", "pallas"):
         commands.add_parser(name)
     arguments = parser.parse_args()
 
@@ -349,6 +359,8 @@ def main() -> None:
         elif arguments.command == "pallas":
             directory = pallas_environment(now)
             say(f"{directory}/bin/python" if directory else "")
+        elif arguments.command == "type-check":
+            say("yes" if is_type_checked(now) else "")
         else:
             say(" ".join(targets(now) if arguments.command == "targets" else tests(now)))
     except SetupError as error:

@@ -28,8 +28,8 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-NEED_BOTH = "the type check and the suite's own tests (they need both frameworks)"
-NO_311 = "JAX 0.10 on Python 3.11 (.venv has Python 3.13)"
+NEED_BOTH = "the suite's own tests (they need both frameworks)"
+NO_311 = "JAX 0.10 and the type check (.venv has Python 3.13, and they need 3.11)"
 ONE_PYTHON = {"python": "3.13", "torch": "2.15.0", "jax": "0.12.0.1", "newest_jax": None, "reasons": {}}
 
 
@@ -49,8 +49,13 @@ ONE_PYTHON = {"python": "3.13", "torch": "2.15.0", "jax": "0.12.0.1", "newest_ja
             ".venv",
         ),
         (
+            {"python": "3.11", "jax": "0.10.2", "newest_jax": "0.12.0.1", "torch": None},
+            f"left out: torch_impl (PyTorch is not installed); {NEED_BOTH}; the type check (it needs both frameworks)",
+            ".venv-jax",
+        ),
+        (
             {"jax": None},
-            f"left out: jax_impl (JAX is not installed); {NEED_BOTH}",
+            f"left out: jax_impl (JAX is not installed); {NEED_BOTH}; {NO_311}",
             None,
         ),
     ],
@@ -59,6 +64,7 @@ def test_what_is_left_out_is_one_line(tool: ModuleType, held: dict, line: str | 
     facts = tool.Facts(**(ONE_PYTHON | held))
     assert tool.left_out(facts) == line
     assert tool.pallas_environment(facts) == pallas
+    assert tool.is_type_checked(facts) == ("type check" not in (line or ""))
 
 
 def test_what_a_framework_would_be_needed_for_is_not_run(tool: ModuleType) -> None:
