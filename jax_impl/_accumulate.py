@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_impl._arrays import JAX
+from jax_impl._arrays import JAX, check_key
 from jax_impl._mesh_axes import vary_to, varying_axes
-from reference.arguments import check_batch
+from reference.arguments import check_batch, check_flag
 
 
 def accumulate_gradients(
@@ -38,8 +38,8 @@ def accumulate_gradients(
         TypeError: a leaf of `batch` is not an array.
         ValueError: `num_minibatches` does not divide the batch, or leading axes differ.
     """
-    accumulate = accumulate_gradients_scan if use_scan else accumulate_gradients_loop
-    return accumulate(state, batch, rng, num_minibatches, loss_fn)
+    accumulate = _scan if check_flag("accumulate_gradients", "use_scan", use_scan) else _loop
+    return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn)
 
 
 def accumulate_gradients_loop(
@@ -49,7 +49,14 @@ def accumulate_gradients_loop(
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
-    minibatches = _split(batch, num_minibatches, "accumulate_gradients_loop")
+    return _loop("accumulate_gradients_loop", state, batch, rng, num_minibatches, loss_fn)
+
+
+def _loop(
+    function: str, state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
+) -> tuple[Any, Any, Any]:
+    minibatches = _split(batch, num_minibatches, function)
+    check_key(function, rng)
     rngs = jax.random.split(rng, num_minibatches)
     gradients, metrics, mutables = None, None, []
     for b in range(num_minibatches):
@@ -68,7 +75,14 @@ def accumulate_gradients_scan(
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
-    minibatches = _split(batch, num_minibatches, "accumulate_gradients_scan")
+    return _scan("accumulate_gradients_scan", state, batch, rng, num_minibatches, loss_fn)
+
+
+def _scan(
+    function: str, state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
+) -> tuple[Any, Any, Any]:
+    minibatches = _split(batch, num_minibatches, function)
+    check_key(function, rng)
     rngs = jax.random.split(rng, num_minibatches)
 
     def of_minibatch(x: tuple) -> tuple[Any, Any, Any]:
@@ -97,7 +111,16 @@ def _gradient(state: Any, loss_fn: Callable, minibatch: Any, rng: jax.Array) -> 
     differentiated = jax.grad(loss_fn, has_aux=True)
     gradient, (metrics, mutable) = differentiated(state.params, state.apply_fn, minibatch, rng)
     wide = jax.tree.map(lambda g: g.astype(jnp.promote_types(g.dtype, jnp.float32)), gradient)
-    return wide, jax.tree.map(jnp.asarray, metrics), mutable
+    return wide, jax.tree.map(_summable, metrics), mutable
+
+
+def _summable(metric: Any) -> jax.Array:
+    """A metric in the dtype of its sum: JAX's widest for integers and truth values, which could not hold it."""
+    metric = jnp.asarray(metric)
+    signed, unsigned = (jax.dtypes.canonicalize_dtype(widest) for widest in (jnp.int64, jnp.uint64))
+    if not (metric.dtype == bool or jnp.issubdtype(metric.dtype, jnp.integer)) or metric.dtype == unsigned:
+        return metric
+    return metric.astype(signed)
 
 
 def _mean(state: Any, gradients: Any, num_minibatches: int) -> Any:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_impl._mesh_axes import vary_like
-from reference.arguments import Framework, accumulation_dtype, dtype_name
+from reference.arguments import Framework, accumulation_dtype, describe, dtype_name
 
 
 def setting(name: str) -> Any:
@@ -39,6 +39,15 @@ def _alternative_to_a_cast(x: Any) -> str | None:
 JAX = Framework(
     array="a jax.Array or a numpy.ndarray", is_array=is_array, values=_values, refuses=_alternative_to_a_cast
 )
+
+
+def check_key(function: str, rng: Any) -> None:
+    """Refuse a random state that is not one JAX key, of either style."""
+    if is_array(rng):
+        typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
+        if rng.ndim == 0 if typed else rng.ndim == 1 and rng.dtype == np.uint32:
+            return
+    raise TypeError(f"{function}: `rng` is {describe(rng)}; expected a JAX random key")
 
 
 def is_traced(x: Any) -> bool:

@@ -9,7 +9,15 @@ from jax_impl._gru.pallas import passes as gru
 from jax_impl._mlstm.pallas import decode, sequence
 from jax_impl._pallas import interpreted
 from reference.arguments import Call, dtype_name
-from reference.backends import Explanation, Request, Row, explain, select
+from reference.backends import (
+    Explanation,
+    Request,
+    Row,
+    check_explained_call,
+    explain,
+    known_backend,
+    select,
+)
 
 
 class KernelBackend(Enum):
@@ -63,7 +71,8 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
 
     Args:
         name: an operation with a choice of backends: ``"mlstm"``, ``"mlstm_step"`` or ``"gru"``.
-        args, kwargs: the arguments of that call; they may be traced.
+        args, kwargs: the arguments of that call; they may be traced. A backend that they name is explained whether or
+            not it could serve the call.
 
     Returns:
         The chosen backend and the reasons, as an `Explanation`.
@@ -74,5 +83,7 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
     if name not in _requests:
         known = ", ".join(repr(operation) for operation in _requests)
         raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {known}")
-    kwargs.pop("kernel_backend", None)
-    return explain(ROWS, _requests[name](*args, **kwargs), KernelBackend)
+    known_backend(name, kwargs.pop("kernel_backend", None), KernelBackend)
+    check_explained_call(name, _requests[name], args, kwargs)
+    asked = _requests[name](*args, **kwargs)
+    return explain(ROWS, asked, KernelBackend)

@@ -62,5 +62,5 @@ def _signature(x: Any) -> Any:
     if is_array(x):
         if isinstance(x, jax.Array) and not is_traced(x):
             _concrete.add(kind)
-        return x.shape, x.dtype, platform(x)
+        return kind, x.shape, x.dtype, platform(x)
     return type(x), x

@@ -9,9 +9,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import unsafe_get_axis_names_DO_NOT_USE as bound_axis_names
 
-from jax_impl._arrays import JAX
+from jax_impl._arrays import JAX, check_key
 from reference.arguments import axis_names, check_split, check_stack, check_unstack, unknown_axis
 
 AxisName = str | tuple[str, ...]
@@ -31,6 +32,7 @@ def fold_rng_over_axis(rng: jax.Array, axis_name: AxisName) -> jax.Array:
         TypeError: `axis_name` is neither a name nor a tuple of names.
         ValueError: the axis does not exist.
     """
+    check_key("fold_rng_over_axis", rng)
     index, _ = _place("fold_rng_over_axis", axis_name)
     return jax.random.fold_in(rng, index)
 
@@ -103,14 +105,21 @@ def unstack_params(params: Any, axis_name: AxisName) -> Any:
     axis_names("unstack_params", axis_name)
 
     def unstack(path: str, leaf: Any) -> Any:
-        if not _is_box(leaf) or axis_name not in leaf.names:
-            return leaf
+        if not _is_box(leaf):
+            return _copied(leaf)
+        if axis_name not in leaf.names:
+            return leaf.replace(value=_copied(leaf.value))
         at = check_unstack(JAX, path, leaf.value, leaf.names, axis_name)
         names = (*leaf.names[:at], *leaf.names[at + 1 :])
         value = jnp.squeeze(leaf.value, axis=at)
         return value if all(name is None for name in names) else leaf.replace(value=value, names=names)
 
     return _map_boxes(unstack, params)
+
+
+def _copied(leaf: Any) -> Any:
+    """A NumPy leaf as a copy, which the caller may write to; JAX arrays cannot be written to."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _is_box(leaf: Any) -> bool:

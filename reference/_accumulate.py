@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from reference._arrays import NUMPY
+from reference._seeds import MINIBATCHES, derived_seed
 from reference._tree import flatten_with_paths, tree_map
-from reference.arguments import check_batch
+from reference.arguments import check_batch, check_flag, check_seed
 
 
 def split(rng: int, num: int) -> list[int]:
-    """Derive ``num`` independent seeds from one (NumPy's SeedSequence)."""
-    return [int(seed) for seed in np.random.SeedSequence(rng).generate_state(num, np.uint64)]
+    """Derive ``num`` independent seeds from one, none of which `fold_rng_over_axis` derives."""
+    return [derived_seed(rng, MINIBATCHES, index) for index in range(num)]
 
 
 def accumulate_gradients(
@@ -45,13 +46,15 @@ def accumulate_gradients(
             means central differences.
 
     Returns:
-        ``(gradients, metrics, mutable)``; a gradient has its parameter's dtype.
+        ``(gradients, metrics, mutable)``; a gradient has its parameter's dtype. Integer and boolean metrics are summed
+        in 64 bits.
 
     Raises:
-        ValueError: `num_minibatches` does not divide the batch, or leading axes differ.
+        TypeError: a leaf of `batch` is not an array, `rng` is not an integer, or `use_scan` is not True or False.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, or `rng` is negative.
     """
-    accumulate = accumulate_gradients_scan if use_scan else accumulate_gradients_loop
-    return accumulate(state, batch, rng, num_minibatches, loss_fn, value_and_grad=value_and_grad)
+    accumulate = _scan if check_flag("accumulate_gradients", "use_scan", use_scan) else _loop
+    return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn, value_and_grad)
 
 
 def accumulate_gradients_loop(
@@ -61,12 +64,7 @@ def accumulate_gradients_loop(
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
-    results = list(
-        _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, "accumulate_gradients_loop")
-    )
-    gradients, metrics, mutables = zip(*results, strict=True)
-    mean = tree_map(lambda p, *gs: (np.sum(gs, axis=0) / num_minibatches).astype(p.dtype), state.params, *gradients)
-    return mean, tree_map(lambda *ms: np.sum(ms, axis=0), *metrics), tree_map(lambda *ms: np.stack(ms), *mutables)
+    return _loop("accumulate_gradients_loop", state, batch, rng, num_minibatches, loss_fn, value_and_grad)
 
 
 def accumulate_gradients_scan(
@@ -76,9 +74,21 @@ def accumulate_gradients_scan(
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
+    return _scan("accumulate_gradients_scan", state, batch, rng, num_minibatches, loss_fn, value_and_grad)
+
+
+def _loop(function, state, batch, rng, num_minibatches, loss_fn, value_and_grad):
+    results = list(_minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, function))
+    gradients, metrics, mutables = zip(*results, strict=True)
+    mean = tree_map(lambda p, *gs: (np.sum(gs, axis=0) / num_minibatches).astype(p.dtype), state.params, *gradients)
+    return mean, tree_map(lambda *ms: np.sum(ms, axis=0), *metrics), tree_map(lambda *ms: np.stack(ms), *mutables)
+
+
+def _scan(function, state, batch, rng, num_minibatches, loss_fn, value_and_grad):
     total, metrics_total, mutables = None, None, []
-    results = _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, "accumulate_gradients_scan")
-    for gradients, metrics, mutable in results:
+    for gradients, metrics, mutable in _minibatches(
+        state, batch, rng, num_minibatches, loss_fn, value_and_grad, function
+    ):
         total = gradients if total is None else tree_map(np.add, total, gradients)
         metrics_total = metrics if metrics_total is None else tree_map(np.add, metrics_total, metrics)
         mutables.append(mutable)
@@ -89,12 +99,20 @@ def accumulate_gradients_scan(
 def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, function):
     """Yield gradients in float64, metrics and mutable variables, one minibatch after the other."""
     size = check_batch(NUMPY, flatten_with_paths(batch), num_minibatches, function)
+    seed = check_seed(function, rng)
     differentiated = (value_and_grad or central_differences)(loss_fn)
-    for b, seed in enumerate(split(rng, num_minibatches)):
+    for b, of_minibatch in enumerate(split(seed, num_minibatches)):
         rows = slice(b * size, (b + 1) * size)
         minibatch = tree_map(lambda x, rows=rows: x[rows], batch)
-        (_, (metrics, mutable)), gradients = differentiated(state.params, state.apply_fn, minibatch, seed)
-        yield tree_map(np.float64, gradients), tree_map(np.asarray, metrics), mutable
+        (_, (metrics, mutable)), gradients = differentiated(state.params, state.apply_fn, minibatch, of_minibatch)
+        yield tree_map(np.float64, gradients), tree_map(_summable, metrics), mutable
+
+
+def _summable(metric: Any) -> np.ndarray:
+    """A metric in the dtype of its sum: 64 bits for integers and truth values, which could not hold it."""
+    metric = np.asarray(metric)
+    wide = {"b": np.int64, "i": np.int64, "u": np.uint64 if metric.dtype == np.uint64 else np.int64}
+    return metric.astype(wide.get(metric.dtype.kind, metric.dtype))
 
 
 def central_differences(loss_fn: Callable, step: float = 1e-3) -> Callable:

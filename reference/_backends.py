@@ -1,12 +1,14 @@
 """The only backend of the reference, NumPy, and the function that explains the choice of it."""
 
+import importlib
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from reference._arrays import NUMPY
 from reference.arguments import Call, dtype_name
-from reference.backends import Explanation, Request, Row, explain, select
+from reference.backends import Explanation, Request, Row, check_explained_call, explain, known_backend, select
 
 
 class KernelBackend(Enum):
@@ -44,9 +46,15 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
         The explanation; ``chosen`` is ``KernelBackend.numpy``.
 
     Raises:
-        ValueError: no operation has that name.
+        TypeError: an argument is missing or is none of the operation's, or none is an array.
+        ValueError: no operation, or no backend, has that name.
     """
     if name not in OPERATIONS:
         raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {', '.join(OPERATIONS)}")
-    values = next(x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray))
+    operation = getattr(importlib.import_module("reference"), name)
+    known_backend(name, kwargs.get("kernel_backend"), KernelBackend)
+    check_explained_call(name, operation, args, kwargs)
+    values = next((x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray)), None)
+    if values is None:
+        raise TypeError(f"explain_backend: no argument of {name} is {NUMPY.array}")
     return explain(ROWS, Request(name, "cpu", dtype_name(values)), KernelBackend)

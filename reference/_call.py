@@ -9,7 +9,7 @@ It names the function, the argument, what was passed, what was expected, and the
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -55,11 +55,12 @@ def accumulation_dtype(name: str) -> str:
 
 def describe(x: Any) -> str:
     """A short description of an argument: ``f32[2,7,3]`` for an array, the value of a scalar, else its type."""
-    if hasattr(x, "dtype") and hasattr(x, "shape"):
+    shape = _shape(x)
+    if shape is not None and hasattr(x, "dtype"):
         name = dtype_name(x)
         kind = name.rstrip("0123456789")
         short = _SHORT[kind] + name[len(kind) :] if kind in _SHORT else name
-        return f"{short}[{','.join(str(size) for size in x.shape)}]"
+        return f"{short}[{','.join(str(size) for size in shape)}]"
     if x is None or isinstance(x, bool | int | float | str):
         return repr(x)
     kind = type(x)
@@ -68,6 +69,27 @@ def describe(x: Any) -> str:
         if kind.__module__ == "builtins"
         else f"a {kind.__module__.partition('.')[0]}.{kind.__name__}"
     )
+
+
+def whole_number(value: Any) -> int | None:
+    """The integer that ``value`` is; None for truth values, arrays with an axis, and all else that is no integer."""
+    if value is None or isinstance(value, bool):
+        return None
+    is_array = hasattr(value, "dtype") and hasattr(value, "shape")
+    if is_array and (tuple(value.shape) or dtype_name(value).rstrip("0123456789") not in ("int", "uint")):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _shape(x: Any) -> Sequence[Any] | None:
+    """The shape, if ``x`` has one; PyTorch's nested tensors raise where it is asked for."""
+    try:
+        return x.shape
+    except (AttributeError, RuntimeError):
+        return None
 
 
 class Call:
@@ -97,6 +119,8 @@ class Call:
                 foreign = hasattr(x, "dtype") and hasattr(x, "shape")
                 got = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}" if foreign else describe(x)
                 self.refuse(TypeError, argument, got, self.framework.array if foreign else "an array")
+            if isinstance(x, np.ma.MaskedArray):
+                self.refuse(TypeError, argument, f"a masked {describe(x)}", "an array without a mask")
             instead = self.framework.refuses(x)
             if instead is not None:
                 self.refuse(TypeError, argument, describe(x), instead)
@@ -172,11 +196,8 @@ class Call:
         if value is None and optional:
             return None
         expected = f"{none}an integer of at least {least}"
-        if value is None or isinstance(value, bool):
-            self.refuse(TypeError, argument, describe(value), expected)
-        try:
-            number = operator.index(value)
-        except TypeError:
+        number = whole_number(value)
+        if number is None:
             self.refuse(TypeError, argument, describe(value), expected)
         if number < least:
             self.refuse(ValueError, argument, str(number), expected)
@@ -186,7 +207,10 @@ class Call:
         """Return a real Python (or NumPy) number for which ``holds`` is true as a float; raise for anything else."""
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             self.refuse(TypeError, argument, describe(value), expected)
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            self.refuse(ValueError, argument, "an integer beyond float64", expected)
         # Only NaN differs from itself; torch.compile cannot trace math.isnan of a symbolic number.
         if number != number or not holds(number):
             self.refuse(ValueError, argument, str(number), expected)

@@ -22,7 +22,7 @@ from reference._arrays import NUMPY, float64
 from reference._backends import KernelBackend, choose
 from reference._decay import dtilde_matrix
 from reference._gates import exp_difference, log_sigmoid, sigmoid
-from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
+from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 
 LARGEST_M = 64.0
 """The stabiliser above which the normaliser's floor exp(−m) no longer falls; exp(−64) is still a float32."""
@@ -118,6 +118,7 @@ def mlstm(
         TypeError: an argument is not a floating-point array, or dtypes differ.
         ValueError: shapes disagree, an option is out of range, or `cu_seqlens` is not a valid packing.
     """
+    check_flag("mlstm", "return_state", return_state)
     call = check_mlstm(NUMPY, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
     choose(call, q, kernel_backend, packed=cu_seqlens is not None)
 

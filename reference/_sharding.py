@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from reference._arrays import NUMPY
+from reference._seeds import DEVICES, derived_seed
 from reference._tree import Partitioned, flatten_with_paths, tree_map
-from reference.arguments import axis_names, check_split, check_stack, check_unstack, unknown_axis
+from reference.arguments import axis_names, check_seed, check_split, check_stack, check_unstack, unknown_axis
 
 Place = int | Mapping[str, int]
 
@@ -27,14 +28,14 @@ def fold_rng_over_axis(rng: int, axis_name: str | tuple[str, ...], *, axis_index
         axis_size: the number of devices on the axis.
 
     Returns:
-        An integer seed, ``SeedSequence((rng, index))``.
+        An integer seed: the state of ``SeedSequence(rng, spawn_key=(1, index))``.
 
     Raises:
-        TypeError: `axis_name` is neither a name nor a tuple of names.
-        ValueError: the axis does not exist.
+        TypeError: `rng` is not an integer, or `axis_name` is neither a name nor a tuple of names.
+        ValueError: `rng` is negative, the axis does not exist, or it is named twice.
     """
     index, _ = _place("fold_rng_over_axis", axis_name, axis_index, axis_size)
-    return int(np.random.SeedSequence((rng, index)).generate_state(1, np.uint64)[0])
+    return derived_seed(check_seed("fold_rng_over_axis", rng), DEVICES, index)
 
 
 def split_array_over_mesh(
@@ -115,14 +116,20 @@ def unstack_params(params: Any, axis_name: str | tuple[str, ...]) -> Any:
     axis_names("unstack_params", axis_name)
 
     def unstack(path: str, leaf: Any) -> Any:
-        if not isinstance(leaf, Partitioned) or axis_name not in leaf.names:
-            return leaf
+        if not isinstance(leaf, Partitioned):
+            return _copied(leaf)
+        if axis_name not in leaf.names:
+            return Partitioned(_copied(leaf.value), leaf.names)
         at = check_unstack(NUMPY, path, leaf.value, leaf.names, axis_name)
         names = (*leaf.names[:at], *leaf.names[at + 1 :])
         value = np.squeeze(leaf.value, axis=at).copy()
         return value if all(name is None for name in names) else Partitioned(value, names)
 
     return _map_boxes(unstack, params)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _map_boxes(function: Any, params: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from reference._call import Call, Framework, accumulation_dtype, describe, dtype_name
+from reference._call import Call, Framework, accumulation_dtype, describe, dtype_name, whole_number
 
 __all__ = [
     "Call",
@@ -22,12 +22,14 @@ __all__ = [
     "check_dtilde_matrix",
     "check_fwbw",
     "check_fwbw_context",
+    "check_flag",
     "check_fwbw_cotangents",
     "check_gru",
     "check_gru_sizes",
     "check_mlstm",
     "check_mlstm_step",
     "check_scan",
+    "check_seed",
     "check_split",
     "check_stack",
     "check_unstack",
@@ -402,6 +404,25 @@ def check_batch(
     return call["B"] // count
 
 
+def check_flag(function: str, argument: str, value: Any) -> bool:
+    """Check an option that is True or False."""
+    return Call(function, _NO_ARRAYS).flag(argument, value)
+
+
+LARGEST_SEED = 2**128 - 1
+"""The largest seed that fits the pool of bits of NumPy's SeedSequence, which begins its keys behind it."""
+
+
+def check_seed(function: str, rng: Any) -> int:
+    """Check a random state that is an integer seed; return it as an int."""
+    call = Call(function, _NO_ARRAYS)
+    seed = call.integer("rng", rng, 0)
+    assert seed is not None
+    if seed > LARGEST_SEED:
+        call.refuse(ValueError, "rng", str(seed), "an integer seed below 2**128")
+    return seed
+
+
 def axis_names(function: str, axis_name: Any) -> tuple[str, ...]:
     """The mesh axes that ``axis_name`` (a name or a tuple of names) stands for."""
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
@@ -409,6 +430,8 @@ def axis_names(function: str, axis_name: Any) -> tuple[str, ...]:
         raise TypeError(
             f"{function}: `axis_name` is {describe(axis_name)}; expected the name of a mesh axis or a tuple of names"
         )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{function}: `axis_name` is {axis_name!r}; expected each mesh axis once")
     return names
 
 
@@ -453,7 +476,8 @@ def check_stack(
     Args:
         path: the parameter's path in the tree, ``"['kernel']"``.
         names: the mesh axes that already shard its dimensions.
-        mask_except: None, or the index of the one shard that keeps its values; checked if it is a plain integer.
+        mask_except: None, or the index of the one shard that keeps its values: an integer, or an integer array without
+            an axis, whose value is checked if it can be read.
     """
     call = Call("stack_params", framework)
     argument = f"params{path}"
@@ -461,10 +485,26 @@ def check_stack(
     if axis_name in names:
         call.refuse(ValueError, argument, f"sharded over {axis_name!r} already", "a parameter that is not")
     new_axis = _check_axis(call, "axis", axis, len(value.shape) + 1, f"{describe(value)} with one more dimension")
-    if isinstance(mask_except, int) and not 0 <= mask_except < axis_size:
-        expected = f"None or the index of one of the {axis_size} shards of {axis_name!r}"
-        call.refuse(ValueError, "mask_except", str(mask_except), expected)
+    _check_mask(call, mask_except, f"None or the index of one of the {axis_size} shards of {axis_name!r}", axis_size)
     return new_axis
+
+
+def _check_mask(call: Call, mask_except: Any, expected: str, shards: int) -> None:
+    if mask_except is None:
+        return
+    if call.framework.is_array(mask_except):
+        kind = dtype_name(mask_except).rstrip("0123456789")
+        if tuple(mask_except.shape) != () or kind not in ("int", "uint"):
+            call.refuse(TypeError, "mask_except", describe(mask_except), expected)
+        values = call.framework.values(mask_except)
+        if values is None:
+            return
+        mask_except = values.item()
+    kept = whole_number(mask_except)
+    if kept is None:
+        call.refuse(TypeError, "mask_except", describe(mask_except), expected)
+    if not 0 <= kept < shards:
+        call.refuse(ValueError, "mask_except", str(kept), expected)
 
 
 def check_unstack(framework: Framework, path: str, value: Any, names: Sequence[Any], axis_name: Any) -> int:

@@ -3,7 +3,8 @@
 Dispatch, error messages, tests and the README's table all read these rows, so they cannot disagree.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,6 +126,41 @@ def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explana
     return Explanation(backend_type(chosen), {backend_type(name): why for name, why in against.items()})
 
 
+def check_explained_call(name: str, builder: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments of ``explain_backend(name, …)`` that the operation does not have, or lacks.
+
+    Args:
+        builder: a function with the operation's own arguments.
+    """
+    signature = inspect.signature(builder)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"explain_backend: the call of {name} has a wrong argument: {error}; expected {name}"
+            f"({', '.join(signature.parameters)})"
+        ) from None
+
+
+def known_backend(operation: str, requested: Any, backend_type: Any) -> Any:
+    """The backend that is requested by name or by its member of ``backend_type``, or None.
+
+    Raises:
+        TypeError: ``requested`` is neither None, a backend nor a backend's name.
+        ValueError: there is no such backend.
+    """
+    if requested is None:
+        return None
+    names = " or ".join(_names(backend_type))
+    if not isinstance(requested, backend_type | str):
+        kind = type(requested).__name__
+        raise TypeError(f"{operation}: `kernel_backend` is a {kind}; expected None, {names}")
+    try:
+        return backend_type(requested)
+    except ValueError:
+        raise ValueError(f"{operation}: `kernel_backend` is {requested!r}; expected None, {names}") from None
+
+
 def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: Any) -> Any:
     """The backend that a call takes: the requested one, or the first that can serve it.
 
@@ -132,16 +168,9 @@ def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: 
         TypeError: ``requested`` is neither None, a backend nor a backend's name.
         ValueError: there is no such backend, or the requested one cannot serve the call; the message gives the reason.
     """
-    if requested is None:
+    backend = known_backend(request.operation, requested, backend_type)
+    if backend is None:
         return explain(rows, request, backend_type).chosen
-    names = " or ".join(_names(backend_type))
-    if not isinstance(requested, backend_type | str):
-        kind = type(requested).__name__
-        raise TypeError(f"{request.operation}: `kernel_backend` is a {kind}; expected None, {names}")
-    try:
-        backend = backend_type(requested)
-    except ValueError:
-        raise ValueError(f"{request.operation}: `kernel_backend` is {requested!r}; expected None, {names}") from None
     serving = [row for row in rows if row.operation == request.operation and row.backend == backend.value]
     reasons = (
         [reason for row in serving for reason in row.reasons(request)] if serving else [no_kernel(request.operation)]

@@ -1,21 +1,21 @@
 """Gradient accumulation: gradients of a large batch from minibatches that fit (xlstm_jax, distributed.single_gpu)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from reference.arguments import check_batch
+from reference.arguments import check_batch, check_flag, check_seed
 from torch_impl._arrays import ACCUMULATION, TORCH, transforming
+from torch_impl._seeds import MINIBATCHES, derived_seed
 
 
 def split(rng: int, num: int) -> list[int]:
-    """Derive ``num`` independent seeds from one (NumPy's SeedSequence)."""
-    return [int(seed) for seed in np.random.SeedSequence(rng).generate_state(num, np.uint64)]
+    """Derive ``num`` independent seeds from one, none of which `fold_rng_over_axis` derives."""
+    return [derived_seed(rng, MINIBATCHES, index) for index in range(num)]
 
 
 def accumulate_gradients(
@@ -34,86 +34,103 @@ def accumulate_gradients(
         num_minibatches: n, which divides B.
         loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``, where metrics and mutable are
             pytrees of tensors or numbers; mutable may be None.
-        use_scan: use `accumulate_gradients_scan`; this does not change the values.
+        use_scan: use `accumulate_gradients_scan`, which in PyTorch is the same loop.
 
     Returns:
         ``(gradients, metrics, mutable)``; a gradient is summed in float32 at least and has the dtype of its parameter.
+        Integer and boolean metrics are summed in 64 bits.
 
     Raises:
-        ValueError: `num_minibatches` does not divide the batch, or leading axes differ.
+        TypeError: a leaf of `batch` is not a tensor, `rng` is not an integer, or `use_scan` is not True or False.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, or `rng` is negative.
     """
-    accumulate = accumulate_gradients_scan if use_scan else accumulate_gradients_loop
-    return accumulate(state, batch, rng, num_minibatches, loss_fn)
+    check_flag("accumulate_gradients", "use_scan", use_scan)
+    return _accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn)
 
 
 def accumulate_gradients_loop(
     state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
 ) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a loop that collects the results of all minibatches and reduces them at the end.
-
-    Arguments, result and errors are those of `accumulate_gradients`.
-    """
-    results = list(_minibatches(state, batch, rng, num_minibatches, loss_fn, "accumulate_gradients_loop"))
-    gradients, metrics, mutables = zip(*results, strict=True)
-    total = pytree.tree_map(lambda *gs: torch.stack(gs).sum(0), *gradients)
-    return _mean(state, total, num_minibatches), pytree.tree_map(_total, *metrics), pytree.tree_map(_stack, *mutables)
+    """`accumulate_gradients` as a loop. Arguments, result and errors are those of `accumulate_gradients`."""
+    return _accumulate("accumulate_gradients_loop", state, batch, rng, num_minibatches, loss_fn)
 
 
 def accumulate_gradients_scan(
     state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
 ) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a scan that carries running sums, so that it holds one minibatch's gradients at a time.
+    """`accumulate_gradients` by the name of JAX's scan; PyTorch runs the same loop.
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
-    total, metrics_total, mutables = None, None, []
-    for gradients, metrics, mutable in _minibatches(
-        state, batch, rng, num_minibatches, loss_fn, "accumulate_gradients_scan"
-    ):
-        total = gradients if total is None else pytree.tree_map(torch.add, total, gradients)
-        metrics_total = metrics if metrics_total is None else pytree.tree_map(_total, metrics_total, metrics)
-        mutables.append(mutable)
-    return _mean(state, total, num_minibatches), metrics_total, pytree.tree_map(_stack, *mutables)
+    return _accumulate("accumulate_gradients_scan", state, batch, rng, num_minibatches, loss_fn)
 
 
-class _Slot(NamedTuple):
-    """A leaf in the form that torch.func accepts, which takes tensors only: one tensor, or none for a leaf of None."""
-
-    held: tuple[Tensor, ...]
-
-
-def _minibatches(
-    state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, function: str
-) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield gradients in the accumulation dtype, metrics and mutable variables, one minibatch after the other."""
+def _accumulate(
+    function: str, state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
+) -> tuple[Any, Any, Any]:
+    """One minibatch after the other; beside the sums, the gradients of one are held at a time."""
     leaves = [(pytree.keystr(path), x) for path, x in pytree.tree_leaves_with_path(batch) if x is not None]
     size = check_batch(TORCH, leaves, num_minibatches, function)
+    seed = check_seed(function, rng)
+    params, tree = pytree.tree_flatten(state.params)
+    given = [p for p in params if p is not None]
 
-    def loss(params: Any, minibatch: Any, seed: int) -> tuple[Tensor, Any]:
-        value, aux = loss_fn(params, state.apply_fn, minibatch, seed)
+    def whole(tensors: Sequence[Any]) -> Any:
+        """The tree of parameters; torch.func takes tensors alone, so that a leaf of None waits here."""
+        left = iter(tensors)
+        return pytree.tree_unflatten([None if p is None else next(left) for p in params], tree)
+
+    def loss(tensors: list[Tensor], minibatch: Any, of_minibatch: int) -> tuple[Tensor, Any]:
+        value, aux = loss_fn(whole(tensors), state.apply_fn, minibatch, of_minibatch)
         return value, pytree.tree_map(lambda x: _Slot(() if x is None else (torch.as_tensor(x),)), aux)
 
     differentiated = torch.func.grad_and_value(loss, has_aux=True)
-    # With parameters that require a gradient, the sums would keep the graph of every minibatch alive.
+    # Parameters that require a gradient would make every minibatch's graph live on in the sums.
     outermost = not transforming()
-    for b, seed in enumerate(split(rng, num_minibatches)):
+    total, metrics_total, mutables = None, None, []
+    for b, of_minibatch in enumerate(split(seed, num_minibatches)):
         minibatch = pytree.tree_map(lambda x, b=b: None if x is None else x[b * size : (b + 1) * size], batch)
         with torch.no_grad() if outermost else nullcontext():
-            gradients, (_, aux) = differentiated(state.params, minibatch, seed)
+            gradients, (_, aux) = differentiated(given, minibatch, of_minibatch)
+            wide = [g.to(ACCUMULATION[g.dtype]) for g in gradients]
+            del gradients
+            total = wide if total is None else _added(total, wide)
         metrics, mutable = pytree.tree_map(_taken, aux, is_leaf=lambda x: isinstance(x, _Slot))
-        yield pytree.tree_map(lambda g: g.to(ACCUMULATION[g.dtype]), gradients), metrics, mutable
+        metrics = pytree.tree_map(_summable, metrics)
+        metrics_total = metrics if metrics_total is None else pytree.tree_map(_sum, metrics_total, metrics)
+        mutables.append(mutable)
+    assert total is not None
+    mean = whole([(g / num_minibatches).to(p.dtype) for p, g in zip(given, total, strict=True)])
+    return mean, metrics_total, pytree.tree_map(_stack, *mutables)
+
+
+class _Slot(NamedTuple):
+    """A leaf on its way through torch.func, which takes tensors alone: one tensor, or none where the leaf is None."""
+
+    held: tuple[Tensor, ...]
 
 
 def _taken(slot: _Slot) -> Tensor | None:
     return slot.held[0] if slot.held else None
 
 
-def _mean(state: Any, total: Any, num_minibatches: int) -> Any:
-    return pytree.tree_map(lambda p, g: (g / num_minibatches).to(p.dtype), state.params, total)
+def _added(total: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+    """The sums, in which a gradient is let go as soon as it is added."""
+    for at in range(len(total)):
+        total[at] = total[at] + gradients[at]
+        gradients[at] = total[at]
+    return total
 
 
-def _total(*metrics: Any) -> Any:
-    return None if metrics[0] is None else sum(metrics[1:], start=metrics[0])
+def _summable(metric: Tensor | None) -> Tensor | None:
+    """A metric in the dtype of its sum: 64 bits for integers and truth values, which could not hold it."""
+    if metric is None or metric.is_floating_point() or metric.is_complex() or metric.dtype is torch.uint64:
+        return metric
+    return metric.to(torch.int64)
+
+
+def _sum(total: Tensor | None, metric: Tensor | None) -> Tensor | None:
+    return None if total is None or metric is None else total + metric
 
 
 def _stack(*variables: Any) -> Any:

@@ -30,10 +30,15 @@ def _values(x: torch.Tensor) -> np.ndarray | None:
     return x.numpy()
 
 
+def _alternative_to_a_layout(x: torch.Tensor) -> str | None:
+    return None if x.layout is torch.strided and not x.is_nested else "a dense tensor, neither sparse nor nested"
+
+
 TORCH = Framework(
     array="a torch.Tensor",
     is_array=lambda x: isinstance(x, torch.Tensor),
     values=_values,
+    refuses=_alternative_to_a_layout,
     device=lambda x: x.device,
 )
 

@@ -7,7 +7,15 @@ from typing import Any
 import torch
 
 from reference.arguments import Call, dtype_name
-from reference.backends import Explanation, Request, Row, explain, select
+from reference.backends import (
+    Explanation,
+    Request,
+    Row,
+    check_explained_call,
+    explain,
+    known_backend,
+    select,
+)
 from torch_impl._decay import composed as decay
 from torch_impl._decay.triton import autograd as decay_kernels
 from torch_impl._gru import composed as gru
@@ -66,7 +74,8 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
 
     Args:
         name: the name of an operation with kernel backends.
-        args, kwargs: the arguments of that call; they are checked as the call would check them.
+        args, kwargs: the arguments of that call; they are checked as the call would check them. A backend that they
+            name is explained whether or not it could serve the call.
 
     Returns:
         The chosen backend and, for every other backend with a row, the reason against it.
@@ -76,5 +85,7 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
     """
     if name not in _REQUESTS:
         raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {', '.join(_REQUESTS)}")
+    known_backend(name, kwargs.pop("kernel_backend", None), KernelBackend)
+    check_explained_call(name, _REQUESTS[name], args, kwargs)
     asked = _REQUESTS[name](*args, **kwargs)
     return explain(_rows(asked), asked, KernelBackend)

@@ -54,7 +54,11 @@ def _seen(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
     for x in pending:
         kind = type(x)
         if kind in _PLAIN:
-            key += (x.shape, x.dtype, x.device)
+            try:
+                key += (x.shape, x.dtype, x.device, x.layout)
+            except RuntimeError:
+                # A nested tensor has no shape; the check refuses it.
+                return None
         elif kind in _SCALARS:
             # 1, 1.0 and True are equal, but a check distinguishes them.
             key += (kind, x)

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from reference.arguments import axis_names, check_split, check_stack, check_unstack, unknown_axis
+from reference.arguments import axis_names, check_seed, check_split, check_stack, check_unstack, unknown_axis
 from torch_impl._arrays import TORCH
+from torch_impl._seeds import DEVICES, derived_seed
 
 Axis = str | tuple[str, ...]
 
@@ -57,14 +57,14 @@ def fold_rng_over_axis(rng: int, axis_name: Axis, *, mesh: Any) -> int:
         mesh: the device mesh.
 
     Returns:
-        An integer seed, ``SeedSequence((rng, index))``.
+        An integer seed: the state of ``SeedSequence(rng, spawn_key=(1, index))``.
 
     Raises:
         TypeError: `axis_name` is neither a name nor a tuple of names.
         ValueError: the axis does not exist.
     """
     index, _ = _place("fold_rng_over_axis", axis_name, mesh)
-    return int(np.random.SeedSequence((rng, index)).generate_state(1, np.uint64)[0])
+    return derived_seed(check_seed("fold_rng_over_axis", rng), DEVICES, index)
 
 
 def split_array_over_mesh(x: Tensor, axis_name: Axis, split_axis: int, *, mesh: Any) -> Tensor:
@@ -149,14 +149,20 @@ def unstack_params(params: Any, axis_name: Axis, *, mesh: Any = None) -> Any:
         _place("unstack_params", axis_name, mesh)
 
     def unstack(path: str, leaf: Any) -> Any:
-        if not isinstance(leaf, Partitioned) or axis_name not in leaf.names:
-            return leaf
+        if not isinstance(leaf, Partitioned):
+            return _copied(leaf)
+        if axis_name not in leaf.names:
+            return Partitioned(_copied(leaf.value), leaf.names)
         at = check_unstack(TORCH, path, leaf.value, leaf.names, axis_name)
         names = (*leaf.names[:at], *leaf.names[at + 1 :])
         value = leaf.value.squeeze(at).clone()
         return value if all(name is None for name in names) else Partitioned(value, names)
 
     return _map_boxes(unstack, params)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _map_boxes(function: Callable[[str, Any], Any], params: Any) -> Any:

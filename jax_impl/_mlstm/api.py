@@ -20,7 +20,7 @@ from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
 from jax_impl._mlstm.chunk_layout import chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
-from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
+from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
 
 BLOCK, BLOCK_ON_CPU = 32768, 1024
@@ -129,7 +129,7 @@ def mlstm(
     # The options of a packed call depend on the values of the packing, which no cache may read.
     decide = _cached_options if cu_seqlens is None else _options
     options = decide(
-        *(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, bool(return_state)),
+        *(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, return_state),
         *(kernel_backend, matmul_precision()),
     )
     packing = None if cu_seqlens is None else cu_seqlens.astype("int32")
@@ -186,6 +186,7 @@ def _options(
     asked = _request(
         *(q, k, v, i, f),
         initial_state=initial_state,
+        return_state=return_state,
         cu_seqlens=cu_seqlens,
         max_seqlen=max_seqlen,
         chunk_size=chunk_size,
@@ -234,6 +235,7 @@ def _request(
     chunk_size: Any = None,
     eps: Any = 0.0,
 ) -> Request:
+    check_flag("mlstm", "return_state", return_state)
     call = check_mlstm(JAX, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
     return request(call, v, cu_seqlens is not None)
 

@@ -33,8 +33,8 @@ def test_accumulated_gradient_is_the_mean(num_minibatches):
     a = np.tanh(x @ w + b)
     du = 2 * (a - y) * (1 - a**2) / y.size
     expected = x.T @ du
-    seeds = np.random.SeedSequence(7).generate_state(num_minibatches, np.uint64)
-    noise = [np.random.default_rng(int(seed)).normal() for seed in seeds]
+    spawned = np.random.SeedSequence(7, spawn_key=(0,)).spawn(num_minibatches)
+    noise = [np.random.default_rng(int(seed.generate_state(1, np.uint64)[0])).normal() for seed in spawned]
     expected[0, 0] += np.mean(noise)
     np.testing.assert_allclose(gradients["w"], expected, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(gradients["b"], du.sum(0), rtol=1e-6)

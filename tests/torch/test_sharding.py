@@ -56,7 +56,8 @@ def ranks():
 
 def test_seeds_on_the_mesh(ranks):
     seeds = [ranks[rank]["seeds"] for rank in range(4)]
-    expected = [int(np.random.SeedSequence((3, index)).generate_state(1, np.uint64)[0]) for index in range(4)]
+    spawned = np.random.SeedSequence(3, spawn_key=(1,)).spawn(4)
+    expected = [int(seed.generate_state(1, np.uint64)[0]) for seed in spawned]
     assert [s[0] for s in seeds] == [expected[0], expected[0], expected[1], expected[1]]
     assert [s[1] for s in seeds] == [expected[0], expected[1], expected[0], expected[1]]
     assert [s[2] for s in seeds] == expected

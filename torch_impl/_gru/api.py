@@ -110,7 +110,7 @@ def _autocast(arrays: _Arrays, state: Any) -> tuple[_Arrays, Any]:
 @explains("gru")
 def _gru_request(
     input, weight, forget_input, forget_weight, reset_input, reset_weight,
-    input_state=None, gradient_clipping=None, cu_seqlens=None, max_seqlen=None, **_: Any,
+    input_state=None, gradient_clipping=None, cu_seqlens=None, max_seqlen=None,
 ) -> Request:  # fmt: skip
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
     arrays, input_state = _autocast(arrays, input_state)

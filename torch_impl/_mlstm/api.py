@@ -14,12 +14,12 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from reference.arguments import MLSTMState, check_mlstm, check_mlstm_step
+from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
 from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
-from torch_impl._mlstm.arguments import Arguments, StepArguments
+from torch_impl._mlstm.arguments import Arguments, StepArguments, as_operator_option
 from torch_impl._mlstm.autograd import SEQUENCES, STEP
 from torch_impl._operators import needs_transform
 
@@ -107,6 +107,8 @@ def mlstm(
             backend does not support the call.
         RuntimeError: a second derivative is requested.
     """
+    if return_state is not True and return_state is not False:
+        check_flag("mlstm", "return_state", return_state)
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
     # The values of a packing are checked at every call, everything else once for each signature.
@@ -114,8 +116,8 @@ def mlstm(
     backend = check(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
     C, n, m = (None, None, None) if initial_state is None else initial_state
     arguments = Arguments(
-        q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, cu_seqlens=cu_seqlens, chunk_size=chunk_size or 0, eps=float(eps),
-        stabilize_correctly=True, backend=backend,
+        q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, cu_seqlens=cu_seqlens, chunk_size=as_operator_option(chunk_size),
+        eps=float(eps), stabilize_correctly=True, backend=backend,
     )  # fmt: skip
     differentiable = needs_transform(q, k, v, i, f, C, n, m)
     keep = SEQUENCES.implementations[backend].worth_keeping(arguments) if differentiable else ()
@@ -140,8 +142,10 @@ _mlstm_cached = cached_by_signature(_mlstm_checked)
 
 @explains("mlstm")
 def _mlstm_request(
-    q, k, v, i, f, *, initial_state=None, cu_seqlens=None, max_seqlen=None, chunk_size=None, eps=0.0, **_: Any
-) -> Request:
+    q, k, v, i, f, *,
+    initial_state=None, return_state=False, cu_seqlens=None, max_seqlen=None, chunk_size=None, eps=0.0,
+) -> Request:  # fmt: skip
+    check_flag("mlstm", "return_state", return_state)
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
     call = check_mlstm(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
@@ -193,7 +197,7 @@ _step_cached = cached_by_signature(_step_checked)
 
 
 @explains("mlstm_step")
-def _mlstm_step_request(q, k, v, i, f, state, *, eps=0.0, **_: Any) -> Request:
+def _mlstm_step_request(q, k, v, i, f, state, *, eps=0.0) -> Request:
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, state = _autocast(low, q, k, v, i, f, state)
     return request(check_mlstm_step(TORCH, q, k, v, i, f, state, eps), v)

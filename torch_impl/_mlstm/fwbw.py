@@ -25,7 +25,7 @@ from reference.arguments import (
 from reference.backends import Request
 from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast, transforming
 from torch_impl._backends import choose
-from torch_impl._mlstm.arguments import Arguments, Cotangents
+from torch_impl._mlstm.arguments import Arguments, Cotangents, as_operator_option
 from torch_impl._mlstm.autograd import SEQUENCES
 from torch_impl._operators import needs_transform
 
@@ -263,7 +263,7 @@ def _with_head(
     i, f = (gate if gate.ndim == 3 else gate.unsqueeze(2) for gate in tokens[3:])
     C, n, m = _head_of_states(state)
     return Arguments(
-        q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, chunk_size=config.chunk_size or 0,
+        q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, chunk_size=as_operator_option(config.chunk_size),
         stabilize_correctly=config.stabilize_correctly, backend=backend,
     )  # fmt: skip
 
