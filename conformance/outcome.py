@@ -11,6 +11,9 @@ from conformance.laws import Law
 STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skipped", "known", "fixed")
 """In the order in which a summary counts them."""
 
+ENDINGS = ("exit", "abort", "timeout")
+"""Natures of a break that ends the process: its case is tried no more often than it has to be."""
+
 
 @dataclass(frozen=True, order=True)
 class BreakKind:

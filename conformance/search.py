@@ -18,14 +18,14 @@ from hypothesis.errors import HypothesisException, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from conformance.avoidance import Avoidance
-from conformance.cases import to_json
+from conformance.cases import simpler, simplicity, to_json
 from conformance.checker import Checker, LawError, raised_by_target
 from conformance.comparison import CallRecord
 from conformance.excuses import Breaks, Broken
 from conformance.implementation import RefusedError
 from conformance.known import Known
 from conformance.laws import Law
-from conformance.outcome import BreakKind, Counterexample, Refused
+from conformance.outcome import ENDINGS, BreakKind, Counterexample, Refused
 from conformance.repeatable_draws import the_same_everywhere
 
 SUPPRESSED = (
@@ -63,11 +63,11 @@ class Found:
     """The smallest case seen so far that breaks the law in one way.
 
     Attributes:
-        order: smaller cases, and among those of one size simpler ones, come first.
+        order: smaller cases come first; among those of one size, those with simpler elements, then shorter words.
         kinds: all the ways in which it breaks the law.
     """
 
-    order: tuple[int, int, str]
+    order: tuple[int, int, int, str]
     kinds: tuple[BreakKind, ...]
     counterexample: Counterexample
     scene: Scene
@@ -168,6 +168,7 @@ class Search:
             if seconds > 0:
                 left = deadline - time.monotonic()
                 self._shrink(kind, draws, time.monotonic() + max(0.0, left / (1 if kept else 2)))
+                self._simplify(kind)
             kept.append(self.found[kind])
         return kept
 
@@ -185,6 +186,15 @@ class Search:
                 _run(example, draw, Phase.generate, Phase.shrink)
             except (_FaultError, HypothesisException):
                 return  # What was found is in `found`, whatever Hypothesis makes of a search that was cut short.
+
+    def _simplify(self, kind: BreakKind) -> None:
+        """Give the smallest case of a kind of break the simplest elements with which the law breaks in that way."""
+        if kind.nature in ENDINGS:
+            return
+        for case in simpler(self.found[kind].scene.case):
+            unchanged = self.avoidance.around(case) == case
+            if unchanged and kind in (self.judge(case, counts=False) or ()):
+                return  # It is in `found`: among cases of one size it comes first.
 
     def judge(self, case: Any, *, counts: bool = True) -> tuple[BreakKind, ...] | None:
         """The ways in which a case breaks the law; none where it holds. None where the target refuses the case."""
@@ -247,7 +257,7 @@ class Search:
     ) -> None:
         if not kinds:
             return
-        order = (case.size, len(case.describe()), case.describe())
+        order = (case.size, simplicity(case), len(case.describe()), case.describe())
         for kind in kinds:
             before = self.found.get(kind)
             problem, error = breaks[kind]

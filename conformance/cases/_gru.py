@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._json import register
 from conformance.cases._plan import (
     COTANGENTS,
@@ -42,6 +43,7 @@ class GRUCase:
         room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
         cotangents: a pattern of `COTANGENTS`.
         removed: properties that were removed from the preactivations of the forget and the reset gate.
+        elements: of every array, as drawn or one of `conformance.cases._elements.SIMPLE`.
     """
 
     B: int
@@ -59,6 +61,7 @@ class GRUCase:
     layout: str = "contiguous"
     removed: tuple[str, ...] = ()
     seed: int = 0
+    elements: str = AS_DRAWN
 
     @property
     def N(self) -> int:
@@ -103,11 +106,11 @@ class GRUCase:
         }
         if self.lengths is not None:
             raw = {name: x if name.endswith("weight") else x[0] for name, x in raw.items()}
-        arrays = {name: array(x, dtype, self.layout) for name, x in raw.items()}
+        arrays = {name: array(replaced(x, self.elements), dtype, self.layout) for name, x in raw.items()}
         B = self.B if self.lengths is None else len(self.lengths)
         if self.state:
             h0 = rng.normal(size=(B, self.N, H))
-            arrays["input_state"] = array(h0, accumulation(dtype), self.layout)
+            arrays["input_state"] = array(replaced(h0, self.elements), accumulation(dtype), self.layout)
         if self.lengths is not None:
             arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
         return arrays
@@ -139,6 +142,7 @@ class GRUCase:
         B = self.B if self.lengths is None else len(self.lengths)
         shapes = {"y": (*self._tokens(), self.N, self.H), "state": (B, self.N, self.H)}
         raw = {name: cotangent(rng, name, shape, self.cotangents, "y") for name, shape in shapes.items()}
+        raw = {name: replaced(x, self.elements) for name, x in raw.items()}
         if self.lengths is not None:
             raw["y"] = raw["y"][0]
         return {name: array(x, dtype if name == "y" else accumulation(dtype)) for name, x in raw.items()}
@@ -154,6 +158,7 @@ _GRU_ORDINARY = {
     "cut": 0.5,
     "layout": "contiguous",
     "removed": (),
+    "elements": AS_DRAWN,
 }
 _ONE = (1, 1, 1, 1, 1, 1)
 HEADS = (

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._gates import GATES, gates, hold
 from conformance.cases._json import register
 from conformance.cases._plan import (
@@ -56,6 +57,7 @@ class MLSTMCase:
         layout: of every array.
         removed: properties that were taken out of the arrays (`conformance.cases._removal.REMOVABLE`).
         seed: of every value.
+        elements: of every array, as drawn or one of `conformance.cases._elements.SIMPLE`.
     """
 
     B: int
@@ -78,6 +80,7 @@ class MLSTMCase:
     removed: tuple[str, ...] = ()
     seed: int = 0
     return_state: bool = True
+    elements: str = AS_DRAWN
 
     @property
     def packed(self) -> bool:
@@ -146,6 +149,7 @@ class MLSTMCase:
             raw["q"] = raw["q"] * scale_of_queries(*self.normaliser({**raw, **state}), self.removed)[..., None]
         if self.lengths is not None:
             raw = {name: x[0] for name, x in raw.items()}
+        raw, state = ({name: replaced(x, self.elements) for name, x in of.items()} for of in (raw, state))
         gate_dtype = "float32" if self.wide_gates and dtype in HALF else dtype
         arrays = {name: array(x, gate_dtype if name in "if" else dtype, self.layout) for name, x in raw.items()}
         wide = accumulation(dtype)
@@ -176,6 +180,7 @@ class MLSTMCase:
         N, K, V = self.N, self.K, self.V
         shapes = {"h": (*self._tokens(), N, V), "C": (B, N, K, V), "n": (B, N, K), "m": (B, N)}
         raw = {name: cotangent(rng, name, shape, self.cotangents, "h") for name, shape in shapes.items()}
+        raw = {name: replaced(x, self.elements) for name, x in raw.items()}
         if self.lengths is not None:
             raw["h"] = raw["h"][0]
         wide, names = accumulation(dtype), ("h", *("Cnm" if self.return_state else ""))
@@ -206,6 +211,7 @@ _MLSTM_ORDINARY = {
     "layout": "contiguous",
     "removed": (),
     "return_state": True,
+    "elements": AS_DRAWN,
 }
 
 # (B, S, N, K, V, state, eps) per stratum: what a compiled target is tried on. float32 sees all rows, others the first.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._json import register
 from conformance.cases._plan import LONG_STEPS, SEEDS, Plan, generator, limited, rows, words
 from conformance.dtypes import Array, array
@@ -22,6 +23,7 @@ class SumCase:
         S: steps, the last axis.
         values: ``ordinary``, ``small``, ``same sign`` (sums grow like S), ``wide`` (magnitudes from 1e-4 to 1e4), and
             for gates also ``resets`` (including −∞) and ``extreme``.
+        elements: of every array, as drawn or one of `conformance.cases._elements.SIMPLE`.
     """
 
     lead: tuple[int, ...]
@@ -29,6 +31,7 @@ class SumCase:
     values: str = "ordinary"
     layout: str = "contiguous"
     seed: int = 0
+    elements: str = AS_DRAWN
 
     @property
     def steps(self) -> int:
@@ -39,7 +42,7 @@ class SumCase:
         return math.prod(self.lead) * self.S + self.S
 
     def describe(self) -> str:
-        return words(self, {"layout": "contiguous"})
+        return words(self, {"layout": "contiguous", "elements": AS_DRAWN})
 
     def draw(self, salt: int) -> np.ndarray:
         rng, shape = generator(self.seed, salt), (*self.lead, self.S)
@@ -53,13 +56,14 @@ class SumCase:
         return x
 
     def scan(self, dtype: str) -> dict[str, Array]:
-        return {"x": array(self.draw(5), dtype, self.layout)}
+        return {"x": self._array(self.draw(5), dtype)}
 
     def log_gates(self, dtype: str) -> dict[str, Array]:
         a = -np.abs(self.draw(6))
         if self.values in ("resets", "extreme"):
             a = np.where(generator(self.seed, 7).random(a.shape) < 0.2, -np.inf, a)
-        return {"forget_gates": array(a, dtype, self.layout)}
+        # Logarithms of decays stay negative.
+        return {"forget_gates": array(-replaced(-a, self.elements), dtype, self.layout)}
 
     def preactivations(self, dtype: str) -> dict[str, Array]:
         i, f = self.draw(8), self.draw(9)
@@ -69,14 +73,14 @@ class SumCase:
         if self.values == "extreme":
             f = rng.choice(np.array([1e4, -1e4, np.inf, -np.inf, 30.0]), f.shape)
             i = rng.choice(np.array([1e4, -1e4, 0.0, -np.inf]), i.shape)
-        return {
-            "igate": array(i[..., None], dtype, self.layout),
-            "fgate": array(f[..., None], dtype, self.layout),
-        }
+        return {"igate": self._array(i[..., None], dtype), "fgate": self._array(f[..., None], dtype)}
 
     def cotangent(self, dtype: str, *, square: bool) -> dict[str, Array]:
         shape = (*self.lead, self.S, self.S) if square else (*self.lead, self.S)
-        return {"y": array(generator(self.seed, 11).normal(size=shape), dtype)}
+        return {"y": array(replaced(generator(self.seed, 11).normal(size=shape), self.elements), dtype)}
+
+    def _array(self, x: np.ndarray, dtype: str) -> Array:
+        return array(replaced(x, self.elements), dtype, self.layout)
 
 
 _SUM_TABLE = {

@@ -9,13 +9,10 @@ from conformance.cases import to_json
 from conformance.diagnosis.cause import Cause, Check
 from conformance.diagnosis.faults import RANK, Fault
 from conformance.diagnosis.judged import Judged
-from conformance.outcome import ArrayOutcome, Counterexample, LawResult
+from conformance.outcome import ENDINGS, ArrayOutcome, Counterexample, LawResult
 
 NOISE = 1e-3
 """Errors below this share of an array's largest value are roundings, if more of them than there may be."""
-
-ENDINGS = ("exit", "abort", "timeout")
-"""How a break ends the process: its case is not tried again here."""
 
 
 @dataclass

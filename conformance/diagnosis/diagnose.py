@@ -8,14 +8,13 @@ from conformance.cases import from_json
 from conformance.diagnosis import causes, envelope
 from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
-from conformance.diagnosis.causes import ENDINGS
 from conformance.diagnosis.faults import RANK, Fault, Faults, explore
 from conformance.diagnosis.features import avoiding
 from conformance.diagnosis.judged import UNWATCHED, Clock, Judge, Watch
 from conformance.implementation import Implementation, RefusedError
 from conformance.operations import OPERATIONS, Operation
 from conformance.options import RunOptions
-from conformance.outcome import Counterexample, LawResult
+from conformance.outcome import ENDINGS, Counterexample, LawResult
 
 SECONDS = 90.0
 """How long the experiments on one target may take."""

@@ -49,6 +49,8 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "held": "The share of each sequence before its regime of gates sets in: until then, gates keep the initial "
         "state.",
         "removed": "Features that were taken out of the arrays: the law breaks without them too.",
+        "elements": "What the elements of every array were replaced by, all but zeros and infinities, because the law "
+        "breaks with them too: ones, signs (±1), or whole numbers.",
         "cotangents": "Of what the gradient is asked: dense (random for every output), output only, state only, or "
         "one step of the output alone.",
         "ordinary": "Gates and values as they are drawn: normal numbers.",
