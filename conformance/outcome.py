@@ -1,4 +1,4 @@
-"""What came of a law: the cases that were judged, those that were refused, and the smallest that break it."""
+"""The result of a law: the cases that were judged, those that were refused, and the smallest that break it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from conformance.known import KnownOutcome
 from conformance.laws import Law
 
 STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skipped", "known", "fixed")
-"""In the order in which a summary counts them."""
+"""The statuses, in the order in which a summary counts them."""
 
 ENDINGS = ("exit", "abort", "timeout")
 """Natures of a break that ends the process: its case is tried no more often than it has to be."""
@@ -17,7 +17,7 @@ ENDINGS = ("exit", "abort", "timeout")
 
 @dataclass(frozen=True, order=True)
 class BreakKind:
-    """Where a law breaks and how. Shrinking keeps it: another kind of break is another counterexample.
+    """Where a law breaks and how. Shrinking preserves it: another kind of break is another counterexample.
 
     Attributes:
         where: the array, ``gradient of k``; or the name of the exception.
@@ -38,13 +38,13 @@ class BreakKind:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayOutcome:
-    """One array of a call, compared with what it ought to be.
+    """One array of a call, compared with its correct values.
 
     Attributes:
         where: the array, ``gradient of k``.
-        nature: how it breaks the law, as in `BreakKind`; None where it does not.
+        nature: how it breaks the law, as in `BreakKind`; None if it does not.
         worst: the largest error over its tolerance.
-        error: the largest error, relative to the largest value that is expected in the array.
+        error: the largest error, relative to the largest expected value in the array.
         wrong: share of elements outside their tolerance.
     """
 
@@ -64,18 +64,18 @@ class Counterexample:
     """The smallest case found that breaks a law in one way.
 
     Attributes:
-        case: it, in words.
+        case: the case in words.
         kind: where and how it breaks the law.
-        problem: what went wrong, in words.
-        index, got, expected, allowed, ulp: the first bad element, where there is one.
+        problem: the failure in words.
+        index, got, expected, allowed, ulp: the first bad element, if there is one.
         worst: the largest error over its tolerance, in any case that broke the law in this way; None where no number
             was compared.
         arrays: every array of the call that broke the law, those that are right too; empty where none was compared.
-        stored: the case as `conformance.cases.from_json` reads it.
-        script: where a script that shows the failure alone was saved, if it was.
-        script_text: the whole of it.
-        script_note: what came of running it once.
-        script_failed: whether it failed again; None where it was not run.
+        stored: the case in the form that `conformance.cases.from_json` reads.
+        script: the path of the saved script that shows this failure alone, if there is one.
+        script_text: the text of the script.
+        script_note: the result of running the script once.
+        script_failed: whether it failed again; None if it was not run.
     """
 
     case: str
@@ -104,9 +104,9 @@ class Refused:
     """Cases that the target refused.
 
     Attributes:
-        cases: how many.
-        reason: what the target said of the first one.
-        features: the features of cases that further draws avoided because of it.
+        cases: the number of cases.
+        reason: the target's message for the first one.
+        features: the features of cases that further draws avoided for this reason.
     """
 
     cases: int = 0
@@ -119,21 +119,21 @@ class LawResult:
     """One law in one dtype on one target.
 
     Attributes:
-        status: ``passed``, ``failed``, ``differs`` (the target decides otherwise than gatespec's contract, and does not
+        status: ``passed``, ``failed``, ``differs`` (the target deviates from gatespec's decisions, and does not
             claim to keep it), ``not served`` (the target refused every case), ``not promised`` (no case lies
             inside what the target promises), ``skipped`` (a function is absent, or the law does not apply),
             ``known`` (only failures that are known) or ``fixed`` (passed, a known failure included).
-        reason: why it was not judged, or what failed, or what is known.
+        reason: why it was not judged, what failed, or what is known.
         examples: cases that were served and judged.
-        refused: cases that were not.
-        worst: the largest error over its tolerance, None where no number was compared.
+        refused: cases that were refused.
+        worst: the largest error over its tolerance; None if no numbers were compared.
         counterexamples: one for each kind of break, the first kind found first.
-        kinks, elements: elements at which the gradient of either side passes, and all that were looked at.
+        kinks, elements: elements at which the gradient of either side passes, and all elements that were checked.
         branches: elements by the branch of the definition that they took.
-        points: how far off each example was.
-        seconds: how long it took.
-        expected_failures: what came of known failures.
-        features: of laws about value and gradient, how many cases held that have a feature; under an empty name, all.
+        points: the errors of each example.
+        seconds: the duration.
+        expected_failures: the outcomes of known failures.
+        features: for laws about value and gradient, the number of passed cases by feature; under "", of all cases.
     """
 
     law: Law
@@ -154,15 +154,15 @@ class LawResult:
 
     @property
     def counterexample(self) -> Counterexample | None:
-        """Of the kind of break that was found first."""
+        """The counterexample of the kind of break that was found first."""
         return self.counterexamples[0] if self.counterexamples else None
 
     @property
     def judged(self) -> bool:
-        """Whether the target was called at all, and served a call."""
+        """Whether the target was called and served at least one call."""
         return self.status not in ("skipped", "not served", "not promised")
 
     @property
     def link(self) -> str | None:
-        """Where a known failure is being dealt with."""
+        """The link to where a known failure is being dealt with."""
         return next((outcome.link for outcome in self.expected_failures if outcome.link), None)

@@ -1,6 +1,6 @@
-"""The laws, one file an operation and one for those that all share.
+"""The laws: one file per operation, and one for those that all operations share.
 
-A law is data: its sentence, its equation, what it draws, and the check itself.
+A law is data: its sentence, its equation, its cases, and the check itself.
 """
 
 import importlib
@@ -13,39 +13,39 @@ from conformance.dtypes import FLOATING
 from conformance.operations import ABOUT, LAW_MODULES, Strategy
 
 Kind = Literal["definition", "relation", "contract", "behaviour"]
-"""What a law speaks of:
+"""The subject of a law:
 
-- ``definition``: the value or the gradient, held to the oracle's answer, in any form of call (packed, step by step).
-- ``relation``: two calls of the target, held to each other.
-- ``contract``: what gatespec has decided where others may decide otherwise.
+- ``definition``: the value or the gradient, compared with the oracle's answer, in any form of call (packed, stepwise).
+- ``relation``: two calls of the target, compared with each other.
+- ``contract``: decisions of gatespec that others may make differently.
 - ``behaviour``: memory, dtypes, determinism, transforms, refusals.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """One thing that must hold of one operation.
+    """A statement that must hold for one operation.
 
     Attributes:
         op: the public operation (or family) that it is about.
         name: its name; ``op.name`` is its id.
-        kind: what it speaks of (`Kind`).
+        kind: its subject (`Kind`).
         sentence: the law in words.
         equation: the law in symbols.
-        check: raises `conformance.checker.LawError` where the law does not hold of a case.
-        cases: the strategy that draws cases; None where ``rows`` lists them.
-        rows: cases that are tried one and all, for laws about a finite list of calls.
-        strata: which sizes it is tried on.
-        dtypes: the dtypes it is tried in unless told otherwise.
+        check: raises `conformance.checker.LawError` if the law does not hold for a case.
+        cases: the strategy that draws cases; None if ``rows`` lists them.
+        rows: cases that are all tried, for laws about a finite list of calls.
+        strata: the sizes on which it is tried.
+        dtypes: the dtypes in which it is tried by default.
         compiled_dtypes: the same for targets that compile per shape; None for all of ``dtypes``.
-        needs: the public functions that it calls; empty for the one called ``op``.
-        gradient: the operation whose gradient it asks for, if any.
+        needs: the public functions that it calls; empty if it calls only ``op``.
+        gradient: the operation whose gradient it uses, if any.
         subject: names of features (`conformance.diagnosis.features`) that it is about although other laws can do
             without them: a target that refuses one of these does not serve it.
-        share: of the number of examples, at most 1.
+        share: its share of the number of examples, at most 1.
         forward: whether it is about the function as it is called where no gradient is asked for; other laws may take
             the outputs of a compiled gradient, which costs no compilation of its own.
-        skip: says why it does not apply to an implementation, or returns None where it does.
+        skip: returns the reason why it does not apply to an implementation, or None if it does.
         quick: whether it is part of a quick run.
     """
 
@@ -78,11 +78,11 @@ class Law:
         return self.needs or (self.op,)
 
     def usual_dtypes(self, eager: bool) -> tuple[str, ...]:
-        """The dtypes it is tried in unless told otherwise, on a target where a new shape is cheap or is compiled."""
+        """The dtypes in which it is tried by default on a target that takes new shapes cheaply or compiles them."""
         return self.dtypes if eager or self.compiled_dtypes is None else self.compiled_dtypes
 
     def __reduce__(self) -> tuple[Callable[[str], "Law"], tuple[str]]:
-        """Between processes a law travels as its id: checks and strategies are functions inside functions."""
+        """A law is pickled as its id, because checks and strategies are nested functions."""
         return law_of, (self.id,)
 
 
@@ -100,9 +100,9 @@ def law(op: str, sentence: str, equation: str, **fields: Any) -> Callable[[Calla
 
 
 def all_laws() -> list[Law]:
-    """Every law, in the order of the operations, an operation's own before those that all share.
+    """Every law, in the order of the operations; an operation's own laws come before those that all share.
 
-    So it is whichever module was imported, and registered its laws, first.
+    The order does not depend on which module was imported, and registered its laws, first.
     """
     for module in (*LAW_MODULES, "general"):
         importlib.import_module(f"conformance.laws.{module}")
@@ -110,10 +110,10 @@ def all_laws() -> list[Law]:
 
 
 def law_of(id: str) -> Law:
-    """The law of that id."""
+    """The law with this id."""
     return next(each for each in all_laws() if each.id == id)
 
 
 def _home(check: Callable) -> str:
-    """The module that a check is written in; it may be a `functools.partial`."""
+    """The module in which a check is written; the check may be a `functools.partial`."""
     return getattr(check, "func", check).__module__

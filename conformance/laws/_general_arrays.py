@@ -1,4 +1,4 @@
-"""Laws of every operation about its arrays: where they lie, what happens to them, their dtypes, their very bits."""
+"""Laws of every operation about its arrays: memory layout, changes to inputs, dtypes, and reproducible bits."""
 
 from typing import Any
 

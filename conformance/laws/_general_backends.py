@@ -1,4 +1,4 @@
-"""Laws of the operations that have kernel backends: the one asked for runs, and what cannot run is refused."""
+"""Laws of the operations with kernel backends: the requested one runs, and one that cannot run is refused."""
 
 import inspect
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def _launched(checker: Checker, operation: Operation, call: Call, named: dict[st
 
 
 def _explained(checker: Checker, operation: Operation, call: Call) -> tuple[str, dict[str, str]]:
-    """The backend that explain_backend says a call takes, and its reason against each other, by name."""
+    """The backend that a call takes according to explain_backend, and the reason against each other one, by name."""
     explain: Callable = checker.implementation.functions["explain_backend"]
     found: list[Any] = []
 
@@ -109,7 +109,7 @@ def _explained(checker: Checker, operation: Operation, call: Call) -> tuple[str,
 
 
 class _AskedError(Exception):
-    """Ends a call that was only to be explained."""
+    """Ends a call that should only be explained."""
 
 
 def _name(backend: Any) -> str:

@@ -95,7 +95,7 @@ def _transformed(kind: str, operation: Operation, checker: Checker, case: Any) -
     except RuntimeError as error:
         if kind != "graph":
             raise
-        # CUDA says so where something is done that no graph can hold; nothing wrong has been computed.
+        # CUDA reports this for an operation that no graph can contain; nothing wrong has been computed.
         raise RefusedError(f"{operation.name} cannot be captured: {str(error)[:200]}") from error
     same_results(operation, checker, case, call, results, own)
 

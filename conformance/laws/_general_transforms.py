@@ -1,4 +1,4 @@
-"""Laws of every operation about what its framework does to functions: compile, map, checkpoint, differentiate twice."""
+"""Laws of every operation under its framework's transformations: compile, map, checkpoint, differentiate twice."""
 
 from functools import partial
 from typing import Any
@@ -95,7 +95,7 @@ def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None
 
 def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     first = operation.call_of(case, checker.dtype)
-    # Other values of the same shapes, so that no element of the axis may stand for another.
+    # These are other values of the same shapes, so that no element of the axis can replace another.
     shuffled = {name: _reversed(x) if name in first.primals else x for name, x in first.arrays.items()}
     second = Call(shuffled, {n: _reversed(d) for n, d in first.cotangents.items()}, first.options, first.steps)
     arrays = {
@@ -137,9 +137,9 @@ def _second_derivative(operation: Operation, checker: Checker, case: Any) -> Non
 
 
 def _quotients(operation: Operation, call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Difference quotients of the reference's gradients and outputs along a direction, and how far off each may be.
+    """Difference quotients of the reference's gradients and outputs along a direction, and the error of each.
 
-    A central quotient of width w is off by w²·c, with a c that two widths tell: D(w) − D(w/2) = ¾·w²·c. Each value in
+    A central quotient of width w is off by w²·c, with a c found from two widths: D(w) − D(w/2) = ¾·w²·c. Each value in
     it is rounded, which adds u·|value|/w; w = u^⅓ balances the two. Where two widths disagree, at a kink, that much may
     be off. By a cotangent, the derivative is that of the outputs; it is not asked for where an output is infinite.
     """
@@ -155,7 +155,7 @@ def _quotients(operation: Operation, call: Call, along: Named) -> dict[str, tupl
 
 
 def _quotient(operation: Operation, call: Call, along: Named, width: float) -> dict[str, tuple[np.ndarray, float]]:
-    """By name: the quotient, and the largest value in it."""
+    """The quotient and the largest value in it, by name."""
     sides = []
     for sign in (1, -1):
         moved = {

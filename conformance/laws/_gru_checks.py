@@ -1,4 +1,4 @@
-"""GRUs whose answer is known without the recurrence: checks of laws in `gru`. The oracle says how exact to be."""
+"""GRUs whose answer is known without the recurrence: checks of laws in `gru`. The oracle gives their tolerance."""
 
 import importlib
 from dataclasses import replace
@@ -18,18 +18,18 @@ from conformance.oracle import Values
 
 
 def expanded(name: str, x: np.ndarray, heads: int) -> np.ndarray:
-    """The array with all heads written out: head n of N is head ``n // (N/N′)`` of N′."""
+    """The array with all heads expanded: head n of N is head ``n // (N/N′)`` of N′."""
     return np.repeat(x, heads // x.shape[GRU.head_axis[name]], axis=GRU.head_axis[name])
 
 
 def grouped(name: str, x: np.ndarray, heads: int) -> np.ndarray:
-    """Transpose of `expanded`: the sum over the heads that one of ``heads`` serves."""
+    """Transpose of `expanded`: the sum over the heads that read one of ``heads``."""
     axis = GRU.head_axis[name] % x.ndim
     return x.reshape(*x.shape[:axis], heads, x.shape[axis] // heads, *x.shape[axis + 1 :]).sum(axis=axis + 1)
 
 
 def with_values(arrays: dict[str, Array], **values: float) -> dict[str, Array]:
-    """The arrays, some of them filled with one value."""
+    """The arrays, of which some are filled with one value."""
     filled = {name: replace(arrays[name], values=np.full(arrays[name].shape, x)) for name, x in values.items()}
     return {**arrays, **filled}
 
@@ -58,7 +58,7 @@ def grouped_heads(checker: Checker, case: GRUCase) -> None:
 def fixed_point(checker: Checker, case: GRUCase) -> None:
     arrays = with_values(case.arrays(checker.dtype), forget_input=np.inf)
     if not checker.implementation.keeps_contract:
-        # 1 − f may be rounded, or z and h may be mixed as z + f·(h − z), which returns h but for its rounding.
+        # 1 − f may be rounded, or z and h may be mixed as z + f·(h − z), which returns h except for rounding.
         _within_tolerance(checker, case, arrays)
         return
     h0 = _initial(case, arrays)
@@ -85,7 +85,7 @@ def fixed_point(checker: Checker, case: GRUCase) -> None:
 
 
 def _within_tolerance(checker: Checker, case: GRUCase, arrays: dict[str, Array]) -> None:
-    """Hold a call with these arrays to the definition."""
+    """Compare a call with these arrays with the definition."""
     values, precision = oracle.values(arrays), checker.precision(case.steps)
     expected = oracle.gru(values, case.options(), precision)
     if not has_gradient(GRU, checker):
@@ -198,7 +198,7 @@ def torch_layer(checker: Checker, case: GRUCase) -> None:
 
 
 def state_accumulation(checker: Checker, case: GRUCase) -> None:
-    # With no weights there is no product whose operand might be rounded: only the carried state is left.
+    # Without weights there is no product whose operand could be rounded: only the carried state remains.
     arrays = with_values(case.arrays(checker.dtype), forget_input=4.0, **dict.fromkeys(GRU.weights, 0.0))
     precise = replace(checker.precision(case.steps), dtype="float32")
     expected = oracle.gru(oracle.values(arrays), {}, precise)

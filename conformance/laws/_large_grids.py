@@ -21,7 +21,7 @@ AXES = {"B": "sequences", "N": "heads"}
 """The letters of axes whose elements do not depend on each other, so that repeated ones repeat the results."""
 
 Axes = Mapping[str, int]
-"""For each array the axis that is repeated; one without it, such as a weight for all sequences, is left out."""
+"""The repeated axis of each array; arrays without it, such as a weight for all sequences, are omitted."""
 
 
 def register(operation: Operation) -> None:
@@ -46,7 +46,7 @@ def _lacking(feature: str, implementation: Any) -> str | None:
 
 
 def _axes(operation: Operation, letter: str) -> dict[str, int]:
-    """Where each argument and output has an axis of a letter, ``Nx`` and its like included."""
+    """The position of a letter's axis in each argument and output, including ``Nx`` and similar letters."""
     named = {each.name: each.shape.split() for each in (*operation.arguments, *operation.outputs)}
     found = {}
     for name, letters in named.items():
@@ -99,7 +99,7 @@ def _along(x: Array, axis: int | None, change: Callable[[np.ndarray, int], np.nd
 
 
 def _copies(results: Mapping[str, Array], own: Mapping[str, Array], axes: Axes, at: int) -> dict[str, Array]:
-    """The first copy (0) or the last (−1) of what was repeated."""
+    """The first copy (0) or the last copy (−1) of what was repeated."""
     found = {}
     for name, x in results.items():
         size = own[name].values.shape[axes[name]] if name in axes and name in own else None

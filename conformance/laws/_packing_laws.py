@@ -1,4 +1,4 @@
-"""Laws of every recurrence about packed sequences: their order, their gradients apart and together."""
+"""Laws of every recurrence about packed sequences: their order, and their gradients, separate and together."""
 
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -63,7 +63,7 @@ def register(operation: Operation, packed: Strategy) -> None:
         outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
         expected = expected_value(operation, checker, case)
         dense = {name: x for name, x in arrays.items() if name != "cu_seqlens"}
-        # The longest of several sequences means nothing to a call of one.
+        # The length of the longest of several sequences has no meaning for a call of one sequence.
         options = replace(case, room=None).options()
         of_each = []
         for b in range(len(case.lengths)):
@@ -151,7 +151,7 @@ def register(operation: Operation, packed: Strategy) -> None:
         other = np.sort([0, *np.random.default_rng(case.seed).integers(0, one[-1] + 1, len(one) - 2), one[-1]])
         other = other.astype(one.dtype)
         both = {**arrays, "cu_seqlens": replace(arrays["cu_seqlens"], values=np.stack([one, other]))}
-        # A longest sequence that is right for one packing may be too short for the other.
+        # A max_seqlen that is right for one packing may be too short for the other.
         options = checker.options(op, replace(case, room=None).options())
         _, gradients = checker.served(_of_both(checker.implementation, op).vjp, op, both, options, cotangents)
         apart = [
@@ -163,7 +163,7 @@ def register(operation: Operation, packed: Strategy) -> None:
         parts = [operation.gradient({**values, "cu_seqlens": cu}, options, of, precision) for cu in (one, other)]
         for name in operation.differentiable(arrays):
             total, slack = (sum(getattr(part, field)[name] for part in parts) for field in ("values", "slack"))
-            # Each is rounded to its dtype before they are added, and they may cancel.
+            # Each part is rounded to its dtype before the parts are added, and they may cancel.
             slack = np.asarray(slack + rounding_of(*(part[name] for part in apart)))
             own = replace(gradients[name], values=np.asarray(sum(part[name].values for part in apart)))
             close(checker, f"gradient of {name}", gradients[name], own, np.asarray(total), slack, steps)
@@ -179,7 +179,7 @@ def max_seqlen(operation: Operation, checker: Checker, case: Any) -> None:
 
 
 def _own(operation: Operation, lengths: tuple[int, ...], b: int, name: str, x: np.ndarray) -> np.ndarray:
-    """What belongs to one sequence of a packed call, as a dense call of that sequence has it."""
+    """The arrays of one sequence of a packed call, in the form of a dense call of that sequence."""
     if name in operation.weights:
         return x
     start = sum(lengths[:b])
@@ -188,7 +188,7 @@ def _own(operation: Operation, lengths: tuple[int, ...], b: int, name: str, x: n
 
 @lru_cache(maxsize=4)
 def _of_both(implementation: Implementation, op: str) -> Implementation:
-    """The target, but for ``op``: that is the sum of two calls, one for each row of ``cu_seqlens``."""
+    """The target, with ``op`` replaced by the sum of two calls, one for each row of ``cu_seqlens``."""
     function = implementation.functions[op]
 
     def summed(*arrays: Any, cu_seqlens: Any, **keywords: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Laws about bad calls: each is made of a good one by one change.
+"""Laws about bad calls, each made from a valid call by one change.
 
-Any target has to refuse it, by whatever exception, or to answer what it can only mean. The reference's error, in type
-and in text, is asked of those that keep gatespec's contract.
+Any target has to refuse it, with any exception, or to give the only answer it can mean. The reference's error, in type
+and in text, is required of those that keep gatespec's contract.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from conformance.laws import law
 from conformance.laws._answered_calls import expect_right
 
 Given = tuple[dict[str, Any], dict[str, Any]]
-"""The arrays and the options of a call; a bad one need not hold arrays alone."""
+"""The arrays and the options of a call; those of a bad call need not all be arrays."""
 
 REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
 
@@ -31,7 +31,7 @@ def _label(bad: Any) -> dict[str, Any]:
 
 
 def _found(kind: str) -> Callable[[dict[str, Any]], Any]:
-    """Finds a bad call again, which is a function and no plain value, among the rows of all laws."""
+    """Finds a bad call, which is a function and not a plain value, among the rows of all laws."""
 
     def find(kept: dict[str, Any]) -> Any:
         from conformance.laws import all_laws
@@ -53,9 +53,9 @@ class BadCall:
     Attributes:
         operation: the public function.
         label: what is wrong with the call.
-        make: the call, ``(arrays, options)``.
-        good: the arrays of the good call that it was made of.
-        misshapen: whether an array that has to be there is missing or has another shape.
+        make: returns the call, ``(arrays, options)``.
+        good: the arrays of the valid call that it was made from.
+        misshapen: whether a required array is missing or has another shape.
     """
 
     operation: str
@@ -78,8 +78,8 @@ class BadUse:
     Attributes:
         operation: the public function.
         label: what is wrong.
-        use: does it, given an implementation.
-        until: a word at which the texts need no longer be the same, for they go on with what a target calls things.
+        use: performs it, given an implementation.
+        until: a word after which the texts may differ, because they continue with a target's own names.
     """
 
     operation: str
@@ -101,7 +101,7 @@ def register(operation: str, rows: Callable[[], list[BadCall]], *, op: str | Non
 
     Args:
         rows: the calls.
-        op: the name under which its laws stand, where that is not the operation's own.
+        op: the name of its laws, if it is not the operation's own name.
     """
     law(
         op or operation,
@@ -174,7 +174,7 @@ def _raised(act: Callable[[], Any]) -> Exception | None:
 
 @dataclass(frozen=True)
 class Reshaped:
-    """Makes an array of another shape of an array, from the same numbers."""
+    """Makes an array of another shape from the same numbers."""
 
     shape: tuple[int, ...]
 
@@ -183,7 +183,7 @@ class Reshaped:
 
 
 def misshapes(changes: Mapping[str, Any]) -> bool:
-    """Whether arrays so changed are of another shape, or missing; of a state, an array may be missing."""
+    """Whether these changes give an array another shape or remove it; arrays of a state may be removed."""
     return any(
         isinstance(change, Reshaped) or (change is None and name not in _STATES) for name, change in changes.items()
     )
@@ -213,7 +213,7 @@ def reshaped(*shape: int) -> Reshaped:
 
 
 def degenerate(*shape: int) -> Callable[[Array], Array]:
-    """Of a shape that gatespec excludes and others may find a meaning for."""
+    """Gives an array a shape that gatespec excludes but that may have a meaning for others."""
     return lambda x: array(np.resize(x.values, shape), x.dtype)
 
 

@@ -151,7 +151,7 @@ def _takes_gradient(implementation: Any, form: str) -> bool:
 
 
 def _of_linear(loss_fn: Any) -> Any:
-    """``value_and_grad`` of a loss Σ w·x_0, for NumPy, which knows no gradient."""
+    """``value_and_grad`` of a loss Σ w·x_0 for NumPy, which has no gradients."""
 
     def differentiated(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
         return loss_fn(params, apply_fn, minibatch, rng), {"w": minibatch["x"][0]}

@@ -126,7 +126,7 @@ def keep(checker: Checker, case: FwbwCase) -> None:
 
 
 def _few(plan: Plan) -> st.SearchStrategy:
-    # A memory that ends empty is at a tie, where either side passes: among few elements that is too many.
+    # A memory that ends empty is at a tie, where either side passes; with few elements, ties would be too many.
     drawn = cases.fwbw(plan, use_initial_state=False).filter(lambda case: case.inner.gates not in ("closed", "mixed"))
     if not plan.eager:
         return drawn

@@ -1,4 +1,4 @@
-"""The multi-head GRU: `gru`. What it shares with every recurrence is in `_recurrence_laws`."""
+"""The multi-head GRU: `gru`. The laws that it shares with every recurrence are in `_recurrence_laws`."""
 
 import importlib.util
 from dataclasses import replace
@@ -43,7 +43,7 @@ law(
 
 
 def _clipped(plan: Plan) -> st.SearchStrategy:
-    """Dense and packed, where a new shape is cheap; else one row."""
+    """Dense and packed cases if a new shape is cheap, else one row."""
     if not plan.eager:
         return cases.gru(plan, clipping=0.5).filter(lambda case: case.heads == cases.HEADS[0])
     bounds = st.sampled_from((0.1, -0.5, 2.0))
@@ -84,7 +84,7 @@ def _batches(plan: Plan) -> st.SearchStrategy:
 
 def _unclipped(plan: Plan, **fixed: Any) -> st.SearchStrategy:
     if plan.eager:
-        # A state to keep: from zeros, much that is wrong comes out right.
+        # There is a state to keep: from zeros, many wrong computations give the right result.
         return cases.gru(plan, **{"clipping": None, "state": True, **fixed})
     return cases.gru(plan, **fixed).filter(lambda case: not case.clipping)
 

@@ -1,4 +1,4 @@
-"""The mLSTM over whole sequences: `mlstm`. What it shares with every recurrence is in `_recurrence_laws`."""
+"""The mLSTM over whole sequences: `mlstm`. The laws that it shares with every recurrence are in `_recurrence_laws`."""
 
 from dataclasses import replace
 from functools import partial

@@ -81,7 +81,7 @@ def parameters(checker: Checker, case: LayerCase) -> None:
         largest = np.abs(x.values).max()
         if largest > bound * (1 + ROUNDOFF["float32"]):
             raise LawError(name, f"holds {largest}, beyond H^−½ = {bound:.4g}")
-        # Of 64 or more uniform numbers one lies beyond half the bound, and two of either sign, but for 1 in 2^62.
+        # Of 64 or more uniform numbers one is beyond half the bound, and both signs occur, but for 1 case in 2^62.
         if x.values.max() < bound / 2 and x.values.min() > -bound / 2:
             raise LawError(name, f"reaches {largest:.4g} of a bound of {bound:.4g}")
         if np.unique(x.values).size < x.values.size // 2 or (x.values > 0).all() or (x.values < 0).all():

@@ -1,6 +1,6 @@
-"""What one device of a mesh sees: `split_array_over_mesh`, `stack_params`, `unstack_params`, `fold_rng_over_axis`.
+"""One device's view of a mesh: `split_array_over_mesh`, `stack_params`, `unstack_params`, `fold_rng_over_axis`.
 
-A law asks the adapter to run a function as every device of a mesh: a loop with ``axis_index=`` for NumPy, a loop with a
+A law asks the adapter to run a function on every device of a mesh: a loop with ``axis_index=`` for NumPy, a loop with a
 mesh for torch, ``vmap`` over named axes for JAX.
 """
 
@@ -79,7 +79,7 @@ def _stacked(checker: Checker, case: MeshCase, labels: list[tuple]) -> list[Resu
 
 
 def _inverse(place: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of `unstack_params`, which need not know where it runs."""
+    """The keywords of `unstack_params`, which does not depend on where it runs."""
     return {name: x for name, x in place.items() if name == "mesh"}
 
 

@@ -64,7 +64,7 @@ def _cell(cases: list[Answered], only_given: bool) -> str:
 
 
 def _failures(judgement: Judgement) -> list[str]:
-    """What is wrong, the first of each operation and dtype before the others."""
+    """The faults; the first one of each operation and dtype comes before the others."""
     first, rest, seen = [f"\n[red bold]✗ {escape(name)}[/red bold] {_STRAY}" for name in judgement.strays], [], set()
     for case in judgement.cases:
         lines = [f"\n[red bold]✗ {case.entry.id}[/red bold] {escape(problem)}" for problem in case.problems]
@@ -96,7 +96,7 @@ def _said(judged: Judged) -> str:
 
 
 def as_json(judgement: Judgement) -> str:
-    """Everything that was found; numbers that JSON has no word for are strings."""
+    """All findings; numbers that JSON cannot represent are strings."""
     report = {
         "set": str(judgement.vectors.folder),
         "seed": judgement.vectors.seed,

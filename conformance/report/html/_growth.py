@@ -1,4 +1,4 @@
-"""Error against S: one drawing for each operation and target, on axes that all targets of an operation share."""
+"""Error against S: one drawing per operation and target, with the same axes for all targets of an operation."""
 
 import math
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from conformance.report.html._words import number
 WIDTH, HEIGHT = 340.0, 200.0
 LEFT, RIGHT, TOP, BOTTOM = 42.0, 328.0, 12.0, 170.0
 ZERO = 12.0
-"""How far below the axis 0 stands: an exact answer is common, and a logarithm has no place for it."""
+"""Distance of 0 below the axis: exact answers are common, but a logarithmic axis has no 0."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One example: how long it was and how large its worst error.
+    """One example: its length and its largest error.
 
     Attributes:
-        error: in roundoffs.
+        error: the error in roundoffs.
     """
 
     law: str
@@ -34,8 +34,8 @@ class Growth:
     """The drawings of one operation.
 
     Attributes:
-        exact: the targets of which every answer was exact, to the last bit; an empty drawing would say less.
-        broken: whether one of its laws is.
+        exact: the targets whose answers were all exact to the last bit; they are named instead of drawn.
+        broken: whether one of its laws is broken.
     """
 
     op: str
@@ -45,7 +45,7 @@ class Growth:
 
 
 def growths(targets: list[Column]) -> list[Growth]:
-    """A drawing for every operation and target of which any example was measured."""
+    """A drawing for every operation and target with at least one measured example."""
     found = []
     for at, op in enumerate(operations(targets)):
         samples = [(target, list(_samples(target, op))) for target in targets]
@@ -127,7 +127,7 @@ def _size(sample: Sample) -> float:
 
 
 def _worst_by_length(samples: list[Sample]) -> list[Sample]:
-    """The worst of every half octave of S, in the order of S."""
+    """The largest error in every half octave of S, in the order of S."""
     worst: dict[int, Sample] = {}
     for sample in samples:
         octave = round(2 * math.log2(sample.steps))
@@ -137,13 +137,13 @@ def _worst_by_length(samples: list[Sample]) -> list[Sample]:
 
 
 def _guide(x: LogScale, y: LogScale) -> tuple[list[Trace], list[Label]]:
-    """√S, as the sum of S roundings of random sign would grow."""
+    """√S, the growth of a sum of S roundings of random sign."""
     start = max(x.low, y.low**2)
     end = min(x.high, y.high**2)
     if start >= end:
         return [], []
     ends = [(x(start), y(math.sqrt(start))), (x(end), y(math.sqrt(end)))]
-    # Beside its end where the line leaves at the top, else above it.
+    # The label is next to the end of the line if the line leaves at the top, else above it.
     beside = Label(ends[1][0] + 5, ends[1][1] + 10, "√S")
     above = Label(ends[1][0], ends[1][1] - 5, "√S", "end")
     return [Trace("guide", "", line(ends))], [beside if end < x.high else above]

@@ -1,4 +1,4 @@
-"""Error against tolerance: a drawing per target, a lane per operation and dtype, and a line that no error may cross."""
+"""Error against tolerance: a drawing per target, a row per operation and dtype, and a line that no error may cross."""
 
 import math
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ Ratio = tuple[str, str, float]
 
 @dataclass(frozen=True)
 class Ratios:
-    """What there is of one target.
+    """The drawing for one target.
 
     Attributes:
-        chart: the drawing; None where there is no error to draw.
-        exact: the operations of which every answer was exact: a lane with all at its left edge would say no more.
+        chart: the drawing; None if there is no error to draw.
+        exact: the operations whose answers were all exact; they are named instead of drawn.
     """
 
     target: str
@@ -34,7 +34,7 @@ class Ratios:
 
 
 def ratios(targets: list[Column]) -> list[Ratios]:
-    """The drawings, on one axis; none of a target on which no number was compared."""
+    """The drawings, with a common axis; none for a target on which no numbers were compared."""
     found = [(target, {op: list(_ratios(target, op)) for op in operations([target])}) for target in targets]
     everything = [ratio for _, by in found for each in by.values() for _, _, ratio in each]
     # From a thousandth of the tolerance to a hundred times: there is nothing to distinguish beyond.
@@ -49,12 +49,12 @@ def ratios(targets: list[Column]) -> list[Ratios]:
 
 
 def _ratios(target: Column, op: str) -> Iterator[Ratio]:
-    """The worst of each example; of a law that kept none, its worst."""
+    """The largest ratio of each example; for a law that kept no examples, its largest ratio."""
     for (law, dtype), result in target.cells.items():
         if result.law.op != op:
             continue
         kept = [point.budget_ratio for point in result.points]
-        # What broke a law is kept as its worst, whether or not the example has a point.
+        # A broken law's largest ratio is kept as its worst, whether or not the example has a point.
         if result.worst is not None and result.worst not in kept:
             kept.append(result.worst)
         yield from ((law, dtype, ratio) for ratio in kept)
@@ -119,7 +119,7 @@ def _histogram(values: list[float], name: str, x: LogScale, base: float) -> list
     most = max(counts.values())
     bars = {True: "", False: ""}
     for bar, count in sorted(counts.items()):
-        # Roots, so that one example beside hundreds is still seen.
+        # Square roots, so that one example next to hundreds is still visible.
         height = round(max(1.5, (LANE - 2) * math.sqrt(count / most)), 1)
         bars[bar >= 0] += f"M{limit + bar * BIN + 0.5:g} {base:g}v{-height:g}h{BIN - 1:g}v{height:g}Z"
     whole = [Trace("floor", "", line([(LEFT, base), (RIGHT, base)]))]
