@@ -12,7 +12,7 @@ STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skippe
 """The statuses, in the order in which a summary counts them."""
 
 ENDINGS = ("exit", "abort", "timeout")
-"""Natures of a break that ends the process: its case is tried no more often than it has to be."""
+"""Natures of a break that ends the process; its case is tried as few times as possible."""
 
 
 @dataclass(frozen=True, order=True)

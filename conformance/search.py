@@ -1,7 +1,7 @@
 """The search for cases that break a law: draws them, counts those served and refused, and shrinks what breaks.
 
-Cases are drawn first, one and all, and judged. Then, for each kind of break that was seen, Hypothesis draws the same
-cases once more (their outcome is known) and shrinks towards the smallest that breaks the law in that very way.
+First, all cases are drawn and judged. Then, for each kind of break that was seen, Hypothesis draws the same
+cases once more (their outcome is known) and shrinks towards the smallest that breaks the law in the same way.
 """
 
 import json
@@ -32,25 +32,25 @@ SUPPRESSED = (
     HealthCheck.too_slow,
     HealthCheck.filter_too_much,
     HealthCheck.data_too_large,
-    # What a target refuses is looked for while its cases are drawn, and a few more cases are drawn for it.
+    # The features that a target refuses are searched for while its cases are drawn, which draws a few more cases.
     HealthCheck.nested_given,
 )
 
 KINDS = 4
-"""Of so many kinds of break a counterexample is kept; more of one law say nothing new."""
+"""Maximum number of kinds of break with a counterexample; further kinds of one law say nothing new."""
 
 FRUITLESS = 20
-"""After so many refusals without a single case that was served, the law counts as not served."""
+"""Number of refusals, without a single served case, after which the law counts as not served."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What was seen when a law broke: more than a report keeps, for the script that shows it again.
+    """The circumstances of a broken law, in more detail than in a report, for the script that reproduces it.
 
     Attributes:
         case: the case.
-        error: what was raised, by the law or by the target.
-        calls: the calls of the target up to there.
+        error: the exception raised by the law or by the target.
+        calls: the calls of the target up to that point.
     """
 
     case: Any
@@ -79,10 +79,10 @@ class Draw:
 
     Attributes:
         cases: the strategy.
-        seed: from which they are drawn.
-        examples: how many.
-        pinned: whether they are pinned to what no law may miss, and not drawn freely.
-        shrinks_only: whether they are drawn only to find a smaller one of those that break the law.
+        seed: the seed from which they are drawn.
+        examples: the number of cases.
+        pinned: whether they are pinned to values that no law may miss, instead of being drawn freely.
+        shrinks_only: whether they are drawn only to find a smaller case that breaks the law.
     """
 
     cases: SearchStrategy
@@ -97,17 +97,17 @@ class Search:
     """Judges cases of one law on one target.
 
     Attributes:
-        announce: told of each case, as JSON, before the target is called with it.
-        note: told of each case that breaks the law in a way not seen before.
-        excuse: the known failure that explains a break, which is passed over; None where there is none.
-        fatal: cases, as JSON, that ended the process of the target when they were tried, each with how; they are not
+        announce: called with each case, as JSON, before the target is called with it.
+        note: called with each case that breaks the law in a way not seen before.
+        excuse: the known failure that explains a break, which is then passed over; None if there is none.
+        fatal: cases, as JSON, that ended the target's process when they were tried, each with how; they are not
             tried again.
-        last: whether the search ends with the last of those.
+        last: whether the search ends after the last of these.
         examples: cases that were served and judged before any shrinking.
-        refused: those that were not served.
+        refused: cases that were not served.
         found: by kind of break, in the order in which the kinds were seen.
-        held: the cases of which the law holds.
-        excused: for each known failure, the first case of which it explains a break.
+        held: the cases for which the law holds.
+        excused: for each known failure, the first case with a break that it explains.
     """
 
     law: Law
@@ -129,7 +129,7 @@ class Search:
     _passed_over: set[str] = field(default_factory=set)
 
     def collect(self, draw: Draw, *, stop_at_first: bool = False) -> None:
-        """Draw cases and judge them all; refused ones do not count, and others are drawn in their place."""
+        """Draw cases and judge them all; refused cases do not count, and others are drawn instead."""
         before, refused_before = self.examples, self.refused
         repeated = 0
 
@@ -143,7 +143,7 @@ class Search:
             case = self.avoidance.around(case)
             if self.avoidance.names and _key(case) in self._counted and repeated < draw.examples:
                 repeated += 1
-                hypothesis.reject()  # Without what is refused, two cases may be one.
+                hypothesis.reject()  # Without the refused features, two cases may be equal.
             kinds = self.judge(case)
             if kinds is None and self.avoidance.learn(case, self._is_refused):
                 kinds = self.judge(self.avoidance.around(case))
@@ -156,7 +156,7 @@ class Search:
         return self.last and all(key in self._outcomes for key in self.fatal)
 
     def shrink(self, draws: list[Draw], seconds: float) -> list[Found]:
-        """The smallest cases of each kind of break; a kind that another's smallest case shows as well is left out."""
+        """The smallest case of each kind of break; a kind that another kind's smallest case also shows is omitted."""
         deadline = time.monotonic() + seconds
         kept: list[Found] = []
         seen: set[BreakKind] = set()
@@ -185,7 +185,7 @@ class Search:
             try:
                 _run(example, draw, Phase.generate, Phase.shrink)
             except (_FaultError, HypothesisException):
-                return  # What was found is in `found`, whatever Hypothesis makes of a search that was cut short.
+                return  # The results are in `found`, whatever Hypothesis concludes from a search that was cut short.
 
     def _simplify(self, kind: BreakKind) -> None:
         """Give the smallest case of a kind of break the simplest elements with which the law breaks in that way."""
@@ -197,7 +197,7 @@ class Search:
                 return  # It is in `found`: among cases of one size it comes first.
 
     def judge(self, case: Any, *, counts: bool = True) -> tuple[BreakKind, ...] | None:
-        """The ways in which a case breaks the law; none where it holds. None where the target refuses the case."""
+        """The ways in which a case breaks the law, empty if it holds; None if the target refuses the case."""
         key = _key(case)
         if key not in self._outcomes:
             self._outcomes[key] = self._judged(case, key)
@@ -244,7 +244,7 @@ class Search:
         kept = checker.calls, checker.arrays, checker.breaks
         broken = Broken(law=self.law, dtype=checker.dtype, case=case, kind=kind, outcome=checker.arrays.get(kind.where))
         known = self.excuse(broken, lambda other: self.judge(other, counts=False))
-        # Other cases may have been tried to find out.
+        # Other cases may have been tried to find this out.
         checker.calls, checker.arrays, checker.breaks = kept
         if known is None:
             return False
@@ -293,7 +293,7 @@ class ProcessEndedError(Exception):
 
 
 class _FaultError(Exception):
-    """What Hypothesis sees of a break of the kind that it is to shrink."""
+    """The exception by which Hypothesis sees a break of the kind that it should shrink."""
 
 
 def sampled(cases: SearchStrategy, seed: int, number: int) -> list[Any]:
@@ -327,7 +327,7 @@ def _raised(error: BaseException) -> tuple[BreakKind, str]:
 
 
 def _run(example: Callable[[Any], None], draw: Draw, *phases: Phase) -> None:
-    """Let Hypothesis draw cases for ``example``; what that raises travels on."""
+    """Let Hypothesis draw cases for ``example``, whose exceptions are passed on."""
     test = hypothesis.given(draw.cases)(example)
     test = hypothesis.seed(draw.seed)(test)
     test = hypothesis.settings(

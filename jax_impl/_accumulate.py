@@ -115,7 +115,7 @@ def _gradient(state: Any, loss_fn: Callable, minibatch: Any, rng: jax.Array) -> 
 
 
 def _summable(metric: Any) -> jax.Array:
-    """A metric in the dtype of its sum: JAX's widest for integers and truth values, which could not hold it."""
+    """A metric in the dtype of its sum: JAX's widest for integers and booleans, whose own dtype could not hold it."""
     metric = jnp.asarray(metric)
     signed, unsigned = (jax.dtypes.canonicalize_dtype(widest) for widest in (jnp.int64, jnp.uint64))
     if not (metric.dtype == bool or jnp.issubdtype(metric.dtype, jnp.integer)) or metric.dtype == unsigned:

@@ -42,7 +42,7 @@ JAX = Framework(
 
 
 def check_key(function: str, rng: Any) -> None:
-    """Refuse a random state that is not one JAX key, of either style."""
+    """Raise for a random state that is not a single JAX key of either style."""
     if is_array(rng):
         typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
         if rng.ndim == 0 if typed else rng.ndim == 1 and rng.dtype == np.uint32:

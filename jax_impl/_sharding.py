@@ -118,7 +118,7 @@ def unstack_params(params: Any, axis_name: AxisName) -> Any:
 
 
 def _copied(leaf: Any) -> Any:
-    """A NumPy leaf as a copy, which the caller may write to; JAX arrays cannot be written to."""
+    """A copy of a NumPy leaf, because the caller may write to it; JAX arrays cannot be written to."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 

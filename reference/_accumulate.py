@@ -16,7 +16,7 @@ from reference.arguments import check_batch, check_flag, check_seed
 
 
 def split(rng: int, num: int) -> list[int]:
-    """Derive ``num`` independent seeds from one, none of which `fold_rng_over_axis` derives."""
+    """Derive ``num`` independent seeds from one; they differ from those of `fold_rng_over_axis`."""
     return [derived_seed(rng, MINIBATCHES, index) for index in range(num)]
 
 
@@ -109,7 +109,7 @@ def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, fu
 
 
 def _summable(metric: Any) -> np.ndarray:
-    """A metric in the dtype of its sum: 64 bits for integers and truth values, which could not hold it."""
+    """A metric in the dtype of its sum: 64 bits for integers and booleans, whose own dtype could not hold it."""
     metric = np.asarray(metric)
     wide = {"b": np.int64, "i": np.int64, "u": np.uint64 if metric.dtype == np.uint64 else np.int64}
     return metric.astype(wide.get(metric.dtype.kind, metric.dtype))

@@ -46,7 +46,7 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
         The explanation; ``chosen`` is ``KernelBackend.numpy``.
 
     Raises:
-        TypeError: an argument is missing or is none of the operation's, or none is an array.
+        TypeError: an argument is missing or does not belong to the operation, or no argument is an array.
         ValueError: no operation, or no backend, has that name.
     """
     if name not in OPERATIONS:

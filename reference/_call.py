@@ -72,7 +72,7 @@ def describe(x: Any) -> str:
 
 
 def whole_number(value: Any) -> int | None:
-    """The integer that ``value`` is; None for truth values, arrays with an axis, and all else that is no integer."""
+    """``value`` as an int; None for booleans, arrays with an axis, and anything else that is not an integer."""
     if value is None or isinstance(value, bool):
         return None
     is_array = hasattr(value, "dtype") and hasattr(value, "shape")
@@ -85,7 +85,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def _shape(x: Any) -> Sequence[Any] | None:
-    """The shape, if ``x`` has one; PyTorch's nested tensors raise where it is asked for."""
+    """The shape if ``x`` has one, else None; asking PyTorch's nested tensors for it raises."""
     try:
         return x.shape
     except (AttributeError, RuntimeError):

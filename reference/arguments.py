@@ -410,7 +410,7 @@ def check_flag(function: str, argument: str, value: Any) -> bool:
 
 
 LARGEST_SEED = 2**128 - 1
-"""The largest seed that fits the pool of bits of NumPy's SeedSequence, which begins its keys behind it."""
+"""The largest seed that fits into the bit pool of NumPy's SeedSequence, after which its keys begin."""
 
 
 def check_seed(function: str, rng: Any) -> int:

@@ -127,7 +127,7 @@ def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explana
 
 
 def check_explained_call(name: str, builder: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments of ``explain_backend(name, …)`` that the operation does not have, or lacks.
+    """Raise if ``explain_backend(name, …)`` got arguments that the operation does not have, or lacks some.
 
     Args:
         builder: a function with the operation's own arguments.

@@ -14,7 +14,7 @@ from torch_impl._seeds import MINIBATCHES, derived_seed
 
 
 def split(rng: int, num: int) -> list[int]:
-    """Derive ``num`` independent seeds from one, none of which `fold_rng_over_axis` derives."""
+    """Derive ``num`` independent seeds from one; they differ from those of `fold_rng_over_axis`."""
     return [derived_seed(rng, MINIBATCHES, index) for index in range(num)]
 
 
@@ -68,7 +68,7 @@ def accumulate_gradients_scan(
 def _accumulate(
     function: str, state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
 ) -> tuple[Any, Any, Any]:
-    """One minibatch after the other; beside the sums, the gradients of one are held at a time."""
+    """Process one minibatch after the other, holding the sums and the gradients of one minibatch at a time."""
     leaves = [(pytree.keystr(path), x) for path, x in pytree.tree_leaves_with_path(batch) if x is not None]
     size = check_batch(TORCH, leaves, num_minibatches, function)
     seed = check_seed(function, rng)
@@ -76,7 +76,7 @@ def _accumulate(
     given = [p for p in params if p is not None]
 
     def whole(tensors: Sequence[Any]) -> Any:
-        """The tree of parameters; torch.func takes tensors alone, so that a leaf of None waits here."""
+        """The tree of parameters with its leaves of None, which are kept here because torch.func takes only tensors."""
         left = iter(tensors)
         return pytree.tree_unflatten([None if p is None else next(left) for p in params], tree)
 
@@ -85,7 +85,7 @@ def _accumulate(
         return value, pytree.tree_map(lambda x: _Slot(() if x is None else (torch.as_tensor(x),)), aux)
 
     differentiated = torch.func.grad_and_value(loss, has_aux=True)
-    # Parameters that require a gradient would make every minibatch's graph live on in the sums.
+    # With parameters that require a gradient, the sums would keep the graph of every minibatch alive.
     outermost = not transforming()
     total, metrics_total, mutables = None, None, []
     for b, of_minibatch in enumerate(split(seed, num_minibatches)):

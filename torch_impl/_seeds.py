@@ -1,9 +1,9 @@
-"""Seeds derived from a seed: a keyed hash of the seed, of what the derived one is for, and of its number there."""
+"""Seeds derived from a seed by a keyed hash of the seed, the use of the derived seed, and its number in that use."""
 
 import numpy as np
 
 MINIBATCHES, DEVICES = range(2)
-"""What seeds are derived for. Seeds of one use are independent of those of the other."""
+"""The uses of derived seeds. Seeds of one use are independent of those of the other."""
 
 
 def derived_seed(seed: int, use: int, index: int) -> int:

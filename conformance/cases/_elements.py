@@ -1,8 +1,8 @@
-"""Simple elements in place of those that were drawn, for a counterexample that can be read and computed by hand.
+"""Simple elements instead of drawn ones, for a counterexample that can be read and computed by hand.
 
-What a case's arrays hold comes from a regime and a seed, which have no simpler neighbours that a search could shrink
-them to. A case can instead say that its elements are replaced, once they are drawn; its shapes, its infinities and its
-zeros stay.
+The values of a case's arrays come from a regime and a seed, which have no simpler neighbours that a search could shrink
+them to. A case can instead request that its elements are replaced after they are drawn; its shapes, infinities and
+zeros are kept.
 """
 
 from dataclasses import replace
@@ -12,11 +12,11 @@ import numpy as np
 
 AS_DRAWN = "as drawn"
 SIMPLE = ("ones", "signs", "whole numbers")
-"""What elements may be replaced by, the simplest first: 1, ±1, the nearest whole number."""
+"""The kinds of simple elements, the simplest first: 1, ±1, the nearest whole number."""
 
 
 def replaced(x: np.ndarray, elements: str) -> np.ndarray:
-    """An array with its finite elements other than 0 replaced, as one of `SIMPLE` says; the array itself as drawn."""
+    """The array with its finite elements other than 0 replaced by a kind of `SIMPLE`; unchanged for drawn elements."""
     if elements == AS_DRAWN:
         return x
     if elements == "whole numbers":
@@ -25,13 +25,13 @@ def replaced(x: np.ndarray, elements: str) -> np.ndarray:
 
 
 def simplicity(case: Any) -> int:
-    """The place of a case's elements in `SIMPLE`, the lower the simpler; behind all of them as they were drawn."""
+    """The position of a case's elements in `SIMPLE`, lower if simpler; drawn elements come after all of them."""
     elements = getattr(getattr(case, "inner", case), "elements", AS_DRAWN)
     return (*SIMPLE, AS_DRAWN).index(elements)
 
 
 def simpler(case: Any) -> list[Any]:
-    """The case with each kind of simple elements, the simplest first; none where its class does not know them."""
+    """The case with each kind of simple elements, the simplest first; none if its class does not have them."""
     if hasattr(case, "inner"):
         return [replace(case, inner=inner) for inner in simpler(case.inner)]
     return [replace(case, elements=elements) for elements in SIMPLE] if hasattr(case, "elements") else []

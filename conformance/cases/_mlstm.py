@@ -57,7 +57,7 @@ class MLSTMCase:
         layout: of every array.
         removed: properties that were taken out of the arrays (`conformance.cases._removal.REMOVABLE`).
         seed: of every value.
-        elements: of every array, as drawn or one of `conformance.cases._elements.SIMPLE`.
+        elements: the elements of every array, ``as drawn`` or one of `conformance.cases._elements.SIMPLE`.
     """
 
     B: int

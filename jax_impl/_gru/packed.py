@@ -60,7 +60,7 @@ def _over_steps(
     """
     T = jax.tree.leaves(xs)[0].shape[1]
     length = jnp.diff(cu_seqlens)
-    # A packing that breaks the rules may claim more steps than there are; none reads a token past the last.
+    # An invalid packing may claim more steps than there are; no step reads beyond the last token.
     longest = jnp.clip(jnp.max(length, initial=0), 0, T)
 
     def body(t: jax.Array, loop: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
