@@ -135,7 +135,7 @@ lint-check: $(READY)
 lint-format: $(READY)
 	$(PY) -m ruff format --check .
 
-# Only against the versions that Python 3.11 has pinned; elsewhere `left-out` says that there is no type check.
+# Only with the versions of Python 3.11, which CI has too; elsewhere `left-out` says that there is no type check.
 lint-types: $(READY)
 	@if [[ -n $$($(PY) tools/environments.py type-check) ]]; then set -x; $(PY) -m pyright; fi
 

@@ -1,8 +1,9 @@
 """Make the environments that `make test` and `make conformance` run in, from whatever Pythons the machine has.
 
-One Python from 3.11 on is enough: `.venv` holds the newest frameworks that have wheels for it. Where that is Python
-3.11, whose newest JAX is too old for the Pallas kernels, and a later Python is found too, `.venv-jax` holds the newest
-JAX without PyTorch. What is left out is said in one line; with ``GATESPEC_REQUIRE_ALL=1``, as in CI, it is an error.
+One Python from 3.11 on is enough: `.venv` holds both frameworks, in the versions that `constraints/` has for it, or
+the newest that have wheels where there is no such file. Where that is Python 3.11, whose newest JAX is too old for the
+Pallas kernels, and a later Python is found too, `.venv-jax` holds the newest JAX without PyTorch. What is left out is
+said in one line; with ``GATESPEC_REQUIRE_ALL=1``, as in CI, it is an error.
 
     tools/environments.py setup [--dry-run]   make what is missing; --dry-run says what that would be
     tools/environments.py left-out            the line, or nothing
@@ -31,7 +32,7 @@ MAIN, NEWEST_JAX = ".venv", ".venv-jax"
 # The Pallas kernels need JAX 0.11.2, and that Python 3.12.
 PALLAS_JAX, PALLAS_PYTHONS = (0, 11, 2), ("3.12", "3.13", "3.14")
 OLDEST_TORCH = (2, 11)
-# The one for which constraints/ pins Triton too.
+# The one whose versions CI has.
 TYPED_PYTHON = "3.11"
 OFFLINE = re.compile(r"Retrying|Connection|timed out|Could not fetch|Temporary failure", re.IGNORECASE)
 
