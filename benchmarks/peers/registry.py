@@ -120,13 +120,19 @@ MLSTM_KERNELS_JAX_NORMALISER = Confirmed(script="mlstm_kernels_jax_normaliser", 
 MLSTM_KERNELS_JAX_STATE = Confirmed(script="mlstm_kernels_jax_state", checks=r"AttributeError")
 TRANSFORMERS_FORGET_GATE = Confirmed(script="transformers_forget_gate", checks=r"^finite")
 TRANSFORMERS_CHUNKWISE_16_BITS = Confirmed(script="transformers_chunkwise_16_bits", checks=r"^(?!finite).* b?float16")
-TRANSFORMERS_BFLOAT16 = Confirmed(script="transformers_bfloat16", checks=r"RuntimeError")
+TRANSFORMERS_BFLOAT16 = Confirmed(script="transformers_bfloat16", checks=r" b?float16 RuntimeError")
+TRANSFORMERS_RECURRENT_16_BITS = Confirmed(
+    script="transformers_recurrent_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$"
+)
+TRANSFORMERS_EMPTY_STEP = Confirmed(script="transformers_empty_step", checks=r"^finite \w+ gradient of i")
 TRANSFORMERS_VMAP = Confirmed(script="transformers_vmap", checks=r"^vmap")
 XLSTM_FORGET_GATE = Confirmed(script="xlstm_forget_gate", checks=r"^(finite|causality)")
 XLSTM_EMPTY_CHUNK = Confirmed(script="xlstm_empty_chunk", checks=r"^floor float(32|64)")
 XLSTM_CHUNKWISE_16_BITS = Confirmed(script="xlstm_chunkwise_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$")
 XLSTM_VMAP = Confirmed(script="xlstm_vmap", checks=r"^vmap")
-XLSTM_STEP_INPUTS = Confirmed(script="xlstm_step_inputs", checks=r"^memory")
+XLSTM_STEP_INPUTS = Confirmed(script="xlstm_step_inputs", checks=r"^memory float(32|64)")
+XLSTM_STEP_16_BITS = Confirmed(script="xlstm_step_16_bits", checks=r" b?float16 RuntimeError")
+FLASHRNN_VMAP = Confirmed(script="flashrnn_vmap", checks=r"^vmap")
 KERAS_FLOAT64 = Confirmed(script="keras_float64", checks=r"float64")
 TORCH_GRU_16_BITS = Confirmed(script="torch_gru_16_bits", checks=r"b?float16")
 FLAX_GRU_16_BITS = Confirmed(script="flax_gru_16_bits", checks=r"b?float16")
@@ -242,13 +248,14 @@ PEERS: tuple[Peer, ...] = (
         "transformers_xlstm:any_length",
         "transformers",
         dtypes=NARROW,
-        confirmed=(TRANSFORMERS_BFLOAT16,),
+        confirmed=(TRANSFORMERS_BFLOAT16, TRANSFORMERS_RECURRENT_16_BITS, TRANSFORMERS_EMPTY_STEP, TRANSFORMERS_VMAP),
     ),
     _torch(
         "transformers xLSTM recurrent",
         "transformers_xlstm:recurrent",
         "transformers",
         promises=WITHOUT_CHUNKS,
+        confirmed=(TRANSFORMERS_RECURRENT_16_BITS, TRANSFORMERS_EMPTY_STEP),
     ),
     _torch(
         "xlstm parallel_stabilized_simple",
@@ -270,7 +277,8 @@ PEERS: tuple[Peer, ...] = (
         "xlstm",
         "mlstm_step",
         promises=("V == K",),
-        confirmed=(XLSTM_STEP_INPUTS,),
+        confirmed=(XLSTM_STEP_INPUTS, XLSTM_STEP_16_BITS),
+        note="it changes the shape of its arguments (`xlstm_step_inputs.py` shows it), so it is given copies",
     ),
     _torch(
         "fla fused_recurrent_simple_gla",
@@ -296,7 +304,7 @@ PEERS: tuple[Peer, ...] = (
         "flashrnn",
         "gru",
         promises=("H == 1",),
-        confirmed=(FLASHRNN_GRU_16_BITS,),
+        confirmed=(FLASHRNN_GRU_16_BITS, FLASHRNN_VMAP),
         note=RESET_AFTER,
     ),
     Peer(

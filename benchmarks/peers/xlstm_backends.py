@@ -45,7 +45,8 @@ def _chunkwise(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_s
 def _step(q, k, v, i, f, state, *, eps=0.0, **unserved):
     _refuse((unserved, ", ".join(unserved)), (q.shape[-1] != v.shape[-1], "a V other than K"))
     scale = q.shape[-1] ** 0.5
-    (C, n, m), rows = state, (x[..., None, :] for x in (q, k, v))
+    # It takes an axis away from what it is given, in place: these are copies.
+    (C, n, m), rows = state, (x[..., None, :].clone() for x in (q, k, v))
     memory = (C / scale, (n / scale)[..., None], m[..., None, None])
     h, (C, n, m) = recurrent_step_stabilized_simple(*memory, *rows, i[..., None, None], f[..., None, None], eps=eps)
     return h[..., 0, :], (C * scale, (n * scale)[..., 0], m[..., 0, 0])

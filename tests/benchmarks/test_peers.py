@@ -88,6 +88,8 @@ def test_a_report_is_kept_by_what_became_of_each_law() -> None:
     assert kept("failed", counterexample={"where": "h"}) == {"broken": {"value": {"float32": "h"}}}
     assert kept("not served", reason="no states") == {"not served": {"value": {"float32": "no states"}}}
     assert kept("skipped", reason="absent: gru") == {}
+    slow = kept("failed", counterexample={"where": "", "nature": "timeout"})
+    assert slow == {"not served": {"value": {"float32": judged_peers.TOO_SLOW}}}
     differs = kept("differs", kind="contract", counterexample={"where": "m"})
     assert differs == {"contract": {"value": {"float32": "m"}}}
 

@@ -1,0 +1,31 @@
+"""flashrnn: torch.vmap over its vanilla GRU raises.
+
+    pip install flashrnn torch && python flashrnn_vmap.py
+
+It is called on one set of arrays after the other, and mapped by `torch.vmap` over a new first axis of all of them.
+"""
+
+import sys
+
+import torch
+from flashrnn import flashrnn
+
+A, B, T, N, H = 3, 1, 5, 1, 2
+# Inputs of three gates, recurrent weights of three, biases of four, an initial state.
+shapes = (A, B, T, 3, N, H), (A, 3, N, H, H), (A, 4, N, H), (A, 1, B, 1, N, H)
+arrays = [torch.randn(*shape) for shape in shapes]
+
+
+def function(*arrays):
+    return flashrnn(*arrays, function="gru", backend="vanilla", dtype="float32")[0]
+
+
+one_by_one = torch.stack([function(*(x[a] for x in arrays)) for a in range(A)])
+try:
+    error = (torch.vmap(function)(*arrays) - one_by_one).abs().max().item()
+    print(f"mapped: differs by {error:.1e} from one call after the other")
+    wrong = not error < 1e-4
+except RuntimeError as raised:
+    print(f"mapped: RuntimeError: {str(raised).splitlines()[0][:160]}")
+    wrong = True
+sys.exit(wrong)
