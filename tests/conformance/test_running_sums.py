@@ -49,7 +49,7 @@ class FlippedWhereSmall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         (dx,) = gradients
-        return torch.where(dx.abs() < 1e-3 * dx.abs().max(), -dx, dx)
+        return torch.where(dx.abs() < 1e-3 * dx.abs().max(), -dx, dx) if dx.numel() else dx
 
 
 def flipped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor, **options: Any) -> Any:
