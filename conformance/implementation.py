@@ -6,9 +6,9 @@ framework; an adapter is imported when a target needs it.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from conformance.dtypes import Array
 
@@ -69,8 +69,8 @@ class Layer(Protocol):
         ...
 
 
-class Implementation(Protocol):
-    """A target, seen through its framework's adapter.
+class Implementation:
+    """A target, seen through its framework's adapter, which says how arrays are made and calls are differentiated.
 
     Attributes:
         name: the name under which the target was given.
@@ -86,52 +86,40 @@ class Implementation(Protocol):
             gatespec's contract where others may decide differently (laws of the kind ``contract``).
         backends: the names of kernel backends whose launches the adapter can observe, each with whether it launches
             any.
+        lacking: the reason why a law does not apply, by the feature that it needs.
+        untracked: the context of calls of which no gradient is asked.
     """
 
-    keeps_contract: bool
+    framework: str
+    layouts: tuple[str, ...]
+    backends: Mapping[str, bool]
+    eager = True
+    upcasts: Any = False
+    tf32: Any = False
+    keeps_contract = False
+    lacking: Mapping[str, str] = {}
+    untracked: Any = nullcontext
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def framework(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def functions(self) -> Mapping[str, Any]: ...
-
-    @property
-    def eager(self) -> bool: ...
-
-    @property
-    def layouts(self) -> tuple[str, ...]: ...
-
-    @property
-    def upcasts(self) -> bool: ...
-
-    @property
-    def tf32(self) -> bool: ...
-
-    @property
-    def backends(self) -> Mapping[str, bool]: ...
+    def __init__(self, name: str, functions: Mapping[str, Any], device: str = "cpu"):
+        self.name = name
+        self.functions = functions
+        self.device = device
 
     def versions(self) -> dict[str, str]:
         """The versions of the packages that compute."""
-        ...
+        raise NotImplementedError
 
-    def with_functions(self, functions: Mapping[str, Any]) -> "Implementation":
+    def with_functions(self, functions: Mapping[str, Any]) -> Self:
         """The same adapter with other functions: a law's own functions, built on the target's."""
-        ...
+        return type(self)(self.name, functions, self.device)
 
     def cannot(self, dtype: str) -> str | None:
         """The reason why arrays of ``dtype`` cannot be made; None if they can."""
-        ...
+        return None
 
     def no_gradient(self, operation: str) -> str | None:
         """The reason why ``operation`` has no gradient here; None if it has one."""
-        ...
+        return None
 
     def lacks(self, feature: str) -> str | None:
         """The reason why a law that needs ``feature`` does not apply; None if it does.
@@ -140,29 +128,44 @@ class Implementation(Protocol):
             feature: ``layouts`` (arrays with strides that can be written to), ``far memory``, ``large grids``,
                 ``poisoned``, ``second derivative``, ``layer gradient``, or a kind of `transformed`.
         """
-        ...
+        return self.lacking.get(feature)
 
     def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
         """The outputs of a call without gradients."""
-        ...
+        with self.untracked():
+            return self._neutrals(self._results(operation, self._natives(arrays), options))
 
     def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
         """The outputs of a call, computed in whichever way is cheapest."""
-        ...
+        return self.call(operation, arrays, options)
 
     def vjp(
         self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
     ) -> tuple[Results, Results]:
         """Outputs, and the gradient with respect to every floating-point array."""
-        ...
+        natives, dnatives = self._natives(arrays), self._natives(cotangents)
+        outputs, gradients = self._differentiated(operation, natives, options, dnatives)
+        return self._neutrals(outputs), self._neutrals(gradients)
 
     def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
         """The outputs of a call that should be refused, made without compiling it; its exception is passed on."""
-        ...
+        return self._neutrals(self._results(operation, self._natives(arrays), options))
 
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
         """Descriptions of inputs that a call and its gradient changed, and of results that share memory."""
-        ...
+        natives, dnatives = self._natives(arrays), self._natives(cotangents)
+        given = {**natives, **{f"cotangent of {name}": x for name, x in dnatives.items()}}
+        before = {name: self._copied(x) for name, x in given.items()}
+        with self.untracked():
+            results = dict(self._results(operation, natives, options))
+        if self.no_gradient(operation) is None:
+            _, gradients = self._differentiated(operation, natives, options, dnatives)
+            results |= {f"gradient of {name}": g for name, g in gradients.items() if g is not None}
+        found = [f"{name} was written to" for name, x in given.items() if not self._equal(x, before[name])]
+        found += [f"{a} shares memory with {b}" for a in results for b in given if self.overlap(results[a], given[b])]
+        names = list(results)
+        pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
+        return found + [f"{a} shares memory with {b}" for a, b in pairs if self.overlap(results[a], results[b])]
 
     def transformed(
         self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
@@ -175,7 +178,7 @@ class Implementation(Protocol):
                 ``checkpoint`` (nothing saved for the backward pass), or ``vmap``: over a new leading axis of every
                 floating-point array, cotangent and result.
         """
-        ...
+        raise NotImplementedError(self.lacks(kind))
 
     def second_derivative(
         self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
@@ -188,20 +191,20 @@ class Implementation(Protocol):
         Returns:
             Gradients by name; that of a cotangent is named ``cotangent of h``. Exceptions of the target are passed on.
         """
-        ...
+        raise NotImplementedError(self.lacks("second derivative"))
 
     def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
         """The kernels that a call and its backward pass launch."""
-        ...
+        raise NotImplementedError
 
     def far_memory(self) -> AbstractContextManager[None]:
         """Inside this context, arrays may have the layout ``far 0``: more than 2³¹ elements lie between the first and
         the last along axis 0 (or another axis that is named in this way)."""
-        ...
+        raise NotImplementedError(self.lacks("far memory"))
 
     def poisoned(self) -> AbstractContextManager[None]:
         """Inside this context, memory that the framework allocates without writing to it holds NaN."""
-        ...
+        raise NotImplementedError(self.lacks("poisoned"))
 
     def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
         """A layer of the target.
@@ -211,23 +214,24 @@ class Implementation(Protocol):
             settings: the keywords of its constructor.
             seed: the seed of its parameters.
         """
-        ...
+        raise NotImplementedError
 
     def overlap(self, x: Any, y: Any) -> bool:
         """Whether two of the framework's own arrays share memory."""
-        ...
+        return False
 
     def run(self, key: Hashable, function: Callable[[dict[str, Any]], dict[str, Any]], arrays: Named) -> Results:
         """Run a function of the framework's own arrays by name; if the framework compiles, once per ``key``."""
-        ...
+        with self.untracked():
+            return self._neutrals(function(self._natives(arrays)))
 
     def rng(self, seed: int) -> Any:
         """A random state in the form that the framework's functions take."""
-        ...
+        return seed
 
     def drawn(self, rng: Any) -> Any:
         """An array of the framework that distinguishes one random state from another."""
-        ...
+        raise NotImplementedError
 
     def on_mesh(
         self,
@@ -242,12 +246,41 @@ class Implementation(Protocol):
             function: takes the keywords that tell a sharding function where it runs, and the device's own array.
             arrays: one array per device.
         """
-        ...
+        places = (self._place(axes, number) for number in range(len(arrays)))
+        return [self._neutrals(function(at, self.native(x))) for at, x in zip(places, arrays, strict=True)]
 
     def native(self, array: Array) -> Any:
         """The framework's own array."""
-        ...
+        raise NotImplementedError
 
     def neutral(self, array: Any) -> Array:
         """A framework's array as an `Array`."""
-        ...
+        raise NotImplementedError
+
+    def _natives(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
+
+    def _neutrals(self, arrays: Mapping[str, Any]) -> Results:
+        return {name: self.neutral(array) for name, array in arrays.items() if array is not None}
+
+    def _results(self, operation: str, natives: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        from conformance.operations import OPERATIONS
+
+        return OPERATIONS[operation].call(self.functions[operation], natives, options)
+
+    def _differentiated(
+        self, operation: str, natives: dict[str, Any], options: Mapping[str, Any], dnatives: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Outputs and gradients."""
+        raise NotImplementedError
+
+    def _copied(self, x: Any) -> Any:
+        """What an array holds, to compare it by `_equal` later."""
+        raise NotImplementedError
+
+    def _equal(self, x: Any, before: Any) -> bool:
+        raise NotImplementedError
+
+    def _place(self, axes: Mapping[str, int], number: int) -> dict[str, Any]:
+        """The keywords that say to a sharding function on which device of a mesh it runs."""
+        raise NotImplementedError

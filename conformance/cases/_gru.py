@@ -81,7 +81,7 @@ class GRUCase:
         return (tokens + 1) * sum(self.heads) * self.H + self.steps
 
     def describe(self) -> str:
-        return words(self, {**_GRU_ORDINARY, **({"B": self.B, "S": self.S} if self.packed else {})})
+        return words(self, told=("gates", "seed"), untold=("B", "S") if self.packed else ())
 
     def options(self) -> dict[str, Any]:
         clipping = {} if self.clipping is None else {"gradient_clipping": self.clipping}
@@ -148,18 +148,6 @@ class GRUCase:
         return {name: array(x, dtype if name == "y" else accumulation(dtype)) for name, x in raw.items()}
 
 
-_GRU_ORDINARY = {
-    "lengths": None,
-    "state": False,
-    "scale": 1.0,
-    "clipping": None,
-    "room": None,
-    "cotangents": "dense",
-    "cut": 0.5,
-    "layout": "contiguous",
-    "removed": (),
-    "elements": AS_DRAWN,
-}
 _ONE = (1, 1, 1, 1, 1, 1)
 HEADS = (
     (6, 3, 2, 1, 6, 2),

@@ -96,8 +96,7 @@ class MLSTMCase:
         return (tokens + 1) * self.N * (self.K + self.V) + self.steps
 
     def describe(self) -> str:
-        said = words(self, {**_MLSTM_ORDINARY, **({"B": self.B, "S": self.S} if self.packed else {})})
-        return said
+        return words(self, told=("gates", "seed"), untold=("B", "S") if self.packed else ())
 
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -196,23 +195,6 @@ def _leaning(rng: np.random.Generator, shape: tuple[int, ...], lean: np.ndarray)
     """Normal numbers, all but a few of the sign ``lean``: what n·q̂ sums cancels in part, not to within its rounding."""
     return np.abs(rng.normal(size=shape)) * np.where(rng.random(shape) < 0.03, -lean, lean)
 
-
-_MLSTM_ORDINARY = {
-    "lengths": None,
-    "state": "none",
-    "held": 0.0,
-    "scale": 1.0,
-    "cotangents": "dense",
-    "chunk_size": None,
-    "eps": 0.0,
-    "room": None,
-    "wide_gates": False,
-    "cut": 0.5,
-    "layout": "contiguous",
-    "removed": (),
-    "return_state": True,
-    "elements": AS_DRAWN,
-}
 
 # (B, S, N, K, V, state, eps) per stratum: what a compiled target is tried on. float32 sees all rows, others the first.
 _MLSTM_TABLE = {

@@ -71,12 +71,12 @@ def generator(seed: int, *salt: int) -> np.random.Generator:
     return np.random.default_rng([seed, *salt])
 
 
-def words(case: Any, hidden: Mapping[str, Any]) -> str:
-    """The fields of a case that do not have their default value, as words."""
+def words(case: Any, told: tuple[str, ...], untold: tuple[str, ...] = ()) -> str:
+    """The fields of a case that do not have their default value, and those that are always told, as words."""
     said = []
     for field in fields(case):
         value = getattr(case, field.name)
-        if field.name not in hidden or hidden[field.name] != value:
+        if field.name in told or (field.name not in untold and value != field.default):
             said.append(_said(field.name, value))
     return ", ".join(said)
 

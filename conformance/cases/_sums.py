@@ -42,7 +42,7 @@ class SumCase:
         return math.prod(self.lead) * self.S + self.S
 
     def describe(self) -> str:
-        return words(self, {"layout": "contiguous", "elements": AS_DRAWN})
+        return words(self, told=("values", "seed"))
 
     def draw(self, salt: int) -> np.ndarray:
         rng, shape = generator(self.seed, salt), (*self.lead, self.S)

@@ -4,7 +4,6 @@ Creating the adapter switches JAX to 64 bits for the whole process, because the 
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -15,7 +14,6 @@ from conformance.dtypes import Array
 from conformance.frameworks._jax_layers import JaxLayer
 from conformance.frameworks._jaxpr import kernels
 from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
-from conformance.operations import OPERATIONS
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
@@ -28,21 +26,27 @@ def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementat
     return JaxImplementation(name, functions, device, devices[0])
 
 
-class JaxImplementation:
+class JaxImplementation(Implementation):
     """See `conformance.implementation.Implementation`."""
 
     framework = "jax"
     eager = False
     layouts = ("contiguous",)
-    upcasts = False
-    keeps_contract = False
     backends: Mapping[str, bool] = {"xla": False, "pallas": True}
+    lacking: Mapping[str, str] = {
+        "far memory": "JAX arrays have no strides",
+        "busy stream": "JAX orders what it computes by itself",
+        "graph": "JAX captures no graphs by a call of the user's",
+        "graph at the first call": "JAX captures no graphs by a call of the user's",
+        "layouts": "JAX arrays cannot be written to and have no strides",
+        "poisoned": "JAX allocates no memory that a function could read before writing to it",
+        "functional": "JAX has no other way to take a gradient",
+        "compile gradient": "JAX's gradients are compiled wherever calls are",
+    }
 
     def __init__(self, name: str, functions: Mapping[str, Any], device: str, place: Any):
-        self.name = name
-        self.functions = functions
-        self.device = device
-        self._place = place
+        super().__init__(name, functions, device)
+        self._device = place
         self._compiled: dict[Hashable, Callable] = {}
         self._shapes: dict[Hashable, Any] = {}
 
@@ -55,33 +59,21 @@ class JaxImplementation:
         return {"jax": jax.__version__, "numpy": np.__version__}
 
     def with_functions(self, functions: Mapping[str, Any]) -> Implementation:
-        return JaxImplementation(self.name, functions, self.device, self._place)
-
-    def cannot(self, dtype: str) -> str | None:
-        return None
-
-    def no_gradient(self, operation: str) -> str | None:
-        return None
+        return JaxImplementation(self.name, functions, self.device, self._device)
 
     def lacks(self, feature: str) -> str | None:
         if feature == "large grids" and self.device == "cpu":
             return "the CPU has no grids; --device cuda tries this"
-        return _LACKING.get(feature)
+        return super().lacks(feature)
 
     def native(self, array: Array) -> Any:
         # NumPy converts the array, because JAX would compile a conversion for every shape.
-        return jax.device_put(array.values.astype(jnp.dtype(array.dtype)), self._place)
+        return jax.device_put(array.values.astype(jnp.dtype(array.dtype)), self._device)
 
     def neutral(self, array: Any) -> Array:
         name = str(array.dtype)
         values = np.asarray(array)
         return Array(values.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else values, name)
-
-    def _natives(self, arrays: Named) -> dict[str, Any]:
-        return {name: self.native(array) for name, array in arrays.items()}
-
-    def _neutrals(self, arrays: Mapping[str, Any]) -> Results:
-        return {name: self.neutral(array) for name, array in arrays.items() if array is not None}
 
     def _jitted(self, kind: str, operation: str, options: Mapping[str, Any], make: Callable[[], Callable]) -> Callable:
         key = (kind, operation, repr(sorted(options.items())))
@@ -90,10 +82,7 @@ class JaxImplementation:
         return self._compiled[key]
 
     def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
-        binding, function = OPERATIONS[operation], self.functions[operation]
-        compiled = self._jitted(
-            "call", operation, options, lambda: lambda arrays: binding.call(function, arrays, options)
-        )
+        compiled = self._jitted("call", operation, options, lambda: lambda x: self._results(operation, x, options))
         return self._neutrals(compiled(self._natives(arrays)))
 
     def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
@@ -101,17 +90,15 @@ class JaxImplementation:
         shapes = tuple((name, x.shape, x.dtype) for name, x in arrays.items())
         key = (operation, repr(sorted(options.items())), shapes)
         if key not in self._shapes:
-            binding, function = OPERATIONS[operation], self.functions[operation]
-            self._shapes[key] = jax.eval_shape(lambda a: binding.call(function, a, options), self._natives(arrays))
+            self._shapes[key] = jax.eval_shape(lambda a: self._results(operation, a, options), self._natives(arrays))
         zeros = {name: Array(np.zeros(y.shape), str(y.dtype)) for name, y in self._shapes[key].items()}
         return self.vjp(operation, arrays, options, zeros)[0]
 
     def _both(self, operation: str, options: Mapping[str, Any]) -> Callable:
         """``(floating arrays, other arrays, cotangents) → (outputs, gradients)``."""
-        binding, function = OPERATIONS[operation], self.functions[operation]
 
         def both(floating: Any, whole: Any, cotangents: Any, wrap: Callable = lambda f: f) -> Any:
-            outputs, pull = jax.vjp(wrap(lambda x: binding.call(function, {**x, **whole}, options)), floating)
+            outputs, pull = jax.vjp(wrap(lambda x: self._results(operation, {**x, **whole}, options)), floating)
             zeros = {name: jnp.zeros_like(y) for name, y in outputs.items() if name not in cotangents}
             given = {name: cotangents[name].astype(outputs[name].dtype) for name in outputs if name in cotangents}
             return outputs, pull({**given, **zeros})[0]
@@ -158,18 +145,11 @@ class JaxImplementation:
 
     def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
         floating, whole = self._parts(arrays)
-        binding, function = OPERATIONS[operation], self.functions[operation]
-        forward = jax.make_jaxpr(lambda x: binding.call(function, {**x, **whole}, options))(floating)
+        forward = jax.make_jaxpr(lambda x: self._results(operation, {**x, **whole}, options))(floating)
         both = jax.make_jaxpr(self._both(operation, options))(floating, whole, self._natives(cotangents))
         of_call = kernels(forward)
         # The second trace contains the call too, with the kernels that a differentiated call launches.
         return Launches(of_call, kernels(both)[len(of_call) :])
-
-    def far_memory(self) -> AbstractContextManager[None]:
-        raise NotImplementedError(_LACKING["far memory"])
-
-    def poisoned(self) -> AbstractContextManager[None]:
-        raise NotImplementedError(_LACKING["poisoned"])
 
     def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
         module = self.functions[name](**settings)
@@ -177,15 +157,8 @@ class JaxImplementation:
         init = self._jitted("init", name, settings, lambda: module.init)
         return JaxLayer(module, lambda: init(self.rng(seed), **example), self.native, self.neutral)
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
-        natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
-        return self._neutrals(OPERATIONS[operation].call(self.functions[operation], natives, options))
-
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
         return []
-
-    def overlap(self, x: Any, y: Any) -> bool:
-        return False
 
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
         if key not in self._compiled:
@@ -209,15 +182,3 @@ class JaxImplementation:
         results = mapped(stacked.reshape(*axes.values(), *stacked.shape[1:]))
         flat = {name: y.reshape(len(arrays), *y.shape[len(axes) :]) for name, y in results.items()}
         return [{name: self.neutral(y[number]) for name, y in flat.items()} for number in range(len(arrays))]
-
-
-_LACKING = {
-    "far memory": "JAX arrays have no strides",
-    "busy stream": "JAX orders what it computes by itself",
-    "graph": "JAX captures no graphs by a call of the user's",
-    "graph at the first call": "JAX captures no graphs by a call of the user's",
-    "layouts": "JAX arrays cannot be written to and have no strides",
-    "poisoned": "JAX allocates no memory that a function could read before writing to it",
-    "functional": "JAX has no other way to take a gradient",
-    "compile gradient": "JAX's gradients are compiled wherever calls are",
-}

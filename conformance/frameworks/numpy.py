@@ -1,11 +1,11 @@
 """NumPy functions as an implementation; a gradient comes from the target's own ``<name>_backward``."""
 
 import importlib.metadata
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from mmap import mmap
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -14,7 +14,7 @@ from conformance.dtypes import Array
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import place
 from conformance.frameworks._numpy_layers import NumPyLayer
-from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
+from conformance.implementation import Implementation, Launches, Layer, Named, UsageError
 from conformance.operations import OPERATIONS
 
 
@@ -32,27 +32,19 @@ def _dtype(name: str) -> np.dtype:
     return np.dtype(name)
 
 
-class NumPyImplementation:
+class NumPyImplementation(Implementation):
     """See `conformance.implementation.Implementation`."""
 
     framework = "numpy"
-    device = "cpu"
-    eager = True
     layouts = ("contiguous", "strided", "reversed", "transposed")
-    tf32 = False
-    keeps_contract = False
     backends: Mapping[str, bool] = {"numpy": False}
-
-    def __init__(self, name: str, functions: Mapping[str, Any]):
-        self.name = name
-        self.functions = functions
-        self._far: tuple[FarBuffer, mmap] | None = None
+    lacking = dict.fromkeys(
+        ("large grids", "busy stream", "graph", "graph at the first call"), "NumPy computes on the CPU alone"
+    )
+    _far: tuple[FarBuffer, mmap] | None = None
 
     def versions(self) -> dict[str, str]:
         return {"numpy": importlib.metadata.version("numpy")}
-
-    def with_functions(self, functions: Mapping[str, Any]) -> Implementation:
-        return NumPyImplementation(self.name, functions)
 
     def cannot(self, dtype: str) -> str | None:
         try:
@@ -84,7 +76,7 @@ class NumPyImplementation:
     def lacks(self, feature: str) -> str | None:
         if feature == "far memory":
             return why_no_memory(bytes_needed(8))
-        return None if feature in ("layouts", "poisoned") else _LACKING.get(feature, f"NumPy has no {feature}")
+        return None if feature in ("layouts", "poisoned") else self.lacking.get(feature, f"NumPy has no {feature}")
 
     def native(self, array: Array) -> np.ndarray:
         x = array.values.astype(_dtype(array.dtype))
@@ -117,60 +109,19 @@ class NumPyImplementation:
         name = str(array.dtype)
         return Array(array.astype(np.float64) if array.dtype.kind not in "iub" else array, name)
 
-    def _natives(self, arrays: Named) -> dict[str, Any]:
-        return {name: self.native(array) for name, array in arrays.items()}
-
-    def _neutrals(self, arrays: Mapping[str, Any]) -> Results:
-        return {name: self.neutral(array) for name, array in arrays.items() if array is not None}
-
-    def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+    def _differentiated(
+        self, operation: str, natives: dict[str, Any], options: Mapping[str, Any], dnatives: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         binding = OPERATIONS[operation]
-        return self._neutrals(binding.call(self.functions[operation], self._natives(arrays), options))
+        backward = self.functions[binding.backward_name]
+        outputs = self._results(operation, natives, options)
+        return outputs, binding.differentiate(backward, natives, options, dnatives)
 
-    def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
-        return self.call(operation, arrays, options)
+    def _copied(self, x: np.ndarray) -> bytes:
+        return x.tobytes()
 
-    def _backward(self, operation: str) -> Any:
-        return self.functions[OPERATIONS[operation].backward_name]
-
-    def vjp(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
-        binding = OPERATIONS[operation]
-        natives, dnatives = self._natives(arrays), self._natives(cotangents)
-        outputs = binding.call(self.functions[operation], natives, options)
-        gradients = binding.differentiate(self._backward(operation), natives, options, dnatives)
-        return self._neutrals(outputs), self._neutrals(gradients)
-
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
-        natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
-        return self._neutrals(OPERATIONS[operation].call(self.functions[operation], natives, options))
-
-    def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
-        binding = OPERATIONS[operation]
-        natives, dnatives = self._natives(arrays), self._natives(cotangents)
-        before = {name: x.tobytes() for name, x in {**natives, **_primed(dnatives)}.items()}
-        results = binding.call(self.functions[operation], natives, options)
-        if self.no_gradient(operation) is None:
-            gradients = binding.differentiate(self._backward(operation), natives, options, dnatives)
-            results = {**results, **{f"gradient of {name}": g for name, g in gradients.items() if g is not None}}
-        given = {**natives, **_primed(dnatives)}
-        found = [f"{name} was written to" for name, x in given.items() if x.tobytes() != before[name]]
-        results = {name: np.asarray(x) for name, x in results.items()}
-        found += [f"{a} shares memory with {b}" for a in results for b in given if _overlap(results[a], given[b])]
-        names = list(results)
-        pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
-        return found + [f"{a} shares memory with {b}" for a, b in pairs if _overlap(results[a], results[b])]
-
-    def transformed(
-        self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> NoReturn:
-        raise NotImplementedError(self.lacks(kind))
-
-    def second_derivative(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
-    ) -> NoReturn:
-        raise NotImplementedError(self.lacks("second derivative"))
+    def _equal(self, x: np.ndarray, before: bytes) -> bool:
+        return x.tobytes() == before
 
     def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
         self.call(operation, arrays, options)
@@ -192,29 +143,15 @@ class NumPyImplementation:
     def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
         return NumPyLayer(self.functions[name], settings, seed, self.native, self.neutral)
 
-    def overlap(self, x: np.ndarray, y: np.ndarray) -> bool:
-        return _overlap(x, y)
-
-    def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
-        return self._neutrals(function(self._natives(arrays)))
-
-    def rng(self, seed: int) -> int:
-        return seed
+    def overlap(self, x: Any, y: Any) -> bool:
+        x, y = np.asarray(x), np.asarray(y)
+        return bool(x.size and y.size and np.may_share_memory(x, y))
 
     def drawn(self, rng: int) -> np.ndarray:
         return np.asarray(rng % 2**31)
 
-    def on_mesh(self, axes: Mapping[str, int], function: Callable, arrays: list[Array]) -> list[Results]:
-        places = ({"axis_index": place(axes, number), "axis_size": dict(axes)} for number in range(len(arrays)))
-        return [self._neutrals(function(at, self.native(x))) for at, x in zip(places, arrays, strict=True)]
-
-
-_LACKING = {
-    "large grids": "NumPy computes on the CPU alone",
-    "busy stream": "NumPy computes on the CPU alone",
-    "graph": "NumPy computes on the CPU alone",
-    "graph at the first call": "NumPy computes on the CPU alone",
-}
+    def _place(self, axes: Mapping[str, int], number: int) -> dict[str, Any]:
+        return {"axis_index": place(axes, number), "axis_size": dict(axes)}
 
 
 def _filled(allocate: Callable) -> Callable:
@@ -227,11 +164,3 @@ def _filled(allocate: Callable) -> Callable:
         return x
 
     return filled
-
-
-def _primed(cotangents: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"cotangent of {name}": x for name, x in cotangents.items()}
-
-
-def _overlap(x: np.ndarray, y: np.ndarray) -> bool:
-    return bool(x.size and y.size and np.may_share_memory(x, y))

@@ -1,6 +1,6 @@
 """PyTorch functions as an implementation; gradients come from ``torch.autograd.grad`` of the public function."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,6 @@ from conformance.frameworks._mesh import Mesh
 from conformance.frameworks._torch_launches import launches
 from conformance.frameworks._torch_layers import TorchLayer
 from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
-from conformance.operations import OPERATIONS
 
 SPARE = 3
 """How many times the buffer for arrays that are far apart must fit into a GPU's free memory, because other processes
@@ -32,21 +31,14 @@ def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementat
     return TorchImplementation(name, functions, device)
 
 
-class TorchImplementation:
+class TorchImplementation(Implementation):
     """See `conformance.implementation.Implementation`."""
 
     framework = "torch"
-    eager = True
     layouts = ("contiguous", "strided", "transposed")
-    upcasts = False
-    keeps_contract = False
     backends: Mapping[str, bool] = {"torch": False, "triton": True}
-
-    def __init__(self, name: str, functions: Mapping[str, Any], device: str):
-        self.name = name
-        self.functions = functions
-        self.device = device
-        self._far: tuple[FarBuffer, torch.Tensor] | None = None
+    untracked = staticmethod(torch.no_grad)
+    _far: tuple[FarBuffer, torch.Tensor] | None = None
 
     @property
     def tf32(self) -> bool:
@@ -57,15 +49,6 @@ class TorchImplementation:
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__, "numpy": np.__version__}
-
-    def with_functions(self, functions: Mapping[str, Any]) -> Implementation:
-        return TorchImplementation(self.name, functions, self.device)
-
-    def cannot(self, dtype: str) -> str | None:
-        return None
-
-    def no_gradient(self, operation: str) -> str | None:
-        return None
 
     def lacks(self, feature: str) -> str | None:
         if feature in cuda.KINDS and self.device == "cpu":
@@ -109,63 +92,35 @@ class TorchImplementation:
         array = array.detach().cpu()
         return Array((array.double() if array.dtype.is_floating_point else array).numpy(), name)
 
-    def _natives(self, arrays: Named) -> dict[str, torch.Tensor]:
-        return {name: self.native(array) for name, array in arrays.items()}
-
-    def _neutrals(self, arrays: Mapping[str, Any]) -> Results:
-        return {name: self.neutral(array) for name, array in arrays.items() if array is not None}
-
-    def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
-        with torch.no_grad():
-            return self._neutrals(OPERATIONS[operation].call(self.functions[operation], self._natives(arrays), options))
-
-    def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
-        return self.call(operation, arrays, options)
-
-    def _differentiate(
-        self, operation: str, natives: dict[str, torch.Tensor], options: Mapping[str, Any], cotangents: dict[str, Any]
-    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    def _differentiated(
+        self, operation: str, natives: dict[str, Any], options: Mapping[str, Any], dnatives: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         leaves = {name: x.requires_grad_() for name, x in natives.items() if x.dtype.is_floating_point}
-        outputs = OPERATIONS[operation].call(self.functions[operation], natives, options)
-        reached = [name for name, y in outputs.items() if y.requires_grad and name in cotangents]
+        outputs = self._results(operation, natives, options)
+        reached = [name for name, y in outputs.items() if y.requires_grad and name in dnatives]
         if not reached:
             return outputs, {name: torch.zeros_like(x) for name, x in leaves.items()}
         gradients = torch.autograd.grad(
             [outputs[name] for name in reached],
             list(leaves.values()),
-            [cotangents[name].to(outputs[name].dtype) for name in reached],
+            [dnatives[name].to(outputs[name].dtype) for name in reached],
             allow_unused=True,
             materialize_grads=True,
         )
         return outputs, dict(zip(leaves, gradients, strict=True))
 
-    def vjp(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
-        outputs, gradients = self._differentiate(operation, self._natives(arrays), options, self._natives(cotangents))
-        return self._neutrals(outputs), self._neutrals(gradients)
+    def _copied(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().clone()
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
-        natives = {name: self.native(x) if isinstance(x, Array) else x for name, x in arrays.items()}
-        return self._neutrals(OPERATIONS[operation].call(self.functions[operation], natives, options))
-
-    def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
-        natives, dnatives = self._natives(arrays), self._natives(cotangents)
-        given = {**natives, **{f"cotangent of {name}": x for name, x in dnatives.items()}}
-        before = {name: x.detach().clone() for name, x in given.items()}
-        with torch.no_grad():
-            results = dict(OPERATIONS[operation].call(self.functions[operation], natives, options))
-        _, gradients = self._differentiate(operation, natives, options, dnatives)
-        results |= {f"gradient of {name}": g for name, g in gradients.items()}
-        found = [f"{name} was written to" for name, x in given.items() if not _same(x.detach(), before[name])]
-        found += [f"{a} shares memory with {b}" for a in results for b in given if _overlap(results[a], given[b])]
-        names = list(results)
-        pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
-        return found + [f"{a} shares memory with {b}" for a, b in pairs if _overlap(results[a], results[b])]
+    def _equal(self, x: torch.Tensor, before: torch.Tensor) -> bool:
+        x = x.detach()
+        if x.dtype.is_floating_point:
+            return torch.equal(torch.nan_to_num(x), torch.nan_to_num(before))
+        return torch.equal(x, before)
 
     def _flat(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> transforms.Flat:
-        def call(natives: dict[str, torch.Tensor]) -> dict[str, Any]:
-            return OPERATIONS[operation].call(self.functions[operation], natives, options)
+        def call(natives: dict[str, Any]) -> dict[str, Any]:
+            return self._results(operation, natives, options)
 
         return transforms.flat(call, self._natives(arrays), self._natives(cotangents))
 
@@ -185,7 +140,7 @@ class TorchImplementation:
     def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
         natives, dnatives = self._natives(arrays), self._natives(cotangents)
         with launches() as forward, torch.no_grad():
-            OPERATIONS[operation].call(self.functions[operation], natives, options)
+            self._results(operation, natives, options)
         of = self._flat(operation, arrays, options, cotangents)
         leaves = [x.requires_grad_() for x in of.primals.values()]
         outputs = of.function(*leaves)
@@ -230,36 +185,19 @@ class TorchImplementation:
         return TorchLayer(module.to(self.device), self.native, self.neutral)
 
     def overlap(self, x: torch.Tensor, y: torch.Tensor) -> bool:
-        return _overlap(x, y)
-
-    def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
-        with torch.no_grad():
-            return self._neutrals(function(self._natives(arrays)))
-
-    def rng(self, seed: int) -> int:
-        return seed
+        if not x.numel() or not y.numel() or x.device != y.device:
+            return False
+        (a, b), (c, d) = _extent(x), _extent(y)
+        return a < d and c < b
 
     def drawn(self, rng: int) -> torch.Tensor:
         return torch.tensor(rng % 2**31)
 
-    def on_mesh(self, axes: Mapping[str, int], function: Callable, arrays: list[Array]) -> list[Results]:
-        return [
-            self._neutrals(function({"mesh": Mesh(axes, number)}, self.native(x))) for number, x in enumerate(arrays)
-        ]
-
-
-def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return torch.equal(torch.nan_to_num(x), torch.nan_to_num(y)) if x.dtype.is_floating_point else torch.equal(x, y)
+    def _place(self, axes: Mapping[str, int], number: int) -> dict[str, Any]:
+        return {"mesh": Mesh(axes, number)}
 
 
 def _extent(x: torch.Tensor) -> tuple[int, int]:
     """The range of addresses in which the elements are stored."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
-
-
-def _overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    if not x.numel() or not y.numel() or x.device != y.device:
-        return False
-    (a, b), (c, d) = _extent(x), _extent(y)
-    return a < d and c < b

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from conformance.cases import STRATA
 from conformance.dtypes import FLOATING
-from conformance.operations import ABOUT, LAW_MODULES, Strategy
+from conformance.operations import ABOUT, LAW_MODULES, Operation, Strategy
 
 Kind = Literal["definition", "relation", "contract", "behaviour"]
 """The subject of a law:
@@ -89,11 +89,30 @@ class Law:
 _registered: list[Law] = []
 
 
-def law(op: str, sentence: str, equation: str, **fields: Any) -> Callable[[Callable], Callable]:
-    """Register the decorated check as a `Law`, whose other fields are given by keyword."""
+_USUAL: dict[Kind, dict[str, Any]] = {
+    "definition": {},
+    "relation": {"strata": ("small", "chunk"), "dtypes": ("float64", "float32"), "compiled_dtypes": ("float32",)},
+    "contract": {"strata": ("small",), "dtypes": ("float64", "float32")},
+    "behaviour": {"strata": ("small",)},
+}
+"""What a law of a kind is tried on where it does not say so itself."""
+
+
+def law(
+    about: Operation | str, sentence: str, equation: str, *, kind: Kind, **fields: Any
+) -> Callable[[Callable], Callable]:
+    """Register the decorated check as a `Law`.
+
+    Args:
+        about: the operation that the law calls, or the name under which it stands.
+        fields: of the `Law`; what is left out is what is usual for its kind. A list of calls is tried in float32 alone.
+    """
+    op, needs = (about, ()) if isinstance(about, str) else (about.about, (about.name,))
+    usual = {"dtypes": ("float32",)} if "rows" in fields else _USUAL[kind]
+    fields = {"needs": needs, **usual, **fields}
 
     def register(check: Callable) -> Callable:
-        _registered.append(Law(op=op, sentence=sentence, equation=equation, check=check, **fields))
+        _registered.append(Law(op=op, kind=kind, sentence=sentence, equation=equation, check=check, **fields))
         return check
 
     return register

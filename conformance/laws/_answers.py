@@ -1,6 +1,7 @@
 """What the oracle answers to a call, and how a target is held to it: what the laws of all operations have in common."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from conformance.budget import Expected
 from conformance.cases import PINS, Plan
 from conformance.checker import Checker
 from conformance.dtypes import FLOATING, Array
-from conformance.implementation import Results
+from conformance.implementation import Implementation, Results
 from conformance.operations import Call, Operation, Strategy
 
 BROADCAST = "broadcast"
@@ -68,15 +69,6 @@ def expect_gradient(
     checker.agree(gradients, expected, call.steps, of="gradient of ", only=call.primals)
 
 
-def check(operation: Operation, checker: Checker, case: Any, call: Call, form: str = "") -> None:
-    """Call the target, with and without a gradient, and hold it to the oracle."""
-    expect_value(operation, checker, case, call, checker.call(operation.name, call.arrays, call.options), form)
-    if has_gradient(operation, checker):
-        outputs, gradients = checker.vjp(operation.name, call.arrays, call.cotangents, call.options)
-        expect_value(operation, checker, case, call, outputs, form)
-        expect_gradient(operation, checker, case, call, gradients, form)
-
-
 def check_value(operation: Operation, checker: Checker, case: Any) -> None:
     """The law that outputs are those of the definition."""
     call = operation.call_of(case, checker.dtype)
@@ -102,6 +94,18 @@ def broadcast(x: Array) -> Array:
 def laid_out(call: Call, layout: str) -> Call:
     """The call with all that it is given, cotangents and packings too, in another memory layout."""
     return call.changed(broadcast if layout == BROADCAST else lambda x: replace(x, layout=layout))
+
+
+def lacking(feature: str, implementation: Implementation) -> str | None:
+    """Why a law that needs a feature of the framework does not apply."""
+    return implementation.lacks(feature)
+
+
+def transformed(kind: str, operation: Operation, checker: Checker, call: Call) -> tuple[Results, Results]:
+    """Outputs and gradients of a call under a transformation of the framework (`Implementation.transformed`)."""
+    options = checker.options(operation.name, call.options)
+    function = partial(checker.implementation.transformed, kind)
+    return checker.served(function, operation.name, call.arrays, options, call.cotangents)
 
 
 def of_rows(operation: Operation) -> Strategy:

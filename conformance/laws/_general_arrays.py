@@ -1,5 +1,6 @@
 """Laws of every operation about its arrays: memory layout, changes to inputs, dtypes, and reproducible bits."""
 
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -7,28 +8,26 @@ from hypothesis import strategies as st
 from conformance.checker import Checker, LawError
 from conformance.implementation import Results
 from conformance.laws import law
-from conformance.laws._answers import BROADCAST, has_gradient, laid_out
+from conformance.laws._answers import BROADCAST, has_gradient, lacking, laid_out
 from conformance.laws._relations import alike_in_another_way, results_of_call
 from conformance.operations import Call, Operation
 
 
 def register(operation: Operation) -> None:
     """Register these laws for one operation."""
-    about, name = operation.about, operation.name
+    name = operation.name
 
     @law(
-        about,
+        operation,
         "Strided, transposed, reversed and broadcast arrays and cotangents give what contiguous ones give, and no call "
         "writes to its arguments.",
         f"{name}(x[::2]) = {name}(copy of x[::2])",
         name="memory",
         kind="behaviour",
         cases=lambda plan: st.one_of(operation.all_cases(plan), *map(st.just, operation.stepless)),
-        strata=("small",),
         dtypes=("float64", "float32"),
-        needs=(name,),
         share=0.75,
-        skip=lambda implementation: implementation.lacks("layouts"),
+        skip=partial(lacking, "layouts"),
     )
     def memory(checker: Checker, case: Any) -> None:
         call = laid_out(operation.call_of(case, checker.dtype), "contiguous")
@@ -41,17 +40,14 @@ def register(operation: Operation) -> None:
             _expect_none(checker, laid, f"{layout}: ", "was written to")
 
     @law(
-        about,
+        operation,
         "No result shares memory with an argument or with another result.",
         f"memory({name}(x)) ∩ memory(x) = ∅",
         name="sharing",
         kind="contract",
         cases=lambda plan: st.one_of(operation.all_cases(plan), *map(st.just, operation.stepless)),
-        strata=("small",),
-        dtypes=("float64", "float32"),
-        needs=(name,),
         share=0.5,
-        skip=lambda implementation: implementation.lacks("layouts"),
+        skip=partial(lacking, "layouts"),
     )
     def sharing(checker: Checker, case: Any) -> None:
         _expect_none(checker, operation.call_of(case, checker.dtype), "", "shares memory")
@@ -64,14 +60,12 @@ def register(operation: Operation) -> None:
             raise LawError("", f"{of}{'; '.join(found[:4])}", nature="memory")
 
     @law(
-        about,
+        operation,
         "Outputs have the dtype of the values, states the accumulation dtype, each gradient the dtype of its primal.",
         "dtype(y) = dtype(x), dtype(state) = float32 or wider, dtype(dx) = dtype(x)",
         name="dtypes",
         kind="behaviour",
         cases=operation.all_cases,
-        strata=("small",),
-        needs=(name,),
         gradient=name,
         share=0.25,
     )
@@ -82,7 +76,7 @@ def register(operation: Operation) -> None:
         checker.expect_dtypes(outputs, gradients, call.arrays, operation.in_dtype)
 
     @law(
-        about,
+        operation,
         "Two runs give the same bits, in value and in gradient.",
         f"{name}(x) = {name}(x), bit by bit",
         name="determinism",
@@ -90,7 +84,6 @@ def register(operation: Operation) -> None:
         cases=operation.all_cases,
         strata=operation.strata,
         dtypes=("float32", "bfloat16"),
-        needs=(name,),
     )
     def determinism(checker: Checker, case: Any) -> None:
         call = operation.call_of(case, checker.dtype)
@@ -102,7 +95,7 @@ def register(operation: Operation) -> None:
             _same_bits(first[1], second[1], "gradient of ")
 
     @law(
-        about,
+        operation,
         "No result depends on what memory held before: with NaN in all that is newly allocated, it is the same.",
         f"{name}(x) is the reference's where every uninitialised element is NaN",
         name="uninitialised",
@@ -110,9 +103,8 @@ def register(operation: Operation) -> None:
         cases=operation.all_cases,
         strata=tuple(stratum for stratum in operation.strata if stratum != "long"),
         dtypes=("float32", "bfloat16"),
-        needs=(name,),
         share=0.5,
-        skip=lambda implementation: implementation.lacks("poisoned"),
+        skip=partial(lacking, "poisoned"),
     )
     def uninitialised(checker: Checker, case: Any) -> None:
         call = operation.call_of(case, checker.dtype)
@@ -124,14 +116,13 @@ def register(operation: Operation) -> None:
         return
 
     @law(
-        about,
+        operation,
         "Finite in, finite out: no gate, however extreme, makes a NaN, in outputs or gradients.",
         "forget gates in [−∞, ∞], input gates in [−∞, ∞) ⇒ no NaN",
         name="finite",
         kind="behaviour",
         cases=operation.extremes,
         strata=operation.strata,
-        needs=(name,),
         share=0.75,
     )
     def finite(checker: Checker, case: Any) -> None:

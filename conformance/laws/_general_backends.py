@@ -16,22 +16,20 @@ from conformance.operations import Call, Operation
 def register(operation: Operation) -> None:
     """Register these laws for one operation."""
     law(
-        operation.about,
+        operation,
         "A kernel backend that is named runs, its own kernels and no others launched, or is refused with the reason "
         "that explain_backend gives; without a name, the one that explain_backend says runs.",
         "launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's",
         name="backend",
         kind="contract",
         cases=of_rows(operation),
-        strata=("small",),
         dtypes=("float64", "float32", "bfloat16"),
         compiled_dtypes=("float32", "bfloat16"),
-        needs=(operation.name,),
         share=0.1,
         skip=partial(_no_choice, operation.name),
     )(partial(_backend, operation))
     law(
-        operation.about,
+        operation,
         "A kernel backend that does not exist, or that is no name, is refused with the reference's words.",
         "error(target) = error(reference), up to the names of backends",
         name="bad_backend",
@@ -40,8 +38,6 @@ def register(operation: Operation) -> None:
             BadUse(operation.name, label, partial(_named, operation, backend), until="expected None")
             for label, backend in (("a kernel backend that there is not", "no such backend"), ("a number for one", 3))
         ],
-        dtypes=("float32",),
-        needs=(operation.name,),
         skip=partial(_no_choice, operation.name),
     )(check_use)
 

@@ -6,7 +6,7 @@ from typing import Any
 from conformance.checker import Checker
 from conformance.implementation import RefusedError
 from conformance.laws import _large_grids, law
-from conformance.laws._answers import laid_out, of_rows
+from conformance.laws._answers import lacking, laid_out, of_rows, transformed
 from conformance.laws._first_call import in_new_process
 from conformance.laws._relations import alike_in_another_way, results_of_call, same_results
 from conformance.operations import Operation
@@ -29,52 +29,41 @@ _ON_A_GPU = {
 
 def register(operation: Operation) -> None:
     """Register these laws for one operation."""
-    needs = (operation.name,)
     law(
-        operation.about,
+        operation,
         "Arrays may span more than 2³¹ elements of memory: no offset is computed in 32 bits.",
         "f(x) = f(contiguous x), for every axis whose elements lie 2³¹ apart",
         name="far_offsets",
         kind="behaviour",
         cases=of_rows(operation),
-        strata=("small",),
         dtypes=("float32", "bfloat16"),
-        needs=needs,
         share=0.1,
-        skip=partial(_lacking, "far memory"),
+        skip=partial(lacking, "far memory"),
     )(partial(_far_offsets, operation))
     _large_grids.register(operation)
     for kind, (name, sentence, equation) in _ON_A_GPU.items():
         law(
-            operation.about,
+            operation,
             sentence,
             equation,
             name=name,
             kind="behaviour",
             cases=of_rows(operation),
-            strata=("small",),
             dtypes=("float32", "bfloat16"),
-            needs=needs,
             gradient=operation.name,
             share=0.1,
-            skip=partial(_lacking, kind),
+            skip=partial(lacking, kind),
         )(partial(_transformed, kind, operation))
     law(
-        operation.about,
+        operation,
         "The first call in a process, captured in a CUDA graph, raises or gives the right results on replay.",
         "replay(capture(f, x), x′) = (f(x′), df(x′)), or an error at the capture",
         name="graph_first_call",
         kind="behaviour",
         rows=lambda: list(operation.rows[:1]),
-        dtypes=("float32",),
-        needs=needs,
         gradient=operation.name,
-        skip=partial(_lacking, FIRST),
+        skip=partial(lacking, FIRST),
     )(partial(_first_call, operation))
-
-
-def _lacking(feature: str, implementation: Any) -> str | None:
-    return implementation.lacks(feature)
 
 
 def _far_offsets(operation: Operation, checker: Checker, case: Any) -> None:
@@ -87,11 +76,9 @@ def _far_offsets(operation: Operation, checker: Checker, case: Any) -> None:
 
 def _transformed(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     call = operation.call_of(case, checker.dtype)
-    transformed = partial(checker.implementation.transformed, kind)
-    options = checker.options(operation.name, call.options)
     own = results_of_call(operation, checker, call)
     try:
-        results = checker.served(transformed, operation.name, call.arrays, options, call.cotangents)
+        results = transformed(kind, operation, checker, call)
     except RuntimeError as error:
         if kind != "graph":
             raise

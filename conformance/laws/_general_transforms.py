@@ -11,7 +11,7 @@ from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import BrokenGraphError, Named, RefusedError, Results
 from conformance.laws import law
-from conformance.laws._answers import of_rows
+from conformance.laws._answers import lacking, of_rows, transformed
 from conformance.laws._refusals import REFERENCE
 from conformance.laws._relations import results_of_call, same_results
 from conformance.operations import Call, Operation
@@ -42,44 +42,34 @@ def register(operation: Operation) -> None:
     for kind, (sentence, equation) in _SENTENCES.items():
         check = _mapped if kind == "vmap" else _alike
         law(
-            operation.about,
+            operation,
             sentence,
             equation,
             name=kind.replace(" ", "_"),
             kind="behaviour",
             cases=of_rows(operation),
-            strata=("small",),
             dtypes=("float32",),
-            needs=(operation.name,),
             gradient=operation.name,
             share=0.1,
-            skip=partial(_lacking, kind),
+            skip=partial(lacking, kind),
         )(partial(check, kind, operation))
     law(
-        operation.about,
+        operation,
         "The second derivative is the derivative of the gradient, or asking for it raises; it is never something else.",
         "∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or an error",
         name="second_derivative",
         kind="behaviour",
         cases=of_rows(operation),
-        strata=("small",),
         dtypes=("float64",),
-        needs=(operation.name,),
         gradient=operation.name,
         share=0.1,
-        skip=partial(_lacking, "second derivative"),
+        skip=partial(lacking, "second derivative"),
     )(partial(_second_derivative, operation))
 
 
-def _lacking(feature: str, implementation: Any) -> str | None:
-    return implementation.lacks(feature)
-
-
-def _transformed(checker: Checker, kind: str, operation: Operation, call: Call) -> tuple[Results, Results]:
-    transformed = partial(checker.implementation.transformed, kind)
-    options = checker.options(operation.name, call.options)
+def _in_one_graph(kind: str, operation: Operation, checker: Checker, call: Call) -> tuple[Results, Results]:
     try:
-        return checker.served(transformed, operation.name, call.arrays, options, call.cotangents)
+        return transformed(kind, operation, checker, call)
     except BrokenGraphError as error:
         if checker.implementation.keeps_contract:
             raise error.__cause__ or error from None
@@ -90,7 +80,7 @@ def _transformed(checker: Checker, kind: str, operation: Operation, call: Call) 
 def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     call = operation.call_of(case, checker.dtype)
     own = results_of_call(operation, checker, call)
-    same_results(operation, checker, case, call, _transformed(checker, kind, operation, call), own)
+    same_results(operation, checker, case, call, _in_one_graph(kind, operation, checker, call), own)
 
 
 def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
@@ -102,7 +92,7 @@ def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> Non
         name: _stacked(x, second.arrays[name]) if name in first.primals else x for name, x in first.arrays.items()
     }
     cotangents = {name: _stacked(d, second.cotangents[name]) for name, d in first.cotangents.items()}
-    outputs, gradients = _transformed(checker, kind, operation, Call(arrays, cotangents, first.options, first.steps))
+    outputs, gradients = _in_one_graph(kind, operation, checker, Call(arrays, cotangents, first.options, first.steps))
     for b, call in enumerate((first, second)):
         form = f"element {b}" if b else ""
         own = results_of_call(operation, checker, call)

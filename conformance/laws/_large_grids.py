@@ -10,6 +10,7 @@ import numpy as np
 from conformance.checker import Checker
 from conformance.dtypes import Array
 from conformance.laws import law
+from conformance.laws._answers import lacking
 from conformance.laws._recurrence import expect_zero
 from conformance.laws._relations import results_of_call, same_results
 from conformance.operations import Operation
@@ -29,20 +30,14 @@ def register(operation: Operation) -> None:
     if not _axes(operation, "B"):
         return
     law(
-        operation.about,
+        operation,
         f"There may be more than {LIMIT:,} sequences, and more than {LIMIT:,} heads.",
         "f([x, …, x])[j] = f(x) and df([x, …, x])[j] = df(x) for every copy j, the last included",
         name="large_grids",
         kind="behaviour",
         rows=lambda: list(operation.rows[:1]),
-        dtypes=("float32",),
-        needs=(operation.name,),
-        skip=partial(_lacking, "large grids"),
+        skip=partial(lacking, "large grids"),
     )(partial(_large_grids, operation))
-
-
-def _lacking(feature: str, implementation: Any) -> str | None:
-    return implementation.lacks(feature)
 
 
 def _axes(operation: Operation, letter: str) -> dict[str, int]:

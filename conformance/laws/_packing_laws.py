@@ -16,9 +16,14 @@ from conformance.laws._relations import alike, alike_in_another_way, close, resu
 from conformance.operations import Operation
 
 
-def register(operation: Operation, packed: Strategy) -> None:
-    """Register the laws of packed sequences: ``packed`` draws them."""
-    op = operation.name
+def _sequences(operation: Operation) -> Strategy:
+    """Packed cases of one sequence or more."""
+    return lambda plan: operation.cases["packed"](plan).filter(lambda case: bool(case.lengths))
+
+
+def register(operation: Operation) -> None:
+    """Register the laws of packed sequences for one operation."""
+    op, packed = operation.name, _sequences(operation)
 
     @law(
         op,
@@ -27,9 +32,6 @@ def register(operation: Operation, packed: Strategy) -> None:
         name="packing_order",
         kind="relation",
         cases=packed,
-        strata=("small", "chunk"),
-        dtypes=("float64", "float32"),
-        compiled_dtypes=("float32",),
         share=0.5,
     )
     def packing_order(checker: Checker, case: Any) -> None:
@@ -52,9 +54,8 @@ def register(operation: Operation, packed: Strategy) -> None:
         f"{op}(x, cu)[b] = {op}(x[cu_b:cu_{{b+1}}]),  its gradient likewise",
         name="packed_as_loop",
         kind="relation",
+        compiled_dtypes=None,
         cases=packed,
-        strata=("small", "chunk"),
-        dtypes=("float64", "float32"),
         share=0.25,
         skip=lambda implementation: None if implementation.eager else "every length would have to be compiled",
     )
@@ -94,9 +95,6 @@ def register(operation: Operation, packed: Strategy) -> None:
         name="packing_sum",
         kind="relation",
         cases=packed,
-        strata=("small", "chunk"),
-        dtypes=("float64", "float32"),
-        compiled_dtypes=("float32",),
         gradient=op,
         share=0.25,
     )
@@ -137,8 +135,6 @@ def register(operation: Operation, packed: Strategy) -> None:
         kind="relation",
         cases=packed,
         strata=("small",),
-        dtypes=("float64", "float32"),
-        compiled_dtypes=("float32",),
         gradient=op,
         share=0.25,
         skip=lambda implementation: (
@@ -169,13 +165,27 @@ def register(operation: Operation, packed: Strategy) -> None:
             close(checker, f"gradient of {name}", gradients[name], own, np.asarray(total), slack, steps)
 
 
-def max_seqlen(operation: Operation, checker: Checker, case: Any) -> None:
-    """A longest sequence that is stated exactly, or too long, changes nothing."""
-    call = operation.call_of(replace(case, room=None), checker.dtype)
-    own = results_of_call(operation, checker, call)
-    for room in (0, 3):
-        stated = replace(call, options={**call.options, "max_seqlen": case.steps + room})
-        alike_in_another_way(operation, checker, case, stated, own)
+def register_max_seqlen(operation: Operation) -> None:
+    """Register the law about ``max_seqlen`` for one operation that takes it."""
+    op = operation.name
+
+    @law(
+        op,
+        "A max_seqlen that is long enough changes nothing.",
+        f"{op}(x, cu, max_seqlen=L) = {op}(x, cu) for L ≥ the longest sequence",
+        name="max_seqlen",
+        kind="contract",
+        cases=_sequences(operation),
+        strata=("small", "chunk"),
+        compiled_dtypes=(),
+        share=0.25,
+    )
+    def max_seqlen(checker: Checker, case: Any) -> None:
+        call = operation.call_of(replace(case, room=None), checker.dtype)
+        own = results_of_call(operation, checker, call)
+        for room in (0, 3):
+            stated = replace(call, options={**call.options, "max_seqlen": case.steps + room})
+            alike_in_another_way(operation, checker, case, stated, own)
 
 
 def _own(operation: Operation, lengths: tuple[int, ...], b: int, name: str, x: np.ndarray) -> np.ndarray:

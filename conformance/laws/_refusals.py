@@ -110,7 +110,6 @@ def register(operation: str, rows: Callable[[], list[BadCall]], *, op: str | Non
         name="bad_calls",
         kind="behaviour",
         rows=rows,
-        dtypes=("float32",),
         needs=(operation,),
     )(check_bad_call)
     law(
@@ -120,7 +119,6 @@ def register(operation: str, rows: Callable[[], list[BadCall]], *, op: str | Non
         name="error_text",
         kind="contract",
         rows=rows,
-        dtypes=("float32",),
         needs=(operation,),
     )(check_refusal)
 

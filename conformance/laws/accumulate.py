@@ -166,7 +166,6 @@ def _of_linear(loss_fn: Any) -> Any:
     name="accumulation",
     kind="behaviour",
     cases=lambda plan: st.builds(Batch, st.just(16), st.just(1), st.just(3), st.just(False), st.sampled_from((0, 1))),
-    strata=("small",),
     dtypes=("bfloat16", "float16"),
     share=0.25,
     skip=_no_exact_gradient,
@@ -200,7 +199,6 @@ def accumulation(checker: Checker, case: Batch) -> None:
     name="rngs",
     kind="definition",
     rows=lambda: [Batch(4, 1, 2)],
-    dtypes=("float32",),
 )
 def rngs(checker: Checker, case: Batch) -> None:
     params = {"w": array(np.ones(2), checker.dtype)}
@@ -256,6 +254,5 @@ law(
     name="error_text",
     kind="contract",
     rows=_bad_uses,
-    dtypes=("float32",),
     needs=FORMS,
 )(check_use)

@@ -1,6 +1,7 @@
 """Decay matrices: `causal_forget_matrix` and `dtilde_matrix`."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import law
-from conformance.laws._answers import expected_gradient, expected_value
+from conformance.laws._answers import check_value, expected_gradient, expected_value
 from conformance.laws._refusals import BadCall, degenerate, recast, reshaped, with_arrays
 from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS
@@ -29,7 +30,7 @@ _GRADIENTS = {
 def _register(operation: str) -> None:
     record = OPERATIONS[operation]
 
-    @law(
+    law(
         operation,
         "The value is the reference's; what no sum reaches is exactly −∞, and log gates of −∞ are legal.",
         _EQUATIONS[operation],
@@ -38,10 +39,7 @@ def _register(operation: str) -> None:
         cases=cases.gate_sums,
         strata=SIZES,
         quick=True,
-    )
-    def value(checker: Checker, case: SumCase) -> None:
-        outputs = checker.call(operation, record.call_of(case, checker.dtype).arrays)
-        checker.agree(outputs, expected_value(record, checker, case), case.steps)
+    )(partial(check_value, record))
 
     @law(
         operation,
@@ -123,9 +121,6 @@ def mask(checker: Checker, case: SumCase) -> None:
     name="composition",
     kind="relation",
     cases=cases.gate_sums,
-    strata=SIZES,
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
     share=0.25,
 )
 def composition(checker: Checker, case: SumCase) -> None:
@@ -143,8 +138,8 @@ def composition(checker: Checker, case: SumCase) -> None:
     "a_s = −∞ ⇒ F[t,j] = −∞ for j < s ≤ t; elsewhere F is that of a_s = 0 in its place",
     name="shut_gate",
     kind="relation",
+    compiled_dtypes=None,
     cases=lambda plan: cases.sums(plan, ("ordinary", "wide")).filter(lambda case: case.S > 0),
-    strata=SIZES,
     dtypes=("float32",),
     share=0.25,
 )
@@ -172,9 +167,6 @@ def shut_gate(checker: Checker, case: SumCase) -> None:
     name="parts",
     kind="relation",
     cases=cases.gate_sums,
-    strata=SIZES,
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
     needs=("dtilde_matrix", "causal_forget_matrix"),
     share=0.25,
 )

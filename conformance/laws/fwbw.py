@@ -31,14 +31,13 @@ def _agree(checker: Checker, case: FwbwCase, outputs: dict[str, Array], gradient
 
 
 @law(
-    "fwbw",
+    FWBW,
     "The value is the mLSTM's, whatever the chunk size and whatever is kept; not correctly stabilised, its floor is 1.",
     VALUE.replace(" + eps", ""),
     name="value",
     kind="definition",
     cases=cases.fwbw,
     compiled_dtypes=("float32",),
-    needs=(OP,),
     forward=True,
 )
 def value(checker: Checker, case: FwbwCase) -> None:
@@ -46,14 +45,13 @@ def value(checker: Checker, case: FwbwCase) -> None:
 
 
 @law(
-    "fwbw",
+    FWBW,
     "The custom gradient is exact, initial states and final-state cotangents included.",
     GRADIENT,
     name="gradient",
     kind="definition",
     cases=cases.fwbw,
     compiled_dtypes=("float64", "float32", "bfloat16"),
-    needs=(OP,),
     gradient=OP,
     quick=True,
 )
@@ -103,16 +101,12 @@ def _keeps(plan: Plan) -> st.SearchStrategy:
 
 
 @law(
-    "fwbw",
+    FWBW,
     "What is kept for the backward pass changes no value and no gradient.",
     "f(keep_G, keep_gates, keep_M, keep_c) = f()",
     name="keep",
     kind="relation",
     cases=_keeps,
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
-    needs=(OP,),
     gradient=OP,
     share=0.75,
 )
@@ -134,15 +128,15 @@ def _few(plan: Plan) -> st.SearchStrategy:
 
 
 @law(
-    "fwbw",
+    FWBW,
     "An initial state may be left out although the configuration uses one: that means zeros, and has a gradient path.",
     "f(q, k, v, i, f) = f(q, k, v, i, f, 0, 0, 0)",
     name="zero_state",
     kind="relation",
+    compiled_dtypes=None,
     cases=_few,
     strata=("small",),
     dtypes=("float32",),
-    needs=(OP,),
     gradient=OP,
     share=0.5,
 )

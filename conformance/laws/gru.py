@@ -69,17 +69,10 @@ law(
 
 def _cuts(plan: Plan) -> st.SearchStrategy:
     if plan.eager:
-        shares = st.one_of(st.sampled_from((0.5, 0.0, 1.0)), st.floats(0, 1, width=16))
-        return st.builds(lambda case, cut: replace(case, cut=cut), cases.gru(plan), shares)
+        return _recurrence_laws.cut_anywhere(cases.gru(plan))
     # Halves have the shape of a row that other laws compile.
     whole = cases.gru(plan).filter(lambda case: case.heads == cases.HEADS[0])
     return whole.map(lambda case: replace(case, S=min(2 * case.S, plan.max_steps)))
-
-
-def _batches(plan: Plan) -> st.SearchStrategy:
-    if plan.eager:
-        return cases.gru(plan).map(lambda case: replace(case, B=2 + case.B % 2))
-    return cases.gru(plan).filter(lambda case: case.B > 1)
 
 
 def _unclipped(plan: Plan, **fixed: Any) -> st.SearchStrategy:
@@ -89,7 +82,7 @@ def _unclipped(plan: Plan, **fixed: Any) -> st.SearchStrategy:
     return cases.gru(plan, **fixed).filter(lambda case: not case.clipping)
 
 
-_recurrence_laws.register(GRU, cases.gru, _cuts, _batches)
+_recurrence_laws.register(GRU, _cuts)
 
 law(
     "gru",
@@ -115,7 +108,7 @@ law(
     share=0.75,
 )(partial(check_gradient, GRU))
 
-_packing_laws.register(GRU, lambda plan: cases.packed_gru(plan).filter(lambda case: bool(case.lengths)))
+_packing_laws.register(GRU)
 
 law(
     "gru",
@@ -124,9 +117,6 @@ law(
     name="grouped_heads",
     kind="relation",
     cases=lambda plan: cases.gru(plan) if plan.eager else cases.gru(plan).filter(lambda case: case.S in (5, 65)),
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
     share=0.5,
 )(checks.grouped_heads)
 
@@ -183,18 +173,7 @@ law(
     ),
 )(checks.torch_layer)
 
-law(
-    "gru",
-    "A max_seqlen that is long enough changes nothing.",
-    "gru(x, cu, max_seqlen=L) = gru(x, cu) for L ≥ the longest sequence",
-    name="max_seqlen",
-    kind="contract",
-    cases=lambda plan: cases.packed_gru(plan).filter(lambda case: bool(case.lengths)),
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=(),
-    share=0.25,
-)(partial(_packing_laws.max_seqlen, GRU))
+_packing_laws.register_max_seqlen(GRU)
 
 register_refusals("gru", bad_calls)
 

@@ -59,9 +59,9 @@ def _chunks(plan: Plan) -> st.SearchStrategy:
     "mlstm(…, chunk_size=L) = mlstm(…) for every L ≥ 1",
     name="chunk_invariance",
     kind="relation",
+    strata=cases.STRATA,
     cases=_chunks,
     dtypes=("float64", "float32", "bfloat16"),
-    compiled_dtypes=("float32",),
     share=0.75,
 )
 def chunk_invariance(checker: Checker, case: MLSTMCase) -> None:
@@ -81,9 +81,6 @@ law(
     name="forms",
     kind="relation",
     cases=lambda plan: _chunks(plan) if plan.eager else cases.mlstm(plan),
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
     needs=FORMS,
     subject=("final state",),
     share=0.5,
@@ -92,8 +89,7 @@ law(
 
 def _cuts(plan: Plan) -> st.SearchStrategy:
     if plan.eager:
-        shares = st.one_of(st.sampled_from((0.5, 0.0, 1.0)), st.floats(0, 1, width=16))
-        return st.builds(lambda case, cut: replace(case, cut=cut), cases.mlstm(plan), shares)
+        return _recurrence_laws.cut_anywhere(cases.mlstm(plan))
 
     # Halves have the shape of a row that other laws compile; the small ones may also be cut after one step or before.
     def cut(case: MLSTMCase, place: int) -> MLSTMCase:
@@ -106,21 +102,17 @@ def _cuts(plan: Plan) -> st.SearchStrategy:
     return st.builds(cut, whole, st.sampled_from((0, 1, 2)))
 
 
-def _batches(plan: Plan) -> st.SearchStrategy:
+def _ordinary_with_state(plan: Plan) -> st.SearchStrategy:
     if plan.eager:
-        return cases.mlstm(plan).map(lambda case: replace(case, B=2 + case.B % 2))
-    return cases.mlstm(plan).filter(lambda case: case.B > 1)
-
-
-def _packed(plan: Plan) -> st.SearchStrategy:
-    return cases.packed_mlstm(plan).filter(lambda case: bool(case.lengths))
+        return cases.mlstm(plan, gates="ordinary", state="random", eps=0.0, scale=1.0)
+    return cases.mlstm(plan).filter(lambda case: case.state != "none")
 
 
 def _packed_without_eps(plan: Plan) -> st.SearchStrategy:
     return cases.packed_mlstm(plan, eps=0.0).filter(lambda case: bool(case.lengths))
 
 
-_recurrence_laws.register(MLSTM, cases.mlstm, _cuts, _batches)
+_recurrence_laws.register(MLSTM, _cuts)
 
 
 @law(
@@ -162,7 +154,7 @@ law(
     share=0.75,
 )(partial(check_gradient, MLSTM))
 
-_packing_laws.register(MLSTM, _packed)
+_packing_laws.register(MLSTM)
 
 law(
     "mlstm",
@@ -171,9 +163,6 @@ law(
     name="linearity",
     kind="relation",
     cases=cases.mlstm,
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
     share=0.5,
 )(checks.linearity)
 
@@ -183,11 +172,7 @@ law(
     "n·q̂ = 0, m ≤ 64 ⇒ h = Cᵀq̂ / exp(−m), dn₀ = 0",
     name="floor",
     kind="definition",
-    cases=lambda plan: (
-        cases.mlstm(plan, gates="ordinary", state="random", eps=0.0, scale=1.0)
-        if plan.eager
-        else cases.mlstm(plan).filter(lambda case: case.state != "none")
-    ),
+    cases=_ordinary_with_state,
     strata=("small",),
     dtypes=("float64", "float32"),
     share=0.5,
@@ -199,13 +184,7 @@ law(
     "n·q̂ = 0, m > 64 ⇒ h = Cᵀq̂ / exp(−64)",
     name="cap",
     kind="contract",
-    cases=lambda plan: (
-        cases.mlstm(plan, gates="ordinary", state="random", eps=0.0, scale=1.0)
-        if plan.eager
-        else cases.mlstm(plan).filter(lambda case: case.state != "none")
-    ),
-    strata=("small",),
-    dtypes=("float64", "float32"),
+    cases=_ordinary_with_state,
     share=0.25,
 )(checks.cap)
 
@@ -218,7 +197,6 @@ law(
     cases=lambda plan: (
         cases.mlstm(plan, eps=1e-3) if plan.eager else cases.mlstm(plan).filter(lambda case: bool(case.eps))
     ),
-    strata=("small",),
     dtypes=("float64", "float32", "bfloat16"),
     compiled_dtypes=("float32",),
     gradient="mlstm",
@@ -238,18 +216,7 @@ law(
     share=0.25,
 )(checks.gate_dtypes)
 
-law(
-    "mlstm",
-    "A max_seqlen that is long enough changes nothing.",
-    "mlstm(x, cu, max_seqlen=L) = mlstm(x, cu) for L ≥ the longest sequence",
-    name="max_seqlen",
-    kind="contract",
-    cases=_packed,
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=(),
-    share=0.25,
-)(partial(_packing_laws.max_seqlen, MLSTM))
+_packing_laws.register_max_seqlen(MLSTM)
 
 law(
     "mlstm",
@@ -259,7 +226,6 @@ law(
     kind="contract",
     cases=cases.mlstm,
     strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
     compiled_dtypes=("float32",),
     gradient="mlstm",
     subject=("final state", "state cotangents"),

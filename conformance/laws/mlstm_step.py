@@ -84,7 +84,6 @@ law(
         if plan.eager
         else _one_step(plan).filter(lambda case: bool(case.eps))
     ),
-    strata=("small",),
     dtypes=("float64", "float32", "bfloat16"),
     compiled_dtypes=("float32",),
     gradient=OP,

@@ -65,7 +65,6 @@ def value(checker: Checker, case: LayerCase) -> None:
         LayerCase(1, 1, 3, 8, 5, (4, 1, 2, 2, 4, 1)),
         LayerCase(1, 1, 2, 8, 3, (1, 1, 1, 6, 2, 3), bias=False),
     ],
-    dtypes=("float32",),
 )
 def parameters(checker: Checker, case: LayerCase) -> None:
     first, other = (checker.implementation.layer("GRU", case.settings(), seed).parameters for seed in (1, 2))
@@ -123,7 +122,6 @@ law(
     name="error_text",
     kind="contract",
     rows=_gru_bad_uses,
-    dtypes=("float32",),
 )(check_use)
 
 
@@ -185,7 +183,6 @@ _ARGUMENTS = {"C0": "c_initial", "n0": "n_initial", "m0": "m_initial"}
     name="configuration",
     kind="contract",
     rows=lambda: [LayerCase(1, 1, 1, 1, 1, (1, 1, 1, 1, 1, 1))],
-    dtypes=("float32",),
 )
 def configuration(checker: Checker, case: LayerCase) -> None:
     layer = checker.implementation.functions["mLSTMBackendFwbw"]

@@ -1,6 +1,7 @@
 """Reverse cumulative sums: `rev_cumsum` and `rev_cumsum_off`."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import law
-from conformance.laws._answers import expected_gradient, expected_value
+from conformance.laws._answers import check_value, expected_gradient, expected_value
 from conformance.laws._refusals import BadCall, degenerate, recast, with_arrays
 from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS
@@ -22,7 +23,7 @@ EQUATIONS = {"rev_cumsum": "y_t = Σ_{s≥t} x_s", "rev_cumsum_off": "y_t = Σ_{
 def _register(operation: str, equation: str) -> None:
     record = OPERATIONS[operation]
 
-    @law(
+    law(
         operation,
         "The value is the reference's.",
         equation,
@@ -30,11 +31,7 @@ def _register(operation: str, equation: str) -> None:
         kind="definition",
         cases=cases.sums,
         quick=True,
-    )
-    def value(checker: Checker, case: SumCase) -> None:
-        checker.agree(
-            checker.call(operation, case.scan(checker.dtype)), expected_value(record, checker, case), case.steps
-        )
+    )(partial(check_value, record))
 
     @law(
         operation,
@@ -57,9 +54,8 @@ def _register(operation: str, equation: str) -> None:
         "Y(x + x') = Y(x) + Y(x')",
         name="linearity",
         kind="relation",
+        compiled_dtypes=None,
         cases=cases.sums,
-        strata=("small", "chunk"),
-        dtypes=("float64", "float32"),
         share=0.5,
     )
     def linearity(checker: Checker, case: SumCase) -> None:
@@ -90,9 +86,7 @@ def _register(operation: str, equation: str) -> None:
         name="scaling",
         kind="relation",
         cases=cases.sums,
-        strata=("small", "chunk"),
         dtypes=("float64", "float32", "bfloat16"),
-        compiled_dtypes=("float32",),
         share=0.25,
     )
     def scaling(checker: Checker, case: SumCase) -> None:
@@ -110,9 +104,6 @@ def _register(operation: str, equation: str) -> None:
         name="causality",
         kind="relation",
         cases=cases.sums,
-        strata=("small", "chunk"),
-        dtypes=("float64", "float32"),
-        compiled_dtypes=("float32",),
         share=0.25,
     )
     def causality(checker: Checker, case: SumCase) -> None:
@@ -138,9 +129,10 @@ for _operation, _equation in EQUATIONS.items():
     "rev_cumsum(x) − rev_cumsum_off(x) = x",
     name="offset",
     kind="relation",
+    strata=cases.STRATA,
+    compiled_dtypes=None,
     cases=cases.sums,
     needs=("rev_cumsum", "rev_cumsum_off"),
-    dtypes=("float64", "float32"),
     share=0.5,
 )
 def offset(checker: Checker, case: SumCase) -> None:
@@ -195,10 +187,9 @@ def flip(checker: Checker, case: SumCase) -> None:
     "rev_cumsum_off(x)_t = rev_cumsum(x)_{t+1}, rev_cumsum_off(x)_{S−1} = 0",
     name="shift",
     kind="relation",
+    strata=cases.STRATA,
     cases=cases.sums,
     needs=("rev_cumsum", "rev_cumsum_off"),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
     share=0.25,
 )
 def shift(checker: Checker, case: SumCase) -> None:

@@ -164,7 +164,6 @@ def two_axes(checker: Checker, case: MeshCase) -> None:
     name="distinct",
     kind="definition",
     rows=lambda: [MeshCase((), devices, 0, beside=2) for devices in ((1,), (4,), (2, 3))],
-    dtypes=("float32",),
 )
 def distinct(checker: Checker, case: MeshCase) -> None:
     implementation = checker.implementation
@@ -201,7 +200,6 @@ def _refusals(operation: str, rows: Any) -> None:
         name="error_text",
         kind="contract",
         rows=rows,
-        dtypes=("float32",),
         needs=tuple(dict.fromkeys((operation, "stack_params") if operation == "unstack_params" else (operation,))),
     )(check_use)
 

@@ -1,24 +1,27 @@
 """Decay matrices: `causal_forget_matrix` and `dtilde_matrix`."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import Plan, SumCase
 from conformance.diagnosis import sum_features
+from conformance.dtypes import Array
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Call, Options, Output
 from conformance.oracle import Values
 
 
+def _call_of(arrays: Callable[[SumCase, str], dict[str, Array]], case: SumCase, dtype: str) -> Call:
+    return Call(arrays(case, dtype), case.cotangent(dtype, square=True), {}, case.steps)
+
+
 def _squared(precision: Precision) -> Precision:
     """Each element of a gradient is a sum of up to S² terms."""
     return replace(precision, steps=precision.steps**2)
-
-
-def _forget_call(case: SumCase, dtype: str) -> Call:
-    return Call(case.log_gates(dtype), case.cotangent(dtype, square=True), {}, case.steps)
 
 
 def _forget_value(arrays: Values, options: Options, precision: Precision) -> Expected:
@@ -27,10 +30,6 @@ def _forget_value(arrays: Values, options: Options, precision: Precision) -> Exp
 
 def _forget_gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
     return oracle.sums_gradient("causal_forget_matrix", arrays, cotangents, _squared(precision))
-
-
-def _dtilde_call(case: SumCase, dtype: str) -> Call:
-    return Call(case.preactivations(dtype), case.cotangent(dtype, square=True), {}, case.steps)
 
 
 def _dtilde_value(arrays: Values, options: Options, precision: Precision) -> Expected:
@@ -44,9 +43,6 @@ def _dtilde_gradient(arrays: Values, options: Options, cotangents: Values, preci
 def _extremes(plan: Plan) -> Any:
     return cases.sums(plan, ("resets", "extreme"))
 
-
-_ROWS = (SumCase((2, 3), 5), SumCase((), 4, "resets"))
-_STRATA = ("small", "chunk")
 
 _VECTOR_CASES = (
     SumCase((2, 3), 5),
@@ -66,35 +62,27 @@ CAUSAL_FORGET_MATRIX = Operation(
     outputs=(Output(name="y", shape="... S S", cotangent="dF"),),
     returns=("y",),
     cases={"dense": cases.gate_sums},
-    call_of=_forget_call,
+    call_of=partial(_call_of, SumCase.log_gates),
     value=_forget_value,
     gradient=_forget_gradient,
     immaterial={"layout": "contiguous"},
-    rows=_ROWS,
+    rows=(SumCase((2, 3), 5), SumCase((), 4, "resets")),
     vector_cases=_VECTOR_CASES,
     features=sum_features.DECAY,
     extremes=_extremes,
     plain=sum_features.plain_sum,
-    strata=_STRATA,
+    strata=("small", "chunk"),
 )
 
-DTILDE_MATRIX = Operation(
+DTILDE_MATRIX = replace(
+    CAUSAL_FORGET_MATRIX,
     name="dtilde_matrix",
     about="dtilde_matrix",
     arguments=(Argument(name="igate", shape="... S 1"), Argument(name="fgate", shape="... S 1")),
     outputs=(Output(name="y", shape="... S S", cotangent="dD"),),
-    returns=("y",),
-    cases={"dense": cases.gate_sums},
-    call_of=_dtilde_call,
+    call_of=partial(_call_of, SumCase.preactivations),
     value=_dtilde_value,
     gradient=_dtilde_gradient,
-    immaterial={"layout": "contiguous"},
-    rows=_ROWS,
-    vector_cases=_VECTOR_CASES,
-    features=sum_features.DECAY,
-    extremes=_extremes,
-    plain=sum_features.plain_sum,
-    strata=_STRATA,
 )
 
 RECORDS = (CAUSAL_FORGET_MATRIX, DTILDE_MATRIX)

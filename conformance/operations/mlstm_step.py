@@ -13,13 +13,13 @@ from conformance.diagnosis import mlstm_features
 from conformance.diagnosis.formulas import layouts
 from conformance.dtypes import Array
 from conformance.operations._operation import Operation
-from conformance.operations._record import BACKEND, Argument, Call, Option, Options, Output, StateTuple
-from conformance.operations.mlstm import EXTREME_GATES
+from conformance.operations._record import BACKEND, Call, Option, Options, StateTuple
+from conformance.operations.mlstm import EXTREME_GATES, MLSTM
 from conformance.oracle import Values
 from reference.arguments import MLSTMState
 
 STEPPED = (*"qkvif", "h")
-STATES = ("C0", "n0", "m0")
+STATES = MLSTM.state_arguments
 
 
 def at_step(arrays: Mapping[str, Array], t: int) -> dict[str, Array]:
@@ -67,6 +67,11 @@ def _extremes(plan: Plan) -> st.SearchStrategy:
     return st.one_of(*(_one_step(plan, gates=gates) for gates in EXTREME_GATES))
 
 
+def _stepless(array: Any, **changes: Any) -> Any:
+    """An argument or an output of the sequence, as a step has it."""
+    return replace(array, shape=array.shape.replace("S ", ""), **changes)
+
+
 _VECTOR_CASES = (
     MLSTMCase(2, 1, 3, 3, 2, state="random"),
     MLSTMCase(1, 1, 1, 1, 1, state="random"),
@@ -82,23 +87,9 @@ MLSTM_STEP = Operation(
     name="mlstm_step",
     about="mlstm_step",
     helpers=("MLSTMState",),
-    arguments=(
-        Argument(name="q", shape="B N K"),
-        Argument(name="k", shape="B N K"),
-        Argument(name="v", shape="B N V"),
-        Argument(name="i", shape="B N", role="gate"),
-        Argument(name="f", shape="B N", role="gate"),
-        Argument(name="C0", shape="B N K V", role="state", passed="tuple", continues="C"),
-        Argument(name="n0", shape="B N K", role="state", passed="tuple", continues="n"),
-        Argument(name="m0", shape="B N", role="state", passed="tuple", continues="m"),
-    ),
-    outputs=(
-        Output(name="h", shape="B N V", cotangent="dh"),
-        Output(name="C", shape="B N K V", role="state"),
-        Output(name="n", shape="B N K", role="state"),
-        Output(name="m", shape="B N", role="state"),
-    ),
-    returns=("h", ("C", "n", "m")),
+    arguments=tuple(_stepless(argument, optional=False) for argument in MLSTM.arguments if argument.role != "index"),
+    outputs=tuple(map(_stepless, MLSTM.outputs)),
+    returns=MLSTM.returns,
     options=(Option(name="eps", default=0.0), BACKEND),
     state=StateTuple(name="state", type=MLSTMState, cotangent="dstate", passed="position"),
     cases={"dense": _one_step},

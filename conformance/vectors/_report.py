@@ -10,6 +10,7 @@ from rich.table import Table
 
 from conformance.budget import Verdict
 from conformance.dtypes import FLOATING
+from conformance.report.json import plain
 from conformance.vectors._check import HELD, MISSING, WRONG, Answered, Judged, Judgement
 
 SHOWN = 6
@@ -103,19 +104,19 @@ def as_json(judgement: Judgement) -> str:
         "held": judgement.held,
         "only_given": judgement.only_given,
         "summary": {status: judgement.count(status) for status in (HELD, WRONG, MISSING)},
-        "strays": list(judgement.strays),
+        "strays": judgement.strays,
         "cases": [
             {
                 "id": case.entry.id,
                 "operation": case.entry.operation,
                 "dtype": case.entry.dtype,
-                "problems": list(case.problems),
+                "problems": case.problems,
                 "arrays": [_array(judged) for judged in case.arrays],
             }
             for case in judgement.cases
         ],
     }
-    return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(plain(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _array(judged: Judged) -> dict[str, Any]:
@@ -124,13 +125,9 @@ def _array(judged: Judged) -> dict[str, Any]:
         "key": judged.key,
         "status": judged.status,
         "problem": judged.problem or verdict.reason,
-        "worst_error": None if judged.verdict is None else _number(verdict.worst),
-        "index": None if verdict.index is None else list(verdict.index),
-        "got": _number(verdict.got),
-        "expected": _number(verdict.expected),
-        "allowed": _number(verdict.allowed),
+        "worst_error": None if judged.verdict is None else verdict.worst,
+        "index": verdict.index,
+        "got": verdict.got,
+        "expected": verdict.expected,
+        "allowed": verdict.allowed,
     }
-
-
-def _number(x: float | None) -> float | str | None:
-    return x if x is None or math.isfinite(x) else str(x)

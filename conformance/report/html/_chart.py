@@ -50,6 +50,18 @@ class Label:
 
 
 @dataclass(frozen=True)
+class Box:
+    """The size of a drawing, and where its axes lie."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chart:
     """One drawing.
 
@@ -57,7 +69,6 @@ class Chart:
         heading: above it.
         title, text: what it shows, in a few words and in a sentence, for whoever does not see it.
         x, y: ticks, at places along the axis.
-        left, right, top, bottom: where the axes lie.
         above: whether the ticks of x are written at the top too, of a drawing that is taller than a screen.
     """
 
@@ -65,12 +76,7 @@ class Chart:
     heading: str
     title: str
     text: str
-    width: float
-    height: float
-    left: float
-    right: float
-    top: float
-    bottom: float
+    box: Box
     x: list[Tick]
     y: list[Tick]
     traces: list[Trace]

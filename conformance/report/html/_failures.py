@@ -15,15 +15,6 @@ _ELSEWHERE = ("law", "known", "again", "script")
 
 
 @dataclass(frozen=True)
-class Note:
-    """What was said of a known failure, and where it is discussed."""
-
-    name: str
-    text: str
-    link: str
-
-
-@dataclass(frozen=True)
 class Instance:
     """A law broken in one dtype.
 
@@ -31,21 +22,14 @@ class Instance:
         headline: what went wrong, in a line.
         facts: names and values of what is known of it.
         command: tries the law again on the same cases.
-        script: where the script is that shows it on its own, "" if there is none.
-        text: the script.
-        remark: what came of running it once.
-        notes: of a known failure, why it is known and whether the stored case still fails.
+        notes: of a known failure, whether its stored case still fails, why it is known, and where that is discussed.
     """
 
-    dtype: str
-    mark: Mark
+    result: LawResult
     headline: Markup
     facts: list[tuple[str, str]]
     command: str
-    script: str
-    text: str
-    remark: str
-    notes: list[Note]
+    notes: list[tuple[str, str, str]]
 
 
 @dataclass(frozen=True)
@@ -66,32 +50,22 @@ def failures(targets: list[Column], statuses: tuple[str, ...]) -> list[Failure]:
         for law in (law for laws in operations([target]).values() for law in laws):
             broken = [(result, status) for result, status in target.of(law.id) if status in statuses]
             if broken:
-                instances = [_instance(target, result, status) for result, status in broken]
+                instances = [_instance(target, result) for result, _ in broken]
                 found.append(Failure(law, target.name, target.anchor(law.id), mark(broken[0][1]), instances))
     return found
 
 
-def _instance(target: Column, result: LawResult, status: str) -> Instance:
-    found = result.counterexample
-    return Instance(
-        result.dtype,
-        mark(status),
-        _headline(result),
-        _facts(target, result),
-        target.report.reproduce(result),
-        (found.script or "") if found is not None else "",
-        (found.script_text or "") if found is not None else "",
-        found.script_note if found is not None else "",
-        [_note(outcome) for outcome in result.expected_failures],
-    )
+def _instance(target: Column, result: LawResult) -> Instance:
+    notes = [_note(outcome) for outcome in result.expected_failures]
+    return Instance(result, _headline(result), _facts(target, result), target.report.reproduce(result), notes)
 
 
-def _note(outcome: KnownOutcome) -> Note:
+def _note(outcome: KnownOutcome) -> tuple[str, str, str]:
     text = f"{outcome.reason} (in {outcome.cause}: {outcome.case})"
     # What is no address of the web stays text: nothing on the page may do more than lead elsewhere.
     link = outcome.link if outcome.link.startswith(("https://", "http://")) else ""
     text += f" {outcome.link}" if outcome.link and not link else ""
-    return Note("known" if outcome.fails else "holds now", text, link)
+    return "known" if outcome.fails else "holds now", text, link
 
 
 def _headline(result: LawResult) -> Markup:

@@ -4,13 +4,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from conformance.report.html._chart import Chart, Label, Marker, Trace, cloud, line, series, shape
+from conformance.report.html._chart import Box, Chart, Label, Marker, Trace, cloud, line, series, shape
 from conformance.report.html._columns import Column, operations
 from conformance.report.html._scale import LogScale, Tick, scale
 from conformance.report.html._words import number
 
-WIDTH, HEIGHT = 340.0, 200.0
-LEFT, RIGHT, TOP, BOTTOM = 42.0, 328.0, 12.0, 170.0
+BOX = Box(width=340.0, height=200.0, left=42.0, right=328.0, top=12.0, bottom=170.0)
 ZERO = 12.0
 """Distance of 0 below the axis: exact answers are common, but a logarithmic axis has no 0."""
 
@@ -53,9 +52,9 @@ def growths(targets: list[Column]) -> list[Growth]:
         if not samples:
             continue
         everything = [sample for _, each in samples for sample in each]
-        x = scale([s.steps for s in everything], 1, 2**20, LEFT + 6, RIGHT - 6, base=2)
+        x = scale([s.steps for s in everything], 1, 2**20, BOX.left + 6, BOX.right - 6, base=2)
         errors = [s.error for s in everything]
-        y = scale(errors, 1e-3, 1e9, BOTTOM - ZERO, TOP + 4, zero=BOTTOM, least=2)
+        y = scale(errors, 1e-3, 1e9, BOX.bottom - ZERO, BOX.top + 4, zero=BOX.bottom, least=2)
         charts, exact = [], []
         for target, each in samples:
             if any(s.error != 0 for s in each) or _broken(target, op):
@@ -90,35 +89,23 @@ def _chart(id: str, op: str, target: Column, samples: list[Sample], x: LogScale,
         traces.append(Trace("cloud", series(dtype), cloud((x(s.steps), y(s.error)) for s in own)))
         worst = _worst_by_length(own)
         traces.append(Trace("line", series(dtype), line((x(s.steps), y(s.error)) for s in worst)))
-        markers += [
-            Marker(
-                x(s.steps),
-                y(s.error),
-                series(dtype),
-                shape(dtype),
-                f"{dtype}, S = {s.steps}: {number(s.error)} roundoffs ({s.law})",
-            )
-            for s in worst
-        ]
+        for s in worst:
+            title = f"{dtype}, S = {s.steps}: {number(s.error)} roundoffs ({s.law})"
+            markers.append(Marker(x(s.steps), y(s.error), series(dtype), shape(dtype), title))
         most = max(own, key=_size)
         told.append(f"{dtype} up to {number(most.error)} at S = {most.steps}")
     guide, label = _guide(x, y)
     return Chart(
-        id,
-        target.name,
-        f"{op} on {target.name}: error against S",
-        f"Error in roundoffs against the number of steps, both logarithmic: {'; '.join(told)}.",
-        WIDTH,
-        HEIGHT,
-        LEFT,
-        RIGHT,
-        TOP,
-        BOTTOM,
-        x.ticks(base=2, most=8),
-        [*y.ticks(most=6), Tick(y.zero, "0")],
-        [*guide, *traces],
-        markers,
-        label,
+        id=id,
+        heading=target.name,
+        title=f"{op} on {target.name}: error against S",
+        text=f"Error in roundoffs against the number of steps, both logarithmic: {'; '.join(told)}.",
+        box=BOX,
+        x=x.ticks(base=2, most=8),
+        y=[*y.ticks(most=6), Tick(y.zero, "0")],
+        traces=[*guide, *traces],
+        markers=markers,
+        labels=label,
     )
 
 

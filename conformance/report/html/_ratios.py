@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from conformance.report.html._chart import Chart, Label, Marker, Trace, line, series, shape
+from conformance.report.html._chart import Box, Chart, Label, Marker, Trace, line, series, shape
 from conformance.report.html._columns import Column, operations
 from conformance.report.html._scale import LogScale, Tick, scale
 from conformance.report.html._words import number
@@ -83,22 +83,17 @@ def _chart(target: Column, by: dict[str, list[Ratio]], x: LogScale) -> Chart:
     ticks = [Tick(x.zero, "0"), *(Tick(t.at, "limit" if t.label == "1" else t.label) for t in x.ticks(most=8))]
     traces.insert(0, Trace("limit", "", f"M{x(1):g} {TOP:g}V{y:g}"))
     return Chart(
-        f"ratios-{target.index}",
-        target.name,
-        f"{target.name}: error against tolerance",
-        f"How errors over their tolerances are distributed, by operation and dtype: the worst is {number(worst[2])} "
-        f"({worst[0]}, {worst[1]}), {over} are beyond the tolerance.",
-        WIDTH,
-        y + FOOT,
-        LEFT,
-        RIGHT,
-        TOP,
-        y,
-        ticks,
-        [],
-        traces,
-        markers,
-        labels,
+        id=f"ratios-{target.index}",
+        heading=target.name,
+        title=f"{target.name}: error against tolerance",
+        text="How errors over their tolerances are distributed, by operation and dtype: "
+        f"the worst is {number(worst[2])} ({worst[0]}, {worst[1]}), {over} are beyond the tolerance.",
+        box=Box(width=WIDTH, height=y + FOOT, left=LEFT, right=RIGHT, top=TOP, bottom=y),
+        x=ticks,
+        y=[],
+        traces=traces,
+        markers=markers,
+        labels=labels,
         above=True,
     )
 

@@ -40,7 +40,7 @@ class EMACase:
         return (self.B * self.S + 1) * self.N + self.S
 
     def describe(self) -> str:
-        return words(self, {"state": False, "scale": 1.0, "cotangents": "dense", "cut": 0.5, "layout": "contiguous"})
+        return words(self, told=("gates", "seed"))
 
     def options(self) -> dict[str, Any]:
         return {}

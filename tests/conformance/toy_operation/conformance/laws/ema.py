@@ -5,10 +5,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from conformance import cases
-from conformance.cases import EMACase, Plan
+from conformance.cases import EMACase
 from conformance.checker import Checker
 from conformance.laws import _recurrence_laws, law
 from conformance.laws._answers import check_gradient, check_value
@@ -38,11 +37,7 @@ law(
 )(partial(check_gradient, EMA))
 
 
-def _batches(plan: Plan) -> st.SearchStrategy:
-    return cases.ema(plan, B=2)
-
-
-_recurrence_laws.register(EMA, cases.ema, cases.ema, _batches)
+_recurrence_laws.register(EMA, cases.ema)
 
 
 @law(
