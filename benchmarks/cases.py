@@ -1,12 +1,16 @@
 """The measured cases as data: operation, shape, dtype and direction; and the least work and traffic that each needs."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.operations import OPERATIONS, Argument, Output
+
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 DIRECTIONS = ("forward", "both")
 OPS = ("mlstm", "mlstm_step", "gru")
+_STATES = tuple(OPERATIONS["mlstm"].states)
 CHUNK = 64
 """The chunk length for which the operations of the floor are counted."""
 
@@ -63,14 +67,15 @@ class Case:
     @property
     def bytes(self) -> float:
         """Every input read once and every output written once in the forward pass, and again in the backward pass."""
-        size, lanes = BYTES[self.dtype], self.tokens * self.N
-        K, V = self.K, self.V
+        size, lanes, K = BYTES[self.dtype], self.tokens * self.N, self.K
         if self.op == "gru":
             weights = 6 * self.N * K * K * size
             forward = lanes * 2 * K * size + weights
             return forward if self.direction == "forward" else 2 * forward + lanes * 2 * K * size + weights
-        inputs, outputs = lanes * (2 * K + V + 2) * size, lanes * V * size
-        states = 2 * 4 * self.B * self.N * (K * V + K + 1) if self.op == "mlstm_step" else 0
+        record = OPERATIONS[self.op]
+        inputs = size * sum(math.prod(shape) for name, shape in self._shapes().items() if name not in _STATES)
+        outputs = size * sum(math.prod(self._shape(output)) for output in record.outputs if output.role == "value")
+        states = 2 * 4 * sum(math.prod(shape) for name, shape in self._shapes().items() if name in _STATES)
         forward = inputs + outputs + states
         return forward if self.direction == "forward" else forward + 2 * inputs + outputs
 
@@ -81,23 +86,22 @@ class Case:
         def normal(*shape: int) -> np.ndarray:
             return rng.standard_normal(shape, dtype=np.float32)
 
-        B, S, N, K, V = self.B, self.S, self.N, self.K, self.V
+        B, S, N, K = self.B, self.S, self.N, self.K
         if self.op == "gru":
             scale = 1 / np.sqrt(K)
             names = ("weight", "forget_weight", "reset_weight")
             projections = {f"{name}_projection": scale * normal(N, K, K) for name in ("input", "forget", "reset")}
             return {"x": normal(B, S, N, K), **projections, **{name: scale * normal(N, K, K) for name in names}}
-        steps = () if self.op == "mlstm_step" else (S,)
-        arrays = {
-            "q": normal(B, *steps, N, K),
-            "k": normal(B, *steps, N, K),
-            "v": normal(B, *steps, N, V),
-            "i": normal(B, *steps, N),
-            "f": 3 + normal(B, *steps, N),
-        }
-        if self.op == "mlstm_step":
-            arrays |= {"C": normal(B, N, K, V), "n": normal(B, N, K), "m": normal(B, N)}
-        return arrays
+        arrays = {name: normal(*shape) for name, shape in self._shapes().items()}
+        return {**arrays, "f": 3 + arrays["f"]}
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The arrays that a call of the mLSTM has to be given; a state under the name of the one that it continues."""
+        needed = (argument for argument in OPERATIONS[self.op].arguments if not argument.optional)
+        return {argument.continues or argument.name: self._shape(argument) for argument in needed}
+
+    def _shape(self, array: Argument | Output) -> tuple[int, ...]:
+        return tuple(getattr(self, letter) for letter in array.shape.split())
 
 
 def _both(op: str, *sizes: tuple[int, ...], dtype: str = "float32") -> tuple[Case, ...]:

@@ -18,8 +18,9 @@ from conformance.any_design import AnyDesign
 from conformance.budget import Expected, Precision
 from conformance.cases import Plan
 from conformance.dtypes import FLOATING, Array, accumulation
-from conformance.operations import OPERATIONS
+from conformance.operations import OPERATIONS, Operation
 from conformance.operations.gru import GRU
+from conformance.operations.mlstm import MLSTM
 from conformance.tensor_float import TensorFloat32
 from tests.suite.calibration import automatic_jax, automatic_torch, variants_decay, variants_gru, variants_scan
 from tests.suite.calibration.arithmetic import Arithmetic
@@ -107,7 +108,6 @@ def _mlstm_call(
 ) -> FamilyCall:
     arrays = oracle.with_state(arrays)
     options = {"eps": eps}
-    wide = accumulation(dtype)
     if floor_is_one:
         gradient = oracle.unstabilised(arrays, cotangents, precision)
         gradient = oracle.widened(gradient, arrays, cotangents, precision, floor_is_one=True)
@@ -127,11 +127,22 @@ def _mlstm_call(
             outputs[name] = oracle.rescaled(outputs[name].astype(np.float64), outputs["m"].astype(np.float64), m)
         return outputs, gradients
 
-    def dtype_of(name: str) -> str:
-        return gate_dtype if name in ("i", "f") else dtype if name in (*"qkv", "h") else wide
-
-    compared = (tuple("hCnm"), (*"qkvif", "C0", "n0", "m0") if with_states else tuple("qkvif"))
+    compared = _compared(MLSTM, with_states)
+    dtype_of = _dtype_of(MLSTM, dtype, gate_dtype)
     return FamilyCall(expected, run, compared, dtype_of, lambda name, x: _rows(x, count), (precision, precision))
+
+
+def _compared(record: Operation, with_states: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The outputs, and the arguments that have a gradient."""
+    outputs = tuple(output.name for output in record.outputs)
+    return outputs, tuple(name for name in record.primals if with_states or name not in record.state_arguments)
+
+
+def _dtype_of(record: Operation, dtype: str, gate_dtype: str) -> Callable[[str], str]:
+    """The dtype of an argument or an output, by its role."""
+    dtypes = {"value": dtype, "gate": gate_dtype, "state": accumulation(dtype)}
+    roles = {array.name: array.role for array in (*record.arguments, *record.outputs)}
+    return lambda name: dtypes[roles[name]]
 
 
 def _rows(x: np.ndarray, count: int) -> np.ndarray:
@@ -169,9 +180,9 @@ def _fwbw_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     cotangents = _stacked([one.inner.cotangent_arrays(dtype) for one in family.cases])
     arrays = _stacked(each)
     if not case.use_initial_state:
-        arrays = {name: x for name, x in arrays.items() if name not in ("C0", "n0", "m0")}
+        arrays = {name: x for name, x in arrays.items() if name not in MLSTM.state_arguments}
     if not case.return_state:
-        cotangents |= {name: 0 * cotangents[name] for name in "Cnm"}
+        cotangents |= {name: 0 * cotangents[name] for name in MLSTM.states}
     call = _mlstm_call(
         arrays,
         cotangents,
@@ -187,7 +198,8 @@ def _fwbw_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
 
 
 def _gru_axis(name: str) -> int:
-    return 0 if name.endswith("weight") else -2
+    """The axis of heads: of weights the first, of everything else the last but one."""
+    return 0 if name in GRU.weights else -2
 
 
 def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
@@ -198,7 +210,7 @@ def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     floating = [{name: x for name, x in arrays.items() if name != "cu_seqlens"} for arrays in each]
     arrays = _stacked(floating, _gru_axis)
     cotangents = _stacked([one.cotangent_arrays(dtype) for one in family.cases], lambda name: -2)
-    precision, wide = precision_of(dtype, case.steps), accumulation(dtype)
+    precision = precision_of(dtype, case.steps)
     packing = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
     expected = (
         oracle.gru({**arrays, **packing}, {}, precision),
@@ -214,9 +226,8 @@ def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     def by_case(name: str, x: np.ndarray) -> np.ndarray:
         return _rows(np.moveaxis(x, _gru_axis(name), 0), count)
 
-    compared = (("y", "state"), GRU.primals if case.state else tuple(GRU.head_axis))
-    dtypes = {"state": wide, "input_state": wide}
-    return [FamilyCall(expected, run, compared, lambda name: dtypes.get(name, dtype), by_case, (precision, precision))]
+    compared, dtype_of = _compared(GRU, case.state), _dtype_of(GRU, dtype, dtype)
+    return [FamilyCall(expected, run, compared, dtype_of, by_case, (precision, precision))]
 
 
 def _sum_calls(operation: str, family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
