@@ -71,7 +71,7 @@ def _in_one_graph(kind: str, operation: Operation, checker: Checker, call: Call)
     try:
         return transformed(kind, operation, checker, call)
     except BrokenGraphError as error:
-        if checker.implementation.keeps_contract:
+        if checker.contract:
             raise error.__cause__ or error from None
         # Nothing wrong was computed: whether a function may leave the graph is its author's choice.
         raise RefusedError(f"{operation.name} cannot be compiled as one graph: {error}") from error
