@@ -186,8 +186,8 @@ ROWS = (
         op="stack_params",
         name="mask of a device that there is not is accepted",
         module="arguments.py",
-        function="check_stack",
-        replace="isinstance(mask_except, int) and (not 0 <= mask_except < axis_size)",
+        function="_check_mask",
+        replace="not 0 <= kept < shards",
         by="False",
     ),
 )
