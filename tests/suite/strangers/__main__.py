@@ -12,9 +12,6 @@ from rich.table import Table
 from tests.suite.strangers.catalogue import FAULTY, RIGHT
 from tests.suite.strangers.measure import Found, all_found, document
 
-SCORE = Path(__file__).parents[3] / "conformance" / "strangers" / "score.json"
-"""The committed score."""
-
 NEEDED = 17 / 20
 """The share of faulty strangers whose first cause has to be the true one."""
 

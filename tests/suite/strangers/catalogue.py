@@ -47,7 +47,10 @@ RIGHT: dict[str, Stranger] = {
 
 FAULTY: dict[str, Stranger] = {
     "detached": _mlstm("torch", _loop, "normaliser detached", causes=("normaliser held constant",)),
-    "nan_at_resets": _mlstm("torch", _loop, "NaN where a gate is minus infinity", causes=("infinite",)),
+    # It takes the logarithm of a sigmoid, which is inexact, and −∞ from some −104 on.
+    "nan_at_resets": _mlstm(
+        "torch", _loop, "NaN where a gate is minus infinity", causes=("infinite", "forget gate is large")
+    ),
     "no_scale": _mlstm("torch", _loop, "1/sqrt(K) left out", causes=("1/√k", "1/sqrt(k)")),
     "floor_of_1": _mlstm("torch", _loop, "floor of 1", causes=("floor",)),
     "no_absolute_value": _mlstm("torch", _loop, "no absolute value", causes=("absolute value", "negative", "sign")),
@@ -65,7 +68,10 @@ FAULTY: dict[str, Stranger] = {
         "torch", _chunks, "remainder dropped", causes=("last partial chunk", "multiple of the chunk", "several chunks")
     ),
     "carried_normaliser_lost": _mlstm(
-        "torch", _chunks, "carried normaliser lost", causes=("several chunks", "more than one chunk", "normaliser")
+        "torch",
+        _chunks,
+        "carried normaliser lost",
+        causes=("several chunks", "more than one chunk", "normaliser", "output n is 0"),
     ),
     "differences_of_sums": _mlstm(
         "torch",
