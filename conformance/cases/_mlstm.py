@@ -43,20 +43,20 @@ class MLSTMCase:
 
     Attributes:
         B, S, N, K, V: sizes; for packed calls B and S follow from ``lengths``.
-        lengths: of packed sequences, None for a dense call.
+        lengths: lengths of packed sequences; None for a dense call.
         state: ``none``, ``random``, or ``empty`` (C = n = 0, m = −∞).
         gates: a regime of `GATES`.
-        held: share of a sequence before the regime sets in; until then the gates keep the initial memory.
-        scale: magnitude of k and v, and of q where it is small.
+        held: share of a sequence before the regime starts; until then the gates keep the initial memory.
+        scale: magnitude of k and v, and of q if it is small.
         cotangents: a pattern of `COTANGENTS`.
-        chunk_size, eps: the call's.
+        chunk_size, eps: the options of the call.
         return_state: whether the final state is returned; without it only h has a cotangent.
-        room: by how much max_seqlen exceeds the longest sequence; None leaves it out.
-        wide_gates: float32 gates beside 16-bit values.
-        cut: where laws that cut a sequence do so, as a share of S.
-        layout: of every array.
-        removed: properties that were taken out of the arrays (`conformance.cases._removal.REMOVABLE`).
-        seed: of every value.
+        room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
+        wide_gates: whether gates are float32 while values have a 16-bit dtype.
+        cut: the position at which laws cut a sequence, as a share of S.
+        layout: the memory layout of every array.
+        removed: properties that were removed from the arrays (`conformance.cases._removal.REMOVABLE`).
+        seed: the seed of all values.
         elements: the elements of every array, ``as drawn`` or one of `conformance.cases._elements.SIMPLE`.
     """
 
@@ -158,7 +158,7 @@ class MLSTMCase:
         return arrays
 
     def normaliser(self, raw: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """|n·q̂| and its floor at every step of arrays with a batch axis, one of 1 for packed sequences."""
+        """|n·q̂| and its floor at every step, for arrays with a batch axis (of size 1 for packed sequences)."""
         B = self.B if self.lengths is None else len(self.lengths)
         n0, m0 = raw.get("n0", np.zeros((B, self.N, self.K))), raw.get("m0", np.zeros((B, self.N)))
         q, k, i, f = (raw[name] for name in "qkif")
@@ -187,16 +187,16 @@ class MLSTMCase:
 
 
 def _lengths_of_queries(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Far from 1 on either side: |n·q̂| is then above its floor at some steps, on it at others, seldom beside it."""
+    """Far from 1 on either side: |n·q̂| is then above its floor at some steps, on it at others, seldom near it."""
     return 10.0 ** (rng.choice([-1.0, 1.0, 1.0], (*shape, 1)) * rng.uniform(1.2, 1.7, (*shape, 1)))
 
 
 def _leaning(rng: np.random.Generator, shape: tuple[int, ...], lean: np.ndarray) -> np.ndarray:
-    """Normal numbers, all but a few of the sign ``lean``: what n·q̂ sums cancels in part, not to within its rounding."""
+    """Normal numbers, almost all with the sign ``lean``: the terms of n·q̂ cancel in part, but not to roundoff."""
     return np.abs(rng.normal(size=shape)) * np.where(rng.random(shape) < 0.03, -lean, lean)
 
 
-# (B, S, N, K, V, state, eps) per stratum: what a compiled target is tried on. float32 sees all rows, others the first.
+# (B, S, N, K, V, state, eps) per stratum, for compiled targets. float32 uses all rows, other dtypes the first.
 _MLSTM_TABLE = {
     "small": ((2, 5, 3, 3, 2, True, 0.0), (2, 0, 1, 3, 2, True, 0.0), (1, 1, 1, 1, 1, True, 1e-3)),
     "chunk": ((1, 65, 2, 5, 3, True, 0.0), (2, 130, 1, 3, 5, False, 0.0)),
@@ -213,7 +213,7 @@ _EPS = (0.0, 0.0, 0.0, 1e-3)
 
 @st.composite
 def _dynamic(draw: Any, plan: Plan, state: bool) -> dict[str, Any]:
-    """The fields that change no shape."""
+    """The fields that do not affect shapes."""
     long = plan.stratum == "long"
     states = ("random",) if plan.pin or long else ("random", "random", "random", "empty")
     fields = {
@@ -232,7 +232,7 @@ _HELD = {"small": (0.0, 1.0, 0.0, 0.5), "chunk": (0.3, 0.5, 0.2, 0.7), "long": (
 _PINS: dict[str, dict[str, Any]] = {
     "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
     "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
-    # Gates that keep a memory show something only where there is one.
+    # Gates that keep a memory matter only if there is one.
     "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, "cotangents": "dense", "state": "random"},
 }
 
@@ -250,7 +250,7 @@ def mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
         else:
             B = draw(st.sampled_from((2, 3) if plan.pin else (1, 2, 3, 0)))
             N = draw(st.sampled_from((3, 2) if plan.pin else (1, 2, 3)))
-            # With K = 1 a wrong 1/√K is right: what no run may miss has more.
+            # With K = 1 a wrong 1/√K is right, so cases that no run may miss have a larger K.
             K = draw(st.sampled_from((5, 3) if plan.pin else (1, 3, 5, 8, 17)))
             V = draw(st.sampled_from((2, 5) if plan.pin else (1, 2, 5, 11)))
         S, state = draw(st.sampled_from(plan.steps())), draw(st.sampled_from((False, True, True)))
@@ -263,13 +263,13 @@ def mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
 
 
 def without_states(case: MLSTMCase) -> MLSTMCase:
-    """The case without its final state; cotangents of the state alone, of which nothing would be left, are all."""
+    """The case without its final state; a pattern with cotangents of the state alone becomes one with all."""
     cotangents = "dense" if case.cotangents == "state only" else case.cotangents
     return replace(case, return_state=False, cotangents=cotangents)
 
 
 def some_without_states(strategy: Callable[[Plan], st.SearchStrategy]) -> Callable[[Plan], st.SearchStrategy]:
-    """The strategy with some cases that return no final state, where another option needs no compilation."""
+    """The strategy with some cases that return no final state, if another option needs no compilation."""
 
     def drawn(plan: Plan) -> st.SearchStrategy:
         if plan.pin or not plan.eager:
@@ -282,7 +282,7 @@ def some_without_states(strategy: Callable[[Plan], st.SearchStrategy]) -> Callab
 
 @st.composite
 def packed_mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
-    """A packed mLSTM call, empty sequences included."""
+    """A packed mLSTM call, with empty sequences."""
     if plan.eager:
         B = draw(st.sampled_from((3, 2) if plan.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))

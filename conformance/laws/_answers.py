@@ -1,4 +1,4 @@
-"""What the oracle answers to a call, and how a target is held to it: what the laws of all operations have in common."""
+"""The oracle's answer to a call, and a target's comparison with it, as needed by the laws of all operations."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from conformance.implementation import Implementation, Results
 from conformance.operations import Call, Operation, Strategy
 
 BROADCAST = "broadcast"
-"""A layout that changes values: it has a stride of 0, so that all rows are one."""
+"""A layout that changes values: it has a stride of 0, so that all rows are the same."""
 
 
 def expected_value(
@@ -25,8 +25,8 @@ def expected_value(
     """The oracle's outputs for a case.
 
     Args:
-        call: the call, where it is not the case's own.
-        form: names what was made of the case's own call, if anything.
+        call: the call, if it is not the case's own.
+        form: the name of the form in which the case's own call is made, if it is another one.
     """
 
     def make() -> Expected:
@@ -39,7 +39,7 @@ def expected_value(
 def expected_gradient(
     operation: Operation, checker: Checker, case: Any, call: Call | None = None, form: str = ""
 ) -> Expected:
-    """The oracle's gradients for a case; arguments as of `expected_value`."""
+    """The oracle's gradients for a case; arguments are those of `expected_value`."""
 
     def make() -> Expected:
         own = operation.call_of(case, checker.dtype) if call is None else call
@@ -56,7 +56,7 @@ def has_gradient(operation: Operation, checker: Checker) -> bool:
 def expect_value(
     operation: Operation, checker: Checker, case: Any, call: Call, outputs: Results, form: str = ""
 ) -> None:
-    """Hold outputs to the oracle's."""
+    """Compare outputs with the oracle's."""
     expected = expected_value(operation, checker, case, call, form)
     checker.agree(outputs, expected, call.steps, only=tuple(call.cotangents))
 
@@ -64,7 +64,7 @@ def expect_value(
 def expect_gradient(
     operation: Operation, checker: Checker, case: Any, call: Call, gradients: Results, form: str = ""
 ) -> None:
-    """Hold gradients to the oracle's."""
+    """Compare gradients with the oracle's."""
     expected = expected_gradient(operation, checker, case, call, form)
     checker.agree(gradients, expected, call.steps, of="gradient of ", only=call.primals)
 
@@ -85,14 +85,14 @@ def check_gradient(operation: Operation, checker: Checker, case: Any) -> None:
 
 
 def broadcast(x: Array) -> Array:
-    """The array with its first row in place of every row, laid out with a stride of 0."""
+    """The array with every row replaced by the first one, laid out with a stride of 0."""
     if x.dtype not in FLOATING or not x.values.ndim or not x.values.shape[0]:
         return x
     return replace(x, values=np.repeat(x.values[:1], x.values.shape[0], axis=0), layout=BROADCAST)
 
 
 def laid_out(call: Call, layout: str) -> Call:
-    """The call with all that it is given, cotangents and packings too, in another memory layout."""
+    """The call with all its arrays, including cotangents and packings, in another memory layout."""
     return call.changed(broadcast if layout == BROADCAST else lambda x: replace(x, layout=layout))
 
 
@@ -109,7 +109,7 @@ def transformed(kind: str, operation: Operation, checker: Checker, call: Call) -
 
 
 def of_rows(operation: Operation) -> Strategy:
-    """The operation's rows one after the other, a pin each; of a target that compiles per shape, the first alone."""
+    """The operation's rows one after the other, one per pin; only the first for a target that compiles per shape."""
 
     def strategy(plan: Plan) -> st.SearchStrategy:
         rows = operation.rows if plan.eager else operation.rows[:1]

@@ -1,4 +1,4 @@
-"""Laws of every recurrence: a sequence may be cut, owes nothing to its future, its neighbours or its place."""
+"""Laws of every recurrence: a sequence may be cut, and does not depend on its future, its neighbours or its place."""
 
 from dataclasses import replace
 from typing import Any
@@ -131,7 +131,7 @@ def register(operation: Operation, cuts: Strategy) -> None:
         share=0.5,
     )
     def permutation(checker: Checker, case: Any) -> None:
-        # Head n of N reads head n // (N/N′) of N′, so the order of all heads reversed is that of every N′ reversed.
+        # Head n of N reads head n // (N/N′) of N′, so reversing all heads is reversing the heads of every N′.
         def permuted(name: str, x: np.ndarray) -> np.ndarray:
             if name in operation.weights:
                 return x[::-1]
@@ -167,7 +167,7 @@ def register(operation: Operation, cuts: Strategy) -> None:
         expected = operation.value(values, options, precision)
         names = operation.differentiable(arrays)
         calls = [(batch, of_first)]
-        # A batch of one has a shape of its own, which a framework that compiles would have to compile for it.
+        # A batch of one has a different shape, for which a framework that compiles would have to compile again.
         calls += [(single, of_single)] if checker.implementation.eager else []
         outputs, gradients = results_of(operation, checker, arrays, of_first, options)
         for given, dgiven in calls:

@@ -1,4 +1,4 @@
-"""What a drawing is made of. The template draws it in the colours of the style, so that it follows the theme."""
+"""The parts of a drawing. The template draws them in the colours of the style, so that they follow the theme."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ SHAPES = (
     "M0 -4.4L4.2 3H-4.2Z",
     "M0 -4.6L4.6 0L0 4.6L-4.6 0Z",
 )
-"""A shape for each dtype: circle, square, triangle, diamond; colour alone would say nothing to some."""
+"""A shape for each dtype: circle, square, triangle, diamond, because not everyone can tell colours apart."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """One value that can be pointed at.
+    """One value with a tooltip.
 
     Attributes:
-        series: the class of its colour.
+        series: the CSS class of its colour.
         shape: its outline around (0, 0).
-        title: what is said of it.
+        title: the text of its tooltip.
     """
 
     x: float
@@ -34,7 +34,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class Trace:
-    """A path that cannot be pointed at: a cloud of points, a histogram, a line."""
+    """A path without a tooltip: a cloud of points, a histogram, a line."""
 
     kind: str
     series: str
@@ -51,7 +51,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Box:
-    """The size of a drawing, and where its axes lie."""
+    """The size of a drawing, and the positions of its axes."""
 
     width: float
     height: float
@@ -66,10 +66,10 @@ class Chart:
     """One drawing.
 
     Attributes:
-        heading: above it.
-        title, text: what it shows, in a few words and in a sentence, for whoever does not see it.
-        x, y: ticks, at places along the axis.
-        above: whether the ticks of x are written at the top too, of a drawing that is taller than a screen.
+        heading: the heading above it.
+        title, text: its content in a few words and in a sentence, for readers who cannot see it.
+        x, y: ticks, by position along the axis.
+        above: whether the ticks of x are repeated at the top, for a drawing that is taller than a screen.
     """
 
     id: str
@@ -86,7 +86,7 @@ class Chart:
 
 
 def series(dtype: str) -> str:
-    """The class of a dtype's colour."""
+    """The CSS class of a dtype's colour."""
     return f"series-{FLOATING.index(dtype) if dtype in FLOATING else 0}"
 
 
@@ -95,7 +95,7 @@ def shape(dtype: str) -> str:
 
 
 def cloud(places: Iterable[tuple[float, float]]) -> str:
-    """A dot at every place, once: no two that round to the same pixel."""
+    """One dot at every position; points that round to the same pixel share a dot."""
     seen = dict.fromkeys((round(x), round(y)) for x, y in places)
     return "".join(f"M{x} {y}h0" for x, y in seen)
 

@@ -1,4 +1,4 @@
-"""What broke, law by law: the smallest case, the first bad element, the command and the script that show it again."""
+"""The failures, law by law: the smallest case, the first bad element, the command and the script to reproduce it."""
 
 from dataclasses import dataclass
 
@@ -19,9 +19,9 @@ class Instance:
     """A law broken in one dtype.
 
     Attributes:
-        headline: what went wrong, in a line.
-        facts: names and values of what is known of it.
-        command: tries the law again on the same cases.
+        headline: the failure in one line.
+        facts: details of the failure, as names and values.
+        command: the command that tries the law again on the same cases.
         notes: of a known failure, whether its stored case still fails, why it is known, and where that is discussed.
     """
 
@@ -34,7 +34,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Failure:
-    """A law that one target broke, with every dtype in which it did."""
+    """A law that one target broke, with every dtype in which it broke."""
 
     law: Law
     target: str
@@ -44,7 +44,7 @@ class Failure:
 
 
 def failures(targets: list[Column], statuses: tuple[str, ...]) -> list[Failure]:
-    """Every law with a result of one of these statuses; targets in their order, then operations in theirs."""
+    """Every law with a result of one of these statuses, ordered by target and then by operation."""
     found = []
     for target in targets:
         for law in (law for laws in operations([target]).values() for law in laws):
@@ -62,7 +62,7 @@ def _instance(target: Column, result: LawResult) -> Instance:
 
 def _note(outcome: KnownOutcome) -> tuple[str, str, str]:
     text = f"{outcome.reason} (in {outcome.cause}: {outcome.case})"
-    # What is no address of the web stays text: nothing on the page may do more than lead elsewhere.
+    # Anything but a web address stays text: links on the page must not do anything but lead elsewhere.
     link = outcome.link if outcome.link.startswith(("https://", "http://")) else ""
     text += f" {outcome.link}" if outcome.link and not link else ""
     return "known" if outcome.fails else "holds now", text, link
@@ -77,7 +77,7 @@ def _headline(result: LawResult) -> Markup:
 
 
 def _facts(target: Column, result: LawResult) -> list[tuple[str, str]]:
-    """What the terminal says of it, but for what has a place of its own here."""
+    """The terminal's text on the failure, without the parts that the page shows elsewhere."""
     told = [(word, said) for word, said in lines(target.report, result) if word not in _ELSEWHERE]
     told.append(("examples", str(result.examples)))
     found = result.counterexample
