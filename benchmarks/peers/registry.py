@@ -110,7 +110,7 @@ MLSTM_KERNELS_CHUNKWISE_16_BITS = Confirmed(script="mlstm_kernels_chunkwise_16_b
 MLSTM_KERNELS_PARALLEL_16_BITS = Confirmed(
     script="mlstm_kernels_parallel_16_bits", checks=r"^(value|gradient|finite) b?float16"
 )
-MLSTM_KERNELS_EMPTY_STEP = Confirmed(script="mlstm_kernels_empty_step", checks=r"^finite")
+MLSTM_KERNELS_EMPTY_STEP = Confirmed(script="mlstm_kernels_empty_step", checks=r"^finite \w+ gradient of i")
 MLSTM_KERNELS_VMAP = Confirmed(script="mlstm_kernels_vmap", checks=r"^vmap")
 MLSTM_KERNELS_16_BITS = Confirmed(
     script="mlstm_kernels_16_bits", checks=r"^(value|gradient|accumulation|sequence) b?float16"
@@ -182,8 +182,8 @@ PEERS: tuple[Peer, ...] = (
     ),
     _native(
         "parallel--native_stablef_autograd",
-        MLSTM_KERNELS_PARALLEL_16_BITS,
         MLSTM_KERNELS_EMPTY_STEP,
+        MLSTM_KERNELS_PARALLEL_16_BITS,
         promises=WITHOUT_STATES,
     ),
     _native(
