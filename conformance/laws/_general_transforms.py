@@ -129,18 +129,23 @@ def _second_derivative(operation: Operation, checker: Checker, case: Any) -> Non
 def _quotients(operation: Operation, call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Difference quotients of the reference's gradients and outputs along a direction, and the error of each.
 
-    A central quotient of width w is off by w²·c, with a c found from two widths: D(w) − D(w/2) = ¾·w²·c. Each value in
-    it is rounded, which adds u·|value|/w; w = u^⅓ balances the two. Where two widths disagree, at a kink, that much may
-    be off. By a cotangent, the derivative is that of the outputs; it is not asked for where an output is infinite.
+    A central quotient D(w) of width w is off by a series in w², whose first term cancels in Richardson's extrapolation
+    R(w) = (4·D(w/2) − D(w))/3, which leaves w⁴. Its rounding adds about u·|value|/w; w = u^⅕ balances the two. The
+    error is taken from two widths: where R(w) and R(w/2) disagree, at a kink, that much may be off. To it comes the
+    rounding, u^⅔ of the array's largest value: a hundred times that of R(w), as the value that is compared with it is
+    rounded too. By a cotangent, the derivative is that of the outputs; it is not asked for where an output is infinite.
     """
-    width = ROUNDOFF["float64"] ** (1 / 3)
-    wide, narrow = (_quotient(operation, call, along, w) for w in (width, width / 2))
+    unit = ROUNDOFF["float64"]
+    width = unit ** (1 / 5)
+    at = [_quotient(operation, call, along, width / divisor) for divisor in (1, 2, 4)]
     quotients = {}
-    for name, (at_wide, largest) in wide.items():
-        at_narrow, _ = narrow[name]
-        slack = np.abs(at_wide - at_narrow) + KAPPA * ROUNDOFF["float64"] / width * largest
-        unknown = ~np.isfinite(at_wide) | ~np.isfinite(at_narrow)
-        quotients[name] = np.where(unknown, 0.0, at_narrow), np.where(unknown, np.inf, slack)
+    for name, (_, largest) in at[0].items():
+        wide, middle, narrow = (quotient[name][0] for quotient in at)
+        with np.errstate(invalid="ignore"):
+            first, second = (4 * middle - wide) / 3, (4 * narrow - middle) / 3
+            slack = np.abs(first - second) + KAPPA * unit ** (2 / 3) * largest
+        unknown = ~np.isfinite(first) | ~np.isfinite(second)
+        quotients[name] = np.where(unknown, 0.0, second), np.where(unknown, np.inf, slack)
     return quotients
 
 

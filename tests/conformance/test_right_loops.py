@@ -7,6 +7,7 @@ from functools import partial
 from types import ModuleType
 
 import pytest
+import torch
 
 from conformance.frameworks import jax as of_jax
 from conformance.frameworks import torch as of_torch
@@ -43,6 +44,31 @@ def test_the_loop_under_autograd_holds_in_jax(dtype: str) -> None:
     for law in (VALUE, GRADIENT):
         result = judged("jax", law, dtype, 0)
         assert result.status == "passed" and result.examples >= 10, result.reason
+
+
+def one_step(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    i: torch.Tensor,
+    f: torch.Tensor,
+    state: tuple,
+    *,
+    eps: float = 0.0,
+) -> tuple[torch.Tensor, tuple]:
+    """`mlstm_step` as the loop over a sequence of one step."""
+    sequence = (x[:, None] for x in (q, k, v, i, f))
+    h, state = mlstm_torch.mlstm(*sequence, initial_state=state, return_state=True, eps=eps)
+    return h[:, 0], state
+
+
+def test_autograd_of_autograd_is_a_second_derivative() -> None:
+    """Wide heads, whose gradients are sums of many terms, are rounded, which a difference quotient magnifies."""
+    target = of_torch.adapter("step", {"mlstm_step": one_step}, "cpu")
+    options = RunOptions(promises=("K == 16", "V == 16"), shrink_seconds=0.0)
+    result = run_law(target, LAWS["mlstm_step.second_derivative"], "float64", options)
+    assert result.status == "passed", result.reason
+    assert result.worst is not None and result.worst < 0.3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
