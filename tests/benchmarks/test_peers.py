@@ -95,8 +95,10 @@ def test_a_report_is_kept_by_what_became_of_each_law() -> None:
 
 
 SLOW = "import time; print('begun', flush=True); time.sleep(60)"
+# A shell that starts the tests in the background has SIGINT ignored, by their children too.
 PATIENT = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print("begun", flush=True)
 try:
     time.sleep(60)
