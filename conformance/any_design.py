@@ -10,9 +10,8 @@ from conformance.tensor_float import TensorFloat32
 class AnyDesign(Precision):
     """The gradients of an mLSTM may also have the errors of some correct ways to compute them.
 
-    - Forget gates' gradients may be running sums of terms that cancel (`oracle._gate_sums`). They are then not exactly
-    0
-      across a hard reset, and lose digits over long sequences. gatespec's contract rules out both.
+    - Forget gates' gradients may be running sums of terms that cancel (`oracle._gate_sums`). They are then not 0 across
+      a hard reset, and lose digits over long sequences. gatespec's contract rules out both.
     - Products with a small weight may be below the smallest normal number during the computation (`oracle._flushed`).
 
     gatespec's own packages need neither and are held to `Precision`.
