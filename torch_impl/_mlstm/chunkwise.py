@@ -241,7 +241,7 @@ def weights(
     else:
         m = kept.M
     finite = _finite(m)
-    before = torch.cat([start.view(rows, 1), m[:, :-1]], -1)
+    before = torch.cat([start.reshape(rows, 1), m[:, :-1]], -1)
     alpha, iota = stabilised_decay(a, before, finite), i - finite
     alpha_tiles = alpha.view(shape)
     inner_e = alpha_tiles.cumsum(-1).exp_()
