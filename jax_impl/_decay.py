@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from jax_impl._arrays import JAX, accumulation
 from jax_impl._gates import forget_matrix, forget_matrix_gradient, log_sigmoid, sigmoid
 from jax_impl._handwritten_gradient import handwritten_gradient, without_second_derivative
-from jax_impl._mesh_axes import vary_alike
+from jax_impl._mesh_axes import partition, vary_alike, with_auto_axes
 from reference.arguments import check_dtilde_matrix, check_scan
 
 
@@ -38,7 +39,10 @@ def causal_forget_matrix(forget_gates: jax.Array) -> jax.Array:
 
 @jax.jit
 def _causal_forget_matrix(a: jax.Array) -> jax.Array:
-    return forget_matrix(a.astype(accumulation(a))).astype(a.dtype)
+    def computed(a: jax.Array) -> jax.Array:
+        return forget_matrix(a.astype(accumulation(a))).astype(a.dtype)
+
+    return with_auto_axes(computed, a, lambda: P(*partition(a)[:-1], None, None))
 
 
 def dtilde_matrix(igate: jax.Array, fgate: jax.Array) -> jax.Array:
@@ -87,4 +91,11 @@ def _backward(_: None, fgate: jax.Array, dD: jax.Array) -> DtildeArguments:
 
 
 _differentiable = handwritten_gradient("dtilde_matrix", DtildeArguments, _forward, _backward)
-_dtilde_matrix = jax.jit(lambda gates: _differentiable(None, vary_alike(gates)))
+
+
+@jax.jit
+def _dtilde_matrix(gates: DtildeArguments) -> jax.Array:
+    gates = vary_alike(gates)
+    return with_auto_axes(
+        lambda gates: _differentiable(None, gates), gates, lambda: P(*partition(gates.igate)[:-2], None, None)
+    )

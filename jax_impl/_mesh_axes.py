@@ -1,9 +1,11 @@
-"""Mesh axes under ``shard_map``: casts that make all arrays of a call vary over the same axes."""
+"""Mesh axes: casts that make all arrays of a call vary over the same manual axes, and explicit axes made automatic."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
 
 def vary_alike(tree: Any) -> Any:
@@ -31,3 +33,28 @@ def vary_to(axes: frozenset, x: jax.Array) -> jax.Array:
     """Cast an array to vary over the mesh axes ``axes`` as well."""
     missing = tuple(axes - varying_axes(x))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def partition(x: jax.Array) -> tuple[Any, ...]:
+    """For each axis of an array, the explicit mesh axes over which it is sharded, or None."""
+    sharding = jax.typeof(x).sharding
+    return (*sharding.spec, *(None,) * (x.ndim - len(sharding.spec)))
+
+
+def with_auto_axes(function: Callable[[Any], Any], arrays: Any, specs: Callable[[], Any]) -> Any:
+    """``function(arrays)``, computed with explicit mesh axes turned into automatic ones where there are any.
+
+    Inside, XLA places every value; outside, results and gradients are sharded as the types say.
+
+    Args:
+        arrays: a tree.
+        specs: the partitions of the result, a tree of `jax.sharding.PartitionSpec` like it; asked for where needed.
+    """
+    meshes = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(arrays))
+    mesh = next((mesh for mesh in meshes if mesh.explicit_axes), None)
+    if mesh is None:
+        return function(arrays)
+    shardings = jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec), specs(), is_leaf=lambda x: isinstance(x, PartitionSpec)
+    )
+    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=shardings)(arrays)

@@ -1,16 +1,18 @@
 """The GRU as a differentiable function: the forward and backward passes of each backend, connected by residuals."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from jax_impl._gru import composed
-from jax_impl._gru.arguments import Arguments, Options
+from jax_impl._gru.arguments import Arguments, Options, Result
 from jax_impl._gru.heads import initial_state
 from jax_impl._gru.pallas import launch
 from jax_impl._handwritten_gradient import Passes, differentiable_operation
-from jax_impl._mesh_axes import vary_alike, vary_like
+from jax_impl._mesh_axes import partition, vary_alike, vary_like, with_auto_axes
 
 BACKENDS = {
     "xla": Passes(forward=composed.forward, backward=composed.backward),
@@ -45,5 +47,12 @@ def run_gru(
         # There is no sequence, or none has a step.
         output = vary_like(jnp.zeros((x.shape[0], arguments.N, x.shape[-1]), x.dtype), x)
         return output, jnp.copy(initial_state(arguments))
-    result = _gru(options, arguments)
+    result = with_auto_axes(partial(_gru, options), arguments, partial(_partitions, arguments))
     return result.output, result.state
+
+
+def _partitions(arguments: Arguments) -> Any:
+    """The output is sharded as x is, and the state over batch, heads and units as x is."""
+    output = partition(arguments.x)
+    B = output[0] if arguments.cu_seqlens is None else None
+    return Result._make((P(*output), P(B, *output[-2:])))

@@ -1,14 +1,16 @@
 """The mLSTM as differentiable functions: the forward and backward passes of each backend, connected by residuals."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from jax_impl._handwritten_gradient import Passes, differentiable_operation
-from jax_impl._mesh_axes import vary_alike
+from jax_impl._mesh_axes import partition, vary_alike, with_auto_axes
 from jax_impl._mlstm import composed
-from jax_impl._mlstm.arguments import Arguments, Options, Tokens
+from jax_impl._mlstm.arguments import Arguments, Options, Result, Tokens
 from jax_impl._mlstm.pallas import launch
 from jax_impl._mlstm.state import given_or_zeros
 from reference.arguments import MLSTMState
@@ -51,7 +53,7 @@ def run_mlstm(
         # There is no sequence, or none has a step, so there is no chunk to compute.
         last = jax.tree.map(jnp.copy, given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B))
         return jnp.zeros_like(tokens.v), last if options.return_state else None
-    result = _sequence(options, arguments)
+    result = with_auto_axes(partial(_sequence, options), arguments, partial(_partitions, options, arguments))
     return result.h, result.state
 
 
@@ -60,6 +62,14 @@ def run_mlstm_step(
     options: Options, q: jax.Array, k: jax.Array, v: jax.Array, i: jax.Array, f: jax.Array, state: MLSTMState
 ) -> tuple[jax.Array, MLSTMState]:
     """One step of the mLSTM, compiled; arrays and results are passed as in `run_mlstm`."""
-    arguments = Arguments(tokens=Tokens(q=q, k=k, v=v, i=i, f=f), initial_state=state)
-    result = _step(options, vary_alike(arguments))
+    arguments = vary_alike(Arguments(tokens=Tokens(q=q, k=k, v=v, i=i, f=f), initial_state=state))
+    result = with_auto_axes(partial(_step, options), arguments, partial(_partitions, options, arguments))
     return result.h, result.state
+
+
+def _partitions(options: Options, arguments: Arguments) -> Any:
+    """h is sharded as v is, and the state over batch and heads as v is."""
+    h = partition(arguments.tokens.v)
+    B, N = (h[0] if arguments.cu_seqlens is None else None), h[-2]
+    state = MLSTMState(C=P(B, N, None, None), n=P(B, N, None), m=P(B, N))
+    return Result._make((P(*h), state if options.return_state else None))

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
 from jax_impl._arrays import JAX, accumulation, matmul_precision, zeros_like_states
 from jax_impl._call_cache import cached_by_signature
 from jax_impl._handwritten_gradient import handwritten_gradient, without_second_derivative
-from jax_impl._mesh_axes import vary_alike
+from jax_impl._mesh_axes import partition, vary_alike, with_auto_axes
 from jax_impl._mlstm import chunkwise
 from jax_impl._mlstm.arguments import Arguments, Gradients, Tokens
 from jax_impl._mlstm.chunk_layout import PADDING, chunk_length, from_chunks, to_chunks
@@ -246,15 +247,33 @@ def _public(config: mLSTMBackendFwbwConfig, h: jax.Array, state: tuple | None) -
 @partial(jax.jit, static_argnums=0)
 def _run(options: Options, *arrays: Any) -> tuple[jax.Array, tuple | None, FwbwContext]:
     """The forward pass, compiled; arrays from q to initial_m and results cross the boundary of `jax.jit` one by one."""
-    result = _fwbw(options, vary_alike(_arguments(*arrays)))
+    result = _sharded(options, vary_alike(_arguments(*arrays)))
     assert result.context is not None
     return result.h, _parts(result.state), result.context
 
 
 @partial(jax.jit, static_argnums=0)
 def _run_without_context(options: Options, *arrays: Any) -> tuple[jax.Array, tuple | None]:
-    result = _fwbw(options, vary_alike(_arguments(*arrays)))
+    result = _sharded(options, vary_alike(_arguments(*arrays)))
     return result.h, _parts(result.state)
+
+
+def _sharded(options: Options, arguments: Arguments) -> Result:
+    return with_auto_axes(partial(_fwbw, options), arguments, partial(_partitions, options, arguments))
+
+
+def _partitions(options: Options, arguments: Arguments) -> Any:
+    """h is sharded as v is, what is computed over the batch as v is; the context holds the inputs as they came."""
+    result = jax.eval_shape(partial(_fwbw, options), jax.tree.map(_shape, arguments))
+    h, of_inputs = partition(arguments.tokens.v), jax.tree.map(lambda x: P(*partition(x)), arguments)
+    computed = jax.tree.map(lambda x: P(h[0], *(None,) * (x.ndim - 1)), result)
+    assert computed.context is not None
+    context = replace(computed.context, **of_inputs.tokens._asdict(), state=of_inputs.initial_state)
+    return Result._make((P(*h), computed.state, context))
+
+
+def _shape(x: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
 def _arguments(q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any) -> Arguments:
@@ -303,7 +322,15 @@ _fwbw = handwritten_gradient("mlstm_fwbw_custom_grad", Arguments, _forward, _bac
 @partial(jax.jit, static_argnums=0)
 def _run_gradient(options: Options, ctx: FwbwContext, dh: jax.Array, *dlast: jax.Array | None) -> tuple:
     """The gradients from q to initial_m, compiled."""
-    gradients = _gradient(options, *vary_alike((ctx, dh, dlast)))
+    arrays = vary_alike((ctx, dh, dlast))
+
+    def partitions() -> Gradients:
+        ctx = arrays[0]
+        B = partition(ctx.v)[0]
+        state = MLSTMState(C=P(B, None, None), n=P(B, None), m=P(B))
+        return Gradients(tokens=jax.tree.map(lambda x: P(*partition(x)), ctx.tokens), initial_state=state)
+
+    gradients = with_auto_axes(lambda arrays: _gradient(options, *arrays), arrays, partitions)
     assert gradients.initial_state is not None
     return *gradients.tokens, *gradients.initial_state
 

@@ -1,0 +1,122 @@
+"""Arrays sharded over batch and heads by explicit mesh axes, with and without `jax.set_mesh`, and by automatic ones."""
+
+import contextlib
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jax_impl
+from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, normal, pull_back
+
+B, S, N = 2, 5, 2
+TOKENS, HEADS = P("batch", None, "heads"), P("batch", "heads")
+
+
+def mlstm(q, k, v, i, f, C, n, m):
+    state = jax_impl.MLSTMState(C, n, m)
+    h, last = jax_impl.mlstm(q, k, v, i, f, initial_state=state, return_state=True, chunk_size=4)
+    return h, tuple(last)
+
+
+def step(q, k, v, i, f, C, n, m):
+    h, last = jax_impl.mlstm_step(q, k, v, i, f, jax_impl.MLSTMState(C, n, m))
+    return h, tuple(last)
+
+
+def gru(x, xf, xr, h, W):
+    return jax_impl.gru(x, W, xf, W, xr, W, h, 0.5)
+
+
+def dtilde(*gates):
+    """Finite above the diagonal too, where D̃ is −∞."""
+    return jnp.exp(jax_impl.dtilde_matrix(*gates))
+
+
+def forget(gates):
+    return jnp.exp(jax_impl.causal_forget_matrix(gates))
+
+
+CONFIG = jax_impl.mLSTMBackendFwbwConfig(chunk_size=4, return_state=True, use_initial_state=True, keep_G=True)
+
+
+def fwbw(*x):
+    h, last = jax_impl.mlstm_fwbw_custom_grad(CONFIG)(*x)
+    return h, last
+
+
+def by_hand(q, k, v, i, f, C, n, m):
+    """Both passes as functions of their own; the gradients are results."""
+    (h, _), ctx = jax_impl.fwbw_forward(q, k, v, i, f, CONFIG, C, n, m)
+    return h, jax_impl.fwbw_backward(ctx, v, CONFIG)
+
+
+def calls(rng):
+    """By name: the function, its arguments, their partitions and those of its results."""
+    f32: dict[str, Any] = {"dtype": np.float32}
+    state = mlstm_state(rng, B, N, **f32)
+    sequence = (*mlstm_inputs(rng, B, S, N=N, **f32), *state)
+    one_step = (*mlstm_inputs(rng, B, N=N, **f32), *state)
+    inputs = [normal(rng, B, S, N, 3, **f32) for _ in "xfr"]
+    heads = (*inputs, normal(rng, B, N, 3, **f32), normal(rng, 1, 3, 3, **f32))
+    one_head = (*(x[:, :, 0] for x in sequence[:5]), *(x[:, 0] for x in state))
+    gates, batch = normal(rng, B, N, S, 1, **f32), P("batch")
+    return {
+        "mlstm": (mlstm, sequence, (TOKENS,) * 5 + (HEADS,) * 3, (TOKENS, (HEADS,) * 3)),
+        "mlstm_step": (step, one_step, (HEADS,) * 8, (HEADS, (HEADS,) * 3)),
+        "gru": (gru, heads, (TOKENS,) * 3 + (HEADS, P()), (TOKENS, HEADS)),
+        "fwbw": (fwbw, one_head, (batch,) * 8, (batch, (batch,) * 3)),
+        "fwbw by hand": (by_hand, one_head, (batch,) * 8, (batch, (batch,) * 8)),
+        "dtilde_matrix": (dtilde, (gates, -gates), (HEADS,) * 2, HEADS),
+        "rev_cumsum": (jax_impl.rev_cumsum, (gates[..., 0],), (HEADS,), HEADS),
+        "rev_cumsum_off": (jax_impl.rev_cumsum_off, (gates[..., 0],), (HEADS,), HEADS),
+        "causal_forget_matrix": (forget, (-np.abs(gates[..., 0]),), (HEADS,), HEADS),
+    }
+
+
+NAMES = list(calls(np.random.default_rng(0)))
+
+
+def partition(x):
+    """The mesh axes of an array, without trailing ones of None."""
+    spec = list(x.sharding.spec)
+    while spec and spec[-1] is None:
+        spec.pop()
+    return P(*spec)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("context", ["explicit", "explicit, set", "auto, set"])
+def test_sharded_over_batch_and_heads(name, context):
+    if len(jax.devices()) < 4:
+        pytest.skip("it needs four devices")
+    function, arguments, partitions, of_results = calls(np.random.default_rng(0))[name]
+    kind, _, is_set = context.partition(", ")
+    kind = AxisType.Explicit if kind == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh((2, 2), ("batch", "heads"), axis_types=(kind,) * 2, devices=jax.devices()[:4])
+
+    def placed(tree, specs):
+        return jax.tree.map(lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), tree, specs)
+
+    arguments = tuple(jnp.asarray(x) for x in arguments)
+    expected = function(*arguments)
+    cotangents = like(np.random.default_rng(1), expected)
+    with jax.set_mesh(mesh) if is_set else contextlib.nullcontext():
+        x = placed(arguments, partitions)
+        result = function(*x)
+        assert_close(result, expected, 1e-5)
+        if kind is AxisType.Explicit:
+            assert jax.tree.map(partition, result) == of_results
+        if name == "fwbw by hand":
+            return
+        both = jax.jit(functools.partial(pull_back, function))
+        _, gradients = both(x, placed(cotangents, of_results))
+    _, plain = pull_back(function, arguments, cotangents)
+    assert_close(gradients, plain, 1e-4)
+    if kind is AxisType.Explicit:
+        assert tuple(map(partition, gradients)) == partitions
