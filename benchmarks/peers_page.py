@@ -11,9 +11,9 @@ This page shows what the conformance suite says of public implementations of the
 chooses or maintains one of them, and for anyone who wants to see what the suite finds in code that was not written for
 it.
 
-Each implementation is called through an [adapter](../benchmarks/peers) that gives it gatespec's names and refuses what
-it does not support; `python -m benchmarks run` times the same adapters. `make peers` installs the versions of
-[`constraints/peers.txt`](../constraints/peers.txt), judges all of them, and writes
+Each implementation is called through an [adapter](../benchmarks/peers/registry.py) that gives it gatespec's names and
+refuses what it does not support; `python -m benchmarks run` times the same adapters. `make peers` installs the versions
+of [`constraints/peers.txt`](../constraints/peers.txt), judges all of them, and writes
 [`benchmarks/results/peers.json`](../benchmarks/results/peers.json) and, from it, this page.
 
 A law is *held*, *broken*, or *not served* if the implementation supports none of its cases. A broken law says that a
