@@ -34,6 +34,8 @@ def mlstm_backward(q, k, v, i, f, *, initial_state=None, dh, dstate, cu_seqlens=
     if cu_seqlens is not None:
         raise NotImplementedError("packed sequences are not supported")
     heads_first = (x.swapaxes(1, 2) for x in (q, k, v, i, f))
-    found, of_carry = their_gradient(*heads_first, dh.swapaxes(1, 2), dstate, carry=initial_state, epsilon=eps)
+    found, of_carry = their_gradient(
+        *heads_first, d_out=dh.swapaxes(1, 2), d_carry=dstate, carry=initial_state, epsilon=eps
+    )
     gradients = {name: x.swapaxes(1, 2) for name, x in zip("qkvif", found, strict=True)}
     return gradients if of_carry is None else {**gradients, "initial_state": of_carry}

@@ -1,0 +1,330 @@
+"""The xLSTM language model in Flax (linen), on `jax_impl.mlstm` and `jax_impl.mlstm_step`.
+
+    model = XLSTM(config)
+    params = model.init(key, tokens)
+    logits = model.apply(params, tokens)                                       # tokens (B, S) → (B, S, vocab_size)
+    logits, state = model.apply(params, tokens, state, return_state=True)      # state=None starts empty
+    logits = model.apply(params, tokens, cu_seqlens=cu_seqlens)                # packed tokens (T,) → (T, vocab_size)
+    logits, state = model.apply(params, token, state, method="step")           # token (B,) → (B, vocab_size)
+
+The equations are in `examples.xlstm.torch_model`. Every parameter can be trained with `jax.grad`, for any sizes that
+`XLSTMConfig` accepts. ``XLSTM(config, dtype=jnp.bfloat16)`` computes products in bfloat16, while parameters, the
+residual stream, norms, gates, memories and logits stay in float32. The path of a parameter below ``params`` is its
+published name, and linear maps are ``(outputs, inputs)`` as published; `examples.xlstm.parameters` turns the tree into
+NumPy arrays by name and back. ``method="features"`` takes the arguments of the model without `return_state`, returns
+``(features, state)`` and stops before the map to logits, which is ``method="logits"``.
+"""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+
+from examples.xlstm.config import XLSTMConfig
+from jax_impl import MLSTMState, mlstm, mlstm_step
+
+State = tuple[MLSTMState, ...]
+"""The memories of all blocks, in the accumulation dtype."""
+
+_PRECISION = "jax_default_matmul_precision"
+
+
+def initial_state(config: XLSTMConfig, batch_size: int, dtype: Any = jnp.float32) -> State:
+    """Empty memories; `dtype` is float64 for a float64 model."""
+    B, N = batch_size, config.num_heads
+    K, V = config.qk_dim // N, config.v_dim // N
+    return tuple(
+        MLSTMState(jnp.zeros((B, N, K, V), dtype), jnp.zeros((B, N, K), dtype), jnp.zeros((B, N), dtype))
+        for _ in range(config.num_blocks)
+    )
+
+
+class XLSTM(nn.Module):
+    """The language model: embeddings, blocks, a norm and a linear map to soft-capped logits.
+
+    Attributes:
+        config: sizes and constants.
+        dtype: of the products and of the mLSTM's values; None means that of the parameters.
+        param_dtype: of new parameters, whatever `config.dtype` says.
+
+    Raises:
+        TypeError, ValueError: when called with tokens of another kind or shape, or with a state that does not fit.
+    """
+
+    config: XLSTMConfig
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def __call__(
+        self,
+        tokens: jax.Array,
+        state: State | None = None,
+        *,
+        cu_seqlens: jax.Array | None = None,
+        max_seqlen: int | None = None,
+        return_state: bool = False,
+    ) -> Any:
+        """Logits of the next token after every token.
+
+        Args:
+            tokens: integers, ``(B, S)``, or packed ``(T,)`` with `cu_seqlens`; a token that is not in the vocabulary
+                makes its sequence's logits NaN.
+            state: the memories before the first token; None means empty.
+            cu_seqlens, max_seqlen: as in `jax_impl.mlstm`.
+            return_state: also return the memories after the last token.
+
+        Returns:
+            Logits ``(B, S, vocab_size)`` or ``(T, vocab_size)`` in float32 (float64 for a float64 model); with
+            `return_state`, a pair of these and the state.
+        """
+        features, after = self.features(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+        logits = self.logits(features)
+        return (logits, after) if return_state else logits
+
+    def features(
+        self,
+        tokens: jax.Array,
+        state: State | None = None,
+        *,
+        cu_seqlens: jax.Array | None = None,
+        max_seqlen: int | None = None,
+    ) -> tuple[jax.Array, State]:
+        """What `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the state after the last token."""
+        packed = cu_seqlens is not None
+        _check_tokens(tokens, "(T,) with `cu_seqlens`" if packed else "(B, S)", 1 if packed else 2)
+        return self._run(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+
+    def step(self, token: jax.Array, state: State) -> tuple[jax.Array, State]:
+        """One token of each sequence: ``(B,)`` → ``(B, vocab_size)``, and the state after it."""
+        _check_tokens(token, "(B,)", 1)
+        features, after = self._run(token, state, step=True)
+        return self.logits(features), after
+
+    def logits(self, features: jax.Array) -> jax.Array:
+        """``(..., D)`` → ``(..., vocab_size)``, at least float32."""
+        return _soft_cap(_at_least_float32(self.lm_head(features)), self.config.output_logit_soft_cap)
+
+    def setup(self) -> None:
+        self.backbone = _Backbone(self.config, self.dtype, self.param_dtype)
+        init = _small(self.config)
+        self.lm_head = _Linear(self.config.vocab_size, False, self.dtype, self.param_dtype, init)
+
+    @nn.nowrap
+    def _run(self, tokens: jax.Array, state: State | None, **how: Any) -> tuple[jax.Array, State]:
+        if state is not None and len(state) != self.config.num_blocks:
+            expected = f"{self.config.num_blocks}, one per block"
+            raise ValueError(f"XLSTM: `state` has {len(state)} memories; expected {expected}")
+        return self.backbone(tokens, state, **how)
+
+
+def _check_tokens(tokens: jax.Array, expected: str, ndim: int) -> None:
+    if not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise TypeError(f"XLSTM: `tokens` is {tokens.dtype}; expected integers")
+    if tokens.ndim != ndim:
+        raise ValueError(f"XLSTM: `tokens` has shape {list(tokens.shape)}; expected {expected}")
+
+
+class _Backbone(nn.Module):
+    config: XLSTMConfig
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array, state: State | None, **how: Any) -> tuple[jax.Array, State]:
+        config = self.config
+        x = _Embedding(config, self.param_dtype, name="embeddings")(tokens)
+        x, after = _Blocks(config, self.dtype, self.param_dtype, name="blocks")(x, state, **how)
+        return _RMSNorm(config.norm_eps, False, True, self.param_dtype, name="out_norm")(x), after
+
+
+class _Blocks(nn.Module):
+    """The blocks, whose names are their indices."""
+
+    config: XLSTMConfig
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array, state: State | None, **how: Any) -> tuple[jax.Array, State]:
+        after = []
+        for index in range(self.config.num_blocks):
+            block = _Block(self.config, self.dtype, self.param_dtype, name=str(index))
+            x, memory = block(x, None if state is None else state[index], **how)
+            after.append(memory)
+        return x, tuple(after)
+
+
+class _Block(nn.Module):
+    config: XLSTMConfig
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array, memory: MLSTMState | None, **how: Any) -> tuple[jax.Array, MLSTMState]:
+        config = self.config
+        norm = (config.norm_eps, config.use_bias, config.norm_reduction_force_float32, self.param_dtype)
+        layer = _MLSTMLayer(config, self.dtype, self.param_dtype, name="mlstm_layer")
+        y, after = layer(_RMSNorm(*norm, name="norm_mlstm")(x), memory, **how)
+        x = x + y
+        ffn = _FeedForward(config, self.dtype, self.param_dtype, name="ffn")
+        return x + ffn(_RMSNorm(*norm, name="norm_ffn")(x)), after
+
+
+class _MLSTMLayer(nn.Module):
+    config: XLSTMConfig
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(
+        self,
+        u: jax.Array,
+        memory: MLSTMState | None,
+        *,
+        step: bool = False,
+        cu_seqlens: jax.Array | None = None,
+        max_seqlen: int | None = None,
+    ) -> tuple[jax.Array, MLSTMState]:
+        config, N, small = self.config, self.config.num_heads, _small(self.config)
+
+        def linear(name: str, outputs: int, init: Any = small) -> jax.Array:
+            return _Linear(outputs, config.use_bias, self.dtype, self.param_dtype, init, name=name)(u)
+
+        def gate(name: str, bias: Any) -> jax.Array:
+            init = nn.initializers.zeros
+            preactivation = _Linear(N, True, self.dtype, self.param_dtype, init, bias, name=name)(u)
+            return _soft_cap(_at_least_float32(preactivation), config.gate_soft_cap)
+
+        q, k = (_heads(linear(name, config.qk_dim), N) for name in ("q", "k"))
+        v = _heads(linear("v", config.v_dim), N)
+        output_gate = jax.nn.sigmoid(linear("ogate_preact", config.v_dim))
+        i = gate("igate_preact", nn.initializers.constant(-10.0))
+        f = gate("fgate_preact", _forget_bias)
+        if step:
+            if memory is None:
+                raise ValueError("XLSTM: `state` is None; expected the memories, which `initial_state` makes")
+            h, after = mlstm_step(q, k, v, i, f, memory, eps=config.eps)
+        else:
+            packing: dict[str, Any] = {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen}
+            h, after = mlstm(q, k, v, i, f, initial_state=memory, return_state=True, eps=config.eps, **packing)
+        norm = (config.norm_eps, config.use_bias, config.norm_reduction_force_float32, self.param_dtype)
+        h = _MultiHeadLayerNorm(*norm, name="multihead_norm")(h)
+        out = _Linear(config.hidden_size, config.use_bias, self.dtype, self.param_dtype, _wang(config), name="out_proj")
+        return out(output_gate * h), after
+
+
+class _FeedForward(nn.Module):
+    config: XLSTMConfig
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, u: jax.Array) -> jax.Array:
+        config = self.config
+
+        def linear(name: str, outputs: int, init: Any) -> _Linear:
+            return _Linear(outputs, config.use_bias, self.dtype, self.param_dtype, init, name=name)
+
+        gate = jax.nn.silu(linear("proj_up_gate", config.ffn_dim, _small(config))(u))
+        inner = gate * linear("proj_up", config.ffn_dim, _small(config))(u)
+        return linear("proj_down", config.hidden_size, _wang(config))(inner)
+
+
+class _Embedding(nn.Module):
+    config: XLSTMConfig
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        weight = self.param("weight", _small(self.config), shape, self.param_dtype)
+        return jnp.take(weight, tokens, axis=0, mode="fill", fill_value=jnp.nan)
+
+
+class _Linear(nn.Module):
+    """``x Wᵀ + b`` with W ``(outputs, inputs)``, as PyTorch stores it."""
+
+    outputs: int
+    use_bias: bool
+    dtype: Any
+    param_dtype: Any
+    weight_init: Any
+    bias_init: Any = nn.initializers.zeros
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        weight = self.param("weight", self.weight_init, (self.outputs, x.shape[-1]), self.param_dtype)
+        bias = self.param("bias", self.bias_init, (self.outputs,), self.param_dtype) if self.use_bias else None
+        x, weight, bias = promote_dtype(x, weight, bias, dtype=self.dtype)
+        # Products of float32 are IEEE float32, as in the operations, unless JAX's own switch allows less.
+        precision = getattr(jax.config, _PRECISION) or "highest"
+        y = jnp.einsum("...i,oi->...o", x, weight, precision=precision)
+        return y if bias is None else y + bias
+
+
+class _Norm(nn.Module):
+    """A weight and perhaps a bias after a normalisation over the last axis, which is in float32 at least if asked."""
+
+    eps: float
+    use_bias: bool
+    in_float32: bool
+    param_dtype: Any
+
+    @nn.nowrap
+    def reduced(self, x: jax.Array) -> jax.Array:
+        return _at_least_float32(x) if self.in_float32 else x
+
+    @nn.nowrap
+    def scaled(self, x: jax.Array) -> jax.Array:
+        y = x * self.param("weight", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
+        if not self.use_bias:
+            return y
+        return y + self.param("bias", nn.initializers.zeros, (x.shape[-1],), self.param_dtype)
+
+
+class _RMSNorm(_Norm):
+    """``(..., D)``: x / √(mean x² + eps)."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = self.reduced(x)
+        y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.eps)
+        return self.scaled(y.astype(x.dtype))
+
+
+class _MultiHeadLayerNorm(_Norm):
+    """``(..., N, V)`` → ``(..., N·V)``: each head has its own mean and variance."""
+
+    @nn.compact
+    def __call__(self, h: jax.Array) -> jax.Array:
+        y = self.reduced(h)
+        y = y - y.mean(-1, keepdims=True)
+        y = (y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.eps)).astype(h.dtype)
+        return self.scaled(y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1]))
+
+
+def _small(config: XLSTMConfig) -> Any:
+    return nn.initializers.normal(math.sqrt(2 / (5 * config.hidden_size)))
+
+
+def _wang(config: XLSTMConfig) -> Any:
+    return nn.initializers.normal(2 / (config.num_blocks * math.sqrt(config.hidden_size)))
+
+
+def _forget_bias(key: jax.Array, shape: tuple[int, ...], dtype: Any, *_: Any, **__: Any) -> jax.Array:
+    return jnp.linspace(3.0, 6.0, shape[0], dtype=dtype)
+
+
+def _heads(x: jax.Array, N: int) -> jax.Array:
+    return x.reshape(*x.shape[:-1], N, x.shape[-1] // N)
+
+
+def _soft_cap(x: jax.Array, cap: float) -> jax.Array:
+    return cap * jnp.tanh(x / cap)
+
+
+def _at_least_float32(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))

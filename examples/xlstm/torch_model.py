@@ -1,0 +1,307 @@
+"""The xLSTM language model in PyTorch, on `torch_impl.mlstm` and `torch_impl.mlstm_step`.
+
+    model = XLSTM(config)
+    logits = model(tokens)                                       # tokens (B, S) → (B, S, vocab_size)
+    logits, state = model(tokens, state, return_state=True)      # state=None starts empty
+    logits = model(tokens, cu_seqlens=cu_seqlens)                # packed tokens (T,) → (T, vocab_size)
+    logits, state = model.step(token, state)                     # token (B,) → (B, vocab_size)
+
+Every parameter can be trained by autograd, for any sizes that `XLSTMConfig` accepts. Under ``torch.autocast`` products
+are in its dtype, while the residual stream, norms, gates, memories and logits stay in float32. Parameters have the
+published names; `examples.xlstm.parameters` turns them into NumPy arrays and back. ``model.features(...)`` takes the
+arguments of ``model(...)`` and stops before the map to logits, which is ``model.logits(features)``.
+
+Equations (Beck et al., arXiv:2503.13427), for the residual stream x of a block::
+
+    u = RMSNorm(x)
+    h = mLSTM(Wq u, Wk u, Wv u, cap(Wi u + bi), cap(Wf u + bf))       cap(z) = c·tanh(z/c)
+    x = x + Wout (σ(Wo u) ⊙ MultiHeadLayerNorm(h))
+    u = RMSNorm(x)
+    x = x + Wdown (silu(Wgate u) ⊙ Wup u)
+"""
+
+import math
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from examples.xlstm.config import XLSTMConfig
+from torch_impl import MLSTMState, mlstm, mlstm_step
+
+State = tuple[MLSTMState, ...]
+"""The memories of all blocks, in the accumulation dtype."""
+
+
+class XLSTM(nn.Module):
+    """The language model: embeddings, blocks, a norm and a linear map to soft-capped logits.
+
+    Args:
+        config: sizes and constants. Parameters are made in PyTorch's default dtype, whatever `config.dtype` says.
+
+    Raises:
+        TypeError, ValueError: when called with tokens of another kind or shape, or with a state that does not fit.
+    """
+
+    def __init__(self, config: XLSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = _Backbone(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialise every parameter again: gates as published, other linear maps normally distributed."""
+        D, blocks = self.config.hidden_size, self.config.num_blocks
+        small = math.sqrt(2 / (5 * D))
+        for name, parameter in self.named_parameters():
+            if name.endswith(".bias"):
+                parameter.zero_()
+            elif parameter.ndim == 1:
+                parameter.fill_(1)
+            elif name.endswith(("out_proj.weight", "proj_down.weight")):
+                parameter.normal_(std=2 / (blocks * math.sqrt(D)))
+            else:
+                parameter.normal_(std=small)
+        for block in self.backbone.blocks:
+            layer = block.get_submodule("mlstm_layer")
+            input_gate, forget_gate = layer.get_submodule("igate_preact"), layer.get_submodule("fgate_preact")
+            for gate in (input_gate, forget_gate):
+                gate.get_parameter("weight").zero_()
+            input_gate.get_parameter("bias").fill_(-10)
+            bias = forget_gate.get_parameter("bias")
+            bias.copy_(torch.linspace(3, 6, len(bias)))
+
+    def initial_state(self, batch_size: int) -> State:
+        """Empty memories, on the device of the parameters."""
+        config, weight = self.config, self.lm_head.weight
+        B, N = batch_size, config.num_heads
+        K, V = config.qk_dim // N, config.v_dim // N
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=weight.device)
+
+        return tuple(MLSTMState(zeros(B, N, K, V), zeros(B, N, K), zeros(B, N)) for _ in range(config.num_blocks))
+
+    @overload
+    def forward(
+        self,
+        tokens: Tensor,
+        state: State | None = ...,
+        *,
+        cu_seqlens: Tensor | None = ...,
+        max_seqlen: int | None = ...,
+        return_state: Literal[False] = ...,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        tokens: Tensor,
+        state: State | None = ...,
+        *,
+        cu_seqlens: Tensor | None = ...,
+        max_seqlen: int | None = ...,
+        return_state: Literal[True],
+    ) -> tuple[Tensor, State]: ...
+    def forward(
+        self,
+        tokens: Tensor,
+        state: State | None = None,
+        *,
+        cu_seqlens: Tensor | None = None,
+        max_seqlen: int | None = None,
+        return_state: bool = False,
+    ) -> Tensor | tuple[Tensor, State]:
+        """Logits of the next token after every token.
+
+        Args:
+            tokens: integers, ``(B, S)``, or packed ``(T,)`` with `cu_seqlens`.
+            state: the memories before the first token; None means empty.
+            cu_seqlens, max_seqlen: as in `torch_impl.mlstm`.
+            return_state: also return the memories after the last token.
+
+        Returns:
+            Logits ``(B, S, vocab_size)`` or ``(T, vocab_size)`` in float32 (float64 for a float64 model); with
+            `return_state`, a pair of these and the state.
+        """
+        features, after = self.features(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+        logits = self.logits(features)
+        return (logits, after) if return_state else logits
+
+    def features(
+        self,
+        tokens: Tensor,
+        state: State | None = None,
+        *,
+        cu_seqlens: Tensor | None = None,
+        max_seqlen: int | None = None,
+    ) -> tuple[Tensor, State]:
+        """What `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the state after the last token."""
+        _check_tokens(tokens, "(T,) with `cu_seqlens`" if cu_seqlens is not None else "(B, S)", cu_seqlens is None)
+        return self.backbone(tokens, state, cu_seqlens, max_seqlen)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """``(..., D)`` → ``(..., vocab_size)``, at least float32."""
+        return _soft_cap(_at_least_float32(self.lm_head(features)), self.config.output_logit_soft_cap)
+
+    def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
+        """One token of each sequence: ``(B,)`` → logits ``(B, vocab_size)``, and the state after it."""
+        _check_tokens(token, "(B,)", False)
+        features, after = self.backbone.step(token, state)
+        return self.logits(features), after
+
+
+def _check_tokens(tokens: Tensor, expected: str, dense: bool) -> None:
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype is torch.bool:
+        raise TypeError(f"XLSTM: `tokens` is {tokens.dtype}; expected integers")
+    if tokens.ndim != 1 + dense:
+        raise ValueError(f"XLSTM: `tokens` has shape {list(tokens.shape)}; expected {expected}")
+
+
+class _Backbone(nn.Module):
+    def __init__(self, config: XLSTMConfig) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.num_blocks))
+        self.out_norm = _RMSNorm(config.hidden_size, config.norm_eps, bias=False, in_float32=True)
+
+    def forward(
+        self, tokens: Tensor, state: State | None, cu_seqlens: Tensor | None, max_seqlen: int | None
+    ) -> tuple[Tensor, State]:
+        x, after = self.embeddings(tokens), []
+        for block, memory in zip(self.blocks, self._memories(state), strict=True):
+            x, memory = block(x, memory, cu_seqlens, max_seqlen)
+            after.append(memory)
+        return self.out_norm(x), tuple(after)
+
+    def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
+        x, after = self.embeddings(token), []
+        for block, memory in zip(self.blocks, self._memories(state), strict=True):
+            x, memory = block.step(x, memory)  # pyright: ignore[reportCallIssue]  # a ModuleList forgets its type
+            after.append(memory)
+        return self.out_norm(x), tuple(after)
+
+    def _memories(self, state: State | None) -> tuple[MLSTMState | None, ...]:
+        if state is not None and len(state) != len(self.blocks):
+            raise ValueError(f"XLSTM: `state` has {len(state)} memories; expected {len(self.blocks)}, one per block")
+        return (None,) * len(self.blocks) if state is None else state
+
+
+class _Block(nn.Module):
+    def __init__(self, config: XLSTMConfig) -> None:
+        super().__init__()
+        D, bias, in_float32 = config.hidden_size, config.use_bias, config.norm_reduction_force_float32
+        self.norm_mlstm = _RMSNorm(D, config.norm_eps, bias, in_float32)
+        self.mlstm_layer = _MLSTMLayer(config)
+        self.norm_ffn = _RMSNorm(D, config.norm_eps, bias, in_float32)
+        self.ffn = _FeedForward(config)
+
+    def forward(
+        self, x: Tensor, memory: MLSTMState | None, cu_seqlens: Tensor | None, max_seqlen: int | None
+    ) -> tuple[Tensor, MLSTMState]:
+        y, after = self.mlstm_layer(self.norm_mlstm(x), memory, cu_seqlens, max_seqlen)
+        x = x + y
+        return x + self.ffn(self.norm_ffn(x)), after
+
+    def step(self, x: Tensor, memory: MLSTMState) -> tuple[Tensor, MLSTMState]:
+        y, memory = self.mlstm_layer.step(self.norm_mlstm(x), memory)
+        x = x + y
+        return x + self.ffn(self.norm_ffn(x)), memory
+
+
+class _MLSTMLayer(nn.Module):
+    def __init__(self, config: XLSTMConfig) -> None:
+        super().__init__()
+        D, N, bias = config.hidden_size, config.num_heads, config.use_bias
+        self.N, self.cap, self.eps = N, config.gate_soft_cap, config.eps
+        self.q = nn.Linear(D, config.qk_dim, bias)
+        self.k = nn.Linear(D, config.qk_dim, bias)
+        self.v = nn.Linear(D, config.v_dim, bias)
+        self.ogate_preact = nn.Linear(D, config.v_dim, bias)
+        self.igate_preact = nn.Linear(D, N)
+        self.fgate_preact = nn.Linear(D, N)
+        in_float32 = config.norm_reduction_force_float32
+        self.multihead_norm = _MultiHeadLayerNorm(config.v_dim, config.norm_eps, bias, in_float32)
+        self.out_proj = nn.Linear(config.v_dim, D, bias)
+
+    def forward(
+        self, u: Tensor, memory: MLSTMState | None, cu_seqlens: Tensor | None, max_seqlen: int | None
+    ) -> tuple[Tensor, MLSTMState]:
+        h, after = mlstm(
+            *self._inputs(u),
+            initial_state=memory,
+            return_state=True,
+            cu_seqlens=cu_seqlens,
+            max_seqlen=max_seqlen,
+            eps=self.eps,
+        )
+        return self._output(u, h), after
+
+    def step(self, u: Tensor, memory: MLSTMState) -> tuple[Tensor, MLSTMState]:
+        h, memory = mlstm_step(*self._inputs(u), memory, eps=self.eps)
+        return self._output(u, h), memory
+
+    def _inputs(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        q, k, v = (linear(u).unflatten(-1, (self.N, -1)) for linear in (self.q, self.k, self.v))
+        i, f = (_soft_cap(_at_least_float32(gate(u)), self.cap) for gate in (self.igate_preact, self.fgate_preact))
+        return q, k, v, i, f
+
+    def _output(self, u: Tensor, h: Tensor) -> Tensor:
+        return self.out_proj(torch.sigmoid(self.ogate_preact(u)) * self.multihead_norm(h))
+
+
+class _FeedForward(nn.Module):
+    def __init__(self, config: XLSTMConfig) -> None:
+        super().__init__()
+        D, inner, bias = config.hidden_size, config.ffn_dim, config.use_bias
+        self.proj_up_gate = nn.Linear(D, inner, bias)
+        self.proj_up = nn.Linear(D, inner, bias)
+        self.proj_down = nn.Linear(inner, D, bias)
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.proj_down(F.silu(self.proj_up_gate(u)) * self.proj_up(u))
+
+
+class _Norm(nn.Module):
+    """A weight and perhaps a bias after a normalisation over the last axis, which is in float32 at least if asked."""
+
+    def __init__(self, width: int, eps: float, bias: bool, in_float32: bool) -> None:
+        super().__init__()
+        self.eps, self.in_float32 = eps, in_float32
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def _reduced(self, x: Tensor) -> Tensor:
+        return _at_least_float32(x) if self.in_float32 else x
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x * self.weight if self.bias is None else x * self.weight + self.bias
+
+
+class _RMSNorm(_Norm):
+    """``(..., D)``: x / √(mean x² + eps)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self._reduced(x)
+        return self._scaled((y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype))
+
+
+class _MultiHeadLayerNorm(_Norm):
+    """``(..., N, V)`` → ``(..., N·V)``: each head has its own mean and variance."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        y = self._reduced(h)
+        y = y - y.mean(-1, keepdim=True)
+        y = (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)).to(h.dtype)
+        return self._scaled(y.flatten(-2))
+
+
+def _soft_cap(x: Tensor, cap: float) -> Tensor:
+    return cap * torch.tanh(x / cap)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
