@@ -40,7 +40,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan wheel docs test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers clean
+.PHONY: help setup setup-plan wheel docs test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers interop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -116,6 +116,9 @@ aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there:
 
 peers: $(READY_PEERS)  ## judge the public implementations of the mLSTM and the GRU, and draw docs/peers.md (hours)
 	$(PY_PEERS) -m benchmarks peers
+
+interop: $(READY_PEERS)  ## our layers and kernels in the packages that people use, compared with those packages (5 minutes)
+	$(PY_PEERS) -m pytest $(PYTEST_ARGS) tests/interop
 
 browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one
 	@if ! tools/find_chromium.sh >/dev/null 2>&1; then \

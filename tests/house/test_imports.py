@@ -21,6 +21,9 @@ FRAMEWORKS = {"torch", "triton", "jax", "jaxlib", "flax", "optax"}
 WINGS = {"jax_impl": {"jax", "jaxlib", "flax"}, "torch_impl": {"torch", "triton"}}
 KERNEL_FOLDERS = {"kernels", "triton", "_triton", "pallas", "_pallas"}
 SHARED_ROOMS = ("reference.arguments", "reference.backends")
+# What a package's bridges to other packages, in its folder `interop`, may import besides.
+SHARED_BRIDGES = ("reference.interop.gru_weights", "reference.interop.gru_checkpoints")
+PEERS = {"jax_impl": set(), "torch_impl": {"mlstm_kernels", "transformers"}}
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,29 @@ def test_reference_imports_numpy_alone() -> None:
 @pytest.mark.parametrize("wing", WINGS)
 def test_wing_imports_its_framework_and_two_rooms_of_reference(wing: str) -> None:
     allowed = {*sys.stdlib_module_names, "numpy", wing, *WINGS[wing]}
+    bridges = ROOT / wing / "interop"
     offenders = [
-        i for f in sources(wing) for i in imports(f) if i.package not in allowed and not i.within(*SHARED_ROOMS)
+        i
+        for f in sources(wing)
+        for i in imports(f)
+        if i.package not in allowed
+        and not i.within(*SHARED_ROOMS)
+        and not (f.is_relative_to(bridges) and (i.within(*SHARED_BRIDGES) or i.package in PEERS[wing]))
     ]
     assert_none(offenders, f"{wing} imports {sorted(WINGS[wing])}, {' and '.join(SHARED_ROOMS)}, and nothing else")
+
+
+@pytest.mark.parametrize("package", ["reference", *WINGS])
+def test_bridges_are_imported_only_when_asked_for(package: str) -> None:
+    folder = ROOT / package / "interop"
+    offenders = [
+        i
+        for f in sources(package)
+        if not f.is_relative_to(folder)
+        for i in imports(f)
+        if i.within(*(f"{name}.interop" for name in ("reference", *WINGS)))
+    ]
+    assert_none(offenders, f"nothing in {package} but its bridges imports a bridge")
 
 
 @pytest.mark.parametrize("wing", WINGS)

@@ -1,0 +1,1 @@
+"""Bridges to checkpoints of other packages, imported only when asked for."""

@@ -1,0 +1,1 @@
+"""Bridges to other packages, imported only when asked for."""

@@ -1,0 +1,156 @@
+"""The weights of a `GRU` layer as NumPy arrays, in one layout from which all three packages make their layer."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reference._arrays import NUMPY
+from reference._call import Call, whole_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRUWeights:
+    """The weights of a `GRU` layer, in NumPy.
+
+    The layer computes, with Nx, Nxf and Nxr input heads of H features each::
+
+        x, x_f, x_r = split(input · input_kernel + input_bias)
+        y, state = gru(x, state_weight, x_f, forget_weight, x_r, reset_weight)
+        output = y · output_kernel + output_bias
+
+    The forget gate f is the weight of the old state, ``h' = f⊙h + (1−f)⊙z``.
+
+    Attributes:
+        input_kernel: ``(input_size, (Nx + Nxf + Nxr)·H)``, columns in the order x, x_f, x_r.
+        input_bias: ``((Nx + Nxf + Nxr)·H,)``; None means no bias.
+        state_weight: W, ``(Nw, H, H)``.
+        forget_weight: W_f, ``(Nwf, H, H)``.
+        reset_weight: W_r, ``(Nwr, H, H)``.
+        output_kernel: ``(N·H, output_size)``; None means that the layer returns its states as they are.
+        output_bias: ``(output_size,)``; None means no bias.
+        num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
+        gradient_clipping: as in `gru`.
+
+    Raises:
+        TypeError: an array is not a floating-point NumPy array, or dtypes differ.
+        ValueError: shapes disagree, or a head count does not divide the largest one.
+    """
+
+    input_kernel: np.ndarray
+    state_weight: np.ndarray
+    forget_weight: np.ndarray
+    reset_weight: np.ndarray
+    input_bias: np.ndarray | None = None
+    output_kernel: np.ndarray | None = None
+    output_bias: np.ndarray | None = None
+    num_input_heads: int = 1
+    num_forget_input_heads: int = 1
+    num_reset_input_heads: int = 1
+    gradient_clipping: float | None = None
+
+    def __post_init__(self) -> None:
+        call = Call("GRUWeights", NUMPY)
+        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:7]}
+        call.floating(**{name: array for name, array in arrays.items() if array is not None})
+        if self.state_weight.ndim:
+            call.bind("H", self.state_weight.shape[-1], "state_weight")
+        for name, heads in (("state_weight", "Nw"), ("forget_weight", "Nwf"), ("reset_weight", "Nwr")):
+            call.shape(name, arrays[name], f"{heads} H H")
+        columns = self._input_heads(call) * call["H"]
+        call.shape("input_kernel", self.input_kernel, f"I {columns}")
+        if self.input_bias is not None:
+            call.shape("input_bias", self.input_bias, f"{columns}")
+        heads = max(self._head_counts().values())
+        call.bind("O", heads * call["H"], "state_weight")
+        if self.output_kernel is not None:
+            call.shape("output_kernel", self.output_kernel, f"{call['O']} P")
+            call.bind("O", call["P"], "output_kernel")
+        if self.output_bias is not None:
+            call.shape("output_bias", self.output_bias, "O")
+
+    def _input_heads(self, call: Call) -> int:
+        names = ("num_input_heads", "num_forget_input_heads", "num_reset_input_heads")
+        return sum(call.integer(name, getattr(self, name), 1) or 0 for name in names)
+
+    def _head_counts(self) -> dict[str, int]:
+        return dict(
+            num_input_heads=whole_number(self.num_input_heads) or 0,
+            num_forget_input_heads=whole_number(self.num_forget_input_heads) or 0,
+            num_reset_input_heads=whole_number(self.num_reset_input_heads) or 0,
+            num_weight_heads=self.state_weight.shape[0],
+            num_forget_weight_heads=self.forget_weight.shape[0],
+            num_reset_weight_heads=self.reset_weight.shape[0],
+        )
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype that all arrays share."""
+        return self.input_kernel.dtype
+
+    @property
+    def state_size(self) -> int:
+        """``N·H``, the number of features of the state."""
+        return max(self._head_counts().values()) * self.state_weight.shape[-1]
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the layer adds biases: it adds both if one of them is given, and the other one is then 0."""
+        return self.input_bias is not None or self.output_bias is not None
+
+    def with_output_projection(self, kernel: np.ndarray, bias: np.ndarray | None = None) -> "GRUWeights":
+        """These weights, followed by a linear layer as output projection.
+
+        Args:
+            kernel: ``(N·H, output_size)``, in the dtype of the other arrays.
+            bias: ``(output_size,)``; None means no bias.
+
+        Returns:
+            New weights; the layer that is made of them returns ``y · kernel + bias``.
+
+        Raises:
+            TypeError, ValueError: as `GRUWeights`; there is an output projection already.
+        """
+        if self.output_kernel is not None:
+            raise ValueError(
+                "GRUWeights: `output_kernel` is given already; expected weights without an output projection"
+            )
+        return dataclasses.replace(self, output_kernel=kernel, output_bias=bias)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `GRU` by name, the same in all three packages."""
+        output_size = self.state_size if self.output_kernel is None else self.output_kernel.shape[1]
+        return dict(
+            input_size=self.input_kernel.shape[0],
+            state_head_dim=self.state_weight.shape[-1],
+            output_size=output_size,
+            **self._head_counts(),
+            add_bias=self.has_bias,
+            gradient_clipping=self.gradient_clipping,
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of `GRU` by name, as `reference.GRU` holds them and as Flax names them.
+
+        Where there is no output projection the layer's is the identity, which changes no bit of a finite state.
+
+        Returns:
+            ``state_weight``, ``forget_weight``, ``reset_weight``, and ``input_projection`` and ``output_projection``,
+            each a dict of ``kernel`` and, where the layer adds biases, ``bias``. Copies.
+        """
+        return dict(
+            input_projection=self._projection(self.input_kernel, self.input_bias),
+            state_weight=self.state_weight.copy(),
+            forget_weight=self.forget_weight.copy(),
+            reset_weight=self.reset_weight.copy(),
+            output_projection=self._projection(
+                np.eye(self.state_size, dtype=self.dtype) if self.output_kernel is None else self.output_kernel,
+                self.output_bias,
+            ),
+        )
+
+    def _projection(self, kernel: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
+        if not self.has_bias:
+            return {"kernel": kernel.copy()}
+        return {"kernel": kernel.copy(), "bias": np.zeros(kernel.shape[1], self.dtype) if bias is None else bias.copy()}

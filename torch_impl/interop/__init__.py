@@ -1,0 +1,1 @@
+"""Bridges to other PyTorch packages and to checkpoints, imported only when asked for."""
