@@ -15,21 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from examples.xlstm.config import XLSTMConfig
+from examples.xlstm.shard import numpy_dtype
 from examples.xlstm.tensors import CheckpointError, check_tensors
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from examples.xlstm.torch_model import XLSTM
 
 
 def from_torch(model: "XLSTM") -> dict[str, np.ndarray]:
     """The parameters of a PyTorch model on any device; on the CPU the arrays share the parameters' memory."""
-    import torch
-
-    def array(x: torch.Tensor) -> np.ndarray:
-        x = x.detach().cpu().contiguous()
-        return x.view(torch.int16).numpy().view(_bfloat16()) if x.dtype is torch.bfloat16 else x.numpy()
-
-    return {name: array(x) for name, x in model.state_dict().items()}
+    return {name: array_of(x) for name, x in model.state_dict().items()}
 
 
 def to_torch(config: XLSTMConfig, arrays: Mapping[str, np.ndarray]) -> "XLSTM":
@@ -44,17 +41,13 @@ def to_torch(config: XLSTMConfig, arrays: Mapping[str, np.ndarray]) -> "XLSTM":
 
     from examples.xlstm.torch_model import XLSTM
 
-    def tensor(name: str, x: np.ndarray) -> torch.Tensor:
+    check_tensors(_as_they_are(config, arrays), arrays)
+    for name, x in arrays.items():
         if not x.flags.writeable:
             raise CheckpointError(f"to_torch: `{name}` is read-only; expected a writable array")
-        # Files of an older format may hold tensors at odd addresses.
-        x = np.require(x, requirements=["A", "C"])
-        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == "bfloat16" else torch.from_numpy(x)
-
-    check_tensors(_as_they_are(config, arrays), arrays)
     with torch.device("meta"):
         model = XLSTM(config)
-    model.load_state_dict({name: tensor(name, x) for name, x in arrays.items()}, strict=True, assign=True)
+    model.load_state_dict({name: tensor_of(x) for name, x in arrays.items()}, strict=True, assign=True)
     return model
 
 
@@ -98,7 +91,18 @@ def _as_they_are(config: XLSTMConfig, arrays: Mapping[str, Any]) -> XLSTMConfig:
     return dataclasses.replace(config, dtype=dtype)
 
 
-def _bfloat16() -> np.dtype:
-    import ml_dtypes
+def array_of(x: "Tensor") -> np.ndarray:
+    """A tensor as an array, in the same memory if it is contiguous and on the CPU."""
+    import torch
 
-    return np.dtype(ml_dtypes.bfloat16)
+    x = x.detach().cpu().contiguous()
+    return x.view(torch.int16).numpy().view(numpy_dtype("bfloat16")) if x.dtype is torch.bfloat16 else x.numpy()
+
+
+def tensor_of(x: np.ndarray) -> "Tensor":
+    """A writable array as a tensor, in the same memory if the array is contiguous and aligned."""
+    import torch
+
+    # A file whose header has an odd length holds tensors at odd addresses.
+    x = np.require(x, requirements=["A", "C"])
+    return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == "bfloat16" else torch.from_numpy(x)

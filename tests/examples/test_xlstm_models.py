@@ -17,7 +17,8 @@ from tests.examples.xlstm_tools import SMALL, random_arrays  # noqa: E402
 
 TOKENS = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 13))
 LENGTHS = np.array([0, 4, 4, 13])
-BIASED = dataclasses.replace(SMALL, use_bias=True, num_blocks=1, norm_reduction_force_float32=False)
+ONE = dataclasses.replace(SMALL, num_blocks=1)
+BIASED = dataclasses.replace(ONE, use_bias=True, norm_reduction_force_float32=False)
 
 
 def both(config: XLSTMConfig = SMALL) -> tuple[torch_model.XLSTM, flax_model.XLSTM, Any]:
@@ -53,7 +54,7 @@ def test_both_start_from_the_same_distribution() -> None:
             assert abs(x.std() / y.std() - 1) < 0.1 and abs(x.mean()) < x.std() / 10, name
 
 
-@pytest.mark.parametrize("config", [SMALL, BIASED], ids=["published", "with biases"])
+@pytest.mark.parametrize("config", [ONE, BIASED], ids=["published", "with biases"])
 def test_logits_states_and_gradients_agree(config: XLSTMConfig) -> None:
     ours, model, params = both(config)
     weight = np.random.default_rng(2).standard_normal((*TOKENS.shape, config.vocab_size)).astype(np.float32)
@@ -76,7 +77,7 @@ def test_logits_states_and_gradients_agree(config: XLSTMConfig) -> None:
 
 
 def test_packed_sequences_and_steps_are_the_dense_call() -> None:
-    ours, model, params = both()
+    ours, model, params = both(ONE)
     packed = torch.from_numpy(TOKENS[0])
     with torch.no_grad():
         logits = ours(packed, cu_seqlens=torch.from_numpy(LENGTHS))
@@ -88,7 +89,7 @@ def test_packed_sequences_and_steps_are_the_dense_call() -> None:
         dense = ours(torch.from_numpy(TOKENS))
         _, before = ours(torch.from_numpy(TOKENS[:, :9]), return_state=True)
         assert error(ours(torch.from_numpy(TOKENS[:, 9:]), before), dense[:, 9:]) < 1e-5
-        state, memories = ours.initial_state(2), flax_model.initial_state(SMALL, 2)
+        state, memories = ours.initial_state(2), flax_model.initial_state(ONE, 2)
         step = jax.jit(lambda p, x, s: model.apply(p, x, s, method="step"))
         for t in range(TOKENS.shape[1]):
             one, state = ours.step(torch.from_numpy(TOKENS[:, t]), state)
@@ -97,13 +98,13 @@ def test_packed_sequences_and_steps_are_the_dense_call() -> None:
 
 
 def test_mixed_precision_keeps_residuals_and_logits_in_float32() -> None:
-    ours, _, params = both()
+    ours, _, params = both(ONE)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         low = ours(torch.from_numpy(TOKENS))
         features, _ = ours.features(torch.from_numpy(TOKENS))
     with torch.no_grad():
         full = ours(torch.from_numpy(TOKENS))
-    low_flax, state = jax.jit(flax_model.XLSTM(SMALL, dtype="bfloat16").apply, static_argnames="return_state")(
+    low_flax, state = jax.jit(flax_model.XLSTM(ONE, dtype="bfloat16").apply, static_argnames="return_state")(
         params, TOKENS, return_state=True
     )
     assert low.dtype is features.dtype is torch.float32 and low_flax.dtype == state[0].C.dtype == "float32"

@@ -1,0 +1,233 @@
+"""Published checkpoints: ``config.json`` and safetensors files, one or several with an index.
+
+    checkpoint = open_checkpoint("xLSTM-7b")        # reads headers; tensors are mapped
+    model = load_torch(checkpoint)                  # parameters lie in the mapped files
+    params = load_flax(checkpoint)                  # on JAX's default device, tensor by tensor
+    write_checkpoint("copy", checkpoint.layout, from_torch(model))      # the same bytes in the same files
+    write_checkpoint("new", new_layout(config), from_flax(params))      # a model of your own
+
+Opening checks that every tensor of the configuration is there, once, with its shape and dtype, and nothing else.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from examples.xlstm.config import XLSTMConfig, parse_config
+from examples.xlstm.parameters import to_flax, to_torch
+from examples.xlstm.shard import Entry, Header, MappedShard, make_header, replacing, write_shard
+from examples.xlstm.tensors import CheckpointError, check_tensors, tensor_shapes
+
+if TYPE_CHECKING:
+    from examples.xlstm.torch_model import XLSTM
+
+CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
+
+_WIDE = "jax_enable_x64"
+
+_COMPANIONS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+"""Files that belong to a checkpoint and are passed on as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Everything about the files of a checkpoint but the values of its tensors.
+
+    Attributes:
+        config: the bytes of ``config.json``.
+        index: the bytes of the index; None for a single file.
+        headers: by name of the file.
+        companions: other files, such as the tokenizer, by name.
+    """
+
+    config: bytes
+    index: bytes | None
+    headers: dict[str, Header]
+    companions: dict[str, bytes]
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """All tensors by name."""
+        return {name: entry for header in self.headers.values() for name, entry in header.entries.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """An open checkpoint: its configuration, its layout, and its mapped files by the names of the tensors."""
+
+    config: XLSTMConfig
+    layout: Layout
+    shard_of: dict[str, MappedShard]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All tensors by name, as writable arrays in memory that is mapped from the files; writing changes no file."""
+        return {name: shard.array(name) for name, shard in self.shard_of.items()}
+
+
+def open_checkpoint(directory: str | Path, ignore: frozenset[str] = frozenset()) -> Checkpoint:
+    """Open and check a checkpoint without reading the values of its tensors.
+
+    Args:
+        directory: holds ``config.json`` and ``model.safetensors``, or an index and the files that it names.
+        ignore: fields of the configuration to pass over, as in `read_config`.
+
+    Raises:
+        ConfigError: as in `read_config`.
+        CheckpointError: a file, a tensor, a shape, a dtype or the index is not what the rest says.
+        OSError: a file cannot be read.
+    """
+    directory = Path(directory)
+    text = _read(directory / CONFIG)
+    config = parse_config(text.decode("utf-8"), ignore)
+    index = _read(directory / INDEX) if (directory / INDEX).exists() else None
+    if index is None:
+        if not (directory / SINGLE).exists():
+            raise CheckpointError(f"{directory}: neither {INDEX} nor {SINGLE} is there")
+        shards = {SINGLE: MappedShard(directory / SINGLE)}
+    else:
+        if (directory / SINGLE).exists():
+            raise CheckpointError(f"{directory}: both {INDEX} and {SINGLE} are there; expected one of them")
+        shards = _indexed(directory, index)
+    layout = Layout(
+        config=text,
+        index=index,
+        headers={name: shard.header for name, shard in shards.items()},
+        companions={name: _read(directory / name) for name in _COMPANIONS if (directory / name).exists()},
+    )
+    check_tensors(config, layout.entries)
+    shard_of = {name: shard for shard in shards.values() for name in shard.header.entries}
+    return Checkpoint(config=config, layout=layout, shard_of={name: shard_of[name] for name in tensor_shapes(config)})
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise CheckpointError(f"{path.parent}: {path.name} is missing")
+    return path.read_bytes()
+
+
+def _indexed(directory: Path, index: bytes) -> dict[str, MappedShard]:
+    try:
+        document = json.loads(index)
+        places = {str(tensor): str(file) for tensor, file in document["weight_map"].items()}
+        total = document.get("metadata", {}).get("total_size")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{INDEX}: malformed or truncated: {error!r}") from None
+    shards: dict[str, MappedShard] = {}
+    for file in dict.fromkeys(places.values()):
+        if Path(file).name != file or file in ("", ".", ".."):
+            raise CheckpointError(f"{INDEX}: it names the file {file!r}; expected a file in the same directory")
+        if not (directory / file).is_file():
+            raise CheckpointError(f"{INDEX}: it names {file}, which is missing")
+        shards[file] = MappedShard(directory / file)
+    for tensor, file in places.items():
+        if tensor not in shards[file].header.entries:
+            raise CheckpointError(f"{file}: `{tensor}` is missing, which {INDEX} says is there")
+    for file, shard in shards.items():
+        for tensor in shard.header.entries:
+            if places.get(tensor) != file:
+                raise CheckpointError(f"{file}: it holds `{tensor}`, which {INDEX} says is in {places.get(tensor)}")
+    held = sum(entry.end - entry.start for shard in shards.values() for entry in shard.header.entries.values())
+    if total is not None and total != held:
+        raise CheckpointError(f"{INDEX}: `total_size` is {total}; the files hold {held} bytes of tensors")
+    return shards
+
+
+def load_torch(checkpoint: Checkpoint) -> "XLSTM":
+    """A PyTorch model on the CPU whose parameters lie in the mapped files, so that nothing is copied."""
+    return to_torch(checkpoint.config, checkpoint.arrays())
+
+
+def load_flax(checkpoint: Checkpoint, device: Any = None) -> dict[str, Any]:
+    """Flax parameters on a device of JAX, or on its default device.
+
+    Tensors are copied one by one, and the mapped memory of each is given back at once.
+
+    Raises:
+        TypeError: the tensors are float64 and ``jax_enable_x64`` is off.
+    """
+    import jax
+
+    if checkpoint.config.dtype == "float64" and not getattr(jax.config, _WIDE):
+        raise TypeError("load_flax: the checkpoint is float64; expected float32, or `jax_enable_x64` turned on")
+    params: dict[str, Any] = {}
+    for name, shard in checkpoint.shard_of.items():
+        # A copy of our own, because on a CPU an array of JAX may share the memory that it was made from.
+        params[name] = jax.device_put(shard.array(name).copy(), device).block_until_ready()
+        shard.release(name)
+    return to_flax(checkpoint.config, params)
+
+
+def new_layout(config: XLSTMConfig, max_shard_bytes: int = 5_000_000_000) -> Layout:
+    """The files that transformers would write for a configuration.
+
+    Tensors fill a file in the order of `tensor_shapes` until the next would make it larger than `max_shard_bytes`; a
+    tensor that is larger than that has a file of its own.
+    """
+    width = np.dtype(np.uint16 if config.dtype == "bfloat16" else config.dtype).itemsize
+    groups: list[list[str]] = []
+    group: list[str] = []
+    filled = total = 0
+    shapes = tensor_shapes(config)
+    for name, shape in shapes.items():
+        size = math.prod(shape) * width
+        total += size
+        if size > max_shard_bytes:
+            groups.append([name])
+            continue
+        if filled + size > max_shard_bytes:
+            groups.append(group)
+            group, filled = [], 0
+        group.append(name)
+        filled += size
+    groups += [group] if group else []
+    count = len(groups)
+    files = [f"model-{k:05}-of-{count:05}.safetensors" for k in range(1, count + 1)] if count > 1 else [SINGLE]
+    headers = {
+        file: make_header({name: (config.dtype, shapes[name]) for name in group}, {"format": "pt"})
+        for file, group in zip(files, groups, strict=True)
+    }
+    weight_map = {name: file for file, group in zip(files, groups, strict=True) for name in group}
+    metadata = {"total_parameters": total // width, "total_size": total}
+    index = json.dumps({"metadata": metadata, "weight_map": weight_map}, indent=2, sort_keys=True) + "\n"
+    return Layout(
+        config=config.to_json().encode(), index=index.encode() if count > 1 else None, headers=headers, companions={}
+    )
+
+
+def write_checkpoint(directory: str | Path, layout: Layout, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a checkpoint, one tensor at a time.
+
+    Every file is replaced when it is complete, the index and the configuration last. Files that the tensors were mapped
+    from may be written over.
+
+    Args:
+        directory: is made if it is not there; it must hold no safetensors file of another layout.
+        layout: of an open checkpoint, or from `new_layout`.
+        arrays: by name, with the shapes and dtypes of the layout; values may be made when they are asked for.
+
+    Raises:
+        CheckpointError: arrays do not fit the layout, or the directory holds files that would be mixed with the new.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    names = set(layout.entries)
+    if names != set(arrays):
+        name = min(names ^ set(arrays))
+        raise CheckpointError(f"write_checkpoint: `{name}` is {'missing' if name in names else 'not in the layout'}")
+    strangers = {path.name for path in directory.glob("*.safetensors")} - set(layout.headers)
+    if layout.index is None and (directory / INDEX).exists():
+        strangers.add(INDEX)
+    if strangers:
+        raise CheckpointError(f"{directory}: it holds {min(strangers)}, which does not belong to the new checkpoint")
+    for file, header in layout.headers.items():
+        write_shard(directory / file, header, arrays.__getitem__)
+    texts = {**layout.companions, INDEX: layout.index, CONFIG: layout.config}
+    for file, text in texts.items():
+        if text is not None:
+            with replacing(directory / file) as stream:
+                stream.write(text)

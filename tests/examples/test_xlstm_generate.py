@@ -1,0 +1,168 @@
+"""Generation in `examples.xlstm`: both frameworks draw the same text, resume it bit for bit and compile once."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+from torch._dynamo.testing import CompileCounter  # noqa: E402
+
+from examples.xlstm.__main__ import main  # noqa: E402
+from examples.xlstm.flax_engine import FlaxEngine  # noqa: E402
+from examples.xlstm.generate import Timing, generate  # noqa: E402
+from examples.xlstm.parameters import to_flax, to_torch  # noqa: E402
+from examples.xlstm.sampling import Sampling  # noqa: E402
+from examples.xlstm.session import Session, new_session, resume_session  # noqa: E402
+from examples.xlstm.tensors import CheckpointError  # noqa: E402
+from examples.xlstm.text import text_of  # noqa: E402
+from examples.xlstm.torch_engine import TorchEngine  # noqa: E402
+from tests.examples.xlstm_tools import SMALL, random_arrays  # noqa: E402
+
+PROMPT = np.random.default_rng(3).integers(0, SMALL.vocab_size, 21)
+SAMPLING = Sampling(temperature=0.9, top_p=0.95)
+
+
+class Counted:
+    """`torch.compile` with a backend that runs the graph as it is and counts how often it is handed one."""
+
+    def __init__(self) -> None:
+        self.backend = CompileCounter()
+
+    def __call__(self, function: Any, **options: Any) -> Any:
+        torch._dynamo.reset()
+        return torch.compile(function, backend=self.backend, **options)
+
+    @property
+    def count(self) -> int:
+        return self.backend.frame_count
+
+
+@pytest.fixture(scope="module")
+def engines() -> dict[str, tuple[Any, Counted | None]]:
+    """Engines with chunks of 8 tokens; the counter is that of PyTorch's."""
+    counted, arrays = Counted(), random_arrays()
+    return {
+        "torch": (TorchEngine(to_torch(SMALL, arrays), chunk=8, compiler=counted), counted),
+        "jax": (FlaxEngine(SMALL, to_flax(SMALL, arrays), chunk=8), None),
+    }
+
+
+def text(session: Session, prompt: Any, count: int) -> list[int]:
+    return list(generate(session, np.array(prompt, int), SAMPLING, count))
+
+
+def test_both_frameworks_resume_bit_for_bit_and_compile_once(engines: dict[str, Any], tmp_path: Path) -> None:
+    texts = {}
+    for name, (engine, counted) in engines.items():
+        whole = new_session(engine, "id", seed=5)
+        texts[name] = text(whole, PROMPT, 12)
+        assert len(texts[name]) == 12 and whole.tokens == len(PROMPT) + 11
+
+        part = new_session(engine, "id", seed=5)
+        path = tmp_path / f"{name}.safetensors"
+        begun = text(part, PROMPT, 5)
+        part.save(path)
+        resumed = resume_session(engine, "id", path)
+        assert begun + text(resumed, [], 7) == texts[name]
+        assert np.array_equal(resumed.logits, whole.logits) and resumed.tokens == whole.tokens
+        saved, expected = engine.save(resumed.state), engine.save(whole.state)
+        assert all(np.array_equal(saved[key], x) for key, x in expected.items())
+
+        text(resumed, PROMPT[:3], 2)
+        if counted is not None:
+            assert counted.count == 1
+        else:
+            assert engine.compilations == {"step": 1, "prefill": 1}
+    assert texts["torch"] == texts["jax"]
+
+
+def test_a_prompt_in_chunks_is_the_prompt_token_by_token(engines: dict[str, Any]) -> None:
+    for engine, _ in engines.values():
+        chunks, tokens = new_session(engine, "id"), new_session(engine, "id")
+        chunks.feed(PROMPT)
+        for token in PROMPT:
+            tokens.pending = int(token)
+            tokens.advance()
+        assert chunks.logits is not None and np.allclose(chunks.logits, tokens.logits, rtol=1e-4, atol=1e-5)
+        assert chunks.tokens == tokens.tokens == len(PROMPT)
+
+
+def test_a_session_that_does_not_fit_is_refused(engines: dict[str, Any], tmp_path: Path) -> None:
+    engine = engines["torch"][0]
+    session = new_session(engine, "id")
+    session.feed(PROMPT)
+    path = tmp_path / "session"
+    session.save(path)
+    with pytest.raises(CheckpointError, match="saved with another checkpoint"):
+        resume_session(engine, "another", path)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match="its header describes"):
+        resume_session(engine, "id", path)
+    with pytest.raises(ValueError, match=f"tokens 3 to 29; expected 0 to {SMALL.vocab_size - 1}"):
+        session.feed(np.array([3, 29]))
+
+
+def test_an_empty_prompt_begins_with_the_first_token(engines: dict[str, Any]) -> None:
+    engine = engines["torch"][0]
+    timing = Timing()
+    tokens = list(generate(new_session(engine, "id"), np.array([], int), SAMPLING, 4, timing))
+    assert tokens == text(new_session(engine, "id"), [SMALL.bos_token_id], 4)
+    assert (timing.prompt_tokens, timing.tokens, timing.steps) == (1, 4, 2)
+    assert 0 < timing.prompt_seconds <= timing.first_token
+
+
+def test_sampling_draws_from_the_most_likely_tokens() -> None:
+    logits = np.log(np.array([0.15, 0.5, 0.05, 0.3], np.float32))
+    rng = np.random.default_rng(0)
+
+    def shares(sampling: Sampling) -> np.ndarray:
+        return np.bincount([sampling.draw(logits, rng) for _ in range(4000)], minlength=4) / 4000
+
+    assert np.abs(shares(Sampling()) - [0.15, 0.5, 0.05, 0.3]).max() < 0.03
+    assert np.abs(shares(Sampling(top_p=0.7)) - [0, 0.625, 0, 0.375]).max() < 0.03
+    squared = np.array([0.15, 0.5, 0.05, 0.3]) ** 2
+    assert np.abs(shares(Sampling(temperature=0.5)) - squared / squared.sum()).max() < 0.03
+    assert shares(Sampling(temperature=0))[1] == shares(Sampling(top_p=0.1))[1] == 1
+    for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"temperature": float("nan")}):
+        with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is"):
+            Sampling(**wrong)
+    with pytest.raises(ValueError, match="a logit is NaN"):
+        Sampling().draw(np.array([0.0, np.nan]), rng)
+
+
+def test_text_is_bytes_or_token_ids_without_a_tokenizer(tmp_path: Path) -> None:
+    text = text_of(tmp_path, 256)
+    assert text.encode("é").tolist() == [0xC3, 0xA9]
+    assert [text.decode(0xC3), text.decode(0xA9), text.decode(0xC3), text.end()] == ["", "é", "", "�"]
+    ids = text_of(tmp_path, 99)
+    assert ids.encode("1, 22 3").tolist() == [1, 22, 3] and ids.decode(7) == "7 "
+    with pytest.raises(ValueError, match="expected token ids"):
+        ids.encode("words")
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    def call(*arguments: Any) -> Any:
+        done = CliRunner().invoke(main, [str(each) for each in arguments])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done
+
+    source = tmp_path / "source"
+    sizes = ("--hidden-size", 32, "--num-heads", 2, "--num-blocks", 1, "--max-shard-bytes", 20_000)
+    assert "18 tensors" in call("new", source, *sizes).output
+    assert "vocab_size = 256" in call("inspect", source).output
+    call("export", source, tmp_path / "copy")
+    assert {p.name: p.read_bytes() for p in source.iterdir()} == {
+        p.name: p.read_bytes() for p in (tmp_path / "copy").iterdir()
+    }
+    common = ("--prompt", "hello", "--top-p", 0.9, "--eager")
+    whole = call("generate", source, *common, "--max-tokens", 8)
+    assert "prompt: 5 tokens" in whole.stderr and "tokens/s" in whole.stderr
+    state = tmp_path / "state"
+    call("generate", source, *common, "--max-tokens", 8, "--save", state)
+    more = call("generate", source, "--eager", "--resume", state, "--max-tokens", 4)
+    assert "prompt: 0 tokens" in more.stderr
