@@ -12,6 +12,7 @@ from benchmarks.aot import aot_command
 from benchmarks.cases import BYTES, DIRECTIONS, OPS, SHAPES, Case, parse
 from benchmarks.contenders import PEERS, YARDSTICKS
 from benchmarks.peers_command import peers_command
+from benchmarks.proofs_command import prove_command
 from benchmarks.suites import SUITES, Part
 from benchmarks.tune import tune_command
 
@@ -206,4 +207,5 @@ def _peers(text: str) -> tuple[str, ...]:
 
 main.add_command(aot_command)
 main.add_command(peers_command)
+main.add_command(prove_command)
 main.add_command(tune_command)

@@ -66,7 +66,10 @@ def describe(dry: bool) -> dict[str, Any]:
     """The machine and its software; None for components that are not present."""
     import torch
 
-    found: dict[str, Any] = {"python": sys.version.split()[0]}
+    from benchmarks.proofs import ROOT, digests
+    from torch_impl._backends import architecture
+
+    found: dict[str, Any] = {"python": sys.version.split()[0], "sources": digests(ROOT)}
     for name in PACKAGES:
         try:
             found[name] = version(name)
@@ -76,7 +79,7 @@ def describe(dry: bool) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(0)
         found |= {
             "device": properties.name,
-            "capability": f"{properties.major}.{properties.minor}",
+            "architecture": architecture(torch.device("cuda", 0)),
             "multiprocessors": properties.multi_processor_count,
             "memory": properties.total_memory,
             "cuda": torch.version.cuda,
@@ -109,11 +112,15 @@ def _cores() -> int:
     return min(os.cpu_count() or 1, 12)
 
 
-def _suite(name: str, target: str, *options: str, ops: tuple[str, ...] = ()) -> Callable[[Path, bool], list[list[str]]]:
-    """The suite on ``target``; if operations are named, one after the other, so that finished results are kept."""
+def _suite(
+    name: str, target: str, backend: str, *options: str, ops: tuple[str, ...] = ()
+) -> Callable[[Path, bool], list[list[str]]]:
+    """The suite on a backend of ``target``; if operations are named, one after the other, so that finished results are
+    kept. A dry run names no backend, because a CPU has no kernels."""
 
     def commands(directory: Path, dry: bool) -> list[list[str]]:
-        where = ["--device", "cpu"] if dry else ["--device", "cuda", "--jobs", str(_cores())]
+        named = ["--device", "cuda", "--kernel-backend", backend, "--jobs", str(_cores())]
+        where = ["--device", "cpu"] if dry else named
         little = ["--op", "rev_cumsum", "--examples", "2", "--max-steps", "9"]
         runs = [(name, little)] if dry else [(f"{name}-{op}", ["--op", op]) for op in ops] or [(name, [])]
         return [
@@ -156,6 +163,10 @@ def _large(directory: Path, dry: bool) -> list[list[str]]:
 
 def _tune(directory: Path, dry: bool) -> list[list[str]]:
     return [["-m", "benchmarks", "tune", "--json", str(directory / "tune.json")]]
+
+
+def _prove(directory: Path, dry: bool) -> list[list[str]]:
+    return [["-m", "benchmarks", "prove", str(directory)]]
 
 
 def _read(path: Path) -> Any:
@@ -228,6 +239,12 @@ def _tune_summary(directory: Path) -> str:
     return f"{len(_read(directory / 'tune.json'))} choices in cache/triton-plans.json"
 
 
+def _proof_summary(directory: Path) -> str:
+    """What `benchmarks.proofs_command` said."""
+    lines = (directory / "proof.log").read_text(encoding="utf-8").splitlines()[1:]
+    return "; ".join(lines)
+
+
 SUITE, TIMES = ("torch", "triton", "hypothesis", "click", "rich"), ("torch", "triton", "click", "rich")
 REST = (
     "mlstm_step",
@@ -256,15 +273,24 @@ STAGES = {
     "mlstm": Stage(_benchmark("mlstm", [*MLSTM, *STEPS], TORCH, "mlstm_kernels,fla"), _times("mlstm"), TIMES),
     "gru": Stage(_benchmark("gru", GRU, TORCH, "torch_gru,flashrnn"), _times("gru"), TIMES),
     "conformance": Stage(
-        _suite("short", "torch_impl", "--examples", "5", "--max-steps", "260"), _suite_summary("short"), SUITE
+        _suite("short", "torch_impl", "triton", "--examples", "5", "--max-steps", "260"), _suite_summary("short"), SUITE
     ),
     "large": Stage(_large, _large_summary, ("torch", "triton")),
-    "device": Stage(_suite("device", "torch_impl", "--jobs", "1", *DEVICE_LAWS), _suite_summary("device"), SUITE),
+    "device": Stage(
+        _suite("device", "torch_impl", "triton", "--jobs", "1", *DEVICE_LAWS), _suite_summary("device"), SUITE
+    ),
+    "composed": Stage(
+        _suite("composed", "torch_impl", "torch", "--examples", "5", "--max-steps", "260"),
+        _suite_summary("composed"),
+        SUITE,
+    ),
     "tune": Stage(_tune, _tune_summary, TIMES, gpu=True),
     "tuned": Stage(_benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], "fla"), _times("tuned"), TIMES, gpu=True),
-    "suite-mlstm": Stage(_suite("mlstm", "torch_impl", ops=("mlstm", "fwbw")), _suite_summary("mlstm"), SUITE),
-    "suite-gru": Stage(_suite("gru", "torch_impl", ops=("gru",)), _suite_summary("gru"), SUITE),
-    "suite-rest": Stage(_suite("rest", "torch_impl", ops=REST), _suite_summary("rest"), SUITE),
+    "suite-mlstm": Stage(
+        _suite("mlstm", "torch_impl", "triton", ops=("mlstm", "fwbw")), _suite_summary("mlstm"), SUITE
+    ),
+    "suite-gru": Stage(_suite("gru", "torch_impl", "triton", ops=("gru",)), _suite_summary("gru"), SUITE),
+    "suite-rest": Stage(_suite("rest", "torch_impl", "triton", ops=REST), _suite_summary("rest"), SUITE),
     "pallas": Stage(
         _tests("pallas", TESTS / "jax" / "kernels", "reason", "test_interpreter.py", "test_aot_pallas.py"),
         partial(_tests_summary, "pallas-*.xml"),
@@ -272,7 +298,7 @@ STAGES = {
         together=True,
     ),
     "pallas-suite": Stage(
-        _suite("pallas", "jax_impl", "--kernel-backend", "pallas", ops=("mlstm_step", "mlstm", "gru")),
+        _suite("pallas", "jax_impl", "pallas", ops=("mlstm_step", "mlstm", "gru")),
         _suite_summary("pallas"),
         ("jax", "hypothesis", "click", "rich"),
         gpu=True,
@@ -287,8 +313,9 @@ STAGES = {
         _times("forward"),
         TIMES,
     ),
+    "proof": Stage(_prove, _proof_summary, ("torch", "click", "rich"), gpu=True),
 }
-"""The stages in the order in which they run: the decisive ones come first."""
+"""The stages in the order in which they run: the decisive ones come first. The last also follows any that are named."""
 
 
 def run(name: str, stage: Stage, directory: Path, dry: bool, limit: float = LIMIT) -> Outcome:
@@ -363,7 +390,8 @@ def main(arguments: list[str] | None = None) -> int:
         (options.directory / "versions.json").write_text(json.dumps(describe(options.dry_run), indent=1))
         return 0
     outcomes = []
-    for name in options.stages or STAGES:
+    named: list[str] = options.stages or [*STAGES]
+    for name in named if "proof" in named or "proof" not in STAGES else [*named, "proof"]:
         print(f"{name} …", flush=True)
         outcomes.append(run(name, STAGES[name], options.directory, options.dry_run))
     print(table(outcomes), flush=True)

@@ -70,6 +70,24 @@ def platform(x: Any) -> str:
     return jax.default_backend() if device is None else getattr(device, "platform", device)
 
 
+def architecture(x: Any) -> str:
+    """What kernels for the GPU that holds ``x`` are compiled for, ``"sm_90"`` or ``"gfx942"``.
+
+    Empty for other devices, and for the GPU of an abstract mesh, which says nothing of it.
+    """
+    if platform(x) in ("cpu", "tpu"):
+        return ""
+    if isinstance(x, jax.Array) and not is_traced(x):
+        device = next(iter(x.sharding.device_set))
+    elif jax.sharding.get_abstract_mesh().abstract_device is not None:
+        return ""
+    else:
+        default = setting("jax_default_device")
+        device = jax.devices(default)[0] if default is None or isinstance(default, str) else default
+    capability = str(getattr(device, "compute_capability", ""))
+    return f"sm_{capability.replace('.', '')}" if capability[:1].isdigit() else capability.partition(":")[0]
+
+
 def matmul_precision() -> str:
     """The precision of float32 products: the user's ``jax_default_matmul_precision`` if set, else IEEE float32."""
     return setting("jax_default_matmul_precision") or "highest"

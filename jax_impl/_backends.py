@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from jax_impl._arrays import platform
+import jax
+
+from jax_impl._arrays import architecture, platform
 from jax_impl._gru.pallas import passes as gru
 from jax_impl._mlstm.pallas import decode, sequence
 from jax_impl._pallas import interpreted
@@ -16,7 +19,9 @@ from reference.backends import (
     check_explained_call,
     explain,
     known_backend,
+    read_proofs,
     select,
+    with_proofs,
 )
 
 
@@ -30,10 +35,11 @@ class KernelBackend(Enum):
         return self.value
 
 
-ROWS = (
-    *(Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "gru")),
-    *(sequence.ROW, decode.ROW, gru.ROW),
-)
+COMPOSED = tuple(Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "gru"))
+KERNELS = with_proofs((sequence.ROW, decode.ROW, gru.ROW), read_proofs(Path(__file__).with_name("proofs.json")))
+
+VERSIONS = {"jax": jax.__version__}
+"""The versions by which evidence about kernels is compared."""
 
 _requests: dict[str, Callable[..., Request]] = {}
 
@@ -57,12 +63,28 @@ class Choice(NamedTuple):
 
 def request(call: Call, values: Any, packed: bool = False) -> Request:
     """The request of a checked call: the device, dtype and sizes of its ``values``."""
-    return Request(call.function, platform(values), dtype_name(values), call.sizes, packed)
+    return Request(
+        operation=call.function,
+        device=platform(values),
+        dtype=dtype_name(values),
+        sizes=call.sizes,
+        packed=packed,
+        architecture=architecture(values),
+        versions=VERSIONS,
+    )
+
+
+def _rows(asked: Request) -> tuple[Row, ...]:
+    """The rows, preferred ones first: kernels, except on the CPU, where an interpreter runs them only for tests.
+
+    A call that names no backend takes a kernel only with evidence (`reference.backends.Row.unproven`).
+    """
+    return (*COMPOSED, *KERNELS) if asked.device == "cpu" else (*KERNELS, *COMPOSED)
 
 
 def choose(asked: Request, requested: Any) -> Choice:
     """Return the backend that a call takes; raise if the requested one cannot serve it."""
-    chosen = select(ROWS, asked, requested, KernelBackend)
+    chosen = select(_rows(asked), asked, requested, KernelBackend)
     return Choice(name=chosen.value, interpret=chosen is KernelBackend.pallas and interpreted(asked.device))
 
 
@@ -86,4 +108,4 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
     known_backend(name, kwargs.pop("kernel_backend", None), KernelBackend)
     check_explained_call(name, _requests[name], args, kwargs)
     asked = _requests[name](*args, **kwargs)
-    return explain(ROWS, asked, KernelBackend)
+    return explain(_rows(asked), asked, KernelBackend)

@@ -5,8 +5,25 @@ Dispatch, error messages, tests and the README's table all read these rows, so t
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from reference import _proofs
+from reference._proofs import Proof, read_proofs
+
+__all__ = [
+    "Explanation",
+    "Proof",
+    "Request",
+    "Row",
+    "check_explained_call",
+    "explain",
+    "known_backend",
+    "no_kernel",
+    "read_proofs",
+    "select",
+    "with_proofs",
+]
 
 
 @dataclass(frozen=True)
@@ -19,6 +36,8 @@ class Request:
         dtype: the name of the values' dtype, ``"bfloat16"``.
         sizes: the letters of the contract, ``{"B": 2, "S": 7, ...}``.
         packed: whether ``cu_seqlens`` was passed.
+        architecture: what kernels for the arrays' own GPU are compiled for, ``"sm_90"``; empty for other devices.
+        versions: the versions of the packages that evidence about kernels is compared by.
     """
 
     operation: str
@@ -26,6 +45,8 @@ class Request:
     dtype: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     packed: bool = False
+    architecture: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,8 @@ class Row:
         unavailable: returns the reason why the backend cannot run in this process (a missing package or interpreter),
             or None if it can.
         implementation: the code that computes the operation on this backend; its type is up to the package.
+        proofs: the runs on hardware that a kernel has passed for this operation; None for composed code, which needs
+            none.
     """
 
     backend: str
@@ -52,6 +75,7 @@ class Row:
     packed: bool = True
     unavailable: Callable[[Request], str | None] | None = None
     implementation: Any = None
+    proofs: tuple[Proof, ...] | None = None
 
     def reasons(self, request: Request) -> list[str]:
         """The reasons why this row cannot serve ``request``; empty if it can."""
@@ -70,22 +94,54 @@ class Row:
             reasons.append("it takes no packed sequences")
         return reasons
 
+    def proof(self, request: Request) -> Proof | None:
+        """The evidence that this kernel is right for calls such as ``request``, if there is any."""
+        covering = [
+            proof for proof in self.proofs or () if proof.covers(request.dtype, request.architecture, request.versions)
+        ]
+        return covering[0] if covering else None
+
+    def unproven(self, request: Request) -> str | None:
+        """The reason why a call that names no backend does not take this row although it could; None if it does."""
+        if self.proofs is None or _proofs.ACCEPT_UNPROVEN or self.proof(request):
+            return None
+        if not self.proofs:
+            return "no run on a GPU has proven it, so it is taken only where it is named"
+        proven = [
+            f"{', '.join(proof.dtypes)} on {_proofs.where(proof.architecture, proof.versions)}" for proof in self.proofs
+        ]
+        here = f"{request.dtype} on {_proofs.where(request.architecture, request.versions)}"
+        return f"it is proven for {'; '.join(proven)}, the call is {here}, so it is taken only where it is named"
+
+
+def with_proofs(rows: Iterable[Row], proofs: Sequence[Proof]) -> tuple[Row, ...]:
+    """Rows of kernels, each with the evidence about its own operation and backend."""
+    return tuple(
+        replace(
+            row,
+            proofs=tuple(proof for proof in proofs if (proof.operation, proof.backend) == (row.operation, row.backend)),
+        )
+        for row in rows
+    )
+
 
 @dataclass(frozen=True)
 class Explanation:
-    """The backend that a call takes, and the reasons against the others.
+    """The backend that a call takes, and the reasons for it and against the others.
 
     Attributes:
         chosen: the backend (a member of the implementation's ``KernelBackend``).
         against: for every other backend, the reason why it was not chosen.
+        why: for a kernel, the evidence that lets a call take it unasked; empty for composed code, which needs none.
     """
 
     chosen: Any
     against: Mapping[Any, str]
+    why: str = ""
 
     def __str__(self) -> str:
         against = (f"not {other.value}: {why}" for other, why in self.against.items())
-        return "\n".join([f"takes {self.chosen.value}", *against])
+        return "\n".join([f"takes {self.chosen.value}{self.why and ': '}{self.why}", *against])
 
 
 def no_kernel(operation: str) -> str:
@@ -99,31 +155,42 @@ def _names(backend_type: Any) -> list[str]:
 
 
 def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explanation:
-    """Choose the first row, in order of preference, that serves ``request``, and give the reasons against the others.
+    """Choose the first row, in order of preference, that serves ``request`` and needs no evidence or has it.
 
     Args:
         rows: an implementation's rows, the preferred backend first.
         request: the call's requirements.
         backend_type: the implementation's ``KernelBackend``, an Enum whose values are the rows' names.
 
+    Returns:
+        The chosen backend, and the reasons against each other one.
+
     Raises:
         ValueError: no row serves the request; the message holds every row's reasons.
     """
-    chosen, against = None, {}
+    chosen, why, against = None, "", {}
     serving = [row for row in rows if row.operation == request.operation]
     for row in serving:
-        reasons = row.reasons(request)
-        if chosen is None and not reasons:
-            chosen = row.backend
+        reasons = "; ".join(row.reasons(request)) or (f"{chosen} is preferred" if chosen else row.unproven(request))
+        if reasons:
+            against[row.backend] = reasons
         else:
-            against[row.backend] = "; ".join(reasons) or f"{chosen} is preferred"
+            chosen, why = row.backend, _why(row, request)
     for name in _names(backend_type):
         if name not in {row.backend for row in serving}:
             against[name] = no_kernel(request.operation)
     if chosen is None:
         why = "; ".join(f"{name}: {reason}" for name, reason in against.items())
         raise ValueError(f"{request.operation}: no kernel backend serves this call ({why})")
-    return Explanation(backend_type(chosen), {backend_type(name): why for name, why in against.items()})
+    return Explanation(backend_type(chosen), {backend_type(name): reason for name, reason in against.items()}, why)
+
+
+def _why(row: Row, request: Request) -> str:
+    if row.proofs is None:
+        return ""
+    if (proof := row.proof(request)) is None:
+        return "GATESPEC_UNPROVEN_KERNELS=1 takes kernels that no run has proven"
+    return f"proven on {_proofs.where(proof.architecture, proof.versions)} ({proof.device}, {proof.result})"
 
 
 def check_explained_call(name: str, builder: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -162,7 +229,7 @@ def known_backend(operation: str, requested: Any, backend_type: Any) -> Any:
 
 
 def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: Any) -> Any:
-    """The backend that a call takes: the requested one, or the first that can serve it.
+    """The backend that a call takes: the requested one, or that of `explain`.
 
     Raises:
         TypeError: ``requested`` is neither None, a backend nor a backend's name.

@@ -1,7 +1,9 @@
 """The backends of this package, and the rows with what each of them supports and the code that computes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +16,9 @@ from reference.backends import (
     check_explained_call,
     explain,
     known_backend,
+    read_proofs,
     select,
+    with_proofs,
 )
 from torch_impl._decay import composed as decay
 from torch_impl._decay.triton import autograd as decay_kernels
@@ -33,7 +37,23 @@ class KernelBackend(Enum):
     triton = "triton"
 
 
-KERNELS = (*mlstm_kernels.ROWS, *gru_kernels.ROWS, *scan_kernels.ROWS, *decay_kernels.ROWS)
+def _versions() -> dict[str, str]:
+    """The versions of PyTorch and Triton, which AMD's wheels distribute under names of their own."""
+    for name in ("triton", "pytorch-triton-rocm", "triton-rocm"):
+        try:
+            return {"torch": str(torch.__version__), "triton": version(name)}
+        except PackageNotFoundError:
+            continue
+    return {"torch": str(torch.__version__)}
+
+
+VERSIONS = _versions()
+"""The versions by which evidence about kernels is compared."""
+
+KERNELS = with_proofs(
+    (*mlstm_kernels.ROWS, *gru_kernels.ROWS, *scan_kernels.ROWS, *decay_kernels.ROWS),
+    read_proofs(Path(__file__).with_name("proofs.json")),
+)
 COMPOSED = (*mlstm.ROWS, *gru.ROWS, *scan.ROWS, *decay.ROWS)
 
 _REQUESTS: dict[str, Callable[..., Request]] = {}
@@ -41,11 +61,41 @@ _REQUESTS: dict[str, Callable[..., Request]] = {}
 
 def request(call: Call, values: torch.Tensor, packed: bool = False) -> Request:
     """The request of a checked call to the backends."""
-    return Request(call.function, values.device.type, dtype_name(values), call.sizes, packed)
+    return request_of(call.function, values, call.sizes, packed)
+
+
+def request_of(operation: str, values: torch.Tensor, sizes: Mapping[str, int], packed: bool = False) -> Request:
+    """The request of an operation on arrays that lie where ``values`` do and have their dtype."""
+    return Request(
+        operation=operation,
+        device=values.device.type,
+        dtype=dtype_name(values),
+        sizes=sizes,
+        packed=packed,
+        architecture=architecture(values.device) if values.device.type == "cuda" else "",
+        versions=VERSIONS,
+    )
+
+
+def architecture(device: torch.device) -> str:
+    """What kernels for a GPU are compiled for, ``"sm_90"`` or ``"gfx942"``; empty for a device that is not present."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return ""
+    if torch.version.hip:
+        return torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0]
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+# As in `_operators`: a compiler that traces a call takes the answer as a constant, as the device is one.
+architecture._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _rows(asked: Request) -> tuple[Row, ...]:
-    """The rows, preferred ones first: kernels, except on the CPU, where an interpreter runs them only for tests."""
+    """The rows, preferred ones first: kernels, except on the CPU, where an interpreter runs them only for tests.
+
+    A call that names no backend takes a kernel only with evidence (`reference.backends.Row.unproven`).
+    """
     return (*COMPOSED, *KERNELS) if asked.device == "cpu" else (*KERNELS, *COMPOSED)
 
 

@@ -17,14 +17,12 @@ from reference.arguments import (
     check_fwbw,
     check_fwbw_context,
     check_fwbw_cotangents,
-    dtype_name,
     frozen_config,
     mLSTMBackendFwbwConfig,
     normalise_config,
 )
-from reference.backends import Request
 from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast, transforming
-from torch_impl._backends import choose
+from torch_impl._backends import choose, request_of
 from torch_impl._mlstm.arguments import Arguments, Cotangents, as_operator_option
 from torch_impl._mlstm.autograd import SEQUENCES
 from torch_impl._operators import needs_transform
@@ -252,7 +250,7 @@ def _checked(
 def _backend(q: Tensor, v: Tensor) -> str:
     """The backend that `mlstm` would take for the same arrays."""
     sizes = {"K": q.shape[-1], "V": v.shape[-1]}
-    return choose(Request("mlstm", v.device.type, dtype_name(v), sizes), None).value
+    return choose(request_of("mlstm", v, sizes), None).value
 
 
 def _with_head(
