@@ -1,14 +1,32 @@
 """Tests against other packages: a file is collected only where what it compares with is installed (`make interop`)."""
 
 import os
+import warnings
+from importlib import import_module
 from importlib.util import find_spec
 
 # Read when Keras is imported: PyTorch's arrays have float64 without a switch.
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 _PEERS = {
+    "test_documents.py": ("onnx", "transformers", "mlstm_kernels", "xlstm", "torch"),
     "test_keras_gru.py": ("keras", "torch", "jax"),
     "test_onnx_gru.py": ("onnx", "onnxruntime", "torch", "jax"),
+    "test_mlstm_kernels.py": ("mlstm_kernels", "xlstm", "torch"),
+    "test_transformers.py": ("transformers", "mlstm_kernels", "xlstm", "torch"),
 }
 
 collect_ignore = [file for file, peers in _PEERS.items() if any(find_spec(peer) is None for peer in peers)]
+
+# They warn when they are imported: of deprecated functions of PyTorch, and of what is not installed.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    for peer in (
+        "mlstm_kernels.torch.chunkwise",
+        "mlstm_kernels.torch.parallel",
+        "mlstm_kernels.torch.recurrent",
+        "xlstm.xlstm_large.model",
+        "transformers.models.xlstm.modeling_xlstm",
+    ):
+        if find_spec(peer.partition(".")[0]) is not None:
+            import_module(peer)

@@ -1,0 +1,151 @@
+"""`mlstm` and `mlstm_step` for callers whose arrays are head-first, ``(B, N, S, ·)``, as in mlstm_kernels.
+
+The function is the same: q is scaled by ``K^−½`` inside, ``eps`` is added to the normaliser, and without a state the
+memory is empty with ``m = 0``. Only the layout of arrays, the shape of m and the dtype of states differ.
+"""
+
+import contextlib
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from reference.arguments import MLSTMState, describe
+from torch_impl._arrays import ACCUMULATION, autocast_dtype, cast
+from torch_impl._backends import KernelBackend
+from torch_impl._mlstm.api import mlstm, mlstm_step
+
+HeadFirstState = tuple[Tensor, Tensor, Tensor]
+"""``(c, n, m)`` of shapes ``(B, N, K, V)``, ``(B, N, K)`` and ``(B, N, 1)``."""
+
+
+def run_sequences(
+    function: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    state: tuple[Tensor | None, Tensor | None, Tensor | None],
+    *,
+    eps: float,
+    chunk_size: int | None = None,
+    autocast_kernel_dtype: torch.dtype | None = None,
+    kernel_backend: KernelBackend | str | None = None,
+) -> tuple[Tensor, HeadFirstState]:
+    """`mlstm` in the head-first layout.
+
+    Args:
+        function: its name in messages.
+        q: ``(B, N, S, K)``.
+        k: same shape as `q`.
+        v: ``(B, N, S, V)``.
+        i: ``(B, N, S)``.
+        f: same shape as `i`.
+        state: ``(c, n, m)``, ``(B, N, K, V)``, ``(B, N, K)``, ``(B, N, 1)``, in the accumulation dtype or one that it
+            holds exactly; three times None means an empty memory with ``m = 0``.
+        eps: added to the normaliser.
+        chunk_size: as in `mlstm`.
+        autocast_kernel_dtype: under autocast, the dtype to which q, k and v are cast in place of autocast's; gates and
+            states are then float32. None means autocast's.
+        kernel_backend: as in `mlstm`.
+
+    Returns:
+        ``(h, (c, n, m))``: h ``(B, N, S, V)``, a view of a sequence-major array, and the state after the last step in
+        the accumulation dtype.
+
+    Raises:
+        TypeError, ValueError: as in `mlstm`; a part of the state is missing, or m is not ``(B, N, 1)``.
+    """
+    _check_rank(function, 4, q=q, k=k, v=v)
+    _check_rank(function, 3, i=i, f=f)
+    context = contextlib.nullcontext()
+    if autocast_kernel_dtype is not None and autocast_dtype(q) is not None:
+        q, k, v = (cast(x, autocast_kernel_dtype) for x in (q, k, v))
+        i, f = (cast(x, torch.float32) for x in (i, f))
+        context = torch.autocast(q.device.type, enabled=False)
+    initial = None if all(part is None for part in state) else _sequence_major(function, state, v.dtype)
+    with context:
+        h, (C, n, m) = mlstm(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            i.transpose(1, 2),
+            f.transpose(1, 2),
+            initial_state=initial,
+            return_state=True,
+            chunk_size=chunk_size,
+            eps=eps,
+            kernel_backend=kernel_backend,
+        )
+    return h.transpose(1, 2), (C, n, m.unsqueeze(-1))
+
+
+def run_step(
+    function: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    state: HeadFirstState,
+    *,
+    eps: float,
+    dtype_state: torch.dtype,
+    kernel_backend: KernelBackend | str | None = None,
+) -> tuple[Tensor, HeadFirstState]:
+    """`mlstm_step` with gates and m of shape ``(B, N, 1)``.
+
+    Args:
+        function: its name in messages.
+        q: ``(B, N, K)``.
+        k: same shape as `q`.
+        v: ``(B, N, V)``.
+        i: ``(B, N, 1)``.
+        f: same shape as `i`.
+        state: as in `run_sequences`, none of it None.
+        eps: added to the normaliser.
+        dtype_state: the dtype of the returned state. The step itself is computed in the accumulation dtype.
+        kernel_backend: as in `mlstm_step`.
+
+    Returns:
+        ``(h, (c, n, m))``: h ``(B, N, V)``, and the state after the step in `dtype_state`.
+
+    Raises:
+        TypeError, ValueError: as in `mlstm_step`; i, f or m is not ``(B, N, 1)``.
+    """
+    _check_rank(function, 3, q=q, k=k, v=v)
+    for name, gate in (("i", i), ("f", f)):
+        if gate.ndim != 3 or gate.shape[2] != 1:
+            _refuse(function, name, describe(gate), "[B, N, 1]")
+    initial = _sequence_major(function, state, v.dtype)
+    h, (C, n, m) = mlstm_step(q, k, v, i.squeeze(-1), f.squeeze(-1), initial, eps=eps, kernel_backend=kernel_backend)
+    return h, (C.to(dtype_state), n.to(dtype_state), m.unsqueeze(-1).to(dtype_state))
+
+
+def _sequence_major(
+    function: str, state: tuple[Tensor | None, Tensor | None, Tensor | None], dtype: torch.dtype
+) -> MLSTMState:
+    """The state as `mlstm` takes it; a narrower dtype is widened, which is exact."""
+    c, n, m = state
+    if c is None or n is None or m is None:
+        name = next(name for name, part in zip("cnm", state, strict=True) if part is None)
+        _refuse(function, name, "None", "an array: a state is given whole or not at all")
+    if m.ndim != 3 or m.shape[2] != 1:
+        _refuse(function, "m", describe(m), "[B, N, 1]")
+    wide = ACCUMULATION.get(dtype, torch.float32)
+    c, n, m = (part.to(wide) if torch.promote_types(part.dtype, wide) is wide else part for part in (c, n, m))
+    return MLSTMState(c, n, m.squeeze(-1))
+
+
+def _check_rank(function: str, rank: int, **arrays: Tensor) -> None:
+    for name, array in arrays.items():
+        if not isinstance(array, Tensor):
+            raise TypeError(f"{function}: `{name}` is {describe(array)}; expected a torch.Tensor")
+        if array.ndim != rank:
+            axes = {4: "[B, N, S, ·]", 3: "[B, N, S]" if name in "if" else "[B, N, ·]"}[rank]
+            _refuse(function, name, describe(array), axes)
+
+
+def _refuse(function: str, argument: str, got: str, expected: str) -> NoReturn:
+    raise ValueError(f"{function}: `{argument}` is {got}; expected {expected}")
