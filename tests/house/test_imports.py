@@ -23,7 +23,6 @@ KERNEL_FOLDERS = {"kernels", "triton", "_triton", "pallas", "_pallas"}
 SHARED_ROOMS = ("reference.arguments", "reference.backends")
 # What a package's bridges to other packages, in its folder `interop`, may import besides.
 SHARED_BRIDGES = ("reference.interop.gru_weights", "reference.interop.gru_checkpoints")
-PEERS = {"jax_impl": set(), "torch_impl": {"mlstm_kernels", "transformers"}}
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def test_wing_imports_its_framework_and_two_rooms_of_reference(wing: str) -> Non
         for i in imports(f)
         if i.package not in allowed
         and not i.within(*SHARED_ROOMS)
-        and not (f.is_relative_to(bridges) and (i.within(*SHARED_BRIDGES) or i.package in PEERS[wing]))
+        and not (f.is_relative_to(bridges) and i.within(*SHARED_BRIDGES))
     ]
     assert_none(offenders, f"{wing} imports {sorted(WINGS[wing])}, {' and '.join(SHARED_ROOMS)}, and nothing else")
 
