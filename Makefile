@@ -40,7 +40,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan wheel docs test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures peers interop clean
+.PHONY: help setup setup-plan wheel docs test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -148,6 +148,9 @@ format: $(READY)  ## let ruff rewrite what it can
 
 figures: $(READY)  ## draw the pictures of README and docs/ again
 	$(PY) docs/figures.py
+
+examples: $(READY)  ## train the language model in both frameworks: fifty steps, killed runs, several processes
+	$(PY) -m pytest $(PYTEST_ARGS) tests/examples/test_language_model_parts.py tests/examples/slow_language_model.py
 
 clean:  ## remove reports, builds and caches; the environments stay (`rm -rf .venv*` starts over)
 	rm -rf reports build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

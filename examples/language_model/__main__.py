@@ -1,0 +1,108 @@
+"""The command: ``python -m examples.language_model train|resume|sample``."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from examples.language_model import baselines, report, sampling, settings, training
+from examples.language_model.checkpoints import CheckpointError
+from examples.language_model.corpus import CorpusError
+from examples.language_model.kinds import ParametersError
+from examples.language_model.settings import Settings, SettingsError
+
+REFUSALS = (SettingsError, CorpusError, CheckpointError, ParametersError)
+
+
+@click.group()
+def main() -> None:
+    """Train a byte-level language model of mLSTM or GRU blocks, in PyTorch or in JAX."""
+
+
+def with_settings(command: Callable) -> Callable:
+    """An option for every setting."""
+    for of in reversed(dataclasses.fields(Settings)):
+        law = of.metadata["law"]
+        words = f"{of.metadata['help']} ({law.words})" if law is not None else of.metadata["help"]
+        option = click.option(
+            f"--{of.name.replace('_', '-')}",
+            type=settings.kind_of(of),
+            default=of.default,
+            show_default=of.default is not None,
+            help=f"{words}.",
+        )
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--sampled", type=click.IntRange(min=0), default=400, show_default=True, help="Bytes of each sample.")
+@with_settings
+def train(run: Path, sampled: int, **fields: Any) -> None:
+    """Train a model in the new directory RUN.
+
+    Under ``torchrun`` each process takes a part of the rows; in JAX each device does.
+    """
+    try:
+        _report(run, training.start(run, Settings(**fields)), sampled)
+    except REFUSALS as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--sampled", type=click.IntRange(min=0), default=400, show_default=True, help="Bytes of each sample.")
+def resume(run: Path, sampled: int) -> None:
+    """Continue the run in RUN from its newest undamaged checkpoint."""
+    try:
+        _report(run, training.resume(run, _say), sampled)
+    except REFUSALS as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--framework", type=click.Choice(["torch", "jax"]), help="Which decodes; by default the one that trained."
+)
+@click.option("--prompt", default="", help="How the document begins.")
+@click.option("--length", type=click.IntRange(min=0), default=500, show_default=True, help="Bytes at most.")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.8, show_default=True, help="0: the likeliest.")
+@click.option("--top-p", type=click.FloatRange(min=0, max=1, min_open=True), default=0.95, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def sample(
+    run: Path, framework: str | None, prompt: str, length: int, temperature: float, top_p: float, seed: int
+) -> None:
+    """Write text with the newest undamaged checkpoint of RUN, in either framework."""
+    try:
+        decode = sampling.load(run, framework, _say)
+    except REFUSALS as error:
+        raise click.ClickException(str(error)) from error
+    out = sys.stdout.buffer
+    out.write(prompt.encode())
+    for byte in sampling.sample(decode, prompt.encode(), length, temperature=temperature, top_p=top_p, seed=seed):
+        out.write(byte)
+        out.flush()
+    out.write(b"\n")
+
+
+def _report(run: Path, finished: training.Finished, sampled: int) -> None:
+    if finished.is_main:
+        found = baselines.measure(finished.corpus.training, finished.validation)
+        for line in report.write(run, finished, found, sampled):
+            click.echo(line)
+
+
+def _say(line: str) -> None:
+    # Of the processes that torchrun has started, one speaks.
+    if os.environ.get("RANK", "0") == "0":
+        click.echo(line, err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Checkpoints that are either whole or not there, and whose damage is found before anything is read from them.
+
+A checkpoint is a directory ``step-00000100``. It is written under another name and renamed when everything is on the
+disk, so a process that is killed leaves no half of one. Its manifest holds the size and the SHA-256 of every file.
+What the files are is the business of the caller: orbax or `torch.distributed.checkpoint` writes them.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"step-(\d{8})")
+_MANIFEST = "manifest.json"
+_UNFINISHED = ".unfinished-"
+
+
+class CheckpointError(ValueError):
+    """No checkpoint can be used, or one is damaged; the text names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint whose files are as they were written.
+
+    Attributes:
+        step: the number of steps that were done.
+        directory: where it is.
+        facts: what its writer noted.
+    """
+
+    step: int
+    directory: Path
+    facts: Mapping[str, Any]
+
+
+def unfinished(directory: Path, step: int) -> Path:
+    """Where the files of a checkpoint are written to, until `finish` gives it its name."""
+    return directory / f"{_UNFINISHED}step-{step:08d}"
+
+
+def begin(directory: Path, step: int) -> None:
+    """Make the directory that the files of a checkpoint are written to."""
+    path = unfinished(directory, step)
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+
+
+def finish(directory: Path, step: int, facts: Mapping[str, Any], keep: int) -> Path:
+    """Note the files of a checkpoint, give it its name, and remove all but the newest ``keep``."""
+    written, final = unfinished(directory, step), directory / f"step-{step:08d}"
+    files = {}
+    for path in sorted(path for path in written.rglob("*") if path.is_file()):
+        files[path.relative_to(written).as_posix()] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        _to_disk(path)
+    manifest = written / _MANIFEST
+    manifest.write_text(json.dumps({"step": step, "facts": dict(facts), "files": files}, indent=1), encoding="utf-8")
+    _to_disk(manifest)
+    # A damaged checkpoint of the same step may be in the way.
+    shutil.rmtree(final, ignore_errors=True)
+    written.rename(final)
+    _to_disk(directory)
+    for _, path in _named(directory)[keep:]:
+        shutil.rmtree(path)
+    return final
+
+
+def newest(directory: Path, refused: Callable[[str], None]) -> Checkpoint | None:
+    """The newest undamaged checkpoint; None where none was ever finished.
+
+    Args:
+        directory: of all checkpoints.
+        refused: told in a sentence about each damaged checkpoint that is newer.
+
+    Raises:
+        CheckpointError: there are checkpoints, and each of them is damaged.
+    """
+    found = _named(directory)
+    for _, path in found:
+        try:
+            return read(path)
+        except CheckpointError as error:
+            refused(str(error))
+    if found:
+        raise CheckpointError(
+            f"every checkpoint in {directory} is damaged: {', '.join(path.name for _, path in found)}"
+        )
+    return None
+
+
+def read(path: Path) -> Checkpoint:
+    """A checkpoint, all of whose files have been compared with its manifest.
+
+    Raises:
+        CheckpointError: the manifest or a file is missing, truncated or changed.
+    """
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        step, facts, files = manifest["step"], manifest["facts"], manifest["files"]
+        expected = {str(name): (int(of["bytes"]), str(of["sha256"])) for name, of in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"checkpoint {path.name} is damaged: {_MANIFEST} cannot be read") from error
+    if path.name != f"step-{step:08d}":
+        raise CheckpointError(f"checkpoint {path.name} is damaged: {_MANIFEST} is of step {step}")
+    for name, (size, digest) in expected.items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"checkpoint {path.name} is damaged: {name} is missing")
+        if file.stat().st_size != size:
+            raise CheckpointError(
+                f"checkpoint {path.name} is damaged: {name} has {file.stat().st_size:,} bytes; expected {size:,}"
+            )
+        if _sha256(file) != digest:
+            raise CheckpointError(f"checkpoint {path.name} is damaged: the content of {name} has changed")
+    return Checkpoint(step=step, directory=path, facts=facts)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what processes that were killed had begun to write."""
+    for path in directory.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(path)
+
+
+def _named(directory: Path) -> list[tuple[int, Path]]:
+    """Every finished checkpoint with its step, newest first."""
+    matches = ((_NAME.fullmatch(path.name), path) for path in directory.glob("step-*"))
+    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,129 @@
+"""Text to train on: the files of a directory, as bytes, divided into training and held-out documents.
+
+A document is one file. It becomes a sequence of tokens: the marker `BOUNDARY`, then its bytes; the token after the
+last byte is `BOUNDARY` again. So each token has a target, and no token is padding.
+"""
+
+import hashlib
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from examples.language_model.settings import Settings
+
+# Begins and ends a document; also stands for an input byte that is hidden.
+BOUNDARY = 256
+VOCABULARY = 257
+
+# What an installation may add to its standard library, and what is there for its own tests.
+_NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+class CorpusError(ValueError):
+    """The text cannot be read, or there is too little of it; the text of the error names the place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Documents one after the other.
+
+    Attributes:
+        tokens: ``(L,)`` int32, each document as `BOUNDARY` and its bytes.
+        starts: ``(D+1,)`` int64, where each document begins, and L.
+    """
+
+    tokens: np.ndarray
+    starts: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document, ``(D,)``."""
+        return np.diff(self.starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Training and held-out documents.
+
+    Attributes:
+        training, validation: the documents.
+        fingerprint: SHA-256 of all names and bytes, by which a resumed run knows its text.
+        source: the directory.
+    """
+
+    training: Documents
+    validation: Documents
+    fingerprint: str
+    source: Path
+
+
+def read(settings: Settings) -> Corpus:
+    """Read the text that the settings name.
+
+    A file is held out if the hash of its relative name is below `validation_share`: the same file is held out in
+    every run, and whatever other files are added.
+
+    Raises:
+        CorpusError: `data` is not a directory, holds no file that fits, a file cannot be read, or one of the two parts
+            is empty.
+    """
+    directory = Path(settings.data) if settings.data is not None else Path(sysconfig.get_path("stdlib"))
+    if not directory.is_dir():
+        raise CorpusError(f"`data` is {str(directory)!r}, which is not a directory")
+    skipped = _NOT_LIBRARY if settings.data is None else {"__pycache__"}
+    found = sorted(
+        (path.relative_to(directory).as_posix(), path)
+        for path in directory.rglob(settings.pattern)
+        if not skipped & set(path.relative_to(directory).parts)
+    )
+    parts: dict[bool, list[bytes]] = {True: [], False: []}
+    digest = hashlib.sha256()
+    for name, path in found:
+        if not path.is_file():
+            continue
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise CorpusError(f"`data`: {path} cannot be read: {error.strerror}") from error
+        if len(text) >= settings.smallest_file:
+            parts[held_out(name, settings.validation_share)].append(text)
+            digest.update(f"{name} {len(text)}\n".encode() + text)
+    if not parts[True] and not parts[False]:
+        raise CorpusError(
+            f"`data` is {str(directory)!r}, where no file fits `pattern` {settings.pattern!r} "
+            f"with at least {settings.smallest_file} bytes"
+        )
+    for validation, part in (("held out", parts[True]), ("left for training", parts[False])):
+        if not part:
+            raise CorpusError(
+                f"`validation_share` is {settings.validation_share}: of {len(parts[True]) + len(parts[False])} files "
+                f"in {str(directory)!r} none is {validation}"
+            )
+    return Corpus(
+        training=joined(parts[False]),
+        validation=joined(parts[True]),
+        fingerprint=digest.hexdigest(),
+        source=directory,
+    )
+
+
+def held_out(name: str, share: float) -> bool:
+    """Whether a file is held out, from its relative name alone."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) < share * 2**64
+
+
+def joined(texts: Iterable[bytes]) -> Documents:
+    """Documents from the bytes of each."""
+    pieces, starts = [], [0]
+    for text in texts:
+        pieces.append(np.concatenate(([BOUNDARY], np.frombuffer(text, np.uint8))).astype(np.int32))
+        starts.append(starts[-1] + len(pieces[-1]))
+    return Documents(tokens=np.concatenate(pieces), starts=np.array(starts, np.int64))
+
+
+def text_of(tokens: np.ndarray) -> bytes:
+    """The bytes among tokens, without the markers."""
+    return tokens[tokens < BOUNDARY].astype(np.uint8).tobytes()

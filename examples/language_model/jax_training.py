@@ -1,0 +1,152 @@
+"""Training in JAX: one step, losses of held-out rows, and the state of a checkpoint.
+
+All devices that JAX shows make up a mesh; each takes its part of the rows, and gradients are averaged. One device is a
+mesh of one.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from examples.language_model.corpus import BOUNDARY
+from examples.language_model.kinds import Kind
+from examples.language_model.packing import Rows
+from examples.language_model.schedule import learning_rate
+from examples.language_model.settings import Settings
+from examples.language_model.trainer import StepResult
+from jax_impl import accumulate_gradients, fold_rng_over_axis
+
+AXIS = "data"
+
+
+class State(NamedTuple):
+    """What a step changes: parameters and the optimiser's state, the schedule's count included."""
+
+    params: Any
+    optimiser: Any
+
+
+class Differentiated(NamedTuple):
+    """What `accumulate_gradients` asks for: parameters, and the model as a function of them."""
+
+    params: Any
+    apply_fn: Callable[..., jax.Array]
+
+
+class JaxTrainer:
+    """The model, its optimiser and its schedule on all devices of this process.
+
+    Args:
+        settings: of the run.
+        kind: the model.
+    """
+
+    def __init__(self, settings: Settings, kind: Kind) -> None:
+        self.settings, self.kind = settings, kind
+        self.mesh = jax.make_mesh((len(jax.devices()),), (AXIS,), axis_types=(AxisType.Auto,))
+        self.devices, self.is_main = self.mesh.size, True
+        self.model = kind.flax(jnp.dtype(settings.precision))
+        values = kind.initial(settings.seed)
+        kind.check(values)
+        rates = jnp.array([learning_rate(settings, step) for step in range(settings.steps)], jnp.float32)
+        self.optimiser = optax.adamw(
+            lambda count: rates[count],
+            b1=settings.beta1,
+            b2=settings.beta2,
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
+        )
+        params = jax.tree.map(jnp.asarray, kind.to_flax(values))
+        everywhere = NamedSharding(self.mesh, P())
+        self.state = jax.device_put(State(params=params, optimiser=self.optimiser.init(params)), everywhere)
+        self._step = jax.jit(self._over_devices(self._update, (P(), P(AXIS), P()), P()), donate_argnums=0)
+        self._row_losses = jax.jit(self._over_devices(self._losses_of_rows, (P(), P(AXIS)), P(AXIS)))
+
+    def step(self, rows: Rows, step: int) -> StepResult:
+        """One step of the optimiser."""
+        rng = jax.random.fold_in(jax.random.key(self.settings.seed), step)
+        self.state, loss, norm = self._step(self.state, vars(rows), rng)
+        return StepResult(loss=float(loss), gradient_norm=float(norm))
+
+    def row_losses(self, rows: Rows) -> np.ndarray:
+        """Cost in nats of every row, ``(R,)`` float64; R is a multiple of the devices."""
+        return np.asarray(self._row_losses(self.state.params, vars(rows)), np.float64)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The parameters by name."""
+        return self.kind.from_flax(jax.device_get(self.state.params))
+
+    def save(self, directory: Path) -> None:
+        """Write parameters, optimiser and schedule."""
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(directory.absolute(), self.state)
+
+    def restore(self, directory: Path) -> None:
+        """Read what `save` wrote."""
+        target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state)
+        with ocp.StandardCheckpointer() as checkpointer:
+            self.state = checkpointer.restore(directory.absolute(), target)
+
+    def wait_for_all(self) -> None:
+        """There is one process."""
+
+    def close(self) -> None:
+        """There is no group to leave."""
+
+    def _over_devices(self, function: Callable, arguments: Any, results: Any) -> Callable:
+        return jax.shard_map(function, mesh=self.mesh, in_specs=arguments, out_specs=results)
+
+    def _update(self, state: State, batch: dict[str, jax.Array], rng: jax.Array) -> tuple[State, jax.Array, jax.Array]:
+        """One step on each device: the gradient of its rows, the mean over devices, the optimiser's update."""
+        settings = self.settings
+        # Parameters that differ between devices as far as JAX knows: their gradients are averaged once, after the last
+        # minibatch, and not in each.
+        own = jax.tree.map(lambda p: jax.lax.pcast(p, AXIS, to="varying"), state.params)
+        gradients, metrics, _ = accumulate_gradients(
+            Differentiated(params=own, apply_fn=self._apply),
+            batch,
+            fold_rng_over_axis(rng, AXIS),
+            settings.minibatches,
+            self._loss,
+            use_scan=True,
+        )
+        gradients, loss = jax.lax.pmean((gradients, metrics["loss"] / settings.minibatches), AXIS)
+        norm = optax.tree.norm(gradients)
+        # The same rule as that of torch.nn.utils.clip_grad_norm_.
+        scale = jnp.minimum(1.0, settings.gradient_norm / (norm + 1e-6))
+        gradients = jax.tree.map(lambda g: g * scale, gradients)
+        updates, optimiser = self.optimiser.update(gradients, state.optimiser, state.params)
+        return State(params=optax.apply_updates(state.params, updates), optimiser=optimiser), loss, norm
+
+    def _loss(self, params: Any, apply_fn: Callable, minibatch: dict[str, jax.Array], rng: jax.Array) -> tuple:
+        """Mean cost of the targets of a minibatch."""
+        if self.settings.input_dropout:
+            tokens = minibatch["tokens"]
+            hidden = jax.random.bernoulli(rng, self.settings.input_dropout, tokens.shape)
+            minibatch = {**minibatch, "tokens": jnp.where(hidden, BOUNDARY, tokens)}
+        loss = self._token_losses(params, apply_fn, minibatch).mean()
+        return loss, ({"loss": loss}, None)
+
+    def _losses_of_rows(self, params: Any, rows: dict[str, jax.Array]) -> jax.Array:
+        return self._token_losses(params, self._apply, rows).reshape(rows["tokens"].shape).sum(1)
+
+    def _token_losses(self, params: Any, apply_fn: Callable, rows: dict[str, jax.Array]) -> jax.Array:
+        """Cost in nats of every target of ``R`` rows, which become one packing: ``(R·T,)``."""
+        R, T = rows["tokens"].shape
+        starts = rows["cu_seqlens"][:, :-1] + T * jnp.arange(R, dtype=jnp.int32)[:, None]
+        packing = jnp.append(starts.reshape(-1), R * T)
+        logits = apply_fn(params, rows["tokens"].reshape(-1), cu_seqlens=packing, max_seqlen=T)
+        targets = rows["targets"].reshape(-1)
+        return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), targets)
+
+    def _apply(self, params: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+        return self.model.apply({"params": params}, *args, **options)

@@ -1,0 +1,94 @@
+"""Text from a trained model: bytes drawn one by one. The draws are those of NumPy, whatever framework decodes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from examples.language_model import checkpoints, settings
+from examples.language_model.checkpoints import CheckpointError
+from examples.language_model.corpus import BOUNDARY
+from examples.language_model.kinds import Kind, Values, kind_of
+from examples.language_model.training import SETTINGS, WEIGHTS
+
+# Tokens (S,) and the state after those before them → logits of the next token, and the state after all.
+Decoder = Callable[[np.ndarray, Any], tuple[np.ndarray, Any]]
+
+
+def load(directory: Path, framework: str | None, refused: Callable[[str], None]) -> Decoder:
+    """The decoder of a run's newest undamaged checkpoint.
+
+    Args:
+        directory: of the run.
+        framework: which decodes; None means the one that trained.
+        refused: told about each damaged checkpoint.
+
+    Raises:
+        CheckpointError, ParametersError, SettingsError: there is no usable checkpoint, or its weights do not fit.
+    """
+    found = settings.read(directory / SETTINGS)
+    checkpoint = checkpoints.newest(directory / "checkpoints", refused)
+    if checkpoint is None:
+        raise CheckpointError(f"{directory} has no checkpoint yet")
+    kind = kind_of(found)
+    try:
+        values = load_file(checkpoint.directory / WEIGHTS)
+    except SafetensorError as error:
+        raise CheckpointError(f"checkpoint {checkpoint.directory.name}: {WEIGHTS} cannot be read: {error}") from error
+    kind.check(values)
+    return decoder(kind, values, framework or found.framework)
+
+
+def decoder(kind: Kind, values: Values, framework: str) -> Decoder:
+    """The decoder of a model with these parameters; the other framework is not imported."""
+    if framework == "torch":
+        from examples.language_model import torch_decoding
+
+        return torch_decoding.decoder(kind, values)
+    from examples.language_model import jax_decoding
+
+    return jax_decoding.decoder(kind, values)
+
+
+def sample(
+    decode: Decoder, prompt: bytes, length: int, *, temperature: float = 0.8, top_p: float = 0.95, seed: int = 0
+) -> Iterator[bytes]:
+    """Draw bytes one by one, until the document ends or there are enough.
+
+    Args:
+        decode: the model.
+        prompt: how the document begins.
+        length: how many bytes at most.
+        temperature: logits are divided by it; 0 takes the likeliest byte.
+        top_p: bytes are drawn from the likeliest ones whose probabilities sum to at least this.
+        seed: of the draws.
+
+    Yields:
+        single bytes, those of the prompt not among them.
+    """
+    rng = np.random.default_rng(seed)
+    tokens = np.array([BOUNDARY, *prompt], np.int32)
+    state = None
+    for _ in range(length):
+        logits, state = decode(tokens, state)
+        token = draw(logits, temperature, top_p, rng)
+        if token == BOUNDARY:
+            return
+        yield bytes([token])
+        tokens = np.array([token], np.int32)
+
+
+def draw(logits: np.ndarray, temperature: float, top_p: float, rng: np.random.Generator) -> int:
+    """A token drawn from logits ``(vocabulary,)``."""
+    if temperature == 0:
+        return int(np.argmax(logits))
+    scaled = logits.astype(np.float64) / temperature
+    order = np.argsort(-scaled, kind="stable")
+    probability = np.exp(scaled[order] - scaled[order[0]])
+    probability /= probability.sum()
+    kept = int(np.searchsorted(np.cumsum(probability), top_p)) + 1
+    cumulative = np.cumsum(probability[:kept])
+    return int(order[min(int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")), kept - 1)])

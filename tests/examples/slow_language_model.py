@@ -1,0 +1,94 @@
+"""Longer proofs of the language model, run by `make examples`: fifty steps, killed runs of JAX, several processes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.language_model import settings, training
+from tests.examples.language_model_tools import ROOT, losses, small, small_text
+from tests.examples.test_language_model_training import DIE, steps
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_text(tmp_path_factory.mktemp("language_model") / "text")
+
+
+def python(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own, with one thread and so many devices in JAX."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+
+
+def command(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[str]:
+    done = python("-m", "examples.language_model", *arguments, devices=devices)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def options(wanted: settings.Settings) -> list[str]:
+    fields = vars(wanted).items()
+    return [part for name, value in fields for part in (f"--{name.replace('_', '-')}", str(value))]
+
+
+@pytest.mark.parametrize("model", ["mlstm", "gru"])
+def test_fifty_steps_agree_in_both_frameworks(text: Path, model: str) -> None:
+    fields = {"model": model, "width": 32, "blocks": 2, "steps": 50, "rows": 8}
+    _, of_torch = steps(small(text, **fields), 50)
+    _, of_jax = steps(small(text, **fields, framework="jax"), 50)
+    np.testing.assert_allclose(of_jax, of_torch, rtol=1e-5)
+
+
+def test_a_killed_run_of_jax_ends_as_the_uninterrupted_one(text: Path, tmp_path: Path) -> None:
+    wanted, file = small(text, framework="jax", input_dropout=0.1, minibatches=2), tmp_path / "wanted.json"
+    settings.write(wanted, file)
+    command("train", tmp_path / "whole", "--sampled", 0, *options(wanted))
+    at = 17
+    assert python("-c", DIE, tmp_path / "killed", file, at).returncode == -9
+    assert len(losses(tmp_path / "killed")) == at
+    done = command("resume", tmp_path / "killed", "--sampled", 0)
+    assert "from checkpoint step-00000010" in done.stderr
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+def test_bfloat16_in_jax_changes_the_computation_and_not_the_parameters(text: Path) -> None:
+    for model in ("mlstm", "gru"):
+        _, exact = steps(small(text, rows=8, framework="jax", model=model), 3)
+        trainer, rounded = steps(small(text, rows=8, framework="jax", model=model, precision="bfloat16"), 3)
+        assert rounded != exact
+        np.testing.assert_allclose(rounded, exact, rtol=2e-2)
+        assert all(value.dtype == np.float32 for value in trainer.parameters().values())
+
+
+def test_two_processes_of_torchrun_train_as_one_and_their_checkpoint_resumes_in_one(text: Path, tmp_path: Path) -> None:
+    wanted = small(text, steps=12, checkpoint_every=6, rows=4, minibatches=2, validation_rows=3)
+    whole = training.start(tmp_path / "one", wanted)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "examples.language_model")
+    done = python(*torchrun, "train", tmp_path / "two", "--sampled", 0, *options(wanted))
+    assert done.returncode == 0, done.stderr
+    of_one, of_two = (np.array(losses(tmp_path / name)) for name in ("one", "two"))
+    np.testing.assert_allclose(of_two, of_one, rtol=1e-5)
+    # The last checkpoint is of the last step: what a single process reads from it predicts as well.
+    resumed = training.resume(tmp_path / "two", lambda line: None)
+    assert resumed.bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-5)
+
+
+def test_the_command_trains_reports_and_samples_alike_in_both_frameworks(text: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = command("train", run, "--sampled", 20, *options(small(text, model="gru")))
+    assert re.search(r"\d\.\d{3} bits per byte: this model\n", done.stdout)
+    names = {path.name for path in run.iterdir()} - {"tensorboard"}
+    assert names == {"checkpoints", "loss.png", "metrics.jsonl", "samples.txt", "settings.json", "summary.json"}
+    assert (run / "samples.txt").read_text().count("-" * 80) == 4
+    arguments = ("sample", run, "--prompt", "def ", "--length", 30, "--seed", 5)
+    of_torch = command(*arguments, "--framework", "torch").stdout
+    assert of_torch.startswith("def ") and of_torch == command(*arguments, "--framework", "jax").stdout
+    refused = python("-m", "examples.language_model", "train", run, "--steps", 100)
+    assert (refused.returncode, refused.stderr) == (1, f"Error: {run} holds a run; `resume` continues it\n")
