@@ -1,8 +1,8 @@
 """Hooks of mkdocs: the pages that are made when the site is built, and links to files outside ``docs/``.
 
 README is the site's first page and CONTRIBUTING and CHANGELOG are pages too; there is one page of the API for each
-package, and those of `tools.site_pages` are drawn from data. A link of a page to another file of the repository leads
-to a copy of that file on the site.
+package, and those of `tools.site_pages` are drawn from data. Some pages are executed (`tools.executed_pages`). A link
+of a page to another file of the repository leads to a copy of that file on the site.
 """
 
 import re
@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+from tools.executed_pages import EXECUTED, PageError, executed
 from tools.site_pages import pages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,8 +41,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Let links of the repository lead to their files on the site."""
-    return with_site_links(markdown, source_of(page.file.src_uri), page.file.src_uri)
+    """Run the blocks of a page that is executed, and let links of the repository lead to their files on the site."""
+    uri = page.file.src_uri
+    if uri.startswith(EXECUTED):
+        try:
+            markdown = executed(markdown, source_of(uri))
+        except PageError as error:
+            raise PluginError(str(error)) from error
+    return with_site_links(markdown, source_of(uri), uri)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
