@@ -14,6 +14,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from tools.executed_pages import EXECUTED, PageError, executed
+from tools.plain_equations import rendered
 from tools.site_pages import pages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,8 +53,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """End the sentence before a docstring's literal block with one colon; its two are reStructuredText."""
-    return html.replace("::</p>", ":</p>")
+    """Render the equations of docstrings, and end the sentence before a block with one colon, not with two."""
+    html = html.replace("::</p>", ":</p>")
+    return rendered(html) if page.file.src_uri.startswith("api/") else html
 
 
 def api_pages() -> dict[str, str]:
