@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 import torch
 
+from torch_impl._triton.launch import FUSED
+
 SHARED_MEMORY = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
 """Bytes of shared memory available to a program, by target."""
 
@@ -96,24 +98,45 @@ def compile_for(launched: Launched, target: str) -> Compiled:
     from triton.compiler import ASTSource  # pyright: ignore[reportMissingImports]
 
     nvidia = target.startswith("sm_")
-    gpu = GPUTarget("cuda", int(target[3:]), 32) if nvidia else GPUTarget("hip", target, 64)
+    architecture = int(target[3:]) if nvidia else 0
+    gpu = GPUTarget("cuda", architecture, 32) if nvidia else GPUTarget("hip", target, 64)
     options = {"num_warps": launched.num_warps, "num_stages": launched.num_stages}
-    compiled = triton.compile(ASTSource(launched.kernel, *launched.signature()), target=gpu, options=options)
-    registers, spills = _nvidia(compiled.asm, target) if nvidia else _amd(compiled.asm["amdgcn"])
+    source = ASTSource(launched.kernel, *launched.signature())
+    compiled = triton.compile(source, target=gpu, options={**options, **FUSED})
+    registers, spills = _nvidia(compiled.asm, architecture) if nvidia else _amd(compiled.asm["amdgcn"])
     return Compiled(launched.name, **options, registers=registers, spills=spills, shared=compiled.metadata.shared)
 
 
-def _nvidia(assembly: Any, target: str) -> tuple[int, int]:
+_REGISTER_ALLOCATION = ((), ("--regAllocOptLevel=2",))
+"""Options of the assembler, of which some versions of Triton pass none and others the second."""
+
+
+def _nvidia(assembly: Any, architecture: int) -> tuple[int, int]:
     """Registers and spills. Spilled values are on the stack; without a stack, the assembler need not run again."""
-    report = _report("cuobjdump", ["-res-usage"], assembly["cubin"])
+    from triton.backends.nvidia.compiler import get_ptxas  # pyright: ignore[reportMissingImports]
+
+    report = _report(_tools() / "cuobjdump", ["-res-usage"], assembly["cubin"])
     registers, stack = (int(re.findall(rf"{name}:(\d+)", report)[0]) for name in ("REG", "STACK"))
     if stack == 0:
         return registers, 0
     ptx = assembly["ptx"]
-    architecture = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
-    ptxas = "ptxas-blackwell" if target == "sm_100" and (_tools() / "ptxas-blackwell").exists() else "ptxas"
-    report = _report(ptxas, ["-v", f"--gpu-name={architecture}", "-o", "/dev/null"], ptx.encode())
-    return registers, sum(map(int, re.findall(r"(\d+) bytes spill", report)))
+    target = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
+    for options in _REGISTER_ALLOCATION:
+        # Which of its two assemblers Triton takes for a GPU depends on its version.
+        command = ["-v", "-lineinfo", *options, f"--gpu-name={target}", "-o", "/dev/null"]
+        report = _report(Path(get_ptxas(architecture).path), command, ptx.encode())
+        found = spilled(report, registers, stack)
+        if found is not None:
+            return registers, found
+    return registers, stack
+
+
+def spilled(report: str, registers: int, stack: int) -> int | None:
+    """Bytes spilled, stores and loads together, from the assembler's report; None if it is of another kernel, whose
+    registers or stack differ."""
+    if f"{stack} bytes stack frame" not in report or f"Used {registers} registers" not in report:
+        return None
+    return sum(map(int, re.findall(r"(\d+) bytes spill", report)))
 
 
 def _tools() -> Path:
@@ -122,11 +145,11 @@ def _tools() -> Path:
     return Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
-def _report(tool: str, options: list[str], text: bytes) -> str:
+def _report(tool: Path, options: list[str], text: bytes) -> str:
     with tempfile.NamedTemporaryFile() as file:
         file.write(text)
         file.flush()
-        done = subprocess.run([_tools() / tool, *options, file.name], capture_output=True, text=True, check=True)
+        done = subprocess.run([tool, *options, file.name], capture_output=True, text=True, check=True)
     return done.stdout + done.stderr
 
 

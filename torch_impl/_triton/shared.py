@@ -27,6 +27,15 @@ def bound(x):
 
 
 @triton.jit
+def both(mask, condition):
+    """``mask & condition`` of a tile and a scalar. The interpreter widens a scalar to integers, and the masks of Triton
+    3.9 are Boolean."""
+    if INTERPRETED:
+        return (mask.to(tl.int32) & condition.to(tl.int32)) != 0
+    return mask & condition
+
+
+@triton.jit
 def rounded(x, dtype: tl.constexpr):
     """float32 ``x`` rounded to the nearest value of ``dtype``; the interpreter alone would truncate to bfloat16."""
     if INTERPRETED:

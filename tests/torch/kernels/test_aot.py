@@ -73,6 +73,17 @@ def test_what_is_refused() -> None:
     assert "None of 1 kernels spills, and all fit." in page([good], {})
 
 
+def test_spills_are_those_of_the_kernel_that_was_compiled() -> None:
+    """Another assembler, or other options, may need other registers: its figures are not taken."""
+    from benchmarks.aot_compile import spilled
+
+    report = "    24 bytes stack frame, 20 bytes spill stores, 16 bytes spill loads\nptxas info : Used 128 registers"
+    assert spilled(report, 128, 24) == 36
+    assert spilled(report, 96, 24) is None and spilled(report, 128, 32) is None
+    array = "    24 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nptxas info : Used 40 registers"
+    assert spilled(array, 40, 24) == 0
+
+
 def test_launches_that_compile_alike_are_compiled_once() -> None:
     from benchmarks.aot_launches import cases
 

@@ -11,9 +11,6 @@ once, so that a step of the loop consists of two products in sequence and no exp
 its du, in place.
 """
 
-# One jitted function calls another, which a type checker takes for a call that cannot return.
-# pyright: reportGeneralTypeIssues=false
-
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 

@@ -4,9 +4,6 @@ All arrays are transposed, with units as rows and the rows of a program as colum
 then 16 units by 8 rows, so that eight sequences fill it, and the weights are the operand that stays.
 """
 
-# One jitted function calls another, which a type checker takes for a call that cannot return.
-# pyright: reportGeneralTypeIssues=false
-
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 

@@ -5,9 +5,6 @@ weights. ``group`` consecutive heads share these weights (the gcd of the three w
 g-th group is head ``g·group + l mod group`` of sequence ``l // group``.
 """
 
-# One jitted function calls another, which a type checker takes for a call that cannot return.
-# pyright: reportGeneralTypeIssues=false
-
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 

@@ -32,14 +32,20 @@ bfloat16 values and in float32 otherwise, like all computed operands (scores, we
 overflow. Values per step that pass between kernels are float32, head-major, ``(B, N, S)`` or ``(N, T)``.
 """
 
-# One jitted function calls another, which a type checker takes for a call that cannot return.
-# pyright: reportGeneralTypeIssues=false
-
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from torch_impl._mlstm.triton.shared import LARGEST_M, finite
-from torch_impl._triton.shared import bound, dot, load_tile, load_tile_transposed, log_sigmoid, steps_at, store_tile
+from torch_impl._triton.shared import (
+    both,
+    bound,
+    dot,
+    load_tile,
+    load_tile_transposed,
+    log_sigmoid,
+    steps_at,
+    store_tile,
+)
 
 
 @triton.jit
@@ -220,7 +226,7 @@ def memories(
             kept = (chunk + rank // EVERY).to(tl.int64) * N + head
             into = C_start + kept * K * V + place
             if c_start is not None:
-                tl.store(c_start + kept * V + col, centre, mask=(col < V) & (x == 0))
+                tl.store(c_start + kept * V + col, centre, mask=both(col < V, x == 0))
                 tl.store(into, (C - vector[:, None] * centre[None, :]).to(C_start.dtype.element_ty), mask=inside)
             else:
                 tl.store(into, C.to(C_start.dtype.element_ty), mask=inside & (rank % EVERY == 0))
@@ -253,7 +259,7 @@ def memories(
                     vector += tl.sum(piece.to(tl.float32), axis=1)
         tl.store(C_last + state * K * V + place, C, mask=inside)
         if c_start is not None:
-            tl.store(c_start + ((chunk + blocks).to(tl.int64) * N + head) * V + col, centre, mask=(col < V) & (x == 0))
+            tl.store(c_start + ((chunk + blocks).to(tl.int64) * N + head) * V + col, centre, mask=both(col < V, x == 0))
     else:
         vector = tl.zeros((BK,), tl.float32)
         if n_first is not None:
@@ -334,7 +340,7 @@ def outputs(
     nu *= e
     G = scores * E * scale
     if G_out is not None:
-        tl.store(_scores(G_out, row_strides, sequence, head, t, L), G, mask=inside[:, None] & (y == 0))
+        tl.store(_scores(G_out, row_strides, sequence, head, t, L), G, mask=both(inside[:, None], y == 0))
     nu += tl.sum(G, axis=1)
     values = load_tile(steps_at(v, v_strides, sequence, t, head), v_strides, slot, col, left, V)
     num = dot(G.to(operand), values.to(operand), num, PRECISION)
@@ -361,7 +367,7 @@ def outputs(
     num = num / Y[:, None]
     store_tile(steps_at(h, h_strides, sequence, t, head), h_strides, slot, col, left, V, num)
     if m_out is not None:
-        tl.store(_row(m_out, row_strides, sequence, head, t) + slot, m, mask=inside & (y == 0))
+        tl.store(_row(m_out, row_strides, sequence, head, t) + slot, m, mask=both(inside, y == 0))
 
 
 @triton.jit
@@ -455,7 +461,7 @@ def _centres(c, memory, head, N, V, col, mask):
     """The centres at the start and at the end of a block. They are loaded one block ahead, as in `_ends`; passing one
     on from block to block would keep Triton 3.6 from pipelining the loop."""
     here = c + (memory.to(tl.int64) * N + head) * V + col
-    mask = mask & (col < V)
+    mask = both(col < V, mask)
     return tl.load(here, mask=mask, other=0.0), tl.load(here + N * V, mask=mask, other=0.0)
 
 

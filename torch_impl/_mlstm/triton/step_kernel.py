@@ -8,7 +8,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from torch_impl._mlstm.triton.shared import LARGEST_M, finite
-from torch_impl._triton.shared import log_sigmoid
+from torch_impl._triton.shared import both, log_sigmoid
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def step(
         num += tl.sum(memory * queries[:, None], axis=0)
         vector = tl.load(n + b * n_strides[0] + s * n_strides[1] + row * n_strides[2], mask=row < K, other=0.0)
         vector = vector * kept + keys * written
-        tl.store(n_out + state * K + row, vector, mask=(row < K) & (y == 0))
+        tl.store(n_out + state * K + row, vector, mask=both(row < K, y == 0))
         nu += vector * queries
     Y = tl.maximum(tl.abs(tl.sum(nu, axis=0)), tl.exp(-tl.minimum(top, LARGEST_M))) + eps
     tl.store(h + state * V + col, (num / Y).to(h.dtype.element_ty), mask=col < V)
