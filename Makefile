@@ -40,7 +40,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan wheel docs test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop clean
+.PHONY: help setup setup-plan versions matrix wheel docs test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -94,6 +94,13 @@ conformance: $(READY)  ## the laws, on the spec and on every implementation whos
 	fi
 	@$(LEFT_OUT)
 
+versions:  ## oldest and newest versions that are tested, and the newest on the package index
+	@python=$$(tools/find_python.sh 3.15 3.14 3.13 3.12 3.11) && "$$python" tools/versions.py
+
+matrix:  ## tests with the oldest and the newest versions of the frameworks; END=oldest and PART=kernels choose
+	@python=$$(tools/find_python.sh 3.11 3.12 3.13 3.14 3.15) && \
+		"$$python" tools/matrix.py $(foreach end,$(END),--end $(end)) $(foreach part,$(PART),--part $(part))
+
 wheel: $(READY)  ## build the distributions, and try the wheel in clean environments: NumPy alone, the suite, each framework
 	$(PY) tools/check_wheel.py
 
@@ -138,7 +145,7 @@ lint-check: $(READY)
 lint-format: $(READY)
 	$(PY) -m ruff format --check .
 
-# Only with the versions of Python 3.11, which CI has too; elsewhere `left-out` says that there is no type check.
+# Where a framework is missing, `left-out` says that there is no type check.
 lint-types: $(READY)
 	@if [[ -n $$($(PY) tools/environments.py type-check) ]]; then set -x; $(PY) -m pyright; fi
 

@@ -29,7 +29,8 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 NEED_BOTH = "the suite's own tests (they need both frameworks)"
-NO_311 = "JAX 0.10 and the type check (.venv has Python 3.13, and they need 3.11)"
+NO_311 = "JAX 0.10 (.venv has Python 3.13, and it needs 3.11)"
+NO_TYPES = "the type check (it needs both frameworks)"
 ONE_PYTHON = {"python": "3.13", "torch": "2.15.0", "jax": "0.12.0.1", "newest_jax": None, "reasons": {}}
 
 
@@ -45,17 +46,17 @@ ONE_PYTHON = {"python": "3.13", "torch": "2.15.0", "jax": "0.12.0.1", "newest_ja
         ({}, f"left out: {NO_311}", ".venv"),
         (
             {"torch": None, "reasons": {"torch": "no wheel for Python 3.13"}},
-            f"left out: torch_impl (no wheel for Python 3.13); {NEED_BOTH}; {NO_311}",
+            f"left out: torch_impl (no wheel for Python 3.13); {NEED_BOTH}; {NO_311}; {NO_TYPES}",
             ".venv",
         ),
         (
             {"python": "3.11", "jax": "0.10.2", "newest_jax": "0.12.0.1", "torch": None},
-            f"left out: torch_impl (PyTorch is not installed); {NEED_BOTH}; the type check (it needs both frameworks)",
+            f"left out: torch_impl (PyTorch is not installed); {NEED_BOTH}; {NO_TYPES}",
             ".venv-jax",
         ),
         (
             {"jax": None},
-            f"left out: jax_impl (JAX is not installed); {NEED_BOTH}; {NO_311}",
+            f"left out: jax_impl (JAX is not installed); {NEED_BOTH}; {NO_311}; {NO_TYPES}",
             None,
         ),
     ],
