@@ -145,7 +145,7 @@ def load_torch(checkpoint: Checkpoint) -> "XLSTM":
 def load_flax(checkpoint: Checkpoint, device: Any = None) -> dict[str, Any]:
     """Flax parameters on a device of JAX, or on its default device.
 
-    Tensors are copied one by one, and the mapped memory of each is given back at once.
+    Tensors are moved one by one: the mapped memory of each is given back before the next is read.
 
     Raises:
         TypeError: the tensors are float64 and ``jax_enable_x64`` is off.
@@ -156,9 +156,7 @@ def load_flax(checkpoint: Checkpoint, device: Any = None) -> dict[str, Any]:
         raise TypeError("load_flax: the checkpoint is float64; expected float32, or `jax_enable_x64` turned on")
     params: dict[str, Any] = {}
     for name, shard in checkpoint.shard_of.items():
-        # A copy of our own, because on a CPU an array of JAX may share the memory that it was made from.
-        params[name] = jax.device_put(shard.array(name).copy(), device).block_until_ready()
-        shard.release(name)
+        params[name] = jax.device_put(shard.moved(name), device).block_until_ready()
     return to_flax(checkpoint.config, params)
 
 

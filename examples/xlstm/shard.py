@@ -23,6 +23,8 @@ _CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF1
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _LENGTH = 8
+_ALIGNMENT = 64
+"""Bytes. On a CPU, an array of JAX takes the memory of a NumPy array that is so aligned, and copies any other."""
 _LONGEST = 100_000_000
 """Bytes of a header that the format allows at most."""
 
@@ -141,8 +143,20 @@ class MappedShard:
         flat = np.frombuffer(self._memory, np.uint8, entry.end - entry.start, start)
         return flat.view(numpy_dtype(entry.dtype)).reshape(entry.shape)
 
-    def release(self, name: str) -> None:
-        """Give back the memory of a tensor whose view is no longer needed; what was written to it is lost."""
+    def moved(self, name: str) -> np.ndarray:
+        """A tensor in memory of its own, aligned as JAX likes it; the mapped memory is given back.
+
+        What was written to the view of the tensor is lost from the view.
+        """
+        view = self.array(name)
+        room = np.empty(view.nbytes + _ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % _ALIGNMENT
+        copy = room[start : start + view.nbytes].view(view.dtype).reshape(view.shape)
+        copy[...] = view
+        self._release(name)
+        return copy
+
+    def _release(self, name: str) -> None:
         entry = self.header.entries[name]
         page = mmap.PAGESIZE
         start = -(-(self.header.data_start + entry.start) // page) * page

@@ -14,6 +14,7 @@ _PEERS = {
     "test_onnx_gru.py": ("onnx", "onnxruntime", "torch", "jax"),
     "test_mlstm_kernels.py": ("mlstm_kernels", "xlstm", "torch"),
     "test_transformers.py": ("transformers", "mlstm_kernels", "xlstm", "torch"),
+    "test_xlstm_example.py": ("transformers", "torch", "jax"),
 }
 
 collect_ignore = [file for file, peers in _PEERS.items() if any(find_spec(peer) is None for peer in peers)]
