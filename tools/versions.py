@@ -24,7 +24,7 @@ def pinned(path: Path) -> dict[str, str]:
     """Package → version of a constraints file; ``python`` is that of its first line, ``# Python 3.12: …``."""
     lines = path.read_text().splitlines()
     found = dict(line.lower().split("==") for line in lines if "==" in line and not line.startswith("#"))
-    python = re.match(r"# .*Python (3\.\d+)", lines[0])
+    python = re.match(r"# .*?Python (3\.\d+)", lines[0])
     return found | ({"python": python[1]} if python else {})
 
 

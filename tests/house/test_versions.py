@@ -56,6 +56,7 @@ def test_the_table_sets_the_index_next_to_what_was_tried(tools: dict[str, Module
     index = versions.pinned(CONSTRAINTS / "newest.txt")
     rows = versions.rows(CONSTRAINTS, index.get, lambda: "3.99 (here)")
     assert versions.moved_on(rows) == []
+    assert rows[0][2] == ", ".join(f"3.{path.stem[3:]}" for path in sorted(CONSTRAINTS.glob("py3*.txt")))
     assert [row[0] for row in rows] == ["python", *versions.NAMES]
     torch = {**index, "torch": "2.100.0", "jax": "?"}
     rows = versions.rows(CONSTRAINTS, torch.get, lambda: "3.99 (here)")
