@@ -96,7 +96,7 @@ class Case:
         return {**arrays, "f": 3 + arrays["f"]}
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The arrays that a call of the mLSTM has to be given; a state under the name of the one that it continues."""
+        """Shapes of the required arrays, each by the name of the state that it continues, else by its own."""
         needed = (argument for argument in OPERATIONS[self.op].arguments if not argument.optional)
         return {argument.continues or argument.name: self._shape(argument) for argument in needed}
 
@@ -160,8 +160,8 @@ def parse(text: str) -> list[Case]:
     dtype, direction = dtype or "float32", direction or ("forward" if op == "mlstm_step" else "both")
     if not right or dtype not in BYTES or direction not in DIRECTIONS:
         raise ValueError(
-            f"{text!r} is no shape; name a group ({', '.join(SHAPES)}) or say mlstm:BxSxNxKxV, mlstm_step:BxNxKxV or "
-            f"gru:BxSxNxH, then :dtype and :forward or :both if need be, as in mlstm:1x2048x4x128x128:float32:both"
+            f"{text!r} is not a shape; name a group ({', '.join(SHAPES)}) or say mlstm:BxSxNxKxV, mlstm_step:BxNxKxV "
+            f"or gru:BxSxNxH, then :dtype and :forward or :both if need be, as in mlstm:1x2048x4x128x128:float32:both"
         )
     if op == "mlstm_step":
         B, N, K, V = sizes

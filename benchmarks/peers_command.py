@@ -38,7 +38,8 @@ def peers_command(
 
     found = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     if found and found.get("format") != judged_peers.FORMAT:
-        raise click.UsageError(f"{results} is no result of this version (format {judged_peers.FORMAT}); move it away")
+        format = judged_peers.FORMAT
+        raise click.UsageError(f"{results} is not a result of this version (format {format}); move it away")
     if (only_draw or only_confirm) and not found:
         raise click.UsageError(f"there is no {results} to draw; leave out --draw and --confirm")
     try:

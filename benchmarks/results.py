@@ -114,7 +114,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT or "rows" not in document:
-        raise ValueError(f"{path} is no result of python -m benchmarks run (format {FORMAT})")
+        raise ValueError(f"{path} is not a result of python -m benchmarks run (format {FORMAT})")
     return document

@@ -126,7 +126,7 @@ class Precision:
 
     @property
     def cancellation(self) -> float:
-        """`KAPPA` roundings of each term of a sum; also `OMEGA` roundings of a 16-bit operand among its factors."""
+        """Error of a term of a sum, relative to it: `KAPPA` roundings, and `OMEGA` of a 16-bit factor."""
         rounds = self.dtype in HALF and not self.upcasts
         return KAPPA * self.roundoff + (OMEGA * ROUNDOFF[self.dtype] if rounds else 0.0)
 

@@ -72,7 +72,7 @@ class _Seed(click.ParamType):
         try:
             return int(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no whole number; give one, or the word random", param, ctx)
+            self.fail(f"{value!r} is not a whole number; give one, or the word random", param, ctx)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -275,7 +275,7 @@ class Implementation:
         raise NotImplementedError
 
     def _copied(self, x: Any) -> Any:
-        """What an array holds, to compare it by `_equal` later."""
+        """A copy of an array's values, to be compared by `_equal` later."""
         raise NotImplementedError
 
     def _equal(self, x: Any, before: Any) -> bool:

@@ -210,7 +210,7 @@ def _example(at: str, example: Any, laws: set[str]) -> Example:
         found.revived()
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{at}: `case` is no case of this version ({error}); take it from the JSON report, counterexample.stored"
+            f"{at}: `case` is not a case of this version ({error}); take it from the JSON report, counterexample.stored"
         ) from error
     return found
 

@@ -98,7 +98,7 @@ def _options(option: Callable[[str], Any]) -> RunOptions:
         if given(name) is not None and given(name) < 1:
             raise UsageError(f"--conformance-{name.replace('_', '-')} {given(name)} is too few; give 1 or more")
     if given("timeout") <= 0:
-        raise UsageError(f"--conformance-timeout {given('timeout')} is no time; give seconds above 0")
+        raise UsageError(f"--conformance-timeout {given('timeout')} is too short; give seconds above 0")
     same = ("examples", "max_steps", "seed", "kernel_backend", "device", "framework", "quick", "contract", "only")
     return options_of(
         ops=tuple(given("op")),

@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _tests(config: pytest.Config) -> LawTests:
-    """What this run judges, loaded once."""
+    """The laws and targets of this run, loaded once."""
     if _TESTS not in config.stash:
         from conformance.requirements import complaint
 
@@ -89,7 +89,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def conformance_tests(request: pytest.FixtureRequest) -> Any:
-    """What judges one law: see `conformance.law_tests`."""
+    """The object that judges one law at a time: see `conformance.law_tests`."""
     return _tests(request.config)
 
 

@@ -12,8 +12,8 @@ TF32_ROUNDOFF = 2.0**-11
 class TensorFloat32(Precision):
     """float32 values whose products round their operands to TF32; everything else is float32.
 
-    An operand, and an intermediate that becomes an operand, may then be off by `OMEGA` roundoffs of TF32, as 16-bit
-    values may be off by roundoffs of theirs.
+    Operands of products, intermediate results among them, may then be off by `OMEGA` roundoffs of TF32, as 16-bit
+    values may be off by `OMEGA` roundoffs of 16 bits.
     """
 
     @property

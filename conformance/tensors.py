@@ -41,7 +41,7 @@ def unpack(data: bytes) -> dict[str, Array]:
     try:
         found = deserialize(data)
     except SafetensorError as error:
-        raise ValueError(f"is no safetensors file ({error})") from error
+        raise ValueError(f"is not a safetensors file ({error})") from error
     arrays = {}
     for name, tensor in sorted(found):
         code = str(tensor["dtype"])

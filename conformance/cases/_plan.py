@@ -28,7 +28,7 @@ SEEDS = st.integers(0, 2**16 - 1)
 
 @dataclass(frozen=True)
 class Plan:
-    """What a strategy may draw; the docstring of this module explains it.
+    """The limits within which a strategy draws cases; the docstring of this module explains them.
 
     Attributes:
         stratum: one of `STRATA`.

@@ -1,1 +1,1 @@
-"""What a target gets right and wrong, found by experiment: features of calls, the envelope, causes of failures."""
+"""Experiments that find out for which calls a target is right, and why it is wrong for others."""

@@ -1,4 +1,4 @@
-"""What a diagnosis finds: causes of failures, and the envelope in which a target is right."""
+"""Records of a diagnosis: causes of failures, and the envelope of calls for which a target is right."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -122,13 +122,13 @@ class Envelope:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What was found out about one target.
+    """The diagnosis of one target.
 
     Attributes:
-        causes: those that explain most checks first.
+        causes: the causes found; those that explain the most checks come first.
         envelopes: one for each operation that was tried.
-        seconds: how long it took.
-        note: what was left out, and why, where anything was.
+        seconds: duration of the experiments.
+        note: what was left out and why; empty if nothing was.
     """
 
     causes: tuple[Cause, ...] = ()

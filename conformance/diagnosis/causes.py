@@ -59,7 +59,7 @@ def of_fault(
 
 
 def sentence(fault: Fault) -> str:
-    """What is wrong, in words."""
+    """A fault in words."""
     dtypes = "" if "float32" in fault.dtypes or "float64" in fault.dtypes else f" in {' and '.join(fault.dtypes)}"
     where = " and ".join(feature.phrase for feature in fault.features)
     where = f" {where}" if where else "" if fault.formula is not None else " on every call that was tried"
@@ -152,7 +152,7 @@ def of_law(results: Sequence[tuple[LawResult, Counterexample | None]]) -> Cause:
 
 
 def key_of_law(result: LawResult, found: Counterexample | None) -> tuple:
-    """What two results that stand alone share where they are one cause."""
+    """A key that is equal for two results if they are reported as one cause, although no experiment connects them."""
     if found is None:
         return (result.law.name, result.reason)
     if found.kind.nature in ENDINGS:

@@ -74,7 +74,7 @@ def diagnose(
 
 
 def without_experiments(options: RunOptions, results: Sequence[LawResult]) -> Diagnosis:
-    """What the results alone say: failed laws one by one, and the features of cases that held."""
+    """A diagnosis from the results alone: failed laws one by one, and the features of cases that held."""
     start = time.monotonic()
     alone: dict[tuple, list[Pair]] = {}
     for result in results:
@@ -109,7 +109,7 @@ def _put_together(
 
 
 def _ends_process(result: LawResult) -> bool:
-    """Whether an experiment like the law's would end the process too; what a target raises to exit is caught."""
+    """Whether an experiment with this failure would end its process; an exception that asks to exit is caught."""
     return any(found.kind.nature in FATAL for found in result.counterexamples) or not result.counterexamples
 
 

@@ -13,7 +13,7 @@ NOT_TRIED = "not tried"
 
 
 def cell(trials: Iterable[Judged]) -> Cell:
-    """What several calls come to: wrong where one is, not served where all are refused."""
+    """The verdict on several calls: wrong if any is wrong, not served if all are refused."""
     trials = tuple(trials)
     arrays = [array for judged in trials for array in judged.arrays]
     wrong = sum(array.nature is not None for array in arrays)
@@ -41,8 +41,8 @@ def of_trials(
     """The envelope that was found by experiment.
 
     Args:
-        table: by feature and dtype, what was judged.
-        dtypes: those that were asked for.
+        table: the calls that were judged, by feature and dtype.
+        dtypes: the dtypes of the run.
     """
     wanted = [dtype for dtype in FLOATING if dtype in set(dtypes)]
     nothing = Cell(value=NOT_TRIED, gradient=NOT_TRIED)

@@ -45,11 +45,11 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What is watched from another process while a target is tried, since a target may end its own.
+    """Messages to another process about each call of a target, because a call may end the process that it runs in.
 
     Attributes:
-        announce: told of each call before it is made, as text, and of None after it.
-        fatal: calls, as text, that have ended a process and are not made again, each with how.
+        announce: called with each call, as text, before it is made, and with None after it.
+        fatal: calls, as text, that have ended a process, and how each did; they are not made again.
     """
 
     announce: Callable[[str | None], None] = lambda call: None
@@ -61,16 +61,16 @@ UNWATCHED = Watch()
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What a target answered to one case.
+    """The answer of a target to one case, and the verdict on it.
 
     Attributes:
         case, dtype: what was tried.
-        value: of the outputs, ``right``, ``wrong`` or ``not served``.
-        gradient: the same of the gradients; None where the operation has none here.
+        value: verdict on the outputs: ``right``, ``wrong`` or ``not served``.
+        gradient: verdict on the gradients; None if the operation has none here.
         arrays: every output, then every gradient.
         problem: what was raised, or why it was not served.
         call: what was called.
-        got: outputs, and gradients under ``gradient of q``; as far as the target came.
+        got: the outputs, and gradients under names such as ``gradient of q``; all that the target returned.
         expected: the oracle's answer, under the same names.
     """
 
@@ -257,7 +257,7 @@ class Judge:
         )
 
     def _attempt(self, key: str, function: Any, *arguments: Any) -> Any:
-        """What the target returns, or the exception that it raises."""
+        """The target's return value, or the exception that it raised."""
         self._checker.calls.clear()
         if key in self._watch.fatal:
             return ProcessEndedError(self._watch.fatal[key])

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from conformance.workers import Workers
 
 DEATHS = 4
-"""So often the target may end the process in which causes are looked for: experiments begin anew without that call."""
+"""How often a target may end the process of the experiments, which then start again without the call that did so."""
 
 LEAST_SECONDS_OF_A_CALL = 30.0
-"""What a call may take at least before the process is ended, in which causes are looked for."""
+"""Lower bound of the time limit of a call; a process whose call takes longer is ended."""
 
 USUAL = 10.0
-"""By how much longer than the slowest law's usual case a call may take."""
+"""Time limit of a call, as a multiple of the time that a usual case of the slowest law takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a worker is asked for.
+    """A request to a worker to look for causes.
 
     Attributes:
-        results: of the laws.
-        fatal: calls, as `Watch` has them, that have ended a process before, each with how.
+        results: the results of the laws.
+        fatal: calls that have ended a process before, in the form of `Watch`, and how each did.
     """
 
     options: RunOptions
@@ -41,7 +41,7 @@ class Request:
     fatal: dict[str, BreakKind] = field(default_factory=dict)
 
     def answer(self, implementation: Implementation, connection: "Connection") -> None:
-        """Look for causes, in the worker; tell of each call and of what is found."""
+        """Look for causes in the worker, and report each call and each cause over the connection."""
 
         def announce(call: str | None) -> None:
             connection.send(("case", call))

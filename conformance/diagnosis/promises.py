@@ -236,7 +236,7 @@ def _evaluated(node: ast.AST, facts: Mapping[str, Any], text: str) -> Any:
 
 
 class _Facts(Mapping[str, Any]):
-    """What is true of a case, found out when it is asked for."""
+    """The names that a promise may use, with their values for one case; a feature is looked up when it is needed."""
 
     def __init__(self, operation: Operation, case: Any, dtype: str, S: int | None):
         self._known = {**_sizes(case), "dtype": dtype}

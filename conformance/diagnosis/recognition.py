@@ -13,20 +13,20 @@ from conformance.diagnosis.judged import GRADIENT, RIGHT, Judged, in_units_of
 from conformance.dtypes import FLOATING, ROUNDOFF
 
 COPIES = 3
-"""Perturbed copies of the inputs from which the tolerance of a formula is found."""
+"""Number of perturbed copies of the inputs from which the tolerance of a formula is derived."""
 
 ROUGHLY = 0.02
-"""A formula that is farther off than this share of an array's largest value is not looked at any closer."""
+"""Difference, as a share of an array's largest value, beyond which a formula is dismissed at once."""
 
 NEAR = 1e-3
-"""What a known fault explains is within this share of an array's largest value of what the fault's formula gives."""
+"""Largest difference between an answer and a known fault's formula, as a share of the array's largest value."""
 
 APART = 3.0
-"""A formula counts as distinguishable where it differs from the definition by so many tolerances."""
+"""Number of tolerances by which a formula must differ from the definition to count as distinguishable from it."""
 
 CANCELLED = 1e-3
-"""A gradient smaller than this share of the call's largest one is what is left of terms that cancel: its roundings are
-those of the larger ones."""
+"""Share of a call's largest gradient below which a gradient is taken for the remainder of terms that cancel; its
+roundoff is then that of the larger terms."""
 
 ALIKE = 0.9
 """Least cosine between a target's error and that of a formula that rounds, and most ratio of their sizes either way."""
@@ -194,7 +194,7 @@ def _slack(
     precision: Precision,
     plain: Computed,
 ) -> Computed:
-    """What a sound computation of the formula may be off by: its answers to perturbed inputs, and the definition's."""
+    """Tolerance of a formula: the spread of its answers to perturbed inputs, and the definition's own tolerance."""
     assert judged.expected is not None and judged.call is not None
     rng = np.random.default_rng(0)
     draws = []
@@ -256,7 +256,7 @@ def _alike(answers: Sequence[Answer], computed: Computed) -> bool | None:
 
 
 def patterns(judged: Judged, precision: Precision) -> dict[str, str]:
-    """For each wrong array that shows one, a simple pattern in words: ``is 2 × what it should be``."""
+    """Simple patterns of wrong arrays in words, such as ``is 2 × what it should be``; most arrays show none."""
     if judged.expected is None or judged.problem:
         return {}
     found = {}
@@ -289,7 +289,7 @@ def _pattern(answer: Answer, judged: Judged) -> str | None:
         return None
 
     def equals(other: np.ndarray, times: float = 1.0) -> bool:
-        """Within the tolerance, and far nearer to it than to what it should be."""
+        """Whether the array equals another: within the tolerance, and far nearer to it than to the correct one."""
         if other.shape != got.shape or (np.abs(got - other) > times * tolerance + 1e-300).any():
             return False
         return float(np.linalg.norm(got - other)) < 0.1 * float(np.linalg.norm(got - true))

@@ -95,7 +95,7 @@ _USUAL: dict[Kind, dict[str, Any]] = {
     "contract": {"strata": ("small",), "dtypes": ("float64", "float32")},
     "behaviour": {"strata": ("small",)},
 }
-"""What a law of a kind is tried on where it does not say so itself."""
+"""The strata and dtypes on which a law of each kind is tried, unless it names its own."""
 
 
 def law(

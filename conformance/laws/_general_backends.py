@@ -30,7 +30,7 @@ def register(operation: Operation) -> None:
     )(partial(_backend, operation))
     law(
         operation,
-        "A kernel backend that does not exist, or that is no name, is refused with the reference's words.",
+        "A kernel backend that does not exist, or that is not a name, is refused with the reference's words.",
         "error(target) = error(reference), up to the names of backends",
         name="bad_backend",
         kind="contract",
@@ -114,7 +114,7 @@ def _name(backend: Any) -> str:
 
 def _expect_reason(backend: str, chosen: str, against: dict[str, str], said: str) -> None:
     if "`kernel_backend`" not in said:
-        raise LawError(backend, f"was asked for and raised {said[:200]!r}, which is no word about `kernel_backend`")
+        raise LawError(backend, f"was asked for and raised {said[:200]!r}, which does not mention `kernel_backend`")
     if backend in against:
         if against[backend] not in said:
             raise LawError(backend, f"was refused with {said[:200]!r}; explain_backend gives {against[backend]!r}")

@@ -99,7 +99,7 @@ def _register(operation: str, equation: str) -> None:
 
     @law(
         operation,
-        "What the sum starts from is no later element's business: a first element changes the first sum alone.",
+        "No later sum depends on the first element: it changes the first sum alone.",
         "Y((x_0, x))_t = Y((x_0′, x))_t for t > 0",
         name="causality",
         kind="relation",

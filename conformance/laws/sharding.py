@@ -195,7 +195,7 @@ def _refusals(operation: str, rows: Any) -> None:
     law(
         operation,
         "A bad call is refused with the reference's words: an axis that there is not, or that does not divide, a mask "
-        "of no device, a parameter that is no array.",
+        "of no device, a parameter that is not an array.",
         "error(target) = error(reference)",
         name="error_text",
         kind="contract",

@@ -38,7 +38,7 @@ class _Forward:
 
 
 def gru_magnitudes(arrays: Values, y: np.ndarray, cu_seqlens: np.ndarray | None) -> dict[str, Pair]:
-    """``(products, drift)`` of both outputs of a GRU whose states are ``y``."""
+    """Magnitudes ``(products, drift)`` of the terms of both outputs, for a GRU whose states are ``y``."""
     parts = [_forward(part) for part in _sequences(arrays, y, {}, cu_seqlens)]
     each = [
         {

@@ -41,7 +41,7 @@ class Selection:
 
 
 def export(folder: Path, selection: Selection, *, force: bool) -> dict[str, int]:
-    """Write a set, the manifest last, so that an incomplete set has none; return the number of ``cases`` and ``bytes``.
+    """Write a set and return the number of its ``cases`` and ``bytes``; an incomplete set has no manifest.
 
     Raises:
         UsageError: the folder is not a folder, is not empty while ``force`` is not set, or cannot be written.

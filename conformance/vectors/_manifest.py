@@ -73,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _is_plain(self.file):
-            raise ValueError(f"{self.file!r} is no name of a file beside the manifest")
+            raise ValueError(f"{self.file!r} is not the name of a file next to the manifest")
 
     @property
     def asked(self) -> tuple[Asked, ...]:
@@ -164,9 +164,9 @@ def _parsed(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}); give the folder of a set") from error
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON ({error}); give the folder of a set, or export it again") from error
+        raise UsageError(f"{path} is not valid JSON ({error}); give the folder of a set, or export it again") from error
     if not isinstance(written, dict) or written.get("format") != FORMAT or not isinstance(written.get("version"), int):
-        raise UsageError(f"{path} is no manifest of test vectors; give another folder")
+        raise UsageError(f"{path} is not a manifest of test vectors; give another folder")
     return written
 
 

@@ -303,7 +303,8 @@ def test_memory_of_a_process_is_that_of_the_call() -> None:
 
 
 def test_results_of_another_format_are_refused(tmp_path: Path) -> None:
-    for text, said in (("{", "is no JSON"), ("[]", "is no result"), (json.dumps({"format": 0}), "is no result")):
+    other = json.dumps({"format": 0})
+    for text, said in (("{", "is not valid JSON"), ("[]", "is not a result"), (other, "is not a result")):
         path = tmp_path / "results.json"
         path.write_text(text)
         with pytest.raises(ValueError, match=said):

@@ -160,7 +160,7 @@ def spelt(entry: dict[str, Any], example: dict[str, str]) -> str:
         ({"example.dtype": "float8"}, "there is no dtype 'float8'; write one of float64"),
         (
             {"example.case": '{"kind": "Nothing"}'},
-            "is no case of this version (there is no kind of case named 'Nothing'",
+            "is not a case of this version (there is no kind of case named 'Nothing'",
         ),
         ({"example.case": "{"}, "take it from the JSON report, counterexample.stored"),
         ({"example.case": None}, "`example` must hold law, dtype, case"),

@@ -267,7 +267,7 @@ def test_files_that_are_broken_or_belong_to_no_case_are_told(small: Path, tmp_pa
     name = cases_of(small)[0]["file"]
     (answers / name).write_bytes((answers / name).read_bytes()[:-1])
     result = invoke("check", small, answers, "--only-given")
-    assert result.exit_code == 1 and f"{name} is no safetensors file" in result.output
+    assert result.exit_code == 1 and f"{name} is not a safetensors file" in result.output
     (answers / name).unlink()
     (answers / name).mkdir()
     result = invoke("check", small, answers, "--only-given")
@@ -295,7 +295,7 @@ def test_a_set_that_was_tampered_with_judges_nothing(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text(text.replace('"version": 1', '"version": 2'), encoding="utf-8")
     told("is in version 2 of the format and this program reads version 1")
     (folder / "manifest.json").write_text(text[:-40], encoding="utf-8")
-    told("is no JSON")
+    told("is not valid JSON")
     (folder / "manifest.json").write_text(text.replace('"outputs"', '"output"'), encoding="utf-8")
     told("is damaged")
     (folder / "manifest.json").write_text(text.replace(f'"{name}"', f'"../{name}"'), encoding="utf-8")

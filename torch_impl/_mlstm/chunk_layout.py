@@ -106,7 +106,7 @@ class DenseChunkLayout:
     def _parts(
         self, x: torch.Tensor, y: torch.Tensor, first: int, last: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-        """For chunks ``(ranks, B, N, L, ...)``: whole chunks and a partly filled one, their steps, and the padding."""
+        """The whole chunks of ``y``, ``(ranks, B, N, L, ...)``, then the partly filled one, with steps and padding."""
         L, (full, rest) = self.L, divmod(self.S, self.L)
         whole = min(last, full) - first
         if whole > 0:

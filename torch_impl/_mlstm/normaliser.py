@@ -16,5 +16,5 @@ class Normaliser(NamedTuple):
     eps: float
 
     def floor(self, m: Tensor) -> Tensor:
-        """The floor for every stabiliser."""
+        """The normaliser's floor at each stabiliser m."""
         return m.clamp(max=LARGEST_M).neg_().exp_() if self.stabilize_correctly else torch.ones_like(m)

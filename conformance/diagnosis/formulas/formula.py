@@ -1,4 +1,4 @@
-"""What a formula is: another function in place of the definition, with its name in words."""
+"""Formulas: functions that are computed in place of the definition, each with its name in words."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -94,7 +94,7 @@ def _outputs(
 
 
 def _full(form: GRUForm, x: Tensor, heads: int, axis: int) -> Tensor:
-    """The array with all heads written out."""
+    """The array with shared heads repeated, so that each head has its own."""
     own = x.shape[axis]
     index = np.arange(heads) % own if form.tiled else np.arange(heads) // (heads // own)
     return tape.repeat(x, index, axis)
