@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from reference.arguments import Framework
+from torch_impl._distributed import place_of
 
 ACCUMULATION = {
     torch.float16: torch.float32,
@@ -16,9 +17,18 @@ ACCUMULATION = {
 """The accumulation dtype, in which states are carried, for every dtype of values."""
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""The types of tensors that are nothing but tensors."""
+
+
 def transforming() -> bool:
     """Whether a transform of torch.func is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_batched_by_autograd(x: torch.Tensor) -> bool:
+    """Whether the vmap inside PyTorch's autograd, which is not that of torch.func, maps over ``x``."""
+    return torch._C._functorch.is_legacy_batchedtensor(x)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _values(x: torch.Tensor) -> np.ndarray | None:
@@ -39,7 +49,7 @@ TORCH = Framework(
     is_array=lambda x: isinstance(x, torch.Tensor),
     values=_values,
     refuses=_alternative_to_a_layout,
-    device=lambda x: x.device,
+    device=place_of,
 )
 
 

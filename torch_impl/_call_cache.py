@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from reference.arguments import MLSTMState
+from torch_impl._arrays import PLAIN
 
 _MOST = 1024
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SCALARS = (type(None), bool, int, float, str)
 
 
@@ -53,7 +53,7 @@ def _seen(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
     pending = [*arguments]
     for x in pending:
         kind = type(x)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             try:
                 key += (x.shape, x.dtype, x.device, x.layout)
             except RuntimeError:

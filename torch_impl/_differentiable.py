@@ -15,11 +15,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_impl._arrays import PLAIN
+from torch_impl._distributed import distributed_call, is_distributed
 from torch_impl._operators import (
     fold,
     map_by_loop,
+    mapped_by_autograd,
+    needs_transform,
+    no_forward_mode,
     no_second_derivative,
     operator,
+    recordable,
+    recording,
     transformable,
     unfold,
     untransformed,
@@ -78,6 +85,8 @@ class Operation:
     Attributes:
         operator: ``(*arguments, keep) →`` the results, then the residuals in ``keep`` that are not results.
         differentiable: the same, for calls that need a gradient or are transformed.
+        recorded: ``(*arguments) →`` the results, for programs that are recorded. It keeps residuals only when it is run
+            with a gradient, so that a recorded program has none and its shapes are free.
         kept_by: by backend and option of the fwbw configuration, the names of the residuals that the option keeps.
         residual_heads: by backend, the head axis of every residual of dense sequences; None for one without heads.
     """
@@ -108,8 +117,51 @@ class Operation:
                 self._run_backward,
                 self._backward_shapes,
             )
-            self._transformable_backward = transformable(_backward_function(self))
+            function = _backward_function(self)
+            self._transformable_backward = transformable(function)
+            mapped_by_autograd(f"{name}_backward", function.vmap, self._flat_backward)
         self.differentiable = transformable(_forward_function(self, gradients or self.gradients))
+        results_schema = ", ".join(f"{field.schema} {field.name}" for field in fields(results))
+        self.recorded = recordable(
+            f"{name}({schema(arguments)}) -> ({results_schema})",
+            lambda *flat: tuple(self._run_forward(*flat, ())),
+            lambda *flat: tuple(self._forward_shapes(*flat, ())),
+            self._differentiate_recorded,
+        )
+
+    def __call__(self, arguments: Any, *tensors: Tensor | None) -> Sequence[Tensor]:
+        """The results of a call; what follows them is no result. ``tensors`` are those that may need a gradient."""
+        if type(tensors[0]) not in PLAIN and is_distributed(tensors[0]):
+            return self.distributed(self.name, arguments)
+        if recording():
+            return self.recorded(*arguments)
+        if not needs_transform(*tensors):
+            return self.operator(*arguments, ())
+        keeps = torch.is_grad_enabled()
+        keep = self.implementations[arguments.backend].worth_keeping(arguments) if keeps else ()
+        return self.differentiable(*arguments, keep)
+
+    def distributed(self, function: str, arguments: Any) -> Sequence[Tensor]:
+        """The results of a call with DTensors; ``function`` is the name that errors mention."""
+
+        def compute(values: Sequence[Any]) -> Sequence[Tensor]:
+            tensors = (x for x in values if isinstance(x, Tensor) and x.is_floating_point())
+            return self(self.arguments(*values), *tensors)[: len(self.results._fields)]
+
+        return distributed_call(
+            function, _with_axes(arguments), _letters(self.results, _packed(arguments)), _packed(arguments), compute
+        )
+
+    def distributed_gradients(self, function: str, arguments: Any, cotangents: Any) -> Sequence[Tensor]:
+        """`gradients` with DTensors, without residuals."""
+
+        def compute(values: Sequence[Any]) -> Sequence[Tensor]:
+            given, upstream, _ = self._split(values)
+            return self.gradients(given, upstream, self.implementations[given.backend].residuals())
+
+        packed = _packed(arguments)
+        given = [*_with_axes(arguments), *_with_axes(cotangents, packed)]
+        return distributed_call(function, given, _letters(self.arguments, packed), packed, compute)
 
     def residuals_of(self, arguments: Any, keep: tuple[str, ...], outputs: Sequence[Tensor]) -> Any:
         """The record of residuals, made from the tensors that a call returned."""
@@ -121,8 +173,17 @@ class Operation:
         """Call the backward operator, in its differentiable and mappable form if a transform is active."""
         if untransformed():
             return self._backward(*arguments, *cotangents, residuals)
-        slots = (None,) * (self._most - len(residuals))
-        return self._transformable_backward(*arguments, *cotangents, *residuals, *slots)
+        return self._transformable_backward(*self._flat_backward(*arguments, *cotangents, residuals))
+
+    def _flat_backward(self, *flat: Any) -> tuple[Any, ...]:
+        """The arguments of the backward operator with a slot for each residual that any backend has."""
+        *rest, residuals = flat
+        return (*rest, *residuals, *(None,) * (self._most - len(residuals)))
+
+    def _differentiate_recorded(self, *flat: Any) -> tuple[Tensor, ...]:
+        arguments = self.arguments(*flat)
+        keep = self.implementations[arguments.backend].worth_keeping(arguments)
+        return tuple(self.differentiable(*arguments, keep)[: len(self.results._fields)])
 
     def _run_forward(self, *flat: Any) -> list[Tensor]:
         # This is what the constructor of the record does, at half the cost.
@@ -191,6 +252,20 @@ def _packed(arguments: Any) -> bool:
     return getattr(arguments, "cu_seqlens", None) is not None
 
 
+def _with_axes(record: Any, packed: bool | None = None) -> list[tuple[str, Any, str | None]]:
+    """Name, value and axes of every field of a record."""
+    packed = _packed(record) if packed is None else packed
+    return [
+        (field.name, x, None if field.axes is None else field.axes.when(packed).letters)
+        for field, x in zip(fields(type(record)), record, strict=True)
+    ]
+
+
+def _letters(record: type, packed: bool) -> list[str]:
+    """The axes of the fields that have any."""
+    return [field.axes.when(packed).letters for field in fields(record) if field.axes is not None]
+
+
 def _packings_differ(arguments: type, in_dims: Sequence[int | None]) -> bool:
     """Whether vmap maps over packings: such calls cannot be folded into one."""
     return "cu_seqlens" in arguments._fields and in_dims[arguments._fields.index("cu_seqlens")] is not None
@@ -232,6 +307,10 @@ def _forward_function(op: Operation, gradients: Callable[[Any, Any, Any], Sequen
             return saves.aligned(tensors, gradients(arguments, cotangents, kept))
 
         @staticmethod
+        def jvp(ctx, *_):
+            no_forward_mode(op.name)
+
+        @staticmethod
         def vmap(info, in_dims, *flat):
             if _packings_differ(op.arguments, in_dims):
                 return map_by_loop(Forward.apply, info.batch_size, in_dims, flat)
@@ -261,6 +340,10 @@ def _backward_function(op: Operation) -> Any:
 
         @staticmethod
         def backward(ctx, *_):
+            no_second_derivative(op.name)
+
+        @staticmethod
+        def jvp(ctx, *_):
             no_second_derivative(op.name)
 
         @staticmethod

@@ -7,13 +7,15 @@ because ``torch.func`` cannot use a gradient that is registered with the operato
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from reference.arguments import Call
-from torch_impl._arrays import TORCH, transforming
+from torch_impl._arrays import TORCH, is_batched_by_autograd, transforming
 
 _LIBRARY = torch.library.Library("gatespec", "DEF")
 
@@ -38,6 +40,42 @@ def operator(schema: str, implementation: Callable, shapes: Callable) -> Callabl
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"gatespec::{name}", shapes, lib=_LIBRARY)
     return getattr(torch.ops.gatespec, name).default
+
+
+def recordable(schema: str, implementation: Callable, shapes: Callable, differentiable: Callable) -> Callable:
+    """Register ``gatespec::NAME`` with its gradient, for programs that are recorded now and run later.
+
+    What torch.export and torch.jit.trace record are operators, not the ``autograd.Function`` that called them. Other
+    calls do without this operator, because its gradient costs one more step in Python at every call.
+
+    Args:
+        schema, implementation, shapes: as in `operator`.
+        differentiable: the same function, for calls that need a gradient or are transformed.
+    """
+    call = operator(schema, implementation, shapes)
+    name = schema.partition("(")[0]
+
+    def with_gradient(*args: Any) -> Any:
+        if transforming():
+            raise RuntimeError(
+                f"gatespec::{name}: torch.func cannot differentiate a recorded program; use torch.autograd, or "
+                "transform the function that was recorded"
+            )
+        # While it is recorded only its shapes are computed; the choices that a gradient makes would fix them.
+        if not recording() and needs_transform(*(x for x in args if isinstance(x, torch.Tensor))):
+            return differentiable(*args)
+        with torch._C._AutoDispatchBelowAutograd():
+            return call(*args)
+
+    _LIBRARY.impl(name, with_gradient, "Autograd")
+    return call
+
+
+def recording() -> bool:
+    """Whether torch.export or torch.jit.trace records the current call."""
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_exporting()
+    return torch._C._get_tracing_state() is not None
 
 
 class Directions(NamedTuple):
@@ -79,17 +117,19 @@ seen_by_compiler._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def needs_transform(*tensors: torch.Tensor | None) -> bool:
-    """Whether a call must be `transformable`: a gradient may be needed, or a compiler or torch.func transforms it."""
+    """Whether a call must be `transformable`: a derivative may be needed, or a compiler or torch.func transforms it."""
     if torch.compiler.is_compiling():
         return seen_by_compiler()
-    if transforming():
+    if transforming() or forward_ad._current_level >= 0:
         return True
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 def untransformed() -> bool:
     """Whether nothing differentiates or maps the current backward pass, so that it may call an operator directly."""
-    return not torch.is_grad_enabled() and not transforming() and not torch.compiler.is_compiling()
+    if torch.is_grad_enabled() or transforming() or torch.compiler.is_compiling():
+        return False
+    return forward_ad._current_level < 0
 
 
 _READABLE = dataclasses.replace(TORCH, values=lambda cu_seqlens: cu_seqlens.numpy())
@@ -108,6 +148,51 @@ def no_second_derivative(operation: str) -> NoReturn:
     raise RuntimeError(
         f"{operation}: second derivatives are not available; its backward pass is written out and has no derivative"
     )
+
+
+def no_forward_mode(operation: str) -> NoReturn:
+    raise RuntimeError(
+        f"{operation}: forward-mode derivatives are not available; use reverse mode, torch.autograd.grad or "
+        "torch.func.vjp"
+    )
+
+
+def mapped_by_autograd(name: str, vmap: Callable, flat: Callable[..., Sequence[Any]] = lambda *args: args) -> None:
+    """Let the vmap inside PyTorch's autograd map ``gatespec::NAME``, a backward operator.
+
+    That vmap, of ``autograd.grad(is_grads_batched=True)``, ``jacobian(vectorize=True)`` and gradcheck, is older than
+    that of torch.func. It does not see an ``autograd.Function``, only the operators that its backward pass calls.
+
+    Args:
+        vmap: the rule of an ``autograd.Function`` that calls the operator.
+        flat: ``(*arguments of the operator) →`` the arguments of that function.
+    """
+
+    (returned, *_) = returns = getattr(torch.ops.gatespec, name).default._schema.returns
+    single = len(returns) == 1 and str(returned.type) == "Tensor"
+
+    def rule(level: int, args: Sequence[Any]) -> list[torch.Tensor]:
+        # A tensor that is not mapped at this level gets an axis of size 1.
+        args = [torch._remove_batch_dim(x, level, 1, 0) if isinstance(x, torch.Tensor) else x for x in args]
+        size = next((x.shape[0] for x in args if isinstance(x, torch.Tensor) and x.shape[0] != 1), 1)
+        in_dims = [0 if isinstance(x, torch.Tensor) and x.shape[0] == size else None for x in args]
+        args = [
+            x[0] if isinstance(x, torch.Tensor) and dim is None else x for x, dim in zip(args, in_dims, strict=True)
+        ]
+        if any(isinstance(x, torch.Tensor) and is_batched_by_autograd(x) for x in args):
+            outputs, axes = map_by_loop(lambda *row: rule(level - 1, row), size, in_dims, args)
+        else:
+            outputs, axes = vmap(SimpleNamespace(batch_size=size), in_dims, *args)
+        pairs: Any = [(outputs, axes)] if isinstance(outputs, torch.Tensor) else zip(outputs, axes, strict=True)
+        return [torch._add_batch_dim(y, axis, level) for y, axis in pairs]
+
+    def mapped(*args: Any) -> Any:
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        found = rule(level, flat(*args))
+        return found[0] if single else found
+
+    _LIBRARY.impl(name, mapped, "Batched")
 
 
 def fold(size: int, in_dims: Sequence[int | None], args: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_impl._arrays import autocast_dtype, transforming
+from torch_impl._distributed import is_distributed
 
 _STEP = 1 << 21
 """Minimum number of multiplications at which a product with a packed weight is faster in oneDNN."""
@@ -70,7 +71,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     A large projection is computed as a convolution.
     """
-    ours = not (torch.compiler.is_compiling() or transforming()) and autocast_dtype(x) is None
+    ours = not (torch.compiler.is_compiling() or transforming() or is_distributed(x)) and autocast_dtype(x) is None
     if not ours or x.numel() * weight.shape[0] < _PROJECTION or not _suits(x):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])

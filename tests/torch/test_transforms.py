@@ -274,7 +274,7 @@ def test_opcheck():
         (OPERATORS.gru_forward, (*x, None, 0.5, "torch", states)),
         (OPERATORS.gru_forward, (*xp, bounds, None, "torch", ())),
         (OPERATORS.gru_backward, (*x, None, 0.5, "torch", walked[0].new_ones(2, 6, 4, 3), x[6], walked)),
-        (OPERATORS.dtilde_matrix, (igate, fgate, "torch")),
+        (OPERATORS.dtilde_matrix_forward, (igate, fgate, "torch")),
         (OPERATORS.dtilde_matrix_backward, (torch.ones(2, 5, 5).double(), fgate, "torch")),
     ):
         torch.library.opcheck(operator.default, arguments)
@@ -347,10 +347,3 @@ def test_inference_mode():
     with torch.inference_mode():
         agree(mlstm_dense(*arrays), [y.clone() for y in mlstm_dense(*arrays)])
         agree(gru_dense(*(x.detach() for x in CASES["gru"][1])), gru_dense(*(x.detach() for x in CASES["gru"][1])))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_forward_mode_raises():
-    arrays = [x.detach() for x in dense]
-    with pytest.raises(RuntimeError):
-        torch.func.jvp(lambda q: mlstm_dense(q, *arrays[1:])[0], (arrays[0],), (arrays[0],))

@@ -11,7 +11,17 @@ from reference.arguments import check_dtilde_matrix, check_scan
 from reference.backends import Request
 from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import choose, explains, implementations, request
-from torch_impl._operators import needs_transform, no_second_derivative, operator, transformable
+from torch_impl._distributed import distributed_call, is_distributed, leading
+from torch_impl._operators import (
+    mapped_by_autograd,
+    needs_transform,
+    no_forward_mode,
+    no_second_derivative,
+    operator,
+    recordable,
+    recording,
+    transformable,
+)
 
 
 def causal_forget_matrix(forget_gates: torch.Tensor) -> torch.Tensor:
@@ -31,6 +41,12 @@ def causal_forget_matrix(forget_gates: torch.Tensor) -> torch.Tensor:
         ValueError: `forget_gates` has no axis.
     """
     forget_gates, asked = _checked_log_gates(forget_gates)
+    if is_distributed(forget_gates):
+        given = [("forget_gates", forget_gates, leading(forget_gates, "S"))]
+        (F,) = distributed_call(
+            "causal_forget_matrix", given, [f"{given[0][2]} S"], False, lambda values: [causal_forget_matrix(*values)]
+        )
+        return F
     return _FORGET_MATRIX[choose(asked, None).value](forget_gates)
 
 
@@ -69,6 +85,15 @@ def dtilde_matrix(igate: torch.Tensor, fgate: torch.Tensor) -> torch.Tensor:
     """
     igate, fgate, asked = _checked_gates(igate, fgate)
     backend = choose(asked, None).value
+    if is_distributed(igate):
+        gates = leading(igate, "S", "_")
+        given = [("igate", igate, gates), ("fgate", fgate, gates)]
+        (D,) = distributed_call(
+            "dtilde_matrix", given, [leading(igate, "S", "_")], False, lambda values: [dtilde_matrix(*values)]
+        )
+        return D
+    if recording():
+        return _recorded(igate, fgate, backend)
     return (_differentiable if needs_transform(igate, fgate) else _forward)(igate, fgate, backend)
 
 
@@ -94,11 +119,11 @@ def _compute_backward(dD: torch.Tensor, fgate: torch.Tensor, backend: str) -> tu
     return _DTILDE[backend].backward(dD, fgate)
 
 
-_forward = operator(
-    "dtilde_matrix(Tensor igate, Tensor fgate, str backend) -> Tensor",
-    _compute,
-    lambda igate, fgate, backend: igate.new_empty((*igate.shape[:-1], igate.shape[-2])),
-)
+def _shape(igate: torch.Tensor, fgate: torch.Tensor, backend: str) -> torch.Tensor:
+    return igate.new_empty((*igate.shape[:-1], igate.shape[-2]))
+
+
+_forward = operator("dtilde_matrix_forward(Tensor igate, Tensor fgate, str backend) -> Tensor", _compute, _shape)
 _backward = operator(
     "dtilde_matrix_backward(Tensor dD, Tensor fgate, str backend) -> (Tensor, Tensor)",
     _compute_backward,
@@ -126,6 +151,10 @@ class _Forward(torch.autograd.Function):
         return *_Backward.apply(dD, *ctx.saved_tensors, ctx.backend), None
 
     @staticmethod
+    def jvp(ctx, *_):
+        no_forward_mode("dtilde_matrix")
+
+    @staticmethod
     def vmap(info, in_dims, *args):
         return _Forward.apply(*_to_front(info.batch_size, in_dims, *args)), 0
 
@@ -144,8 +173,16 @@ class _Backward(torch.autograd.Function):
         no_second_derivative("dtilde_matrix")
 
     @staticmethod
+    def jvp(ctx, *_):
+        no_second_derivative("dtilde_matrix")
+
+    @staticmethod
     def vmap(info, in_dims, *args):
         return _Backward.apply(*_to_front(info.batch_size, in_dims, *args)), (0, 0)
 
 
+mapped_by_autograd("dtilde_matrix_backward", _Backward.vmap)
 _differentiable = transformable(_Forward)
+_recorded = recordable(
+    "dtilde_matrix(Tensor igate, Tensor fgate, str backend) -> Tensor", _compute, _shape, _differentiable
+)

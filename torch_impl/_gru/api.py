@@ -24,7 +24,6 @@ from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
 from torch_impl._gru.arguments import Arguments
 from torch_impl._gru.autograd import GRU
-from torch_impl._operators import needs_transform
 
 _Arrays = tuple[Any, Any, Any, Any, Any, Any]
 
@@ -85,11 +84,7 @@ def gru(
     backend = check(*arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen, kernel_backend)
     clip = None if gradient_clipping is None else abs(float(gradient_clipping))
     arguments = Arguments(*arrays, input_state, cu_seqlens, gradient_clipping=clip, backend=backend)
-    differentiable = needs_transform(*arrays, input_state)
-    keeps = differentiable and torch.is_grad_enabled()
-    keep = GRU.implementations[backend].worth_keeping(arguments) if keeps else ()
-    run = GRU.differentiable if differentiable else GRU.operator
-    output, state, *_ = run(*arguments, keep)
+    output, state, *_ = GRU(arguments, *arrays, input_state)
     return output, state
 
 

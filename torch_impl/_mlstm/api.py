@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
@@ -21,7 +22,11 @@ from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
 from torch_impl._mlstm.arguments import Arguments, StepArguments, as_operator_option
 from torch_impl._mlstm.autograd import SEQUENCES, STEP
-from torch_impl._operators import needs_transform
+
+# An exported program that takes or returns a state is saved by this name. A state is three tensors, so that
+# torch.load(weights_only=True), which also reads such a program, may make one.
+pytree._register_namedtuple(MLSTMState, serialized_type_name="gatespec.MLSTMState")
+torch.serialization.add_safe_globals([MLSTMState])
 
 
 class _Options(TypedDict, total=False):
@@ -120,10 +125,7 @@ def mlstm(
         q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, cu_seqlens=cu_seqlens, chunk_size=as_operator_option(chunk_size),
         eps=float(eps), stabilize_correctly=True, backend=backend,
     )  # fmt: skip
-    differentiable = needs_transform(q, k, v, i, f, C, n, m)
-    keep = SEQUENCES.implementations[backend].worth_keeping(arguments) if differentiable else ()
-    run = SEQUENCES.differentiable if differentiable else SEQUENCES.operator
-    h, C, n, m, *_ = run(*arguments, keep)
+    h, C, n, m, *_ = SEQUENCES(arguments, q, k, v, i, f, C, n, m)
     return (h, MLSTMState(C, n, m)) if return_state else h
 
 
@@ -185,8 +187,7 @@ def mlstm_step(
     backend = check(q, k, v, i, f, state, eps, kernel_backend)
     C, n, m = state
     arguments = StepArguments(q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, eps=float(eps), backend=backend)
-    run = STEP.differentiable if needs_transform(q, k, v, i, f, C, n, m) else STEP.operator
-    h, C, n, m = run(*arguments, ())
+    h, C, n, m = STEP(arguments, q, k, v, i, f, C, n, m)
     return h, MLSTMState(C, n, m)
 
 

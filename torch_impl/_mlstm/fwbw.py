@@ -23,9 +23,10 @@ from reference.arguments import (
 )
 from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast, transforming
 from torch_impl._backends import choose, request_of
+from torch_impl._distributed import is_distributed
 from torch_impl._mlstm.arguments import Arguments, Cotangents, as_operator_option
 from torch_impl._mlstm.autograd import SEQUENCES
-from torch_impl._operators import needs_transform
+from torch_impl._operators import needs_transform, recording
 
 _INPUTS = ("q", "k", "v", "i", "f", "initial_C", "initial_n", "initial_m")
 _NAMES = ("initial_C", "initial_n", "initial_m")
@@ -186,8 +187,12 @@ def fwbw_backward(
     arguments = _with_head(config, ctx.backend, tokens, state)
     dC, dn, dm = _head_of_states((dc_last, dn_last, dm_last))
     cotangents = Cotangents(dh=dh.unsqueeze(2), dC=dC, dn=dn, dm=dm)
-    needs_transform()
-    gradients = SEQUENCES.gradients(arguments, cotangents, _residuals(Tensor.unsqueeze, ctx.backend, ctx.residuals))
+    if is_distributed(ctx.q):
+        gradients = SEQUENCES.distributed_gradients("fwbw_backward", arguments, cotangents)
+    else:
+        needs_transform()
+        residuals = _residuals(Tensor.unsqueeze, ctx.backend, ctx.residuals)
+        gradients = SEQUENCES.gradients(arguments, cotangents, residuals)
     dq, dk, dv = (dx.squeeze(2) for dx in gradients[:3])
     di, df = (dx.reshape(gate.shape) for dx, gate in zip(gradients[3:5], (ctx.i, ctx.f), strict=True))
     states = (part.squeeze(1) for part in gradients[5:]) if config.use_initial_state else (None, None, None)
@@ -285,8 +290,14 @@ def _run(
     options = SEQUENCES.kept_by[backend].items() if keeps else ()
     keep = tuple(name for option, names in options if getattr(config, option) for name in names)
     arguments = _with_head(config, backend, tokens, state)
-    run = SEQUENCES.differentiable if needs_transform(*tokens, *state) else SEQUENCES.operator
-    outputs = run(*arguments, keep)
+    if is_distributed(tokens[0]):
+        outputs, keep = SEQUENCES.distributed("fwbw_forward", arguments), ()
+    elif recording():
+        # A recorded program keeps no residuals; its backward pass recomputes them.
+        outputs, keep = SEQUENCES.recorded(*arguments), ()
+    else:
+        run = SEQUENCES.differentiable if needs_transform(*tokens, *state) else SEQUENCES.operator
+        outputs = run(*arguments, keep)
     h, C, n, m, *_ = outputs
     if not keep:
         residuals = SEQUENCES.implementations[backend].residuals()

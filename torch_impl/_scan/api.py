@@ -12,6 +12,7 @@ from reference.arguments import check_scan
 from reference.backends import Request
 from torch_impl._arrays import TORCH
 from torch_impl._backends import choose, explains, implementations, request
+from torch_impl._distributed import distributed_call, is_distributed, leading
 
 
 def rev_cumsum(x: torch.Tensor) -> torch.Tensor:
@@ -27,7 +28,7 @@ def rev_cumsum(x: torch.Tensor) -> torch.Tensor:
         TypeError: `x` is not a floating-point tensor.
         ValueError: `x` has no axis.
     """
-    return _REV_CUMSUM[choose(_request("rev_cumsum", x), None).value](x)
+    return _run("rev_cumsum", x)
 
 
 def rev_cumsum_off(x: torch.Tensor) -> torch.Tensor:
@@ -36,10 +37,19 @@ def rev_cumsum_off(x: torch.Tensor) -> torch.Tensor:
     Arguments and errors are those of `rev_cumsum`. Nothing is subtracted, so that nothing cancels and an infinity
     affects only the sums that contain it.
     """
-    return _REV_CUMSUM_OFF[choose(_request("rev_cumsum_off", x), None).value](x)
+    return _run("rev_cumsum_off", x)
 
 
-_REV_CUMSUM, _REV_CUMSUM_OFF = implementations("rev_cumsum"), implementations("rev_cumsum_off")
+_IMPLEMENTATIONS = {name: implementations(name) for name in ("rev_cumsum", "rev_cumsum_off")}
+
+
+def _run(function: str, x: torch.Tensor) -> torch.Tensor:
+    asked = _request(function, x)
+    if is_distributed(x):
+        axes = leading(x, "S")
+        (y,) = distributed_call(function, [("x", x, axes)], [axes], False, lambda values: [_run(function, *values)])
+        return y
+    return _IMPLEMENTATIONS[function][choose(asked, None).value](x)
 
 
 def _request(function: str, x: Any) -> Request:

@@ -14,7 +14,8 @@ def rev_cumsum(x: Tensor) -> Tensor:
 
 def rev_cumsum_off(x: Tensor) -> Tensor:
     """``y_t = Σ_{s>t} x_s``."""
-    after = torch.cat([x[..., 1:], torch.zeros_like(x[..., :1])], dim=-1)
+    # Not a slice of S − 1 steps: a program exported with any length would have to tell whether that is 1.
+    after = torch.nn.functional.pad(x, (0, 1))[..., 1:]
     return after.to(ACCUMULATION[x.dtype]).flip(-1).cumsum(-1).flip(-1).to(x.dtype)
 
 

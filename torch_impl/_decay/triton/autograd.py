@@ -5,14 +5,19 @@ import torch
 from reference.backends import Row
 from torch_impl._decay.composed import masked_cumsum
 from torch_impl._decay.triton import launch
-from torch_impl._operators import Directions, operator, transformable
+from torch_impl._operators import Directions, mapped_by_autograd, operator, recordable, recording, transformable
 from torch_impl._triton.interpreter import DTYPES, unavailable
 
-_forget_direct = operator(
-    "causal_forget_matrix(Tensor forget_gates) -> Tensor",
-    lambda a: launch.causal_forget_matrix(a),
-    lambda a: a.new_empty((*a.shape, a.shape[-1])),
-)
+
+def _compute(a: torch.Tensor) -> torch.Tensor:
+    return launch.causal_forget_matrix(a)
+
+
+def _shape(a: torch.Tensor) -> torch.Tensor:
+    return a.new_empty((*a.shape, a.shape[-1]))
+
+
+_forget_direct = operator("causal_forget_matrix_forward(Tensor forget_gates) -> Tensor", _compute, _shape)
 _forget_backward_direct = operator(
     "causal_forget_matrix_backward(Tensor dF) -> Tensor",
     lambda dF: launch.causal_forget_matrix_backward(dF),
@@ -66,6 +71,14 @@ class _ForgetSums(torch.autograd.Function):
 
 
 _forget_matrix, _forget_sums = transformable(_ForgetMatrix), transformable(_ForgetSums)
+mapped_by_autograd("causal_forget_matrix_backward", _ForgetSums.vmap)
+_recorded = recordable("causal_forget_matrix(Tensor forget_gates) -> Tensor", _compute, _shape, _forget_matrix)
+
+
+def causal_forget_matrix(forget_gates: torch.Tensor) -> torch.Tensor:
+    """F of log gates ``(..., S)``, in their dtype, differentiable to any order."""
+    return (_recorded if recording() else _forget_matrix)(forget_gates)
+
 
 ROWS = tuple(
     Row(
@@ -77,7 +90,7 @@ ROWS = tuple(
         implementation=implementation,
     )
     for operation, implementation in (
-        ("causal_forget_matrix", _forget_matrix),
+        ("causal_forget_matrix", causal_forget_matrix),
         ("dtilde_matrix", Directions(forward=launch.dtilde_matrix, backward=launch.dtilde_matrix_backward)),
     )
 )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from reference.backends import Row
-from torch_impl._operators import operator, transformable
+from torch_impl._operators import mapped_by_autograd, operator, recordable, recording, transformable
 from torch_impl._scan.triton import launch
 from torch_impl._triton.interpreter import DTYPES, unavailable
 
@@ -13,11 +13,11 @@ def _sum(x: torch.Tensor, reverse: bool, exclusive: bool) -> torch.Tensor:
     return launch.cumulative(x, reverse=reverse, exclusive=exclusive)
 
 
-_direct = operator(
-    "cumulative(Tensor x, bool reverse, bool exclusive) -> Tensor",
-    _sum,
-    lambda x, reverse, exclusive: x.new_empty(x.shape),
-)
+def _shape(x: torch.Tensor, reverse: bool, exclusive: bool) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+_direct = operator("cumulative_forward(Tensor x, bool reverse, bool exclusive) -> Tensor", _sum, _shape)
 
 
 class _Cumulative(torch.autograd.Function):
@@ -43,16 +43,18 @@ class _Cumulative(torch.autograd.Function):
 
 
 _summed = transformable(_Cumulative)
+mapped_by_autograd("cumulative_forward", _Cumulative.vmap)
+_recorded = recordable("cumulative(Tensor x, bool reverse, bool exclusive) -> Tensor", _sum, _shape, _summed)
 
 
 def rev_cumsum(x: Tensor) -> Tensor:
     """``y_t = Σ_{s≥t} x_s``, differentiable to any order."""
-    return _summed(x, True, False)
+    return (_recorded if recording() else _summed)(x, True, False)
 
 
 def rev_cumsum_off(x: Tensor) -> Tensor:
     """``y_t = Σ_{s>t} x_s``, differentiable to any order."""
-    return _summed(x, True, True)
+    return (_recorded if recording() else _summed)(x, True, True)
 
 
 ROWS = tuple(
