@@ -1,8 +1,9 @@
 """Rows of packed tokens: step n of a run gets the same rows whatever came before, so that a resumed run needs no more.
 
-Each epoch is one stream: all documents in an order of its own, one after the other. Streams follow each other without
-end, and a row is the next ``T`` tokens. A document that begins in a row is a sequence of its own (`cu_seqlens`); one
-that a row cuts continues in the next row, as a sequence that begins in its middle.
+Each epoch is one stream: all documents in an order of its own, one after the other. The stream is cut into rows of T
+tokens, and these are taken in a random order, since neighbouring rows are of one document. What is left at the end of a
+stream, at most T tokens, is left out in that epoch. A document that begins in a row is a sequence of its own
+(`cu_seqlens`); one that a row cuts continues in another row, as a sequence that begins in its middle.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ class RowSource:
     Attributes:
         documents: the text.
         row_tokens: T.
-        seed: of the order of documents; None keeps the order in which they are.
+        seed: of the orders of documents and rows; None keeps those in which they are.
     """
 
     documents: Documents
@@ -45,59 +46,60 @@ class RowSource:
     @property
     def slots(self) -> int:
         """D: the most sequences that a row can hold, whatever the order of documents."""
-        # A row may reach into later streams, which hold the shortest documents again.
-        streams = self.row_tokens // self._length + 2
-        shortest = np.sort(np.repeat(self.documents.lengths, streams))
+        shortest = np.cumsum(np.sort(self.documents.lengths))
         # Two more are cut off at the ends of the row.
-        return min(int(np.searchsorted(np.cumsum(shortest), self.row_tokens, side="right")) + 2, self.row_tokens)
+        return min(int(np.searchsorted(shortest, self.row_tokens, side="right")) + 2, self.row_tokens)
 
     @property
     def whole_rows(self) -> int:
-        """How many rows the documents fill once."""
-        return self._length // self.row_tokens
+        """Rows of an epoch; the last one is followed by one token at least, its last target."""
+        return (int(self.documents.starts[-1]) - 1) // self.row_tokens
 
     def rows(self, first: int, count: int) -> Rows:
-        """Rows ``first`` to ``first + count - 1`` of the endless stream."""
-        made = [self._row((first + index) * self.row_tokens) for index in range(count)]
+        """Rows ``first`` to ``first + count - 1`` of all epochs, one after the other.
+
+        Raises:
+            CorpusError: the text does not fill one row.
+        """
+        if self.whole_rows == 0:
+            raise CorpusError(
+                f"`row_tokens` is {self.row_tokens}; one part of the text has {len(self.documents.tokens)} tokens, "
+                "which do not fill a row and its last target"
+            )
+        made = [self._row(*divmod(first + index, self.whole_rows)) for index in range(count)]
         tokens, targets, packings = zip(*made, strict=True)
         return Rows(tokens=np.stack(tokens), targets=np.stack(targets), cu_seqlens=np.stack(packings))
 
-    @property
-    def _length(self) -> int:
-        return int(self.documents.starts[-1])
-
-    def _row(self, at: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _row(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One row: its tokens, its targets and its packing."""
         T = self.row_tokens
+        documents, rows = self._orders(epoch)
         # One token more than the row: the last target.
-        pieces = list(self._pieces(at, T + 1))
+        pieces = list(self._pieces(documents, int(rows[index]) * T, T + 1))
         tokens = np.concatenate(pieces)
         packing = np.full(self.slots + 1, T, np.int32)
         packing[: len(pieces)] = np.cumsum([0, *(len(piece) for piece in pieces[:-1])])
         return tokens[:T], tokens[1:], packing
 
-    def _pieces(self, at: int, count: int) -> Iterator[np.ndarray]:
-        """The parts of documents that make up ``count`` tokens from a place in the endless stream on."""
+    def _pieces(self, order: np.ndarray, at: int, count: int) -> Iterator[np.ndarray]:
+        """The parts of documents that make up ``count`` tokens of a stream, from a place in it on."""
         documents = self.documents
-        epoch, offset = divmod(at, self._length)
+        ends = np.cumsum(documents.lengths[order])
+        place = int(np.searchsorted(ends, at, side="right"))
         while count:
-            order = self._order(epoch)
-            ends = np.cumsum(documents.lengths[order])
-            for place in range(int(np.searchsorted(ends, offset, side="right")), len(order)):
-                end = int(documents.starts[order[place] + 1])
-                begin = end - int(ends[place] - offset)
-                piece = documents.tokens[begin : min(end, begin + count)]
-                yield piece
-                offset, count = offset + len(piece), count - len(piece)
-                if not count:
-                    return
-            epoch, offset = epoch + 1, 0
+            end = int(documents.starts[order[place] + 1])
+            begin = end - int(ends[place] - at)
+            piece = documents.tokens[begin : min(end, begin + count)]
+            yield piece
+            at, count, place = at + len(piece), count - len(piece), place + 1
 
-    def _order(self, epoch: int) -> np.ndarray:
-        documents = len(self.documents.lengths)
+    def _orders(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The order of documents in the stream of an epoch, and that in which its rows are taken."""
+        documents, rows = len(self.documents.lengths), self.whole_rows
         if self.seed is None:
-            return np.arange(documents)
-        return np.random.default_rng((self.seed, epoch)).permutation(documents)
+            return np.arange(documents), np.arange(rows)
+        rng = np.random.default_rng((self.seed, epoch))
+        return rng.permutation(documents), rng.permutation(rows)
 
 
 def held_out_rows(source: RowSource, most: int) -> Rows:
@@ -106,12 +108,7 @@ def held_out_rows(source: RowSource, most: int) -> Rows:
     Raises:
         CorpusError: the text does not fill one row.
     """
-    count = min(most, source.whole_rows)
-    if count == 0:
-        raise CorpusError(
-            f"`row_tokens` is {source.row_tokens}; the held-out text has {len(source.documents.tokens)} tokens, "
-            "which do not fill a row"
-        )
+    count = max(1, min(most, source.whole_rows))
     return joined_rows([source.rows(index * source.whole_rows // count, 1) for index in range(count)])
 
 

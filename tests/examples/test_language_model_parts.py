@@ -86,22 +86,29 @@ def test_text_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
 DOCUMENTS = joined([b"a" * 5, b"b" * 70, b"", b"c" * 33, b"d" * 2, b"e" * 9, b"f"])
 
 
-@pytest.mark.parametrize("T", [1, 3, 16, 64, 300])
-def test_rows_hold_every_token_once_an_epoch_and_no_padding(T: int) -> None:
-    source = RowSource(documents=DOCUMENTS, row_tokens=T, seed=3)
-    length = len(DOCUMENTS.tokens)
-    rows = source.rows(0, -(-3 * length // T))
-    stream, following = rows.tokens.reshape(-1), rows.targets.reshape(-1)
-    np.testing.assert_array_equal(following[:-1], stream[1:])
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("T", [1, 3, 16, 64, 126])
+def test_rows_hold_every_token_once_an_epoch_and_no_padding(T: int, seed: int | None) -> None:
+    source = RowSource(documents=DOCUMENTS, row_tokens=T, seed=seed)
+    W = source.whole_rows
+    assert W == (len(DOCUMENTS.tokens) - 1) // T
+    rows = source.rows(0, 3 * W)
+    np.testing.assert_array_equal(rows.targets[:, :-1], rows.tokens[:, 1:])
+    whole = np.bincount(DOCUMENTS.tokens, minlength=257)
     for epoch in range(3):
-        # Each document is there in one piece: it begins with the marker and ends before the next one.
-        found = stream[epoch * length : (epoch + 1) * length]
-        pieces = np.split(found, np.flatnonzero(found == BOUNDARY)[1:])
-        assert sorted(map(text_of, pieces)) == sorted([b"a" * 5, b"b" * 70, b"", b"c" * 33, b"d" * 2, b"e" * 9, b"f"])
+        # All tokens, but for the end of the stream, at most T.
+        left = whole - np.bincount(rows.tokens[epoch * W : (epoch + 1) * W].ravel(), minlength=257)
+        assert (left >= 0).all() and left.sum() == len(DOCUMENTS.tokens) - W * T <= T
+        targets = np.bincount(rows.targets[epoch * W : (epoch + 1) * W].ravel(), minlength=257)
+        assert (targets <= whole).all() and targets.sum() == W * T
     for tokens, packing in zip(rows.tokens, rows.cu_seqlens, strict=True):
         assert packing[0] == 0 and packing[-1] == T and (np.diff(packing) >= 0).all()
         begins = {int(at) for at in packing if at < T}
         assert begins == {0, *np.flatnonzero(tokens == BOUNDARY)}
+    if seed is None:
+        np.testing.assert_array_equal(rows.tokens[:W].ravel(), DOCUMENTS.tokens[: W * T])
+    elif T < 64:
+        assert (rows.tokens[:W] != rows.tokens[W : 2 * W]).any()
 
 
 def test_a_row_is_the_same_whatever_rows_were_asked_for_before() -> None:
@@ -115,10 +122,10 @@ def test_a_row_is_the_same_whatever_rows_were_asked_for_before() -> None:
 
 def test_held_out_rows_are_spread_over_the_text_and_none_is_there_twice() -> None:
     source = RowSource(documents=DOCUMENTS, row_tokens=20, seed=None)
-    np.testing.assert_array_equal(held_out_rows(source, 100).tokens, source.rows(0, len(DOCUMENTS.tokens) // 20).tokens)
+    np.testing.assert_array_equal(held_out_rows(source, 100).tokens, source.rows(0, 6).tokens)
     assert held_out_rows(source, 2).tokens.shape == (2, 20)
-    with pytest.raises(CorpusError, match="`row_tokens` is 500; the held-out text has 127 tokens"):
-        held_out_rows(RowSource(documents=DOCUMENTS, row_tokens=500, seed=None), 1)
+    with pytest.raises(CorpusError, match="`row_tokens` is 127; one part of the text has 127 tokens"):
+        held_out_rows(RowSource(documents=DOCUMENTS, row_tokens=127, seed=None), 1)
 
 
 def rows_of(tokens: list[int], targets: list[int]) -> Rows:
