@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def draw_losses(directory: Path, bits: dict[str, float]) -> bool:
     lines = metrics.read(directory / "metrics.jsonl")
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    training = [(line["step"], line["loss"] / 0.6931471805599453) for line in lines if "loss" in line]
+    training = [(line["step"], line["loss"] / math.log(2)) for line in lines if "loss" in line]
     held_out = [
         (line["step"], line["validation_bits_per_byte"]) for line in lines if "validation_bits_per_byte" in line
     ]

@@ -24,7 +24,9 @@ def python(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[
     flags = f"--xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags}
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace", timeout=900
+    )
 
 
 def command(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[str]:
