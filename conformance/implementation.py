@@ -88,6 +88,8 @@ class Implementation:
             any.
         lacking: the reason why a law does not apply, by the feature that it needs.
         untracked: the context of calls of which no gradient is asked.
+        compiling: called with True before a compiler takes over that may be slower than any call, and with False
+            afterwards.
     """
 
     framework: str
@@ -99,6 +101,7 @@ class Implementation:
     keeps_contract = False
     lacking: Mapping[str, str] = {}
     untracked: Any = nullcontext
+    compiling: Callable[[bool], None] = staticmethod(lambda begins: None)
 
     def __init__(self, name: str, functions: Mapping[str, Any], device: str = "cpu"):
         self.name = name

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 LOAD_SECONDS = 120.0
 """Seconds that a target may take to be imported; a case's own limit if that is longer."""
 
+COMPILING = 10.0
+"""How many times as long as a call its compilation by XLA may take, where a loop was unrolled for example."""
+
 DEATHS_OF_A_LAW = 6
 """How often one law may end its worker; each death but the last leads to a smaller fatal case, or to another one."""
 
@@ -262,6 +265,9 @@ class Workers:
         if said == "case":
             worker.case = told
             worker.deadline = None if told is None else time.monotonic() + self._timeout
+        elif said == "compiling":
+            if worker.case is not None:
+                worker.deadline = time.monotonic() + self._timeout * (COMPILING if told else 1.0)
         elif said == "loaded":
             worker.deadline = None
         elif said == "found":
@@ -351,6 +357,7 @@ def _work(connection: Connection, target: str, framework: str | None, device: st
             connection.send(("unusable", str(error)))
             return
         connection.send(("loaded", info_of(implementation, framework)))
+        implementation.compiling = lambda begins: connection.send(("compiling", begins))
         runner: Runner | None = None
 
         def announce(case: str | None) -> None:

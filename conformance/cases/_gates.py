@@ -24,6 +24,10 @@ GATES = (
 _CHANGING = ("remembering", "ordinary", "resets", "saturated")
 
 
+SHUT = "shut"
+"""A regime of experiments alone: finite forget gates that empty the memory, of -1e30, among ordinary ones."""
+
+
 def _gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Input and forget preactivations ``(B, S, N)`` of one regime."""
     i, f = rng.normal(size=shape), rng.normal(size=shape)
@@ -44,6 +48,8 @@ def _gates(rng: np.random.Generator, regime: str, shape: tuple[int, ...]) -> tup
         return 70 + 2 * i, 4 + f
     if regime == "low m":
         return i - 25, f - 4
+    if regime == SHUT:
+        return i, np.where(rng.random(shape) < 0.25, -1e30, 1 + f)
     if regime == "extreme":
         values = np.array([1e4, -1e4, 0.0, 1.0, -30.0, 30.0])
         with_infinities = np.array([1e4, -1e4, np.inf, -np.inf, 2.0, 8.0])

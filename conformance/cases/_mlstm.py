@@ -33,7 +33,7 @@ from conformance.cases._removal import (
     normaliser,
     scale_of_queries,
 )
-from conformance.dtypes import HALF, Array, accumulation, array
+from conformance.dtypes import HALF, LARGEST, Array, accumulation, array
 
 
 @register()
@@ -150,6 +150,8 @@ class MLSTMCase:
             raw = {name: x[0] for name, x in raw.items()}
         raw, state = ({name: replaced(x, self.elements) for name, x in of.items()} for of in (raw, state))
         gate_dtype = "float32" if self.wide_gates and dtype in HALF else dtype
+        largest = np.where(np.isfinite(raw["f"]), LARGEST[gate_dtype], np.inf)
+        raw["f"] = np.clip(raw["f"], -largest, largest)
         arrays = {name: array(x, gate_dtype if name in "if" else dtype, self.layout) for name, x in raw.items()}
         wide = accumulation(dtype)
         arrays |= {name: array(x, wide, self.layout) for name, x in state.items()}

@@ -15,15 +15,19 @@ MODERATE = 5.0
 LARGE = 20.0
 """A finite preactivation beyond this magnitude is large: σ is then 1, or 0, to within a float32 roundoff."""
 
+HUGE = 1e6
+"""Beyond this magnitude, a sum of log gates loses all digits of the other gates in float32."""
+
 LARGEST_M = 64.0
 LARGEST_SCALE = 1e3
 """Queries scaled by more would leave the range of float16."""
 
+HUGE_GATES = "forget gates of -1e30"
 INFINITE_GATES = ("forget gates of -inf", "forget gates of +inf", "input gates of -inf")
 LARGE_GATES = ("large forget gates", "large input gates")
 ABOVE, AT_FLOOR = "normaliser above its floor", "normaliser at its floor"
 ABOVE_64 = "m above 64"
-REMOVABLE = (*INFINITE_GATES, *LARGE_GATES, ABOVE_64, ABOVE, AT_FLOOR)
+REMOVABLE = (HUGE_GATES, *INFINITE_GATES, *LARGE_GATES, ABOVE_64, ABOVE, AT_FLOOR)
 
 
 def moderate_gates(i: np.ndarray, f: np.ndarray, removed: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -32,6 +36,8 @@ def moderate_gates(i: np.ndarray, f: np.ndarray, removed: Sequence[str]) -> tupl
         i = np.where(np.isneginf(i), -MODERATE, i)
     if "forget gates of -inf" in removed:
         f = np.where(np.isneginf(f), -MODERATE, f)
+    if HUGE_GATES in removed:
+        f = np.where(huge(f), np.sign(f) * MODERATE, f)
     if "forget gates of +inf" in removed:
         f = np.where(np.isposinf(f), MODERATE, f)
     i = moderate(i) if "large input gates" in removed else i
@@ -41,8 +47,12 @@ def moderate_gates(i: np.ndarray, f: np.ndarray, removed: Sequence[str]) -> tupl
 
 
 def large(x: np.ndarray) -> np.ndarray:
-    """Where ``x`` is large and finite."""
-    return np.isfinite(x) & (np.abs(x) > LARGE)
+    """Where ``x`` is large and finite, and not huge."""
+    return (np.abs(x) > LARGE) & (np.abs(x) <= HUGE)
+
+
+def huge(x: np.ndarray) -> np.ndarray:
+    return np.isfinite(x) & (np.abs(x) > HUGE)
 
 
 def moderate(x: np.ndarray) -> np.ndarray:

@@ -2,25 +2,16 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from conformance.cases import to_json
 from conformance.diagnosis.cause import Cause, Check
 from conformance.diagnosis.faults import RANK, Fault
-from conformance.diagnosis.judged import Judged
 from conformance.outcome import ENDINGS, ArrayOutcome, Counterexample, LawResult
 
 NOISE = 1e-3
 """Errors below this share of an array's largest value are roundings, if more of them than there may be."""
-
-
-@dataclass
-class Attributed:
-    """A fault, or a law that fails on its own, and what it explains."""
-
-    fault: Fault | None
-    results: list[tuple[LawResult, Counterexample | None]] = field(default_factory=list)
 
 
 def of_fault(
@@ -216,7 +207,3 @@ def array_line(judged: Sequence[Any]) -> str:
         else:
             said.append(f"{array.where} {'NaN' if array.nature == 'nan' else array.nature}")
     return " · ".join(said)
-
-
-def shortest(judged: Judged) -> str:
-    return judged.case.describe()

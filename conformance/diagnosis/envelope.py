@@ -10,11 +10,14 @@ from conformance.dtypes import FLOATING
 from conformance.operations import OPERATIONS, Operation
 
 NOT_TRIED = "not tried"
+Counts = Mapping[str, Mapping[str, int]]
 
 
 def cell(trials: Iterable[Judged]) -> Cell:
     """The verdict on several calls: wrong if any is wrong, not served if all are refused."""
     trials = tuple(trials)
+    if not trials:
+        return Cell(value=NOT_TRIED, gradient=NOT_TRIED)
     arrays = [array for judged in trials for array in judged.arrays]
     wrong = sum(array.nature is not None for array in arrays)
     return Cell(
@@ -35,27 +38,32 @@ def _worst(statuses: Iterable[str]) -> str:
 def of_trials(
     operation: Operation,
     table: Mapping[str, Mapping[str, list[Judged]]],
+    counts: Mapping[str, Counts],
     dtypes: Iterable[str],
     faults: Iterable[Fault],
 ) -> Envelope:
-    """The envelope that was found by experiment.
+    """The envelope that was found by experiment, and by the laws in dtypes in which all of them held.
 
     Args:
         table: the calls that were judged, by feature and dtype.
+        counts: as for `of_counts`, for dtypes in which there was nothing to try.
         dtypes: the dtypes of the run.
     """
     wanted = [dtype for dtype in FLOATING if dtype in set(dtypes)]
-    nothing = Cell(value=NOT_TRIED, gradient=NOT_TRIED)
     rows = []
     for name, sentence in _rows(operation):
         trials = table.get(name, {})
         if trials:
-            cells = {dtype: cell(trials[dtype]) if dtype in trials else nothing for dtype in wanted}
+            cells = {
+                dtype: _counted(name, counts[dtype]) if dtype in counts else cell(trials.get(dtype, ()))
+                for dtype in wanted
+            }
             rows.append(Row(feature=name, sentence=sentence, cells=cells))
-    return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults)))
+    phrases = {feature.name: feature.phrase for feature in operation.features}
+    return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases))
 
 
-def of_counts(operation: Operation, counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Envelope:
+def of_counts(operation: Operation, counts: Mapping[str, Counts]) -> Envelope:
     """The envelope of an operation whose value and gradient laws all held: the features of the cases that did.
 
     Args:
@@ -64,18 +72,21 @@ def of_counts(operation: Operation, counts: Mapping[str, Mapping[str, Mapping[st
     """
     rows = []
     for name, sentence in _rows(operation):
-        key = "" if name == PLAIN else name
-        cells = {}
-        for dtype in (each for each in FLOATING if each in counts):
-            of_value, of_gradient = (counts[dtype].get(aspect, {}) for aspect in ("value", "gradient"))
-            cells[dtype] = Cell(
-                value=RIGHT if of_value.get(key) else NOT_TRIED,
-                gradient="" if "gradient" not in counts[dtype] else RIGHT if of_gradient.get(key) else NOT_TRIED,
-                cases=of_value.get(key, 0) + of_gradient.get(key, 0),
-            )
+        cells = {dtype: _counted(name, counts[dtype]) for dtype in FLOATING if dtype in counts}
         if any(each.cases for each in cells.values()):
             rows.append(Row(feature=name, sentence=sentence, cells=cells))
-    return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows, ()))
+    return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows))
+
+
+def _counted(name: str, counts: Counts) -> Cell:
+    """The cell of a feature in a dtype, from the number of cases that held."""
+    key = "" if name == PLAIN else name
+    of_value, of_gradient = (counts.get(aspect, {}).get(key, 0) for aspect in ("value", "gradient"))
+    return Cell(
+        value=RIGHT if of_value else NOT_TRIED,
+        gradient="" if "gradient" not in counts else RIGHT if of_gradient else NOT_TRIED,
+        cases=of_value + of_gradient,
+    )
 
 
 def _rows(operation: Operation) -> list[tuple[str, str]]:
@@ -98,8 +109,13 @@ def _bad(row: Row) -> bool:
     return bool(statuses & {WRONG, NOT_SERVED})
 
 
-def summary(rows: Iterable[Row], faults: tuple[Fault, ...]) -> str:
-    """The envelope in a sentence."""
+def summary(rows: Iterable[Row], faults: tuple[Fault, ...] = (), phrases: Mapping[str, str] | None = None) -> str:
+    """The envelope in a sentence.
+
+    Args:
+        faults: those that were found.
+        phrases: by the name of a feature, `Feature.phrase`.
+    """
     rows = tuple(rows)
     statuses = {
         row.feature: {cell.value for cell in row.cells.values()} | {cell.gradient for cell in row.cells.values()}
@@ -117,8 +133,12 @@ def summary(rows: Iterable[Row], faults: tuple[Fault, ...]) -> str:
     elif not wrong:
         said.append("Right wherever it was tried." if right else "No call was served.")
     else:
-        phrases = list(dict.fromkeys(_where(fault) for fault in faults)) or [" and ".join(wrong)]
-        said.append(f"Right on plain calls; wrong {', and '.join(phrases)}.")
+        named = {feature.name for fault in faults for feature in fault.features}
+        unnamed = [(phrases or {}).get(name, name) for name in wrong if name not in named]
+        places = list(dict.fromkeys(_where(fault) for fault in faults if fault.features))
+        if not places or not all(fault.features for fault in faults):
+            places += unnamed
+        said.append(f"Right on plain calls; wrong {', and '.join(places)}.")
     if refused:
         said.append(f"Not served: {', '.join(refused)}.")
     if promised:
@@ -127,5 +147,5 @@ def summary(rows: Iterable[Row], faults: tuple[Fault, ...]) -> str:
 
 
 def _where(fault: Fault) -> str:
-    where = " and ".join(feature.phrase for feature in fault.features) or "on some calls"
+    where = " and ".join(feature.phrase for feature in fault.features)
     return f"in the gradient {where}" if fault.aspect == "gradient" else where

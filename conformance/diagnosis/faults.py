@@ -8,7 +8,7 @@ from typing import Any
 from conformance.diagnosis.admission import Admission, excluded
 from conformance.diagnosis.features import Feature, avoiding, names, needed, only
 from conformance.diagnosis.formulas.formula import Formula
-from conformance.diagnosis.judged import NOT_PROMISED, WRONG, Clock, Judge, Judged
+from conformance.diagnosis.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judge, Judged
 from conformance.diagnosis.recognition import matches, patterns, recognised
 from conformance.operations import Operation
 
@@ -64,12 +64,14 @@ class Faults:
         operation: which is looked at.
         judges: one for each dtype.
         clock: after which nothing new is tried.
+        admission: the cases that may be tried.
     """
 
-    def __init__(self, operation: Operation, judges: dict[str, Judge], clock: Clock):
+    def __init__(self, operation: Operation, judges: dict[str, Judge], clock: Clock, admission: Admission):
         self.operation = operation
         self.judges = judges
         self.clock = clock
+        self.admission = admission
         self.found: list[Fault] = []
         self.served: dict[str, bool] = {}
 
@@ -87,7 +89,7 @@ class Faults:
         for fault in self.found:
             if fault.formula is not None and self._equals(fault, judged):
                 return (self._seen(fault, dtype),)
-        unrecognised = [fault for fault in self.found if fault.formula is None]
+        unrecognised = [fault for fault in self.seen_in(dtype) if fault.formula is None]
         shown = [fault for fault in unrecognised if self._shows(fault, judged, present)]
         if shown and self._all(shown, judged):
             return tuple(self._seen(fault, dtype) for fault in shown)
@@ -96,13 +98,30 @@ class Faults:
             return tuple(shown)
         return (fault, *(each for each in shown if each is not fault))
 
+    def absorb(self) -> None:
+        """Drop the faults that a formula explains which was recognised after they were found, by another call."""
+        formulas = [fault for fault in self.found if fault.formula is not None]
+        self.found = [
+            fault
+            for fault in self.found
+            if fault.formula is not None or not any(self._equals(formula, fault.example) for formula in formulas)
+        ]
+
+    def seen_in(self, dtype: str) -> list[Fault]:
+        """The faults that calls in a dtype show, most of which were found in another one."""
+        return [fault for fault in self.found if dtype in fault.dtypes or self._shown_in(fault, dtype)]
+
+    def _shown_in(self, fault: Fault, dtype: str) -> bool:
+        judged = self.judges[dtype](fault.example.case)
+        return judged.status(fault.aspect) == WRONG and bool(fault.natures & _natures(judged))
+
     def _equals(self, fault: Fault, judged: Judged) -> bool:
         assert fault.formula is not None and judged.call is not None
         return matches(fault.formula, judged, self.judges[judged.dtype].precision(judged.call), closely=False) is True
 
     def _shows(self, fault: Fault, judged: Judged, present: frozenset[str]) -> bool:
         """Whether the fault alone could have made the case wrong: same features, same ways to be wrong."""
-        if not {feature.name for feature in fault.features} <= present:
+        if not {feature.name for feature in fault.features} <= present or not fault.natures & _natures(judged):
             return False
         return fault.aspect == "value" or judged.value != WRONG
 
@@ -116,15 +135,18 @@ class Faults:
         for fault in shown:
             for feature in fault.features:
                 other = feature.without(judged.case)
-                if not feature.present(other) and not self._wrong(other, judged.dtype):
+                if not feature.present(other) and self._status(other, judged.dtype, fault.aspect) == RIGHT:
                     return True
         removed = avoiding(
             judged.case, {each.name for fault in shown for each in fault.features}, self.operation.features
         )
-        return not self._wrong(removed, judged.dtype)
+        return not self.judges[judged.dtype](removed).wrong
 
-    def _wrong(self, case: Any, dtype: str) -> bool:
-        return self.judges[dtype](case).wrong
+    def _status(self, case: Any, dtype: str, aspect: str) -> str | None:
+        """The verdict on a case; a case outside the promises is not tried."""
+        if self.admission.admitted(self.operation.about, dtype, case) != case:
+            return NOT_PROMISED
+        return self.judges[dtype](case).status(aspect)
 
     def _seen(self, fault: Fault, dtype: str) -> Fault:
         if dtype in fault.dtypes:
@@ -138,17 +160,20 @@ class Faults:
             return None
         aspect = "value" if judged.value == WRONG else "gradient"
 
+        def status(case: Any) -> str | None:
+            return self._status(case, judged.dtype, aspect)
+
         def happens(case: Any) -> bool:
-            other = self.judges[judged.dtype](case)
-            return other.status(aspect) == WRONG
+            return status(case) == WRONG
 
         judge = self.judges[judged.dtype]
         small = self._smaller(judged, happens)
         formula = self._recognised(small, happens)
         essential = (
             ()
-            if formula is not None and not self._occasional(formula)
-            else needed(small.case, happens, self.operation.features)
+            if formula is not None and not formula.occasional
+            # A call without the feature that is refused, or outside the promises, says nothing about the feature.
+            else needed(small.case, lambda case: status(case) != RIGHT, self.operation.features)
         )
         for number, fault in enumerate(self.found):
             same = fault.formula is not None and formula is not None and fault.formula.name == formula.name
@@ -169,10 +194,6 @@ class Faults:
         )
         self.found.append(fault)
         return fault
-
-    def _occasional(self, formula: Formula) -> bool:
-        """Whether the formula differs from the definition in some calls only, so that its features say when."""
-        return formula.noisy
 
     def _smaller(self, judged: Judged, happens: Callable[[Any], bool]) -> Judged:
         """The case without every feature that the fault does not need, and with fewer steps where it still shows."""
@@ -278,7 +299,7 @@ def explore(
     Returns:
         The faults, and by feature (``plain call`` first) and dtype what was judged.
     """
-    faults = Faults(operation, judges, clock)
+    faults = Faults(operation, judges, clock, admission)
     features = admission.features(operation)
     assert operation.plain is not None
     table: dict[str, dict[str, list[Judged]]] = {}
@@ -309,6 +330,7 @@ def explore(
         for judged in trials.get(first, ()):
             if judged.wrong:
                 faults.explain(judged.case, first)
+    faults.absorb()
     return faults, table
 
 

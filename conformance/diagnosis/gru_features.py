@@ -8,6 +8,14 @@ import numpy as np
 
 from conformance.cases import GRUCase
 from conformance.cases._removal import large
+from conformance.diagnosis.call_features import (
+    LAYOUT,
+    NUMBERS,
+    PACKING,
+    SEVERAL_SEQUENCES,
+    remainder,
+    several_blocks,
+)
 from conformance.diagnosis.features import Feature
 
 BLOCK = 64
@@ -19,28 +27,6 @@ GATES = ("forget_input", "reset_input")
 def _gates(case: GRUCase) -> np.ndarray:
     arrays = case.arrays("float64")
     return np.concatenate([arrays[name].values.ravel() for name in GATES])
-
-
-def lengths(case: GRUCase) -> tuple[int, ...]:
-    """The number of steps of every sequence."""
-    return case.lengths if case.lengths is not None else (case.S,) * case.B
-
-
-def with_lengths(case: GRUCase, change: Callable[[int], int]) -> GRUCase:
-    """The case with every number of steps changed."""
-    if case.lengths is None:
-        return replace(case, S=change(case.S))
-    return replace(case, lengths=tuple(change(S) for S in case.lengths))
-
-
-def _dense(case: GRUCase) -> GRUCase:
-    sequences = case.lengths or ()
-    return replace(case, lengths=None, room=None, B=max(len(sequences), 1), S=max(sequences, default=0))
-
-
-def _packed(case: GRUCase) -> GRUCase:
-    half = case.S // 2
-    return replace(case, lengths=(half, case.S - half, case.S)[: max(case.B, 2)], B=max(case.B, 2), S=0)
 
 
 def _without(name: str) -> Callable[[GRUCase], GRUCase]:
@@ -95,60 +81,15 @@ GRU = (
         without=lambda case: replace(case, clipping=None),
         added=lambda case: replace(case, clipping=0.1),
     ),
-    Feature(
-        name="S = 0",
-        promise="S > 0",
-        sentence="there are no steps",
-        phrase="where there are no steps (S = 0)",
-        present=lambda case: case.steps == 0 and bool(lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: S or 3),
-        added=lambda case: replace(case, S=0),
+    *NUMBERS,
+    remainder(
+        "S not a multiple of 64",
+        "the number of steps is not a multiple of 64",
+        "where S is not a multiple of 64",
+        lambda case: BLOCK,
     ),
-    Feature(
-        name="B = 0",
-        promise="B > 0",
-        sentence="there are no sequences",
-        phrase="where there are no sequences (B = 0)",
-        present=lambda case: not lengths(case),
-        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (3,)),
-        added=lambda case: replace(case, B=0),
-    ),
-    Feature(
-        name="several steps",
-        promise="S <= 1",
-        sentence="some sequence has more than one step",
-        phrase="where a sequence has more than one step",
-        present=lambda case: case.steps > 1,
-        without=lambda case: with_lengths(case, lambda S: min(S, 1)),
-        added=lambda case: with_lengths(case, lambda S: max(S, 2)),
-    ),
-    Feature(
-        name="S not a multiple of 64",
-        promise="S % 64 == 0",
-        sentence="the number of steps is not a multiple of 64",
-        phrase="where S is not a multiple of 64",
-        present=lambda case: any(S % BLOCK for S in lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: -(-S // BLOCK) * BLOCK),
-        added=lambda case: with_lengths(case, lambda S: S + 3),
-    ),
-    Feature(
-        name="S above 64",
-        promise="S <= 64",
-        sentence="some sequence has more than 64 steps",
-        phrase="where S is above 64",
-        present=lambda case: any(S > BLOCK for S in lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: S if S <= BLOCK else S % BLOCK or BLOCK),
-        added=lambda case: with_lengths(case, lambda S: S + BLOCK),
-    ),
-    Feature(
-        name="several sequences",
-        promise="B <= 1",
-        sentence="there is more than one sequence",
-        phrase="where there is more than one sequence",
-        present=lambda case: len(lengths(case)) > 1,
-        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
-        added=lambda case: replace(case, B=max(case.B, 2)),
-    ),
+    several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: BLOCK),
+    SEVERAL_SEQUENCES,
     Feature(
         name="several heads",
         promise="N <= 1",
@@ -175,30 +116,8 @@ GRU = (
         without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
         added=lambda case: replace(case, H=5),
     ),
-    Feature(
-        name="packed",
-        sentence="sequences of different lengths lie one after the other, with cu_seqlens",
-        phrase="where sequences are packed",
-        present=lambda case: case.packed,
-        without=_dense,
-        added=_packed,
-    ),
-    Feature(
-        name="max_seqlen",
-        sentence="max_seqlen is given",
-        phrase="where max_seqlen is given",
-        present=lambda case: case.room is not None,
-        without=lambda case: replace(case, room=None),
-        added=lambda case: replace(_packed(case), room=3),
-    ),
-    Feature(
-        name="layout",
-        sentence="arrays are not contiguous in memory",
-        phrase="where arrays are not contiguous in memory",
-        present=lambda case: case.layout != "contiguous",
-        without=lambda case: replace(case, layout="contiguous"),
-        added=lambda case: replace(case, layout="transposed"),
-    ),
+    *PACKING,
+    LAYOUT,
     Feature(
         name="scaled values",
         sentence="inputs and weights are far from 1 in magnitude",

@@ -101,7 +101,7 @@ class Judged:
 
 
 def compared(
-    where: str, got: Array | None, expected: np.ndarray, slack: np.ndarray, precision: Precision
+    where: str, got: Array | None, expected: np.ndarray, slack: np.ndarray, precision: Precision, times: float = 1.0
 ) -> ArrayOutcome:
     """One array against what it ought to be: its largest errors, and the share of elements outside the tolerance."""
     if got is None:
@@ -112,7 +112,7 @@ def compared(
         return ArrayOutcome(where=where, nature=None, worst=0.0, error=0.0, wrong=0.0)
     dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
     values = got.values.astype(np.float64)
-    ratio = ratios(values, expected, allowed(expected, slack, precision, dtype), dtype)
+    ratio = ratios(values, expected, allowed(expected, slack, precision, dtype, times), dtype)
     worst, wrong = float(ratio.max()), float((ratio > 1).mean())
     return ArrayOutcome(
         where=where,
@@ -165,6 +165,8 @@ class Judge:
         kernel_backend: which the operation is to run on.
         contract: whether the target has to keep what gatespec's contract decides, whoever it is.
         watch: told of each call.
+        gradients: whether gradients are asked for.
+        times: how many tolerances a number may be off by.
     """
 
     def __init__(
@@ -175,11 +177,14 @@ class Judge:
         kernel_backend: str | None,
         contract: bool = False,
         watch: Watch = UNWATCHED,
+        gradients: bool = True,
+        times: float = 1.0,
     ):
         self.operation = operation
         self.dtype = dtype
         self._watch = watch
-        self.differentiable = implementation.no_gradient(operation.name) is None
+        self._times = times
+        self.differentiable = gradients and implementation.no_gradient(operation.name) is None
         self.trials = 0
         self._checker = Checker(implementation, dtype, kernel_backend, contract=contract)
         self._done: dict[Any, Judged] = {}
@@ -233,10 +238,7 @@ class Judge:
             arrays = tuple(worse) or again
             value = self._status({}, arrays) if value == RIGHT else value
             compared_gradients = tuple(
-                compared(
-                    GRADIENT + name, gradients.get(name), of_gradient.values[name], of_gradient.slack[name], precision
-                )
-                for name in call.primals
+                self._compared(GRADIENT + name, gradients.get(name), expected, precision) for name in call.primals
             )
             gradient = self._status({}, compared_gradients)
             arrays += compared_gradients
@@ -277,8 +279,11 @@ class Judge:
             array = got.get(name)
             if name in ("C", "n") and array is not None and "m" in got and "m" in expected.values:
                 array = in_units_of(array, got, expected.values["m"])
-            found.append(compared(name, array, expected.values[name], expected.slack[name], precision))
+            found.append(self._compared(name, array, expected, precision))
         return tuple(found)
+
+    def _compared(self, name: str, got: Array | None, expected: Expected, precision: Precision) -> ArrayOutcome:
+        return compared(name, got, expected.values[name], expected.slack[name], precision, self._times)
 
     @staticmethod
     def _status(got: Any, arrays: tuple[ArrayOutcome, ...]) -> str:

@@ -8,9 +8,18 @@ from typing import Any
 import numpy as np
 
 from conformance.cases import FwbwCase, MLSTMCase, without_states
-from conformance.cases._removal import ABOVE, ABOVE_64, AT_FLOOR, LARGEST_M, large
+from conformance.cases._gates import SHUT
+from conformance.cases._removal import ABOVE, ABOVE_64, AT_FLOOR, HUGE_GATES, LARGEST_M, huge, large
 from conformance.cases._removal import INFINITE_GATES as INFINITE
 from conformance.cases._removal import LARGE_GATES as LARGE
+from conformance.diagnosis.call_features import (
+    LAYOUT,
+    NUMBERS,
+    PACKING,
+    SEVERAL_SEQUENCES,
+    remainder,
+    several_blocks,
+)
 from conformance.diagnosis.features import Feature
 
 CHUNK = 64
@@ -35,18 +44,6 @@ def _above(case: MLSTMCase) -> tuple[bool, bool]:
     return bool((nu > floor).any()), bool((nu <= floor).any())
 
 
-def lengths(case: MLSTMCase) -> tuple[int, ...]:
-    """The number of steps of every sequence."""
-    return case.lengths if case.lengths is not None else (case.S,) * case.B
-
-
-def with_lengths(case: MLSTMCase, change: Callable[[int], int]) -> MLSTMCase:
-    """The case with every number of steps changed."""
-    if case.lengths is None:
-        return replace(case, S=change(case.S))
-    return replace(case, lengths=tuple(change(S) for S in case.lengths))
-
-
 def chunk(case: MLSTMCase) -> int:
     return case.chunk_size or CHUNK
 
@@ -59,16 +56,6 @@ def _restored(case: MLSTMCase, name: str, **fields: Any) -> MLSTMCase:
     return replace(case, removed=tuple(each for each in case.removed if each != name), **fields)
 
 
-def _dense(case: MLSTMCase) -> MLSTMCase:
-    sequences = case.lengths or ()
-    return replace(case, lengths=None, room=None, B=max(len(sequences), 1), S=max(sequences, default=0))
-
-
-def _packed(case: MLSTMCase) -> MLSTMCase:
-    half = case.S // 2
-    return replace(case, lengths=(half, case.S - half, case.S)[: max(case.B, 2)], B=max(case.B, 2), S=0)
-
-
 def _exceeds(x: np.ndarray) -> bool:
     return bool((np.isfinite(x) & (x > LARGEST_M - 2)).any())
 
@@ -77,16 +64,14 @@ SEEDS = 40
 """How many seeds are tried for a call of few gates in which a drawn property occurs."""
 
 
-def _gates(
-    name: str, sentence: str, phrase: str, found: Callable[[dict], Any], regime: str, promise: str = ""
-) -> Feature:
+def _gates(name: str, sentence: str, phrase: str, found: Callable[[dict], Any], regime: str) -> Feature:
     """A property of the gates; a case has it alone where every other one is removed."""
 
     def present(case: MLSTMCase) -> bool:
         return bool(np.any(found(_values(case))))
 
     def added(case: MLSTMCase) -> MLSTMCase:
-        removed = tuple(dict.fromkeys((*case.removed, *INFINITE, *LARGE, ABOVE_64)))
+        removed = tuple(dict.fromkeys((*case.removed, HUGE_GATES, *INFINITE, *LARGE, ABOVE_64)))
         removed = tuple(each for each in removed if name != ABOVE_64 or each != "large input gates")
         alone = _restored(replace(case, gates=regime, removed=removed), name)
         seeds = (replace(alone, seed=case.seed + 1000 * number) for number in range(SEEDS))
@@ -95,6 +80,14 @@ def _gates(
     return Feature(name=name, sentence=sentence, phrase=phrase, present=present, without=_removed(name), added=added)
 
 
+HUGE_FORGET_GATES = _gates(
+    HUGE_GATES,
+    "some finite forget preactivation is beyond ±1e6: a hard reset too, and in a sum it hides all other log gates",
+    "where a finite forget gate is as low as -1e30",
+    lambda values: huge(values["f"]),
+    SHUT,
+)
+
 INFINITE_GATES = (
     _gates(
         "forget gates of -inf",
@@ -102,7 +95,6 @@ INFINITE_GATES = (
         "where a forget gate is minus infinite (a hard reset)",
         lambda values: np.isneginf(values["f"]),
         "resets",
-        "f finite",
     ),
     _gates(
         "forget gates of +inf",
@@ -110,7 +102,6 @@ INFINITE_GATES = (
         "where a forget gate is plus infinite",
         lambda values: np.isposinf(values["f"]),
         "resets",
-        "f finite",
     ),
     _gates(
         "input gates of -inf",
@@ -118,7 +109,6 @@ INFINITE_GATES = (
         "where an input gate is minus infinite",
         lambda values: np.isneginf(values["i"]),
         "resets",
-        "i finite",
     ),
 )
 
@@ -206,60 +196,20 @@ STATE_COTANGENTS = Feature(
 )
 
 SIZES = (
-    Feature(
-        name="S = 0",
-        promise="S > 0",
-        sentence="there are no steps",
-        phrase="where there are no steps (S = 0)",
-        present=lambda case: case.steps == 0 and bool(lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: S or 3),
-        added=lambda case: replace(case, S=0),
+    *NUMBERS,
+    remainder(
+        "S not a multiple of the chunk",
+        "the chunk size, or 64 where none is given, does not divide the number of steps",
+        "where the chunk size does not divide S",
+        chunk,
     ),
-    Feature(
-        name="B = 0",
-        promise="B > 0",
-        sentence="there are no sequences",
-        phrase="where there are no sequences (B = 0)",
-        present=lambda case: not lengths(case),
-        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (3,)),
-        added=lambda case: replace(case, B=0),
+    several_blocks(
+        "several chunks",
+        "some sequence has more steps than the chunk size, or 64 where none is given",
+        "where a sequence has several chunks",
+        chunk,
     ),
-    Feature(
-        name="several steps",
-        promise="S <= 1",
-        sentence="some sequence has more than one step",
-        phrase="where a sequence has more than one step",
-        present=lambda case: case.steps > 1,
-        without=lambda case: with_lengths(case, lambda S: min(S, 1)),
-        added=lambda case: with_lengths(case, lambda S: max(S, 2)),
-    ),
-    Feature(
-        name="S not a multiple of the chunk",
-        promise="S % 64 == 0",
-        sentence="the chunk size, or 64 where none is given, does not divide the number of steps",
-        phrase="where the chunk size does not divide S",
-        present=lambda case: any(S % chunk(case) for S in lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: -(-S // chunk(case)) * chunk(case)),
-        added=lambda case: with_lengths(case, lambda S: S + 3),
-    ),
-    Feature(
-        name="several chunks",
-        promise="S <= 64",
-        sentence="some sequence has more steps than the chunk size, or 64 where none is given",
-        phrase="where a sequence has several chunks",
-        present=lambda case: any(S > chunk(case) for S in lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: S if S <= chunk(case) else S % chunk(case) or chunk(case)),
-        added=lambda case: with_lengths(case, lambda S: S + chunk(case)),
-    ),
-    Feature(
-        name="several sequences",
-        promise="B <= 1",
-        sentence="there is more than one sequence",
-        phrase="where there is more than one sequence",
-        present=lambda case: len(lengths(case)) > 1,
-        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
-        added=lambda case: replace(case, B=max(case.B, 2)),
-    ),
+    SEVERAL_SEQUENCES,
     Feature(
         name="several heads",
         promise="N <= 1",
@@ -290,22 +240,7 @@ SIZES = (
 )
 
 OPTIONS = (
-    Feature(
-        name="packed",
-        sentence="sequences of different lengths lie one after the other, with cu_seqlens",
-        phrase="where sequences are packed",
-        present=lambda case: case.lengths is not None,
-        without=_dense,
-        added=_packed,
-    ),
-    Feature(
-        name="max_seqlen",
-        sentence="max_seqlen is given",
-        phrase="where max_seqlen is given",
-        present=lambda case: case.room is not None,
-        without=lambda case: replace(case, room=None),
-        added=lambda case: replace(_packed(case), room=3),
-    ),
+    *PACKING,
     Feature(
         name="chunk_size",
         promise="chunk_size == None",
@@ -337,14 +272,7 @@ ARRAYS = (
         without=lambda case: replace(case, wide_gates=False),
         added=lambda case: replace(case, wide_gates=True),
     ),
-    Feature(
-        name="layout",
-        sentence="arrays are not contiguous in memory",
-        phrase="where arrays are not contiguous in memory",
-        present=lambda case: case.layout != "contiguous",
-        without=lambda case: replace(case, layout="contiguous"),
-        added=lambda case: replace(case, layout="transposed"),
-    ),
+    LAYOUT,
     Feature(
         name="scaled values",
         sentence="keys and values are far from 1 in magnitude",
@@ -361,6 +289,7 @@ MLSTM = (
     FINAL_STATE,
     STATE_COTANGENTS,
     *INFINITE_GATES,
+    HUGE_FORGET_GATES,
     *LARGE_GATES,
     *SIZES,
     *OPTIONS,

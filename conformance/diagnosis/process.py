@@ -11,6 +11,7 @@ from conformance.diagnosis.judged import UNSHARED, Watch
 from conformance.implementation import Implementation
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, LawResult
+from conformance.workers import COMPILING
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -71,7 +72,9 @@ def diagnosed(workers: "Workers", options: RunOptions, results: Sequence[LawResu
         try:
             worker.connection.send(Request(options=options, results=tuple(results), fatal=fatal))
             while said not in ("diagnosis", "fault"):
-                until = min(end, time.monotonic() + seconds) if last is not None else end
+                compiles = said == "compiling" and told
+                limit = seconds * (COMPILING if compiles else 1.0)
+                until = min(end, time.monotonic() + limit) if last is not None else end
                 if not worker.connection.poll(max(0.0, until - time.monotonic())):
                     break
                 said, told = worker.connection.recv()

@@ -3,14 +3,15 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from conformance import budget, oracle
 from conformance.budget import Precision, allowed, ratios
-from conformance.diagnosis.formulas.formula import Computed, Formula, Values
+from conformance.diagnosis.formulas.formula import ACCUMULATION, Computed, Formula, Values
 from conformance.diagnosis.judged import GRADIENT, RIGHT, Judged, in_units_of
-from conformance.dtypes import FLOATING, ROUNDOFF
+from conformance.dtypes import FLOATING, ROUNDOFF, accumulation
 
 COPIES = 3
 """Number of perturbed copies of the inputs from which the tolerance of a formula is derived."""
@@ -65,7 +66,7 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
         return False
     outputs = [array.where for array in judged.arrays if not array.where.startswith(GRADIENT)]
     gradients = [array.where for array in judged.arrays if array.where.startswith(GRADIENT)]
-    values = oracle.values(call.arrays)
+    values, options = oracle.values(call.arrays), _options(judged, precision)
     if judged.value == RIGHT and not gradients:
         return None
     if judged.value == RIGHT and formula.changes_value:
@@ -76,7 +77,7 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
         return False
     else:
         names = [*outputs, *gradients]
-        forward = formula.compute(values, call.options, None)
+        forward = formula.compute(values, options, None)
         if not formula.noisy and not all(
             _roughly(_answer(name, judged, forward, precision), forward) for name in outputs
         ):
@@ -85,7 +86,7 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
         # Whether gradients are rounded on their way back too is another question.
         names, gradients = outputs, []
     cotangents = oracle.values(call.cotangents) if gradients else None
-    plain = formula.compute(values, call.options, cotangents)
+    plain = formula.compute(values, options, cotangents)
     answers = [_answer(name, judged, plain, precision) for name in names]
     if formula.noisy:
         return _alike(answers, plain)
@@ -134,6 +135,11 @@ def recognised(
             if told >= min(2, len(trials)):
                 return formula
     return None
+
+
+def _options(judged: Judged, precision: Precision) -> dict[str, Any]:
+    assert judged.call is not None
+    return {**judged.call.options, ACCUMULATION: "float64" if precision.upcasts else accumulation(judged.dtype)}
 
 
 def _answer(name: str, judged: Judged, computed: Computed, precision: Precision) -> Answer:
@@ -203,7 +209,7 @@ def _slack(
         dnear = None
         if cotangents is not None:
             dnear = {name: budget.perturbed_operands(x, precision, rng)[number] for name, x in cotangents.items()}
-        draws.append(formula.compute(near, judged.call.options, dnear))
+        draws.append(formula.compute(near, _options(judged, precision), dnear))
     found = {}
     for name in judged.expected.values:
         if name not in plain:
@@ -235,20 +241,28 @@ def _near(name: str, x: np.ndarray, judged: Judged, precision: Precision, rng: n
 
 
 def _alike(answers: Sequence[Answer], computed: Computed) -> bool | None:
-    """Whether a target's error points where that of a formula does which rounds, and is as large."""
+    """Whether a target's error points where that of a formula does which rounds, and is as large.
+
+    If a formula is NaN where the definition is not, the target must be NaN at the same elements.
+    """
     errors, others, noise = [], [], []
+    nan = False
     for answer in answers:
+        nans, places = (np.isnan(x) & ~np.isnan(answer.true) for x in (answer.got, computed[answer.name]))
+        nan |= bool(places.any())
+        if nan and not np.array_equal(nans, places):
+            return False
         finite = np.isfinite(answer.true) & np.isfinite(answer.got) & np.isfinite(computed[answer.name])
         unit = float(np.abs(answer.true[finite]).max(initial=0.0))
         if unit == 0:
             continue
-        errors.append((answer.got - answer.true)[finite] / unit)
-        others.append((computed[answer.name] - answer.true)[finite] / unit)
+        errors.append((answer.got[finite] - answer.true[finite]) / unit)
+        others.append((computed[answer.name][finite] - answer.true[finite]) / unit)
         noise.append(answer.tolerance[finite] / unit)
     error, other, tolerance = (np.concatenate(parts) if parts else np.zeros(0) for parts in (errors, others, noise))
     size, other_size, least = (float(np.linalg.norm(x)) for x in (error, other, tolerance))
-    if not other_size > APART * least:
-        return None
+    if not (np.abs(other) > APART * tolerance).any():
+        return True if nan and size <= APART * least else None
     if not size > 0:
         return False
     cosine = float(error @ other) / (size * other_size)

@@ -26,6 +26,31 @@ def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementat
     return JaxImplementation(name, functions, device, devices[0])
 
 
+class _Compiled:
+    """A function that is traced and compiled once for each structure and shape of its arguments.
+
+    Args:
+        compiling: called with True before XLA compiles, and with False afterwards.
+    """
+
+    def __init__(self, function: Callable, compiling: Callable[[bool], None]):
+        self._function = jax.jit(function)
+        self._compiling = compiling
+        self._ready: dict[Hashable, Callable] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        leaves, structure = jax.tree.flatten((arguments, named))
+        key = (structure, *((x.shape, x.dtype) for x in leaves))
+        if key not in self._ready:
+            lowered = self._function.lower(*arguments, **named)
+            self._compiling(True)
+            try:
+                self._ready[key] = lowered.compile()
+            finally:
+                self._compiling(False)
+        return self._ready[key](*arguments, **named)
+
+
 class JaxImplementation(Implementation):
     """See `conformance.implementation.Implementation`."""
 
@@ -47,7 +72,7 @@ class JaxImplementation(Implementation):
     def __init__(self, name: str, functions: Mapping[str, Any], device: str, place: Any):
         super().__init__(name, functions, device)
         self._device = place
-        self._compiled: dict[Hashable, Callable] = {}
+        self._compiled: dict[Hashable, _Compiled] = {}
         self._shapes: dict[Hashable, Any] = {}
 
     @property
@@ -59,7 +84,9 @@ class JaxImplementation(Implementation):
         return {"jax": jax.__version__, "numpy": np.__version__}
 
     def with_functions(self, functions: Mapping[str, Any]) -> Implementation:
-        return JaxImplementation(self.name, functions, self.device, self._device)
+        other = JaxImplementation(self.name, functions, self.device, self._device)
+        other.compiling = self.compiling
+        return other
 
     def lacks(self, feature: str) -> str | None:
         if feature == "large grids" and self.device == "cpu":
@@ -78,8 +105,11 @@ class JaxImplementation(Implementation):
     def _jitted(self, kind: str, operation: str, options: Mapping[str, Any], make: Callable[[], Callable]) -> Callable:
         key = (kind, operation, repr(sorted(options.items())))
         if key not in self._compiled:
-            self._compiled[key] = jax.jit(make())
+            self._compiled[key] = self._jit(make())
         return self._compiled[key]
+
+    def _jit(self, function: Callable) -> "_Compiled":
+        return _Compiled(function, self.compiling)
 
     def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
         compiled = self._jitted("call", operation, options, lambda: lambda x: self._results(operation, x, options))
@@ -123,8 +153,8 @@ class JaxImplementation(Implementation):
         both = self._both(operation, options)
         made = {
             "compile": lambda: both,
-            "vmap": lambda: jax.jit(jax.vmap(both, in_axes=(0, None, 0))),
-            "checkpoint": lambda: jax.jit(lambda x, whole, d: both(x, whole, d, jax.checkpoint)),
+            "vmap": lambda: self._jit(jax.vmap(both, in_axes=(0, None, 0))),
+            "checkpoint": lambda: self._jit(lambda x, whole, d: both(x, whole, d, jax.checkpoint)),
         }
         outputs, gradients = made[kind]()(*self._parts(arrays), self._natives(cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
@@ -139,7 +169,7 @@ class JaxImplementation(Implementation):
             gradients = both(x, whole, d)[1]
             return sum((gradients[name] * directions[name]).sum() for name in gradients)
 
-        second = jax.jit(jax.grad(total, (0, 1)))(floating, self._natives(cotangents))
+        second = self._jit(jax.grad(total, (0, 1)))(floating, self._natives(cotangents))
         named = {**second[0], **{f"cotangent of {name}": x for name, x in second[1].items()}}
         return self._neutrals(named)
 
@@ -162,7 +192,7 @@ class JaxImplementation(Implementation):
 
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
         if key not in self._compiled:
-            self._compiled[key] = jax.jit(function)
+            self._compiled[key] = self._jit(function)
         return self._neutrals(self._compiled[key](self._natives(arrays)))
 
     def rng(self, seed: int) -> Any:

@@ -64,6 +64,7 @@ SHOWN_BY = {
     "chunks": MLSTMCase(1, 131, 1, 3, 3, state="random", seed=5),
     "packed": MLSTMCase(3, 0, 2, 3, 3, lengths=(3, 2, 9), state="random", seed=5),
     "usual": MLSTMCase(2, 9, 2, 3, 3, state="random", eps=1e-3, seed=5),
+    "shut": MLSTMCase(2, 9, 2, 3, 3, gates="shut", seed=5),
     "low": MLSTMCase(2, 9, 2, 3, 3, gates="low m", state="none", eps=1e-3, seed=5),
 }
 

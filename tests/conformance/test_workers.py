@@ -92,6 +92,31 @@ def test_a_call_that_does_not_come_back_is_ended(tmp_path: Path, body: str) -> N
     assert "--timeout" in result.counterexamples[0].problem
 
 
+SLOW_COMPILER = """
+import time
+import jax
+from jax_impl import rev_cumsum
+
+compiled = jax.stages.Lowered.compile
+
+def slowly(self, *arguments, **options):
+    time.sleep(5)
+    return compiled(self, *arguments, **options)
+
+jax.stages.Lowered.compile = slowly
+"""
+
+
+def test_compiling_a_call_does_not_count_as_the_call(tmp_path: Path) -> None:
+    target = tmp_path / "scans.py"
+    target.write_text(SLOW_COMPILER)
+    options = RunOptions(
+        ops=("rev_cumsum",), laws=("value",), dtypes=("float32",), examples=1, quick=True, max_steps=7, timeout=4.0
+    )
+    (result,) = in_workers(str(target), options)
+    assert result.status == "passed" and result.examples
+
+
 def test_a_target_whose_every_call_hangs_is_given_up(tmp_path: Path) -> None:
     # The calls of one element are those by which the suite sees in which dtype a NumPy target computes.
     target = scans(tmp_path, "while x.size != 1: pass")

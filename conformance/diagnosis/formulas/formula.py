@@ -1,10 +1,14 @@
 """Formulas: functions that are computed in place of the definition, each with its name in words."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+
+ACCUMULATION = "accumulation"
+"""Among the options of a formula: the dtype in which the call computes, for formulas that round."""
 
 Values = Mapping[str, np.ndarray]
 Computed = dict[str, np.ndarray]
@@ -18,10 +22,11 @@ class Formula:
     Attributes:
         name: what is different, as it follows "equals": ``the gradient with the normaliser held constant``.
         compute: ``(arrays, options, cotangents) → outputs`` and, where there are cotangents, gradients under
-            ``gradient of q``. Arrays as in a call of the operation.
+            ``gradient of q``. Arrays and options as in a call of the operation, with `ACCUMULATION` among the options.
         changes_value: whether outputs differ from the definition's; otherwise only gradients do.
         change: the choices in which it differs, by which two formulas are combined.
         noisy: whether it rounds, so that a target that does the same is near it and not equal to it.
+        occasional: whether it is seen in some calls only and its name does not say in which, so that their features do.
     """
 
     name: str
@@ -29,6 +34,74 @@ class Formula:
     changes_value: bool
     change: Mapping[str, Any]
     noisy: bool = False
+    occasional: bool = False
+
+
+CHUNKS = (128, 64, 32, 16, 8)
+Named = tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forms:
+    """The formulas of an operation, each of which differs from the definition in the choices that it names.
+
+    Attributes:
+        compute: as `Formula.compute`, of a form, its first argument.
+        definition: the form, a dataclass, of which every other one is a change. It has the fields ``chunk`` and
+            ``state_dtype``.
+        gradients: changes that leave the value as it is.
+        values: changes of the value.
+        rounding: changes of the value by rounding.
+    """
+
+    compute: Callable[..., Computed]
+    definition: Any
+    gradients: tuple[Named, ...]
+    values: tuple[Named, ...]
+    rounding: tuple[Named, ...] = ()
+
+    def formulas(self, chunk_size: int | None = None) -> tuple[Formula, ...]:
+        """All of them.
+
+        Args:
+            chunk_size: the call's, which may be the length of the chunks that are dropped.
+        """
+        found = [self._formula(name, change, changes_value=False) for name, change in self.gradients]
+        found += [self._formula(name, change) for name, change in self.values]
+        for chunk in dict.fromkeys((*((chunk_size,) if chunk_size else ()), *CHUNKS)):
+            name = f"the formula with the last partial chunk dropped (chunks of {chunk})"
+            found.append(self._formula(name, {"chunk": chunk}))
+        for dtype in ("bfloat16", "float16"):
+            name = f"the formula with the state kept in {dtype}"
+            found.append(self._formula(name, {"state_dtype": dtype}, noisy=True, occasional=True))
+        return (*found, *(self._formula(name, change, noisy=True) for name, change in self.rounding))
+
+    def combined(self, first: Formula, second: Formula) -> Formula | None:
+        """Both changes at once; None where they are about the same choice."""
+        if set(first.change) & set(second.change):
+            return None
+        return self._formula(
+            f"{first.name} and {second.name.removeprefix('the ')}",
+            {**first.change, **second.change},
+            changes_value=first.changes_value or second.changes_value,
+            noisy=first.noisy or second.noisy,
+            occasional=first.occasional or second.occasional,
+        )
+
+    def _formula(self, name: str, change: Mapping[str, Any], *, changes_value: bool = True, **kinds: bool) -> Formula:
+        compute = partial(self.compute, replace(self.definition, **change))
+        return Formula(name=name, compute=compute, changes_value=changes_value, change=change, **kinds)
+
+
+def differences(x: np.ndarray, axis: int, dtype: str) -> np.ndarray:
+    """What is left of each element in the differences of neighbouring running sums that are rounded to ``dtype``.
+
+    After −∞, each such difference is −∞ − (−∞), and so is the difference of a sum with itself.
+    """
+    sums = np.cumsum(x, axis=axis).astype(dtype).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        left = np.diff(sums, axis=axis, prepend=0.0)
+    return np.where(np.isneginf(sums), np.nan, left)
 
 
 def no_formulas(chunk_size: int | None) -> tuple[Formula, ...]:

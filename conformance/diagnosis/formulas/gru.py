@@ -1,7 +1,7 @@
 """The GRU as it is often computed instead: every choice of the definition, and what is taken in its place."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.diagnosis.formulas import tape
-from conformance.diagnosis.formulas.formula import Computed, Formula, Values
+from conformance.diagnosis.formulas.formula import Computed, Forms, Named, Values
 from conformance.diagnosis.formulas.tape import Tensor
 from conformance.dtypes import rounded
 
@@ -140,13 +140,13 @@ def _product(h: Tensor, W: Tensor) -> Tensor:
 
 DEFINITION = GRUForm()
 
-GRADIENTS: tuple[tuple[str, dict[str, Any]], ...] = (
+GRADIENTS: tuple[Named, ...] = (
     ("the gradient clipped after dy_t is added", {"clips": "after dy"}),
     ("the gradient with the initial state's clipped too", {"clips": "initial state too"}),
     ("the gradient without clipping", {"clips": "never"}),
     ("the gradient without the cotangent of the final state", {"state_cotangent": False}),
 )
-VALUES: tuple[tuple[str, dict[str, Any]], ...] = (
+VALUES: tuple[Named, ...] = (
     ("the formula with the reset gate after the recurrent product (as in torch.nn.GRU)", {"reset": "after"}),
     ("the formula without the reset gate", {"reset": "none"}),
     ("the formula with the forget gate as an update gate, (1−f)⊙h + f⊙z", {"forgets": False}),
@@ -157,34 +157,5 @@ VALUES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("the formula without the initial state", {"uses_state": False}),
     ("the formula without a boundary between packed sequences", {"packed_apart": False}),
 )
-CHUNKS = (128, 64, 32, 16, 8)
-
-
-def formulas(chunk_size: int | None = None) -> tuple[Formula, ...]:
-    """Every formula of the GRU."""
-    found = [_formula(name, change, changes_value=False) for name, change in GRADIENTS]
-    found += [_formula(name, change, changes_value=True) for name, change in VALUES]
-    for chunk in CHUNKS:
-        name = f"the formula with the last partial chunk dropped (chunks of {chunk})"
-        found.append(_formula(name, {"chunk": chunk}, changes_value=True))
-    for dtype in ("bfloat16", "float16"):
-        name = f"the formula with the state kept in {dtype}"
-        found.append(_formula(name, {"state_dtype": dtype}, changes_value=True, noisy=True))
-    return tuple(found)
-
-
-def _formula(name: str, change: Mapping[str, Any], *, changes_value: bool, noisy: bool = False) -> Formula:
-    form = replace(DEFINITION, **change)
-    return Formula(name=name, compute=partial(compute, form), changes_value=changes_value, change=change, noisy=noisy)
-
-
-def combined(first: Formula, second: Formula) -> Formula | None:
-    """Both changes at once; None where they are about the same choice."""
-    if set(first.change) & set(second.change):
-        return None
-    return _formula(
-        f"{first.name} and {second.name.removeprefix('the ')}",
-        {**first.change, **second.change},
-        changes_value=first.changes_value or second.changes_value,
-        noisy=first.noisy or second.noisy,
-    )
+FORMS = Forms(compute=compute, definition=DEFINITION, gradients=GRADIENTS, values=VALUES)
+formulas, combined = FORMS.formulas, FORMS.combined

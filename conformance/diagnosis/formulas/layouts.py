@@ -15,7 +15,7 @@ _GRADIENT = "gradient of "
 
 def step_formulas(chunk_size: int | None = None) -> tuple[Formula, ...]:
     """The formulas that mean something for a single step."""
-    idle = ("chunk", "packed_apart")
+    idle = ("chunk", "packed_apart", "differences")
     kept = [formula for formula in formulas() if not set(idle) & set(formula.change)]
     return tuple(for_step(formula) for formula in kept)
 
@@ -63,7 +63,7 @@ def for_fwbw(formula: Formula) -> Formula:
             return x[:, :, 0] if name in TOKENS else x[:, 0]
 
         def of_call(values: Values, _: Mapping[str, Any], cotangents: Values | None) -> Computed:
-            return compute(chosen, values, {}, cotangents)
+            return compute(chosen, values, options, cotangents)
 
         return _in_layout(of_call, _with_head, without_head)(arrays, options, cotangents)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.diagnosis.formulas import tape
-from conformance.diagnosis.formulas.formula import Computed, Formula, Values
+from conformance.diagnosis.formulas.formula import ACCUMULATION, Computed, Forms, Named, Values, differences
 from conformance.diagnosis.formulas.tape import Tensor
 from conformance.dtypes import rounded
 
@@ -40,6 +40,8 @@ class MLSTMForm:
         state_dtype: what C and n are rounded to after each step; None for not at all.
         packed_apart: whether packed sequences are.
         decays_first: whether a step's write is not decayed by its own forget gate.
+        differences: whether log decays are differences of running sums of log gates, rounded to the dtype in which the
+            call computes (`formula.ACCUMULATION` among the options).
     """
 
     scale: float = -0.5
@@ -60,13 +62,14 @@ class MLSTMForm:
     state_dtype: str | None = None
     packed_apart: bool = True
     decays_first: bool = True
+    differences: bool = False
 
 
 def compute(form: MLSTMForm, arrays: Values, options: Mapping[str, Any], cotangents: Values | None) -> Computed:
     """Outputs and gradients of a form; arrays, packed or dense, as in a call of `mlstm`."""
     inputs = {name: Tensor(x) for name, x in arrays.items() if name != "cu_seqlens"}
     with np.errstate(all="ignore"):
-        outputs = _outputs(form, inputs, arrays.get("cu_seqlens"), float(options.get("eps", 0.0)))
+        outputs = _outputs(form, inputs, arrays.get("cu_seqlens"), options)
         found = {name: x.value for name, x in outputs.items()}
         if cotangents is not None:
             kept = {name: d for name, d in cotangents.items() if name == "h" or name in form.state_cotangents}
@@ -76,10 +79,10 @@ def compute(form: MLSTMForm, arrays: Values, options: Mapping[str, Any], cotange
 
 
 def _outputs(
-    form: MLSTMForm, inputs: Mapping[str, Tensor], cu_seqlens: np.ndarray | None, eps: float
+    form: MLSTMForm, inputs: Mapping[str, Tensor], cu_seqlens: np.ndarray | None, options: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     if cu_seqlens is None:
-        return _dense(form, inputs, eps)
+        return _dense(form, inputs, options)
     bounds = [int(at) for at in cu_seqlens]
     parts, state = [], None
     for b, (start, end) in enumerate(itertools.pairwise(bounds)):
@@ -87,7 +90,7 @@ def _outputs(
         sequence |= {name: x[b : b + 1] for name, x in inputs.items() if name not in "qkvif"}
         if state is not None and not form.packed_apart:
             sequence |= {"C0": state["C"], "n0": state["n"], "m0": state["m"]}
-        state = _dense(form, sequence, eps)
+        state = _dense(form, sequence, options)
         parts.append(state)
     if not parts:
         return {"h": inputs["v"], **{name: inputs[f"{name}0"] for name in "Cnm" if f"{name}0" in inputs}}
@@ -95,7 +98,7 @@ def _outputs(
     return {"h": tape.concatenate([part["h"] for part in parts], 1)[0], **joined}
 
 
-def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], eps: float) -> dict[str, Tensor]:
+def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
     q, k, v, i, f = (inputs[name] for name in "qkvif")
     (B, S, N, K), V = q.shape, v.shape[-1]
     if form.transposed and K != V:
@@ -107,6 +110,9 @@ def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], eps: float) -> dict[st
     if form.input == "sigmoid":
         i = tape.log_sigmoid(i)
     a = {"log_sigmoid": tape.log_sigmoid, "given": lambda f: f, "sigmoid": tape.sigmoid}[form.forget](f)
+    if form.differences:
+        a = tape.rounded(a, partial(differences, axis=1, dtype=options.get(ACCUMULATION, "float64")))
+    eps = float(options.get("eps", 0.0))
     C, n, m = _initial(form, inputs, (B, N, K, V))
     q = q * float(K) ** form.scale
     steps = S if form.chunk is None else S - S % form.chunk
@@ -180,7 +186,7 @@ def _step(
 
 DEFINITION = MLSTMForm()
 
-GRADIENTS: tuple[tuple[str, dict[str, Any]], ...] = (
+GRADIENTS: tuple[Named, ...] = (
     ("the gradient with the normaliser held constant", {"normaliser_constant": True}),
     (
         "the gradient with the normaliser held constant, its floor's dependence on m included",
@@ -193,7 +199,7 @@ GRADIENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("the gradient without the cotangent of the final n", {"state_cotangents": ("C", "m")}),
     ("the gradient without the cotangent of the final m", {"state_cotangents": ("C", "n")}),
 )
-VALUES: tuple[tuple[str, dict[str, Any]], ...] = (
+VALUES: tuple[Named, ...] = (
     ("the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1)", {"floor": "1"}),
     ("the formula without the normaliser's floor", {"floor": "none"}),
     ("the formula with the floor exp(−m), not held at m = 64", {"floor": "exp(-m)"}),
@@ -212,38 +218,8 @@ VALUES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("the formula with C transposed in the initial and the final state", {"transposed": True}),
     ("the formula without a boundary between packed sequences", {"packed_apart": False}),
 )
-CHUNKS = (128, 64, 32, 16, 8)
-
-
-def formulas(chunk_size: int | None = None) -> tuple[Formula, ...]:
-    """Every formula of the mLSTM.
-
-    Args:
-        chunk_size: the call's, which may be the length of the chunks that are dropped.
-    """
-    found = [_formula(name, change, changes_value=False) for name, change in GRADIENTS]
-    found += [_formula(name, change, changes_value=True) for name, change in VALUES]
-    for chunk in dict.fromkeys((*((chunk_size,) if chunk_size else ()), *CHUNKS)):
-        name = f"the formula with the last partial chunk dropped (chunks of {chunk})"
-        found.append(_formula(name, {"chunk": chunk}, changes_value=True))
-    for dtype in ("bfloat16", "float16"):
-        name = f"the formula with the state kept in {dtype}"
-        found.append(_formula(name, {"state_dtype": dtype}, changes_value=True, noisy=True))
-    return tuple(found)
-
-
-def _formula(name: str, change: Mapping[str, Any], *, changes_value: bool, noisy: bool = False) -> Formula:
-    form = replace(DEFINITION, **change)
-    return Formula(name=name, compute=partial(compute, form), changes_value=changes_value, change=change, noisy=noisy)
-
-
-def combined(first: Formula, second: Formula) -> Formula | None:
-    """Both changes at once; None where they are about the same choice."""
-    if set(first.change) & set(second.change):
-        return None
-    return _formula(
-        f"{first.name} and {second.name.removeprefix('the ')}",
-        {**first.change, **second.change},
-        changes_value=first.changes_value or second.changes_value,
-        noisy=first.noisy or second.noisy,
-    )
+ROUNDING: tuple[Named, ...] = (
+    ("the formula with log decays as differences of cumulative sums", {"differences": True}),
+)
+FORMS = Forms(compute=compute, definition=DEFINITION, gradients=GRADIENTS, values=VALUES, rounding=ROUNDING)
+formulas, combined = FORMS.formulas, FORMS.combined

@@ -1,0 +1,124 @@
+"""Features that calls of every recurrence have: their sequences, how these are packed, and how arrays lie in memory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from conformance.diagnosis.features import Feature
+
+
+def lengths(case: Any) -> tuple[int, ...]:
+    """The number of steps of every sequence."""
+    return case.lengths if case.lengths is not None else (case.S,) * case.B
+
+
+def with_lengths(case: Any, change: Callable[[int], int]) -> Any:
+    """The case with every number of steps changed."""
+    if case.lengths is None:
+        return replace(case, S=change(case.S))
+    return replace(case, lengths=tuple(change(S) for S in case.lengths))
+
+
+def _dense(case: Any) -> Any:
+    sequences = case.lengths or ()
+    return replace(case, lengths=None, room=None, B=max(len(sequences), 1), S=max(sequences, default=0))
+
+
+def _packed(case: Any) -> Any:
+    half = case.S // 2
+    return replace(case, lengths=(half, case.S - half, case.S)[: max(case.B, 2)], B=max(case.B, 2), S=0)
+
+
+def remainder(name: str, sentence: str, phrase: str, block: Callable[[Any], int]) -> Feature:
+    """The feature that a number of steps does not divide the number of steps of some sequence."""
+    return Feature(
+        name=name,
+        promise="S % 64 == 0",
+        sentence=sentence,
+        phrase=phrase,
+        present=lambda case: any(S % block(case) for S in lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: -(-S // block(case)) * block(case)),
+        added=lambda case: with_lengths(case, lambda S: S + 3),
+    )
+
+
+def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any], int]) -> Feature:
+    """The feature that some sequence has more than a number of steps."""
+    return Feature(
+        name=name,
+        promise="S <= 64",
+        sentence=sentence,
+        phrase=phrase,
+        present=lambda case: any(S > block(case) for S in lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: S if S <= block(case) else S % block(case) or block(case)),
+        added=lambda case: with_lengths(case, lambda S: S + block(case)),
+    )
+
+
+NUMBERS = (
+    Feature(
+        name="S = 0",
+        promise="S > 0",
+        sentence="there are no steps",
+        phrase="where there are no steps (S = 0)",
+        present=lambda case: case.steps == 0 and bool(lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: S or 3),
+        added=lambda case: replace(case, S=0),
+    ),
+    Feature(
+        name="B = 0",
+        promise="B > 0",
+        sentence="there are no sequences",
+        phrase="where there are no sequences (B = 0)",
+        present=lambda case: not lengths(case),
+        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (3,)),
+        added=lambda case: replace(case, B=0),
+    ),
+    Feature(
+        name="several steps",
+        promise="S <= 1",
+        sentence="some sequence has more than one step",
+        phrase="where a sequence has more than one step",
+        present=lambda case: case.steps > 1,
+        without=lambda case: with_lengths(case, lambda S: min(S, 1)),
+        added=lambda case: with_lengths(case, lambda S: max(S, 2)),
+    ),
+)
+
+SEVERAL_SEQUENCES = Feature(
+    name="several sequences",
+    promise="B <= 1",
+    sentence="there is more than one sequence",
+    phrase="where there is more than one sequence",
+    present=lambda case: len(lengths(case)) > 1,
+    without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
+    added=lambda case: replace(case, B=max(case.B, 2)),
+)
+
+PACKING = (
+    Feature(
+        name="packed",
+        sentence="sequences of different lengths lie one after the other, with cu_seqlens",
+        phrase="where sequences are packed",
+        present=lambda case: case.lengths is not None,
+        without=_dense,
+        added=_packed,
+    ),
+    Feature(
+        name="max_seqlen",
+        sentence="max_seqlen is given",
+        phrase="where max_seqlen is given",
+        present=lambda case: case.room is not None,
+        without=lambda case: replace(case, room=None),
+        added=lambda case: replace(_packed(case), room=3),
+    ),
+)
+
+LAYOUT = Feature(
+    name="layout",
+    sentence="arrays are not contiguous in memory",
+    phrase="where arrays are not contiguous in memory",
+    present=lambda case: case.layout != "contiguous",
+    without=lambda case: replace(case, layout="contiguous"),
+    added=lambda case: replace(case, layout="transposed"),
+)
