@@ -126,6 +126,7 @@ peers: $(READY_PEERS)  ## judge the public implementations of the mLSTM and the 
 
 interop: $(READY_PEERS)  ## our layers and kernels in the packages that people use, compared with those packages (5 minutes)
 	$(PY_PEERS) -m pytest $(PYTEST_ARGS) tests/interop
+	$(PY_PEERS) -m tests.interop.ratios --rounds 5
 
 browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one
 	@if ! tools/find_chromium.sh >/dev/null 2>&1; then \

@@ -114,13 +114,14 @@ def run_step(
     Raises:
         TypeError, ValueError: as in `mlstm_step`; i, f or m is not ``(B, N, 1)``.
     """
-    _check_rank(function, 3, q=q, k=k, v=v)
-    for name, gate in (("i", i), ("f", f)):
-        if gate.ndim != 3 or gate.shape[2] != 1:
-            _refuse(function, name, describe(gate), "[B, N, 1]")
+    # The ranks of the others are checked by `mlstm_step`.
+    if i.shape[2:] != (1,) or f.shape[2:] != (1,):
+        name, gate = ("f", f) if i.shape[2:] == (1,) else ("i", i)
+        _refuse(function, name, describe(gate), "[B, N, 1]")
     initial = _sequence_major(function, state, v.dtype)
     h, (C, n, m) = mlstm_step(q, k, v, i.squeeze(-1), f.squeeze(-1), initial, eps=eps, kernel_backend=kernel_backend)
-    return h, (C.to(dtype_state), n.to(dtype_state), m.unsqueeze(-1).to(dtype_state))
+    m = m.unsqueeze(-1)
+    return h, (C, n, m) if C.dtype is dtype_state else (C.to(dtype_state), n.to(dtype_state), m.to(dtype_state))
 
 
 def _sequence_major(
@@ -131,11 +132,13 @@ def _sequence_major(
     if c is None or n is None or m is None:
         name = next(name for name, part in zip("cnm", state, strict=True) if part is None)
         _refuse(function, name, "None", "an array: a state is given whole or not at all")
-    if m.ndim != 3 or m.shape[2] != 1:
+    if m.shape[2:] != (1,):
         _refuse(function, "m", describe(m), "[B, N, 1]")
     wide = ACCUMULATION.get(dtype, torch.float32)
-    c, n, m = (part.to(wide) if torch.promote_types(part.dtype, wide) is wide else part for part in (c, n, m))
-    return MLSTMState(c, n, m.squeeze(-1))
+    m = m.squeeze(-1)
+    if c.dtype is not wide or n.dtype is not wide or m.dtype is not wide:
+        c, n, m = (part.to(wide) if torch.promote_types(part.dtype, wide) is wide else part for part in (c, n, m))
+    return MLSTMState(c, n, m)
 
 
 def _check_rank(function: str, rank: int, **arrays: Tensor) -> None:

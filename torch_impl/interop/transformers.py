@@ -36,6 +36,7 @@ def install(
         kernel_backend: as in `mlstm`; None chooses by the arrays of each call.
         apply_attention_mask: whether tokens whose `attention_mask` is 0 leave the memory as it is. Otherwise the mask
             is ignored, as by transformers. The mask has shape ``(B, S)``, or with a cache ``(B, S_past + S)``.
+            With activation checkpointing, each forward pass must be followed by its backward pass, which uses its mask.
 
     Returns:
         `model`.
