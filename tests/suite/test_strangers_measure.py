@@ -7,7 +7,9 @@ from tests.suite.strangers.__main__ import strangers_command
 from tests.suite.strangers.measure import found_of
 
 
-@pytest.mark.parametrize("name", ["torch_packed_loop", "state_detached", "no_scale_and_no_initial_state"])
+@pytest.mark.parametrize(
+    "name", ["torch_packed_loop", "state_detached", "clipping_ignored", "no_scale_and_no_initial_state"]
+)
 def test_the_verdict_on_a_stranger_is_true(name: str) -> None:
     found = found_of(name)
     assert found.right, found.causes

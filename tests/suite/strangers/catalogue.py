@@ -5,7 +5,7 @@ written into it. The suite must accept the right ones, and name a true cause fir
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.suite.strangers import jax_scans, torch_loops
 
@@ -18,11 +18,13 @@ class Stranger:
         framework: ``torch`` or ``jax``.
         functions: what it offers, by public name.
         causes: any one of these in the first cause's sentence is true of it (lower case); empty for a right one.
+        contract: whether it is held to gatespec's contract, without which what is wrong with it counts as a decision.
     """
 
     framework: str
     functions: Mapping[str, Callable]
     causes: tuple[str, ...] = ()
+    contract: bool = False
 
 
 def _mlstm(framework: str, make: Callable, *faults: str, causes: tuple[str, ...] = ()) -> Stranger:
@@ -87,7 +89,10 @@ FAULTY: dict[str, Stranger] = {
     "reset_after": _gru("torch", _gru_loop, "reset gate after the product", causes=("reset gate",)),
     "gate_swapped": _gru("torch", _gru_loop, "gate the other way round", causes=("gate",)),
     "heads_tiled": _gru("torch", _gru_loop, "heads tiled", causes=("tiled",)),
-    "clipping_ignored": _gru("torch", _gru_loop, "clipping ignored", causes=("clip",)),
+    "clipping_ignored": replace(
+        _gru("torch", _gru_loop, "clipping ignored", causes=("clip",)),
+        contract=True,
+    ),
     "neighbours_state": _gru(
         "torch", _gru_loop, "empty sequence takes its neighbour's state", causes=("packed", "empty")
     ),

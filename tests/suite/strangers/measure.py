@@ -55,7 +55,9 @@ def said_truly(sentence: str, stranger: Stranger) -> bool:
 def found_of(name: str, seed: int = 0) -> Found:
     """Try the laws on a stranger in this process, and look for causes where one fails."""
     stranger = {**RIGHT, **FAULTY}[name]
-    options = RunOptions(laws=LAWS, dtypes=(DTYPE,), examples=EXAMPLES, max_steps=STEPS, seed=seed)
+    options = RunOptions(
+        laws=LAWS, dtypes=(DTYPE,), examples=EXAMPLES, max_steps=STEPS, seed=seed, contract=stranger.contract
+    )
     implementation = load(target(name), stranger.framework, "cpu")
     start = time.process_time()
     results = list(run(implementation, options))
