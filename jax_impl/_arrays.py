@@ -55,6 +55,11 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def is_symbolic(*sizes: Any) -> bool:
+    """Whether one of the sizes is a symbol of jax.export, whose value is not known."""
+    return not all(isinstance(size, int) for size in sizes)
+
+
 def platform(x: Any) -> str:
     """The device type that holds ``x``.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from jax_impl._arrays import is_array, is_traced, platform, setting
+from jax_impl._arrays import is_array, is_symbolic, is_traced, platform, setting
 
 LARGEST_CACHE = 4096
 """Maximum number of entries; a full cache is emptied."""
@@ -62,5 +62,8 @@ def _signature(x: Any) -> Any:
     if is_array(x):
         if isinstance(x, jax.Array) and not is_traced(x):
             _concrete.add(kind)
+        if is_symbolic(*x.shape):
+            # Sizes of two exported programs cannot even be compared.
+            raise TypeError("a symbolic shape is not cached")
         return kind, x.shape, x.dtype, platform(x)
     return type(x), x

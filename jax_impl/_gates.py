@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jax_impl._arrays import is_symbolic
 from jax_impl._mesh_axes import vary_like
 
 _MOST_ROWS = 128
@@ -112,9 +113,11 @@ def _by_rows_on_a_cpu(
 ) -> jax.Array:
     """``by_rows(x)`` on a CPU, whose cache holds a row; else ``whole(x)``, which passes over the matrix log S times.
 
-    With many steps ``whole`` is used everywhere, because its pairwise sums have smaller rounding errors.
+    With many steps ``whole`` is used everywhere, because its pairwise sums have smaller rounding errors; so it is with
+    a symbolic number of steps, which may be many.
     """
-    return whole(x) if x.shape[-1] > _MOST_ROWS else jax.lax.platform_dependent(x, cpu=by_rows, default=whole)
+    S = x.shape[-1]
+    return whole(x) if is_symbolic(S) or S > _MOST_ROWS else jax.lax.platform_dependent(x, cpu=by_rows, default=whole)
 
 
 def sum_before(x: jax.Array) -> jax.Array:

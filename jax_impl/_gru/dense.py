@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_impl._arrays import is_symbolic
 from jax_impl._gru.arguments import Inputs, Weights
 from jax_impl._gru.steps import (
     Product,
@@ -82,7 +83,7 @@ def backward(
     """
     S = dy.shape[1]
     blocks = -(-S // BLOCK)
-    size = -(-S // max(blocks, 1))
+    size = BLOCK if is_symbolic(S) else -(-S // max(blocks, 1))
     dinputs = Inputs(
         *(vary_like(jnp.zeros((dy.shape[0], blocks * size, *dy.shape[2:]), dlast.dtype), dlast) for _ in inputs)
     )

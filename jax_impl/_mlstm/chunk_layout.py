@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_impl._arrays import is_symbolic
 from jax_impl._packing import sequence_of_tokens
 
 PADDING = {"i": -jnp.inf, "f": jnp.inf}
@@ -16,7 +17,12 @@ PADDING = {"i": -jnp.inf, "f": jnp.inf}
 
 
 def chunk_length(S: int, chunk_size: int | None) -> int:
-    """Steps per chunk: ``chunk_size``, or if that is None, the length of equal chunks of at most 64 steps."""
+    """Steps per chunk: ``chunk_size``, or if that is None, the length of equal chunks of at most 64 steps.
+
+    For a symbolic S, which jax.export allows, it is 64, or a smaller ``chunk_size``: it must not depend on S.
+    """
+    if is_symbolic(S):
+        return min(64, chunk_size or 64)
     if chunk_size is None:
         return max(1, -(-S // max(1, -(-S // 64))))
     return max(1, min(chunk_size, S))
@@ -97,7 +103,7 @@ def to_chunks(x: jax.Array, axis: int, L: int, padding: float = 0.0) -> jax.Arra
     """Cut an axis into chunks of L steps, padding the last chunk: ``(…, S, …)`` → ``(c, …, L, …)``."""
     S = x.shape[axis]
     c = -(-S // L)
-    if S % L:
+    if is_symbolic(S) or S % L:
         x = jnp.pad(x, [(0, c * L - S if a == axis else 0) for a in range(x.ndim)], constant_values=padding)
     x = x.reshape(*x.shape[:axis], c, L, *x.shape[axis + 1 :])
     return jnp.moveaxis(x, axis, 0)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_impl._arrays import is_symbolic
 from jax_impl._mlstm import chunkwise
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
 from jax_impl._mlstm.chunk_layout import (
@@ -174,9 +175,12 @@ def _packed_gradient(
 
 
 def _block_size(options: Options, tokens: Tokens) -> int:
-    """Steps per block: a whole number of chunks, in blocks of equal length."""
+    """Steps per block: a whole number of chunks, in blocks of equal length; one chunk if a size is symbolic."""
     B, S, N = tokens.i.shape
-    blocks, L = max(1, -(-B * S * N // options.block)), options.chunkwise.L
+    L = options.chunkwise.L
+    if is_symbolic(B, S):
+        return L
+    blocks = max(1, -(-B * S * N // options.block))
     return L * max(1, -(-S // (blocks * L)))
 
 

@@ -202,6 +202,68 @@ def test_export_round_trip(name):
     assert_close(got_gradients, gradients, 1e-5)
 
 
+SYMBOLIC = {"mlstm": ["b, s"] * 5 + ["b"] * 3, "gru": ["b, s"] * 3 + ["b"] + [""] * 3}
+"""The symbols of the axes of every argument."""
+
+
+def symbolic(arrays, axes):
+    """The shapes of the arrays, with symbols for their first axes."""
+    scope = jax.export.SymbolicScope()
+    shapes = []
+    for x, letters in zip(arrays, axes, strict=True):
+        named = [letter for letter in letters.split(", ") if letter]
+        text = ", ".join([*named, *("_" for _ in x.shape[len(named) :])])
+        shape = jax.export.symbolic_shape(text, scope=scope, like=x.shape) if named else x.shape
+        shapes.append(jax.ShapeDtypeStruct(shape, x.dtype))
+    return shapes
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_export_with_any_batch_and_length(name):
+    """Gradients too, at a length of several chunks and blocks."""
+    function, _, arguments, _, _, _ = plain(name)
+    arguments = [
+        jnp.concatenate([x[:3]] * 5, axis=1) if "s" in axes else x[:3] if axes else x
+        for x, axes in zip(arguments, SYMBOLIC[name], strict=True)
+    ]
+
+    def both(*x):
+        result, pull = jax.vjp(function, *x)
+        return result, pull(jax.tree.map(lambda y: jnp.cos(y).astype(y.dtype), result))
+
+    exported = jax.export.export(jax.jit(both))(*symbolic(arguments, SYMBOLIC[name]))
+    assert_close(exported.call(*arguments), both(*arguments), 1e-5)
+
+
+def test_every_other_operation_is_exported_with_any_length():
+    """Single steps, the fwbw interface, packed tokens, scans and decay matrices, with their gradients."""
+    rng = np.random.default_rng(0)
+    bounds = np.array([0, 4, 9], np.int32)
+    packed, gru_packed = mlstm_inputs(rng, 9, dtype=np.float32), [x[0] for x in gru_arguments(rng)[:3]]
+    weights, gates = gru_arguments(rng)[4:], normal(rng, 2, S, 1, dtype=np.float32)
+    for function, arrays, axes in (
+        (lambda bounds, *x: jax_impl.mlstm(*x, cu_seqlens=bounds), [bounds, *packed], [""] + ["t"] * 5),
+        (
+            lambda bounds, x, xf, xr, *w: jax_impl.gru(x, w[0], xf, w[1], xr, w[2], cu_seqlens=bounds)[0],
+            [bounds, *gru_packed, *weights],
+            [""] + ["t"] * 3 + [""] * 3,
+        ),
+        (lambda *x: step(*x)[0], step_arguments(rng), ["b"] * 8),
+        (lambda *x: fwbw(*x)[0], fwbw_arguments(rng), ["b, s"] * 5 + ["b"] * 3),
+        (jax_impl.dtilde_matrix, [gates, gates], ["b, s"] * 2),
+        (jax_impl.causal_forget_matrix, [gates[..., 0]], ["b, s"]),
+        (jax_impl.rev_cumsum, [gates[..., 0]], ["b, s"]),
+        (jax_impl.rev_cumsum_off, [gates[..., 0]], ["b, s"]),
+    ):
+        floating = [number for number, x in enumerate(arrays) if x.dtype == np.float32]
+
+        def loss(*x, function=function):
+            return jnp.sum(jnp.nan_to_num(function(*x)))
+
+        shapes = symbolic(arrays, axes)
+        assert jax.export.export(jax.jit(jax.grad(loss, floating)))(*shapes).out_avals
+
+
 PUBLIC = {"fwbw": "mlstm_fwbw_custom_grad"}
 REFUSED = "forward-mode and second derivatives are not available on any backend; its gradient is written by hand"
 
