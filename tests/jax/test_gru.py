@@ -9,6 +9,7 @@ import pytest
 
 import jax_impl
 import reference
+from jax_impl._gru import packed
 from tests.jax import loops
 from tests.jax.tools import assert_close, like, normal, pull_back, shapes_in
 
@@ -175,3 +176,37 @@ def loop_bodies(jaxpr) -> list:
             if hasattr(inner, "eqns"):
                 bodies += [inner] if equation.primitive.name in ("scan", "while") else loop_bodies(inner)
     return bodies
+
+
+def test_a_traced_packing_that_claims_more_steps_than_there_are_takes_no_more(monkeypatch):
+    taken = []
+
+    def counted(name):
+        step = getattr(packed, name)
+
+        def one(*arguments):
+            jax.debug.callback(lambda: taken.append(name))
+            return step(*arguments)
+
+        monkeypatch.setattr(packed, name, one)
+
+    counted("step")
+    counted("step_back")
+    T, H = 10, 3
+    x, W = jnp.ones((T, 1, H)), jnp.ones((1, H, H))
+
+    @jax.jit
+    def gradient(x, cu_seqlens):
+        def loss(x):
+            y, last = jax_impl.gru(x, W, x, W, x, W, cu_seqlens=cu_seqlens)
+            return y.sum() + last.sum()
+
+        return jax.grad(loss)(x)
+
+    for bounds in ([0, 10**6, 10], [0, 4, T]):
+        taken.clear()
+        dx = gradient(x, jnp.array(bounds))
+        jax.effects_barrier()
+        assert np.isfinite(dx).all() and dx.shape == x.shape
+        longest = min(max(np.diff(bounds)), T)
+        assert taken.count("step") == taken.count("step_back") == longest
