@@ -19,3 +19,19 @@ def exp_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     difference = np.full(x.shape, -np.inf)
     np.subtract(x, y, out=difference, where=~np.isneginf(x))
     return np.exp(difference)
+
+
+def stabilised_decay(a: np.ndarray, m: np.ndarray, m_new: np.ndarray) -> np.ndarray:
+    """``a + m − m_new``, the log of what a step leaves of a memory in units of exp(m); −∞ where ``a + m`` is.
+
+    Where a or m is large, the sum's rounding is added again (Knuth's two-sum gives it exactly): otherwise the memory
+    would be off by that part of itself.
+    """
+    a, m, m_new = np.broadcast_arrays(a, m, m_new)
+    empty = np.isneginf(a + m)
+    # The sum of a memory that is emptied is left aside: −∞ − (−∞) is no number.
+    a, m, m_new = (np.where(empty, 0.0, x) for x in (a, m, m_new))
+    total = a + m
+    rest = total - a
+    lost = (a - (total - rest)) + (m - rest)
+    return np.where(empty, -np.inf, (total - m_new) + lost)

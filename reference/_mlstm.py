@@ -20,8 +20,8 @@ import numpy as np
 
 from reference._arrays import NUMPY, float64
 from reference._backends import KernelBackend, choose
-from reference._decay import dtilde_matrix
-from reference._gates import exp_difference, log_sigmoid, sigmoid
+from reference._decay import causal_forget_matrix, dtilde_matrix
+from reference._gates import exp_difference, log_sigmoid, sigmoid, stabilised_decay
 from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 
 LARGEST_M = 64.0
@@ -175,7 +175,7 @@ def _write(k: np.ndarray, v: np.ndarray, i: np.ndarray, a: np.ndarray, state: ML
     """The memory after a step: decay the old memory, add ``k vᵀ``, and scale both to the new stabiliser."""
     C, n, m = state
     m_new = np.maximum(a + m, i)
-    decay = exp_difference(a + m, m_new)
+    decay = np.exp(stabilised_decay(a, m, m_new))
     gain = exp_difference(i, m_new)
     C = decay[..., None, None] * C + gain[..., None, None] * k[..., :, None] * v[..., None, :]
     n = decay[..., None] * n + gain[..., None] * k
@@ -243,6 +243,9 @@ def mlstm_parallel(
 
         h_t = (Σ_j exp(D̃[t,j] − m_t) (q̂_t·k_j) v_j + exp(b_t + m_0 − m_t) C_0ᵀq̂_t) / normaliser
 
+    The differences are sums of ``α_t = a_t + m_{t−1} − m_t`` and ``ι_j = i_j − m_j``, none of which is above 0, so that
+    large gates do not cancel in them: ``D̃[t,j] − m_t = Σ_{j<s≤t} α_s + ι_j`` and ``b_t + m_0 − m_t = Σ_{s≤t} α_s``.
+
     Args:
         q, k, v, i, f, initial_state, eps: as in `mlstm`, dense layout.
 
@@ -255,11 +258,12 @@ def mlstm_parallel(
     if q.shape[2] == 0:
         return np.moveaxis(v, 2, 1), MLSTMState(C, n, m_0)
     q = q / np.sqrt(q.shape[-1])
-    D = dtilde_matrix(i[..., None], f[..., None])
-    carried = np.cumsum(log_sigmoid(f), axis=-1) + m_0[..., None]
+    a, D = log_sigmoid(f), dtilde_matrix(i[..., None], f[..., None])
+    carried = np.cumsum(a, axis=-1) + m_0[..., None]
     m = np.maximum(carried, D.max(axis=-1))
-    E = exp_difference(D, m[..., None])
-    e = exp_difference(carried, m)
+    alpha = stabilised_decay(a, np.concatenate([m_0[..., None], m[..., :-1]], axis=-1), m)
+    E = np.exp(causal_forget_matrix(alpha)) * exp_difference(i, m)[..., None, :]
+    e = np.exp(np.cumsum(alpha, axis=-1))
     scores = np.einsum("bntk,bnjk->bntj", q, k) * E
     numerator = scores @ v + e[..., None] * (q @ C)
     nu = scores.sum(axis=-1) + e * np.einsum("bntk,bnk->bnt", q, n)
@@ -427,7 +431,7 @@ def _backward(
         dk[:, t] = gain * (np.einsum("bnkv,bnv->bnk", dC, v[:, t]) + dn)
         dv[:, t] = gain * np.einsum("bnkv,bnk->bnv", dC, k[:, t])
         di[:, t] = np.einsum("bnk,bnk->bn", k[:, t], dk[:, t]) + g * (attained_at == t + 1)
-        decay = exp_difference(a[:, t] + states[t].m, m)
+        decay = np.exp(stabilised_decay(a[:, t], states[t].m, m))
         dC, dn = decay[..., None, None] * dC, decay[..., None] * dn
         da[:, t] = _dot(states[t], MLSTMState(dC, dn, None)) + g * (attained_at < t + 1)
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from conformance import cases
 from conformance.cases import MLSTMCase, Plan
 from conformance.checker import Checker, LawError
+from conformance.laws import _large_gates, _packing_laws, _recurrence_laws, law
 from conformance.laws import _mlstm_checks as checks
-from conformance.laws import _packing_laws, _recurrence_laws, law
 from conformance.laws._answers import check_gradient, check_value
 from conformance.laws._mlstm_calls import bad_calls
 from conformance.laws._refusals import register as register_refusals
@@ -231,6 +231,12 @@ law(
     subject=("final state", "state cotangents"),
     share=0.25,
 )(checks.ties)
+
+_large_gates.register(
+    MLSTM,
+    partial(cases.mlstm, **_large_gates.PLAIN),
+    lambda plan: _chunks(plan).map(lambda case: replace(case, **_large_gates.PLAIN)),
+)
 
 register_refusals("mlstm", bad_calls)
 

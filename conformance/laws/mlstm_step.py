@@ -6,7 +6,7 @@ from typing import Any
 from conformance import cases
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker
-from conformance.laws import law
+from conformance.laws import _large_gates, law
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._recurrence import along_steps
 from conformance.laws._refusals import BadCall, recast, reshaped, with_arrays, with_options
@@ -89,6 +89,11 @@ law(
     gradient=OP,
     share=0.5,
 )(gradient)
+
+
+_large_gates.register_shift(
+    MLSTM_STEP, lambda plan: _one_step(plan).map(lambda case: replace(case, **_large_gates.PLAIN))
+)
 
 
 def _base() -> dict[str, Any]:

@@ -21,6 +21,14 @@ ROWS = (
     ),
     Mutant(
         op="mlstm",
+        name="the decay from a sum rounded at the size of the gates",
+        module="_mlstm.py",
+        function="_write",
+        replace="np.exp(stabilised_decay(a, m, m_new))",
+        by="exp_difference(a + m, m_new)",
+    ),
+    Mutant(
+        op="mlstm",
         name="one stabiliser for all heads",
         module="_mlstm.py",
         function="_write",

@@ -204,8 +204,8 @@ ROWS = (
         name="decay of the step before in the gradient",
         module="_mlstm.py",
         function="_backward",
-        replace="exp_difference(a[:, t] + states[t].m, m)",
-        by="exp_difference(a[:, max(t - 1, 0)] + states[t].m, m)",
+        replace="stabilised_decay(a[:, t], states[t].m, m)",
+        by="stabilised_decay(a[:, max(t - 1, 0)], states[t].m, m)",
     ),
     Mutant(
         op="mlstm",

@@ -1,0 +1,171 @@
+"""Laws about large gates: only differences of log weights matter, however large the log weights are.
+
+Tolerances elsewhere include the rounding of gates and stabilisers at their own size, because most correct ways to
+compute form such sums. gatespec's packages do not: their weights are exact to roundoff at any size. These laws say so.
+
+Here scores, values and memories are positive, so that h is a mean of values above the floor, and no sum in it cancels.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformance import cases, oracle
+from conformance.cases import MLSTMCase
+from conformance.checker import Checker
+from conformance.dtypes import Array
+from conformance.laws import Strategy, law
+from conformance.laws._recurrence import nothing_of
+from conformance.laws._relations import alike, close, results_of
+from conformance.operations import Call, Operation
+
+SHIFTS = (2.0**12, 2.0**16, 2.0**20)
+"""Powers of two that leave multiples of 1/8 in float32 exact."""
+SIZES = (1e3, 2.0**16, 2.0**20)
+CANCELLING = (64.0, 1e3, 2.0**20, 3e9, 1e20)
+
+PLAIN = {"gates": "ordinary", "held": 0.0, "scale": 1.0, "cotangents": "dense"}
+"""Fields of cases for these laws, which choose all values themselves."""
+
+_OTHERS: dict[str, Any] = {
+    "kind": "contract",
+    "strata": ("small", "chunk"),
+    "dtypes": ("float64", "float32"),
+    "compiled_dtypes": ("float32",),
+    "share": 0.25,
+}
+
+
+def register_shift(operation: Operation, drawn: Strategy) -> None:
+    """Register the law about a shift of all input gates, for sequences or for a step."""
+    op = operation.name
+    law(
+        op,
+        "Adding a power of two up to 2²⁰ to all input gates and to the initial m adds it to m and leaves all else as "
+        "it was, the gradients of h included, where the floor is not active.",
+        f"{op}(…, i + 2ᵖ, …, m₀ + 2ᵖ) = (h, C, n, m + 2ᵖ)",
+        name="shifted_gates",
+        cases=drawn,
+        **_OTHERS,
+    )(partial(_shifted, operation))
+
+
+def register(operation: Operation, drawn: Strategy, in_chunks: Strategy) -> None:
+    """Register these laws for whole sequences.
+
+    Args:
+        drawn: dense cases.
+        in_chunks: dense cases with a chunk size.
+    """
+    register_shift(operation, drawn)
+    law(
+        operation.name,
+        "Gates that cancel each other exactly leave a weight of 1: what is written with an input gate g is read behind "
+        "a forget gate −g as if both were 0.",
+        "i_t = g, f_{t+1} = −g, i_{t+1} = 0 ⇒ h_{t+1} = Σ_s (q·k_s) v_s / Σ_s (q·k_s) over s = t, t+1",
+        name="cancelling_gates",
+        cases=lambda plan: drawn(plan).map(lambda case: replace(case, eps=0.0)),
+        **_OTHERS,
+    )(partial(_cancelling, operation))
+    law(
+        operation.name,
+        "At large gates, the chunk size changes nothing beyond the roundoff of the result.",
+        f"|{operation.name}(…, chunk_size=L) − {operation.name}(…)| is a few roundoffs of |h| for gates up to 2²⁰",
+        name="chunks_of_large_gates",
+        cases=in_chunks,
+        **_OTHERS,
+    )(partial(_in_chunks, operation))
+
+
+def _positive(operation: Operation, checker: Checker, case: MLSTMCase) -> tuple[Call, np.random.Generator]:
+    """The case's call with positive values, and gates around 8 that are multiples of 1/8 and keep most of a memory."""
+    call, rng = operation.call_of(case, checker.dtype), cases.generator(case.seed, 30)
+    arrays = dict(call.arrays)
+    for name in ("q", "k", "v", "C0", "n0"):
+        if name in arrays:
+            arrays[name] = _with(arrays[name], 1 + rng.random(arrays[name].shape), checker.dtype)
+    for name in ("i", "m0"):
+        if name in arrays:
+            arrays[name] = _with(arrays[name], 8 + rng.integers(-32, 33, arrays[name].shape) / 8, checker.dtype)
+    arrays["f"] = _with(arrays["f"], 3 + rng.normal(size=arrays["f"].shape), checker.dtype)
+    return replace(call, arrays=arrays), rng
+
+
+def _with(x: Array, values: np.ndarray, dtype: str) -> Array:
+    """The array with other values, rounded to its dtype."""
+    return replace(x, values=values.astype(np.float32 if dtype == "float32" else np.float64).astype(np.float64))
+
+
+def _shifted(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+    call, rng = _positive(operation, checker, case)
+    if not call.steps and "m0" not in call.arrays:
+        # There is no gate, and the m of a call without a state is 0.
+        return
+    shift = float(rng.choice(SHIFTS))
+    moved = {name: replace(x, values=x.values + shift) if name in ("i", "m0") else x for name, x in call.arrays.items()}
+    # C and n are in units of exp(m), and m is rounded at its new size: their cotangents mean something else there.
+    dh = {**nothing_of(call.cotangents), operation.output: call.cotangents[operation.output]}
+    own = results_of(operation, checker, call.arrays, dh, call.options)
+    outputs, gradients = results_of(operation, checker, moved, dh, call.options)
+    values, cotangents = oracle.values(call.arrays), oracle.values(dh)
+    precision = checker.precision(call.steps)
+    expected = operation.value(values, call.options, precision)
+    if "m" in outputs:
+        m = replace(outputs["m"], values=outputs["m"].values.astype(np.float64) - shift)
+        slack = expected.slack["m"] + precision.growth * shift
+        close(checker, "m", m, own[0]["m"], expected.values["m"], slack, call.steps)
+        outputs = {**outputs, "m": m}
+    names = tuple(name for name in call.cotangents if name != "m")
+    alike(checker, outputs, own[0], expected, call.steps, only=names)
+    if gradients is not None and own[1] is not None:
+        of_gradient = operation.gradient(values, call.options, cotangents, precision)
+        alike(checker, gradients, own[1], of_gradient, call.steps, of="gradient of ", only=call.primals)
+
+
+def _cancelling(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+    call, rng = _positive(operation, checker, case)
+    size = float(np.float32(rng.choice(CANCELLING)))
+    even = np.arange(case.S) % 2 == 0
+    i = np.where(even[:, None], size, np.zeros(call.arrays["i"].shape))
+    f = np.where(even[:, None], call.arrays["f"].values, -size)
+    arrays = {**call.arrays, "i": _with(call.arrays["i"], i, checker.dtype)}
+    arrays["f"] = _with(arrays["f"], f, checker.dtype)
+    q, k, v = (arrays[name].values for name in "qkv")
+    scores, before = np.einsum("bsnk,bsnk->bsn", q, k), slice(None, -1)
+    # An odd step reads its own write and that of the step before it.
+    earlier = np.zeros(scores.shape)
+    earlier[:, 1:] = np.where(even[1:, None], 0.0, np.einsum("bsnk,bsnk->bsn", q[:, 1:], k[:, before]))
+    expected = scores[..., None] * v
+    expected[:, 1:] += earlier[:, 1:, :, None] * v[:, before]
+    expected /= (scores + earlier)[..., None]
+    outputs = checker.call(operation.name, arrays, call.options)
+    _same_mean(checker, outputs["h"], expected, call.steps, times=1)
+
+
+def _in_chunks(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+    call, rng = _positive(operation, checker, case)
+    size, f = float(rng.choice(SIZES)), call.arrays["f"].values
+    steps = np.arange(case.S)[:, None]
+    kind = rng.choice(("equal", "rising", "falling"))
+    if kind == "equal":
+        i = np.full(f.shape, size)
+    elif kind == "rising":
+        i = call.arrays["i"].values + steps * (size / max(case.S, 1))
+    else:
+        # m falls at every step, and writes follow it down.
+        f = -size * rng.random(f.shape)
+        i = np.cumsum(f, axis=1) + rng.normal(size=f.shape) + size * case.S
+    arrays = {**call.arrays, "i": _with(call.arrays["i"], i, checker.dtype)}
+    arrays["f"] = _with(arrays["f"], f, checker.dtype)
+    own = checker.call(operation.name, arrays, replace(case, chunk_size=None).options())
+    in_chunks = checker.call(operation.name, arrays, call.options)
+    _same_mean(checker, in_chunks["h"], own["h"].values.astype(np.float64), call.steps, times=2)
+
+
+def _same_mean(checker: Checker, got: Array, expected: np.ndarray, steps: int, times: float) -> None:
+    """Compare h with a mean of positive values: it is off by no more than its scores, weights and values are."""
+    factors = 3
+    slack = factors * checker.precision(steps).operand * np.abs(expected)
+    checker.close("h", got, expected, np.where(np.isfinite(slack), slack, 0.0), steps, times=times)
