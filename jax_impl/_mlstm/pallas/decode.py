@@ -166,9 +166,13 @@ def _gates(i: Any, f: Any, m: Any) -> tuple[Any, Any, Any]:
     small = jnp.exp(-jnp.abs(f))
     near_1 = 1 + small
     log1p = jnp.where(near_1 == 1, small, jnp.log(near_1) * (small / (near_1 - 1)))
-    kept = jnp.minimum(f, 0) - log1p + m
+    a = jnp.minimum(f, 0) - log1p
+    kept = a + m
     new = jnp.maximum(kept, i)
-    decay = jnp.where(kept == -jnp.inf, 0.0, jnp.exp(kept - new))
+    # What rounding took from the sum (Knuth's two-sum): without it, C would be off by u·|m| of itself at every step.
+    rest = kept - a
+    lost = (a - (kept - rest)) + (m - rest)
+    decay = jnp.where(kept == -jnp.inf, 0.0, jnp.exp((kept - new) + lost))
     return new, decay, jnp.where(i == -jnp.inf, 0.0, jnp.exp(i - new))
 
 

@@ -12,6 +12,7 @@ import reference
 from jax_impl import _pallas
 from jax_impl._mlstm.pallas import decode
 from reference.arguments import MLSTMState
+from tests import large_gates
 from tests.jax.kernels.tools import interpreted, lowered, lowered_kernels, needs_mosaic, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, pull_back
 
@@ -46,6 +47,17 @@ def test_against_the_definition(dtype, K, V, eps):
     expected, expected_last = reference.mlstm_step(*wide(x), wide(state), eps=eps)
     assert_close(wide(h), expected, TOLERANCE[dtype])
     assert_close(wide(last), expected_last, 1e-6)
+
+
+@needs_mosaic
+def test_steps_are_exact_to_roundoff_however_large_the_gates():
+    inputs = large_gates.inputs("shifted", 2.0**20, S=6)
+    expected = reference.mlstm(*(x.astype(np.float64) for x in inputs))
+    state = MLSTMState(*(jnp.zeros((2, 2, *shape)) for shape in ((4, 4), (4,), ())))
+    step = jax.jit(partial(decode.step, eps=0.0, interpret=interpreted()))
+    for t in range(6):
+        h, state = step(*(x[:, t] for x in inputs), state)
+        assert large_gates.relative_error(np.asarray(h), expected[:, t]) < 2e-6
 
 
 @needs_mosaic

@@ -1,8 +1,11 @@
 """`kernel_backend="triton"` through the public functions: what is chosen, and what PyTorch does to the call."""
 
+import numpy as np
 import pytest
 import torch
 
+import reference
+from tests import large_gates
 from torch_impl import (
     KernelBackend,
     MLSTMState,
@@ -86,6 +89,19 @@ def test_the_backends_agree_on_a_step(device) -> None:
         h, last = mlstm_step(*tokens, MLSTMState(*initial), kernel_backend=backend)
         results.append([h, *last, *torch.autograd.grad(loss(h, last), [*tokens, *initial])])
     agree(*results)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("shifted", 2.0**20), ("cancelling", 3e9), ("sums that round", 1e6)])
+def test_steps_are_exact_to_roundoff_however_large_the_gates(kind, size, device) -> None:
+    inputs = large_gates.inputs(kind, size, S=12)
+    expected = reference.mlstm(*(x.astype(np.float64) for x in inputs))
+    tensors = [torch.from_numpy(x).to(device) for x in inputs]
+    state = MLSTMState(*(torch.zeros(2, 2, *shape, device=device) for shape in ((4, 4), (4,), ())))
+    found = []
+    for t in range(12):
+        h, state = mlstm_step(*(x[:, t] for x in tensors), state, kernel_backend="triton")
+        found.append(h.cpu())
+    assert large_gates.relative_error(torch.stack(found, 1), expected) < 2e-6
 
 
 def test_second_derivatives_raise(device) -> None:

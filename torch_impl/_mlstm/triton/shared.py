@@ -1,4 +1,4 @@
-"""Helpers shared by the mLSTM's kernels: the constant of the normaliser's floor, and m of an empty memory."""
+"""Helpers shared by the mLSTM's kernels: the normaliser's floor, m of an empty memory, and decay in units of exp(m)."""
 
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
@@ -12,3 +12,14 @@ LARGEST_M = tl.constexpr(normaliser.LARGEST_M)
 def finite(m):
     """m with −∞, that of an empty memory, made finite: −∞ less this is still −∞, and its weight is 0."""
     return tl.maximum(m, -3.0e38)
+
+
+@triton.jit
+def stabilised_decay(a, m, total, top):
+    """``a + m − top`` for ``total``, the rounded ``a + m``, and a finite ``top``; what rounding took is added again.
+
+    Knuth's two-sum: without it, the memory would be off by u·|m| of itself at every step.
+    """
+    rest = total - a
+    lost = (a - (total - rest)) + (m - rest)
+    return (total - top) + tl.where(total == float("-inf"), 0.0, lost)

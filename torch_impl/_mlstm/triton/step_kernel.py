@@ -7,7 +7,7 @@ computes a part of V of one head and loops over tiles of K. All arithmetic is fl
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._mlstm.triton.shared import LARGEST_M, finite
+from torch_impl._mlstm.triton.shared import LARGEST_M, finite, stabilised_decay
 from torch_impl._triton.shared import both, log_sigmoid
 
 
@@ -29,10 +29,11 @@ def step(
     col = (y * BV + tl.arange(0, BV)).to(tl.int64)
     decay = log_sigmoid(tl.load(f + b * f_strides[0] + s * f_strides[1]).to(tl.float32))
     gate = tl.load(i + b * i_strides[0] + s * i_strides[1]).to(tl.float32)
-    decay += tl.load(m + b * m_strides[0] + s * m_strides[1])
-    top = tl.maximum(decay, gate)
+    before = tl.load(m + b * m_strides[0] + s * m_strides[1])
+    total = decay + before
+    top = tl.maximum(total, gate)
     top_finite = finite(top)
-    kept, written = tl.exp(decay - top_finite), tl.exp(gate - top_finite)
+    kept, written = tl.exp(stabilised_decay(decay, before, total, top_finite)), tl.exp(gate - top_finite)
     values = tl.load(v + b * v_strides[0] + s * v_strides[1] + col * v_strides[2], mask=col < V, other=0.0)
     values = values.to(tl.float32) * written
     num = tl.zeros((BV,), tl.float32)
