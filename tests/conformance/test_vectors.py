@@ -299,9 +299,9 @@ def test_a_set_that_was_tampered_with_judges_nothing(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text(text.replace('"outputs"', '"output"'), encoding="utf-8")
     told("is damaged")
     (folder / "manifest.json").write_text(text.replace(f'"{name}"', f'"../{name}"'), encoding="utf-8")
-    told("no name of a file beside the manifest")
+    told("is not the name of a file next to the manifest")
     (folder / "manifest.json").write_text('{"format": "a web page"}', encoding="utf-8")
-    told("no manifest of test vectors")
+    told("is not a manifest of test vectors")
 
 
 def test_wrong_calls_exit_2_and_say_what_to_type(small: Path, tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_force_replaces_a_set_and_leaves_other_files_alone(tmp_path: Path) -> No
     foreign.mkdir()
     (foreign / "manifest.json").write_text('{"name": "a web page"}')
     result = invoke("export", foreign, *few, "--force")
-    assert result.exit_code == 2 and "no manifest of test vectors" in result.output
+    assert result.exit_code == 2 and "is not a manifest of test vectors" in result.output
     assert (foreign / "manifest.json").read_text() == '{"name": "a web page"}'
 
 
