@@ -30,11 +30,23 @@ def main() -> None:
 @click.option("--framework", type=_FRAMEWORK, default="torch", show_default=True)
 @click.option("--prompt", default="", help="Text, or token ids where the checkpoint has no tokenizer.")
 @click.option("--prompt-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The prompt, UTF-8.")
-@click.option("--max-tokens", default=100, show_default=True, help="Number of tokens to generate at most.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Number of tokens to generate at most.",
+)
 @click.option("--temperature", default=1.0, show_default=True, help="0 takes the most likely token.")
 @click.option("--top-p", default=1.0, show_default=True, help="Probability of the set that tokens are drawn from.")
 @click.option("--seed", default=0, show_default=True, help="Of the draws; a resumed text continues its own.")
-@click.option("--chunk", default=512, show_default=True, help="Tokens of the prompt that are computed at once.")
+@click.option(
+    "--chunk",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="Tokens of the prompt that are computed at once.",
+)
 @click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the state to this file at the end."
 )

@@ -38,10 +38,10 @@ class Timing:
 
     def __str__(self) -> str:
         rate = f"{self.steps / self.step_seconds:.1f} tokens/s" if self.steps else "too few tokens for a rate"
-        return (
-            f"prompt: {self.prompt_tokens} tokens in {self.prompt_seconds:.2f} s; "
-            f"first token after {self.first_token:.2f} s; {self.tokens} tokens; {rate}"
-        )
+        prompt = f"prompt: {self.prompt_tokens} tokens in {self.prompt_seconds:.2f} s"
+        if not self.tokens:
+            return f"{prompt}; no new tokens"
+        return f"{prompt}; first token after {self.first_token:.2f} s; {self.tokens} tokens; {rate}"
 
 
 def generate(
@@ -66,8 +66,11 @@ def generate(
         clock: seconds, for `timing`.
 
     Raises:
-        ValueError: there is nothing to begin with, or a token of the prompt is not in the vocabulary.
+        ValueError: there is nothing to begin with, a token of the prompt is not in the vocabulary, or `max_tokens` is
+            below 0.
     """
+    if max_tokens < 0:
+        raise ValueError(f"generate: `max_tokens` is {max_tokens}; expected at least 0")
     timing = Timing() if timing is None else timing
     start = clock()
     if not len(prompt) and session.pending is None and session.logits is None:

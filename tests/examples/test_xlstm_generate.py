@@ -116,6 +116,17 @@ def test_an_empty_prompt_begins_with_the_first_token(engines: dict[str, Any]) ->
     assert 0 < timing.prompt_seconds <= timing.first_token
 
 
+def test_no_tokens_are_told_without_a_time_and_fewer_are_refused(engines: dict[str, Any]) -> None:
+    engine, timing = engines["torch"][0], Timing()
+    assert list(generate(new_session(engine, "id"), np.array([3]), SAMPLING, 0, timing)) == []
+    assert str(timing).startswith("prompt: 1 tokens in ") and str(timing).endswith("; no new tokens")
+    with pytest.raises(ValueError, match="`max_tokens` is -5; expected at least 0"):
+        list(generate(new_session(engine, "id"), np.array([3]), SAMPLING, -5))
+    for option in ("--max-tokens=-5", "--chunk=0"):
+        refused = CliRunner().invoke(main, ["generate", ".", "--prompt", "a", option])
+        assert refused.exit_code == 2 and option.partition("=")[0] in refused.output
+
+
 def test_sampling_draws_from_the_most_likely_tokens() -> None:
     logits = np.log(np.array([0.15, 0.5, 0.05, 0.3], np.float32))
     rng = np.random.default_rng(0)
