@@ -18,6 +18,8 @@ READY := .venv/.stamp
 READY_JAX := .venv-jax/.stamp
 # The versions of Python that a new .venv is made with, the first that is found.
 PYTHONS ?= 3.11 3.14 3.13 3.12 3.15
+# An environment whose interpreter is gone, with an upgrade of the system say, is set up again.
+DEAD := $(shell for each in .venv .venv-jax; do [[ ! -e $$each || -x $$each/bin/python ]] || echo dead-environment; done)
 LEFT_OUT := $(PY) tools/environments.py left-out
 # Other packages, which `make peers` judges.
 PY_PEERS := .venv-peers/bin/python
@@ -40,14 +42,15 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan versions matrix wheel docs test conformance mutants calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop clean
+.PHONY: help setup setup-plan versions matrix wheel docs test conformance mutants strangers calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop clean
+.PHONY: dead-environment
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(READY)  ## make the environments; WITHOUT=torch or WITHOUT=jax leaves a framework out
 
-$(READY): pyproject.toml $(wildcard constraints/py3*.txt)
+$(READY): pyproject.toml $(wildcard constraints/py3*.txt) $(DEAD)
 	@python=$$(tools/find_python.sh $(PYTHONS)) && WITHOUT="$(WITHOUT)" "$$python" tools/environments.py setup
 
 setup-plan:  ## what `make setup` would do, and does not

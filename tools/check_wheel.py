@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from environments import OFFLINE, ROOT, Environment, SetupError, has_wheel, wanted_torch
+from environments import OFFLINE, ROOT, Environment, SetupError, has_wheel, wanted_torch, with_pip
 
 PACKAGES = ("reference", "torch_impl", "jax_impl", "conformance")
 # Extra → the package that needs it, and how an array is made.
@@ -92,10 +92,11 @@ def requirements(environment: str, python: str, version: str, wheel: Path) -> tu
     reasons: dict[str, str] = {}
     extra = "" if environment == "numpy" else f"[{environment}]"
     wanted = [f"{wheel}{extra}"]
-    if environment == "torch" and (torch := wanted_torch(python, version, reasons)):
-        wanted.append(torch)
-    if environment == "jax":
-        has_wheel(python, version, "jax", reasons)
+    with with_pip(python) as asks:
+        if environment == "torch" and (torch := wanted_torch(asks, version, reasons)):
+            wanted.append(torch)
+        if environment == "jax":
+            has_wheel(asks, version, "jax", reasons)
     constraints = Environment(
         directory="", python=python, version=version, torch=None, jax=False, extras=()
     ).constraints
@@ -108,16 +109,19 @@ def check(environment: str, python: str, wheel: Path, directory: Path) -> str | 
     wanted, reasons = requirements(environment, python, version, wheel)
     if reasons:
         return reasons[environment]
-    place = directory / f"{environment}-{version}"
-    call([python, "-m", "venv", "--without-pip", str(place)])
-    inside = str(place / "bin" / "python")
-    try:
-        call([sys.executable, "-m", "pip", "--python", inside, "install", "--quiet", *wanted])
-    except WheelError as error:
-        if OFFLINE.search(str(error)):
-            return "no index can be reached"
-        raise
-    _try(environment, inside, wheel.name.split("-")[1], directory)
+    # A folder of its own: what one environment writes must not be in the way of the next, and each is removed at once,
+    # because a CUDA build of PyTorch takes gigabytes.
+    with tempfile.TemporaryDirectory(dir=directory, prefix=f"{environment}-{version}-") as own:
+        place = Path(own, "environment")
+        call([python, "-m", "venv", "--without-pip", str(place)])
+        inside = str(place / "bin" / "python")
+        try:
+            call([sys.executable, "-m", "pip", "--python", inside, "install", "--quiet", *wanted])
+        except WheelError as error:
+            if OFFLINE.search(str(error)):
+                return "no index can be reached"
+            raise
+        _try(environment, inside, wheel.name.split("-")[1], Path(own))
     return None
 
 

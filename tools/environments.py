@@ -17,13 +17,15 @@ the standard library alone.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,12 +177,31 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def version_of(python: str) -> str | None:
-    """``3.12`` of an interpreter; None where it does not run, or has no pip."""
+    """``3.12`` of an interpreter; None where it does not run."""
     try:
-        done = run([python, "-c", "import pip, sys; print('%d.%d' % sys.version_info[:2])"])
+        done = run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def has_pip(python: str) -> bool:
+    """Whether an interpreter runs and has pip."""
+    try:
+        return run([python, "-c", "import pip"]).returncode == 0
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def with_pip(python: str) -> Iterator[str]:
+    """A Python of the same version that has pip, to ask the index with: many a system's Python has none."""
+    if has_pip(python):
+        yield python
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        _call([python, "-m", "venv", directory])
+        yield str(Path(directory, "bin", "python"))
 
 
 def python_in(directory: str) -> str:
@@ -202,7 +223,7 @@ def unfinished(directory: str) -> Path:
 def is_usable(directory: str) -> bool:
     """Whether an environment is there, works, and was not left half made."""
     whole = (ROOT / directory).exists() and not unfinished(directory).exists()
-    return whole and version_of(python_in(directory)) is not None
+    return whole and has_pip(python_in(directory))
 
 
 def planned(without: Sequence[str], say: Callable[[str], None]) -> tuple[list[Environment], dict[str, str]]:
@@ -210,17 +231,18 @@ def planned(without: Sequence[str], say: Callable[[str], None]) -> tuple[list[En
     python = python_in(MAIN) if is_usable(MAIN) else sys.executable
     version = version_of(python)
     if version is None:
-        raise SetupError(f"{python} has no pip")
+        raise SetupError(f"{python} does not run")
     reasons = {name: f"asked for with WITHOUT={name}" for name in without}
-    torch = None if "torch" in without else wanted_torch(python, version, reasons)
-    jax = "jax" not in without and has_wheel(python, version, "jax", reasons)
+    with with_pip(python) as asks:
+        torch = None if "torch" in without else wanted_torch(asks, version, reasons)
+        jax = "jax" not in without and has_wheel(asks, version, "jax", reasons)
     plan = [Environment(directory=MAIN, python=python, version=version, torch=torch, jax=jax, extras=("dev",))]
     if version == "3.11" and jax:
         newer = python_in(NEWEST_JAX) if is_usable(NEWEST_JAX) else find_python(*PALLAS_PYTHONS)
         if newer is not None:
             newer_version = version_of(newer)
             if newer_version is None:
-                raise SetupError(f"{newer} has no pip")
+                raise SetupError(f"{newer} does not run")
             plan.append(
                 Environment(
                     directory=NEWEST_JAX, python=newer, version=newer_version, torch=None, jax=True, extras=("test",)

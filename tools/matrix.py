@@ -61,7 +61,7 @@ def end(name: str) -> End:
     python = python_in(directory) if is_usable(directory) else find_python(*pythons)
     version = version_of(python) if python else None
     if python is None or version is None:
-        raise SetupError(f"the {name} versions need Python {' or '.join(pythons)} with pip, and none was found")
+        raise SetupError(f"the {name} versions need Python {' or '.join(pythons)}, and none was found")
     return End(
         directory=directory, python=python, version=version, torch=None, jax=True,
         extras=("torch", "jax", "test"), exact=exact,

@@ -43,3 +43,23 @@ def test_distributions_of_before_are_not_published(tool: ModuleType, tmp_path: P
     (tmp_path / "gatespec-0.0.1.tar.gz").touch()
     with pytest.raises(tool.WheelError, match="is not empty; remove what is in it"):
         tool.build(tmp_path)
+
+
+def test_what_one_python_leaves_is_not_in_the_way_of_the_next(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite refuses to write its vectors into a folder that is not empty."""
+    commands: list[list[str]] = []
+
+    def call(command: list[str], cwd: Path = tmp_path, status: int = 0) -> str:
+        commands.append(command)
+        if "vectors" in command:
+            (cwd / "vectors").mkdir()
+        return "3.12\n"
+
+    monkeypatch.setattr(tool, "call", call)
+    wheel = tmp_path / "gatespec-0.1.0-py3-none-any.whl"
+    for _ in range(2):
+        assert tool.check("conformance", sys.executable, wheel, tmp_path) is None
+    environments = {command[-1] for command in commands if command[1:3] == ["-m", "venv"]}
+    assert len(environments) == 2 and list(tmp_path.iterdir()) == []

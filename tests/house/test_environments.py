@@ -189,3 +189,40 @@ def test_a_plan_is_printed_and_nothing_is_made(tmp_path: Path) -> None:
         ".venv/bin/python -m pip install --quiet --no-build-isolation --editable .[dev]",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["tools"]
+
+
+def test_a_python_without_pip_is_enough(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's has none; an environment made with it has, and the index is asked with that."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    bare = str(tmp_path / "bare" / "bin" / "python")
+    assert tool.version_of(bare) == HERE and not tool.has_pip(bare) and tool.has_pip(sys.executable)
+    machine = Machine(tool)
+    monkeypatch.setattr(tool, "_call", machine)
+    with tool.with_pip(sys.executable) as asks:
+        assert asks == sys.executable and not machine.commands
+    with tool.with_pip(bare) as asks:
+        assert machine.commands == [[bare, "-m", "venv", str(Path(asks).parents[1])]] and Path(asks).exists()
+    assert not Path(asks).exists()
+    # The environment itself is made with the Python that was found.
+    monkeypatch.setattr(tool.sys, "executable", bare)
+    (plan,), _ = tool.planned(("torch", "jax"), lambda line: None)
+    assert (plan.python, plan.version) == (bare, HERE)
+
+
+def test_an_environment_whose_interpreter_is_gone_is_set_up_again(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    (tmp_path / ".venv" / ".stamp").touch()
+
+    def would_set_up() -> bool:
+        command = ["make", "--dry-run", "setup"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+        return "tools/environments.py setup" in done.stdout
+
+    assert not would_set_up()
+    python.unlink()
+    python.symlink_to(tmp_path / "gone")
+    assert would_set_up()
