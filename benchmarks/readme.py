@@ -14,7 +14,7 @@ BARS, LENGTHS = "docs/figures/benchmarks-ratios.svg", "docs/figures/benchmarks-l
 
 
 def rewrite(path: Path, name: str, document: dict[str, Any]) -> None:
-    """Replace the section in ``path`` by that of ``document``, called ``name`` under ``benchmarks/results``.
+    """Replace the section in ``path`` by that of ``document``, which is ``benchmarks/results/<name>.json``.
 
     Raises:
         ValueError: the file has no section to replace.
@@ -37,13 +37,13 @@ def section(name: str, document: dict[str, Any]) -> str:
     return "\n".join(
         (
             f"Medians of interleaved rounds on {machine['cores']} cores of an {machine['device']}, in float32, with",
-            f"{shown}. Everything that is timed was first compared with the oracle. Our times are those of",
-            "`torch_impl` and `jax_impl`. The number in brackets is the peer's time divided by the faster of the two.",
+            f"{shown}. Every implementation was compared with the oracle before it was timed. Our times are",
+            "those of `torch_impl` and `jax_impl`. The number in brackets is the peer's time divided by the faster of these.",
             "",
             *_table(document["rows"]),
             "",
-            f"{figures}[docs/cpu-speed.md](docs/cpu-speed.md) says what was done for speed and what",
-            f"limits it; all figures are in [{name}.json](benchmarks/results/{name}.json).",
+            f"{figures}[docs/cpu-speed.md](docs/cpu-speed.md) explains what was done for speed and",
+            f"what limits it; all figures are in [{name}.json](benchmarks/results/{name}.json).",
         )
     )
 
@@ -60,7 +60,7 @@ def of_goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def grows(rows: list[dict[str, Any]]) -> bool:
-    """Whether there are curves over S to draw."""
+    """Return whether there are enough lengths S to draw curves over them."""
     return len({row["S"] for row in rows if row["own"] and row["peak_bytes"]}) > 2
 
 

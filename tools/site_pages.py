@@ -1,4 +1,4 @@
-"""The pages of the documentation site that are drawn from data files: the score, the calibration, the benchmarks."""
+"""Pages of the documentation site that are made from data files: score, calibration and benchmarks."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -26,13 +26,14 @@ def versions(found: dict[str, str]) -> str:
 
 
 def score(documents: dict[str, Any]) -> str:
-    """The page about planted faults: how many the laws catch, and each of them."""
+    """Return the page about planted faults: how many the laws catch, and a table of all faults."""
     text = [
         "# Planted faults",
         (
-            "How well the suite finds faults. Each was planted alone in a copy of `reference`, which was then judged "
-            "with several seeds; a fault counts as caught if its laws break with most of them. `make mutants` measures "
-            "this anew; what the page shows is `conformance/mutants/score.json`."
+            "This page shows how well the suite finds faults, for readers who want to know what a pass is worth. Each "
+            "fault was planted (put in on purpose) in a copy of `reference` of its own. The suite then judged the copy with "
+            "several seeds. A fault counts as caught if its laws break with most seeds. The data are in "
+            "`conformance/mutants/score.json`; `make mutants` measures them again."
         ),
     ]
     for name, found in documents.items():
@@ -57,20 +58,20 @@ def score(documents: dict[str, Any]) -> str:
 
 
 def _laws(breaks: dict[str, int], most: int = 3) -> str:
-    """The laws that broke most often, and how many more did."""
+    """Return the laws that broke most often, and the number of others that broke."""
     names = [f"`{name}`" for name, _ in sorted(breaks.items(), key=lambda item: -item[1])]
     return ", ".join([*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])])
 
 
 def calibration(operations: dict[str, Any]) -> str:
-    """The page about false alarms: correct variants, and how much of the tolerance they need."""
+    """Return the page about false alarms: the largest error of each correct variant, as a fraction of its tolerance."""
     text = [
         "# False alarms",
         (
-            "How often the suite refuses what is right. Correct variants of each operation, computed in other orders "
-            "and with other roundings, are judged on many cases; none may be refused. The last column is the largest "
-            "error, as a part of its tolerance. `make calibration` measures this anew; what the page shows is "
-            "`conformance/calibration/results.json`."
+            "This page shows how often the suite fails a correct implementation, for readers who want to know what a "
+            "failure is worth. Correct variants of each operation, computed in other orders and with other roundings, "
+            "are judged on many cases; none may fail. The last column is the largest error divided by its tolerance. "
+            "The data are in `conformance/calibration/results.json`; `make calibration` measures them again."
         ),
     ]
     for name, found in operations.items():
@@ -87,16 +88,17 @@ def calibration(operations: dict[str, Any]) -> str:
 
 
 def benchmarks(document: dict[str, Any]) -> str:
-    """The page of the committed benchmark run: every contender of every case."""
+    """Return the page about the committed benchmark run: every contender in every case."""
     from benchmarks.table import seconds
 
     machine = document["machine"]
     text = [
         "# Benchmarks",
         (
-            "How fast the implementations are next to others, on a CPU: medians of interleaved rounds, of what was "
-            "compared with the oracle first. What does not conform is timed too, and marked. The page shows "
-            "`benchmarks/results/cpu.json`; `python -m benchmarks run --suite cpu` measures it on your machine. "
+            "This page compares the speed of our implementations and of public ones on a CPU: medians of interleaved "
+            "rounds. Each implementation was first compared with the oracle; one that does not conform is timed too, "
+            "and marked. The data are in `benchmarks/results/cpu.json`; to measure your machine, run "
+            "`python -m benchmarks run --suite cpu`. "
             "[Speed on a CPU](../cpu-speed.md) explains the figures. No GPU has been measured."
         ),
         f"{machine['device']}, {machine['cores']} cores; {versions(machine['versions'])}.",
@@ -132,7 +134,7 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def pages() -> dict[str, str]:
-    """The pages by their names on the site."""
+    """Return the pages by their names on the site."""
     return {
         "measured/score.md": score(json.loads(SCORE.read_text())),
         "measured/calibration.md": calibration(json.loads(CALIBRATION.read_text())),
