@@ -38,7 +38,7 @@ def section(name: str, document: dict[str, Any]) -> str:
         (
             f"Medians of interleaved rounds on {machine['cores']} cores of an {machine['device']}, in float32, with",
             f"{shown}. Every implementation was compared with the oracle before it was timed. Our times are",
-            "those of `torch_impl` and `jax_impl`. The number in brackets is the peer's time divided by the faster of these.",
+            "those of `torch_impl` and `jax_impl`. The number in brackets is the peer's time divided by the faster.",
             "",
             *_table(document["rows"]),
             "",

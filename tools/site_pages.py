@@ -31,8 +31,8 @@ def score(documents: dict[str, Any]) -> str:
         "# Planted faults",
         (
             "This page shows how well the suite finds faults, for readers who want to know what a pass is worth. Each "
-            "fault was planted (put in on purpose) in a copy of `reference` of its own. The suite then judged the copy with "
-            "several seeds. A fault counts as caught if its laws break with most seeds. The data are in "
+            "fault was planted (put in on purpose) in a copy of `reference` of its own. The suite then judged the copy "
+            "with several seeds. A fault counts as caught if its laws break with most seeds. The data are in "
             "`conformance/mutants/score.json`; `make mutants` measures them again."
         ),
     ]
