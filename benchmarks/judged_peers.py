@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.registry import PEERS, Peer, check_text
+from benchmarks.peers.registry import PEERS, Peer, cell_text, check_text
 from benchmarks.results import machine
 
 ROOT = Path(__file__).parents[1]
@@ -183,7 +183,7 @@ def document(kept: dict[str, Any], entry: dict[str, Any] | None, scripts: dict[s
 
 
 def _with_confirmations(entry: dict[str, Any], peer: Peer) -> dict[str, Any]:
-    """An entry with, for each failed check, the script that confirms it, or None."""
+    """An entry with, for each failed check and each wrong cell, the script that confirms it, or None."""
     if "laws" not in entry:
         return entry
     confirmed: dict[str, dict[str, str | None]] = {}
@@ -192,4 +192,18 @@ def _with_confirmations(entry: dict[str, Any], peer: Peer) -> dict[str, Any]:
             text = check_text(law, dtype, where)
             scripts = (each.script for each in peer.confirmed if re.search(each.checks, text))
             confirmed.setdefault(law, {})[dtype] = next(scripts, None)
-    return {**entry, "confirmed": confirmed}
+    cells = {op: _cells(envelope["features"], peer) for op, envelope in entry["envelope"].items()}
+    return {**entry, "confirmed": confirmed, "confirmed cells": cells}
+
+
+def _cells(features: list[dict[str, Any]], peer: Peer) -> dict[str, dict[str, dict[str, str | None]]]:
+    """The wrong cells of a table of features: for each feature, dtype and part, the script that confirms it."""
+    found: dict[str, dict[str, dict[str, str | None]]] = {}
+    for row in features:
+        for dtype, cell in row["cells"].items():
+            for part in ("value", "gradient"):
+                if cell[part] == "wrong":
+                    text = cell_text(part, dtype, row["feature"])
+                    scripts = (each.script for each in peer.confirmed if each.cells and re.search(each.cells, text))
+                    found.setdefault(row["feature"], {}).setdefault(dtype, {})[part] = next(scripts, None)
+    return found

@@ -57,14 +57,14 @@ MATRIX = {
 """Features of an envelope that the table of all implementations shows, each with the head of its column."""
 
 NUMERIC = ("value", "gradient", "sequence", "finite", "floor", "split_and_carry")
-"""Laws whose confirmed failures back what experiments found wrong in the same dtype."""
+"""Laws about numbers: a cause that breaks one of them in float32 or float64 is listed first."""
 
 WIDE, NARROW = ("float32", "float64"), ("bfloat16", "float16")
 LEGEND = """\
 Each cell is for float32, or for another dtype if float32 was not tried; the last column is for plain calls in 16
 bits. ✓ right, ✗ wrong, ∂ right value and wrong gradient, – not served, blank not tried. Results in brackets are not
-confirmed. The tables of features below are experiments with one call or a few each: a wrong cell in a dtype in which no
-broken law is confirmed is not confirmed either.
+confirmed without gatespec, here and in the tables of features below: they come from experiments with one call or a few
+each, and there the suite itself may be wrong.
 """
 UNCONFIRMED = "not confirmed without gatespec"
 
@@ -176,23 +176,28 @@ def _matrix(op: str, peers: list[dict[str, Any]], confirmations: dict[str, Any])
     lines = [f"| `{op}` | {' | '.join(head for _, head in columns)} | 16 bits |", "|---" * (2 + len(columns)) + "|"]
     for peer, features in rows:
         cells = {row["feature"]: row["cells"] for row in features}
-        unsure = _unsure(peer, confirmations)
-        marks = [_mark(cells.get(feature, {}), (*WIDE, *NARROW), unsure) for feature, _ in columns]
-        marks.append(_mark(cells.get("plain call", {}), NARROW, unsure))
+        unsure = _unsure(peer, op, confirmations)
+        marks = [_mark(cells.get(feature, {}), (*WIDE, *NARROW), unsure.get(feature, set())) for feature, _ in columns]
+        marks.append(_mark(cells.get("plain call", {}), NARROW, unsure.get("plain call", set())))
         lines.append(f"| [{peer['name']}](#{_anchor(peer['name'])}) | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"
 
 
-def _unsure(peer: dict[str, Any], confirmations: dict[str, Any]) -> set[str]:
-    """The dtypes in which what an experiment found wrong is backed by no confirmed check, or by an unconfirmed one."""
-    checks = [check for found in by_script(peer, confirmations).values() for check in found]
-    sure = {dtype for law, dtype in checks if law in NUMERIC}
-    open_laws = unconfirmed(peer, confirmations)
-    return {*WIDE, *NARROW} - (sure - {dtype for law in NUMERIC for dtype in open_laws.get(law, ())})
+def _unsure(peer: dict[str, Any], op: str, confirmations: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
+    """By feature, the dtypes and parts that an experiment found wrong and no script has confirmed."""
+    return {
+        feature: {
+            (dtype, part)
+            for dtype, parts in dtypes.items()
+            for part, script in parts.items()
+            if script is None or confirmations.get(script, {}).get("verdict") != "confirmed"
+        }
+        for feature, dtypes in peer["confirmed cells"][op].items()
+    }
 
 
-def _mark(cells: dict[str, Any], dtypes: Iterable[str], unsure: set[str]) -> str:
-    """The mark of the first of ``dtypes`` in which a feature was tried; in brackets where it fails in an unsure one."""
+def _mark(cells: dict[str, Any], dtypes: Iterable[str], unsure: set[tuple[str, str]]) -> str:
+    """The mark of the first of ``dtypes`` in which a feature was tried; in brackets where its failure is unsure."""
     for dtype in dtypes:
         cell = cells.get(dtype, {"value": "not tried", "gradient": "not tried"})
         if cell["value"] in ("right", "wrong", "not served"):
@@ -201,14 +206,18 @@ def _mark(cells: dict[str, Any], dtypes: Iterable[str], unsure: set[str]) -> str
         return ""
     if cell["value"] == "not served":
         return "–"
-    mark = "✗" if cell["value"] == "wrong" else "∂" if cell["gradient"] == "wrong" else "✓"
-    return f"({mark})" if mark != "✓" and dtype in unsure else mark
+    part = next((part for part in ("value", "gradient") if cell[part] == "wrong"), None)
+    mark = {"value": "✗", "gradient": "∂", None: "✓"}[part]
+    return f"({mark})" if (dtype, part) in unsure else mark
 
 
 def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     lines = [f"### {peer['name']}", "", f"{_sentence(peer)}"]
     if "error" in peer:
         return "\n".join([*lines, "", "```", peer["error"].strip(), "```", ""])
+    settings = peer["settings"]
+    effort = f"{settings['examples']} cases of each law in each dtype, of sequences of at most {settings['max_steps']}"
+    lines += ["", f"Judged on {peer['date']} with {effort} steps."]
     if peer["interrupted"]:
         lines += ["", f"It was interrupted after {peer['minutes']:.0f} minutes; what it had not reached is missing."]
     for number, (name, checks) in enumerate(by_script(peer, confirmations).items(), 1):
@@ -229,7 +238,7 @@ def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     for reason, laws in reasons.items():
         lines += ["", f"Not served: {', '.join(f'`{law}`' for law in laws)} ({_plain(reason)})."]
     for op, envelope in peer["envelope"].items():
-        lines += ["", *_envelope(op, envelope)]
+        lines += ["", *_envelope(op, envelope, _unsure(peer, op, confirmations))]
     return "\n".join(lines) + "\n"
 
 
@@ -270,18 +279,22 @@ def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
     return " ".join(words)
 
 
-def _envelope(op: str, envelope: dict[str, Any]) -> list[str]:
+def _envelope(op: str, envelope: dict[str, Any], unsure: dict[str, set[tuple[str, str]]]) -> list[str]:
     rows = envelope["features"]
     dtypes = list(dict.fromkeys(dtype for row in rows for dtype in row["cells"]))
     lines = [f"| `{op}` | {' | '.join(dtypes)} |", "|---" * (1 + len(dtypes)) + "|"]
     for row in rows:
-        cells = [_cell(row["cells"][dtype]) if dtype in row["cells"] else "" for dtype in dtypes]
+        of_row = unsure.get(row["feature"], set())
+        cells = [_cell(row["cells"], dtype, of_row) if dtype in row["cells"] else "" for dtype in dtypes]
         lines.append(f"| {row['feature']} | {' | '.join(cells)} |")
     return lines
 
 
-def _cell(cell: dict[str, Any]) -> str:
-    value, gradient = cell["value"], cell["gradient"]
+def _cell(cells: dict[str, Any], dtype: str, unsure: set[tuple[str, str]]) -> str:
+    """What was found in one dtype, in brackets where it is unsure."""
+    value, gradient = (
+        f"({cells[dtype][part]})" if (dtype, part) in unsure else cells[dtype][part] for part in ("value", "gradient")
+    )
     if not gradient or value == gradient:
         return value
     return f"value {value}, gradient {gradient}"

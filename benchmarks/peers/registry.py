@@ -15,15 +15,23 @@ class Confirmed:
     Attributes:
         script: of `benchmarks.peers.confirm`.
         checks: a regular expression for the failed checks that it confirms, searched in `check_text`.
+        cells: one for the wrong cells of the table of features that it confirms, searched in `cell_text`; None if it
+            confirms none.
     """
 
     script: str
     checks: str
+    cells: str | None = None
 
 
 def check_text(law: str, dtype: str, where: str) -> str:
     """The key of a failed check: law, dtype, and the first array or exception in which it failed."""
     return f"{law} {dtype} {where}"
+
+
+def cell_text(part: str, dtype: str, feature: str) -> str:
+    """The key of a wrong cell: ``value`` or ``gradient``, dtype, and the feature of the calls that were tried."""
+    return f"{part} {dtype} {feature}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,43 +109,69 @@ def _torch(name: str, target: str, package: str, op: str = "mlstm", **fields) ->
     return Peer(name=name, target=target, package=package, op=op, framework="torch", **fields)
 
 
-MLSTM_KERNELS_TRITON_NORMALISER = Confirmed(script="mlstm_kernels_triton_normaliser", checks=r"^gradient")
-MLSTM_KERNELS_TRITON_FORGET_GATE = Confirmed(script="mlstm_kernels_triton_forget_gate", checks=r"^finite")
-MLSTM_KERNELS_FORGET_GATE = Confirmed(script="mlstm_kernels_forget_gate", checks=r"^finite")
-MLSTM_KERNELS_NORMALISER = Confirmed(script="mlstm_kernels_normaliser", checks=r"^gradient float(32|64)")
-MLSTM_KERNELS_STATES = Confirmed(script="mlstm_kernels_states", checks=r"^(split_and_carry|floor) float(32|64)")
-MLSTM_KERNELS_CHUNKWISE_16_BITS = Confirmed(script="mlstm_kernels_chunkwise_16_bits", checks=r"^(?!finite).* b?float16")
-MLSTM_KERNELS_PARALLEL_16_BITS = Confirmed(
-    script="mlstm_kernels_parallel_16_bits", checks=r"^(value|gradient|finite) b?float16"
+SHUT = r" (large forget gates|forget gates of -inf)$"
+SHUT_GRADIENT = r"^gradient \w+ (forget|input) gates of -inf$"
+ABOVE = r"^gradient \w+ normaliser above its floor$"
+NARROW_CELLS = r"^\w+ b?float16"
+
+MLSTM_KERNELS_TRITON_NORMALISER = Confirmed(script="mlstm_kernels_triton_normaliser", checks=r"^gradient", cells=ABOVE)
+MLSTM_KERNELS_TRITON_FORGET_GATE = Confirmed(script="mlstm_kernels_triton_forget_gate", checks=r"^finite", cells=SHUT)
+MLSTM_KERNELS_FORGET_GATE = Confirmed(script="mlstm_kernels_forget_gate", checks=r"^finite", cells=SHUT)
+MLSTM_KERNELS_NORMALISER = Confirmed(script="mlstm_kernels_normaliser", checks=r"^gradient float(32|64)", cells=ABOVE)
+MLSTM_KERNELS_STATES = Confirmed(
+    script="mlstm_kernels_states",
+    checks=r"^(split_and_carry|floor) float(32|64)",
+    cells=r"^gradient float(32|64) (initial state|state cotangents)$",
 )
-MLSTM_KERNELS_EMPTY_STEP = Confirmed(script="mlstm_kernels_empty_step", checks=r"^finite \w+ gradient of i")
+MLSTM_KERNELS_CHUNKWISE_16_BITS = Confirmed(
+    script="mlstm_kernels_chunkwise_16_bits", checks=r"^(?!finite).* b?float16", cells=NARROW_CELLS
+)
+MLSTM_KERNELS_PARALLEL_16_BITS = Confirmed(
+    script="mlstm_kernels_parallel_16_bits", checks=r"^(value|gradient|finite) b?float16", cells=NARROW_CELLS
+)
+MLSTM_KERNELS_EMPTY_STEP = Confirmed(
+    script="mlstm_kernels_empty_step", checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
+)
 MLSTM_KERNELS_VMAP = Confirmed(script="mlstm_kernels_vmap", checks=r"^vmap")
 MLSTM_KERNELS_16_BITS = Confirmed(
-    script="mlstm_kernels_16_bits", checks=r"^(value|gradient|accumulation|sequence) b?float16"
+    script="mlstm_kernels_16_bits", checks=r"^(value|gradient|accumulation|sequence) b?float16", cells=NARROW_CELLS
 )
-MLSTM_KERNELS_JAX_FORGET_GATE = Confirmed(script="mlstm_kernels_jax_forget_gate", checks=r"^finite")
-MLSTM_KERNELS_JAX_NORMALISER = Confirmed(script="mlstm_kernels_jax_normaliser", checks=r"^gradient float32")
+MLSTM_KERNELS_JAX_FORGET_GATE = Confirmed(script="mlstm_kernels_jax_forget_gate", checks=r"^finite", cells=SHUT)
+MLSTM_KERNELS_JAX_NORMALISER = Confirmed(
+    script="mlstm_kernels_jax_normaliser", checks=r"^gradient float32", cells=ABOVE
+)
 MLSTM_KERNELS_JAX_STATE = Confirmed(script="mlstm_kernels_jax_state", checks=r"AttributeError")
-TRANSFORMERS_FORGET_GATE = Confirmed(script="transformers_forget_gate", checks=r"^finite")
-TRANSFORMERS_CHUNKWISE_16_BITS = Confirmed(script="transformers_chunkwise_16_bits", checks=r"^(?!finite).* b?float16")
-TRANSFORMERS_BFLOAT16 = Confirmed(script="transformers_bfloat16", checks=r" b?float16 RuntimeError")
-TRANSFORMERS_RECURRENT_16_BITS = Confirmed(
-    script="transformers_recurrent_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$"
+MLSTM_KERNELS_JAX_STEP_16_BITS = Confirmed(
+    script="mlstm_kernels_jax_step_16_bits",
+    checks=r"^((sequence|value|gradient) b?float16 m|dtypes b?float16 h)$",
+    cells=NARROW_CELLS,
 )
-TRANSFORMERS_EMPTY_STEP = Confirmed(script="transformers_empty_step", checks=r"^finite \w+ gradient of i")
+TRANSFORMERS_FORGET_GATE = Confirmed(script="transformers_forget_gate", checks=r"^finite", cells=SHUT)
+TRANSFORMERS_CHUNKWISE_16_BITS = Confirmed(
+    script="transformers_chunkwise_16_bits", checks=r"^(?!finite).* b?float16", cells=NARROW_CELLS
+)
+TRANSFORMERS_BFLOAT16 = Confirmed(script="transformers_bfloat16", checks=r" b?float16 RuntimeError", cells=NARROW_CELLS)
+TRANSFORMERS_RECURRENT_16_BITS = Confirmed(
+    script="transformers_recurrent_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$", cells=NARROW_CELLS
+)
+TRANSFORMERS_EMPTY_STEP = Confirmed(
+    script="transformers_empty_step", checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
+)
 TRANSFORMERS_VMAP = Confirmed(script="transformers_vmap", checks=r"^vmap")
-XLSTM_FORGET_GATE = Confirmed(script="xlstm_forget_gate", checks=r"^(finite|causality)")
-XLSTM_EMPTY_CHUNK = Confirmed(script="xlstm_empty_chunk", checks=r"^floor float(32|64)")
-XLSTM_CHUNKWISE_16_BITS = Confirmed(script="xlstm_chunkwise_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$")
+XLSTM_FORGET_GATE = Confirmed(script="xlstm_forget_gate", checks=r"^(finite|causality)", cells=SHUT)
+XLSTM_EMPTY_CHUNK = Confirmed(script="xlstm_empty_chunk", checks=r"^floor float(32|64)", cells=r" input gates of -inf$")
+XLSTM_CHUNKWISE_16_BITS = Confirmed(
+    script="xlstm_chunkwise_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$", cells=NARROW_CELLS
+)
 XLSTM_VMAP = Confirmed(script="xlstm_vmap", checks=r"^vmap")
 XLSTM_STEP_INPUTS = Confirmed(script="xlstm_step_inputs", checks=r"^memory float(32|64)")
-XLSTM_STEP_16_BITS = Confirmed(script="xlstm_step_16_bits", checks=r" b?float16 RuntimeError")
+XLSTM_STEP_16_BITS = Confirmed(script="xlstm_step_16_bits", checks=r" b?float16 RuntimeError", cells=NARROW_CELLS)
 FLASHRNN_VMAP = Confirmed(script="flashrnn_vmap", checks=r"^vmap")
-KERAS_FLOAT64 = Confirmed(script="keras_float64", checks=r"float64")
-TORCH_GRU_16_BITS = Confirmed(script="torch_gru_16_bits", checks=r"b?float16")
-FLAX_GRU_16_BITS = Confirmed(script="flax_gru_16_bits", checks=r"b?float16")
-KERAS_GRU_16_BITS = Confirmed(script="keras_gru_16_bits", checks=r"b?float16")
-FLASHRNN_GRU_16_BITS = Confirmed(script="flashrnn_gru_16_bits", checks=r"b?float16")
+KERAS_FLOAT64 = Confirmed(script="keras_float64", checks=r"float64", cells=r"float64")
+TORCH_GRU_16_BITS = Confirmed(script="torch_gru_16_bits", checks=r"b?float16", cells=NARROW_CELLS)
+FLAX_GRU_16_BITS = Confirmed(script="flax_gru_16_bits", checks=r"b?float16", cells=NARROW_CELLS)
+KERAS_GRU_16_BITS = Confirmed(script="keras_gru_16_bits", checks=r"b?float16", cells=NARROW_CELLS)
+FLASHRNN_GRU_16_BITS = Confirmed(script="flashrnn_gru_16_bits", checks=r"b?float16", cells=NARROW_CELLS)
 TORCH_GRU_VMAP = Confirmed(script="torch_gru_vmap", checks=r"^vmap")
 
 JAX_RECURRENT = "given an initial state, it raises (`mlstm_kernels_jax_state.py` shows it), so it is judged without"
@@ -235,6 +269,7 @@ PEERS: tuple[Peer, ...] = (
         package="mlstm-kernels",
         op="mlstm_step",
         framework="jax",
+        confirmed=(MLSTM_KERNELS_JAX_STEP_16_BITS,),
     ),
     _torch(
         "transformers xLSTM chunkwise",
@@ -248,7 +283,13 @@ PEERS: tuple[Peer, ...] = (
         "transformers_xlstm:any_length",
         "transformers",
         dtypes=NARROW,
-        confirmed=(TRANSFORMERS_BFLOAT16, TRANSFORMERS_RECURRENT_16_BITS, TRANSFORMERS_EMPTY_STEP, TRANSFORMERS_VMAP),
+        confirmed=(
+            TRANSFORMERS_BFLOAT16,
+            TRANSFORMERS_RECURRENT_16_BITS,
+            TRANSFORMERS_EMPTY_STEP,
+            TRANSFORMERS_FORGET_GATE,
+            TRANSFORMERS_VMAP,
+        ),
     ),
     _torch(
         "transformers xLSTM recurrent",

@@ -230,6 +230,7 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
             cause("It writes to q", "memory", "float32"),
         ],
         "confirmed": {"gradient": {"float64": "shown"}, "memory": {"float32": None}, "vmap": {"float32": "gone"}},
+        "confirmed cells": {"mlstm": {"plain call": {"float64": {"gradient": "gone"}}}},
         "envelope": {"mlstm": {"summary": "Right.", "features": [{"feature": "plain call", "cells": cells}]}},
     }
     lost = {**peer, "name": "another", "date": "2026-11-22", "error": "no result within 5 minutes"}
@@ -247,24 +248,53 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
     assert "Broken, and not confirmed without gatespec: `memory` (float32), `vmap` (float32)." in page
     assert "It writes to q" not in page and "2. **" not in page
     assert "It was interrupted after 1 minutes; what it had not reached is missing." in page
-    assert "| plain call | value right, gradient wrong | right |" in page
+    assert "| plain call | value right, gradient (wrong) | right |" in page
+    assert "Judged on 2026-11-21 with 4 cases of each law in each dtype, of sequences of at most 70 steps." in page
     assert "no result within 5 minutes" in page and "[`peers/shown.py`](../peers/shown.py), confirmed." in page
 
 
 def test_an_unconfirmed_wrong_cell_stands_in_brackets() -> None:
     wrong = {"float32": {"value": "right", "gradient": "wrong"}}
     dtypes = ("float32", "bfloat16")
-    assert peers_page._mark(wrong, dtypes, set()) == "∂" and peers_page._mark(wrong, dtypes, {"bfloat16"}) == "∂"
-    assert peers_page._mark(wrong, dtypes, {"float32"}) == "(∂)" and peers_page._mark(wrong, ("float16",), set()) == ""
+    assert peers_page._mark(wrong, dtypes, set()) == "∂" == peers_page._mark(wrong, dtypes, {("float32", "value")})
+    assert peers_page._mark(wrong, dtypes, {("float32", "gradient")}) == "(∂)"
+    assert peers_page._mark(wrong, ("float16",), set()) == ""
     assert peers_page._mark({"float32": {"value": "not served", "gradient": "not served"}}, dtypes, set()) == "–"
     assert peers_page._mark({"float32": {"value": "not tried", "gradient": ""}}, dtypes, set()) == ""
+
+
+def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
+    scripts = (
+        Confirmed(script="first", checks="^gradient", cells="^gradient float64"),
+        Confirmed(script="second", checks="^finite", cells=" forget gates of -inf$"),
+        Confirmed(script="third", checks=""),
+    )
+    peer = replace(PEERS[0], confirmed=scripts)
+    features = [
+        {"feature": "plain call", "cells": {"float64": {"value": "right", "gradient": "wrong"}}},
+        {"feature": "forget gates of -inf", "cells": {"float32": {"value": "wrong", "gradient": "right"}}},
+        {"feature": "forget gates of +inf", "cells": {"float32": {"value": "wrong", "gradient": "not tried"}}},
+    ]
+    entry = {"laws": {"broken": {}}, "envelope": {"mlstm": {"features": features}}}
+    found = judged_peers._with_confirmations(entry, peer)
+    assert found["confirmed cells"]["mlstm"] == {
+        "plain call": {"float64": {"gradient": "first"}},
+        "forget gates of -inf": {"float32": {"value": "second"}},
+        "forget gates of +inf": {"float32": {"value": None}},
+    }
+    confirmations = {name: {"verdict": "confirmed"} for name in ("first", "second")}
+    unsure = peers_page._unsure(found, "mlstm", confirmations)
+    assert {feature for feature, cells in unsure.items() if cells} == {"forget gates of +inf"}
+    assert "| forget gates of +inf | | value (wrong), gradient not tried |" in [
+        line.replace("  ", " ") for line in peers_page._envelope("mlstm", {"features": features}, unsure)
+    ]
 
 
 def test_the_first_script_that_fits_a_failed_check_confirms_it() -> None:
     assert check_text("vmap", "float32", "RuntimeError") == "vmap float32 RuntimeError"
     scripts = (Confirmed(script="first", checks="^value b?float16"), Confirmed(script="second", checks="float"))
     peer = replace(PEERS[0], confirmed=scripts)
-    entry = {"name": peer.name, "laws": {"broken": {"value": {"float64": "h", "float16": "m"}}}}
+    entry = {"laws": {"broken": {"value": {"float64": "h", "float16": "m"}}}, "envelope": {}}
     found = judged_peers._with_confirmations(entry, peer)
     assert found["confirmed"] == {"value": {"float64": "second", "float16": "first"}}
     found = judged_peers._with_confirmations(entry, replace(peer, confirmed=scripts[:1]))
