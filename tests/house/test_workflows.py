@@ -1,6 +1,8 @@
 """What workflows and pages ask for exists: targets of the Makefile, files, versions of Python, actions."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,17 @@ def test_a_cached_environment_belongs_to_the_interpreters_it_was_made_with() -> 
     key = re.search(r"^ +key: (.*)$", workflow, re.MULTILINE)
     assert key is not None and "steps.pythons.outputs.versions" in key[1]
     assert workflow.index("id: pythons") < workflow.index("actions/cache@")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the runners have bash")
+def test_a_release_has_the_notes_of_its_version(tmp_path: Path) -> None:
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    command = re.search(r"^ +(awk .*) > notes\.md$", workflow, re.MULTILINE)
+    assert command is not None
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n## [1.2.10] - d\nno\n## [1.2.1] - d\n\n### Added\n## [1.2.0] - d\nno\n"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command[1]], cwd=tmp_path, env={"GITHUB_REF_NAME": "v1.2.1"}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("\n### Added\n", "")
