@@ -4,6 +4,8 @@ import sys
 from inspect import signature
 from types import ModuleType, SimpleNamespace
 
+import jax.numpy as jnp
+
 try:
     import jax_triton  # noqa: F401
 except ImportError:
@@ -31,6 +33,7 @@ def _sequence(kernel):
                 raise NotImplementedError(f"it does not serve {reason}")
         # Its default where that divides S; else one chunk.
         options = {"chunk_size": chunk_size or (64 if S % 64 == 0 else S), "autocast_kernel_dtype": v.dtype}
+        options["state_dtype"] = jnp.promote_types(v.dtype, jnp.float32)
         options = {name: option for name, option in options.items() if name in taken}
         if initial_state is not None:
             options |= dict(zip(("c_initial", "n_initial", "m_initial"), initial_state, strict=True))

@@ -141,9 +141,15 @@ MLSTM_KERNELS_JAX_NORMALISER = Confirmed(
     script="mlstm_kernels_jax_normaliser", checks=r"^gradient float32", cells=ABOVE
 )
 MLSTM_KERNELS_JAX_STATE = Confirmed(script="mlstm_kernels_jax_state", checks=r"AttributeError")
+MLSTM_KERNELS_JAX_PARALLEL_16_BITS = Confirmed(
+    script="mlstm_kernels_jax_parallel_16_bits", checks=r"^(value|gradient|finite) b?float16", cells=NARROW_CELLS
+)
+MLSTM_KERNELS_JAX_RECURRENT_16_BITS = Confirmed(
+    script="mlstm_kernels_jax_recurrent_16_bits", checks=r"^(?!finite).* b?float16 [hCnm]$", cells=NARROW_CELLS
+)
 MLSTM_KERNELS_JAX_STEP_16_BITS = Confirmed(
     script="mlstm_kernels_jax_step_16_bits",
-    checks=r"^((sequence|value|gradient) b?float16 m|dtypes b?float16 h)$",
+    checks=r"^((sequence|value|gradient|accumulation|split_and_carry) b?float16|dtypes b?float16 h$)",
     cells=NARROW_CELLS,
 )
 TRANSFORMERS_FORGET_GATE = Confirmed(script="transformers_forget_gate", checks=r"^finite", cells=SHUT)
@@ -249,20 +255,45 @@ PEERS: tuple[Peer, ...] = (
         "mlstm_step",
         dtypes=NARROW,
         interpreted=True,
-        note="a kernel for inference, without a gradient",
+        note="a kernel for inference, without a gradient; its source says that it fails in tests and is not to be used",
     ),
     _jax("chunkwise--native_autograd", MLSTM_KERNELS_JAX_FORGET_GATE, promises=CHUNKS),
-    _jax("parallel--native_autograd", MLSTM_KERNELS_JAX_FORGET_GATE, promises=WITHOUT_STATES),
-    _jax("parallel--native_custbw", MLSTM_KERNELS_JAX_NORMALISER, dtypes=NARROW, promises=WITHOUT_STATES),
-    _jax("parallel--native_stablef_autograd", promises=WITHOUT_STATES),
-    _jax("parallel--native_stablef_custbw", MLSTM_KERNELS_JAX_NORMALISER, dtypes=NARROW, promises=WITHOUT_STATES),
+    _jax(
+        "parallel--native_autograd",
+        MLSTM_KERNELS_JAX_FORGET_GATE,
+        MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
+        promises=WITHOUT_STATES,
+    ),
+    _jax(
+        "parallel--native_custbw",
+        MLSTM_KERNELS_JAX_NORMALISER,
+        MLSTM_KERNELS_JAX_FORGET_GATE,
+        MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
+        dtypes=NARROW,
+        promises=WITHOUT_STATES,
+    ),
+    _jax("parallel--native_stablef_autograd", MLSTM_KERNELS_JAX_PARALLEL_16_BITS, promises=WITHOUT_STATES),
+    _jax(
+        "parallel--native_stablef_custbw",
+        MLSTM_KERNELS_JAX_NORMALISER,
+        MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
+        dtypes=NARROW,
+        promises=WITHOUT_STATES,
+    ),
     _jax(
         "recurrent--sequence_native",
         MLSTM_KERNELS_JAX_STATE,
+        MLSTM_KERNELS_JAX_RECURRENT_16_BITS,
         promises=(*WITHOUT_STATES, "S <= 16"),
         note=JAX_RECURRENT + "; XLA unrolls its loop, and compiles long ones for minutes",
     ),
-    _jax("recurrent--scan_native", MLSTM_KERNELS_JAX_STATE, promises=WITHOUT_STATES, note=JAX_RECURRENT),
+    _jax(
+        "recurrent--scan_native",
+        MLSTM_KERNELS_JAX_STATE,
+        MLSTM_KERNELS_JAX_STEP_16_BITS,
+        promises=WITHOUT_STATES,
+        note=JAX_RECURRENT + " and with `state_dtype=float32`",
+    ),
     Peer(
         name="mlstm_kernels JAX step native",
         target="mlstm_kernels_jax_step",
