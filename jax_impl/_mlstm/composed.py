@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_impl._arrays import is_symbolic
+from jax_impl._arrays import einsum, is_symbolic
+from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
 from jax_impl._mlstm import chunkwise
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
 from jax_impl._mlstm.chunk_layout import (
@@ -27,6 +28,7 @@ from jax_impl._mlstm.state import (
     StateGradients,
     given_or_zeros,
     join_stabiliser_gradient,
+    normaliser_floor,
     split_stabiliser_gradient,
 )
 from reference.arguments import MLSTMState
@@ -90,11 +92,29 @@ def backward(options: Options, residuals: Residuals, cotangents: Result) -> Grad
 
 
 def step(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
-    """One step, with the inputs ``(B, N, ·)`` as sequences of length 1."""
-    assert arguments.initial_state is not None
-    h, _, last = _dense(options, add_step_axis(arguments.tokens), arguments.initial_state)
-    h = h[:, 0]
-    return Result(h=h, state=last), Residuals(arguments=arguments, starts=arguments.initial_state, last=last)
+    """One step, by the recurrence itself: the memory is updated and then read."""
+    state = arguments.initial_state
+    assert state is not None
+    x = Tokens(*(part.astype(state.C.dtype) for part in arguments.tokens))
+    a = log_sigmoid(x.f)
+    m = jnp.maximum(a + state.m, x.i)
+    kept, written = jnp.exp(stabilised_decay(a, state.m, m)), jnp.exp(x.i - finite_stabiliser(m))
+    # Without the barrier XLA computes the gates again for every element of the memory.
+    m, kept, written = jax.lax.optimization_barrier((m, kept, written))
+
+    write = written[..., None] * x.k
+    last = MLSTMState(
+        C=kept[..., None, None] * state.C + write[..., :, None] * x.v[..., None, :],
+        n=kept[..., None] * state.n + write,
+        m=m,
+    )
+    q = x.q * x.q.shape[-1] ** -0.5
+    precision = options.chunkwise.precision
+    numerator = einsum("...k,...kv->...v", q, last.C, precision)
+    nu = einsum("...k,...k->...", q, last.n, precision)
+    Y = jnp.maximum(jnp.abs(nu), normaliser_floor(m)) + options.chunkwise.eps
+    h = (numerator / Y[..., None]).astype(arguments.tokens.v.dtype)
+    return Result(h=h, state=last), Residuals(arguments=arguments, starts=state, last=last)
 
 
 def step_backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
