@@ -116,6 +116,16 @@ NARROW_CELLS = r"^\w+ b?float16"
 
 MLSTM_KERNELS_TRITON_NORMALISER = Confirmed(script="mlstm_kernels_triton_normaliser", checks=r"^gradient", cells=ABOVE)
 MLSTM_KERNELS_TRITON_FORGET_GATE = Confirmed(script="mlstm_kernels_triton_forget_gate", checks=r"^finite", cells=SHUT)
+MLSTM_KERNELS_TRITON_STEP_16_BITS = Confirmed(
+    script="mlstm_kernels_triton_step_16_bits", checks=r"^(?!finite).* b?float16 [hCnm]$", cells=NARROW_CELLS
+)
+MLSTM_KERNELS_TRITON_STEP_GATE = Confirmed(
+    script="mlstm_kernels_triton_step_gate",
+    checks=r"^(sequence|finite|shifted_gates) \w+ [Cnm]$",
+    cells=r" (large forget gates|forget gates of -inf)$",
+)
+# What it shows is outside the promises: no check fails of it.
+MLSTM_KERNELS_TRITON_STEP_DIMS = Confirmed(script="mlstm_kernels_triton_step_dims", checks=r"(?!)")
 MLSTM_KERNELS_FORGET_GATE = Confirmed(script="mlstm_kernels_forget_gate", checks=r"^finite", cells=SHUT)
 MLSTM_KERNELS_NORMALISER = Confirmed(script="mlstm_kernels_normaliser", checks=r"^gradient float(32|64)", cells=ABOVE)
 MLSTM_KERNELS_STATES = Confirmed(
@@ -253,9 +263,16 @@ PEERS: tuple[Peer, ...] = (
         "mlstm_kernels_step:triton",
         "mlstm-kernels",
         "mlstm_step",
-        dtypes=NARROW,
+        dtypes=("float32", "float16"),
         interpreted=True,
-        note="a kernel for inference, without a gradient; its source says that it fails in tests and is not to be used",
+        promises=("K in (16, 32, 64)", "V in (16, 32, 64)"),
+        confirmed=(
+            MLSTM_KERNELS_TRITON_STEP_16_BITS,
+            MLSTM_KERNELS_TRITON_STEP_GATE,
+            MLSTM_KERNELS_TRITON_STEP_DIMS,
+        ),
+        note="a kernel for inference, without a gradient; its source says that it fails in tests and is not for use; "
+        "it has no masks for head dims that are no power of 2 (`mlstm_kernels_triton_step_dims.py` shows it)",
     ),
     _jax("chunkwise--native_autograd", MLSTM_KERNELS_JAX_FORGET_GATE, promises=CHUNKS),
     _jax(
