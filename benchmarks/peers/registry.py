@@ -6,6 +6,8 @@
 from dataclasses import dataclass
 
 NARROW = ("float32", "bfloat16", "float16")
+# Triton's interpreter has no bfloat16 constants, and its products of bfloat16 blocks are wrong.
+INTERPRETED = ("float32", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ def _triton(function: str, attribute: str, **fields) -> Peer:
         package="mlstm-kernels",
         op="mlstm",
         framework="torch",
-        dtypes=NARROW,
+        dtypes=INTERPRETED,
         interpreted=True,
         confirmed=(MLSTM_KERNELS_TRITON_NORMALISER, MLSTM_KERNELS_TRITON_FORGET_GATE),
         **fields,
@@ -263,7 +265,7 @@ PEERS: tuple[Peer, ...] = (
         "mlstm_kernels_step:triton",
         "mlstm-kernels",
         "mlstm_step",
-        dtypes=("float32", "float16"),
+        dtypes=INTERPRETED,
         interpreted=True,
         promises=("K in (16, 32, 64)", "V in (16, 32, 64)"),
         confirmed=(
@@ -373,7 +375,7 @@ PEERS: tuple[Peer, ...] = (
         "fla fused_recurrent_simple_gla",
         "fla_simple_gla:fused_recurrent",
         "fla-core",
-        dtypes=NARROW,
+        dtypes=INTERPRETED,
         interpreted=True,
         laws=RELATIONS,
         note=NEIGHBOUR,
