@@ -13,6 +13,7 @@ makes the promise say nothing about it. ``mlstm: S % 64 == 0`` is about one oper
 """
 
 import ast
+import functools
 import operator
 import re
 import tomllib
@@ -110,10 +111,16 @@ class Promises:
             if promise.holds(operation, case, dtype):
                 continue
             kept = [each for each in self.all if each.holds(operation, case, dtype)]
-            near = [each for each in _near(operation, case) if promise.holds(operation, each, dtype)]
-            # One that breaks no other promise, if there is one.
-            whole = (each for each in near if all(other.holds(operation, each, dtype) for other in kept))
-            case = next(whole, near[0] if near else case)
+            nearest = None
+            for each in _near(operation, case):
+                if not promise.holds(operation, each, dtype):
+                    continue
+                nearest = each if nearest is None else nearest
+                # One that breaks no other promise, if there is one.
+                if all(other.holds(operation, each, dtype) for other in kept):
+                    nearest = each
+                    break
+            case = case if nearest is None else nearest
         return case if self.hold(operation, case, dtype) else None
 
 
@@ -178,6 +185,7 @@ def excluding(feature: Feature) -> str:
     return feature.promise or f"not {identifier(feature.name)}"
 
 
+@functools.cache
 def _parsed(text: str) -> ast.expr:
     spelt = text
     for words in FINITE:
