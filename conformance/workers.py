@@ -30,7 +30,8 @@ LOAD_SECONDS = 120.0
 """Seconds that a target may take to be imported; a case's own limit if that is longer."""
 
 COMPILING = 10.0
-"""How many times as long as a call its compilation by XLA may take, where a loop was unrolled for example."""
+"""How many times as long as a call its compilation by XLA may take, where a loop was unrolled for example, or the
+import of PyTorch's compiler."""
 
 DEATHS_OF_A_LAW = 6
 """How often one law may end its worker; each death but the last leads to a smaller fatal case, or to another one."""

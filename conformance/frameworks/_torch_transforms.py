@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._dynamo.exc import ObservedException, Unsupported, UserError
 from torch.utils.checkpoint import checkpoint
 
 from conformance.implementation import BrokenGraphError
@@ -44,6 +43,15 @@ def flat(call: Callable[[Tensors], Mapping[str, Any]], arrays: Tensors, cotangen
     return Flat(function, primals, cotangents)
 
 
+COMPILED = ("compile", "compile gradient")
+"""The transformations for which `load_compiler` is called first."""
+
+
+def load_compiler() -> None:
+    """Import PyTorch's compiler. That takes longer than importing PyTorch, and most processes compile nothing."""
+    import torch._dynamo.exc  # noqa: F401
+
+
 def transformed(kind: str, of: Flat) -> tuple[Tensors, Tensors]:
     """Outputs and gradients of the call under a transformation (`Implementation.transformed`)."""
     outputs, gradients = _KINDS[kind](of.function, tuple(of.primals.values()), tuple(of.cotangents.values()))
@@ -74,6 +82,8 @@ def _compile_gradient(function: Callable, values: tuple, cotangents: tuple) -> t
 
 
 def _compiled(function: Callable) -> Callable:
+    from torch._dynamo.exc import Unsupported, UserError
+
     # Every call here is the same code to the compiler, which gives up on code that it has compiled too often.
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
@@ -89,6 +99,8 @@ def _compiled(function: Callable) -> Callable:
 
 def _reason(error: BaseException) -> str:
     """The message of the function's own error during tracing, else the first line of the compiler's message."""
+    from torch._dynamo.exc import ObservedException
+
     raised: BaseException | None = error
     while raised is not None:
         if isinstance(raised, NotImplementedError | ObservedException):

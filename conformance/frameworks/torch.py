@@ -128,6 +128,13 @@ class TorchImplementation(Implementation):
         self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
     ) -> tuple[Results, Results]:
         of = self._flat(operation, arrays, options, cotangents)
+        if kind in transforms.COMPILED:
+            # Not a part of the call: the first one would take its time away.
+            self.compiling(True)
+            try:
+                transforms.load_compiler()
+            finally:
+                self.compiling(False)
         outputs, gradients = cuda.transformed(kind, of) if kind in cuda.KINDS else transforms.transformed(kind, of)
         return self._neutrals(outputs), self._neutrals(gradients)
 

@@ -191,6 +191,18 @@ def test_conformance_loads_its_adapters_lazily() -> None:
     assert_none(offenders, "an adapter is imported when a target of its framework is run, not before")
 
 
+@pytest.mark.parametrize("package", ["torch_impl", "conformance"])
+def test_pytorchs_compiler_is_imported_where_something_is_compiled(package: str) -> None:
+    """Its import takes longer than PyTorch's own."""
+    offenders = [
+        i
+        for f in sources(package)
+        for i in imports(f)
+        if i.top_level and i.within("torch._dynamo", "torch._inductor", "torch._functorch")
+    ]
+    assert_none(offenders, f"{package} imports PyTorch's compiler inside of functions alone")
+
+
 # Runs before anything else in a fresh interpreter: to the imports that follow, the refused modules are not installed.
 BLOCKER = """
 import sys
