@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.aot import aot_command
 from benchmarks.cases import BYTES, DIRECTIONS, OPS, SHAPES, Case, parse
 from benchmarks.contenders import PEERS, YARDSTICKS
+from benchmarks.packing_command import packing_command
 from benchmarks.peers_command import peers_command
 from benchmarks.proofs_command import prove_command
 from benchmarks.suites import SUITES, Part
@@ -206,6 +207,7 @@ def _peers(text: str) -> tuple[str, ...]:
 
 
 main.add_command(aot_command)
+main.add_command(packing_command)
 main.add_command(peers_command)
 main.add_command(prove_command)
 main.add_command(tune_command)

@@ -80,6 +80,7 @@ class Operation:
         implementations: the implementations by backend.
         sizes: ``(arguments) →`` the sizes of the letters of arguments and results.
         dtypes: ``(arguments) →`` the dtypes of the roles.
+        result_sizes: the sizes of the letters of results, if they differ.
         gradients: ``(arguments, cotangents, residuals) → gradients``, used instead of a backward operator.
 
     Attributes:
@@ -100,10 +101,12 @@ class Operation:
         implementations: Mapping[str, Implementation],
         sizes: Callable[[Any], Mapping[str, Any]],
         dtypes: Callable[[Any], Mapping[str, torch.dtype]],
+        result_sizes: Callable[[Any], Mapping[str, Any]] | None = None,
         gradients: Callable[[Any, Any, Any], Sequence[Tensor]] | None = None,
     ):
         self.name, self.arguments, self.results, self.cotangents = name, arguments, results, cotangents
         self.implementations, self.sizes, self.dtypes = implementations, sizes, dtypes
+        self.result_sizes = result_sizes or sizes
         # Plain data, because a compiler that traces a caller cannot look into cached functions.
         self.kept_by = {backend: names_by_option(each.residuals) for backend, each in implementations.items()}
         self.residual_heads = {backend: head_axes(each.residuals, False) for backend, each in implementations.items()}
@@ -196,7 +199,8 @@ class Operation:
         arguments = self.arguments(*values)
         implementation = self.implementations[arguments.backend]
         packed, sizes, dtypes = _packed(arguments), self.sizes(arguments), self.dtypes(arguments)
-        outputs = empty_like_fields(self.results, self.results._fields, packed, values[0], sizes, dtypes)
+        of_results = self.result_sizes(arguments)
+        outputs = empty_like_fields(self.results, self.results._fields, packed, values[0], of_results, dtypes)
         kept = [name for name in keep if name not in self.results._fields]
         if not kept:
             return outputs
@@ -213,11 +217,18 @@ class Operation:
         arguments, cotangents, (residuals,) = self._split(flat)
         implementation = self.implementations[arguments.backend]
         assert implementation.backward is not None and residuals is not None
-        return [*implementation.backward(arguments, cotangents, implementation.residuals(*residuals))]
+        gradients = [*implementation.backward(arguments, cotangents, implementation.residuals(*residuals))]
+        if not _packed(arguments):
+            return gradients
+        given = [x for field, x in zip(fields(self.arguments), arguments, strict=True) if field.axes is not None]
+        return [dx.new_empty((0, *dx.shape[1:])) if x is None else dx for x, dx in zip(given, gradients, strict=True)]
 
     def _backward_shapes(self, *flat: Any) -> list[Tensor]:
         arguments, _, _ = self._split(flat)
         packed, sizes, dtypes = _packed(arguments), self.sizes(arguments), self.dtypes(arguments)
+        if packed:
+            # Packed sequences without an initial state have no gradient of one.
+            sizes = {**sizes, "B": 0}
         return [
             field.axes.when(packed).empty(arguments[0], sizes, dtypes) if x is None else x.new_empty(x.shape)
             for field, x in zip(fields(self.arguments), arguments, strict=True)

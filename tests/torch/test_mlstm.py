@@ -17,7 +17,7 @@ from tests.torch.loops import (
     relative_error,
 )
 from torch_impl import MLSTMState, mlstm, mlstm_step
-from torch_impl._mlstm import composed
+from torch_impl._mlstm import composed, sequence_groups
 
 STEPS = (0, 1, 5, 63, 64, 65, 200)
 
@@ -92,7 +92,7 @@ def test_chunk_size_changes_no_value(chunk_size):
 def test_chunk_size_sets_the_chunks_that_are_computed():
     q, k, v, i, f = (x.detach() for x in mlstm_arguments(2, 50, 2, 3, 4))
     for chunk_size, shape in ((7, (2, 8, 2, 7, 7)), (64, (2, 1, 2, 50, 50)), (0, (2, 1, 2, 50, 50))):
-        options = chunk_size, 0.0, True, "torch", ("G",)
+        options = chunk_size, 0.0, True, True, "torch", ("G",)
         kept = torch.ops.gatespec.mlstm_forward(q, k, v, i, f, None, None, None, None, *options)[4]
         assert kept.shape == shape
 
@@ -145,6 +145,45 @@ def test_packed_is_looped(bounds, with_state, dtype):
         assert relative_error(x, y) < 1e-11
     for x, y in zip(gradients(outputs, arrays, upstream), gradients(expected, arrays, upstream), strict=True):
         assert relative_error(x, y) < 1e-11
+
+
+@pytest.mark.parametrize("chunk_size", [None, 7])
+@pytest.mark.parametrize("state", ["no state", "initial", "final", "both"])
+def test_groups_are_looped(state, chunk_size, monkeypatch):
+    """Every chunk length has a group of its own, and the groups of short sequences, which need no memory, are small."""
+    monkeypatch.setattr(sequence_groups, "_FEW", 0)
+    monkeypatch.setattr(composed, "_SEGMENT", 1 << 10)
+    lengths = [1, 2, 0, 70, 1, 3, 18, 1, 1, 0, 90, 5, 1, 2, 33, 1, 6, 1, 1, 0]
+    bounds = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
+    arrays = mlstm_arguments(len(lengths), bounds[-1], 2, 3, 5, with_state=state in ("initial", "both"), packed=True)
+    expected = packed_loop(mlstm_loop, arrays[:5], (True,) * 5, arrays[5:] or None, bounds)
+    options = {"cu_seqlens": torch.tensor(bounds), "chunk_size": chunk_size}
+    if state in ("final", "both"):
+        outputs = run(arrays, **options)
+    else:
+        initial = MLSTMState(*arrays[5:]) if arrays[5:] else None
+        outputs, expected = [mlstm(*arrays[:5], initial_state=initial, **options)], expected[:1]
+    upstream = cotangents(outputs)
+    for x, y in zip(outputs, expected, strict=True):
+        assert relative_error(x, y) < 1e-11
+    for x, y in zip(gradients(outputs, arrays, upstream), gradients(expected, arrays, upstream), strict=True):
+        assert relative_error(x, y) < 1e-11
+
+
+@pytest.mark.parametrize("gate", [0, 3, 4], ids=["q", "i", "f"])
+def test_a_nan_stays_in_its_sequence(gate):
+    """Sequences of one group share no chunk."""
+    lengths = [3, 1, 1, 2, 70, 1]
+    bounds = torch.tensor([sum(lengths[:count]) for count in range(len(lengths) + 1)])
+    arrays = [x.detach() for x in mlstm_arguments(len(lengths), 78, 2, 3, 5, packed=True)]
+    expected = mlstm(*arrays, cu_seqlens=bounds)
+    arrays[gate] = arrays[gate].index_fill(0, torch.tensor([3]), torch.nan)
+    arrays = [x.requires_grad_() for x in arrays]
+    h = mlstm(*arrays, cu_seqlens=bounds)
+    others = torch.arange(78) != 3
+    assert h[3].isnan().all() and torch.equal(h[others], expected[others])
+    for x in gradients([h], arrays, [torch.ones_like(h)]):
+        assert x[others].isfinite().all()
 
 
 @pytest.mark.parametrize("bounds", [[0], [0, 0], [0, 0, 0]], ids=str)

@@ -15,7 +15,7 @@ from torch_impl._records import ACCUMULATED, VALUES, Axes, fields, head_axes, na
 def test_a_field_says_what_it_is_to_a_schema() -> None:
     assert schema(mlstm.Arguments) == (
         "Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, Tensor? C, Tensor? n, Tensor? m, Tensor? cu_seqlens, "
-        "int chunk_size, float eps, bool stabilize_correctly, str backend"
+        "int chunk_size, float eps, bool stabilize_correctly, bool return_state, str backend"
     )
     assert schema(gru.Arguments).endswith("Tensor? cu_seqlens, float? gradient_clipping, str backend")
 
@@ -30,8 +30,8 @@ def test_tensors_come_before_options() -> None:
 
 
 def test_the_axis_of_heads_follows_the_layout() -> None:
-    assert head_axes(mlstm.Arguments, False) == (2, 2, 2, 2, 2, 1, 1, 1, *(None,) * 5)
-    assert head_axes(mlstm.Arguments, True) == (1, 1, 1, 1, 1, 1, 1, 1, *(None,) * 5)
+    assert head_axes(mlstm.Arguments, False) == (2, 2, 2, 2, 2, 1, 1, 1, *(None,) * 6)
+    assert head_axes(mlstm.Arguments, True) == (1, 1, 1, 1, 1, 1, 1, 1, *(None,) * 6)
     assert head_axes(gru.Arguments, True) == (1, 0, 1, 0, 1, 0, 1, None, None, None)
 
 

@@ -251,24 +251,27 @@ def test_opcheck():
     dh = torch.ones_like(v)
     bounds = torch.tensor(BOUNDS)
     token_arrays = [x.detach() for x in packed]
+    stateless = None, None, None, bounds, 0, 0.0, True, False, "torch"
     keep = composed.Residuals._fields
-    kept = OPERATORS.mlstm_forward(q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", keep)[4:]
+    kept = OPERATORS.mlstm_forward(q, k, v, i, f, C, n, m, None, 4, 0.1, True, True, "torch", keep)[4:]
     x = [y.detach() for y in CASES["gru"][1]]
     xp = [y.detach() for y in CASES["gru packed"][1]]
     states = ("z", "rf", "states")
     _, _, *walked = OPERATORS.gru_forward(*x, None, None, "torch", states)
     igate, fgate = (y.detach() for y in gates[3:])
     for operator, arguments in (
-        (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", keep)),
-        (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, "torch", ())),
-        (OPERATORS.mlstm_forward, (*token_arrays, bounds, 0, 0.0, True, "torch", ())),
+        (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, True, "torch", keep)),
+        (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, True, "torch", ())),
+        (OPERATORS.mlstm_forward, (*token_arrays, bounds, 0, 0.0, True, True, "torch", ())),
+        (OPERATORS.mlstm_forward, (*token_arrays[:5], *stateless, ())),
+        (OPERATORS.mlstm_backward, (*token_arrays[:5], *stateless, token_arrays[2], None, None, None, [])),
         (
             OPERATORS.mlstm_backward,
-            (q, k, v, i, f, C, n, m, None, 4, 0.1, True, "torch", dh, C, n, m, kept),
+            (q, k, v, i, f, C, n, m, None, 4, 0.1, True, True, "torch", dh, C, n, m, kept),
         ),
         (
             OPERATORS.mlstm_backward,
-            (q, k, v, i, f, None, None, None, None, 0, 0.0, True, "torch", dh, None, None, m, []),
+            (q, k, v, i, f, None, None, None, None, 0, 0.0, True, True, "torch", dh, None, None, m, []),
         ),
         (OPERATORS.mlstm_step_forward, (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m, 0.0, "torch", ())),
         (OPERATORS.gru_forward, (*x, None, 0.5, "torch", states)),

@@ -123,7 +123,7 @@ def mlstm(
     C, n, m = (None, None, None) if initial_state is None else initial_state
     arguments = Arguments(
         q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, cu_seqlens=cu_seqlens, chunk_size=as_operator_option(chunk_size),
-        eps=float(eps), stabilize_correctly=True, backend=backend,
+        eps=float(eps), stabilize_correctly=True, return_state=return_state, backend=backend,
     )  # fmt: skip
     h, C, n, m, *_ = SEQUENCES(arguments, q, k, v, i, f, C, n, m)
     return (h, MLSTMState(C, n, m)) if return_state else h

@@ -19,6 +19,7 @@ class Arguments(NamedTuple):
         chunk_size: steps per chunk; 0 chooses a length to suit the sizes.
         eps: added to the normaliser.
         stabilize_correctly: whether the normaliser's floor is ``exp(−min(m, 64))`` or 1.
+        return_state: whether the final state is requested; if not, a packed call returns that of no sequence.
         backend: the name of the backend that computes the call.
     """
 
@@ -34,6 +35,7 @@ class Arguments(NamedTuple):
     chunk_size: int = 0
     eps: float = 0.0
     stabilize_correctly: bool = True
+    return_state: bool = True
     backend: str = "torch"
 
 
@@ -71,6 +73,15 @@ def sizes(arguments: Arguments) -> dict[str, Any]:
     if cu_seqlens is None:
         return {"B": lead[0], "S": lead[1], "N": N, "K": K, "V": V}
     return {"B": cu_seqlens.shape[0] - 1, "T": lead[0], "N": N, "K": K, "V": V}
+
+
+def result_sizes(arguments: Arguments) -> dict[str, Any]:
+    """`sizes`, with B the number of final states among the results.
+
+    Packed sequences may be many and short, and their states much larger than their tokens.
+    """
+    found = sizes(arguments)
+    return found if arguments.return_state or arguments.cu_seqlens is None else {**found, "B": 0}
 
 
 def dtypes(arguments: Any) -> dict[str, torch.dtype]:

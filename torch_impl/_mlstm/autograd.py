@@ -18,6 +18,7 @@ from torch_impl._mlstm.arguments import (
     StepCotangents,
     StepResult,
     dtypes,
+    result_sizes,
     sizes,
     step_sizes,
 )
@@ -29,6 +30,7 @@ SEQUENCES = Operation(
     cotangents=Cotangents,
     implementations=implementations("mlstm"),
     sizes=sizes,
+    result_sizes=result_sizes,
     dtypes=dtypes,
 )
 

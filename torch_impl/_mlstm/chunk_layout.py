@@ -115,39 +115,40 @@ class DenseChunkLayout:
         if rest and last > full:
             yield y[-1, :, :, :rest], x[:, full * L :].transpose(1, 2), y[-1, :, :, rest:]
 
-    def longest_first(self, x: torch.Tensor) -> torch.Tensor:
-        """Per-sequence values with the longest sequence first."""
+    def select(self, x: torch.Tensor) -> torch.Tensor:
+        """The values of all sequences, one after the other."""
         return x
 
-    original_order = longest_first
+    def place(self, y: torch.Tensor, x: torch.Tensor) -> None:
+        """Write the values of all sequences."""
+        x.copy_(y)
 
 
 class PackedChunkLayout:
-    """Chunks of ``(T, N, ·)``, whose sequences start and end at ``cu_seqlens``."""
+    """Chunks of some sequences of ``(T, N, ·)``.
 
-    def __init__(self, cu_seqlens: np.ndarray, N: int, L: int, device: torch.device):
+    Args:
+        cu_seqlens: the start and end of every sequence.
+        sequences: positions of the sequences, the longest first.
+    """
+
+    def __init__(self, cu_seqlens: np.ndarray, sequences: np.ndarray, N: int, L: int, device: torch.device):
         self.N, self.L = N, L
-        starts, ends = cu_seqlens[:-1], cu_seqlens[1:]
+        starts, ends = cu_seqlens[:-1][sequences], cu_seqlens[1:][sequences]
         counts = -(-(ends - starts) // L)
-        order = np.argsort(-counts, kind="stable")
-        running = tuple(int((counts > rank).sum()) for rank in range(int(counts.max(initial=0))))
+        running = tuple(int(c) for c in len(counts) - np.cumsum(np.bincount(counts, minlength=1)) if c)
         self.ranks = Ranks(len(counts), running)
         self._offsets = np.cumsum([0, *running]) * N * L
 
-        sequences = np.concatenate([order[:count] for count in running]) if running else np.arange(0)
-        first = starts[sequences] + L * np.repeat(np.arange(len(running)), running)
+        at = np.concatenate([np.arange(count) for count in running]) if running else np.arange(0)
+        first = starts[at] + L * np.repeat(np.arange(len(running)), running)
         tokens = first[:, None, None] + np.arange(L)
         heads = np.arange(N)[:, None]
         # (chunks, N, L): the row of a (T·N, ·) tensor that each step of each chunk of each head reads.
-        padded = np.broadcast_to(tokens >= ends[sequences][:, None, None], (len(sequences), N, L)).reshape(-1)
-        rows = np.where(padded, 0, (tokens * N + heads).reshape(-1))
-
-        def index(x: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(x)).to(device)
-
-        self._rows, self._device = rows, device
+        padded = np.broadcast_to(tokens >= ends[at][:, None, None], (len(at), N, L)).reshape(-1)
+        self._rows, self._device = np.where(padded, 0, (tokens * N + heads).reshape(-1)), device
         self._padding, self._filled = np.flatnonzero(padded), np.flatnonzero(~padded)
-        self._order, self._inverse = index(order), index(np.argsort(order))
+        self._sequences = self._index(sequences)
 
     def _index(self, x: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(x).to(self._device)
@@ -162,14 +163,16 @@ class PackedChunkLayout:
     ) -> torch.Tensor:
         """The chunks of some ranks: ``(T, N, ...)`` → ``(rows, L, ...)`` in ``dtype``, a new tensor.
 
-        With ``more``, the last axis has that many more columns, whose values are meaningless.
+        With ``more``, the last axis has that many more columns, which are not written.
         """
-        if more:
-            x = torch.nn.functional.pad(x, (0, more))
         rows = self._rows[self._offsets[first] : self._offsets[last]]
         y = x.flatten(0, 1).index_select(0, self._index(rows)).to(dtype)
         if len(padded := self._between(self._padding, first, last)):
             y.index_fill_(0, self._index(padded), padding)
+        if more:
+            wide = y.new_empty(_longer(y.shape, more))
+            wide[..., :-more] = y
+            y = wide
         return y.unflatten(0, (len(rows) // self.L, self.L))
 
     def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
@@ -181,13 +184,13 @@ class PackedChunkLayout:
             y, rows = y.index_select(0, self._index(filled)), rows[filled]
         x.flatten(0, 1).index_copy_(0, self._index(rows), y.to(x.dtype))
 
-    def longest_first(self, x: torch.Tensor) -> torch.Tensor:
-        """Per-sequence values with the longest sequence first."""
-        return x.index_select(0, self._order)
+    def select(self, x: torch.Tensor) -> torch.Tensor:
+        """The values of these sequences, the longest first, from values of all sequences."""
+        return x.index_select(0, self._sequences)
 
-    def original_order(self, x: torch.Tensor) -> torch.Tensor:
-        """Undo `longest_first`."""
-        return x.index_select(0, self._inverse)
+    def place(self, y: torch.Tensor, x: torch.Tensor) -> None:
+        """Write the values of these sequences to their positions in the values of all sequences."""
+        x.index_copy_(0, self._sequences, y)
 
 
 ChunkLayout = DenseChunkLayout | PackedChunkLayout

@@ -340,18 +340,23 @@ def advance(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> Te
 
 
 def forward(
-    x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks, normaliser: Normaliser, scale: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    x: ChunkTokens, w: GateWeights, initial: Tensor | None, ranks: Ranks, normaliser: Normaliser, scale: float
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None]:
     """The forward pass of some chunks; ``scale`` is 1/√K.
+
+    Without an ``initial`` memory it is 0, and no chunk passes one on: every sequence is a single chunk.
 
     Returns:
         The numerator of h, ``(rows, L, V)``; its denominator Y, ``(rows, L, 1)``; the memory after the chunks; G; and
         C.
     """
-    _, start, last = _memories(x, w, initial, ranks)
+    start, last = None, None
+    if initial is not None:
+        _, start, last = _memories(x, w, initial, ranks)
     G = _scores(x, scale).mul_(w.matrix())
-    q_weighted = x.q * (w.e * scale)[:, :, None]
-    sums = torch.bmm(G, x.v).baddbmm_(q_weighted, start.flatten(0, 1))
+    sums = torch.bmm(G, x.v)
+    if start is not None:
+        sums.baddbmm_(x.q * (w.e * scale)[:, :, None], start.flatten(0, 1))
     Y = torch.maximum(sums[:, :, -1:].abs(), w.floor[:, :, None]).add_(normaliser.eps)
     return sums[:, :, :-1], Y, last, G, start
 
@@ -392,18 +397,11 @@ def backward(
     products = q_weighted * C[:, None, :, -1]
     nu_start = products.sum(-1)
     nu = G.sum(-1).add_(nu_start)
-    size = nu.abs()
-    Y = torch.maximum(size, w.floor).add_(normaliser.eps)
-    delta = dh
-    delta[:, :, :-1].div_(Y[:, :, None])
-
-    values = delta[:, :, :-1]
-    dG = torch.bmm(values, x.v[:, :, :-1].mT)
-    W = G * dG
+    values, W, dG, Y, above = _at_reads(x, dh, G, nu, w.floor, normaliser)
     rho = torch.bmm(values, C[:, :, :-1].mT)
     r = torch.mul(q_weighted, rho, out=products).sum(-1)
-    dnu = torch.where(size > w.floor, nu.sign_(), 0.0).mul_(W.sum(-1).add_(r)).div_(Y).neg_()
-    delta[:, :, -1] = dnu
+    dnu = above.mul_(W.sum(-1).add_(r)).div_(Y).neg_()
+    dh[:, :, -1] = dnu
     dnu = dnu[:, :, None]
     dG.add_(dnu)
     W.addcmul_(G, dnu)
@@ -413,8 +411,8 @@ def backward(
     rho.addcmul_(C[:, None, :, -1], dnu).mul_(e)
     dq = rho.baddbmm_(dscores, x.k, alpha=scale)
 
-    dC = delta.new_empty((ranks.chunks + ranks.sequences, *initial.shape[1:]))
-    torch.bmm(q_weighted.mT, delta, out=dC[: ranks.chunks].flatten(0, 1))
+    dC = dh.new_empty((ranks.chunks + ranks.sequences, *initial.shape[1:]))
+    torch.bmm(q_weighted.mT, dh, out=dC[: ranks.chunks].flatten(0, 1))
     dC[ranks.chunks :] = dC_last
     _accumulate_back(dC, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
     dC_end = _at_ends(dC, ranks).flatten(0, 1)
@@ -427,10 +425,41 @@ def backward(
 
     di = W.sum(-2).add_(written)
     da = r.flip(-1).cumsum_(-1).flip(-1).add_(through[:, None])
-    # across[t, s−1] = Σ_{j<s} W[t,j], needed where t ≥ s.
-    across = W.cumsum_(-1).tril_(-1).sum(-2)
+    across = _across(W)
     da[:, 1:] += across.add_(written.cumsum(-1))[:, :-1]
     return ChunkGradients(q=dq, k=dk, v=dv, i=di, a=da), _at_first(dC, ranks), written.sum(-1).add_(through)
+
+
+def backward_alone(x: ChunkTokens, w: GateWeights, dh: Tensor, normaliser: Normaliser, scale: float) -> ChunkGradients:
+    """`backward` of chunks that neither start from a memory nor pass one on."""
+    E = w.matrix()
+    G = _scores(x, scale).mul_(E)
+    values, W, dG, Y, above = _at_reads(x, dh, G, G.sum(-1), w.floor, normaliser)
+    dnu = above.mul_(W.sum(-1)).div_(Y).neg_()[:, :, None]
+    dG.add_(dnu)
+    W.addcmul_(G, dnu)
+    dscores = dG.mul_(E)
+    dq, dk = (torch.baddbmm(z, s, z, beta=0, alpha=scale) for s, z in ((dscores, x.k), (dscores.mT, x.q)))
+    di, da = W.sum(-2), torch.zeros_like(w.alpha)
+    da[:, 1:] = _across(W)[:, :-1]
+    return ChunkGradients(q=dq, k=dk, v=torch.bmm(G.mT, values), i=di, a=da)
+
+
+def _at_reads(
+    x: ChunkTokens, dh: Tensor, G: Tensor, nu: Tensor, floor: Tensor, normaliser: Normaliser
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """δ, in place of dh; W and dG, both without dν; Y; and ``[|ν| > floor] sign(ν)``, for which ν is overwritten."""
+    size = nu.abs()
+    Y = torch.maximum(size, floor).add_(normaliser.eps)
+    dh[:, :, :-1].div_(Y[:, :, None])
+    values = dh[:, :, :-1]
+    dG = torch.bmm(values, x.v[:, :, :-1].mT)
+    return values, G * dG, dG, Y, torch.where(size > floor, nu.sign_(), 0.0)
+
+
+def _across(W: Tensor) -> Tensor:
+    """``Σ_{t≥s} Σ_{j<s} W[t,j]`` at s−1, the contributions that cross each step's decay; W is overwritten."""
+    return W.cumsum_(-1).tril_(-1).sum(-2)
 
 
 def add_final_m_gradient(

@@ -6,9 +6,10 @@ in the opposite direction. The value does not depend on the segments. What the b
 segment is either a residual or recomputed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -19,12 +20,12 @@ from torch_impl._differentiable import Implementation, NoResiduals
 from torch_impl._mlstm import chunkwise
 from torch_impl._mlstm.arguments import Arguments, Cotangents, Result, StepArguments, StepResult
 from torch_impl._mlstm.chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout
-from torch_impl._mlstm.chunkwise import ChunkGates, ChunkResiduals, ChunkTokens, GateWeights
+from torch_impl._mlstm.chunkwise import ChunkGates, ChunkResiduals, ChunkTokens, GateWeights, Stabilisers
 from torch_impl._mlstm.normaliser import LARGEST_M, Normaliser
+from torch_impl._mlstm.sequence_groups import chunk_length, groups
 from torch_impl._operators import packing
 from torch_impl._records import ACCUMULATED, Axes
 
-_CHUNK = 64
 _SEGMENT = 1 << 21
 """Elements of a segment's tokens, memories and scores together: few, so that the next segment reuses their memory."""
 
@@ -56,26 +57,27 @@ class Residuals(NamedTuple):
 NO_RESIDUALS = Residuals()
 
 
-def chunk_length(steps: int, chunk_size: int) -> int:
-    """Steps per chunk: ``chunk_size``, or for 0 the most even split into at most 64 steps; at most ``steps``."""
-    if steps < 1:
-        return 1
-    if chunk_size:
-        return min(chunk_size, steps)
-    return -(-steps // -(-steps // _CHUNK))
+def _elements(x: Arguments, L: int, memory: bool) -> int:
+    """The number of elements of a chunk of all heads: its tokens, its scores and, if it has one, its memory."""
+    N, K, V = *x.q.shape[-2:], x.v.shape[-1]
+    return max(1, N) * (L * (K + V + L) + K * V * memory)
 
 
-def _segment_length(q: Tensor, v: Tensor, rows: int, L: int) -> int:
-    """The number of ranks, with ``rows`` chunks each, in a segment: a power of two, or 0 for all ranks."""
-    if q.device.type != "cpu":
+def _segment_length(x: Arguments, sequences: int, L: int) -> int:
+    """The number of ranks, with a chunk of that many sequences each, in a segment: a power of two, or 0 for all."""
+    if x.q.device.type != "cpu":
         return 0
-    K, V = q.shape[-1], v.shape[-1]
-    return 1 << (max(1, _SEGMENT // (max(1, rows) * (L * (K + V + L) + K * V))).bit_length() - 1)
+    return 1 << (max(1, _SEGMENT // (max(1, sequences) * _elements(x, L, True))).bit_length() - 1)
 
 
-def _cuts(ranks: int, length: int) -> list[tuple[int, int]]:
-    length = length or max(1, ranks)
-    return [(first, min(first + length, ranks)) for first in range(0, ranks, length)]
+def _cuts(running: Sequence[int], length_of: Callable[[int], int]) -> list[tuple[int, int]]:
+    """The first rank of every segment and the rank after its last, given a segment's length by its sequences."""
+    cuts, first = [], 0
+    while first < len(running):
+        last = min(first + (length_of(running[first]) or len(running)), len(running))
+        cuts.append((first, last))
+        first = last
+    return cuts
 
 
 def _length_of(segments: int, ranks: int) -> int:
@@ -86,46 +88,51 @@ def _length_of(segments: int, ranks: int) -> int:
     return length
 
 
-def _chunks(q: Tensor, cu_seqlens: Tensor | None, chunk_size: int) -> ChunkLayout:
-    N = q.shape[-2]
-    if cu_seqlens is None:
-        B, S = q.shape[:2]
-        return DenseChunkLayout(B, S, N, chunk_length(S, chunk_size))
-    bounds = packing("mlstm", "q", q, cu_seqlens)
-    longest = int((bounds[1:] - bounds[:-1]).max(initial=0))
-    return PackedChunkLayout(bounds, N, chunk_length(longest, chunk_size), q.device)
+def _dense(x: Arguments) -> DenseChunkLayout:
+    B, S, N, _ = x.q.shape
+    return DenseChunkLayout(B, S, N, chunk_length(S, x.chunk_size))
+
+
+def _packed(x: Arguments, states: bool) -> list[PackedChunkLayout]:
+    """The layouts of all groups of packed sequences; ``states`` tells whether any state is given or requested."""
+    assert x.cu_seqlens is not None
+    bounds = packing("mlstm", "q", x.q, x.cu_seqlens)
+    room = _SEGMENT if x.q.device.type == "cpu" else None
+    found = groups(np.diff(bounds), x.chunk_size, lambda L, several: _elements(x, L, states or several), room)
+    return [PackedChunkLayout(bounds, each.sequences, x.q.shape[1], each.L, x.q.device) for each in found]
 
 
 class _Walk:
-    """The tokens of a call in chunks, and the segments in which they are processed."""
+    """Tokens in chunks, and the segments in which they are processed.
 
-    def __init__(self, x: Arguments):
+    Attributes:
+        memory: whether chunks read a memory or pass one on.
+        cuts: the first rank of every segment and the rank after its last.
+    """
+
+    def __init__(self, x: Arguments, chunks: ChunkLayout, states: bool):
         self.x = x
         self.dtype = ACCUMULATION[x.v.dtype]
         self.scale = x.q.shape[-1] ** -0.5
         self.normaliser = Normaliser(x.stabilize_correctly, x.eps)
-        self.chunks = _chunks(x.q, x.cu_seqlens, x.chunk_size)
-        self.ranks = self.chunks.ranks
+        self.chunks = chunks
+        self.ranks = chunks.ranks
         self.count = len(self.ranks.running)
-        rows = max(self.ranks.running, default=0) * self.chunks.N
-        self.length = _segment_length(x.q, x.v, rows, self.chunks.L)
-        self.i = self.chunks.gather(x.i, 0, self.count, self.dtype, -torch.inf)
-        self.f = self.chunks.gather(x.f, 0, self.count, self.dtype, torch.inf)
+        self.memory = states or self.count > 1
+        self.cuts = _cuts(self.ranks.running, lambda sequences: _segment_length(x, sequences, chunks.L))
+        self.i = chunks.gather(x.i, 0, self.count, self.dtype, -torch.inf)
+        self.f = chunks.gather(x.f, 0, self.count, self.dtype, torch.inf)
 
-    @property
-    def cuts(self) -> list[tuple[int, int]]:
-        """The first rank of every segment and the rank after its last."""
-        return _cuts(self.count, self.length)
-
-    def initial(self) -> tuple[Tensor, Tensor]:
-        """The memory of every sequence, with n as a column of C, and m; new tensors, the longest sequence first."""
+    def initial(self) -> tuple[Tensor | None, Tensor]:
+        """The memory of every sequence, with n as a column of C, or None without `memory`; and m. New tensors."""
         chunks, x = self.chunks, self.x
         B, N, K, V = chunks.ranks.sequences, chunks.N, x.q.shape[-1], x.v.shape[-1]
         if x.C is None or x.n is None or x.m is None:
-            return x.v.new_zeros((B, N, K, V + 1), dtype=self.dtype), x.v.new_zeros((B, N), dtype=self.dtype)
+            memory = x.v.new_zeros((B, N, K, V + 1), dtype=self.dtype) if self.memory else None
+            return memory, x.v.new_zeros((B, N), dtype=self.dtype)
         memory = x.v.new_empty((B, N, K, V + 1), dtype=self.dtype)
-        memory[..., :V], memory[..., V] = chunks.longest_first(x.C), chunks.longest_first(x.n)
-        return memory, chunks.longest_first(x.m)
+        memory[..., :V], memory[..., V] = chunks.select(x.C), chunks.select(x.n)
+        return memory, chunks.select(x.m)
 
     def load(self, first: int, last: int) -> ChunkTokens:
         """The tokens of some ranks."""
@@ -141,52 +148,109 @@ class _Walk:
         return slice(start, start + sum(running[first:last]) * N)
 
 
-def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
-    """h and the final state, with the dtypes of `torch_impl.mlstm`, and the residuals named in ``keep``."""
-    walk = _Walk(x)
-    chunks, normaliser = walk.chunks, walk.normaliser
+class _Forward(NamedTuple):
+    """Intermediate results of a forward pass: the final memory, and by segment the residuals that were asked for."""
+
+    memory: Tensor | None
+    weights: GateWeights
+    stabilisers: Stabilisers
+    scores: list[Tensor]
+    starts: list[Tensor]
+    segments: list[Tensor]
+
+
+def _forward(walk: _Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
+    """Write h of all chunks of a walk."""
     memory, m = walk.initial()
-    h = torch.empty_like(x.v, memory_format=torch.contiguous_format)
-    weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, walk.ranks, normaliser)
+    weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, walk.ranks, walk.normaliser)
+    done = _Forward(memory=memory, weights=weights, stabilisers=stabilisers, scores=[], starts=[], segments=[])
     keeps_starts = not {"C_start", "n_start", "m_start"}.isdisjoint(keep)
-    scores: list[Tensor] = []
-    starts: list[Tensor] = []
-    segments: list[Tensor] = []
     for first, last in walk.cuts:
         ranks = walk.ranks.between(first, last)
-        if "segments" in keep and first:
-            segments.append(memory.clone())
+        if "segments" in keep and first and memory is not None:
+            done.segments.append(memory.clone())
         numerator, Y, end, G, start = chunkwise.forward(
             walk.load(first, last),
             weights.rows(walk.rows(first, last)),
-            memory[: ranks.sequences],
+            None if memory is None else memory[: ranks.sequences],
             ranks,
-            normaliser,
+            walk.normaliser,
             walk.scale,
         )
-        chunks.scatter(numerator.div_(Y), h, first, last)
-        memory[: ranks.sequences] = end
+        walk.chunks.scatter(numerator.div_(Y), h, first, last)
+        if memory is not None and end is not None:
+            memory[: ranks.sequences] = end
         if "G" in keep:
-            scores.append(G)
-        if keeps_starts:
-            starts.append(start.flatten(0, 1))
-    results = Result(h, *(chunks.original_order(part) for part in (*_apart(memory), stabilisers.last)))
-    if not keep:
-        return results, NO_RESIDUALS
-    by_row: dict[str, Tensor] = {"M": weights.m}
+            done.scores.append(G)
+        if keeps_starts and start is not None:
+            done.starts.append(start.flatten(0, 1))
+    return done
+
+
+def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
+    """h and the final state, with the dtypes of `torch_impl.mlstm`, and the residuals named in ``keep``."""
+    h = torch.empty_like(x.v, memory_format=torch.contiguous_format)
+    if x.cu_seqlens is not None:
+        return _packed_forward(x, h), NO_RESIDUALS
+    walk = _Walk(x, _dense(x), True)
+    done = _forward(walk, h, keep)
+    assert done.memory is not None
+    results = Result(h, *_apart(done.memory), done.stabilisers.last)
+    return results, _residuals(walk, done, keep) if keep else NO_RESIDUALS
+
+
+def _packed_forward(x: Arguments, h: Tensor) -> Result:
+    states = x.return_state or x.C is not None
+    x, state = _contiguous(x), _states(x, x.return_state, x.C, x.n, x.m)
+    for chunks in _packed(x, states):
+        memory, _, stabilisers, *_ = _forward(_Walk(x, chunks, states), h, ())
+        if x.return_state and memory is not None:
+            for part, whole in zip((memory[..., :-1], memory[..., -1], stabilisers.last), state, strict=True):
+                chunks.place(part, whole)
+    return Result(h, *state)
+
+
+def _contiguous(x: Arguments) -> Arguments:
+    """The call with contiguous tokens, from which any number of groups can be gathered without another copy."""
+    return x._replace(**{name: getattr(x, name).contiguous() for name in ("q", "k", "v", "i", "f")})
+
+
+def _states(
+    x: Arguments, wanted: bool, C: Tensor | None, n: Tensor | None, m: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Copies of the states, or of their cotangents, of packed sequences, with zeros for None: the result for empty
+    sequences. Of no sequence at all if they are not wanted."""
+    N, K, V = *x.q.shape[1:], x.v.shape[-1]
+    dtype, B = ACCUMULATION[x.v.dtype], x.cu_seqlens.shape[0] - 1 if wanted and x.cu_seqlens is not None else 0
+    shapes = ((B, N, K, V), (B, N, K), (B, N))
+    parts = (
+        x.v.new_zeros(shape, dtype=dtype)
+        if part is None or not wanted
+        else part.clone(memory_format=torch.contiguous_format)
+        for part, shape in zip((C, n, m), shapes, strict=True)
+    )
+    C, n, m = parts
+    return C, n, m
+
+
+def _residuals(walk: _Walk, done: _Forward, keep: Sequence[str]) -> Residuals:
+    """The residuals named in ``keep``, of dense sequences."""
+    memory, by_row = done.memory, {"M": done.weights.m}
+    assert memory is not None
     if "G" in keep:
-        by_row["G"] = torch.cat(scores) if scores else walk.i.new_empty((0, chunks.L, chunks.L))
+        L = walk.chunks.L
+        by_row["G"] = torch.cat(done.scores) if done.scores else walk.i.new_empty((0, L, L))
     if {"a", "b"}.intersection(keep):
         by_row |= chunkwise.gates(walk.f)._asdict()
-    if keeps_starts:
-        joined = torch.cat(starts) if starts else memory.new_empty((0, *memory.shape[2:]))
+    if not {"C_start", "n_start", "m_start"}.isdisjoint(keep):
+        joined = torch.cat(done.starts) if done.starts else memory.new_empty((0, *memory.shape[2:]))
         by_row["C_start"], by_row["n_start"] = _apart(joined)
-        by_row["m_start"] = stabilisers.start.flatten()
+        by_row["m_start"] = done.stabilisers.start.flatten()
     residuals = {name: _by_sequence(by_row[name], walk) for name in keep if name != "segments"}
     if "segments" in keep:
         B, N, K, V = memory.shape
-        residuals["segments"] = torch.stack(segments, 1) if segments else memory.new_empty((B, 0, N, K, V))
-    return results, Residuals(**residuals)
+        residuals["segments"] = torch.stack(done.segments, 1) if done.segments else memory.new_empty((B, 0, N, K, V))
+    return Residuals(**residuals)
 
 
 def _by_sequence(rows: Tensor, walk: _Walk) -> Tensor:
@@ -207,10 +271,10 @@ def _apart(memory: Tensor) -> tuple[Tensor, Tensor]:
 
 def _residual_sizes(x: Arguments) -> dict[str, Any]:
     """The sizes of the letters that only residuals have; their sequences are dense."""
-    B, S, N, _ = x.q.shape
+    B, S = x.q.shape[:2]
     L = chunk_length(S, x.chunk_size)
     count = -(-S // L)
-    segments = max(0, len(_cuts(count, _segment_length(x.q, x.v, B * N, L))) - 1)
+    segments = max(0, len(_cuts((B,) * count, lambda sequences: _segment_length(x, sequences, L))) - 1)
     return {"L": L, "chunks": count, "segments": segments}
 
 
@@ -220,38 +284,64 @@ def _worth_keeping(x: Arguments) -> tuple[str, ...]:
 
 def mlstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     """Gradients of q, k, v, i, f and of the initial C, n, m."""
-    walk = _Walk(x)
+    gradients = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (x.q, x.k, x.v, x.i, x.f)]
+    if x.cu_seqlens is not None:
+        return [*gradients, *_packed_backward(x, cotangents, gradients)]
+    dC, dm = _backward(_Walk(x, _dense(x), True), cotangents, residuals, gradients)
+    assert dC is not None
+    return [*gradients, *_apart(dC), dm]
+
+
+def _packed_backward(x: Arguments, cotangents: Cotangents, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Write the gradients of packed tokens; return those of the initial states, of which there are none without any."""
+    dh, *dlast = cotangents
+    states = any(part is not None for part in (x.C, *dlast))
+    x, dstate = _contiguous(x), _states(x, x.C is not None, *dlast)
+    cotangents = cotangents._replace(dh=None if dh is None else dh.contiguous())
+    for chunks in _packed(x, states):
+        dC, dm = _backward(_Walk(x, chunks, states), cotangents, NO_RESIDUALS, gradients)
+        if x.C is not None and dC is not None:
+            for part, whole in zip((dC[..., :-1], dC[..., -1], dm), dstate, strict=True):
+                chunks.place(part, whole)
+    return dstate
+
+
+def _backward(
+    walk: _Walk, cotangents: Cotangents, residuals: Residuals, gradients: Sequence[Tensor]
+) -> tuple[Tensor | None, Tensor]:
+    """Write the gradients of the tokens of a walk; return those of the initial memory and of its m."""
     chunks, ranks = walk.chunks, walk.ranks
     initial, m = walk.initial()
     kept = _by_rows(residuals)
     if residuals.segments is not None:
-        walk.length = _length_of(residuals.segments.shape[1] + 1, walk.count)
+        length = _length_of(residuals.segments.shape[1] + 1, walk.count)
+        walk.cuts = _cuts(ranks.running, lambda _: length)
     weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, ranks, walk.normaliser, kept)
-    starts = _segment_starts(walk, weights, initial, kept, residuals.segments)
-    dC, dm = _final(chunks, initial, cotangents)
-    dq, dk, dv = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in (x.q, x.k, x.v))
     di, da, written = torch.empty_like(walk.i), torch.empty_like(walk.f), walk.i.new_empty(len(walk.i))
-    for (first, last), start in zip(reversed(walk.cuts), reversed(starts), strict=True):
+    dC, dm = (None, None) if initial is None else _final(chunks, initial, cotangents)
+    starts = [] if initial is None else _segment_starts(walk, weights, initial, kept, residuals.segments)
+    for number, (first, last) in reversed([*enumerate(walk.cuts)]):
         segment, rows = ranks.between(first, last), walk.rows(first, last)
         tokens, sequences, dh = walk.load(first, last), segment.sequences, cotangents.dh
         upstream = torch.zeros_like(tokens.v) if dh is None else chunks.gather(dh, first, last, walk.dtype, more=1)
-        gradients, dC[:sequences], written[rows] = chunkwise.backward(
-            tokens, weights.rows(rows), start, upstream, dC[:sequences], segment, walk.normaliser, walk.scale,
-            kept.rows(rows, slice(sum(ranks.running[:first]), sum(ranks.running[:last]))),
-        )  # fmt: skip
-        di[rows], da[rows] = gradients.i, gradients.a
-        for dx, out in zip(gradients[:3], (dq, dk, dv), strict=True):
+        if dC is None:
+            found = chunkwise.backward_alone(tokens, weights.rows(rows), upstream, walk.normaliser, walk.scale)
+        else:
+            found, dC[:sequences], written[rows] = chunkwise.backward(
+                tokens, weights.rows(rows), starts[number], upstream, dC[:sequences], segment, walk.normaliser,
+                walk.scale, kept.rows(rows, slice(sum(ranks.running[:first]), sum(ranks.running[:last]))),
+            )  # fmt: skip
+        di[rows], da[rows] = found.i, found.a
+        for dx, out in zip(found[:3], gradients[:3], strict=True):
             chunks.scatter(dx, out, first, last)
-    dm_initial = (initial * dC).sum((-2, -1))
+    dm_initial = torch.zeros_like(m) if initial is None or dC is None else (initial * dC).sum((-2, -1))
     if dm is not None:
         by_chunk = written.unflatten(0, (ranks.chunks, chunks.N))
         dm_initial += chunkwise.add_final_m_gradient(stabilisers, ranks, dm, by_chunk, dm_initial, di, da)
     da.mul_(logsigmoid(-walk.f).exp_())
-    gradients = [dq, dk, dv]
-    for dx, gate in ((di, x.i), (da, x.f)):
-        gradients.append(torch.empty_like(gate, memory_format=torch.contiguous_format))
-        chunks.scatter(dx, gradients[-1], 0, walk.count)
-    return [*gradients, *(chunks.original_order(part) for part in (*_apart(dC), dm_initial))]
+    for dx, out in zip((di, da), gradients[3:], strict=True):
+        chunks.scatter(dx, out, 0, walk.count)
+    return dC, dm_initial
 
 
 def _final(chunks: ChunkLayout, initial: Tensor, cotangents: Cotangents) -> tuple[Tensor, Tensor | None]:
@@ -259,11 +349,11 @@ def _final(chunks: ChunkLayout, initial: Tensor, cotangents: Cotangents) -> tupl
     _, dC, dn, dm = cotangents
     memory = torch.zeros_like(initial)
     if dC is not None:
-        memory[..., :-1] = chunks.longest_first(dC)
+        memory[..., :-1] = chunks.select(dC)
     if dn is not None:
-        memory[..., -1] = chunks.longest_first(dn)
+        memory[..., -1] = chunks.select(dn)
     if dm is not None:
-        return memory, chunks.longest_first(dm)
+        return memory, chunks.select(dm)
     return memory, None if dC is None and dn is None else initial.new_zeros(initial.shape[:2])
 
 
@@ -285,16 +375,16 @@ def _segment_starts(
     walk: _Walk, weights: GateWeights, initial: Tensor, kept: ChunkResiduals, segments: Tensor | None
 ) -> list[Tensor]:
     """The memory at the start of every segment; not meaningful if the memory of every chunk is a residual."""
-    cuts = walk.cuts
     if segments is not None:
-        return [initial, *segments.unbind(1)][: len(cuts)]
+        return [initial, *segments.unbind(1)][: len(walk.cuts)]
     memory, starts = initial, []
-    for first, last in cuts:
+    for first, last in walk.cuts:
         segment = walk.ranks.between(first, last)
         starts.append(memory[: segment.sequences])
         if last < walk.count and kept.C is None:
-            end = chunkwise.advance(walk.load(first, last), weights.rows(walk.rows(first, last)), starts[-1], segment)
-            memory = end if len(end) == len(memory) else torch.cat([end, memory[len(end) :]])
+            memory = chunkwise.advance(
+                walk.load(first, last), weights.rows(walk.rows(first, last)), starts[-1], segment
+            )
     return starts
 
 

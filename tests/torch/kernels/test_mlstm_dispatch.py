@@ -197,7 +197,7 @@ def test_compile(device) -> None:
 def test_opcheck(device) -> None:
     operators = torch.ops.gatespec
     tokens, initial = [x.detach() for x in arrays(device, 2, 9)], [x.detach() for x in states(device)]
-    options = 16, 0.0, True, "triton"
+    options = 16, 0.0, True, True, "triton"
     keep = Residuals._fields
     h, *last = operators.mlstm_forward(*tokens, *initial, None, *options, ())
     _, _, _, _, *kept = operators.mlstm_forward(*tokens, *initial, None, *options, keep)
@@ -206,6 +206,8 @@ def test_opcheck(device) -> None:
     for operator, arguments in (
         (operators.mlstm_forward, (*tokens, *initial, None, *options, keep)),
         (operators.mlstm_forward, (*packed, None, None, None, bounds, *options, ())),
+        (operators.mlstm_forward, (*packed, None, None, None, bounds, 16, 0.0, True, False, "triton", ())),
+        (operators.mlstm_backward, (*packed, None, None, None, bounds, *options, packed[2], None, None, None, [])),
         (operators.mlstm_backward, (*tokens, *initial, None, *options, h, *last, kept)),
         (operators.mlstm_backward, (*tokens, *initial, None, *options, h, *last, [])),
         (operators.mlstm_step_forward, (*(x[:, 0] for x in tokens), *initial, 0.0, "triton", ())),

@@ -364,7 +364,10 @@ def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None
         PACKED=inputs.packed, EVERY=plan.every, STORED=stored, **tiles, PRECISION=inputs.precision,
         STABILIZE_CORRECTLY=x.stabilize_correctly,
     )  # fmt: skip
-    results = Result(h=h, C=memories.C_last, n=memories.n_last, m=memories.m_last)
+    last = memories.C_last, memories.n_last, memories.m_last
+    if inputs.packed and not x.return_state:
+        last = tuple(part.new_empty((0, *part.shape[1:])) for part in last)
+    results = Result(h, *last)
     if not keep:
         return results, NO_RESIDUALS
     own = Residuals(**gates._asdict(), **memories._asdict(), G=G, M=M)

@@ -1,0 +1,158 @@
+"""Cost of packed sequences by split: the same number of tokens in one sequence, in many, and in very unequal ones.
+
+Cost should follow the work, however it is divided. What a split costs is compared with the cheapest one of the same
+tokens. A GRU computes the steps of a sequence one after another, so that for a GRU the cost of the split's longest
+sequence alone is added to that of the cheapest split.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.memory import forget_high_water_mark, resident
+from benchmarks.timing import Run, interleaved, wall_clock
+
+FRAMEWORKS, OPS = ("torch", "jax"), ("mlstm", "gru")
+
+
+def _equal(length: int, tokens: int) -> list[int]:
+    whole, rest = divmod(tokens, length)
+    return [length] * whole + [rest] * bool(rest)
+
+
+def _any_scale(tokens: int) -> list[int]:
+    """Lengths of every order of magnitude up to an eighth of the tokens."""
+    rng, found = np.random.default_rng(0), []
+    while (left := tokens - sum(found)) > 0:
+        found.append(min(left, int((tokens / 8) ** rng.uniform())))
+    return found
+
+
+SPLITS: dict[str, Callable[[int], list[int]]] = {
+    "one sequence": lambda T: [T],
+    "one and many empty": lambda T: [0] * (T // 6) + [T] + [0] * (T // 6),
+    "one of 2T/3, then of 1": lambda T: [T - T // 3] + [1] * (T // 3),
+    "one of T/2, then of 3": lambda T: [T - T // 2, *_equal(3, T // 2)],
+    "of 300": partial(_equal, 300),
+    "of 65": partial(_equal, 65),
+    "of 64": partial(_equal, 64),
+    "of 17": partial(_equal, 17),
+    "of 3": partial(_equal, 3),
+    "of 1": partial(_equal, 1),
+    "of any scale": _any_scale,
+}
+"""Lengths of the sequences for a number of tokens, by name."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What both passes over one split take.
+
+    Attributes:
+        split: a name of `SPLITS`.
+        sequences, longest: their number, and the steps of the longest.
+        seconds: the median over rounds.
+        alone: seconds of the longest sequence alone; 0 for an mLSTM, whose chunks are computed together.
+        peak_bytes: what a call holds at most, not counting its inputs.
+    """
+
+    split: str
+    sequences: int
+    longest: int
+    seconds: float
+    alone: float
+    peak_bytes: int
+
+
+def call(framework: str, op: str, lengths: list[int], heads: int, dim: int, states: bool) -> Run:
+    """Both passes over packed sequences of random numbers, as a function without arguments.
+
+    Args:
+        states: whether the final states are requested, and have a cotangent.
+    """
+    rng, T = np.random.default_rng(0), sum(lengths)
+    shapes: list[tuple[int, ...]] = [(T, heads, dim)] * 3 + [(T, heads)] * 2
+    if op == "gru":
+        shapes = [(T, heads, dim), (heads, dim, dim)] * 3
+    arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    if op == "gru":
+        arrays = [x if number % 2 == 0 else x * dim**-0.5 for number, x in enumerate(arrays)]
+    return (_torch if framework == "torch" else _jax)(op, arrays, np.cumsum([0, *lengths]), states)
+
+
+def _torch(op: str, arrays: list[np.ndarray], bounds: np.ndarray, states: bool) -> Run:
+    import torch
+
+    import torch_impl
+
+    leaves, cu_seqlens = [torch.from_numpy(x).requires_grad_() for x in arrays], torch.from_numpy(bounds)
+
+    def run() -> None:
+        outputs = _outputs(torch_impl, op, leaves, cu_seqlens, states)
+        torch.autograd.grad(outputs, leaves, [torch.ones_like(y) for y in outputs])
+
+    return run
+
+
+def _jax(op: str, arrays: list[np.ndarray], bounds: np.ndarray, states: bool) -> Run:
+    import jax
+    import jax.numpy as jnp
+
+    import jax_impl
+
+    natives, cu_seqlens = [jnp.asarray(x) for x in arrays], jnp.asarray(bounds, "int32")
+
+    @jax.jit
+    def gradients(cu_seqlens: Any, *arrays: Any) -> Any:
+        outputs, pull_back = jax.vjp(lambda *x: _outputs(jax_impl, op, x, cu_seqlens, states), *arrays)
+        return pull_back(jax.tree.map(jnp.ones_like, outputs))
+
+    return lambda: jax.block_until_ready(gradients(cu_seqlens, *natives))
+
+
+def _outputs(package: Any, op: str, x: Any, cu_seqlens: Any, states: bool) -> list[Any]:
+    if op == "gru":
+        y, last = package.gru(*x, cu_seqlens=cu_seqlens)
+        return [y, last] if states else [y]
+    if not states:
+        return [package.mlstm(*x, cu_seqlens=cu_seqlens)]
+    h, last = package.mlstm(*x, cu_seqlens=cu_seqlens, return_state=True)
+    return [h, *last]
+
+
+def peak_bytes(run: Run) -> int:
+    """What a call holds at most beyond what the process held before; the first call is not counted."""
+    run()
+    forget_high_water_mark()
+    before = resident("VmRSS")
+    run()
+    return resident("VmHWM") - before
+
+
+def costs(framework: str, op: str, tokens: int, heads: int, dim: int, rounds: int, states: bool = False) -> list[Cost]:
+    """Measure every split, interleaved."""
+    lengths = {name: split(tokens) for name, split in SPLITS.items()}
+    of = partial(call, framework, op, heads=heads, dim=dim, states=states)
+    runs = {name: of(each) for name, each in lengths.items()}
+    peaks = {name: peak_bytes(run) for name, run in runs.items()}
+    if op == "gru":
+        runs |= {f"{name}, alone": of([max(each)]) for name, each in lengths.items()}
+        for run in runs.values():
+            run()
+    timed = [*interleaved(runs, rounds, wall_clock)]
+    seconds = {name: statistics.median(each[name] for each in timed) for name in runs}
+    return [
+        Cost(
+            split=name,
+            sequences=len(each),
+            longest=max(each),
+            seconds=seconds[name],
+            alone=seconds.get(f"{name}, alone", 0.0),
+            peak_bytes=peaks[name],
+        )
+        for name, each in lengths.items()
+    ]

@@ -1,0 +1,52 @@
+"""Packed sequences in groups: each once, the longest first, with little padding and within the room given."""
+
+import numpy as np
+import pytest
+
+from torch_impl._mlstm import sequence_groups
+from torch_impl._mlstm.sequence_groups import chunk_length, groups
+
+
+def elements(L: int, several: bool) -> int:
+    return L * (8 + L) + 16 * several
+
+
+def drawn(seed: int) -> np.ndarray:
+    """Lengths of many orders of magnitude, a few of them 0."""
+    rng = np.random.default_rng(seed)
+    return (2.0 ** rng.uniform(-1, rng.integers(1, 12), rng.integers(1, 200))).astype(int)
+
+
+@pytest.mark.parametrize("chunk_size", [0, 1, 9, 64, 100])
+@pytest.mark.parametrize("seed", range(8))
+def test_every_sequence_is_in_one_group_that_suits_it(seed, chunk_size, monkeypatch):
+    monkeypatch.setattr(sequence_groups, "_FEW", 0)
+    lengths, room = drawn(seed), 1 << 12
+    found = groups(lengths, chunk_size, elements, room)
+    members = np.concatenate([each.sequences for each in found])
+    assert sorted(members) == np.flatnonzero(lengths).tolist()
+    steps = padded = 0
+    for each in found:
+        own = lengths[each.sequences]
+        assert (np.diff(own) <= 0).all() and 1 <= each.L <= (chunk_size or 64)
+        assert len(own) == 1 or len(own) * elements(each.L, False) <= room
+        chunks = -(-own // each.L)
+        steps, padded = steps + own.sum(), padded + (chunks * each.L).sum()
+    assert padded <= 2 * steps
+
+
+def test_one_group_has_the_chunks_of_its_longest_sequence():
+    for length in (1, 5, 64, 65, 1000):
+        (group,) = groups(np.array([length]), 0, elements, None)
+        assert group.L == chunk_length(length, 0)
+
+
+def test_a_few_short_sequences_join_long_ones():
+    """A group of their own would cost more than their padding."""
+    (group,) = groups(np.array([3, 0, 500, 1]), 0, elements, None)
+    assert group.sequences.tolist() == [2, 0, 3]
+
+
+def test_many_short_sequences_have_a_group_of_their_own():
+    long, short = groups(np.array([20000] + [1] * 10000), 0, elements, None)
+    assert (long.sequences.tolist(), long.L, short.L) == ([0], 64, 1)
