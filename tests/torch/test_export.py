@@ -228,7 +228,7 @@ def test_a_transformed_program_names_its_operator():
         torch.func.grad(lambda q: program([q, k, v, i, f], state, None)[0].sum())(q)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", ["mlstm", "mlstm_step", "gru", "dtilde_matrix"])
 def test_jit_trace(name):
     function, case, _, _ = CASES[name]
@@ -245,7 +245,7 @@ def test_jit_trace(name):
     same(program, traced, leaves)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore::torch.jit.TracerWarning")
 def test_jit_trace_of_a_layer():
     module = layer_of()
     file = io.BytesIO()

@@ -158,7 +158,7 @@ def weighed(function):
 
 # PyTorch compiles a few decompositions with torch.jit.script, which is deprecated, when it first meets a dual number: a
 # DeprecationWarning in 2.13, a FutureWarning in 2.15.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:`torch.jit.script`:FutureWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
 @pytest.mark.parametrize("name", LINEAR)
 def test_the_public_sums_take_their_kernels(name, device, kernels_chosen) -> None:
     """Value and derivatives, the second and forward ones too, mapped and compiled: as those of the composed form."""
