@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,39 @@ def test_a_wrong_answer_to_mixed_dtypes_is_wrong() -> None:
 
     result = bad_calls(rev_cumsum=ignores_a_dtype)
     assert result.status == "failed" and "an integer array" in (result.reason or "")
+
+
+def in_chunks(*faults: str) -> Any:
+    """An mLSTM whose weights are sums of gates from which the stabiliser is subtracted last."""
+    from tests.suite.strangers.torch_loops import mlstm_chunks
+
+    return lambda *tokens, chunk_size=None, **options: mlstm_chunks(*faults, length=chunk_size or 16)(
+        *tokens, **options
+    )
+
+
+def by_steps() -> Any:
+    from tests.suite.strangers.torch_loops import mlstm_loop
+
+    return mlstm_loop()
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (by_steps, "shifted_gates"),
+        (in_chunks, "shifted_gates"),
+        (partial(in_chunks, "differences of cumulative sums"), "cancelling_gates"),
+        (in_chunks, "chunks_of_large_gates"),
+    ],
+)
+def test_rounded_sums_of_large_gates_differ_and_are_not_wrong(make: Any, name: str) -> None:
+    """Forms that anybody would write, in float32; whoever claims the contract has to do without such sums."""
+    from conformance.frameworks.torch import adapter
+
+    (law,) = [law for law in all_laws() if law.id == f"mlstm.{name}"]
+    target = adapter("stranger", {"mlstm": make()}, "cpu")
+    options = RunOptions(examples=8, shrink_seconds=0.0)
+    told = run_law(target, law, "float32", options)
+    assert told.status == "differs" and told.worst is not None and told.worst > 1, told.reason
+    assert run_law(target, law, "float32", replace(options, contract=True)).status == "failed"
