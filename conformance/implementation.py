@@ -178,8 +178,9 @@ class Implementation:
         Args:
             kind: ``compile`` (compiled if `vjp` is not, and vice versa), ``compile gradient`` (the gradient compiled
                 together with the call), ``functional`` (the gradient by another method of the framework),
-                ``checkpoint`` (nothing saved for the backward pass), or ``vmap``: over a new leading axis of every
-                floating-point array, cotangent and result.
+                ``checkpoint`` (nothing saved for the backward pass), ``vmap``: over a new leading axis of every
+                floating-point array, cotangent and result, ``sharding`` (arrays sharded over batch and heads) or
+                ``sharding by explicit axes`` (likewise, with axes that are part of the types of JAX's arrays).
         """
         raise NotImplementedError(self.lacks(kind))
 

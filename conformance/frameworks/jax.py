@@ -12,6 +12,7 @@ import numpy as np
 
 from conformance.dtypes import Array
 from conformance.frameworks._jax_layers import JaxLayer
+from conformance.frameworks._jax_sharding import sharded
 from conformance.frameworks._jaxpr import kernels
 from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
 
@@ -91,7 +92,16 @@ class JaxImplementation(Implementation):
     def lacks(self, feature: str) -> str | None:
         if feature == "large grids" and self.device == "cpu":
             return "the CPU has no grids; --device cuda tries this"
+        if feature.startswith("sharding") and len(self._devices()) < 2:
+            several = (
+                "; XLA_FLAGS=--xla_force_host_platform_device_count=4 shows several" if self.device == "cpu" else ""
+            )
+            return f"JAX sees one device{several}"
         return super().lacks(feature)
+
+    def _devices(self) -> list[Any]:
+        """At most four devices of one kind."""
+        return jax.devices(self._device.platform)[:4]
 
     def native(self, array: Array) -> Any:
         # NumPy converts the array, because JAX would compile a conversion for every shape.
@@ -155,8 +165,13 @@ class JaxImplementation(Implementation):
             "compile": lambda: both,
             "vmap": lambda: self._jit(jax.vmap(both, in_axes=(0, None, 0))),
             "checkpoint": lambda: self._jit(lambda x, whole, d: both(x, whole, d, jax.checkpoint)),
+            "sharding": lambda: self._jit(both),
+            "sharding by explicit axes": lambda: self._jit(both),
         }
-        outputs, gradients = made[kind]()(*self._parts(arrays), self._natives(cotangents))
+        given = (*self._parts(arrays), self._natives(cotangents))
+        if kind.startswith("sharding"):
+            given = sharded(operation, given, self._devices(), explicit=kind != "sharding")
+        outputs, gradients = made[kind]()(*given)
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def second_derivative(

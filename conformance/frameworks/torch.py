@@ -55,6 +55,10 @@ class TorchImplementation(Implementation):
             return "the CPU has no streams and no graphs; --device cuda tries this"
         if feature == "large grids" and self.device == "cpu":
             return "the CPU has no grids; --device cuda tries this"
+        if feature == "sharding":
+            return "a process of PyTorch has one part of a DTensor, and this is one process"
+        if feature == "sharding by explicit axes":
+            return "PyTorch's meshes have no explicit axes"
         return self._lacks_far_memory() if feature == "far memory" else None
 
     def _lacks_far_memory(self) -> str | None:

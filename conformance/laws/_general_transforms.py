@@ -1,4 +1,4 @@
-"""Laws of every operation under its framework's transformations: compile, map, checkpoint, differentiate twice."""
+"""Laws of every operation as its framework transforms it: compiled, mapped, sharded, differentiated twice."""
 
 from functools import partial
 from typing import Any
@@ -34,7 +34,18 @@ _SENTENCES = {
         "With nothing kept for the backward pass and the forward pass run again, the gradient is the same.",
         "d checkpoint(f) = df",
     ),
+    "sharding": (
+        "Arrays that are sharded over batch and heads give the value and the gradient of the whole arrays.",
+        "f(shard(x)) = f(x), df(shard(x)) = df(x)",
+    ),
+    "sharding by explicit axes": (
+        "So do arrays that are sharded by explicit mesh axes, as jax.make_mesh makes them by default.",
+        "f(shard(x)) = f(x), df(shard(x)) = df(x)",
+    ),
 }
+
+_DECISIONS = ("sharding by explicit axes",)
+"""Kinds that gatespec's packages support by decision: in JAX, few functions take arrays with explicit axes."""
 
 
 def register(operation: Operation) -> None:
@@ -46,7 +57,7 @@ def register(operation: Operation) -> None:
             sentence,
             equation,
             name=kind.replace(" ", "_"),
-            kind="behaviour",
+            kind="contract" if kind in _DECISIONS else "behaviour",
             cases=of_rows(operation),
             dtypes=("float32",),
             gradient=operation.name,

@@ -73,7 +73,9 @@ def right():
     return lambda x: jnp.flip(jnp.cumsum(jnp.flip(x, -1), -1), -1)
 
 
-@pytest.mark.parametrize("law", ["compile", "vmap", "checkpoint", "determinism"])
+@pytest.mark.parametrize(
+    "law", ["compile", "vmap", "checkpoint", "determinism", "sharding", "sharding_by_explicit_axes"]
+)
 def test_a_right_jax_function_keeps_every_law(right, law):
     result = judged(f"rev_cumsum.{law}", right)
     assert (result.status, result.reason) == ("passed", None)
@@ -105,12 +107,27 @@ def test_planted_faults_in_jax(right):
     def _(size: int, batched: Any, x: Any) -> Any:
         return right(x[::-1]), True
 
-    for law in ("checkpoint", "compile"):
-        # Both compare two traces of the function with each other.
+    def doubled_where_sharded(x: Any) -> Any:
+        return right(x) * (2 if any(jax.typeof(x).sharding.spec) else 1)
+
+    for law in ("checkpoint", "compile", "sharding"):
+        # These compare two traces of the function with each other.
         traces[0] = 0
         assert judged(f"rev_cumsum.{law}", right_when_first_traced).status == "failed"
     assert judged("rev_cumsum.determinism", different_each_time).status == "failed"
     assert judged("rev_cumsum.vmap", maps_wrongly).status == "failed"
+    # The suite's contract asks for explicit axes; others may do without.
+    assert judged("rev_cumsum.sharding_by_explicit_axes", doubled_where_sharded).status == "differs"
+
+
+def test_one_device_is_a_reason_why_nothing_is_sharded(monkeypatch):
+    from conformance.frameworks.jax import JaxImplementation, adapter
+
+    target = adapter("planted", {}, "cpu")
+    monkeypatch.setattr(JaxImplementation, "_devices", lambda self: [None])
+    flag = "XLA_FLAGS=--xla_force_host_platform_device_count=4"
+    assert target.lacks("sharding") == f"JAX sees one device; {flag} shows several"
+    assert target.lacks("checkpoint") is None
 
 
 def test_a_second_derivative_in_jax_is_right_or_refused_but_never_detached(right):
