@@ -42,18 +42,21 @@ class Effort:
         examples: cases per law and dtype.
         max_steps: the longest sequence.
         timeout: seconds that one case may take.
+        laws: the only ones that are tried; empty for all.
     """
 
     minutes: float = 4.5
     examples: int = 3
     max_steps: int = 70
     timeout: float = 60.0
+    laws: tuple[str, ...] = ()
 
 
 def command(peer: Peer, report: Path, effort: Effort) -> list[str]:
     """The command that judges one peer."""
     words = [sys.executable, "-m", "benchmarks.one_peer", peer.name, str(report), "--examples", str(effort.examples)]
-    return [*words, "--max-steps", str(effort.max_steps), "--timeout", str(effort.timeout)]
+    words += ["--max-steps", str(effort.max_steps), "--timeout", str(effort.timeout)]
+    return [*words, *(word for law in effort.laws for word in ("--law", law))]
 
 
 def judged(peer: Peer, effort: Effort) -> dict[str, Any]:
@@ -69,6 +72,7 @@ def judged(peer: Peer, effort: Effort) -> dict[str, Any]:
         "note": peer.note,
         "target": f"benchmarks.peers.{peer.target}",
         "date": datetime.now(UTC).date().isoformat(),
+        "only": list(effort.laws),
     }
     environment = {**os.environ, "TRITON_INTERPRET": "1"} if peer.interpreted else dict(os.environ)
     with tempfile.TemporaryDirectory() as directory:
@@ -114,6 +118,32 @@ def _kept(target: dict[str, Any]) -> dict[str, Any]:
             {name: x for name, x in cause.items() if name not in _OF_A_SCRIPT} for cause in target.get("causes", [])
         ],
         "envelope": target.get("envelope", {}),
+    }
+
+
+def merged(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """An entry in which some laws were tried again, or for the first time, with everything else of the one before.
+
+    The table of features is the newer one, if there is one. ``again`` says when and how these laws were tried.
+    """
+    if not new["only"] or "laws" not in new or "laws" not in before:
+        return new
+    tried = set(new["only"])
+    laws = {
+        status: {law: x for law, x in of.items() if law not in tried} | new["laws"][status]
+        for status, of in before["laws"].items()
+    }
+    causes = []
+    for cause in before["causes"]:
+        others = [each for each in cause["explains"] if each["id"].partition(".")[2] not in tried]
+        causes += [cause | {"explains": others}] if others else []
+    how = {name: new[name] for name in ("date", "settings", "minutes", "interrupted")}
+    return before | {
+        "only": [*before["only"], *(law for law in new["only"] if law not in before["only"])] if before["only"] else [],
+        "again": before.get("again", {}) | dict.fromkeys(new["only"], how),
+        "laws": laws,
+        "causes": [*new["causes"], *causes],
+        "envelope": new["envelope"] or before["envelope"],
     }
 
 

@@ -23,11 +23,11 @@ from conformance.selection import options_of
 from conformance.workers import TargetFailedError, Workers
 
 
-def options_for(peer: Peer, examples: int, max_steps: int, timeout: float) -> RunOptions:
-    """The options with which a peer is judged: its own laws, dtypes and promises, in one process."""
+def options_for(peer: Peer, laws: tuple[str, ...], examples: int, max_steps: int, timeout: float) -> RunOptions:
+    """The options with which a peer is judged: some laws or all of its own, its dtypes and promises, in one process."""
     return options_of(
         ops=(peer.op,),
-        laws=peer.laws,
+        laws=laws or peer.laws,
         dtypes=peer.dtypes,
         promises=peer.promises,
         framework=peer.framework,
@@ -41,15 +41,16 @@ def options_for(peer: Peer, examples: int, max_steps: int, timeout: float) -> Ru
 @click.command()
 @click.argument("name")
 @click.argument("report", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--law", "laws", multiple=True)
 @click.option("--examples", type=int, required=True)
 @click.option("--max-steps", type=int, required=True)
 @click.option("--timeout", type=float, required=True)
-def main(name: str, report: Path, examples: int, max_steps: int, timeout: float) -> None:
+def main(name: str, report: Path, laws: tuple[str, ...], examples: int, max_steps: int, timeout: float) -> None:
     """Judge the peer NAME and write what was found to REPORT, as JSON."""
     # A shell that starts this in the background has it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     (peer,) = (each for each in PEERS if each.name == name)
-    options, collected, start = options_for(peer, examples, max_steps, timeout), [], time.monotonic()
+    options, collected, start = options_for(peer, laws, examples, max_steps, timeout), [], time.monotonic()
 
     def collect(_: str, __: int, results: Iterator[LawResult], kept: list[LawResult]) -> None:
         for result in results:

@@ -13,6 +13,7 @@ PAGE = ROOT / "docs" / "peers.md"
 @click.command("peers")
 @click.argument("names", nargs=-1)
 @click.option("--missing", is_flag=True, help="Only what the data has no result of: go on after an interruption.")
+@click.option("--law", "laws", metavar="NAME", multiple=True, help="Only this law; results of others are kept.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=4.5, help="The most that a peer gets.")
 @click.option("--examples", metavar="N", type=click.IntRange(min=1), default=3, help="Cases per law and dtype.")
 @click.option("--max-steps", metavar="S", type=click.IntRange(min=1), default=70, help="The longest sequence.")
@@ -24,6 +25,7 @@ PAGE = ROOT / "docs" / "peers.md"
 def peers_command(
     names: tuple[str, ...],
     missing: bool,
+    laws: tuple[str, ...],
     minutes: float,
     examples: int,
     max_steps: int,
@@ -47,9 +49,10 @@ def peers_command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if missing:
-        there = {entry["name"] for entry in found.get("peers", []) if "error" not in entry}
+        whole = (entry for entry in found.get("peers", []) if "error" not in entry and not (entry["only"] and not laws))
+        there = {entry["name"] for entry in whole}
         peers = [peer for peer in peers if peer.name not in there]
-    effort = judged_peers.Effort(minutes=minutes, examples=examples, max_steps=max_steps, timeout=timeout)
+    effort = judged_peers.Effort(minutes=minutes, examples=examples, max_steps=max_steps, timeout=timeout, laws=laws)
 
     def keep(entry: dict | None = None, scripts: dict | None = None) -> None:
         nonlocal found
@@ -63,6 +66,8 @@ def peers_command(
     elif not only_confirm:
         for peer in peers:
             entry = judged_peers.judged(peer, effort)
+            before = next((each for each in found.get("peers", []) if each["name"] == peer.name), {})
+            entry = judged_peers.merged(before, entry)
             summary = entry.get("summary", {})
             counts = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in summary.items() if number)
             click.echo(f"{peer.name}: {counts or entry['error'].strip().splitlines()[-1]} ({entry['minutes']:.1f} min)")

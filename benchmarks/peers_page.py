@@ -215,9 +215,14 @@ def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     lines = [f"### {peer['name']}", "", f"{_sentence(peer)}"]
     if "error" in peer:
         return "\n".join([*lines, "", "```", peer["error"].strip(), "```", ""])
-    settings = peer["settings"]
-    effort = f"{settings['examples']} cases of each law in each dtype, of sequences of at most {settings['max_steps']}"
-    lines += ["", f"Judged on {peer['date']} with {effort} steps."]
+    lines += ["", f"Judged on {_effort(peer)}."]
+    if peer["only"]:
+        lines[-1] += f" Only {', '.join(f'`{law}`' for law in peer['only'])} were tried."
+    again: dict[str, list[str]] = {}
+    for law, how in peer.get("again", {}).items():
+        again.setdefault(_effort(how), []).append(f"`{law}`")
+    for how, laws in again.items():
+        lines += ["", f"Tried again, by themselves: {', '.join(laws)}, on {how}."]
     if peer["interrupted"]:
         lines += ["", f"It was interrupted after {peer['minutes']:.0f} minutes; what it had not reached is missing."]
     for number, (name, checks) in enumerate(by_script(peer, confirmations).items(), 1):
@@ -240,6 +245,12 @@ def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     for op, envelope in peer["envelope"].items():
         lines += ["", *_envelope(op, envelope, _unsure(peer, op, confirmations))]
     return "\n".join(lines) + "\n"
+
+
+def _effort(how: dict[str, Any]) -> str:
+    settings = how["settings"]
+    examples, steps = settings["examples"], settings["max_steps"]
+    return f"{how['date']} with {examples} cases of each law in each dtype, of sequences of at most {steps} steps"
 
 
 def _sentence(peer: dict[str, Any]) -> str:

@@ -132,10 +132,11 @@ def test_a_peer_that_ends_its_process_is_an_entry_without_laws(monkeypatch: pyte
 def test_a_peer_is_judged_inside_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     (torch_gru,) = (peer for peer in PEERS if peer.name == "torch.nn.GRU")
-    peer = replace(torch_gru, laws=("candidate", "packed"), dtypes=("float32",))
+    peer = replace(torch_gru, dtypes=("float32",))
     monkeypatch.setattr(one_peer, "PEERS", (peer,))
     path = tmp_path / "report.json"
-    words = [peer.name, str(path), "--examples", "2", "--max-steps", "16", "--timeout", "60"]
+    words = [peer.name, str(path), "--law", "candidate", "--law", "packed"]
+    words += ["--examples", "2", "--max-steps", "16", "--timeout", "60"]
     done = CliRunner().invoke(one_peer.main, words)
     assert done.exit_code == 0, done.output
     kept = judged_peers._kept(json.loads(path.read_text(encoding="utf-8")))
@@ -188,6 +189,35 @@ def test_no_fault_is_stated_that_a_script_has_not_confirmed() -> None:
     assert set(headings) == {peers_page._statement(document["confirmations"][name]) for name in stated}
 
 
+def test_a_law_that_is_tried_again_replaces_its_results_and_no_others() -> None:
+    laws = {"held": {"value": ["float32"]}, "broken": {"vmap": {"float32": "h"}, "finite": {"float32": "h"}}}
+    before = {
+        "only": [],
+        "laws": {**laws, "contract": {}, "not served": {}},
+        "causes": [cause("Of both.", "vmap", "float32"), cause("Of the first.", "vmap", "float32")],
+        "envelope": {"mlstm": 1},
+        "minutes": 9.0,
+    }
+    before["causes"][0]["explains"].append({"id": "mlstm.finite", "dtype": "float32"})
+    new = {
+        "only": ["vmap"],
+        "date": "2026-11-23",
+        "settings": {"examples": 2},
+        "minutes": 1.0,
+        "interrupted": False,
+        "laws": {"held": {"vmap": ["float32"]}, "broken": {}, "contract": {}, "not served": {}},
+        "causes": [],
+        "envelope": {},
+    }
+    found = judged_peers.merged(before, new)
+    assert found["laws"]["held"] == {"value": ["float32"], "vmap": ["float32"]}
+    assert found["laws"]["broken"] == {"finite": {"float32": "h"}} and found["envelope"] == {"mlstm": 1}
+    assert [each["explains"] for each in found["causes"]] == [[{"id": "mlstm.finite", "dtype": "float32"}]]
+    assert found["again"]["vmap"]["date"] == "2026-11-23" and found["minutes"] == 9.0 and found["only"] == []
+    assert judged_peers.merged({**before, "only": ["value"]}, new)["only"] == ["value", "vmap"]
+    assert judged_peers.merged({}, new) is new and judged_peers.merged(before, {**new, "only": []})["only"] == []
+
+
 def test_a_name_that_no_peer_has_is_refused_in_words(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["peers", "cudnn", "--json", str(tmp_path / "peers.json")])
     assert done.exit_code == 2 and "no peer's name holds 'cudnn'" in done.output
@@ -215,6 +245,8 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
         "promises": ["H == 1"],
         "note": "",
         "date": "2026-11-21",
+        "only": ["value", "gradient"],
+        "again": {"vmap": {"date": "2026-11-23", "settings": {"examples": 2, "max_steps": 16}}},
         "settings": {"examples": 4, "max_steps": 70},
         "minutes": 1.0,
         "interrupted": True,
@@ -250,6 +282,9 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
     assert "It was interrupted after 1 minutes; what it had not reached is missing." in page
     assert "| plain call | value right, gradient (wrong) | right |" in page
     assert "Judged on 2026-11-21 with 4 cases of each law in each dtype, of sequences of at most 70 steps." in page
+    assert "at most 70 steps. Only `value`, `gradient` were tried." in page
+    again = "on 2026-11-23 with 2 cases of each law in each dtype, of sequences of at most 16 steps"
+    assert f"Tried again, by themselves: `vmap`, {again}." in page
     assert "no result within 5 minutes" in page and "[`peers/shown.py`](../peers/shown.py), confirmed." in page
 
 
