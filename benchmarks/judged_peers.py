@@ -138,7 +138,8 @@ def merged(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         others = [each for each in cause["explains"] if each["id"].partition(".")[2] not in tried]
         causes += [cause | {"explains": others}] if others else []
     how = {name: new[name] for name in ("date", "settings", "minutes", "interrupted")}
-    return before | {
+    kept = {name: x for name, x in before.items() if name != "summary"}  # It counts what is no longer there.
+    return kept | {
         "only": [*before["only"], *(law for law in new["only"] if law not in before["only"])] if before["only"] else [],
         "again": before.get("again", {}) | dict.fromkeys(new["only"], how),
         "laws": laws,

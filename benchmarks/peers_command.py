@@ -66,16 +66,15 @@ def peers_command(
     elif not only_confirm:
         for peer in peers:
             entry = judged_peers.judged(peer, effort)
-            before = next((each for each in found.get("peers", []) if each["name"] == peer.name), {})
-            entry = judged_peers.merged(before, entry)
             summary = entry.get("summary", {})
             counts = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in summary.items() if number)
             click.echo(f"{peer.name}: {counts or entry['error'].strip().splitlines()[-1]} ({entry['minutes']:.1f} min)")
-            keep(entry)
+            before = next((each for each in found.get("peers", []) if each["name"] == peer.name), {})
+            keep(judged_peers.merged(before, entry))
     if not only_draw:
         scripts = dict.fromkeys(each.script for peer in judged_peers.chosen(names) for each in peer.confirmed)
         there = found.get("confirmations", {})
-        for script in (each for each in scripts if not (missing and each in there)):
+        for script in (each for each in scripts if not ((missing or laws) and each in there)):
             confirmation = judged_peers.confirmed(script)
             click.echo(f"{script}: {confirmation['verdict']}")
             keep(scripts={script: confirmation})
