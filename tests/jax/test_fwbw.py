@@ -1,5 +1,6 @@
 """fwbw: the drop-in interface, what each switch keeps, heads by an outer vmap."""
 
+import functools
 import itertools
 from dataclasses import replace
 
@@ -51,6 +52,20 @@ def loop(stabilize_correctly: bool):
     return one_head
 
 
+@functools.cache
+def exact(stabilize_correctly: bool, with_state: bool):
+    """A call, cotangents, and the loop's results and gradients in float64."""
+    rng = np.random.default_rng(0 if with_state else 2)
+    # The layout of the gates goes with it: an axis of their own, or none.
+    arguments = (*inputs(rng, gate_axis=True), *state(rng)) if with_state else inputs(rng)
+    one_head = loop(stabilize_correctly)
+    function = one_head if with_state else lambda *x: one_head(*x)[0]
+    with jax.enable_x64(True):
+        cotangents = like(rng, (arguments[2], arguments[5:]) if with_state else arguments[2])
+        expected, gradients = jax.jit(lambda x, dy: pull_back(function, x, dy))(arguments, cotangents)
+    return arguments, cotangents, expected, gradients
+
+
 @pytest.mark.parametrize("kept", list(itertools.product([False, True], repeat=4)))
 def test_switches_change_what_is_kept(kept):
     """The arrays in the context, and those that the differentiated function keeps, are what the configuration says."""
@@ -69,11 +84,8 @@ def test_switches_change_what_is_kept(kept):
 @pytest.mark.parametrize("kept", [(), *((name,) for name in KEEPS), KEEPS])
 @pytest.mark.parametrize("stabilize_correctly", [False, True])
 def test_switches_change_no_value(kept, stabilize_correctly):
-    rng = np.random.default_rng(0)
-    arguments = (*inputs(rng, gate_axis=True), *state(rng))
+    arguments, cotangents, expected, gradients = exact(stabilize_correctly, with_state=True)
     with jax.enable_x64(True):
-        cotangents = like(rng, (arguments[2], arguments[5:]))
-        expected, gradients = pull_back(loop(stabilize_correctly), arguments, cotangents)
         config = configuration(stabilize_correctly=stabilize_correctly, **{name: name in kept for name in KEEPS})
         result, ctx = jax_impl.fwbw_forward(*arguments[:5], config, *arguments[5:])
         got = jax_impl.fwbw_backward(ctx, cotangents[0], config, *cotangents[1])
@@ -100,12 +112,9 @@ def test_what_is_kept_is_used():
 @pytest.mark.parametrize("chunk_size", [None, 1, 5, 512])
 @pytest.mark.parametrize("stabilize_correctly", [False, True])
 def test_chunk_size_changes_no_value(chunk_size, stabilize_correctly):
-    rng = np.random.default_rng(2)
-    arguments = inputs(rng)
+    arguments, dh, expected, gradients = exact(stabilize_correctly, with_state=False)
     config = dict(chunk_size=chunk_size, stabilize_correctly=stabilize_correctly)
     with jax.enable_x64(True):
-        dh = like(rng, arguments[2])
-        expected, gradients = pull_back(lambda *x: loop(stabilize_correctly)(*x)[0], arguments, dh)
         result, got = pull_back(jax_impl.mlstm_fwbw_custom_grad(config), arguments, dh)
     assert_close(result, expected, 1e-11)
     assert_close(got, gradients, 1e-11)
