@@ -11,6 +11,10 @@ SHELL := /bin/bash
 
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
+# How much of a grid of sizes or switches `make test` runs: `each` value, or the `whole` (tests/grids.py).
+GRIDS ?= each
+# Each worker begins with one half of the tests, so that neighbours share what they compile, and ends with what is left.
+PYTEST = -m pytest -n $(PYTEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 PY := .venv/bin/python
 PY_JAX := .venv-jax/bin/python
@@ -73,11 +77,14 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-build-isolation --editable '.[all]'
 	@touch $@
 
+# The tests whose outcome can depend on the version of JAX. Values at many sizes are tried under it by `make conformance`.
+TESTS_OF_JAX := tests/jax tests/calls tests/house/test_imports.py tests/house/test_clash.py
+
 test: lint $(READY)  ## lint, all tests, and the wheel with NumPy alone; where .venv-jax is, tests of JAX again under the newest JAX
 	@$(LEFT_OUT)
-	$(PY) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) $$($(PY) tools/environments.py tests)
+	$(PY) $(PYTEST) --grids $(GRIDS) $$($(PY) tools/environments.py tests)
 	@if [[ -e $(READY_JAX) ]]; then set -x; \
-		$(PY_JAX) -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS) tests/jax tests/calls tests/house; \
+		$(PY_JAX) $(PYTEST) --grids $(if $(filter whole,$(GRIDS)),whole,one) $(TESTS_OF_JAX); \
 	fi
 	$(PY) tools/check_wheel.py --environment numpy
 	@$(LEFT_OUT)

@@ -1,4 +1,5 @@
-"""Settings of all tests: the devices JAX shows, the threads a worker may use, and which examples Hypothesis draws."""
+"""Settings of all tests: the devices JAX shows, the threads a worker may use, which examples Hypothesis draws, and how
+many sets of parameters run."""
 
 import os
 import sys
@@ -6,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import grids
 
 # Read once, when JAX starts: so before any test module imports it. Subprocesses inherit them.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -22,6 +25,30 @@ _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [Healt
 settings.register_profile("explore", **_COMMON)
 settings.register_profile("fixed", **_COMMON, derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed" if os.environ.get("CI") else "explore"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--grids",
+        choices=grids.HOW,
+        default="whole",
+        help="sets of parameters of tests marked `grid`: all; as few as have each value of each parameter; one",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "grid: one path through the code at many sizes or switches; see --grids")
+    config.addinivalue_line("markers", "whole_grid: only with `--grids whole`")
+    config.addinivalue_line("markers", "long: takes more than ten seconds of processor time; workers begin with these")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:], dropped = grids.split(items, config.getoption("grids"))
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+    # With long tests at the end, one worker would wait for the other.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture(autouse=True)

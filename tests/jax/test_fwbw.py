@@ -81,6 +81,7 @@ def test_switches_change_what_is_kept(kept):
     assert sorted(x.shape for x in jax.tree.leaves(residuals)) == expected
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("kept", [(), *((name,) for name in KEEPS), KEEPS])
 @pytest.mark.parametrize("stabilize_correctly", [False, True])
 def test_switches_change_no_value(kept, stabilize_correctly):
@@ -109,6 +110,7 @@ def test_what_is_kept_is_used():
         assert relative_error(jax_impl.fwbw_backward(changed, dh, config)[0], untouched[0]) > 1e-3
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("chunk_size", [None, 1, 5, 512])
 @pytest.mark.parametrize("stabilize_correctly", [False, True])
 def test_chunk_size_changes_no_value(chunk_size, stabilize_correctly):

@@ -48,6 +48,7 @@ def against_loop(arguments, tolerance, clipping=None, dtype=np.float64):
     assert_close(got, gradients, tolerance)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-11), (np.float32, 1e-4)])
 @pytest.mark.parametrize("S", LENGTHS)
 def test_gradients_are_those_of_the_loop(S, dtype, tolerance):
@@ -55,12 +56,14 @@ def test_gradients_are_those_of_the_loop(S, dtype, tolerance):
     against_loop((*inputs(rng, 2, S), state(rng, 2)), tolerance, dtype=dtype)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("heads", HEADS)
 def test_every_count_of_heads(heads):
     rng = np.random.default_rng(0)
     against_loop(inputs(rng, 2, 9, heads=heads), 1e-11)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("S", [9, 65])
 @pytest.mark.parametrize("clipping", [0.3, -0.05, 0.0])
 def test_clipping_is_that_of_the_loop(clipping, S):
@@ -76,6 +79,7 @@ def test_grouped_heads_are_expanded_heads():
     assert_close(jax_impl.gru(*arguments), jax_impl.gru(*expanded), 1e-6)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("clipping", [None, 0.1])
 @pytest.mark.parametrize("with_state", [False, True])
 def test_packed_is_each_sequence_by_itself(clipping, with_state):

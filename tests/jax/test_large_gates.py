@@ -27,6 +27,7 @@ def steps(arrays):
     return jnp.moveaxis(h, 0, 1)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("kind", "size"), CALLS)
 def test_float32_is_exact_to_roundoff(kind, size):
     arrays = inputs(kind, size)
@@ -36,6 +37,7 @@ def test_float32_is_exact_to_roundoff(kind, size):
     assert relative_error(steps(arrays), expected) < 2e-6
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("chunk_size", [*CHUNKS, "steps"])
 def test_a_shift_of_all_input_gates_moves_nothing_in_float64(chunk_size):
     with jax.enable_x64(True):

@@ -40,6 +40,7 @@ def call(q, k, v, i, f, *state, **options):
     return h, tuple(last)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("S", LENGTHS)
 def test_gradients_are_those_of_the_loop(S, with_state):
@@ -50,6 +51,7 @@ def test_gradients_are_those_of_the_loop(S, with_state):
     assert_close(got, gradients, 1e-11)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("S", LENGTHS)
 def test_gradients_in_float32(S, with_state):
@@ -62,6 +64,7 @@ def test_gradients_in_float32(S, with_state):
     assert_close(got, gradients, 1e-4)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("chunk_size", [1, 7, 64, 1000])
 def test_chunk_size_changes_no_value(chunk_size):
     arguments, cotangents, expected, gradients = exact(65, True)
@@ -126,6 +129,7 @@ def packed_call(rng, dtype=np.float64):
     return (*mlstm_inputs(rng, T, dtype=dtype), *mlstm_state(rng, B, 3, dtype=dtype))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("chunk_size", [None, 1, 16, 200])
 def test_packed_is_each_sequence_by_itself(chunk_size):
     rng = np.random.default_rng(2)
@@ -174,6 +178,7 @@ def test_packing_without_a_step(packing):
     assert_close(got, (*arguments[:5], *cotangents[1]), 1e-6)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("shape", [(0, 4, 3, 5, 7), (2, 0, 3, 5, 7), (2, 4, 0, 5, 7), (2, 4, 3, 5, 0)])
 def test_axes_of_size_0(shape):
     B, S, N, K, V = shape
@@ -267,6 +272,7 @@ def test_forget_gradient_of_a_long_sequence():
     assert np.median(np.abs(got - exact)[kept] / np.abs(exact)[kept]) < 2e-6
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("gates_dtype", [None, jnp.float32])
 def test_16_bit_values(dtype, gates_dtype):

@@ -70,6 +70,7 @@ class Case:
         assert error <= BOUND[self.dtype] * np.linalg.norm(exact) + 1e-30, (name, error, np.linalg.norm(exact))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("S", [0, 1, 5, 64])
 @pytest.mark.parametrize("H", [1, 3, 16, 17])
 def test_values_and_gradients(S, H, device) -> None:
@@ -83,6 +84,7 @@ def test_longer_and_wider(S, H, device) -> None:
     case.check(*case.run())
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("S", "H"), [(40, 16), (5, 64), (3, 100), (1, 260)])
 def test_half_precision(dtype, S, H, device) -> None:

@@ -24,9 +24,11 @@ compiles = pytest.mark.skipif(interpreted(), reason="this process interprets ker
 
 @needs_triton
 @compiles
+@pytest.mark.long
 @pytest.mark.parametrize("file", FILES)
-def test_kernels_under_the_interpreter(file) -> None:
-    options = ["-q", "-p", "no:cacheprovider"]
+def test_kernels_under_the_interpreter(file, request) -> None:
+    """Only the tests that launch kernels: the others run without the interpreter, with the rest of this directory."""
+    options = ["-q", "-p", "no:cacheprovider", "-m", "on_device", "--grids", request.config.getoption("grids")]
     command = [sys.executable, "-m", "pytest", *options, str(HERE / file)]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True, timeout=1200)
@@ -35,22 +37,23 @@ def test_kernels_under_the_interpreter(file) -> None:
 
 @needs_triton
 @compiles
-@pytest.mark.parametrize("op", ["mlstm", "mlstm_step", "gru"])
-def test_the_suite_under_the_interpreter(op, tmp_path) -> None:
+@pytest.mark.long
+def test_the_suite_under_the_interpreter(tmp_path) -> None:
     """A little of it. The whole is
     ``TRITON_INTERPRET=1 python -m conformance run torch_impl --kernel-backend triton --max-steps 130``."""
+    ops = [word for op in ("mlstm", "mlstm_step", "gru") for word in ("--op", op)]
     laws = [word for law in ("gradient", "backend") for word in ("--law", law)]
     dtypes = ["--dtype", "float32", "--dtype", "bfloat16"]
     few = ["--examples", "1", "--max-steps", "20", "--jobs", "1", "--failures", str(tmp_path)]
-    command = [sys.executable, "-m", "conformance", "run", "torch_impl", "--kernel-backend", "triton", "--op", op]
+    command = [sys.executable, "-m", "conformance", "run", "torch_impl", "--kernel-backend", "triton"]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
-        [*command, *laws, *dtypes, *few],
+        [*command, *ops, *laws, *dtypes, *few],
         cwd=HERE.parents[2],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " 0 failed" in done.stdout and " 0 skipped" in done.stdout

@@ -101,7 +101,7 @@ class Case:
 
 SIZES = [
     (0, 5, 1, 3, 4), (2, 0, 2, 3, 5), (2, 1, 2, 1, 1), (2, 5, 3, 7, 3), (1, 63, 1, 5, 33), (1, 64, 1, 1, 1),
-    (1, 65, 2, 33, 5), (1, 130, 1, 20, 40), (1, 33, 1, 200, 200),
+    (1, 65, 2, 33, 5), (1, 130, 1, 20, 40), (1, 33, 1, 140, 140),
 ]  # fmt: skip
 
 
@@ -111,6 +111,7 @@ def test_values_and_gradients(sizes, device) -> None:
     case.check(*case.run())
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(1, 130, 1, 20, 40), (1, 65, 2, 130, 9)])
 def test_half_precision(dtype, sizes, device) -> None:
@@ -166,9 +167,11 @@ def test_absent_state_and_cotangents(device) -> None:
 
 KEEPS = ("keep_G", "keep_gates", "keep_M", "keep_c")
 EVERY_KEEP = [tuple(name for bit, name in enumerate(KEEPS) if number >> bit & 1) for number in range(1, 16)]
+# Each alone and all together; the others with the whole grid.
+SOME_KEEPS = [keep if len(keep) in (1, 4) else pytest.param(keep, marks=pytest.mark.whole_grid) for keep in EVERY_KEEP]
 
 
-@pytest.mark.parametrize("keep", EVERY_KEEP, ids="+".join)
+@pytest.mark.parametrize("keep", SOME_KEEPS, ids="+".join)
 def test_what_is_kept_is_not_computed_again_and_changes_no_value(keep, device, monkeypatch) -> None:
     from torch_impl._mlstm.triton import launch as mlstm
 
@@ -249,6 +252,7 @@ def _empty(i, f):
     f[:, ::2] = -INF
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("edit", [_resets, _huge, _open, _empty])
 def test_extreme_gates(edit, dtype, device) -> None:
@@ -370,6 +374,7 @@ def test_a_batch_does_not_change_its_members(device) -> None:
     assert all(torch.equal(x[1:2], y) for x, y in zip((*last, *d), (*last_alone, *d_alone), strict=True))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 3, 7, 33), (1, 2, 200, 70), (0, 2, 3, 4)])
 def test_step(sizes, dtype, device) -> None:
