@@ -11,6 +11,10 @@ SHELL := /bin/bash
 
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
+# What `make test` begins with; CI leaves it empty, because it has run by then.
+LINT ?= lint
+# How often `make interop` times each pair.
+RATIO_ROUNDS ?= 5
 # How much of a grid of sizes or switches `make test` runs: `each` value, or the `whole` (tests/grids.py).
 GRIDS ?= each
 # Each worker begins with one half of the tests, so that neighbours share what they compile, and ends with what is left.
@@ -80,7 +84,7 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 # The tests whose outcome can depend on the version of JAX. Values at many sizes are tried under it by `make conformance`.
 TESTS_OF_JAX := tests/jax tests/calls tests/house/test_imports.py tests/house/test_clash.py
 
-test: lint $(READY)  ## lint, all tests, and the wheel with NumPy alone; where .venv-jax is, tests of JAX again under the newest JAX
+test: $(LINT) $(READY)  ## lint, all tests, and the wheel with NumPy alone; where .venv-jax is, tests of JAX again under the newest JAX
 	@$(LEFT_OUT)
 	$(PY) $(PYTEST) --grids $(GRIDS) $$($(PY) tools/environments.py tests)
 	@if [[ -e $(READY_JAX) ]]; then set -x; \
@@ -134,9 +138,9 @@ aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there:
 peers: $(READY_PEERS)  ## judge the public implementations of the mLSTM and the GRU, and draw docs/peers.md (hours)
 	$(PY_PEERS) -m benchmarks peers
 
-interop: $(READY_PEERS)  ## our layers and kernels in the packages that people use, compared with those packages (5 minutes)
+interop: $(READY_PEERS)  ## our layers and kernels in the packages that people use, compared with those packages (2 minutes)
 	$(PY_PEERS) -m pytest $(PYTEST_ARGS) tests/interop
-	$(PY_PEERS) -m tests.interop.ratios --rounds 5
+	$(PY_PEERS) -m tests.interop.ratios --rounds $(RATIO_ROUNDS)
 
 browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one
 	@if ! tools/find_chromium.sh >/dev/null 2>&1; then \

@@ -18,7 +18,7 @@ def test_the_citation_is_of_this_version_and_licence() -> None:
 def test_ci_runs_what_a_contributor_runs() -> None:
     assert "bash .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
     commands = (ROOT / ".ci/run").read_text()
-    assert all(target in commands for target in ("test", "conformance", "docs"))
+    assert all(target in commands for target in ("test", "conformance", "interop", "docs"))
 
 
 def test_a_release_refuses_a_tag_of_another_version_and_a_wheel_that_does_not_run() -> None:
