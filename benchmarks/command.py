@@ -76,7 +76,7 @@ def run_command(
         parts = [_within(part, named if peers != "all" else None, rounds) for part in SUITES[suite]]
     kept = [(part, _cases((part.shapes,), ops, dtypes, direction)) for part in parts]
     if not any(cases for _, cases in kept):
-        raise click.UsageError("no case is left; take away --op, --dtype or --direction, or name other --shapes")
+        raise click.UsageError("no case is left; leave out --op, --dtype or --direction, or name other --shapes")
     if threads is not None:
         import torch
 

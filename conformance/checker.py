@@ -142,9 +142,7 @@ class Checker:
             with np.errstate(all="ignore"):
                 return function(operation, *arguments)
         except NotImplementedError as error:
-            raise RefusedError(
-                f"{operation} says that it does not do this: {error or 'NotImplementedError'}"
-            ) from error
+            raise RefusedError(f"{operation} refuses this call: {error or 'NotImplementedError'}") from error
         except ValueError as error:
             if self.kernel_backend is not None and "`kernel_backend`" in str(error):
                 raise RefusedError(str(error)) from error

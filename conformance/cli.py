@@ -72,7 +72,7 @@ class _Seed(click.ParamType):
         try:
             return int(str(value))
         except ValueError:
-            self.fail(f"{value!r} is not a whole number; give one, or the word random", param, ctx)
+            self.fail(f"{value!r} is not an integer; give an integer, or `random`", param, ctx)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -88,12 +88,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--op", "ops", metavar="NAME", multiple=True, help="Only laws about this operation.")
 @click.option("--law", "laws", metavar="NAME", multiple=True, help="Only this law: `gradient` or `mlstm.gradient`.")
 @click.option("--dtype", "dtypes", type=click.Choice(FLOATING), multiple=True, help="Only this dtype of values.")
-@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="Where arrays live.")
-@click.option("--kernel-backend", metavar="NAME", help="Handed to every operation that takes one.")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="Device of the arrays.")
+@click.option("--kernel-backend", metavar="NAME", help="Kernel backend for every operation that takes one.")
 @click.option(
-    "--framework", type=click.Choice(FRAMEWORKS), help="What the functions take; else seen from their imports."
+    "--framework", type=click.Choice(FRAMEWORKS), help="Framework of the target.  [default: guessed from its imports]"
 )
-@click.option("--quick", is_flag=True, help="Values and gradients alone, in float32, on short sequences.")
+@click.option("--quick", is_flag=True, help="Only values and gradients, in float32, on short sequences.")
 @click.option(
     "--examples",
     metavar="N",
@@ -105,50 +105,54 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--max-steps",
     metavar="S",
     type=click.IntRange(min=1),
-    help=f"The longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]",
+    help=f"Length of the longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]",
 )
-@click.option("--seed", type=_Seed(), default=0, help="From which all cases are drawn; `random` for a new one.")
-@click.option("--only", type=click.Choice(("values", "gradients")), help="Leave out the other.")
+@click.option("--seed", type=_Seed(), default=0, help="Seed of all cases, or `random`.")
+@click.option("--only", type=click.Choice(("values", "gradients")), help="Judge only values or only gradients.")
 @click.option(
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     default=TIMEOUT,
-    help="What one case may take; a call that takes longer is ended, and the law is broken.",
+    help="Time limit for one case; a call that takes longer is stopped and breaks its law.",
 )
 @click.option(
     "--jobs",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Processes for a target.  [default: 2 on a CPU of two cores or more, else 1]",
+    help="Number of processes for a target.  [default: 2 on a CPU of two cores or more, else 1]",
 )
-@click.option("--strict", is_flag=True, help="What cannot be tried, and a known failure that passes, fails too.")
+@click.option(
+    "--strict", is_flag=True, help="Fail for laws that cannot be tried and for known failures that pass, too."
+)
 @click.option(
     "--contract",
     is_flag=True,
-    help="What gatespec has decided, where others may decide otherwise, has to be kept too.",
+    help="Require gatespec's own decisions too, where other implementations may differ.",
 )
 @click.option(
     "--promise",
     "promises",
     metavar="TEXT",
     multiple=True,
-    help="What callers must keep to: 'f finite', 'S % 64 == 0', 'not packed'. Cases are drawn inside.",
+    help="Condition on calls, such as 'f finite', 'S % 64 == 0', 'not packed'. Only cases that meet it are drawn.",
 )
-@click.option("--promises", "promises_file", metavar="PATH", type=_FILE, help="A TOML file of promises.")
-@click.option("--suggest-promises", metavar="PATH", type=_FILE, help="Write the promises that the target keeps.")
-@click.option("--known", metavar="PATH", type=_FILE, help="Known failures: reported, but no reason to exit with 1.")
-@click.option("--write-known", metavar="PATH", type=_FILE, help="Write the failures there, for you to say why.")
+@click.option("--promises", "promises_file", metavar="PATH", type=_FILE, help="Read promises from this TOML file.")
+@click.option(
+    "--suggest-promises", metavar="PATH", type=_FILE, help="Write promises that the target keeps to this file."
+)
+@click.option("--known", metavar="PATH", type=_FILE, help="File of known failures, which do not fail the run.")
+@click.option("--write-known", metavar="PATH", type=_FILE, help="Write an entry for each failure; you add the reasons.")
 @click.option(
     "--failures",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("reports/failures"),
-    help="Where a script for each failure is saved.",
+    help="Directory for the scripts of failures.",
 )
-@click.option("--json", "json_path", metavar="PATH", type=_FILE, help="Report.")
-@click.option("--html", "html_path", metavar="PATH", type=_FILE, help="Report.")
-@click.option("--junit", "junit_path", metavar="PATH", type=_FILE, help="Report.")
+@click.option("--json", "json_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
+@click.option("--html", "html_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
+@click.option("--junit", "junit_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
 def run_command(
     targets: tuple[str, ...],
     write_known: Path | None,
@@ -163,11 +167,11 @@ def run_command(
     TARGET is an importable module, module:attribute, a .py file, or an installed entry point of the group
     gatespec.implementations.
 
-    Exit status: 0 all laws held, 1 a law was broken, or a call exited, aborted or did not come back, 2 the call was
-    wrong, a target cannot be imported, or no law was judged at all, 130 interrupted.
+    Exit status: 0 all laws held, 1 a law was broken, or a call exited, aborted or did not return, 2 the command
+    was wrong, a target cannot be imported, or no law was judged at all, 130 interrupted.
     """
     if not targets:
-        raise click.UsageError("name what is to be judged, for example: python -m conformance run torch_impl")
+        raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")
     # The worker of the first target imports it while this process imports the modules for reports and options.
     first = Workers(targets[0], given["framework"], given["device"], given["timeout"])
     try:
@@ -214,9 +218,7 @@ def _run(
         try:
             info = workers.info()
             if info.guessed:
-                click.echo(
-                    f"judging {target} as {info.framework} (guessed from its imports; --framework says otherwise)"
-                )
+                click.echo(f"judging {target} as {info.framework} (guessed from its imports; --framework overrides it)")
             judged = run.judge(workers, info, own, partial(terminal.with_progress, console))
         except TargetFailedError as error:
             click.echo(f"Error: {error}", err=True)
@@ -235,13 +237,13 @@ def _run(
     run.write_reports(reports, paths)
     if suggest_promises is not None:
         run.write_promises(suggest_promises, reports)
-        click.echo(f"{suggest_promises}: the promises that what was found implies; read it with --promises.")
+        click.echo(f"{suggest_promises}: the promises that the results imply; pass this file with --promises.")
     if write_known is not None:
         new = run.write_known(write_known, reports, options.known)
-        click.echo(f"{write_known}: {new} new entries; write the reason of each before it is read with --known.")
+        click.echo(f"{write_known}: {new} new entries; add a reason to each before you pass this file with --known.")
     if interrupted:
         at = targets[max(len(reports) - 1, 0)]
-        click.echo(f"Interrupted while judging {at}; what was found before is shown and written.", err=True)
+        click.echo(f"Interrupted while judging {at}; the results so far are shown and written.", err=True)
         return 130
     if unusable:
         return 2
@@ -249,7 +251,7 @@ def _run(
     if status == 2:
         idle = ", ".join(report.target for report in reports if not report.ran)
         click.echo(
-            f"Error: no law was judged on {idle}; take away --op, --law or --dtype, or see the reasons above.", err=True
+            f"Error: no law was judged on {idle}; leave out --op, --law or --dtype, or see the reasons above.", err=True
         )
     return status
 

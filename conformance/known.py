@@ -156,12 +156,12 @@ def _entry(at: str, entry: dict[str, Any]) -> Known:
             raise UsageError(f"{at} has {key!r}; an entry holds {', '.join(known)}")
         listed = isinstance(value, list) and all(isinstance(each, str) for each in value)
         if key in _LISTS and not listed:
-            raise UsageError(f"{at}: `{key}` is {value!r}; write a list of texts, each in quotes")
+            raise UsageError(f"{at}: `{key}` is {value!r}; write a list of quoted strings")
         if key in _TEXTS and not isinstance(value, str):
-            raise UsageError(f"{at}: `{key}` is {value!r}; write it as text, in quotes")
+            raise UsageError(f"{at}: `{key}` is {value!r}; write a quoted string")
     for key in ("operations", "example"):
         if key not in entry:
-            raise UsageError(f"{at} has no `{key}`; --write-known writes entries that are whole but for their reason")
+            raise UsageError(f"{at} has no `{key}`; --write-known writes entries that lack only the reason")
     given: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in entry.items()}
     named = " and ".join(given["operations"])
     if not given.get("reason", "").strip():
@@ -184,11 +184,11 @@ def _entry(at: str, entry: dict[str, Any]) -> Known:
         raise UsageError(f"{at}: there is no law {given['law']!r} of {named}; `python -m conformance laws` lists them")
     formula = given.get("formula", "")
     if formula and not any(op in records and records[op].formula_named(formula) for op in given["operations"]):
-        raise UsageError(f"{at}: there is no formula {formula!r} of {named}; take it from the JSON report, causes")
+        raise UsageError(f"{at}: there is no formula {formula!r} of {named}; copy it from `causes` in the JSON report")
     if not formula and not given.get("breaks"):
-        raise UsageError(f"{at} has no `breaks`; write how laws break: {', '.join(BREAKS)}")
+        raise UsageError(f"{at} has no `breaks`; add some of these kinds of failure: {', '.join(BREAKS)}")
     if not any(given.get(key) for key in ("formula", "features", "law", "where")):
-        raise UsageError(f"{at} would excuse every break of {named}; write its formula, features, law or where")
+        raise UsageError(f"{at} would excuse every failure of {named}; add a formula, features, law or where")
     bound = given.get("error_up_to")
     if "number" in given.get("breaks", ()) and not formula and (not isinstance(bound, int | float) or bound <= 0):
         raise UsageError(
@@ -210,7 +210,7 @@ def _example(at: str, example: Any, laws: set[str]) -> Example:
         found.revived()
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{at}: `case` is not a case of this version ({error}); take it from the JSON report, counterexample.stored"
+            f"{at}: `case` is not a case of this version ({error}); copy `counterexample.stored` from the JSON report"
         ) from error
     return found
 

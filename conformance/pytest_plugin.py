@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from conformance.law_tests import LawTests
 
 _TESTS = pytest.StashKey["LawTests"]()
-_SILENT = "name what is to be judged: pytest --pyargs conformance --conformance-implementation=mypkg"
+_SILENT = "name a target to judge: pytest --pyargs conformance --conformance-implementation=mypkg"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,23 +25,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--conformance-implementation",
         action="append",
         metavar="TARGET",
-        help="what is to be judged; may be given several times",
+        help="target to judge; may be given several times",
     )
     add("--conformance-op", action="append", default=[], metavar="NAME", help="only laws about this operation")
     add("--conformance-law", action="append", default=[], metavar="NAME", help="only this law")
     add("--conformance-dtype", action="append", default=[], metavar="NAME", help="only this dtype of values")
     add("--conformance-examples", type=int, metavar="N", help="cases per law and dtype")
-    add("--conformance-max-steps", type=int, metavar="S", help="the longest sequence")
-    add("--conformance-seed", type=int, default=0, metavar="N", help="from which all cases are drawn")
-    add("--conformance-device", default="cpu", choices=("cpu", "cuda"), help="where arrays live")
-    add("--conformance-framework", choices=("numpy", "torch", "jax"), help="what the functions take")
-    add("--conformance-kernel-backend", metavar="NAME", help="handed to every operation that takes one")
-    add("--conformance-known", metavar="PATH", help="a file of known failures; those are xfailed")
-    add("--conformance-failures", metavar="DIR", default="reports/failures", help="where scripts of failures are saved")
-    add("--conformance-contract", action="store_true", help="what gatespec alone has decided has to be kept too")
-    add("--conformance-only", choices=("values", "gradients"), help="leave out the other")
-    add("--conformance-timeout", type=float, default=180.0, metavar="SECONDS", help="what one case may take")
-    add("--conformance-quick", action="store_true", help="values and gradients alone, in float32")
+    add("--conformance-max-steps", type=int, metavar="S", help="length of the longest sequence")
+    add("--conformance-seed", type=int, default=0, metavar="N", help="seed of all cases")
+    add("--conformance-device", default="cpu", choices=("cpu", "cuda"), help="device of the arrays")
+    add(
+        "--conformance-framework",
+        choices=("numpy", "torch", "jax"),
+        help="framework of the target; default: guessed from its imports",
+    )
+    add("--conformance-kernel-backend", metavar="NAME", help="kernel backend for every operation that takes one")
+    add("--conformance-known", metavar="PATH", help="file of known failures, which are xfailed")
+    add(
+        "--conformance-failures",
+        metavar="DIR",
+        default="reports/failures",
+        help="directory for the scripts of failures",
+    )
+    add("--conformance-contract", action="store_true", help="require gatespec's own decisions too")
+    add("--conformance-only", choices=("values", "gradients"), help="judge only values or only gradients")
+    add("--conformance-timeout", type=float, default=180.0, metavar="SECONDS", help="time limit for one case")
+    add("--conformance-quick", action="store_true", help="only values and gradients, in float32")
 
 
 def _tests(config: pytest.Config) -> LawTests:

@@ -313,7 +313,7 @@ def _key(case: Any) -> str:
 
 def _ended(kind: BreakKind) -> str:
     if kind.nature == "timeout":
-        return "did not come back within the time that --timeout gives to a case"
+        return "did not return within the --timeout of a case"
     return f"ended the process ({kind.where})"
 
 

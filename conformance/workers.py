@@ -179,7 +179,7 @@ class Workers:
         """The results so far: laws that are done, and laws that were found to break."""
         for worker in self._workers:
             if worker.group and worker.found:
-                self._finish(worker.group[0], "interrupted while a smaller case was looked for", tuple(worker.found))
+                self._finish(worker.group[0], "interrupted during the search for a smaller case", tuple(worker.found))
         return [self.finished[number] for number in sorted(self.finished)]
 
     def idle(self) -> _Worker:
@@ -314,9 +314,9 @@ class Workers:
             for job in [job for job in group if not job.fatal]:
                 deaths = self._fatal_laws[job.law.op]
                 if self._timeouts >= TIMEOUTS:
-                    reason = f"not tried: {self._timeouts} calls took longer than --timeout {self._timeout:g} before it"
+                    reason = f"not tried: {self._timeouts} earlier calls took longer than --timeout {self._timeout:g}"
                 elif deaths >= FATAL_LAWS:
-                    reason = f"not tried: {deaths} laws of {job.law.op} ended their process before it ({self._how})"
+                    reason = f"not tried: {deaths} laws of {job.law.op} ended their process earlier ({self._how})"
                 else:
                     continue
                 group.remove(job)

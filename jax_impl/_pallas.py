@@ -55,7 +55,7 @@ def unavailable(request: Request) -> str | None:
     """The reason why no Pallas kernel can run in this process on the request's device; None if one can."""
     version = tuple(int(part) for part in re.findall(r"\d+", jax.__version__)[:3])
     if version < OLDEST_JAX:
-        return f"it needs JAX {'.'.join(map(str, OLDEST_JAX))} or later (Mosaic GPU), this is JAX {jax.__version__}"
+        return f"it needs JAX {'.'.join(map(str, OLDEST_JAX))} or later (Mosaic GPU), but this is JAX {jax.__version__}"
     if request.device == "cpu":
         return None if interpreted("cpu") else f"on a CPU it runs only under its interpreter ({INTERPRET}=1)"
     if request.device in ("gpu", "cuda"):
@@ -75,7 +75,7 @@ def _unsuitable_gpu() -> str | None:
         suits = False
     if suits:
         return None
-    return f"it needs a Hopper GPU (compute capability 9.0) or later, this is {device.device_kind} ({capability})"
+    return f"it needs a Hopper GPU (compute capability 9.0) or later, but this is {device.device_kind} ({capability})"
 
 
 def launch(

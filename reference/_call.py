@@ -155,7 +155,7 @@ class Call:
         allowed = (name, "float32") if name in ("float16", "bfloat16") else (name,)
         for argument, x in gates.items():
             if dtype_name(x) not in allowed:
-                self.refuse(TypeError, argument, describe(x), f"{' or '.join(allowed)} beside `{beside}`")
+                self.refuse(TypeError, argument, describe(x), f"{' or '.join(allowed)} to match `{beside}`")
 
     def state_dtype(self, beside: str, values: Any, **states: Any) -> None:
         """Raise for states that are not in the accumulation dtype of ``values``."""
@@ -164,7 +164,7 @@ class Call:
         for argument, x in states.items():
             name = dtype_name(x)
             if name != expected and not (self.framework.upcasts and name == "float64"):
-                self.refuse(TypeError, argument, describe(x), f"{expected}, the accumulation dtype beside `{beside}`")
+                self.refuse(TypeError, argument, describe(x), f"{expected}, the accumulation dtype for `{beside}`")
 
     def shape(self, argument: str, x: Any, letters: str) -> None:
         """Check ``x.shape`` against space-separated letters or numbers; bind each letter that is not yet bound."""
@@ -243,8 +243,8 @@ class Call:
         lengths = np.diff(values)
         if lengths.size and lengths.min() < 0:
             at = int(np.argmax(lengths < 0))
-            fall = f"an array that falls from {values[at]} to {values[at + 1]} at index {at + 1}"
-            self.refuse(ValueError, "cu_seqlens", fall, "one that never falls")
+            fall = f"an array that decreases from {values[at]} to {values[at + 1]} at index {at + 1}"
+            self.refuse(ValueError, "cu_seqlens", fall, "one that never decreases")
         if values[-1] != self["T"]:
             self.refuse(
                 ValueError, "cu_seqlens", f"an array that ends at {values[-1]}", f"T={self['T']} to match `{argument}`"

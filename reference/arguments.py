@@ -157,7 +157,7 @@ def _check_state(call: Call, state: Any, argument: str, v: Any) -> None:
     parts = {f"{argument}.{name}": part for name, part in zip("Cnm", state, strict=True)}
     for name, part in parts.items():
         if part is None:
-            call.refuse(ValueError, name, "None", "an array: a state is given whole or not at all")
+            call.refuse(ValueError, name, "None", "an array: a state needs all of its arrays")
     call.state_dtype("v", v, **parts)
     for (name, part), letters in zip(parts.items(), ("B N K V", "B N K", "B N"), strict=True):
         call.shape(name, part, letters)
@@ -233,7 +233,7 @@ def check_fwbw(
     if given:
         for name, part in state.items():
             if part is None:
-                call.refuse(ValueError, name, "None", f"an array beside `{given[0]}`")
+                call.refuse(ValueError, name, "None", f"an array together with `{given[0]}`")
         call.state_dtype("v", v, **state)
         for (name, part), letters in zip(state.items(), ("B K V", "B K", "B"), strict=True):
             call.shape(name, part, letters)

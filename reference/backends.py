@@ -84,12 +84,12 @@ class Row:
         if missing:
             reasons.append(missing)
         if self.devices and request.device not in self.devices:
-            reasons.append(f"it runs on {' or '.join(self.devices)}, the arrays are on {request.device}")
+            reasons.append(f"it runs on {' or '.join(self.devices)}, but the arrays are on {request.device}")
         if self.dtypes and request.dtype not in self.dtypes:
-            reasons.append(f"it takes {', '.join(self.dtypes)}, the values are {request.dtype}")
+            reasons.append(f"it takes {', '.join(self.dtypes)}, but the values are {request.dtype}")
         for letter, most in self.largest:
             if request.sizes.get(letter, 0) > most:
-                reasons.append(f"it takes {letter} up to {most}, the call has {letter}={request.sizes[letter]}")
+                reasons.append(f"it takes {letter} up to {most}, but the call has {letter}={request.sizes[letter]}")
         if request.packed and not self.packed:
             reasons.append("it takes no packed sequences")
         return reasons
@@ -106,12 +106,12 @@ class Row:
         if self.proofs is None or _proofs.ACCEPT_UNPROVEN or self.proof(request):
             return None
         if not self.proofs:
-            return "no run on a GPU has proven it, so it is taken only where it is named"
+            return "no run on a GPU has proven it, so it is used only if the call names it"
         proven = [
             f"{', '.join(proof.dtypes)} on {_proofs.where(proof.architecture, proof.versions)}" for proof in self.proofs
         ]
         here = f"{request.dtype} on {_proofs.where(request.architecture, request.versions)}"
-        return f"it is proven for {'; '.join(proven)}, the call is {here}, so it is taken only where it is named"
+        return f"it is proven for {'; '.join(proven)}, but the call is {here}, so it is used only if the call names it"
 
 
 def with_proofs(rows: Iterable[Row], proofs: Sequence[Proof]) -> tuple[Row, ...]:
@@ -181,7 +181,7 @@ def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explana
             against[name] = no_kernel(request.operation)
     if chosen is None:
         why = "; ".join(f"{name}: {reason}" for name, reason in against.items())
-        raise ValueError(f"{request.operation}: no kernel backend serves this call ({why})")
+        raise ValueError(f"{request.operation}: no kernel backend supports this call ({why})")
     return Explanation(backend_type(chosen), {backend_type(name): reason for name, reason in against.items()}, why)
 
 
@@ -245,6 +245,6 @@ def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: 
     if reasons:
         why = "; ".join(reasons)
         raise ValueError(
-            f"{request.operation}: `kernel_backend` is {backend.value}, which cannot serve this call: {why}"
+            f"{request.operation}: `kernel_backend` is {backend.value}, which does not support this call: {why}"
         )
     return backend

@@ -74,7 +74,7 @@ def diagnose(
                 for pair in _pairs(result):
                     alone.setdefault(causes.key_of_law(*pair), []).append(pair)
         if not clock.left:
-            note = f"experiments ended after {SECONDS:.0f} s; what they had not reached is listed law by law"
+            note = f"experiments stopped after {SECONDS:.0f} s; failures without a cause are listed law by law"
         if keep is not None:
             keep(_put_together(found, alone, envelopes, start, note))
     return _put_together(found, alone, envelopes, start, note)

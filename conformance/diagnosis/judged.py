@@ -152,7 +152,7 @@ class ProcessEndedError(Exception):
     """
 
     def __init__(self, kind: BreakKind):
-        super().__init__("does not come back" if kind.nature == "timeout" else f"ends the process ({kind.where})")
+        super().__init__("does not return" if kind.nature == "timeout" else f"ends the process ({kind.where})")
 
 
 class Judge:

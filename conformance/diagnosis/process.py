@@ -64,7 +64,7 @@ def diagnosed(workers: "Workers", options: RunOptions, results: Sequence[LawResu
         return found
     fatal: dict[str, BreakKind] = {}
     seconds = _seconds_of_a_call(options, results)
-    note = f"the process in which causes were looked for ended {DEATHS} times"
+    note = f"the process that looked for causes ended {DEATHS} times"
     for _ in range(DEATHS):
         worker = workers.idle()
         said, told, last = "", None, None
@@ -85,16 +85,18 @@ def diagnosed(workers: "Workers", options: RunOptions, results: Sequence[LawResu
         if said == "diagnosis":
             return told  # pyright: ignore[reportReturnType]
         if said == "fault":
-            note = f"looking for causes failed in the suite itself: {_last_line(told)}"
+            note = f"the search for causes failed in the suite itself: {_last_line(told)}"
             break
         kind = workers.dismissed(worker)
         if last is None or last in fatal:
             note = (
-                "looking for causes took too long" if kind.nature == "timeout" else f"looking for causes ended {kind}"
+                "the search for causes took too long"
+                if kind.nature == "timeout"
+                else f"the search for causes ended {kind}"
             )
             break
         fatal[last] = kind
-    return replace(found, note=f"{note}; what follows is what was known by then")
+    return replace(found, note=f"{note}; the causes found until then follow")
 
 
 def _seconds_of_a_call(options: RunOptions, results: Sequence[LawResult]) -> float:

@@ -173,7 +173,7 @@ def read(path: Path) -> tuple[Promise, ...]:
 
 def written(promises: Mapping[str, Iterable[str]]) -> str:
     """The TOML that `read` reads, of promises by operation."""
-    lines = ["# What callers must keep to. Read by: python -m conformance run TARGET --promises FILE"]
+    lines = ["# Conditions that callers must meet. Read by: python -m conformance run TARGET --promises FILE"]
     for op, texts in promises.items():
         listed = "".join(f'    "{text}",\n' for text in texts)
         lines.append(f"\n[{op}]\npromises = [\n{listed}]")

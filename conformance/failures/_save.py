@@ -36,7 +36,7 @@ class _Runner:
             ends: whether it fails by ending its process, with any exit status.
         """
         if self.left <= 0:
-            return None, f"not run: the {ALL_SECONDS:.0f} s for scripts went to those before it"
+            return None, f"not run: earlier scripts used up the {ALL_SECONDS:.0f} s for scripts"
         start = time.monotonic()
         limit = min(SECONDS, self.left)
         try:
@@ -98,7 +98,7 @@ def save(
             break
         ends = found.kind.nature in ("exit", "abort")
         if found.kind.nature == "timeout":
-            note = "not run: the call does not come back"
+            note = "not run: the call does not return"
             break
         failed, note = _runner.fails(path, script.marker, ends)
         if failed is not False:

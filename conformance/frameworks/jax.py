@@ -61,13 +61,13 @@ class JaxImplementation(Implementation):
     backends: Mapping[str, bool] = {"xla": False, "pallas": True}
     lacking: Mapping[str, str] = {
         "far memory": "JAX arrays have no strides",
-        "busy stream": "JAX orders what it computes by itself",
-        "graph": "JAX captures no graphs by a call of the user's",
-        "graph at the first call": "JAX captures no graphs by a call of the user's",
+        "busy stream": "JAX has no streams: it orders its computations itself",
+        "graph": "JAX has no function that captures a graph",
+        "graph at the first call": "JAX has no function that captures a graph",
         "layouts": "JAX arrays cannot be written to and have no strides",
-        "poisoned": "JAX allocates no memory that a function could read before writing to it",
-        "functional": "JAX has no other way to take a gradient",
-        "compile gradient": "JAX's gradients are compiled wherever calls are",
+        "poisoned": "no function can read uninitialised memory in JAX",
+        "functional": "JAX has only one way to take a gradient",
+        "compile gradient": "in JAX, the gradient of a compiled call is compiled anyway",
     }
 
     def __init__(self, name: str, functions: Mapping[str, Any], device: str, place: Any):
@@ -91,7 +91,7 @@ class JaxImplementation(Implementation):
 
     def lacks(self, feature: str) -> str | None:
         if feature == "large grids" and self.device == "cpu":
-            return "the CPU has no grids; --device cuda tries this"
+            return "the CPU has no launch grids; use --device cuda"
         if feature.startswith("sharding") and len(self._devices()) < 2:
             several = (
                 "; XLA_FLAGS=--xla_force_host_platform_device_count=4 shows several" if self.device == "cpu" else ""

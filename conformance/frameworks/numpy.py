@@ -39,7 +39,7 @@ class NumPyImplementation(Implementation):
     layouts = ("contiguous", "strided", "reversed", "transposed")
     backends: Mapping[str, bool] = {"numpy": False}
     lacking = dict.fromkeys(
-        ("large grids", "busy stream", "graph", "graph at the first call"), "NumPy computes on the CPU alone"
+        ("large grids", "busy stream", "graph", "graph at the first call"), "NumPy computes only on the CPU"
     )
     _far: tuple[FarBuffer, mmap] | None = None
 
@@ -71,7 +71,7 @@ class NumPyImplementation(Implementation):
 
     def no_gradient(self, operation: str) -> str | None:
         backward = OPERATIONS[operation].backward_name
-        return None if backward in self.functions else f"a NumPy target has a gradient where it offers {backward}"
+        return None if backward in self.functions else f"a NumPy target has a gradient only if it offers {backward}"
 
     def lacks(self, feature: str) -> str | None:
         if feature == "far memory":
@@ -94,7 +94,7 @@ class NumPyImplementation(Implementation):
         return x if axis is None else self._far_apart(x, axis)
 
     def _far_apart(self, x: np.ndarray, axis: int) -> np.ndarray:
-        assert self._far is not None, "an array that lies far apart needs `far_memory`"
+        assert self._far is not None, "an array with elements far apart needs `far_memory`"
         buffer, memory = self._far
         place = buffer.place(x.shape, axis, x.itemsize)
         if place is None:

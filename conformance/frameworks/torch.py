@@ -52,9 +52,9 @@ class TorchImplementation(Implementation):
 
     def lacks(self, feature: str) -> str | None:
         if feature in cuda.KINDS and self.device == "cpu":
-            return "the CPU has no streams and no graphs; --device cuda tries this"
+            return "the CPU has no streams and no graphs; use --device cuda"
         if feature == "large grids" and self.device == "cpu":
-            return "the CPU has no grids; --device cuda tries this"
+            return "the CPU has no launch grids; use --device cuda"
         if feature == "sharding":
             return "a process of PyTorch has one part of a DTensor, and this is one process"
         if feature == "sharding by explicit axes":
@@ -84,7 +84,7 @@ class TorchImplementation(Implementation):
         return x if axis is None else self._far_apart(x, axis)
 
     def _far_apart(self, x: torch.Tensor, axis: int) -> torch.Tensor:
-        assert self._far is not None, "an array that lies far apart needs `far_memory`"
+        assert self._far is not None, "an array with elements far apart needs `far_memory`"
         buffer, memory = self._far
         place = buffer.place(tuple(x.shape), axis, x.element_size())
         if place is None:

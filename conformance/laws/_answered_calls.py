@@ -54,7 +54,7 @@ def expect_right(
         raise wrong
     if misshapen:
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in got.items())
-        raise LawError("", f"was accepted, and answered with {shapes}; its arrays fit no call")
+        raise LawError("", f"was accepted and returned {shapes}, although its arrays fit no call")
 
 
 def _changes_value(record: Operation, name: str) -> bool:
@@ -120,5 +120,5 @@ def _difference(
         if verdict.worst > 1:
             said = verdict.reason or f"at {list(verdict.index or ())} is {verdict.got!r}, and can only be"
             said = said if verdict.reason else f"{said} {verdict.expected!r}"
-            return LawError(name, f"was answered, and wrongly: {said}", verdict)
+            return LawError(name, f"was accepted, with a wrong result: {said}", verdict)
     return None

@@ -57,7 +57,7 @@ def register(operation: Operation) -> None:
         compiled_dtypes=None,
         cases=packed,
         share=0.25,
-        skip=lambda implementation: None if implementation.eager else "every length would have to be compiled",
+        skip=lambda implementation: None if implementation.eager else "every length would need its own compilation",
     )
     def packed_as_loop(checker: Checker, case: Any) -> None:
         arrays, cotangents, options = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()

@@ -161,7 +161,7 @@ def _of_linear(loss_fn: Any) -> Any:
 
 @law(
     OP,
-    "Gradients are summed in float32 at least and come back in each parameter's dtype.",
+    "Gradients are summed in float32 at least and are returned in each parameter's dtype.",
     "∇L_b = x_b exactly ⇒ g = round((1/n) Σ_b x_b)",
     name="accumulation",
     kind="behaviour",

@@ -24,7 +24,7 @@ def headline(diagnosis: Diagnosis) -> str:
 def explained(cause: Cause) -> str:
     """The checks that a cause explains."""
     if not cause.explains:
-        return "seen by experiment; no case of a law happened to show it"
+        return "found by experiment; no case of a law shows it"
     named = ", ".join(str(check) for check in cause.explains[:NAMED])
     more = len(cause.explains) - NAMED
     count = f"{len(cause.explains)} check{'s' if len(cause.explains) != 1 else ''}"

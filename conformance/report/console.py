@@ -58,7 +58,7 @@ def show(console: Console, report: TargetReport) -> None:
     _show_differences(console, report)
     if report.options.promises:
         told = "; ".join(report.options.promises)
-        console.print(f"judged inside these promises alone: {escape(told)}", highlight=False, soft_wrap=True)
+        console.print(f"judged only on calls that keep these promises: {escape(told)}", highlight=False, soft_wrap=True)
     _show_skips(console, report)
     _show_notes(console, report)
     _show_envelopes(console, report)
@@ -115,7 +115,7 @@ def _show_envelopes(console: Console, report: TargetReport) -> None:
         if len(shown) < len(envelope.rows):
             others = len(envelope.rows) - len(shown)
             what = "right, refused or not tried" if shown is wrong else "wrong"
-            table.caption = f"{others} other features are {what}; --html and --json hold all of them"
+            table.caption = f"{others} other features are {what}; --html and --json show all of them"
             table.caption_justify = "left"
         if shown:
             console.print(table)
@@ -126,7 +126,7 @@ def _is_wrong(cell: Cell) -> bool:
 
 
 def _table(report: TargetReport) -> Table:
-    table = Table(title=escape(report.target), title_justify="left", caption="worst error over its tolerance", box=None)
+    table = Table(title=escape(report.target), title_justify="left", caption="worst error / tolerance", box=None)
     table.add_column("law")
     dtypes = [dtype for dtype in FLOATING if any(result.dtype == dtype for result in report.results)]
     for dtype in dtypes:

@@ -83,9 +83,9 @@ def check(vectors: VectorSet, entries: tuple[Entry, ...], answers: Path, *, only
         UsageError: the set is damaged, or there is nothing to judge.
     """
     if not answers.is_dir():
-        raise UsageError(f"there is no folder {answers}; give the one that the other program wrote its answers to")
+        raise UsageError(f"there is no folder {answers}; give the folder with the other program's answers")
     if answers.resolve() == vectors.folder.resolve():
-        raise UsageError(f"{answers} is the set itself; give the folder that the other program wrote its answers to")
+        raise UsageError(f"{answers} is the set itself; give the folder with the other program's answers")
     cases = tuple(_answered(entry, vectors.arrays(entry), answers / entry.file) for entry in entries)
     if not any(case.problems or case.count(MISSING) < len(case.arrays) for case in cases):
         raise UsageError(

@@ -76,7 +76,7 @@ def _make_room(folder: Path, force: bool) -> None:
             return
         if not force:
             raise UsageError(
-                f"{folder} is not empty; give another folder, or --force to replace the set of vectors that is in it"
+                f"{folder} is not empty; give another folder, or --force to replace the set of vectors in it"
             )
         for name in files_of(folder):
             (folder / name).unlink(missing_ok=True)

@@ -35,14 +35,14 @@ def show(console: Console, judgement: Judgement) -> None:
         case, key = next((c, a.key) for c in judgement.cases for a in c.arrays if a.status == MISSING)
         console.print(
             f"\n[red bold]✗ {missing} arrays are missing[/red bold], the first of them `{key}` in {case.entry.file}; "
-            "--only-given judges what is there",
+            "--only-given judges only the arrays that are there",
             highlight=False,
             soft_wrap=True,
         )
 
 
 def _table(judgement: Judgement) -> Table:
-    table = Table(box=None, caption="worst error over what is allowed", caption_justify="left")
+    table = Table(box=None, caption="worst error / allowed error", caption_justify="left")
     table.add_column("operation")
     dtypes = [dtype for dtype in FLOATING if any(case.entry.dtype == dtype for case in judgement.cases)]
     for dtype in dtypes:
@@ -92,7 +92,7 @@ def _said(judged: Judged) -> str:
     return (
         f"    at {list(verdict.index or ())} got {verdict.got!r}{units}, expected {verdict.expected!r} "
         f"± {verdict.allowed:.3g}{ulp}\n"
-        f"    worst error is {verdict.worst:.3g} times what is allowed"
+        f"    worst error is {verdict.worst:.3g} times the allowed error"
     )
 
 

@@ -38,11 +38,13 @@ def vectors_command() -> None:
     "--cases",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Cases per operation and dtype; else each kind of case once.",
+    help="Cases per operation and dtype.  [default: one of each kind]",
 )
-@click.option("--seed", metavar="N", type=int, default=0, help="From which all values are drawn.")
-@click.option("--max-steps", metavar="S", type=click.IntRange(min=1), default=LONG_STEPS, help="The longest sequence.")
-@click.option("--force", is_flag=True, help="Replace the set that is in DIR.")
+@click.option("--seed", metavar="N", type=int, default=0, help="Seed of all values.")
+@click.option(
+    "--max-steps", metavar="S", type=click.IntRange(min=1), default=LONG_STEPS, help="Length of the longest sequence."
+)
+@click.option("--force", is_flag=True, help="Replace the set in DIR.")
 def export_command(
     folder: Path | None,
     ops: tuple[str, ...],
@@ -73,8 +75,12 @@ def export_command(
 @click.argument("answers", metavar="OUTPUTS", type=_FOLDER, required=False)
 @click.option("--op", "ops", metavar="NAME", type=_OPERATION, multiple=True, help="Only this operation.")
 @click.option("--dtype", "dtypes", metavar="NAME", type=_DTYPE, multiple=True, help="Only this dtype of values.")
-@click.option("--only-given", is_flag=True, help="Judge what OUTPUTS holds; else what it lacks counts as wrong.")
-@click.option("--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Report.")
+@click.option(
+    "--only-given", is_flag=True, help="Judge only the arrays in OUTPUTS; otherwise a missing array counts as wrong."
+)
+@click.option(
+    "--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Write a report."
+)
 def check_command(
     folder: Path | None,
     answers: Path | None,
@@ -83,15 +89,15 @@ def check_command(
     only_given: bool,
     json_path: Path | None,
 ) -> None:
-    """Judge what another program computed from the set in DIR.
+    """Judge the answers of another program to the set in DIR.
 
     OUTPUTS holds files with the names of DIR's, each with the arrays output/NAME and gradient/NAME.
 
-    Exit status: 0 all held, 1 something is wrong or missing, 2 the call was wrong or there is nothing to judge.
+    Exit status: 0 all held, 1 something is wrong or missing, 2 the command was wrong or there is nothing to judge.
     """
     if folder is None or answers is None:
         raise click.UsageError(
-            "name the folder of a set and the one that the other program wrote its answers to, "
+            "name the folder of a set and the folder with the other program's answers, "
             "for example: python -m conformance vectors check vectors answers"
         )
     try:
@@ -102,7 +108,7 @@ def check_command(
             if (not ops or entry.operation in ops) and (not dtypes or entry.dtype in dtypes)
         )
         if not entries:
-            raise UsageError(f"{folder} holds no case of that operation and dtype; take away --op or --dtype")
+            raise UsageError(f"{folder} holds no case of that operation and dtype; leave out --op or --dtype")
         judgement = _check.check(vectors, entries, answers, only_given=only_given)
         if json_path is not None:
             _write(json_path, _report.as_json(judgement))

@@ -238,7 +238,7 @@ def _stabilisers(
     start = None if precomputed.start is None else precomputed.start.m
     if precomputed.m is not None:
         if start is None:
-            assert bounds is None, "stabilisers are precomputed for dense sequences alone"
+            assert bounds is None, "stabilisers are precomputed only for dense sequences"
             start = jnp.concatenate([initial[None], precomputed.m[..., -1]])[:-1]
         return precomputed.m, start
     largest = running_largest(gates.a, i)

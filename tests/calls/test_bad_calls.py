@@ -43,8 +43,8 @@ SHAPE_OR_DTYPE = [
     (dict(f=(2, 7, 4)), ValueError, "`f` is f32[2,7,4]; expected [B=2, S=7, N=3] to match `q`"),
     (dict(q="int32"), TypeError, f"`q` is i32[2,7,3,8]; expected {FLOATS}"),
     (dict(v="float16"), TypeError, "`v` is f16[2,7,3,4]; expected float32 to match `q`"),
-    (dict(i="float16"), TypeError, "`i` is f16[2,7,3]; expected float32 beside `v`"),
-    (dict(f="int32"), TypeError, "`f` is i32[2,7,3]; expected float32 beside `v`"),
+    (dict(i="float16"), TypeError, "`i` is f16[2,7,3]; expected float32 to match `v`"),
+    (dict(f="int32"), TypeError, "`f` is i32[2,7,3]; expected float32 to match `v`"),
     (dict(q=[1.0]), TypeError, "`q` is a list; expected an array"),
     (dict(f=None), TypeError, "`f` is None; expected an array"),
     (dict(chunk_size=0), ValueError, "`chunk_size` is 0; expected None or an integer of at least 1"),
@@ -73,11 +73,11 @@ def test_mlstm(wing, changed, error, text):
 
 
 STATES = [
-    ((None, (2, 3, 8), (2, 3)), ValueError, "C` is None; expected an array: a state is given whole or not at all"),
+    ((None, (2, 3, 8), (2, 3)), ValueError, "C` is None; expected an array: a state needs all of its arrays"),
     (
         ((2, 3, 8, 4), (2, 3, 8), None),
         ValueError,
-        "m` is None; expected an array: a state is given whole or not at all",
+        "m` is None; expected an array: a state needs all of its arrays",
     ),
     (
         ((2, 3, 4, 8), (2, 3, 8), (2, 3)),
@@ -101,7 +101,7 @@ def test_mlstm_state(wing, shapes, error, text):
 def test_state_outside_the_accumulation_dtype(wing):
     shapes = ((2, 3, 8, 4), (2, 3, 8), (2, 3))
     state = [wing.array(shape, "float16") for shape in shapes]
-    text = "mlstm: `initial_state.C` is f16[2,3,8,4]; expected float32, the accumulation dtype beside `v`"
+    text = "mlstm: `initial_state.C` is f16[2,3,8,4]; expected float32, the accumulation dtype for `v`"
     refused(TypeError, text, wing.mlstm, **mlstm_arguments(wing), initial_state=state)
 
 
@@ -110,7 +110,7 @@ def test_gates_beside_16_bit_values(wing):
     arguments["i"] = wing.array((2, 7, 3), "float32")
     wing.mlstm(**arguments)
     arguments["f"] = wing.array((2, 7, 3), "int16")
-    text = "mlstm: `f` is i16[2,7,3]; expected float16 or float32 beside `v`"
+    text = "mlstm: `f` is i16[2,7,3]; expected float16 or float32 to match `v`"
     refused(TypeError, text, wing.mlstm, **arguments)
 
 
@@ -120,7 +120,7 @@ PACKINGS = [
         [0, 5, 3, 7],
         "int64",
         ValueError,
-        "`cu_seqlens` is an array that falls from 5 to 3 at index 2; expected one that never falls",
+        "`cu_seqlens` is an array that decreases from 5 to 3 at index 2; expected one that never decreases",
     ),
     ([0, 5], "int32", ValueError, "`cu_seqlens` is an array that ends at 5; expected T=7 to match `{first}`"),
     ([0, 9], "int32", ValueError, "`cu_seqlens` is an array that ends at 9; expected T=7 to match `{first}`"),
@@ -192,7 +192,7 @@ def test_gru_state_and_dtypes(wing):
     text = "gru: `reset_weight` is f16[4,3,3]; expected float32 to match `input`"
     refused(TypeError, text, wing.gru, **arguments)
     arguments = gru_arguments(wing)
-    text = "gru: `input_state` is f16[2,4,3]; expected float32, the accumulation dtype beside `input`"
+    text = "gru: `input_state` is f16[2,4,3]; expected float32, the accumulation dtype for `input`"
     refused(TypeError, text, wing.gru, **arguments, input_state=wing.array((2, 4, 3), "float16"))
     text = "gru: `input_state` is f32[3,4,3]; expected [B=2, N=4, H=3] to match `input`"
     refused(ValueError, text, wing.gru, **arguments, input_state=wing.array((3, 4, 3)))
@@ -234,7 +234,7 @@ def test_fwbw_state(wing):
     arrays, config = fwbw_arguments(wing), dict(use_initial_state=True)
     text = "fwbw_forward: `initial_C` is f32[2,8,4]; expected None where `config.use_initial_state` is False"
     refused(ValueError, text, wing.fwbw_forward, *arrays, {}, C, n, m)
-    text = "fwbw_forward: `initial_m` is None; expected an array beside `initial_C`"
+    text = "fwbw_forward: `initial_m` is None; expected an array together with `initial_C`"
     refused(ValueError, text, wing.fwbw_forward, *arrays, config, C, n)
     text = "fwbw_forward: `initial_n` is f32[2]; expected [B=2, K=8] to match `q`"
     refused(ValueError, text, wing.fwbw_forward, *arrays, config, C, m, m)

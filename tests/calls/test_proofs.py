@@ -77,7 +77,7 @@ def test_another_gpu_dtype_or_version_is_not_proven(changed, here):
     assert explained.chosen is Backend.composed and not explained.why
     proven = "float32, bfloat16 on sm_90 with torch 2.15 and triton 3.9"
     assert explained.against == {
-        Backend.kernel: f"it is proven for {proven}, the call is {here}, so it is taken only where it is named"
+        Backend.kernel: f"it is proven for {proven}, but the call is {here}, so it is used only if the call names it"
     }
     assert select(ROWS, call, None, Backend) is Backend.composed
     assert select(ROWS, call, "kernel", Backend) is Backend.kernel
@@ -89,14 +89,14 @@ def test_a_proof_of_another_operation_or_backend_is_none():
         explained = explain(rows, CALL, Backend)
         assert explained.chosen is Backend.composed
         assert explained.against[Backend.kernel] == (
-            "no run on a GPU has proven it, so it is taken only where it is named"
+            "no run on a GPU has proven it, so it is used only if the call names it"
         )
 
 
 def test_a_call_that_a_proven_kernel_cannot_serve():
     explained = explain(ROWS, replace(CALL, sizes={"K": 513}), Backend)
     assert explained.chosen is Backend.composed
-    assert explained.against[Backend.kernel] == "it takes K up to 512, the call has K=513"
+    assert explained.against[Backend.kernel] == "it takes K up to 512, but the call has K=513"
 
 
 def test_kernels_without_proof_can_be_accepted(monkeypatch):

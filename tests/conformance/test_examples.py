@@ -26,7 +26,7 @@ def test_a_head_first_kernel_is_judged_through_its_adapter(example: str, framewo
     status = {law["law"]: (law["status"], law["reason"]) for law in judged["laws"]}
     assert status.pop("packed") == (
         "not served",
-        "mlstm says that it does not do this: packed sequences are not supported",
+        "mlstm refuses this call: packed sequences are not supported",
     )
     assert {each for each, _ in status.values()} == {"passed"} and len(status) == 4
 

@@ -35,7 +35,7 @@ def run(directory: Path, text: str, *arguments: str) -> Result:
         ("if x.size > 20: sys.exit(0)", "called sys.exit(0)"),
         ("if x.size > 20: os._exit(0)", "ended the process (exit status 0)"),
         ("if x.size > 20: os.abort()", "ended the process (SIGABRT)"),
-        ("while x.size > 20: pass", "did not come back"),
+        ("while x.size > 20: pass", "did not return"),
     ],
     ids=["sys.exit", "os._exit", "abort", "hang"],
 )
@@ -83,7 +83,7 @@ def test_only_values_and_only_gradients(tmp_path: Path) -> None:
 
 def test_a_framework_that_was_guessed_is_said_first(tmp_path: Path) -> None:
     first = run(tmp_path, SCAN.format(body="pass", factor=1)).output.splitlines()[0]
-    assert first.endswith("as numpy (guessed from its imports; --framework says otherwise)")
+    assert first.endswith("as numpy (guessed from its imports; --framework overrides it)")
     assert "guessed" not in run(tmp_path, SCAN.format(body="pass", factor=1), "--framework", "numpy").output
 
 
@@ -110,7 +110,7 @@ def test_a_target_that_keeps_dying_while_causes_are_looked_for_is_reported_all_t
     text = SCAN.format(body=PLAIN.format(once="", end="os.abort()"), factor=2)
     result = run(tmp_path, text)
     said = " ".join(result.output.split())
-    assert result.exit_code == 1 and "the process in which causes were looked for ended 4 times" in said, result.output
+    assert result.exit_code == 1 and "the process that looked for causes ended 4 times" in said, result.output
     assert "breaks the law “gradient”" in said
 
 

@@ -47,7 +47,7 @@ class Place:
     def written(self, reason: str = "the carry starts at one") -> None:
         """Write the present failures, and say why."""
         result = self.run("--write-known", str(self.file))
-        assert result.exit_code == 1 and "write the reason of each" in result.output, result.output
+        assert result.exit_code == 1 and "add a reason to each" in result.output, result.output
         text = self.file.read_text()
         self.file.write_text(text.replace('reason = ""', f'reason = "{reason}"'))
 
@@ -153,8 +153,8 @@ def spelt(entry: dict[str, Any], example: dict[str, str]) -> str:
         ({"breaks": []}, "has no `breaks`; write how laws break"),
         ({"formula": "the formula without all"}, "there is no formula 'the formula without all' of rev_cumsum"),
         ({"law": "cap"}, "there is no law 'cap' of rev_cumsum"),
-        ({"where": []}, "would excuse every break of rev_cumsum; write its formula, features, law or where"),
-        ({"where": "y"}, "`where` is 'y'; write a list of texts, each in quotes"),
+        ({"where": []}, "would excuse every failure of rev_cumsum; add a formula, features, law or where"),
+        ({"where": "y"}, "`where` is 'y'; write a list of quoted strings"),
         ({"error_up_to": None}, "`error_up_to` is None; write the largest error of a number"),
         ({"example.law": "mlstm.valeu"}, "there is no law 'mlstm.valeu'; `python -m conformance laws` lists them"),
         ({"example.dtype": "float8"}, "there is no dtype 'float8'; write one of float64"),
@@ -162,7 +162,7 @@ def spelt(entry: dict[str, Any], example: dict[str, str]) -> str:
             {"example.case": '{"kind": "Nothing"}'},
             "is not a case of this version (there is no kind of case named 'Nothing'",
         ),
-        ({"example.case": "{"}, "take it from the JSON report, counterexample.stored"),
+        ({"example.case": "{"}, "copy `counterexample.stored` from the JSON report"),
         ({"example.case": None}, "`example` must hold law, dtype, case"),
         ({"why": "me"}, "has 'why'; an entry holds operations, reason"),
         ({"operations": None}, "has no `operations`; --write-known writes entries"),

@@ -63,7 +63,7 @@ class _CutGradient(torch.autograd.Function):
 
 def test_it_is_skipped_on_a_cpu_with_the_reason() -> None:
     found = judged("mlstm", mlstm_loop())
-    assert found.status == "skipped" and found.reason == "the CPU has no grids; --device cuda tries this"
+    assert found.status == "skipped" and found.reason == "the CPU has no launch grids; use --device cuda"
 
 
 @pytest.mark.parametrize(("op", "loop"), [("mlstm", mlstm_loop()), ("gru", gru_loop())])

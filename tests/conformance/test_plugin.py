@@ -45,7 +45,7 @@ SMALL = ("--conformance-op=rev_cumsum", "--conformance-dtype=float32", "--confor
 def test_without_an_implementation_the_laws_are_skipped_with_a_sentence(tmp_path: Path) -> None:
     done = pytest_in(tmp_path)
     assert done.returncode == 0 and "1 skipped" in done.stdout, done.stdout + done.stderr
-    assert "name what is to be judged: pytest --pyargs conformance --conformance-implementation=mypkg" in done.stdout
+    assert "name a target to judge: pytest --pyargs conformance --conformance-implementation=mypkg" in done.stdout
 
 
 def test_each_law_and_dtype_is_a_test(target: Path) -> None:

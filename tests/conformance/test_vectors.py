@@ -154,7 +154,7 @@ def test_another_program_is_right(exported: Path, tmp_path: Path) -> None:
     assert "0 wrong" in result.output and "left out" in result.output
     assert result.output.count("✓") == 5 * 4 and "✗" not in result.output
     unfinished = invoke("check", exported, tmp_path / "answers")
-    assert unfinished.exit_code == 1 and "--only-given judges what is there" in unfinished.output
+    assert unfinished.exit_code == 1 and "--only-given judges only the arrays that are there" in unfinished.output
     one = invoke("check", exported, tmp_path / "answers", "--op", "rev_cumsum", "--dtype", "float16")
     assert one.exit_code == 0, one.output
 
@@ -321,7 +321,7 @@ def test_wrong_calls_exit_2_and_say_what_to_type(small: Path, tmp_path: Path) ->
         ("check", small, file): "there is no folder",
         ("check", small, small): "is the set itself",
         ("check", small, empty): "answers none of these 4 cases; an answer lies in a file with the name",
-        ("check", small, empty, "--op", "gru"): "take away --op or --dtype",
+        ("check", small, empty, "--op", "gru"): "leave out --op or --dtype",
         ("check", small): "for example: python -m conformance vectors check vectors answers",
         ("export",): "for example: python -m conformance vectors export vectors",
         ("judge", small): "there is no command 'judge'; type check or export",

@@ -348,5 +348,5 @@ def test_backends_are_explained_under_tracing_too():
     for explanation in (jax_impl.explain_backend("mlstm", *arguments), *explained):
         assert explanation.chosen is jax_impl.KernelBackend.xla
         assert set(explanation.against) == {jax_impl.KernelBackend.pallas}
-    with pytest.raises(ValueError, match=r"^mlstm: `kernel_backend` is pallas, which cannot serve this call: "):
+    with pytest.raises(ValueError, match=r"^mlstm: `kernel_backend` is pallas, which does not support this call: "):
         jax_impl.mlstm(*arguments, kernel_backend="pallas")

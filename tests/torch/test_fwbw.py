@@ -235,7 +235,7 @@ def test_module():
     assert torch.equal(named, h)
     module.config.assign_model_config_params(mLSTMBackendFwbwConfig(use_initial_state=True, chunk_size=4))
     assert module.config.chunk_size == 4
-    with pytest.raises(ValueError, match="`n_initial` is None; expected an array beside `c_initial`"):
+    with pytest.raises(ValueError, match="`n_initial` is None; expected an array together with `c_initial`"):
         module(*arrays[:5], c_initial=arrays[5])
 
 

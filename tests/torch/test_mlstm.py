@@ -450,7 +450,7 @@ def test_backends():
     arrays = [x.detach() for x in mlstm_arguments(1, 5, 1, 2, 2)]
     assert torch.equal(mlstm(*arrays, kernel_backend="torch"), mlstm(*arrays))
     assert torch.equal(mlstm(*arrays, kernel_backend=torch_impl.KernelBackend.torch), mlstm(*arrays))
-    with pytest.raises(ValueError, match="`kernel_backend` is triton, which cannot serve this call"):
+    with pytest.raises(ValueError, match="`kernel_backend` is triton, which does not support this call"):
         mlstm(*arrays, kernel_backend="triton")
     explanation = torch_impl.explain_backend("mlstm", *arrays)
     assert explanation.chosen is torch_impl.KernelBackend.torch

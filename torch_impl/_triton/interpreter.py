@@ -46,6 +46,6 @@ def unavailable(request: Request) -> str | None:
         return "Triton is not installed; `pip install triton` adds it"
     if request.device == "cpu" and not interpreted():
         return (
-            "on the CPU a Triton kernel runs under its interpreter alone: set TRITON_INTERPRET=1 before the first call"
+            "on the CPU a Triton kernel runs only under its interpreter: set TRITON_INTERPRET=1 before the first call"
         )
     return None

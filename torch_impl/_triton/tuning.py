@@ -109,7 +109,7 @@ def _write(key: str, entry: dict[str, Any]) -> None:
             json.dump(_read() | {key: entry}, file, indent=1)
         os.replace(file.name, path)
     except OSError as error:
-        warnings.warn(f"what was measured cannot be kept in {path}: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"the measured plans cannot be saved in {path}: {error}", RuntimeWarning, stacklevel=2)
 
 
 def _device_name(device: torch.device) -> str:

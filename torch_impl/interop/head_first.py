@@ -131,7 +131,7 @@ def _sequence_major(
     c, n, m = state
     if c is None or n is None or m is None:
         name = next(name for name, part in zip("cnm", state, strict=True) if part is None)
-        _refuse(function, name, "None", "an array: a state is given whole or not at all")
+        _refuse(function, name, "None", "an array: a state needs all of its arrays")
     if m.shape[2:] != (1,):
         _refuse(function, "m", describe(m), "[B, N, 1]")
     wide = ACCUMULATION.get(dtype, torch.float32)

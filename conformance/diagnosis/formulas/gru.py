@@ -29,7 +29,7 @@ class GRUForm:
         uses_state: whether the initial state is used.
         state_cotangent: whether the final state passes its cotangent on.
         transposed: whether the weights are taken transposed.
-        swapped_gates: whether the forget and the reset gate are taken for each other.
+        swapped_gates: whether the forget and the reset gate are swapped.
         bounded: whether the candidate is bounded by tanh.
         packed_apart: whether packed sequences are.
         chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
@@ -152,7 +152,7 @@ VALUES: tuple[Named, ...] = (
     ("the formula with the forget gate as an update gate, (1−f)⊙h + f⊙z", {"forgets": False}),
     ("the formula with shared heads tiled, not repeated", {"tiled": True}),
     ("the formula with transposed weights", {"transposed": True}),
-    ("the formula with the forget and the reset gate taken for each other", {"swapped_gates": True}),
+    ("the formula with the forget and the reset gate swapped", {"swapped_gates": True}),
     ("the formula without tanh on the candidate", {"bounded": False}),
     ("the formula without the initial state", {"uses_state": False}),
     ("the formula without a boundary between packed sequences", {"packed_apart": False}),

@@ -31,7 +31,7 @@ class MLSTMForm:
         forget: ``log_sigmoid``, ``given`` (the preactivation is the log gate), ``sigmoid`` (its σ is).
         input: ``exp``, or ``sigmoid`` (σ of the preactivation is the gate).
         soft_cap: whether preactivations are capped smoothly at ±15.
-        swapped_gates: whether i and f are taken for each other.
+        swapped_gates: whether i and f are swapped.
         uses_state: whether the initial state is used.
         uses_m0: whether the initial m is.
         transposed: whether C is kept the other way round, in and out.
@@ -202,7 +202,7 @@ GRADIENTS: tuple[Named, ...] = (
 VALUES: tuple[Named, ...] = (
     ("the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1)", {"floor": "1"}),
     ("the formula without the normaliser's floor", {"floor": "none"}),
-    ("the formula with the floor exp(−m), not held at m = 64", {"floor": "exp(-m)"}),
+    ("the formula with the floor exp(−m), without the limit at m = 64", {"floor": "exp(-m)"}),
     ("the formula with eps inside the floor, max(|n·q̂|, floor + eps)", {"eps_inside": True}),
     ("the formula without the absolute value, n·q̂ in place of |n·q̂|", {"absolute": False}),
     ("the formula without 1/√K", {"scale": 0.0}),
@@ -211,7 +211,7 @@ VALUES: tuple[Named, ...] = (
     ("the formula with σ(f) as the log gate, not log σ(f)", {"forget": "sigmoid"}),
     ("the formula with σ(i) as the input gate, not exp(i)", {"input": "sigmoid"}),
     ("the formula with the gates capped smoothly at ±15", {"soft_cap": True}),
-    ("the formula with i and f taken for each other", {"swapped_gates": True}),
+    ("the formula with i and f swapped", {"swapped_gates": True}),
     ("the formula with a step's own write decayed by its forget gate", {"decays_first": False}),
     ("the formula without the initial state", {"uses_state": False}),
     ("the formula with 0 in place of the initial m", {"uses_m0": False}),

@@ -201,13 +201,13 @@ def test_every_width_up_to_1024_is_served(dtype):
 
 @pytest.mark.usefixtures("interpreter")
 def test_a_wider_head_is_a_reason():
-    assert passes.ROW.reasons(asks(1025)) == ["it takes H up to 1024, the call has H=1025"]
+    assert passes.ROW.reasons(asks(1025)) == ["it takes H up to 1024, but the call has H=1025"]
 
 
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize(
     ("H", "why"),
-    [(300, "not pallas: xla is preferred"), (1025, "not pallas: it takes H up to 1024, the call has H=1025")],
+    [(300, "not pallas: xla is preferred"), (1025, "not pallas: it takes H up to 1024, but the call has H=1025")],
 )
 def test_explanations(H, why):
     x, weight = jnp.zeros((2, 3, 1, H)), jnp.zeros((1, H, H))

@@ -217,7 +217,7 @@ def asks(**changes) -> Request:
 
 def test_old_jax_is_a_reason(monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.10.2")
-    assert ROW.reasons(asks()) == ["it needs JAX 0.11.2 or later (Mosaic GPU), this is JAX 0.10.2"]
+    assert ROW.reasons(asks()) == ["it needs JAX 0.11.2 or later (Mosaic GPU), but this is JAX 0.10.2"]
 
 
 def test_a_cpu_without_the_interpreter_is_a_reason(monkeypatch):
@@ -226,8 +226,8 @@ def test_a_cpu_without_the_interpreter_is_a_reason(monkeypatch):
     assert ROW.reasons(asks()) == ["on a CPU it runs only under its interpreter (GATESPEC_PALLAS_INTERPRET=1)"]
     monkeypatch.setenv(_pallas.INTERPRET, "1")
     assert ROW.reasons(asks()) == []
-    assert ROW.reasons(asks(dtype="float64")) == ["it takes bfloat16, float16, float32, the values are float64"]
-    assert ROW.reasons(asks(sizes={"K": 600, "V": 16})) == ["it takes K up to 512, the call has K=600"]
+    assert ROW.reasons(asks(dtype="float64")) == ["it takes bfloat16, float16, float32, but the values are float64"]
+    assert ROW.reasons(asks(sizes={"K": 600, "V": 16})) == ["it takes K up to 512, but the call has K=600"]
 
 
 def test_an_older_gpu_is_a_reason(monkeypatch):
@@ -237,5 +237,5 @@ def test_an_older_gpu_is_a_reason(monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.12.0")
     monkeypatch.setattr(jax, "devices", lambda _: [Ampere()])
     assert ROW.reasons(asks(device="gpu")) == [
-        "it needs a Hopper GPU (compute capability 9.0) or later, this is NVIDIA A100 (8.0)"
+        "it needs a Hopper GPU (compute capability 9.0) or later, but this is NVIDIA A100 (8.0)"
     ]

@@ -34,7 +34,9 @@ SCORE = Path(__file__).parents[3] / "conformance" / "mutants" / "score.json"
 @click.option("--sample", "count", metavar="N", type=click.IntRange(min=1), help="Only N of them, spread evenly.")
 @click.option("--jobs", metavar="J", type=click.IntRange(min=1), default=1, help="Processes at the same time.")
 @click.option("--examples", metavar="N", type=click.IntRange(min=1), default=EXAMPLES, help="Cases per law and dtype.")
-@click.option("--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Report.")
+@click.option(
+    "--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Write a report."
+)
 def mutants_command(
     ops: tuple[str, ...],
     names: tuple[str, ...],

@@ -19,7 +19,9 @@ NEEDED = 17 / 20
 @click.command("strangers", context_settings={"show_default": True})
 @click.option("--stranger", "names", metavar="NAME", multiple=True, help="Only this one.")
 @click.option("--seed", metavar="N", type=int, default=0, help="From which all cases are drawn.")
-@click.option("--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Report.")
+@click.option(
+    "--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False, path_type=Path), help="Write a report."
+)
 def strangers_command(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
     """Judge implementations that know nothing of this project, and print what the suite says of each.
 

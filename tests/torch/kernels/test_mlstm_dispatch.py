@@ -64,7 +64,7 @@ def test_a_named_backend_is_the_one_that_runs(device, monkeypatch) -> None:
 
 def test_float64_is_refused_with_the_reason(device) -> None:
     tokens = [x.detach().double() for x in arrays(device, 1, 5)]
-    with pytest.raises(ValueError, match="it takes float32, float16, bfloat16, the values are float64"):
+    with pytest.raises(ValueError, match="it takes float32, float16, bfloat16, but the values are float64"):
         mlstm(*tokens, kernel_backend="triton")
 
 

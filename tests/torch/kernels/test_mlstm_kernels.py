@@ -396,8 +396,8 @@ def test_rows_say_what_they_take() -> None:
     row = ROWS[0]
     assert {row.operation for row in ROWS} == {"mlstm", "mlstm_step"}
     reasons = row.reasons(Request("mlstm", "cuda", "float64", {"K": 513, "V": 512}))
-    assert "it takes float32, float16, bfloat16, the values are float64" in reasons
-    assert "it takes K up to 512, the call has K=513" in reasons
+    assert "it takes float32, float16, bfloat16, but the values are float64" in reasons
+    assert "it takes K up to 512, but the call has K=513" in reasons
 
 
 def test_a_row_says_why_it_cannot_run_here(monkeypatch) -> None:

@@ -216,7 +216,7 @@ def test_what_is_explained_is_what_is_chosen(name, device, launched) -> None:
     doubles = [x.double() for x in arguments]
     explained = torch_impl.explain_backend(name, *doubles)
     assert explained.chosen is KernelBackend.torch
-    assert explained.against[KernelBackend.triton] == "it takes float32, float16, bfloat16, the values are float64"
+    assert explained.against[KernelBackend.triton] == "it takes float32, float16, bfloat16, but the values are float64"
 
 
 def test_rows() -> None:

@@ -136,7 +136,7 @@ def test_nothing_is_measured_while_a_graph_is_captured(clock, monkeypatch) -> No
 
 def test_a_directory_that_cannot_be_written_is_a_warning(clock) -> None:
     clock.file.parent.write_text("a file where the directory should be")
-    with pytest.warns(RuntimeWarning, match="what was measured cannot be kept in"):
+    with pytest.warns(RuntimeWarning, match="the measured plans cannot be saved in"):
         assert clock.choose() == PLANS[1]
 
 
