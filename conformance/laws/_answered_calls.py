@@ -118,7 +118,7 @@ def _difference(
         slack = slack if got[name].dtype in FLOATING else slack + 1  # Integers answered in integers: truncated.
         verdict = judge(got[name], expected.values[name], slack, precision, times=2)
         if verdict.worst > 1:
-            said = verdict.reason or f"at {list(verdict.index or ())} is {verdict.got!r}, and can only be"
+            said = verdict.reason or f"at {list(verdict.index or ())} is {verdict.got!r}, and must be"
             said = said if verdict.reason else f"{said} {verdict.expected!r}"
             return LawError(name, f"was accepted, with a wrong result: {said}", verdict)
     return None

@@ -19,8 +19,8 @@ def register(operation: Operation) -> None:
 
     @law(
         operation,
-        "Strided, transposed, reversed and broadcast arrays and cotangents give what contiguous ones give, and no call "
-        "writes to its arguments.",
+        "Strided, transposed, reversed and broadcast arrays and cotangents give the same results as contiguous ones, "
+        "and no call writes to its arguments.",
         f"{name}(x[::2]) = {name}(copy of x[::2])",
         name="memory",
         kind="behaviour",
@@ -61,7 +61,7 @@ def register(operation: Operation) -> None:
 
     @law(
         operation,
-        "Outputs have the dtype of the values, states the accumulation dtype, each gradient the dtype of its primal.",
+        "Outputs have the dtype of the values, states the accumulation dtype, each gradient the dtype of its argument.",
         "dtype(y) = dtype(x), dtype(state) = float32 or wider, dtype(dx) = dtype(x)",
         name="dtypes",
         kind="behaviour",
@@ -96,7 +96,7 @@ def register(operation: Operation) -> None:
 
     @law(
         operation,
-        "No result depends on what memory held before: with NaN in all that is newly allocated, it is the same.",
+        "No result depends on uninitialised memory: it is the same if all newly allocated memory holds NaN.",
         f"{name}(x) is the reference's where every uninitialised element is NaN",
         name="uninitialised",
         kind="behaviour",
@@ -117,7 +117,7 @@ def register(operation: Operation) -> None:
 
     @law(
         operation,
-        "Finite in, finite out: no gate, however extreme, makes a NaN, in outputs or gradients.",
+        "Finite in, finite out: no gate, however extreme, makes an output or a gradient NaN.",
         "forget gates in [−∞, ∞], input gates in [−∞, ∞) ⇒ no NaN",
         name="finite",
         kind="behaviour",

@@ -17,8 +17,8 @@ def register(operation: Operation) -> None:
     """Register these laws for one operation."""
     law(
         operation,
-        "A kernel backend that is named runs, its own kernels and no others launched, or is refused with the reason "
-        "that explain_backend gives; without a name, the one that explain_backend says runs.",
+        "A call that names a kernel backend runs it, with no kernels of others, or raises with the reason that "
+        "explain_backend gives; a call without a name runs the one that explain_backend says.",
         "launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's",
         name="backend",
         kind="contract",
@@ -30,13 +30,13 @@ def register(operation: Operation) -> None:
     )(partial(_backend, operation))
     law(
         operation,
-        "A kernel backend that does not exist, or that is not a name, is refused with the reference's words.",
+        "A kernel backend that does not exist, or that is not a name, raises the reference's error.",
         "error(target) = error(reference), up to the names of backends",
         name="bad_backend",
         kind="contract",
         rows=lambda: [
             BadUse(operation.name, label, partial(_named, operation, backend), until="expected None")
-            for label, backend in (("a kernel backend that there is not", "no such backend"), ("a number for one", 3))
+            for label, backend in (("an unknown kernel backend", "no such backend"), ("a number for one", 3))
         ],
         skip=partial(_no_choice, operation.name),
     )(check_use)

@@ -18,20 +18,20 @@ from conformance.operations import Call, Operation
 
 _SENTENCES = {
     "compile": (
-        "Compiled (torch.compile of the call, fullgraph; jax.jit) and not compiled, value and gradient are the same.",
+        "Value and gradient are the same whether the call is compiled (torch.compile with fullgraph, jax.jit) or not.",
         "compile(f)(x) = f(x), d compile(f) = df",
     ),
     "compile gradient": (
-        "A compiled gradient, torch.compile of torch.func.vjp, is the gradient; no part of it is left out.",
+        "A compiled gradient (torch.compile of torch.func.vjp) is the whole gradient; no part of it is missing.",
         "compile(vjp(f))(x) = vjp(f)(x)",
     ),
     "functional": ("torch.func.vjp gives the value and the gradient that torch.autograd gives.", "vjp(f)(x) = (f, df)"),
     "vmap": (
-        "Mapped over a new axis, the function and its gradient are those of each element of the axis.",
+        "Mapped over a new axis, the call gives the value and the gradient of each element of the axis.",
         "vmap(f)(x)_b = f(x_b), vmap(vjp(f))(x)_b = vjp(f)(x_b)",
     ),
     "checkpoint": (
-        "With nothing kept for the backward pass and the forward pass run again, the gradient is the same.",
+        "The gradient is the same under checkpointing, which keeps no residuals and runs the forward pass again.",
         "d checkpoint(f) = df",
     ),
     "sharding": (
@@ -66,7 +66,7 @@ def register(operation: Operation) -> None:
         )(partial(check, kind, operation))
     law(
         operation,
-        "The second derivative is the derivative of the gradient, or asking for it raises; it is never something else.",
+        "The second derivative is the derivative of the gradient, or the request for it raises.",
         "∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or an error",
         name="second_derivative",
         kind="behaviour",

@@ -59,7 +59,7 @@ def bad_calls() -> list[BadCall]:
         ("a word for the clipping", {"gradient_clipping": "1"}),
         ("a clipping of NaN", {"gradient_clipping": float("nan")}),
         ("`max_seqlen` without `cu_seqlens`", {"max_seqlen": 3}),
-        ("a kernel backend that there is not", {"kernel_backend": "no such backend"}),
+        ("an unknown kernel backend", {"kernel_backend": "no such backend"}),
         ("a number for a kernel backend", {"kernel_backend": 3}),
     ]
     return [

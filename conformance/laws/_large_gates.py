@@ -43,8 +43,8 @@ def register_shift(operation: Operation, drawn: Strategy) -> None:
     op = operation.name
     law(
         op,
-        "Adding a power of two up to 2²⁰ to all input gates and to the initial m adds it to m and leaves all else as "
-        "it was, the gradients of h included, where the floor is not active.",
+        "Adding a power of two up to 2²⁰ to all input gates and to the initial m adds it to m and changes nothing "
+        "else, including the gradients of h, where the floor is not active.",
         f"{op}(…, i + 2ᵖ, …, m₀ + 2ᵖ) = (h, C, n, m + 2ᵖ)",
         name="shifted_gates",
         cases=drawn,
@@ -62,8 +62,8 @@ def register(operation: Operation, drawn: Strategy, in_chunks: Strategy) -> None
     register_shift(operation, drawn)
     law(
         operation.name,
-        "Gates that cancel each other exactly leave a weight of 1: what is written with an input gate g is read behind "
-        "a forget gate −g as if both were 0.",
+        "Gates that cancel exactly leave a weight of 1: a write with an input gate g, read after a forget gate −g, "
+        "counts as if both were 0.",
         "i_t = g, f_{t+1} = −g, i_{t+1} = 0 ⇒ h_{t+1} = Σ_s (q·k_s) v_s / Σ_s (q·k_s) over s = t, t+1",
         name="cancelling_gates",
         cases=lambda plan: drawn(plan).map(lambda case: replace(case, eps=0.0)),

@@ -31,7 +31,7 @@ def register(operation: Operation) -> None:
         return
     law(
         operation,
-        f"There may be more than {LIMIT:,} sequences, and more than {LIMIT:,} heads.",
+        f"A call may have more than {LIMIT:,} sequences, and more than {LIMIT:,} heads.",
         "f([x, …, x])[j] = f(x) and df([x, …, x])[j] = df(x) for every copy j, the last included",
         name="large_grids",
         kind="behaviour",
@@ -86,7 +86,7 @@ def _large_grids(operation: Operation, checker: Checker, case: Any) -> None:
             if name in axes and own[1] is not None:
                 size = own[1][name].values.shape[axes[name]]
                 others = np.moveaxis(x.values, axes[name], 0)[:-size]
-                expect_zero(name, others, f"for {AXES[letter]} of whose outputs no cotangent is given")
+                expect_zero(name, others, f"for {AXES[letter]} whose outputs have no cotangent")
 
 
 def _along(x: Array, axis: int | None, change: Callable[[np.ndarray, int], np.ndarray]) -> Array:

@@ -41,7 +41,7 @@ class MeshCase:
 
     def describe(self) -> str:
         kept = "" if self.keep is None else f", mask_except={self.keep}"
-        beside = "" if self.beside == 1 else f", {self.beside} on an axis beside"
+        beside = "" if self.beside == 1 else f", {self.beside} on another axis"
         devices = "x".join(map(str, self.devices))
         return f"shape {list(self.shape)} on {devices} devices{beside}, axis {self.axis}{kept}, seed={self.seed}"
 

@@ -78,7 +78,7 @@ def bad_calls() -> list[BadCall]:
         ("a pair for a state", {"initial_state": (1, 2)}),
         ("a number for a state", {"initial_state": 1.0}),
         ("a word for a state", {"initial_state": "CNM"}),
-        ("a kernel backend that there is not", {"kernel_backend": "no such backend"}),
+        ("an unknown kernel backend", {"kernel_backend": "no such backend"}),
         ("a number for a kernel backend", {"kernel_backend": 3}),
     ]
     packed_options = [

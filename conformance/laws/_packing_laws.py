@@ -27,7 +27,7 @@ def register(operation: Operation) -> None:
 
     @law(
         op,
-        "The order in which sequences are packed is that of their results and gradients, and changes nothing else.",
+        "Packing the sequences in another order gives the same results and gradients, in that order.",
         f"{op}(concat x_π(b)) = concat {op}(x_π(b)),  its gradient likewise",
         name="packing_order",
         kind="relation",
@@ -50,7 +50,7 @@ def register(operation: Operation) -> None:
 
     @law(
         op,
-        "A packed call gives each sequence what a call of that sequence alone gives.",
+        "A packed call gives each sequence the same results as a call of that sequence alone.",
         f"{op}(x, cu)[b] = {op}(x[cu_b:cu_{{b+1}}]),  its gradient likewise",
         name="packed_as_loop",
         kind="relation",
@@ -89,8 +89,8 @@ def register(operation: Operation) -> None:
 
     @law(
         op,
-        "The gradient of a packed call is the sum of its sequences' own, and a sequence's own is exactly 0 at the "
-        "tokens and states of all others.",
+        "The gradient of a packed call is the sum of the gradients of its sequences, and that of a sequence is "
+        "exactly 0 at the tokens and states of all others.",
         f"d{op} = Σ_b d{op}_b,  d{op}_b/dx_c = 0 for c ≠ b",
         name="packing_sum",
         kind="relation",
@@ -128,8 +128,8 @@ def register(operation: Operation) -> None:
 
     @law(
         op,
-        "The gradient of a sum over two packings of the same tokens is the sum of their gradients: neither call keeps "
-        "anything of the other.",
+        "The gradient of a sum over two packings of the same tokens is the sum of their gradients: the two calls do "
+        "not affect each other.",
         f"d({op}(x, cu) + {op}(x, cu′)) = d{op}(x, cu) + d{op}(x, cu′)",
         name="packings",
         kind="relation",

@@ -47,7 +47,7 @@ def register(operation: Operation, cuts: Strategy) -> None:
 
     @law(
         op,
-        "Cutting a sequence and carrying the state gives what the uncut sequence gives, gradients included.",
+        "Cutting a sequence and carrying the state gives the same results as the whole sequence, gradients included.",
         f"{op}(x) = concat({op}(x[:t]), {op}(x[t:], state({op}(x[:t]))))",
         name="split_and_carry",
         kind="relation",
@@ -121,8 +121,8 @@ def register(operation: Operation, cuts: Strategy) -> None:
 
     @law(
         op,
-        "Sequences of a batch, and heads, are independent: permuting them permutes results and gradients; where a "
-        "head serves several, it moves with them.",
+        "Sequences of a batch, and heads, are independent: permuting them permutes results and gradients; a shared "
+        "head moves with the heads that share it.",
         f"{op}(πx) = π {op}(x),  d{op}(πx) = π d{op}(x)",
         name="permutation",
         kind="relation",
@@ -141,7 +141,7 @@ def register(operation: Operation, cuts: Strategy) -> None:
 
     @law(
         op,
-        "A sequence's results and gradients do not depend on the batch that it rides in, whatever its companions hold.",
+        "A sequence's results and gradients do not depend on the other sequences of its batch.",
         f"{op}([x, x′])[0] = {op}([x])[0],  d{op}([x, x′])[0] = d{op}([x])[0]",
         name="batch_invariance",
         kind="relation",

@@ -105,7 +105,7 @@ def register(operation: str, rows: Callable[[], list[BadCall]], *, op: str | Non
     """
     law(
         op or operation,
-        "A call with arguments that do not fit is refused, or is answered as the only thing that it can mean.",
+        "A call whose arguments do not fit together raises, or returns the only result that it can mean.",
         f"{operation}(bad) raises, or = {operation}(what bad can only mean)",
         name="bad_calls",
         kind="behaviour",
@@ -114,7 +114,7 @@ def register(operation: str, rows: Callable[[], list[BadCall]], *, op: str | Non
     )(check_bad_call)
     law(
         op or operation,
-        "A bad call raises the reference's error, in type and text.",
+        "An invalid call raises the reference's error, in type and text.",
         "error(target) = error(reference)",
         name="error_text",
         kind="contract",

@@ -10,8 +10,8 @@ from conformance.laws._refusals import BadUse
 
 AXIS = "model"
 _AXIS_NAMES: tuple[tuple[str, Any], ...] = (
-    ("an axis that the mesh has not", "data"),
-    ("a tuple with an axis that the mesh has not", (AXIS, "data")),
+    ("an axis that the mesh does not have", "data"),
+    ("a tuple with an axis that the mesh does not have", (AXIS, "data")),
     ("an empty tuple of axes", ()),
     ("a number for an axis name", 0),
     ("a list of axes", [AXIS]),

@@ -194,7 +194,7 @@ def accumulation(checker: Checker, case: Batch) -> None:
 
 @law(
     OP,
-    "Every minibatch has a random state of its own, the same in loop and scan.",
+    "Every minibatch has its own random state, the same in loop and scan.",
     "rng_b = split(rng, n)[b]",
     name="rngs",
     kind="definition",
@@ -249,7 +249,7 @@ def _bad_uses() -> list[BadUse]:
 
 law(
     OP,
-    "A batch that minibatches do not divide, and whatever else makes no batch, is refused with the reference's words.",
+    "A batch that the number of minibatches does not divide, or that is not a batch, raises the reference's error.",
     "error(target) = error(reference)",
     name="error_text",
     kind="contract",

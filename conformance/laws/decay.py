@@ -32,7 +32,7 @@ def _register(operation: str) -> None:
 
     law(
         operation,
-        "The value is the reference's; what no sum reaches is exactly −∞, and log gates of −∞ are legal.",
+        "The value is the reference's; elements above the diagonal are exactly −∞, and log gates of −∞ are legal.",
         _EQUATIONS[operation],
         name="value",
         kind="definition",
@@ -43,7 +43,7 @@ def _register(operation: str) -> None:
 
     @law(
         operation,
-        "The gradient is the rule of its own, of any cotangent; nothing is NaN where a gate is closed.",
+        "The gradient follows the operation's own rule for any cotangent, and is not NaN where a gate is closed.",
         _GRADIENTS[operation],
         name="gradient",
         kind="definition",
@@ -95,7 +95,7 @@ for _operation in _EQUATIONS:
 
 @law(
     "causal_forget_matrix",
-    "The diagonal is exactly 0 and all above it exactly −∞.",
+    "The diagonal is exactly 0, and everything above it is exactly −∞.",
     "F[t,t] = 0, F[t,j] = −∞ for t < j",
     name="mask",
     kind="definition",
@@ -116,7 +116,7 @@ def mask(checker: Checker, case: SumCase) -> None:
 
 @law(
     "causal_forget_matrix",
-    "Decays compose: that over two stretches is the sum of each.",
+    "Log decays add up: that over two intervals in a row is the sum of both.",
     "F[t,j] = F[t,s] + F[s,j] for j ≤ s ≤ t",
     name="composition",
     kind="relation",
@@ -134,8 +134,8 @@ def composition(checker: Checker, case: SumCase) -> None:
 
 @law(
     "causal_forget_matrix",
-    "A gate that is shut cuts what came before it off from what comes after, and nothing else.",
-    "a_s = −∞ ⇒ F[t,j] = −∞ for j < s ≤ t; elsewhere F is that of a_s = 0 in its place",
+    "A closed gate separates the steps before it from the steps after it, and changes nothing else.",
+    "a_s = −∞ ⇒ F[t,j] = −∞ for j < s ≤ t; elsewhere F is as with a_s = 0",
     name="shut_gate",
     kind="relation",
     compiled_dtypes=None,
@@ -154,7 +154,7 @@ def shut_gate(checker: Checker, case: SumCase) -> None:
     cut = np.zeros((case.S, case.S), dtype=bool)
     cut[s:, :s] = True
     if not np.isneginf(F.values[..., cut]).all():
-        raise LawError("F", "an element across a shut gate is not −∞")
+        raise LawError("F", "an element across a closed gate is not −∞")
     slack = 2 * oracle.sums("causal_forget_matrix", {"forget_gates": open_}, checker.precision(case.steps)).slack["y"]
     beside = replace(F, values=F.values[..., ~cut])
     checker.close("F", beside, of_open.values[..., ~cut], slack[..., ~cut], case.steps)
@@ -183,7 +183,7 @@ def parts(checker: Checker, case: SumCase) -> None:
 
 @law(
     "causal_forget_matrix",
-    "The rows above the diagonal are masked: no cotangent there reaches a gate.",
+    "Elements above the diagonal are masked: their cotangents reach no gate.",
     "dF[t,j] = 0 for t ≥ j ⇒ da = 0",
     name="masked_rows",
     kind="definition",
@@ -199,12 +199,12 @@ def masked_rows(checker: Checker, case: SumCase) -> None:
     above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
     _, gradients = checker.vjp("causal_forget_matrix", case.log_gates(checker.dtype), above)
     if (gradients["forget_gates"].values != 0).any():
-        raise LawError("gradient of forget_gates", "takes in a masked element's cotangent")
+        raise LawError("gradient of forget_gates", "includes the cotangent of a masked element")
 
 
 @law(
     "dtilde_matrix",
-    "Every row's cotangent reaches the input gate of its column, a masked row's too, and no forget gate.",
+    "The cotangent of a masked element reaches the input gate of its column, and no forget gate.",
     "dD̃[t,j] = 0 for t ≥ j ⇒ di_j = Σ_{t<j} dD̃[t,j], df = 0",
     name="masked_rows",
     kind="definition",
@@ -222,4 +222,4 @@ def masked_rows_of_dtilde(checker: Checker, case: SumCase) -> None:
     expected = oracle.dtilde_gradient(oracle.values(arrays), oracle.values(above), checker.precision(case.steps**2))
     checker.agree(gradients, expected, case.steps, of="gradient of ", only=("igate",))
     if (gradients["fgate"].values != 0).any():
-        raise LawError("gradient of fgate", "takes in a masked element's cotangent")
+        raise LawError("gradient of fgate", "includes the cotangent of a masked element")

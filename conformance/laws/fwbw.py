@@ -32,7 +32,8 @@ def _agree(checker: Checker, case: FwbwCase, outputs: dict[str, Array], gradient
 
 @law(
     FWBW,
-    "The value is the mLSTM's, whatever the chunk size and whatever is kept; not correctly stabilised, its floor is 1.",
+    "The value is the mLSTM's for any chunk size and any choice of residuals; with stabilize_correctly=False its "
+    "floor is 1.",
     VALUE.replace(" + eps", ""),
     name="value",
     kind="definition",
@@ -64,7 +65,8 @@ def gradient(checker: Checker, case: FwbwCase) -> None:
 
 @law(
     "fwbw",
-    "fwbw_forward and fwbw_backward by hand give the value and the exact gradient; without an initial state the last "
+    "fwbw_forward and fwbw_backward, called directly, give the value and the exact gradient; without an initial state"
+    " the last "
     "three gradients are None.",
     "fwbw_backward(ctx, dh, dc_last, dn_last, dm_last) = d fwbw_forward",
     name="by_hand",
@@ -90,7 +92,7 @@ def forward_and_backward(checker: Checker, case: FwbwCase) -> None:
     results = checker.implementation.run(("fwbw by hand", repr(config)), run, given)
     gradients = {n.removeprefix("gradient of "): x for n, x in results.items() if n.startswith("gradient of ")}
     if set(gradients) != set(arrays):
-        raise LawError("gradients", f"come for {sorted(gradients)}, expected {sorted(arrays)}")
+        raise LawError("gradients", f"are given for {sorted(gradients)}, expected {sorted(arrays)}")
     _agree(checker, case, results, gradients)
 
 
@@ -102,7 +104,7 @@ def _keeps(plan: Plan) -> st.SearchStrategy:
 
 @law(
     FWBW,
-    "What is kept for the backward pass changes no value and no gradient.",
+    "The choice of residuals changes no value and no gradient.",
     "f(keep_G, keep_gates, keep_M, keep_c) = f()",
     name="keep",
     kind="relation",
@@ -129,7 +131,7 @@ def _few(plan: Plan) -> st.SearchStrategy:
 
 @law(
     FWBW,
-    "An initial state may be left out although the configuration uses one: that means zeros, and has a gradient path.",
+    "If the configuration uses an initial state and none is given, it is zero, and has a gradient.",
     "f(q, k, v, i, f) = f(q, k, v, i, f, 0, 0, 0)",
     name="zero_state",
     kind="relation",
@@ -189,7 +191,7 @@ def _bad_calls() -> list[BadCall]:
         _bad("a chunk size of 0", {"chunk_size": 0}),
         _bad("a chunk size of 1.5", {"chunk_size": 1.5}),
         _bad("a number for a switch", {"keep_G": 1}),
-        _bad("a field that there is not", {"keep_g": True}),
+        _bad("an unknown field", {"keep_g": True}),
     ]
 
 

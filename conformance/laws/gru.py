@@ -86,7 +86,7 @@ _recurrence_laws.register(GRU, _cuts)
 
 law(
     "gru",
-    "A packed call gives what a loop over its sequences gives; an empty one returns its initial state.",
+    "A packed call gives the same results as a loop over its sequences; an empty sequence returns its initial state.",
     "gru(x, cu_seqlens)[b] = gru(x[cu_b:cu_{b+1}])",
     name="packed",
     kind="definition",
@@ -112,7 +112,7 @@ _packing_laws.register(GRU)
 
 law(
     "gru",
-    "Grouped heads give what the same heads written out give, and their gradient is the group's sum.",
+    "Shared heads give the same results as repeated heads, and their gradient is the sum over the group.",
     "gru(x, W) = gru(repeat(x), repeat(W));  dW = Σ_group d repeat(W)",
     name="grouped_heads",
     kind="relation",
@@ -122,7 +122,8 @@ law(
 
 law(
     "gru",
-    "A forget gate of 1 keeps the state bit by bit, and its gradient passes whole: none reaches anything else.",
+    "A forget gate of 1 keeps the state bit for bit, and the whole gradient goes to the earlier state: none reaches "
+    "anything else.",
     "xf = +∞ ⇒ y_t = h_0, dh_0 = dh_T + Σ dy_t, all other gradients 0",
     name="fixed_point",
     kind="definition",
@@ -134,7 +135,7 @@ law(
 
 law(
     "gru",
-    "A forget gate of 0 leaves the candidate alone, and no gradient to the state before.",
+    "With a forget gate of 0 the new state is the candidate, and the previous state has no gradient.",
     "xf = −∞, W = 0 ⇒ y_t = tanh(x_t), dx_t = (1 − y_t²) dy_t, dh_0 = 0",
     name="candidate",
     kind="definition",
@@ -146,7 +147,7 @@ law(
 
 law(
     "gru",
-    "Without weights the recurrence is linear in the state, and its sum in closed form is the value and the gradient.",
+    "With weights of 0 the recurrence is linear in the state, and value and gradient are those of its closed form.",
     "W = Wf = Wr = 0 ⇒ h_t = P[t,0] h_0 + Σ_j P[t,j] (1−f_j) tanh(x_j), P[t,j] = Π_{j<s≤t} f_s",
     name="zero_weights",
     kind="definition",
@@ -159,7 +160,7 @@ law(
 
 law(
     "gru",
-    "With a diagonal W it is PyTorch's own GRU, head by head, whose update gate is the forget gate here.",
+    "With a diagonal W each head is PyTorch's own GRU, whose update gate is the forget gate here.",
     "W = diag(w) ⇒ gru(x, W, …) = torch.nn.GRU(x; Wr, Wf, W)",
     name="torch_layer",
     kind="definition",
@@ -179,7 +180,8 @@ register_refusals("gru", bad_calls)
 
 law(
     "gru",
-    "The state is carried in the accumulation dtype: 16-bit values remember as float32 does, over many steps.",
+    "The state is carried in the accumulation dtype: over many steps, 16-bit values lose no more than float32 values "
+    "do.",
     "W = 0, xf constant ⇒ h_T = fᵀh_0 + (1 − fᵀ) tanh(x), to a few float32 roundoffs",
     name="accumulation",
     kind="behaviour",

@@ -76,7 +76,7 @@ def chunk_invariance(checker: Checker, case: MLSTMCase) -> None:
 
 law(
     "mlstm",
-    "The recurrent, the parallel and the chunkwise form are one function.",
+    "The recurrent, the parallel and the chunkwise form are the same function.",
     "mlstm_recurrent(x) = mlstm_parallel(x) = mlstm_chunkwise(x)",
     name="forms",
     kind="relation",
@@ -117,7 +117,7 @@ _recurrence_laws.register(MLSTM, _cuts)
 
 @law(
     "mlstm",
-    "A packed call gives what a loop over its sequences gives, empty ones included.",
+    "A packed call gives the same results as a loop over its sequences, empty ones included.",
     "mlstm(x, cu_seqlens)[b] = mlstm(x[cu_b:cu_{b+1}])",
     name="packed",
     kind="definition",
@@ -158,7 +158,8 @@ _packing_laws.register(MLSTM)
 
 law(
     "mlstm",
-    "h is linear in the values (and the memory of values, C₀), and so is its gradient with respect to all else.",
+    "h is linear in the values (and the memory of values, C₀), and so is its gradient with respect to every other "
+    "argument.",
     "h(v + v′) = h(v) + h(v′),  dx(v + v′) = dx(v) + dx(v′) for x other than v, C₀",
     name="linearity",
     kind="relation",
@@ -168,7 +169,7 @@ law(
 
 law(
     "mlstm",
-    "Where n·q̂ is 0, h is read off the memory by the normaliser's floor.",
+    "Where n·q̂ is 0, h is Cᵀq̂ divided by the normaliser's floor.",
     "n·q̂ = 0, m ≤ 64 ⇒ h = Cᵀq̂ / exp(−m), dn₀ = 0",
     name="floor",
     kind="definition",
@@ -180,7 +181,7 @@ law(
 
 law(
     "mlstm",
-    "The normaliser's floor falls with m until m = 64 and no further; beyond, m counts as a constant in it.",
+    "The normaliser's floor falls with m until m = 64 and no further; above that, m counts as a constant in it.",
     "n·q̂ = 0, m > 64 ⇒ h = Cᵀq̂ / exp(−64)",
     name="cap",
     kind="contract",
@@ -205,8 +206,8 @@ law(
 
 law(
     "mlstm",
-    "Gates may be float32 where the values have 16 bits, and their gradients are float32 then.",
-    "dtype(i) = dtype(f) = float32 beside dtype(v) = bfloat16 or float16",
+    "Gates may be float32 where the values have 16 bits, and then their gradients are float32.",
+    "dtype(i) = dtype(f) = float32 with dtype(v) = bfloat16 or float16",
     name="gate_dtypes",
     kind="contract",
     cases=lambda plan: cases.mlstm(plan, wide_gates=True, eps=0.0),
@@ -220,7 +221,7 @@ _packing_laws.register_max_seqlen(MLSTM)
 
 law(
     "mlstm",
-    "Where the carried memory and a write attain the stabiliser alike, exactly, the carried one counts.",
+    "Where the carried memory and a write both attain the stabiliser, exactly, its gradient goes to the carried one.",
     "a_t + m_{t−1} = i_t ⇒ ∂m_t/∂m_{t−1} = 1, ∂m_t/∂i_t = 0",
     name="ties",
     kind="contract",
@@ -242,7 +243,7 @@ register_refusals("mlstm", bad_calls)
 
 law(
     "mlstm",
-    "States are kept in the accumulation dtype: 16-bit values remember as float32 does, over many steps.",
+    "States are kept in the accumulation dtype: over many steps, 16-bit values lose no more than float32 values do.",
     "|C_T − C*_T| is a few float32 roundoffs for 16-bit v whose products are exact",
     name="accumulation",
     kind="behaviour",

@@ -19,7 +19,7 @@ OP = "mlstm_step"
 
 @law(
     OP,
-    "Step by step gives what the whole sequence gives.",
+    "Step by step gives the same results as the whole sequence.",
     "mlstm_step applied S times = mlstm",
     name="sequence",
     kind="definition",
@@ -116,7 +116,7 @@ def _bad_calls() -> list[BadCall]:
     options = [
         ("a negative eps", {"eps": -1.0}),
         ("no state", {"state": None}),
-        ("a kernel backend that there is not", {"kernel_backend": "no such backend"}),
+        ("an unknown kernel backend", {"kernel_backend": "no such backend"}),
         ("a number for a kernel backend", {"kernel_backend": 3}),
         ("a pair for a state", {"state": (1, 2)}),
     ]

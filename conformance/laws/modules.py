@@ -56,8 +56,8 @@ def value(checker: Checker, case: LayerCase) -> None:
 
 @law(
     "GRU",
-    "Every parameter has the shape that the head counts say; weights are drawn within ±H^−½, none is left unset, no "
-    "two are alike, and another seed draws others.",
+    "Every parameter has the shape that the head counts require; weights are drawn within ±H^−½, none is left unset, "
+    "no two are alike, and another seed gives other weights.",
     "W ~ U(−H^−½, H^−½)",
     name="parameters",
     kind="behaviour",
@@ -74,7 +74,7 @@ def parameters(checker: Checker, case: LayerCase) -> None:
     bound = case.H**-0.5
     for name, x in first.items():
         if not np.isfinite(x.values).all():
-            raise LawError(name, "holds what was never set")
+            raise LawError(name, "holds elements that were never set")
         if not name.endswith("weight"):
             continue
         largest = np.abs(x.values).max()
@@ -117,7 +117,7 @@ def _gru_bad_uses() -> list[BadUse]:
 
 law(
     "GRU",
-    "Sizes and head counts that make no layer, and inputs that do not fit it, are refused with the reference's words.",
+    "Invalid sizes and head counts, and inputs that do not fit the layer, raise the reference's error.",
     "error(target) = error(reference)",
     name="error_text",
     kind="contract",
@@ -136,7 +136,7 @@ def _fwbw_cases(plan: Plan) -> st.SearchStrategy:
 @law(
     "mLSTMBackendFwbw",
     "The layer is the custom-gradient function, whether its configuration is the dataclass or its dict, and returns "
-    "the final state where the configuration or the call says so.",
+    "the final state if the configuration or the call asks for it.",
     "mLSTMBackendFwbw(config)(q, k, v, i, f, …) = mlstm_fwbw_custom_grad(config)(q, k, v, i, f, …)",
     name="function",
     kind="definition",
@@ -177,8 +177,8 @@ _ARGUMENTS = {"C0": "c_initial", "n0": "n_initial", "m0": "m_initial"}
 
 @law(
     "mLSTMBackendFwbw",
-    "The configuration has the contract's fields and defaults, takes over a model's where the names agree, and the "
-    "layer says that heads may be mapped over.",
+    "The configuration has the contract's fields and defaults and copies those of a model's configuration with the "
+    "same names; the layer says that heads may be mapped over.",
     "config = mLSTMBackendFwbwConfig()",
     name="configuration",
     kind="contract",

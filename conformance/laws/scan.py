@@ -35,7 +35,7 @@ def _register(operation: str, equation: str) -> None:
 
     @law(
         operation,
-        "The gradient is the running sum forwards, of any cotangent.",
+        "The gradient is the forward running sum, for any cotangent.",
         f"dx_s = Σ_{{t{'≤' if operation == 'rev_cumsum' else '<'}s}} dy_t",
         name="gradient",
         kind="definition",
@@ -81,7 +81,7 @@ def _register(operation: str, equation: str) -> None:
 
     @law(
         operation,
-        "A scale that is a power of two goes through without a rounding.",
+        "Scaling by a power of two is exact.",
         "Y(2^p x) = 2^p Y(x), bit by bit",
         name="scaling",
         kind="relation",
@@ -99,7 +99,7 @@ def _register(operation: str, equation: str) -> None:
 
     @law(
         operation,
-        "No later sum depends on the first element: it changes the first sum alone.",
+        "The first element affects only the first sum.",
         "Y((x_0, x))_t = Y((x_0′, x))_t for t > 0",
         name="causality",
         kind="relation",
@@ -165,7 +165,7 @@ def total(checker: Checker, case: SumCase) -> None:
 
 @law(
     "rev_cumsum",
-    "A reverse sum is a running sum of what is turned round.",
+    "A reverse sum is the reversed running sum of the reversed array.",
     "y = flip(cumsum(flip(x)))",
     name="flip",
     kind="definition",
@@ -183,7 +183,7 @@ def flip(checker: Checker, case: SumCase) -> None:
 
 @law(
     "rev_cumsum_off",
-    "The sum without its own element is the sum from the next element on, and 0 at the end.",
+    "The sum that excludes its own element is the sum that starts at the next one, and 0 at the end.",
     "rev_cumsum_off(x)_t = rev_cumsum(x)_{t+1}, rev_cumsum_off(x)_{S−1} = 0",
     name="shift",
     kind="relation",

@@ -27,8 +27,8 @@ def _expect(what: str, number: int, result: Any, expected: np.ndarray, checker: 
 
 @law(
     "split_array_over_mesh",
-    "The devices' slices, put together, are the array, the first of two mesh axes varying slowest; negative axes count "
-    "from the last; no slice shares memory with the array, and devices beside each other have the same one.",
+    "The devices' slices, concatenated, are the array, with the first of two mesh axes varying slowest; negative axes"
+    " count from the last; no slice shares memory with the array, and the slice does not vary along other mesh axes.",
     "concat_d split(x)_d = x",
     name="concatenation",
     kind="definition",
@@ -85,7 +85,7 @@ def _inverse(place: dict[str, Any]) -> dict[str, Any]:
 
 @law(
     "stack_params",
-    "Stacking adds an axis of size 1 that is labelled with the mesh axis, at the place asked for; a mask makes all "
+    "Stacking adds an axis of size 1 that is labelled with the mesh axis, at the given position; a mask makes all "
     "other devices' shards zero and keeps the dtype; unstacking gives the parameters back; nothing shares memory.",
     "unstack(stack(p)) = p,  stack(p)_d = p_d·[d = mask_except]",
     name="roundtrip",
@@ -158,8 +158,8 @@ def two_axes(checker: Checker, case: MeshCase) -> None:
 
 @law(
     "fold_rng_over_axis",
-    "Every device along the axis, and every seed, has a random state of its own, and has it again when asked again; "
-    "devices beside each other have the same one.",
+    "Every device along the axis, and every seed, has its own random state, the same in every call; it does not vary "
+    "along other mesh axes.",
     "fold(rng)_d = fold(rng′)_e ⇔ (rng, d) = (rng′, e)",
     name="distinct",
     kind="definition",
@@ -188,14 +188,14 @@ def distinct(checker: Checker, case: MeshCase) -> None:
             if seen.setdefault(state, owner) != owner:
                 raise LawError("", f"(seed, device) {seen[state]} and {owner} have the same random state")
     if len(seen) != len(seeds) * case.total:
-        raise LawError("", "devices beside each other have different random states")
+        raise LawError("", "random states vary along another mesh axis")
 
 
 def _refusals(operation: str, rows: Any) -> None:
     law(
         operation,
-        "A bad call is refused with the reference's words: an axis that there is not, or that does not divide, a mask "
-        "of no device, a parameter that is not an array.",
+        "An invalid call raises the reference's error: an axis that does not exist or does not divide, a mask of no "
+        "device, a parameter that is not an array.",
         "error(target) = error(reference)",
         name="error_text",
         kind="contract",
