@@ -6,7 +6,7 @@ from conformance.requirements import complaint
 
 
 def main() -> None:
-    """Run the command line; where a package that it needs is missing or hidden, exit with 2 and a sentence."""
+    """Run the command line; if a package that it needs is missing or hidden, exit with status 2 and a message."""
     missing = complaint("python -m conformance")
     if missing is not None:
         print(f"Error: {missing}", file=sys.stderr)

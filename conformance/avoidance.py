@@ -54,7 +54,7 @@ class Avoidance:
         return other if other.steps <= max(case.steps, self._max_steps) else case
 
     def learn(self, case: Any, refused: Callable[[Any], bool]) -> bool:
-        """Find out because of which of its features a case was refused.
+        """Find out which features of a case make the target refuse it.
 
         Args:
             case: the refused case.
@@ -82,7 +82,7 @@ class Avoidance:
         return self._subject | common
 
     def _refused_features(self, case: Any, candidates: list[Feature], refused: Callable[[Any], bool]) -> frozenset[str]:
-        """Start from the case without any candidate, and add one after the other as long as the case is served."""
+        """Start from the case without any candidate feature, and add candidates one by one while it is served."""
         names = [feature.name for feature in candidates]
         left_out = set(names)
         if refused(avoiding(case, left_out, self._features)):

@@ -1,4 +1,4 @@
-"""How large an error may be, and why: the only module that defines it.
+"""The tolerance of every element, here called its *budget*, and its derivation: the only module that defines it.
 
 An output element y is compared with the float64 reference, evaluated on the very same (rounded) inputs. It may be off
 by

@@ -1,4 +1,4 @@
-"""Which cases a target is tried on: inside its promises, and outside what gatespec alone has decided."""
+"""Selection of the cases on which a target is tried: inside its promises, and without gatespec's own decisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Admission:
 
     Attributes:
         texts: the target's promises.
-        contract: whether it has to keep what gatespec has decided where others may decide otherwise.
+        contract: whether it must also follow gatespec's own decisions, where other implementations may differ.
     """
 
     texts: tuple[str, ...] = ()
@@ -29,15 +29,15 @@ class Admission:
         return Promises(tuple(parsed(text) for text in self.texts))
 
     def features(self, operation: Operation) -> tuple[Feature, ...]:
-        """The features on which a target may be tried outside the laws about gatespec's own decisions."""
+        """The features that cases may have outside the laws about gatespec's own decisions."""
         return tuple(feature for feature in operation.features if self.contract or not feature.contract)
 
     def admitted(self, op: str, dtype: str, case: Any, *, decided: bool = False) -> Any | None:
-        """The case, changed as little as is needed; None where no such case is inside the promises.
+        """The case, changed as little as necessary; None if no such case keeps the promises.
 
         Args:
-            op: under whose name the law stands.
-            decided: whether the law's answer is a matter of what gatespec has decided, for the features marked so.
+            op: the operation under which the law is listed.
+            decided: whether the law's answer depends on gatespec's own decisions, for features that are marked so.
         """
         operation = _operations().get(op)
         if operation is None or not isinstance(case, _kinds(operation)):
@@ -48,7 +48,7 @@ class Admission:
         return self.promises.kept(operation, case, dtype) if self.texts else case
 
     def strategy(self, op: str, dtype: str, cases: SearchStrategy, *, decided: bool = False) -> SearchStrategy:
-        """Cases that are admitted, of those that a strategy draws."""
+        """A strategy that draws only admitted cases of another strategy."""
         if op not in _operations() or (self.contract and not self.texts):
             return cases
         changed = cases.map(lambda case: self.admitted(op, dtype, case, decided=decided))
@@ -56,7 +56,7 @@ class Admission:
 
 
 def excluded(features: Sequence[Feature], admission: Admission, operation: Operation, dtype: str) -> list[str]:
-    """The names of the features that no plain case can have inside the promises."""
+    """The names of the features that no plain case can have within the promises."""
     if not admission.texts or operation.plain is None:
         return []
     plain = operation.plain(0)

@@ -1,4 +1,4 @@
-"""Features that calls of every recurrence have: their sequences, how these are packed, and how arrays lie in memory."""
+"""Features of calls of every recurrence: the sequences, their packing, and the memory layout of arrays."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +43,7 @@ def remainder(name: str, sentence: str, phrase: str, block: Callable[[Any], int]
 
 
 def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any], int]) -> Feature:
-    """The feature that some sequence has more than a number of steps."""
+    """The feature that some sequence has more than a given number of steps."""
     return Feature(
         name=name,
         promise="S <= 64",

@@ -7,7 +7,7 @@ from typing import Any
 from conformance.outcome import ArrayOutcome
 
 LEADING = 5
-"""How many causes a report leads with."""
+"""Number of causes at the head of a report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,25 +23,18 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One reason for which laws fail.
+    """One reason why laws fail.
 
-    Attributes:
-        sentence: it, in words.
-        ops: the operations that it was found in.
-        kind: ``value``, ``gradient``, or ``behaviour`` where a law fails although value and gradient are right.
-        formula: what the target computes instead, where that was recognised.
-        features: what a call must have for it to show; empty where every call shows it.
-        natures: how arrays are wrong: ``number``, ``nan``, ``exception`` …
-        arrays: every array of the smallest case, the right ones too.
-        patterns: a wrong array → what it is instead, in words.
-        problem: what was raised, if anything.
-        case, dtype: the smallest case, in words, and its dtype.
-        stored: the case as `conformance.cases.from_json` reads it.
-        explains: the checks that fail for this reason.
-        script, script_text, script_note: of the smallest case, where one was saved.
-        example: the check and the case, as stored, by which a file of known failures shows it.
-        breaks: every array that it makes wrong in those checks, or exception that it makes them raise, in each way
-            in which it does, with the largest error.
+    Attributes: sentence: the cause in words. ops: the operations in which it was found. kind: ``value``, ``gradient``,
+    or ``behaviour`` if a law fails although value and gradient are right. formula: the formula that the target computes
+    instead, if it was recognised. features: the features that a call must have to show it; empty if every call shows
+    it. natures: how arrays are wrong: ``number``, ``nan``, ``exception`` … arrays: every array of the smallest case,
+    including those that are right. patterns: for a wrong array, a description of what it is instead. problem: the
+    exception that was raised, if any. case, dtype: the smallest case, in words, and its dtype. stored: the case as
+    `conformance.cases.from_json` reads it. explains: the checks that fail for this reason. script, script_text,
+    script_note: the script of the smallest case, if one was saved. example: the check and the stored case that a file
+    of known failures gives for it. breaks: every kind of failure in those checks (an array or an exception, and how it
+    is wrong), with the largest error.
     """
 
     sentence: str
@@ -73,12 +66,10 @@ class Cause:
 class Cell:
     """One feature in one dtype.
 
-    Attributes:
-        value, gradient: ``right``, ``wrong``, ``not served``, ``not promised``, or ``not tried``; of gradients that
-            there are none here, an empty text.
-        cases: how many cases were judged.
-        held, wrong: how many arrays of these cases were right, and how many were not.
-        note: what was said where nothing was served, or raised.
+    Attributes: value, gradient: ``right``, ``wrong``, ``not served``, ``not promised``, or ``not tried``; an empty text
+    for gradients that do not exist here. cases: the number of cases that were judged. held, wrong: the number of arrays
+    of these cases that were right, and that were wrong. note: the target's message if it served nothing, or the
+    exception that it raised.
     """
 
     value: str
@@ -94,8 +85,8 @@ class Row:
     """One feature in every dtype.
 
     Attributes:
-        feature: its name; of the first row, ``plain call``.
-        sentence: what it means.
+        feature: its name; ``plain call`` in the first row.
+        sentence: the meaning of the feature.
     """
 
     feature: str
@@ -105,10 +96,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """Where an operation is right: a plain call, and one feature at a time.
+    """The calls for which an operation is right: a plain call, and one feature at a time.
 
     Attributes:
-        summary: it in a sentence.
+        summary: the table in one sentence.
     """
 
     op: str

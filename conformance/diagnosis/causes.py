@@ -1,4 +1,4 @@
-"""Which law fails for which reason, found by experiment, and the sentences that say it."""
+"""The causes of failed laws, found by experiment, and the sentences that state them."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,16 +11,16 @@ from conformance.diagnosis.faults import RANK, Fault
 from conformance.outcome import ENDINGS, ArrayOutcome, Counterexample, LawResult
 
 NOISE = 1e-3
-"""Errors below this share of an array's largest value are roundings, if more of them than there may be."""
+"""Errors below this share of an array's largest value are excessive rounding, not a wrong formula."""
 
 
 def of_fault(
     fault: Fault, found: Sequence[tuple[LawResult, Counterexample | None]], shown: Sequence[LawResult] = ()
 ) -> Cause:
-    """The cause that a fault is.
+    """Return a fault as a cause.
 
     Args:
-        found: what it explains of the failed laws.
+        found: the failed laws that it explains.
         shown: failed laws that its own example breaks.
     """
     example = fault.example
@@ -79,7 +79,7 @@ def _plain(name: str) -> str:
 
 
 def merged(causes: Iterable[Cause]) -> list[Cause]:
-    """Causes of several operations that are one: the same formula, or the same features and ways to be wrong."""
+    """Merge causes of several operations that have the same formula, or the same features and ways to be wrong."""
     found: dict[tuple, Cause] = {}
     for cause in causes:
         key = (
@@ -105,7 +105,7 @@ def merged(causes: Iterable[Cause]) -> list[Cause]:
 
 
 def _is_noise(cause: Cause) -> bool:
-    """Whether all that is wrong are numbers that are right to a thousandth."""
+    """Whether everything that is wrong is a number with an error below a thousandth."""
     return bool(cause.arrays) and set(cause.natures) == {"number"} and cause.error < NOISE
 
 
@@ -114,7 +114,7 @@ def _listed(ops: tuple[str, ...]) -> str:
 
 
 def of_law(results: Sequence[tuple[LawResult, Counterexample | None]]) -> Cause:
-    """A law that fails on its own: of calls whose value and gradient are right, or that ended the process."""
+    """The cause of a law whose calls have the right value and gradient, or end the process."""
     first, found = min(results, key=lambda pair: RANK.index(pair[0].dtype) if pair[0].dtype in RANK else len(RANK))
     ops = tuple(dict.fromkeys(result.law.op for result, _ in results))
     problem = first.reason or "" if found is None else found.problem
@@ -181,7 +181,7 @@ def _breaks(results: Sequence[tuple[LawResult, Counterexample | None]]) -> tuple
 
 
 def _with_case(case: Any, found: Iterable[tuple[LawResult, Counterexample | None]]) -> Counterexample | None:
-    """The counterexample with a script that comes nearest to a case: this very case, or else the smallest."""
+    """The counterexample with a script that is nearest to a case: the same case, or else the smallest one."""
     stored = to_json(case)
     scripted = [each for _, each in found if each is not None and each.script]
     exact = [each for each in scripted if each.stored == stored]
@@ -189,7 +189,7 @@ def _with_case(case: Any, found: Iterable[tuple[LawResult, Counterexample | None
 
 
 def share(x: float) -> str:
-    """A share in per cent, with as many digits as tell it from none and from all."""
+    """A share in per cent, with enough digits to distinguish it from 0 and from 100."""
     if math.isinf(x):
         return "∞"
     percent = 100 * x
@@ -197,7 +197,7 @@ def share(x: float) -> str:
 
 
 def array_line(judged: Sequence[Any]) -> str:
-    """Every array in a line: ``h ✓ · gradient of q 0.7 % (12 % of its elements)``."""
+    """All arrays in one line: ``h ✓ · gradient of q 0.7 % (12 % of its elements)``."""
     said = []
     for array in judged:
         if array.nature is None:

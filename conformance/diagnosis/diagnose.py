@@ -17,7 +17,7 @@ from conformance.options import RunOptions
 from conformance.outcome import ENDINGS, Counterexample, LawResult
 
 SECONDS = 90.0
-"""How long the experiments on one target may take."""
+"""Time limit of the experiments on one target."""
 
 FATAL = tuple(nature for nature in ENDINGS if nature != "exit")
 
@@ -32,7 +32,7 @@ of -5, cumulative sums grow, and a correct chunkwise form in one chunk of 64 ste
 """
 
 LAW = "law "
-"""Begins the text by which the case of a law is announced."""
+"""Prefix of the text that announces the case of a law."""
 
 Pair = tuple[LawResult, Counterexample | None]
 
@@ -44,12 +44,12 @@ def diagnose(
     keep: Callable[[Diagnosis], None] | None = None,
     watch: Watch = UNWATCHED,
 ) -> Diagnosis:
-    """Find out why laws fail, and where the target is right.
+    """Find out why laws fail, and for which calls the target is right.
 
     Args:
         results: one for each law and dtype.
-        keep: is given what is known so far after each operation: a target may end the process that tries it.
-        watch: told of each call of the target.
+        keep: called with the results so far after each operation, because a target may end the process that tries it.
+        watch: notified of each call of the target.
     """
     start = time.monotonic()
     clock = Clock(SECONDS)
@@ -97,7 +97,7 @@ def without_experiments(options: RunOptions, results: Sequence[LawResult]) -> Di
 
 
 def _counted(operation: Operation, results: Sequence[LawResult]) -> Envelope | None:
-    """The envelope of an operation whose laws about value and gradient held, or of which none was tried."""
+    """The envelope of an operation whose laws about value and gradient held or were not tried."""
     of_op = [result for result in results if result.law.op == operation.about and result.law.name in ASPECTS]
     if not of_op or any(result.status == "failed" for result in of_op):
         return None
@@ -131,7 +131,7 @@ def _pairs(result: LawResult) -> list[Pair]:
 
 
 class _Examined:
-    """One operation: experiments on it, and its failed laws, each put under the faults that explain it."""
+    """One operation: experiments on it, and its failed laws, each assigned to the faults that explain it."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class _Examined:
         self._explained.setdefault(self._number(faults[0]), []).append((result, found))
 
     def _number(self, fault: Fault) -> int:
-        """The place of a fault, which stays while more is learnt of it."""
+        """The position of a fault, which does not change when more is learnt about it."""
         for number, before in enumerate(self._order):
             if _same(before, fault):
                 return number
@@ -209,7 +209,7 @@ class _Examined:
         return self._without_faults(result, case)
 
     def _without_faults(self, result: LawResult, case: Any) -> tuple[Fault, ...]:
-        """The faults without whose features the law holds, of a case whose own call is right."""
+        """For a case whose own call is right: the faults without whose features the law holds."""
         assert self._faults is not None
         from conformance.runner import retried
 
@@ -260,7 +260,7 @@ class _Examined:
 
 
 def _shows(result: LawResult, fault: Fault) -> bool:
-    """Whether a law failed that the fault's own example breaks, whatever cases of its own it was tried on."""
+    """Whether the fault's own example breaks a law that failed, on whichever cases that law was tried."""
     return result.status == "failed" and result.law.name == fault.aspect and result.dtype == fault.example.dtype
 
 

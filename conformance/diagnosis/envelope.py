@@ -42,11 +42,11 @@ def of_trials(
     dtypes: Iterable[str],
     faults: Iterable[Fault],
 ) -> Envelope:
-    """The envelope that was found by experiment, and by the laws in dtypes in which all of them held.
+    """The envelope found by experiment, or by the laws in dtypes in which all of them held.
 
     Args:
         table: the calls that were judged, by feature and dtype.
-        counts: as for `of_counts`, for dtypes in which there was nothing to try.
+        counts: as for `of_counts`, for dtypes without experiments.
         dtypes: the dtypes of the run.
     """
     wanted = [dtype for dtype in FLOATING if dtype in set(dtypes)]
@@ -64,11 +64,10 @@ def of_trials(
 
 
 def of_counts(operation: Operation, counts: Mapping[str, Counts]) -> Envelope:
-    """The envelope of an operation whose value and gradient laws all held: the features of the cases that did.
+    """The envelope of an operation whose laws of value and gradient all held: the features of their cases.
 
-    Args:
-        counts: by dtype, then ``value`` or ``gradient``, how many cases held that had a feature; under an empty name
-            all that held.
+    Args: counts: by dtype, then ``value`` or ``gradient``: the number of cases with each feature that held; under an
+    empty name, of all cases that held.
     """
     rows = []
     for name, sentence in _rows(operation):
@@ -95,7 +94,7 @@ def _rows(operation: Operation) -> list[tuple[str, str]]:
 
 
 def suggested(envelope: Envelope) -> list[str]:
-    """The promises that rule out what is wrong or is not served; none where even a plain call is wrong."""
+    """The promises that exclude calls that are wrong or not served; none if even a plain call is wrong."""
     operation = next(each for each in OPERATIONS.values() if each.about == envelope.op)
     features = {feature.name: feature for feature in operation.features}
     bad = [row.feature for row in envelope.rows if _bad(row)]
@@ -110,11 +109,11 @@ def _bad(row: Row) -> bool:
 
 
 def summary(rows: Iterable[Row], faults: tuple[Fault, ...] = (), phrases: Mapping[str, str] | None = None) -> str:
-    """The envelope in a sentence.
+    """The envelope in one sentence.
 
     Args:
-        faults: those that were found.
-        phrases: by the name of a feature, `Feature.phrase`.
+        faults: the faults that were found.
+        phrases: `Feature.phrase` by the name of the feature.
     """
     rows = tuple(rows)
     statuses = {

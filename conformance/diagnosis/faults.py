@@ -14,33 +14,33 @@ from conformance.operations import Operation
 
 SEEDS = (0, 1)
 RANK = ("float32", "float64", "bfloat16", "float16")
-"""In which dtype a fault is looked at first: float32 is what most kernels are written for."""
+"""Dtypes in the order in which a fault is examined: float32 first, because most kernels are written for it."""
 
 EXCEPTION = frozenset({"exception"})
 
 RECOGNITION_SECONDS = 12.0
-"""How long formulas may be tried on one fault, and pairs of them as long again."""
+"""Time limit for trying formulas on one fault; pairs of formulas have the same limit again."""
 
 SHORT = (1, 2, 3, 5, 7, 13)
-"""Numbers of steps with which a fault is looked for before it is looked at."""
+"""Numbers of steps with which a shorter example of a fault is looked for."""
 
 SHORT_STEPS = 8
-"""Steps of a call with a feature that is not about their number: a loop is differentiated in an eighth of the time."""
+"""Steps of a call with a feature that does not depend on their number; few steps take an eighth of the time."""
 
 PLAIN = "plain call"
-"""The name that calls without any feature have among features."""
+"""The name for calls without any feature, in a list of features."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Something that is wrong with an operation.
+    """A fault of an operation.
 
     Attributes:
         aspect: ``value`` or ``gradient``.
-        formula: what is computed instead; None where it was not recognised.
-        features: those without which it does not show.
+        formula: the formula that is computed instead; None if it was not recognised.
+        features: the features without which it does not show.
         example: a case that shows it.
-        dtypes: those in which it was seen.
+        dtypes: the dtypes in which it was seen.
         patterns: see `recognition.patterns`.
     """
 
@@ -58,12 +58,12 @@ class Fault:
 
 
 class Faults:
-    """The faults of one operation, found so far.
+    """The faults of one operation that have been found so far.
 
     Args:
-        operation: which is looked at.
-        judges: one for each dtype.
-        clock: after which nothing new is tried.
+        operation: the operation.
+        judges: one judge for each dtype.
+        clock: when its time is over, nothing new is tried.
         admission: the cases that may be tried.
     """
 
@@ -76,9 +76,9 @@ class Faults:
         self.served: dict[str, bool] = {}
 
     def explain(self, case: Any, dtype: str) -> tuple[Fault, ...]:
-        """The faults that a wrong case shows; a new one is looked for where none explains it.
+        """The faults that a wrong case shows; if no known fault explains it, look for a new one.
 
-        Returns nothing where the case is right, is not served, or there is no time to find out.
+        Returns an empty list if the case is right or not served, or if time is over.
         """
         if dtype not in self.judges:
             return ()
@@ -99,7 +99,7 @@ class Faults:
         return (fault, *(each for each in shown if each is not fault))
 
     def absorb(self) -> None:
-        """Drop the faults that a formula explains which was recognised after they were found, by another call."""
+        """Drop faults that are explained by a formula that another call showed later."""
         formulas = [fault for fault in self.found if fault.formula is not None]
         self.found = [
             fault
@@ -108,7 +108,7 @@ class Faults:
         ]
 
     def seen_in(self, dtype: str) -> list[Fault]:
-        """The faults that calls in a dtype show, most of which were found in another one."""
+        """The faults that calls in a dtype show; most of them were found in another dtype."""
         return [fault for fault in self.found if dtype in fault.dtypes or self._shown_in(fault, dtype)]
 
     def _shown_in(self, fault: Fault, dtype: str) -> bool:
@@ -126,7 +126,7 @@ class Faults:
         return fault.aspect == "value" or judged.value != WRONG
 
     def _all(self, shown: Sequence[Fault], judged: Judged) -> bool:
-        """Whether the case is right once the features of these faults are taken away."""
+        """Whether the case is right without the features of these faults."""
         if any(not fault.features for fault in shown):
             of_faults = {array.where for fault in shown for array in fault.example.wrong_arrays}
             of_faults |= set().union(*(set(fault.natures) for fault in shown)) & {"exception"}
@@ -196,7 +196,7 @@ class Faults:
         return fault
 
     def _smaller(self, judged: Judged, happens: Callable[[Any], bool]) -> Judged:
-        """The case without every feature that the fault does not need, and with fewer steps where it still shows."""
+        """The case without the features that the fault does not need, and with fewer steps if it still shows."""
         case = self._shorter(judged.case, happens)
         for feature in self.operation.features:
             if not self.clock.left:
@@ -216,7 +216,7 @@ class Faults:
         return case
 
     def _recognised(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
-        """The formula that the target equals on this case and on others like it."""
+        """The formula that the target equals on this case and on similar ones."""
         only_nan = _natures(judged) == {"nan"}
         if judged.problem or only_nan or not self.clock.left:
             return None
@@ -254,11 +254,11 @@ class Faults:
         return recognised(self._timed(pairs), trials, precision)
 
     def _served(self) -> frozenset[str]:
-        """The features of calls that were right or equal to a formula, or at least served."""
+        """The features of calls that were right, or equal to a formula, or at least served."""
         return frozenset(name for name, served in self.served.items() if served)
 
     def _formulas(self, judged: Judged) -> list[Formula]:
-        """Those that may be met, the likely ones first."""
+        """The formulas to try, the likely ones first."""
         chunk_size = getattr(judged.case, "chunk_size", None)
         found = self.operation.formulas(chunk_size)
         of_aspect = [formula for formula in found if formula.changes_value == (judged.value == WRONG)]
@@ -277,14 +277,14 @@ def _natures(judged: Judged) -> frozenset[str]:
 
 
 def _reseeded(case: Any, seed: int) -> Any:
-    """The case with other values."""
+    """The case with other random values."""
     if hasattr(case, "inner"):
         return replace(case, inner=replace(case.inner, seed=case.inner.seed + seed))
     return replace(case, seed=case.seed + seed)
 
 
 def _with_steps(case: Any, S: int) -> Any | None:
-    """The case with so many steps; None of a packed one."""
+    """The case with this number of steps; None if it is packed."""
     if hasattr(case, "inner"):
         inner = _with_steps(case.inner, S)
         return None if inner is None else replace(case, inner=inner)
@@ -294,10 +294,10 @@ def _with_steps(case: Any, S: int) -> Any | None:
 def explore(
     operation: Operation, judges: dict[str, Judge], clock: Clock, admission: Admission
 ) -> tuple[Faults, dict[str, dict[str, list[Judged]]]]:
-    """The faults that plain calls show, and calls with one feature; and every call that was judged.
+    """The faults that plain calls and calls with a single feature show, and all calls that were judged.
 
     Returns:
-        The faults, and by feature (``plain call`` first) and dtype what was judged.
+        The faults, and the judged calls by feature (``plain call`` first) and dtype.
     """
     faults = Faults(operation, judges, clock, admission)
     features = admission.features(operation)
@@ -335,7 +335,7 @@ def explore(
 
 
 def _short(plain: Any, judged: Judged, features: Iterable[Feature], tried: Callable[[str, Any], Judged]) -> Any | None:
-    """The plain case with few steps, which cost a fraction; None where it is not answered as the plain case is.
+    """The plain case with few steps, to save time; None if its verdict differs from that of the plain case.
 
     Args:
         judged: the plain case.
@@ -350,9 +350,9 @@ def _short(plain: Any, judged: Judged, features: Iterable[Feature], tried: Calla
 
 
 def _with(feature: Feature, plain: Any, short: Any | None) -> Any | None:
-    """A plain case with a feature, of few steps unless the feature is about their number.
+    """A plain case with one added feature, with few steps unless the feature depends on their number.
 
-    None where the case could not be given the feature, or every case has it.
+    None if the feature cannot be added, or every case has it.
     """
     if feature.present(plain):
         return None

@@ -1,7 +1,7 @@
-"""Features of a call: properties that a case has or lacks, each of which can be added and taken away alone.
+"""Features of a call: properties that a case has or lacks, each of which can be added and removed separately.
 
-The envelope, the causes of failures, promises and the search (which draws around what a target refuses) all speak of
-the same features, by name. An operation lists its own: `conformance.diagnosis.mlstm_features` and its neighbours.
+The envelope, the causes of failures, promises and the search (which avoids features that a target refuses) refer to the
+same features by name. Each operation has its own list: `conformance.diagnosis.mlstm_features` and its neighbours.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,16 +15,13 @@ Change = Callable[[Any], Any]
 class Feature:
     """A property of a call.
 
-    Attributes:
-        name: in a few words, ``initial state``; the same property has the same name in every operation.
-        sentence: what it means, for a reader who sees the name for the first time.
-        phrase: a clause that follows "wrong", such as ``where a call has an initial state``.
-        present: whether a case has it.
-        without: the case without it; everything else stays as near to what it was as it can.
-        added: a case that has it, made of one that has none.
-        contract: whether gatespec decides here what others may decide otherwise, so that targets which do not declare
-            themselves gatespec's own are tried on it only by the laws about that.
-        promise: the expression that rules it out (`conformance.diagnosis.promises`); empty for ``not`` and its name.
+    Attributes: name: a few words, ``initial state``; the same property has the same name in every operation. sentence:
+    its meaning, for a reader who sees the name for the first time. phrase: a clause that follows "wrong", such as
+    ``where a call has an initial state``. present: whether a case has it. without: returns the case without it;
+    everything else changes as little as possible. added: returns a case that has it, made from one that does not.
+    contract: whether it concerns gatespec's own decisions; targets that do not declare themselves gatespec's own are
+    then tried on it only by the laws about these decisions. promise: the expression that excludes it
+    (`conformance.diagnosis.promises`); empty if that is ``not`` and its name.
     """
 
     name: str
@@ -38,12 +35,12 @@ class Feature:
 
 
 def names(case: Any, features: Iterable[Feature]) -> frozenset[str]:
-    """The names of the features that a case has."""
+    """Return the names of the features that a case has."""
     return frozenset(feature.name for feature in features if feature.present(case))
 
 
 def avoiding(case: Any, avoided: Iterable[str], features: Iterable[Feature]) -> Any:
-    """The case without the features named in ``avoided``."""
+    """Return the case without the features named in ``avoided``."""
     chosen = [feature for feature in features if feature.name in set(avoided)]
     # One removal can bring another feature back: a sequence of no steps becomes one of several.
     for _ in range(2):
@@ -54,7 +51,7 @@ def avoiding(case: Any, avoided: Iterable[str], features: Iterable[Feature]) -> 
 
 
 def needed(case: Any, happens: Callable[[Any], bool], features: Iterable[Feature]) -> tuple[Feature, ...]:
-    """The features without any single one of which something no longer happens.
+    """Return the features that are each necessary for something to happen.
 
     Args:
         case: a case of which ``happens`` is true.
@@ -71,7 +68,7 @@ def needed(case: Any, happens: Callable[[Any], bool], features: Iterable[Feature
 
 
 def only(case: Any, kept: Iterable[str], features: Iterable[Feature]) -> Any:
-    """The case without any feature but those named in ``kept``."""
+    """Return the case with no features except those named in ``kept``."""
     features = tuple(features)
     present = [feature.name for feature in features if feature.present(case)]
     return avoiding(case, set(present) - set(kept), features)

@@ -130,10 +130,10 @@ GRU = (
 
 
 def plain_gru(seed: int) -> GRUCase:
-    """The plainest call: one sequence of 64 steps, one head of 16, no state, moderate gates."""
+    """The plainest call: one sequence of 64 steps, one head of 16 units, no state, moderate gates."""
     return GRUCase(1, BLOCK, 16, (1, 1, 1, 1, 1, 1), cotangents="output only", seed=seed)
 
 
 def rich_gru(seed: int) -> GRUCase:
-    """A small call with a state, several sequences, shared heads and clipping that takes hold."""
+    """A small call with a state, several sequences, shared heads and clipping that has an effect."""
     return GRUCase(2, 7, 3, (4, 2, 1, 4, 2, 2), state=True, clipping=0.1, seed=seed)

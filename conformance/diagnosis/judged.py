@@ -1,4 +1,4 @@
-"""One call of a target, with and without its gradient, of which every array is judged."""
+"""The verdict on every array of one call of a target, with and without its gradient."""
 
 import json
 import math
@@ -24,14 +24,14 @@ GRADIENT = "gradient of "
 
 
 UNSHARED = 4.0
-"""By how much more time may pass than is computed: on a machine that others use, the same experiments are made."""
+"""Ratio of elapsed time to computing time that is allowed, so that a busy machine makes the same experiments."""
 
 
 class Clock:
     """The time that a diagnosis may take.
 
     Args:
-        seconds: of computation by this thread, from now on.
+        seconds: seconds of computation by this thread, from now on.
     """
 
     def __init__(self, seconds: float):
@@ -48,8 +48,8 @@ class Watch:
     """Messages to another process about each call of a target, because a call may end the process that it runs in.
 
     Attributes:
-        announce: called with each call, as text, before it is made, and with None after it.
-        fatal: calls, as text, that have ended a process, and how each did; they are not made again.
+        announce: called with the text of each call before it is made, and with None after it.
+        fatal: the texts of calls that ended a process, each with how it ended; they are not made again.
     """
 
     announce: Callable[[str | None], None] = lambda call: None
@@ -64,13 +64,13 @@ class Judged:
     """The answer of a target to one case, and the verdict on it.
 
     Attributes:
-        case, dtype: what was tried.
+        case, dtype: the case and the dtype.
         value: verdict on the outputs: ``right``, ``wrong`` or ``not served``.
         gradient: verdict on the gradients; None if the operation has none here.
         arrays: every output, then every gradient.
-        problem: what was raised, or why it was not served.
-        call: what was called.
-        got: the outputs, and gradients under names such as ``gradient of q``; all that the target returned.
+        problem: the exception, or the reason why the case was not served.
+        call: the call.
+        got: everything that the target returned: the outputs, and gradients under names such as ``gradient of q``.
         expected: the oracle's answer, under the same names.
     """
 
@@ -103,7 +103,7 @@ class Judged:
 def compared(
     where: str, got: Array | None, expected: np.ndarray, slack: np.ndarray, precision: Precision, times: float = 1.0
 ) -> ArrayOutcome:
-    """One array against what it ought to be: its largest errors, and the share of elements outside the tolerance."""
+    """Compare one array with its correct values: its largest errors, and the share of wrong elements."""
     if got is None:
         return ArrayOutcome(where=where, nature="missing", worst=math.inf, error=math.inf, wrong=1.0)
     if got.shape != expected.shape:
@@ -133,7 +133,7 @@ def nature(got: np.ndarray, expected: np.ndarray, ratio: np.ndarray) -> str:
 
 
 def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest error of an array, relative to the largest value that is expected in it."""
+    """The largest error of an array, relative to its largest expected value."""
     finite = np.isfinite(expected)
     with np.errstate(invalid="ignore"):
         errors = np.abs(got[finite] - expected[finite])
@@ -145,10 +145,10 @@ def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
 
 
 class ProcessEndedError(Exception):
-    """Stands for a call that ended the process in which it was made.
+    """A call ended the process in which it was made.
 
     Args:
-        kind: how.
+        kind: how it ended.
     """
 
     def __init__(self, kind: BreakKind):
@@ -156,17 +156,12 @@ class ProcessEndedError(Exception):
 
 
 class Judge:
-    """Tries cases of one operation in one dtype on a target, each once.
+    """Judges cases of one operation in one dtype on a target, each once.
 
-    Args:
-        implementation: the target.
-        operation: which is called.
-        dtype: of the values.
-        kernel_backend: which the operation is to run on.
-        contract: whether the target has to keep what gatespec's contract decides, whoever it is.
-        watch: told of each call.
-        gradients: whether gradients are asked for.
-        times: how many tolerances a number may be off by.
+    Args: implementation: the target. operation: the operation. dtype: the dtype of the values. kernel_backend: the
+    backend that the operation runs on. contract: whether the target must follow gatespec's own decisions even if it
+    does not declare itself gatespec's own. watch: notified of each call. gradients: whether gradients are requested.
+    times: the number of tolerances by which a number may be off.
     """
 
     def __init__(
@@ -295,7 +290,7 @@ class Judge:
 
 
 def in_units_of(part: Array, got: Results, m: np.ndarray) -> Array:
-    """A state in units of another stabiliser than the target's own."""
+    """A state in units of a stabiliser other than the target's own."""
     if got["m"].shape != m.shape or part.shape[: m.ndim] != m.shape:
         return part
     return Array(oracle.rescaled(part.values, got["m"].values, m), part.dtype)

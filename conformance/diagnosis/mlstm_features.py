@@ -23,7 +23,7 @@ from conformance.diagnosis.call_features import (
 from conformance.diagnosis.features import Feature
 
 CHUNK = 64
-"""The chunk length that is assumed where a call names none: most kernels take 64 steps or fewer at a time."""
+"""The chunk length that is assumed if a call names none: most kernels process 64 steps or fewer at a time."""
 
 MULTIPLE = 16
 """Kernels pad head dims to a multiple of this."""
@@ -61,11 +61,11 @@ def _exceeds(x: np.ndarray) -> bool:
 
 
 SEEDS = 40
-"""How many seeds are tried for a call of few gates in which a drawn property occurs."""
+"""Number of seeds that are tried until a small call has a property that depends on its drawn gates."""
 
 
 def _gates(name: str, sentence: str, phrase: str, found: Callable[[dict], Any], regime: str) -> Feature:
-    """A property of the gates; a case has it alone where every other one is removed."""
+    """A property of the gates; if every other property is removed, a case has only this one."""
 
     def present(case: MLSTMCase) -> bool:
         return bool(np.any(found(_values(case))))
@@ -299,11 +299,11 @@ MLSTM = (
 
 _NOT_STEP = ("final state", "S = 0", "several steps", "S not a multiple of the chunk", "several chunks")
 MLSTM_STEP = tuple(feature for feature in MLSTM if feature not in OPTIONS and feature.name not in _NOT_STEP)
-"""A step always has a state, of zeros where the case gives none, so ``initial state`` means one other than zeros."""
+"""A step always has a state (zeros if the case gives none), so ``initial state`` means a state other than zeros."""
 
 
 def _inner(feature: Feature) -> Feature:
-    """The feature of the mLSTM call that a call of the fwbw interface holds."""
+    """The feature of the mLSTM call inside a call of the fwbw interface."""
     return replace(
         feature,
         present=lambda case: feature.present(_whole(case)),
@@ -313,7 +313,7 @@ def _inner(feature: Feature) -> Feature:
 
 
 def _whole(case: FwbwCase) -> MLSTMCase:
-    """The mLSTM call with what the configuration says: whether its state is used, and the chunk size."""
+    """The mLSTM call with the configuration's choice of state and chunk size."""
     state = case.inner.state if case.use_initial_state else "none"
     return replace(case.inner, state=state, chunk_size=case.chunk_size)
 
@@ -367,7 +367,7 @@ def plain_mlstm(seed: int) -> MLSTMCase:
 
 
 def plain_mlstm_step(seed: int) -> MLSTMCase:
-    """The plainest step: from an empty start, with everything else as in `plain_mlstm`."""
+    """The plainest step: from an empty start, and otherwise as in `plain_mlstm`."""
     return replace(plain_mlstm(seed), S=1, return_state=True)
 
 
@@ -377,7 +377,7 @@ def plain_fwbw(seed: int) -> FwbwCase:
 
 
 def rich_mlstm(seed: int) -> MLSTMCase:
-    """A small call with states, several sequences and heads, and |n·q̂| on either side of its floor."""
+    """A small call with states, several sequences and heads, and |n·q̂| on both sides of its floor."""
     return MLSTMCase(2, 7, 2, 3, 2, state="random", held=0.3, seed=seed)
 
 

@@ -1,4 +1,4 @@
-"""A diagnosis in a worker: a target that ends its process takes nothing with it that was found before."""
+"""A diagnosis in a worker process: if the target ends the process, earlier results are kept."""
 
 import time
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from conformance.workers import Workers
 
 DEATHS = 4
-"""How often a target may end the process of the experiments, which then start again without the call that did so."""
+"""Number of times that a target may end the process of the experiments, which then start again without that call."""
 
 LEAST_SECONDS_OF_A_CALL = 30.0
-"""Lower bound of the time limit of a call; a process whose call takes longer is ended."""
+"""Lower bound of the time limit of a call; if a call takes longer, its process is ended."""
 
 USUAL = 10.0
 """Time limit of a call, as a multiple of the time that a usual case of the slowest law takes."""
@@ -34,7 +34,7 @@ class Request:
 
     Attributes:
         results: the results of the laws.
-        fatal: calls that have ended a process before, in the form of `Watch`, and how each did.
+        fatal: calls that have ended a process before, in the form of `Watch`, each with how it ended.
     """
 
     options: RunOptions
@@ -58,7 +58,7 @@ class Request:
 
 
 def diagnosed(workers: "Workers", options: RunOptions, results: Sequence[LawResult]) -> Diagnosis:
-    """The diagnosis of a target; where nothing failed, without a single call of it."""
+    """The diagnosis of a target; if nothing failed, without calling it."""
     found = without_experiments(options, results)
     if not any(result.status == "failed" for result in results):
         return found

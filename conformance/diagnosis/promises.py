@@ -1,15 +1,15 @@
-"""Promises: what a target says that its callers must keep to, such as ``f finite`` or ``S % 64 == 0``.
+"""Promises: conditions that callers of a target must meet, such as ``f finite`` or ``S % 64 == 0``.
 
-A promise is an expression over the names of a call. Cases are drawn inside all promises; what lies outside is reported
-as not promised, and never as passed. Names:
+A promise is an expression over the names of a call. Only cases that keep all promises are drawn; other calls are
+reported as not promised, and never as passed. Names:
 
 - sizes: ``S`` (of every sequence), ``B``, ``T`` (all tokens), ``N``, ``K``, ``V``, ``H``, as the operation has them;
 - options: ``chunk_size``, ``eps``, ``clipping``, and ``dtype``, which is compared with ``float32`` and its like;
 - ``f finite``, ``i finite``, ``gates finite``;
 - every feature, with ``_`` for what is not a letter or a digit: ``packed``, ``initial_state``, ``state_cotangents`` …
 
-They are joined by ``and``, ``or``, ``not``, comparisons, ``in`` and arithmetic. A name that an operation does not have
-makes the promise say nothing about it. ``mlstm: S % 64 == 0`` is about one operation alone.
+They are combined with ``and``, ``or``, ``not``, comparisons, ``in`` and arithmetic. A promise with a name that an
+operation does not have does not apply to that operation. ``mlstm: S % 64 == 0`` applies to one operation only.
 """
 
 import ast
@@ -33,7 +33,7 @@ FINITE = {
     "i finite": ("input gates of -inf",),
     "gates finite": ("forget gates of -inf", "forget gates of +inf", "input gates of -inf", "infinite gates"),
 }
-"""Names of two words, and the features that they rule out."""
+"""Names of two words, and the features that they exclude."""
 
 _OPTIONS = {"chunk_size": "chunk_size", "eps": "eps", "clipping": "clipping"}
 _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
@@ -64,7 +64,7 @@ def identifier(feature: str) -> str:
 
 
 class _AbsentError(Exception):
-    """A promise names what an operation does not have."""
+    """A promise contains a name that the operation does not have."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Promise:
     """One promise.
 
     Attributes:
-        text: as it was written.
-        op: the operation that it is about; None for all.
+        text: the promise as it was written.
+        op: the operation that it applies to; None for all.
     """
 
     text: str
@@ -83,7 +83,7 @@ class Promise:
         return self.text if self.op is None else f"{self.op}: {self.text}"
 
     def holds(self, operation: Operation, case: Any, dtype: str) -> bool:
-        """Whether a case of an operation keeps to it; a case of another kind always does."""
+        """Whether a case of an operation keeps the promise; cases that it does not apply to always do."""
         if self.op not in (None, operation.about):
             return True
         tree = _parsed(self.text)
@@ -106,7 +106,7 @@ class Promises:
         return all(promise.holds(operation, case, dtype) for promise in self.all)
 
     def kept(self, operation: Operation, case: Any, dtype: str) -> Any | None:
-        """The case, changed as little as is needed for it to keep all promises; None where no such case was found."""
+        """The case, changed as little as necessary to keep all promises; None if no such case was found."""
         for promise in (*self.all, *self.all):
             if promise.holds(operation, case, dtype):
                 continue
@@ -125,10 +125,10 @@ class Promises:
 
 
 def parsed(text: str) -> Promise:
-    """A promise as it is written on the command line.
+    """Parse a promise as it is written on the command line.
 
     Raises:
-        UsageError: it is not an expression of this language, or it has a name that no operation has.
+        UsageError: the text is not an expression of this language, or has a name that no operation has.
     """
     op, _, rest = text.rpartition(":")
     op, rest = op.strip(), rest.strip()
@@ -149,10 +149,10 @@ def parsed(text: str) -> Promise:
 
 
 def read(path: Path) -> tuple[Promise, ...]:
-    """The promises of a TOML file: ``promises = ["f finite"]``, and a table for what is about one operation.
+    """The promises of a TOML file: ``promises = ["f finite"]``, and a table for the promises of one operation.
 
     Raises:
-        UsageError: it cannot be read, or holds something else.
+        UsageError: the file cannot be read, or holds something else.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -172,7 +172,7 @@ def read(path: Path) -> tuple[Promise, ...]:
 
 
 def written(promises: Mapping[str, Iterable[str]]) -> str:
-    """The TOML that `read` reads, of promises by operation."""
+    """Return promises by operation as TOML that `read` accepts."""
     lines = ["# Conditions that callers must meet. Read by: python -m conformance run TARGET --promises FILE"]
     for op, texts in promises.items():
         listed = "".join(f'    "{text}",\n' for text in texts)
@@ -181,7 +181,7 @@ def written(promises: Mapping[str, Iterable[str]]) -> str:
 
 
 def excluding(feature: Feature) -> str:
-    """The promise that rules a feature out."""
+    """The promise that excludes a feature."""
     return feature.promise or f"not {identifier(feature.name)}"
 
 
@@ -278,7 +278,7 @@ class _Facts(Mapping[str, Any]):
 
 
 def _facts(operation: Operation, case: Any, dtype: str) -> list[_Facts]:
-    """One for every length among the sequences of a packed case; else one."""
+    """The facts of a case: for a packed case, one entry for each length among its sequences."""
     lengths = getattr(_of_mlstm(case), "lengths", None)
     if lengths is None:
         return [_Facts(operation, case, dtype, None)]
@@ -302,7 +302,7 @@ def _sizes(case: Any) -> dict[str, Any]:
 
 
 def _names(operation: Operation) -> set[str]:
-    """Every name that a promise about an operation may have."""
+    """Every name that may occur in a promise about an operation."""
     assert operation.plain is not None or not operation.features
     case = operation.plain(0) if operation.plain is not None else None
     of_case = set(_sizes(case)) if case is not None else set()
@@ -312,7 +312,7 @@ def _names(operation: Operation) -> set[str]:
 
 
 def _near(operation: Operation, case: Any) -> Iterator[Any]:
-    """Cases like this one: without a feature, with it added, or of another size, the nearest first."""
+    """Cases similar to this one, nearest first: without a feature, with an added feature, or with another size."""
     present = [feature for feature in operation.features if feature.present(case)]
     for feature in present:
         yield feature.without(case)

@@ -1,4 +1,4 @@
-"""Recognises what a target computes in place of the definition: one of the known formulas, or a simple pattern."""
+"""Recognises what a target computes instead of the definition: one of the known formulas, or a simple pattern."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -26,20 +26,21 @@ APART = 3.0
 """Number of tolerances by which a formula must differ from the definition to count as distinguishable from it."""
 
 CANCELLED = 1e-3
-"""Share of a call's largest gradient below which a gradient is taken for the remainder of terms that cancel; its
-roundoff is then that of the larger terms."""
+"""Below this share of a call's largest gradient, a gradient may be the remainder of terms that cancel; its roundoff is
+that of the larger terms.
+"""
 
 ALIKE = 0.9
-"""Least cosine between a target's error and that of a formula that rounds, and most ratio of their sizes either way."""
+"""Minimum cosine between a target's error and that of a formula that rounds, and maximum ratio of their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One array of a target beside the definition's: what a formula is compared with.
+    """One array of a target with the definition's values: the data that a formula is compared with.
 
     Attributes:
         got, true, tolerance: elementwise; the tolerance of the definition.
-        beside: the largest value of any gradient of the call where this is one, else 0.
+        beside: if this is a gradient, the largest value of any gradient of the call, else 0.
     """
 
     name: str
@@ -50,14 +51,13 @@ class Answer:
 
 
 def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: bool = True) -> bool | None:
-    """Whether a target's answer is that of a formula; None where the formula cannot be told from the definition.
+    """Whether a target's answer is that of a formula; None if the formula cannot be distinguished from the definition.
 
-    Where the value is right, a formula that changes the value too is compared by its gradient alone: a backward pass
-    written by hand may follow another formula than the forward pass.
+    If the value is right, a formula that also changes the value is compared by its gradient alone: a hand-written
+    backward pass may follow another formula than the forward pass.
 
-    Args:
-        closely: whether every element must be within its tolerance, which is measured; otherwise the answer must only
-            be near, which is found out in a quarter of the time.
+    Args: closely: whether every element must be within its tolerance, which is measured; otherwise the answer must only
+    be close, which takes a quarter of the time to check.
     """
     call, expected = judged.call, judged.expected
     if call is None or expected is None or judged.problem or not judged.got:
@@ -118,11 +118,10 @@ def recognised(
     *,
     closely: bool = True,
 ) -> Formula | None:
-    """The first formula that a target equals in every trial in which it can be told from the definition.
+    """The first formula that a target equals in every trial in which it can be distinguished from the definition.
 
-    Args:
-        trials: answers that are wrong. At least one must tell the formula from the definition; where there are
-            several, two must.
+    Args: trials: wrong answers. The formula must be distinguishable from the definition in at least one of them, or in
+    two if there are several.
     """
     for formula in formulas:
         told = 0
@@ -186,7 +185,7 @@ def _roughly(answer: Answer, computed: Computed, share: float = ROUGHLY) -> bool
 
 
 def _nearer(answer: Answer, computed: Computed) -> bool:
-    """Whether a target's answer is far nearer to a formula's than to the definition's."""
+    """Whether a target's answer is much closer to a formula's than to the definition's."""
     with np.errstate(invalid="ignore", over="ignore"):
         distance = float(np.linalg.norm(answer.got - computed[answer.name]))
         return distance < 0.05 * float(np.linalg.norm(answer.got - answer.true))
@@ -241,7 +240,7 @@ def _near(name: str, x: np.ndarray, judged: Judged, precision: Precision, rng: n
 
 
 def _alike(answers: Sequence[Answer], computed: Computed) -> bool | None:
-    """Whether a target's error points where that of a formula does which rounds, and is as large.
+    """Whether a target's error has the direction and the size of the error of a formula that rounds.
 
     If a formula is NaN where the definition is not, the target must be NaN at the same elements.
     """
@@ -303,7 +302,7 @@ def _pattern(answer: Answer, judged: Judged) -> str | None:
         return None
 
     def equals(other: np.ndarray, times: float = 1.0) -> bool:
-        """Whether the array equals another: within the tolerance, and far nearer to it than to the correct one."""
+        """Whether the array equals another: within the tolerance, and much closer to it than to the correct values."""
         if other.shape != got.shape or (np.abs(got - other) > times * tolerance + 1e-300).any():
             return False
         return float(np.linalg.norm(got - other)) < 0.1 * float(np.linalg.norm(got - true))

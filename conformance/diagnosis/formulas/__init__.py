@@ -1,1 +1,1 @@
-"""Formulas that implementations are often found to compute in place of the definition."""
+"""Wrong formulas that implementations often compute instead of the definition."""

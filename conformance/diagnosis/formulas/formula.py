@@ -1,4 +1,4 @@
-"""Formulas: functions that are computed in place of the definition, each with its name in words."""
+"""Formulas: functions that are computed instead of the definition, each with its name in words."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 ACCUMULATION = "accumulation"
-"""Among the options of a formula: the dtype in which the call computes, for formulas that round."""
+"""Key among the options of a formula: the dtype in which the call computes, for formulas that round."""
 
 Values = Mapping[str, np.ndarray]
 Computed = dict[str, np.ndarray]
@@ -17,16 +17,15 @@ Compute = Callable[[Values, Mapping[str, Any], Values | None], Computed]
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """Another function than the definition.
+    """A function that differs from the definition.
 
-    Attributes:
-        name: what is different, as it follows "equals": ``the gradient with the normaliser held constant``.
-        compute: ``(arrays, options, cotangents) → outputs`` and, where there are cotangents, gradients under
-            ``gradient of q``. Arrays and options as in a call of the operation, with `ACCUMULATION` among the options.
-        changes_value: whether outputs differ from the definition's; otherwise only gradients do.
-        change: the choices in which it differs, by which two formulas are combined.
-        noisy: whether it rounds, so that a target that does the same is near it and not equal to it.
-        occasional: whether it is seen in some calls only and its name does not say in which, so that their features do.
+    Attributes: name: the difference, in words that follow "equals": ``the gradient with the normaliser held constant``.
+    compute: ``(arrays, options, cotangents) → outputs`` and, where there are cotangents, gradients under
+    ``gradient of q``. Arrays and options as in a call of the operation, with `ACCUMULATION` among the options.
+    changes_value: whether outputs differ from the definition's; otherwise only gradients do. change: the choices in
+    which it differs; two formulas are combined by combining their choices. noisy: whether it rounds, so that a target
+    with the same formula is close to it but not equal. occasional: whether it shows only in some calls that its name
+    does not describe, so that their features are reported too.
     """
 
     name: str
@@ -45,13 +44,10 @@ Named = tuple[str, Mapping[str, Any]]
 class Forms:
     """The formulas of an operation, each of which differs from the definition in the choices that it names.
 
-    Attributes:
-        compute: as `Formula.compute`, of a form, its first argument.
-        definition: the form, a dataclass, of which every other one is a change. It has the fields ``chunk`` and
-            ``state_dtype``.
-        gradients: changes that leave the value as it is.
-        values: changes of the value.
-        rounding: changes of the value by rounding.
+    Attributes: compute: as `Formula.compute`, with the form as its first argument. definition: the form of the
+    definition, a dataclass, from which the others are made by changes. It has the fields ``chunk`` and ``state_dtype``.
+    gradients: changes of the gradient alone. values: changes of the value. rounding: changes of the value by
+    rounding.
     """
 
     compute: Callable[..., Computed]
@@ -61,10 +57,10 @@ class Forms:
     rounding: tuple[Named, ...] = ()
 
     def formulas(self, chunk_size: int | None = None) -> tuple[Formula, ...]:
-        """All of them.
+        """Return all formulas.
 
         Args:
-            chunk_size: the call's, which may be the length of the chunks that are dropped.
+            chunk_size: the chunk size of the call, which may be the length of dropped chunks.
         """
         found = [self._formula(name, change, changes_value=False) for name, change in self.gradients]
         found += [self._formula(name, change) for name, change in self.values]
@@ -77,7 +73,7 @@ class Forms:
         return (*found, *(self._formula(name, change, noisy=True) for name, change in self.rounding))
 
     def combined(self, first: Formula, second: Formula) -> Formula | None:
-        """Both changes at once; None where they are about the same choice."""
+        """Return both changes at once; None if they concern the same choice."""
         if set(first.change) & set(second.change):
             return None
         return self._formula(
@@ -94,7 +90,7 @@ class Forms:
 
 
 def differences(x: np.ndarray, axis: int, dtype: str) -> np.ndarray:
-    """What is left of each element in the differences of neighbouring running sums that are rounded to ``dtype``.
+    """Return each element as the difference of neighbouring running sums that are rounded to ``dtype``.
 
     After −∞, each such difference is −∞ − (−∞), and so is the difference of a sum with itself.
     """

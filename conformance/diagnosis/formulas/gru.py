@@ -1,4 +1,4 @@
-"""The GRU as it is often computed instead: every choice of the definition, and what is taken in its place."""
+"""Common wrong variants of the GRU: every choice of the definition, and its alternatives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,21 +19,16 @@ WEIGHTS = ("weight", "forget_weight", "reset_weight")
 
 @dataclass(frozen=True, kw_only=True)
 class GRUForm:
-    """The choices of which the definition is one; the defaults are the definition.
+    """The choices of a variant; the defaults are the definition.
 
-    Attributes:
-        reset: ``inside`` the recurrent product, ``after`` it, or ``none``.
-        forgets: whether the forget gate keeps the state; otherwise it is an update gate, which keeps 1 − f of it.
-        tiled: whether shared heads are tiled (head n is n mod N′), not repeated (head n is n // (N/N′)).
-        clips: ``before dy`` is added, ``after dy``, ``initial state too``, or ``never``.
-        uses_state: whether the initial state is used.
-        state_cotangent: whether the final state passes its cotangent on.
-        transposed: whether the weights are taken transposed.
-        swapped_gates: whether the forget and the reset gate are swapped.
-        bounded: whether the candidate is bounded by tanh.
-        packed_apart: whether packed sequences are.
-        chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
-        state_dtype: what the state is rounded to after each step; None for not at all.
+    Attributes: reset: ``inside`` the recurrent product, ``after`` it, or ``none``. forgets: whether the forget gate
+    keeps the share f of the state; otherwise it is an update gate, which keeps 1 − f. tiled: whether shared heads are
+    tiled (head n is n mod N′), not repeated (head n is n // (N/N′)). clips: ``before dy`` is added, ``after dy``,
+    ``initial state too``, or ``never``. uses_state: whether the initial state is used. state_cotangent: whether the
+    final state passes its cotangent on. transposed: whether the weights are transposed. swapped_gates: whether the
+    forget and the reset gate are swapped. bounded: whether the candidate is bounded by tanh. packed_apart: whether
+    packed sequences are kept apart. chunk: the last steps that do not fill a chunk of this length are dropped; None for
+    none. state_dtype: the dtype to which the state is rounded after each step; None for no rounding.
     """
 
     reset: str = "inside"
@@ -51,7 +46,7 @@ class GRUForm:
 
 
 def compute(form: GRUForm, arrays: Values, options: Mapping[str, Any], cotangents: Values | None) -> Computed:
-    """Outputs and gradients of a form; arrays, packed or dense, as in a call of `gru`."""
+    """Return outputs and gradients of a form; arrays, packed or dense, are those of a call of `gru`."""
     inputs = {name: Tensor(x) for name, x in arrays.items() if name != "cu_seqlens"}
     clipping = options.get("gradient_clipping")
     bound = np.inf if clipping is None or form.clips == "never" else abs(float(clipping))

@@ -1,4 +1,4 @@
-"""The formulas of `mlstm` for the calls that have another layout: `mlstm_step` and the fwbw interface."""
+"""The formulas of `mlstm` for calls with another layout: `mlstm_step` and the fwbw interface."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ _GRADIENT = "gradient of "
 
 
 def step_formulas(chunk_size: int | None = None) -> tuple[Formula, ...]:
-    """The formulas that mean something for a single step."""
+    """The formulas that apply to a single step."""
     idle = ("chunk", "packed_apart", "differences")
     kept = [formula for formula in formulas() if not set(idle) & set(formula.change)]
     return tuple(for_step(formula) for formula in kept)
@@ -38,7 +38,7 @@ def _without_steps(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def fwbw_formulas(chunk_size: int | None = None) -> tuple[Formula, ...]:
-    """The formulas of one head, with gates ``(B, T)`` or ``(B, T, 1)``."""
+    """The formulas for one head, with gates ``(B, T)`` or ``(B, T, 1)``."""
     kept = [formula for formula in formulas(chunk_size) if "packed_apart" not in formula.change]
     return tuple(for_fwbw(formula) for formula in kept)
 

@@ -1,4 +1,4 @@
-"""The mLSTM as it is often computed instead: every choice of the definition, and what is taken in its place."""
+"""Common wrong variants of the mLSTM: every choice of the definition, and its alternatives."""
 
 import itertools
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ CAP = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class MLSTMForm:
-    """The choices of which the definition is one; the defaults are the definition.
+    """The choices of a variant; the defaults are the definition.
 
     Attributes:
         scale: power of K by which queries are multiplied.
         floor: ``exp(-min(m, 64))``, ``exp(-m)``, ``1`` or ``none``.
         eps_inside: whether eps is added to the floor, not to the larger of the two.
-        absolute: whether n·q̂ is taken without its sign.
+        absolute: whether the absolute value of n·q̂ is taken.
         normaliser_constant: whether the gradient holds the normaliser constant.
         stabiliser: in the gradient, ``exact`` (of the states alone), ``differentiated`` or ``constant``.
         forget: ``log_sigmoid``, ``given`` (the preactivation is the log gate), ``sigmoid`` (its σ is).
@@ -33,12 +33,12 @@ class MLSTMForm:
         soft_cap: whether preactivations are capped smoothly at ±15.
         swapped_gates: whether i and f are swapped.
         uses_state: whether the initial state is used.
-        uses_m0: whether the initial m is.
-        transposed: whether C is kept the other way round, in and out.
+        uses_m0: whether the initial m is used.
+        transposed: whether C is transposed in the initial and the final state.
         state_cotangents: which final states pass a cotangent on.
         chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
-        state_dtype: what C and n are rounded to after each step; None for not at all.
-        packed_apart: whether packed sequences are.
+        state_dtype: the dtype to which C and n are rounded after each step; None for no rounding.
+        packed_apart: whether packed sequences are kept apart.
         decays_first: whether a step's write is not decayed by its own forget gate.
         differences: whether log decays are differences of running sums of log gates, rounded to the dtype in which the
             call computes (`formula.ACCUMULATION` among the options).
@@ -66,7 +66,7 @@ class MLSTMForm:
 
 
 def compute(form: MLSTMForm, arrays: Values, options: Mapping[str, Any], cotangents: Values | None) -> Computed:
-    """Outputs and gradients of a form; arrays, packed or dense, as in a call of `mlstm`."""
+    """Return outputs and gradients of a form; arrays, packed or dense, are those of a call of `mlstm`."""
     inputs = {name: Tensor(x) for name, x in arrays.items() if name != "cu_seqlens"}
     with np.errstate(all="ignore"):
         outputs = _outputs(form, inputs, arrays.get("cu_seqlens"), options)
