@@ -150,7 +150,7 @@ def spelt(entry: dict[str, Any], example: dict[str, str]) -> str:
         ({"operations": ["mlstn"]}, "`operations` has 'mlstn'; there are"),
         ({"features": ["f finite"]}, "`features` has 'f finite'; there are"),
         ({"breaks": ["wrong"]}, "`breaks` has 'wrong'; there are number, nan"),
-        ({"breaks": []}, "has no `breaks`; write how laws break"),
+        ({"breaks": []}, "has no `breaks`; add some of these kinds of failure"),
         ({"formula": "the formula without all"}, "there is no formula 'the formula without all' of rev_cumsum"),
         ({"law": "cap"}, "there is no law 'cap' of rev_cumsum"),
         ({"where": []}, "would excuse every failure of rev_cumsum; add a formula, features, law or where"),
