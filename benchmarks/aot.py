@@ -116,8 +116,8 @@ def page(entries: list[Entry], versions: dict[str, str]) -> str:
         "",
         f"Made by `python -m benchmarks aot` with {', '.join(f'{name} {text}' for name, text in versions.items())}.",
         "Nothing here ran on a GPU. Registers and bytes spilled a thread, bytes of shared memory a program: the most",
-        "over all calls and dtypes; each kernel by itself stands in the JSON file beside this one. *Default* plans are",
-        "those that are taken unless `python -m benchmarks tune` chooses one of the *others*.",
+        "over all calls and dtypes; each kernel is listed in the JSON file next to this one. *Default* plans are",
+        "those that are used unless `python -m benchmarks tune` chooses one of the *others*.",
     ]
     for target in dict.fromkeys(entry.target for entry in entries):
         mine = [entry for entry in entries if entry.target == target]

@@ -26,7 +26,7 @@ WORDS = 400
 """Maximum length of the text of an error that is stored."""
 
 SECONDS_TO_WRITE = 30.0
-"""How long a process that was interrupted may take to write its results."""
+"""Time limit for an interrupted process to write its results."""
 
 TOO_SLOW = "a call took longer than the time limit of this table"
 
@@ -35,7 +35,7 @@ _OF_A_SCRIPT = ("script", "script_note")
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much of one peer is tried.
+    """Limits on the trial of one peer.
 
     Attributes:
         minutes: how long it may take; it is then interrupted, and its results so far are kept.

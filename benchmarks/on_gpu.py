@@ -240,7 +240,7 @@ def _tune_summary(directory: Path) -> str:
 
 
 def _proof_summary(directory: Path) -> str:
-    """What `benchmarks.proofs_command` said."""
+    """The output of `benchmarks.proofs_command`."""
     lines = (directory / "proof.log").read_text(encoding="utf-8").splitlines()[1:]
     return "; ".join(lines)
 

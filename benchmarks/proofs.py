@@ -69,7 +69,7 @@ JUDGED = {
         laws={},
     ),
 }
-"""What a run must have shown, by package."""
+"""The requirements on a run, by package."""
 
 
 def condensed(directory: Path) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _statuses(paths: Iterable[Path]) -> dict[str, dict[str, dict[str, list[str]]
 
 
 def proofs_of(result: Mapping[str, Any], name: str, root: Path) -> dict[str, list[Proof]]:
-    """What a result file shows, by package, for the kernels whose sources are still those of the run."""
+    """The evidence in a result file, by package, for the kernels whose sources have not changed since the run."""
     found: dict[str, list[Proof]] = {package: [] for package in JUDGED}
     for package, judged in JUDGED.items():
         versions = {framework: result["versions"].get(framework) for framework in judged.frameworks}

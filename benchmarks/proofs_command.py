@@ -12,7 +12,7 @@ from benchmarks import proofs
     "directories", nargs=-1, metavar="[DIR]...", type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 def prove_command(directories: tuple[Path, ...]) -> None:
-    """Take runs of on_gpu.sh as evidence for kernels; without DIR, derive it anew from the results in the tree."""
+    """Take runs of on_gpu.sh as evidence for kernels; without DIR, derive it again from the results in the tree."""
     for directory in directories:
         try:
             path = proofs.prove(directory, proofs.ROOT)

@@ -1,7 +1,7 @@
 """Finds another distribution's `reference` or `conformance`, which Python would import in place of gatespec's.
 
-Checked when this module is imported. Each package that imports `reference` holds the same text, because what is in
-doubt cannot be imported to help.
+The check runs when this module is imported. Each package that imports `reference` has a copy of this file, because a
+common one would have to be imported from the package in question.
 
 Raises:
     ImportError: `reference` is not gatespec's; nothing here works with another.
@@ -19,7 +19,7 @@ _ADVICE = "Use an environment where only one of the two is installed, or take th
 
 
 def _origin_if_foreign(name: str) -> str | None:
-    """Where a package comes from that is not gatespec's; None where it is, or where there is none."""
+    """The origin of a package that is not gatespec's; None if it is gatespec's, or not installed."""
     if name in sys.modules:
         module = sys.modules[name]
         ours, origin = getattr(module, "__conformance__", None) == "gatespec", getattr(module, "__file__", None)
@@ -35,7 +35,7 @@ def _origin_if_foreign(name: str) -> str | None:
 
 
 def _source(name: str, spec: ModuleSpec) -> str:
-    """The text of a package's `__init__.py`; nothing where it has none."""
+    """The text of a package's `__init__.py`; empty if it has none."""
     get_source = getattr(spec.loader, "get_source", None)
     if get_source is not None:
         return get_source(name) or ""

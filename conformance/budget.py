@@ -9,7 +9,7 @@ by
 
 **The response** is the measured conditioning of this very element. The reference is evaluated again, `DRAWS` times, on
 inputs perturbed by as much as a backward-stable computation may be considered to perturb them, and the largest change
-counts. The draws are nearly normal (with ±1, two log weights of which only the difference matters change in the same
+counts. The draws are nearly normal (with ±1, two log weights whose difference alone matters change in the same
 direction in all of six draws once in 32 times) and spread evenly: with eight normal draws the largest is below half a
 standard deviation for one element in 2000, and in 320 GRU cases that made a correct result fail. Where the response is
 small for one element by chance, the root mean square over its neighbours (the last axis; two steps either way) counts

@@ -325,7 +325,7 @@ def raised_by_target() -> tuple[type[BaseException], ...]:
 def _first_of_its_nature(
     verdict: Verdict, got: Array, expected: np.ndarray, tolerance: np.ndarray, wrong: np.ndarray
 ) -> tuple[Verdict, str]:
-    """How an array is wrong (as in `conformance.outcome.BreakKind`), and the first element that is wrong in that way.
+    """The way in which an array is wrong (`conformance.outcome.BreakKind`), and the first element that is wrong so.
 
     A NaN or an infinity where a number is expected comes before numbers that are merely wrong.
     """

@@ -21,7 +21,7 @@ class UsageError(Exception):
 
 
 class RefusedError(Exception):
-    """The target itself reports that it cannot serve a call (a kernel backend that does not run here)."""
+    """The target itself reports that it does not support a call (a kernel backend that does not run here)."""
 
 
 class BrokenGraphError(Exception):
@@ -87,7 +87,7 @@ class Implementation:
         backends: the names of kernel backends whose launches the adapter can observe, each with whether it launches
             any.
         lacking: the reason why a law does not apply, by the feature that it needs.
-        untracked: the context of calls of which no gradient is asked.
+        untracked: the context of calls without a gradient.
         compiling: called with True before a compiler takes over that may be slower than any call, and with False
             afterwards.
     """

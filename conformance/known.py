@@ -38,10 +38,10 @@ BREAKS = (
     *("number", "nan", "infinity", "shape", "dtype", "missing"),
     *("exception", "exit", "abort", "timeout", "memory", "text"),
 )
-"""As in `conformance.outcome.BreakKind`."""
+"""The kinds of failure, as in `conformance.outcome.BreakKind`."""
 
 INEXACT = ("number", "nan", "infinity")
-"""How arrays break a law if a target computes another formula."""
+"""The kinds of failure of arrays if a target computes another formula."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ ENDINGS = ("exit", "abort", "timeout")
 
 @dataclass(frozen=True, order=True)
 class BreakKind:
-    """Where a law breaks and how. Shrinking preserves it: another kind of break is another counterexample.
+    """A kind of break: where a law breaks, and how. Shrinking preserves it; each kind has its own counterexample.
 
     Attributes:
         where: the array, ``gradient of k``; or the name of the exception.

@@ -135,7 +135,7 @@ def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) ->
 
 
 def write_promises(path: Path, reports: list[TargetReport]) -> None:
-    """Write the promises outside of which the targets were found to be wrong, or to serve nothing."""
+    """Write the promises that exclude all calls for which the targets are wrong or not served."""
     found: dict[str, list[str]] = {}
     for report in reports:
         for envelope in report.diagnosis.envelopes:

@@ -30,11 +30,10 @@ LOAD_SECONDS = 120.0
 """Seconds that a target may take to be imported; a case's own limit if that is longer."""
 
 COMPILING = 10.0
-"""How many times as long as a call its compilation by XLA may take, where a loop was unrolled for example, or the
-import of PyTorch's compiler."""
+"""Ratio of the time limit while XLA compiles an unrolled loop, or PyTorch's compiler is imported, and that of a call."""
 
 DEATHS_OF_A_LAW = 6
-"""How often one law may end its worker; each death but the last leads to a smaller fatal case, or to another one."""
+"""Number of times that a law may end its worker; each except the last leads to a smaller fatal case, or another."""
 
 SECONDS_OF_A_LAW = 30.0
 """Seconds after which a law that has ended a worker is given one last, short try."""
@@ -333,7 +332,7 @@ class Workers:
 
 
 def _ending(exitcode: int | None) -> tuple[str, str]:
-    """How a process ended: its nature, as in `conformance.outcome.BreakKind`, and the words for it."""
+    """The way in which a process ended: its nature, as in `conformance.outcome.BreakKind`, and a description."""
     if exitcode is None or exitcode >= 0:
         return "exit", f"exit status {exitcode}"
     try:

@@ -76,7 +76,7 @@ def platform(x: Any) -> str:
 
 
 def architecture(x: Any) -> str:
-    """What kernels for the GPU that holds ``x`` are compiled for, ``"sm_90"`` or ``"gfx942"``.
+    """The architecture of the GPU that holds ``x``, for which kernels are compiled: ``"sm_90"`` or ``"gfx942"``.
 
     Empty for other devices, and for the GPU of an abstract mesh, which says nothing of it.
     """

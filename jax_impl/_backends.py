@@ -83,7 +83,7 @@ def _rows(asked: Request) -> tuple[Row, ...]:
 
 
 def choose(asked: Request, requested: Any) -> Choice:
-    """Return the backend that a call takes; raise if the requested one cannot serve it."""
+    """Return the backend that a call takes; raise if the requested one does not support it."""
     chosen = select(_rows(asked), asked, requested, KernelBackend)
     return Choice(name=chosen.value, interpret=chosen is KernelBackend.pallas and interpreted(asked.device))
 

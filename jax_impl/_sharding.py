@@ -1,6 +1,6 @@
 """One device's view of a mesh inside ``shard_map``: its key, its slice of an array, its shard of a parameter.
 
-Source: xlstm_jax, distributed.array_utils. A tuple of axes counts as one axis, of which the first varies slowest.
+Source: xlstm_jax, distributed.array_utils. A tuple of axes counts as one axis, whose first axis varies slowest.
 """
 
 from collections.abc import Callable

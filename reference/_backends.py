@@ -31,7 +31,7 @@ ROWS = tuple(Row(backend="numpy", operation=operation, devices=("cpu",)) for ope
 
 
 def choose(call: Call, values: np.ndarray, requested: Any, packed: bool = False) -> KernelBackend:
-    """Return the backend for a checked call; raise if the requested one cannot serve it."""
+    """Return the backend for a checked call; raise if the requested one does not support it."""
     return select(ROWS, Request(call.function, "cpu", dtype_name(values), call.sizes, packed), requested, KernelBackend)
 
 

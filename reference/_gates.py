@@ -29,7 +29,7 @@ def stabilised_decay(a: np.ndarray, m: np.ndarray, m_new: np.ndarray) -> np.ndar
     """
     a, m, m_new = np.broadcast_arrays(a, m, m_new)
     empty = np.isneginf(a + m)
-    # The sum of a memory that is emptied is left aside: −∞ − (−∞) is no number.
+    # For a memory that is emptied the sum is omitted, because −∞ − (−∞) is NaN.
     a, m, m_new = (np.where(empty, 0.0, x) for x in (a, m, m_new))
     total = a + m
     rest = total - a

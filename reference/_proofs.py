@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ACCEPT_UNPROVEN = os.environ.get("GATESPEC_UNPROVEN_KERNELS") == "1"
-"""Whether a call that names no backend takes kernels without evidence too. Read once, as choices are cached."""
+"""Whether a call that names no backend may use kernels without evidence. Read once, because choices are cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Proof:
         backend: the backend's name.
         dtypes: the dtypes of values in which it passed.
         device: the name of the GPU, ``"NVIDIA H200"``.
-        architecture: what kernels are compiled for, ``"sm_90"``.
+        architecture: the architecture for which kernels are compiled, ``"sm_90"``.
         versions: the versions of the packages that compile and launch the kernels, ``{"triton": "3.9.0", ...}``.
         result: the committed file that shows it, relative to the repository.
     """
@@ -48,7 +48,7 @@ def series(version: str) -> str:
 
 
 def where(architecture: str, versions: Mapping[str, str]) -> str:
-    """What evidence is compared by, in words: ``"sm_90 with torch 2.15 and triton 3.9"``."""
+    """The criteria by which evidence is compared, in words: ``"sm_90 with torch 2.15 and triton 3.9"``."""
     packages = [f"{name} {series(version)}" for name, version in versions.items()]
     return f"{architecture or 'an unknown GPU'} with {' and '.join(packages)}"
 

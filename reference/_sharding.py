@@ -2,7 +2,7 @@
 
 The functions do not communicate. JAX and torch ask the mesh for the device's position; here the caller passes it:
 ``axis_index`` and ``axis_size`` are numbers, or dicts by axis name if several axes are used. A tuple of axes counts
-as one axis, of which the first varies slowest.
+as one axis, whose first axis varies slowest.
 """
 
 from collections.abc import Mapping

@@ -30,14 +30,11 @@ __all__ = [
 class Request:
     """The requirements of a call on a backend.
 
-    Attributes:
-        operation: the public name, ``"mlstm"``.
-        device: the arrays' own device type, ``"cpu"``, ``"cuda"``, ``"tpu"``.
-        dtype: the name of the values' dtype, ``"bfloat16"``.
-        sizes: the letters of the contract, ``{"B": 2, "S": 7, ...}``.
-        packed: whether ``cu_seqlens`` was passed.
-        architecture: what kernels for the arrays' own GPU are compiled for, ``"sm_90"``; empty for other devices.
-        versions: the versions of the packages that evidence about kernels is compared by.
+    Attributes: operation: the public name, ``"mlstm"``. device: the arrays' own device type, ``"cpu"``, ``"cuda"``,
+    ``"tpu"``. dtype: the name of the values' dtype, ``"bfloat16"``. sizes: the letters of the contract,
+    ``{"B": 2, "S": 7, ...}``. packed: whether ``cu_seqlens`` was passed. architecture: the architecture of the arrays'
+    GPU, for which kernels are compiled, ``"sm_90"``; empty for other devices. versions: the versions of the packages
+    that evidence about kernels is compared by.
     """
 
     operation: str
@@ -78,7 +75,7 @@ class Row:
     proofs: tuple[Proof, ...] | None = None
 
     def reasons(self, request: Request) -> list[str]:
-        """The reasons why this row cannot serve ``request``; empty if it can."""
+        """The reasons why this row does not support ``request``; empty if it does."""
         reasons = []
         missing = self.unavailable(request) if self.unavailable else None
         if missing:
@@ -102,7 +99,9 @@ class Row:
         return covering[0] if covering else None
 
     def unproven(self, request: Request) -> str | None:
-        """The reason why a call that names no backend does not take this row although it could; None if it does."""
+        """The reason why a call that names no backend does not use this row although it supports the call; None if it
+        does.
+        """
         if self.proofs is None or _proofs.ACCEPT_UNPROVEN or self.proof(request):
             return None
         if not self.proofs:
@@ -129,10 +128,9 @@ def with_proofs(rows: Iterable[Row], proofs: Sequence[Proof]) -> tuple[Row, ...]
 class Explanation:
     """The backend that a call takes, and the reasons for it and against the others.
 
-    Attributes:
-        chosen: the backend (a member of the implementation's ``KernelBackend``).
-        against: for every other backend, the reason why it was not chosen.
-        why: for a kernel, the evidence that lets a call take it unasked; empty for composed code, which needs none.
+    Attributes: chosen: the backend (a member of the implementation's ``KernelBackend``). against: for every other
+    backend, the reason why it was not chosen. why: for a kernel, the evidence that allows a call to use it without
+    naming it; empty for composed code, which needs none.
     """
 
     chosen: Any
@@ -155,7 +153,7 @@ def _names(backend_type: Any) -> list[str]:
 
 
 def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explanation:
-    """Choose the first row, in order of preference, that serves ``request`` and needs no evidence or has it.
+    """Choose the first row, in order of preference, that supports ``request`` and has evidence or needs none.
 
     Args:
         rows: an implementation's rows, the preferred backend first.
@@ -166,7 +164,7 @@ def explain(rows: Iterable[Row], request: Request, backend_type: Any) -> Explana
         The chosen backend, and the reasons against each other one.
 
     Raises:
-        ValueError: no row serves the request; the message holds every row's reasons.
+        ValueError: no row supports the request; the message holds every row's reasons.
     """
     chosen, why, against = None, "", {}
     serving = [row for row in rows if row.operation == request.operation]
@@ -233,7 +231,7 @@ def select(rows: Iterable[Row], request: Request, requested: Any, backend_type: 
 
     Raises:
         TypeError: ``requested`` is neither None, a backend nor a backend's name.
-        ValueError: there is no such backend, or the requested one cannot serve the call; the message gives the reason.
+        ValueError: there is no such backend, or it does not support the call; the message gives the reason.
     """
     backend = known_backend(request.operation, requested, backend_type)
     if backend is None:

@@ -105,7 +105,7 @@ def _accumulate(
 
 
 class _Slot(NamedTuple):
-    """A leaf on its way through torch.func, which takes tensors alone: one tensor, or none where the leaf is None."""
+    """A leaf in a form that torch.func accepts, which takes only tensors: one tensor, or none if the leaf is None."""
 
     held: tuple[Tensor, ...]
 
@@ -115,7 +115,7 @@ def _taken(slot: _Slot) -> Tensor | None:
 
 
 def _added(total: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-    """The sums, in which a gradient is let go as soon as it is added."""
+    """Add gradients to the sums, and release each one as soon as it is added."""
     for at in range(len(total)):
         total[at] = total[at] + gradients[at]
         gradients[at] = total[at]
@@ -123,7 +123,7 @@ def _added(total: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
 
 
 def _summable(metric: Tensor | None) -> Tensor | None:
-    """A metric in the dtype of its sum: 64 bits for integers and truth values, which could not hold it."""
+    """A metric in the dtype of its sum: 64 bits for integers and booleans, whose own dtype might not hold it."""
     if metric is None or metric.is_floating_point() or metric.is_complex() or metric.dtype is torch.uint64:
         return metric
     return metric.to(torch.int64)

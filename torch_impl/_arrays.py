@@ -18,7 +18,7 @@ ACCUMULATION = {
 
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""The types of tensors that are nothing but tensors."""
+"""The types of plain tensors."""
 
 
 def transforming() -> bool:

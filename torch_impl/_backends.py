@@ -78,7 +78,9 @@ def request_of(operation: str, values: torch.Tensor, sizes: Mapping[str, int], p
 
 
 def architecture(device: torch.device) -> str:
-    """What kernels for a GPU are compiled for, ``"sm_90"`` or ``"gfx942"``; empty for a device that is not present."""
+    """The architecture of a GPU, for which kernels are compiled: ``"sm_90"`` or ``"gfx942"``; empty for a device that
+    is not present.
+    """
     if device.type != "cuda" or not torch.cuda.is_available():
         return ""
     if torch.version.hip:
@@ -100,7 +102,7 @@ def _rows(asked: Request) -> tuple[Row, ...]:
 
 
 def choose(asked: Request, requested: Any) -> KernelBackend:
-    """Return the backend that a call takes; raise if the requested one cannot serve it."""
+    """Return the backend that a call takes; raise if the requested one does not support it."""
     return select(_rows(asked), asked, requested, KernelBackend)
 
 
@@ -125,7 +127,7 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
     Args:
         name: the name of an operation with kernel backends.
         args, kwargs: the arguments of that call; they are checked as the call would check them. A backend that they
-            name is explained whether or not it could serve the call.
+            name is explained whether or not it supports the call.
 
     Returns:
         The chosen backend and, for every other backend with a row, the reason against it.

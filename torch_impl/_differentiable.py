@@ -133,7 +133,7 @@ class Operation:
         )
 
     def __call__(self, arguments: Any, *tensors: Tensor | None) -> Sequence[Tensor]:
-        """The results of a call; what follows them is no result. ``tensors`` are those that may need a gradient."""
+        """The results of a call, without the residuals after them. ``tensors`` are those that may need a gradient."""
         if type(tensors[0]) not in PLAIN and is_distributed(tensors[0]):
             return self.distributed(self.name, arguments)
         if recording():
@@ -237,7 +237,7 @@ class Operation:
 
 
 class _Saves:
-    """Which of an operation's flat arguments are saved as tensors, and which of them have gradients."""
+    """The positions of an operation's flat arguments that are saved as tensors, and of those that have gradients."""
 
     def __init__(self, arguments: Sequence[Field]):
         self.tensors = sum(field.schema.startswith("Tensor") for field in arguments)

@@ -1,8 +1,8 @@
 """Calls with DTensors: every process computes its own sequences or heads, without communication.
 
-A sequence and a head need nothing of another one. A mesh axis may therefore shard the batch or the heads, of all arrays
-alike; what it does not shard is replicated, and the gradient of a replicated array is a sum over the mesh axis. Every
-other axis of an array is refused.
+Sequences and heads do not depend on each other. A mesh axis may therefore shard the batch or the heads, in the same way
+for all arrays. Arrays that it does not shard are replicated, and their gradients are summed over the mesh axis.
+Sharding any other axis raises.
 """
 
 import sys
@@ -33,14 +33,14 @@ def _described(mesh: Any) -> str:
 
 
 def _kind(letter: str) -> str:
-    """What an axis counts: sequences, heads, one of the leading axes of an elementwise operation, or neither."""
+    """The kind of an axis: sequences, heads, one of the leading axes of an elementwise operation, or none of these."""
     if letter == "B":
         return BATCH
     return HEADS if letter.startswith("N") else letter if letter.isdigit() else ""
 
 
 def leading(x: Tensor, *last: str) -> str:
-    """The axes of a tensor for `distributed_call` of which all but the last ones may be sharded."""
+    """The axes of a tensor for `distributed_call`, of a call in which all axes except the last ones may be sharded."""
     return " ".join((*map(str, range(x.ndim - len(last))), *last))
 
 
@@ -96,7 +96,9 @@ def distributed_call(
 
 
 class _Layout:
-    """What every mesh axis shards: batch, heads, one leading axis, or nothing."""
+    """The layout of a call: for every mesh axis, whether it shards the batch, the heads, one leading axis, or
+    nothing.
+    """
 
     def __init__(self, function: str, arrays: Sequence[tuple[str, Any, Sequence[str]]], packed: bool):
         self.function, self.mesh = function, arrays[0][1].device_mesh

@@ -1,1 +1,1 @@
-"""How the functions of each framework are called, differentiated and synchronised."""
+"""Drivers, one for each framework, which call, differentiate and synchronise its functions."""

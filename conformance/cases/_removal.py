@@ -47,7 +47,7 @@ def moderate_gates(i: np.ndarray, f: np.ndarray, removed: Sequence[str]) -> tupl
 
 
 def large(x: np.ndarray) -> np.ndarray:
-    """Where ``x`` is large and finite, and not huge."""
+    """Mask of the elements of ``x`` that are large and finite, but not huge."""
     return (np.abs(x) > LARGE) & (np.abs(x) <= HUGE)
 
 

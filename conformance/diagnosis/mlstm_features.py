@@ -266,8 +266,8 @@ EPS = Feature(
 ARRAYS = (
     Feature(
         name="gates wider than values",
-        sentence="the gates are float32 beside 16-bit values",
-        phrase="where float32 gates stand beside 16-bit values",
+        sentence="the gates are float32, the values have 16 bits",
+        phrase="where gates are float32 and values have 16 bits",
         present=lambda case: case.wide_gates,
         without=lambda case: replace(case, wide_gates=False),
         added=lambda case: replace(case, wide_gates=True),

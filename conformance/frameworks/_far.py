@@ -1,4 +1,4 @@
-"""Arrays whose elements are more than 2³¹ elements apart, in memory of which almost nothing is used.
+"""Arrays whose elements are more than 2³¹ elements apart, in a buffer that is almost entirely unused.
 
 If a kernel multiplies an index by a stride in 32 bits, the product wraps around there. It then points as far below the
 array as it should point above it. That is memory of the same buffer, so that the kernel reads a wrong value and the

@@ -13,7 +13,7 @@ import torch
 from conformance.frameworks._torch_transforms import Flat, Tensors, pulled
 
 BUSY_CYCLES = 100_000_000
-"""How long the stream is busy before it writes the arguments: about 50 ms, longer than a launch takes."""
+"""Work that keeps the stream busy before it writes the arguments: about 50 ms, longer than a launch takes."""
 WARM_UP = 3
 KINDS = ("busy stream", "graph", "graph at the first call")
 

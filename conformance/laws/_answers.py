@@ -97,7 +97,7 @@ def laid_out(call: Call, layout: str) -> Call:
 
 
 def lacking(feature: str, implementation: Implementation) -> str | None:
-    """Why a law that needs a feature of the framework does not apply."""
+    """The reason why a law that needs a feature of the framework does not apply."""
     return implementation.lacks(feature)
 
 

@@ -66,7 +66,7 @@ def bad_calls() -> list[BadCall]:
         *(with_arrays(_base, op, label, **changes) for label, changes in arrays),
         *(with_arrays(_stateful, op, label, **changes) for label, changes in states),
         *(with_arrays(_packed, op, label, cu_seqlens=packing) for label, packing in packings),
-        with_arrays(_base, op, "`cu_seqlens` beside dense arrays", cu_seqlens=integers(0, 3)),
+        with_arrays(_base, op, "`cu_seqlens` with dense arrays", cu_seqlens=integers(0, 3)),
         *(with_options(_base, op, label, **changes) for label, changes in options),
         with_options(_packed, op, "a `max_seqlen` that is too short", max_seqlen=3),
     ]

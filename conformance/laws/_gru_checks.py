@@ -30,7 +30,7 @@ def grouped(name: str, x: np.ndarray, heads: int) -> np.ndarray:
 
 
 def with_values(arrays: dict[str, Array], **values: float) -> dict[str, Array]:
-    """The arrays, of which some are filled with one value."""
+    """The arrays, with some of them filled with one value."""
     filled = {name: replace(arrays[name], values=np.full(arrays[name].shape, x)) for name, x in values.items()}
     return {**arrays, **filled}
 

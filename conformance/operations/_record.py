@@ -101,7 +101,7 @@ class StateTuple:
 
 @dataclass(frozen=True, kw_only=True)
 class Backward:
-    """How a target's own backward is called if the target does not differentiate through its framework.
+    """The call of a target's own backward pass, if the target does not differentiate through its framework.
 
     Its arguments are those of the call, then the cotangents by keyword.
 

@@ -67,7 +67,7 @@ def gru(
     Raises:
         TypeError: an argument is not a floating-point array, or dtypes differ.
         ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing, or
-            `kernel_backend` cannot serve the call.
+            `kernel_backend` does not support the call.
         NotImplementedError: a second derivative is taken.
     """
     # The options of a packed call depend on the values of the packing, which no cache may read.

@@ -123,7 +123,7 @@ def mlstm(
     Raises:
         TypeError: an argument is not a floating-point array, or dtypes differ.
         ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or `kernel_backend`
-            cannot serve the call.
+            does not support the call.
         NotImplementedError: the function is differentiated in forward mode, or twice.
     """
     # The options of a packed call depend on the values of the packing, which no cache may read.

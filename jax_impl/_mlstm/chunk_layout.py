@@ -29,7 +29,7 @@ def chunk_length(S: int, chunk_size: int | None) -> int:
 
 
 class SequenceBounds(NamedTuple):
-    """Where sequences begin and end in chunks that hold several sequences, one after the other.
+    """The starts and ends of sequences in chunks that hold several sequences, one after the other.
 
     Attributes:
         first, last: whether a chunk is the first or last one of its sequence, ``(c,)``.

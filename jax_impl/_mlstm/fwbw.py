@@ -263,7 +263,7 @@ def _sharded(options: Options, arguments: Arguments) -> Result:
 
 
 def _partitions(options: Options, arguments: Arguments) -> Any:
-    """h is sharded as v is, what is computed over the batch as v is; the context holds the inputs as they came."""
+    """h, and everything with a batch axis, is sharded like v; the context holds the inputs unchanged."""
     result = jax.eval_shape(partial(_fwbw, options), jax.tree.map(_shape, arguments))
     h, of_inputs = partition(arguments.tokens.v), jax.tree.map(lambda x: P(*partition(x)), arguments)
     computed = jax.tree.map(lambda x: P(h[0], *(None,) * (x.ndim - 1)), result)

@@ -65,8 +65,8 @@ def gru(
             step from the final state. The gradient of the initial state is not clipped. It does not affect the value.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
         max_seqlen: an upper bound on the sequence lengths; checked, but never required.
-        kernel_backend: the backend to use, which raises if it cannot serve the call; None takes a kernel where a run
-            on such hardware has proven it, else composed code.
+        kernel_backend: the backend to use; an error if it does not support the call. None means a kernel that a run on
+            such hardware has proven, else composed code.
 
     Returns:
         ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of `input`, and the last

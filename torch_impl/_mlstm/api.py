@@ -101,8 +101,8 @@ def mlstm(
         max_seqlen: an upper bound on the sequence lengths; checked, but never required.
         chunk_size: steps per chunk; None chooses a length to suit the sizes. The value does not depend on it.
         eps: added to the normaliser, for parity with kernels that do so.
-        kernel_backend: the backend to use, which raises if it cannot serve the call; None takes a kernel where a run
-            on such hardware has proven it, else composed code.
+        kernel_backend: the backend to use; an error if it does not support the call. None means a kernel that a run on
+            such hardware has proven, else composed code.
 
     Returns:
         h, with the shape and dtype of `v`; with `return_state`, ``(h, MLSTMState)``.

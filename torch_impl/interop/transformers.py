@@ -96,7 +96,7 @@ def _layers(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Settings:
-    """What a configuration says about the kernels, with its names.
+    """The fields of a configuration that concern the kernels, under its own names.
 
     Attributes:
         mode: "inference" always returns states; the others are for training.
