@@ -1,9 +1,10 @@
-"""A kernel with another layout and other names, fitted to the suite by an adapter of a dozen lines.
+"""An adapter of a dozen lines for a kernel with another layout and other names.
 
     python -m conformance run examples/head_first.py --op mlstm
 
-`their_kernel` stands in for a kernel of yours: heads come before steps, the state is a carry, `eps` is `epsilon`. Here
-it borrows `torch_impl`; nothing of the adapter knows that. `examples/head_first_numpy.py` is the same for NumPy.
+`their_kernel` stands for your own kernel: heads come before steps, the state is called carry, `eps` is `epsilon`. In
+this example it calls `torch_impl` inside; the adapter does not depend on that. `examples/head_first_numpy.py` is the
+same for NumPy.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The adapter of `examples/head_first.py` for a NumPy kernel, which brings its own gradient.
+"""The adapter of `examples/head_first.py` for a NumPy kernel that has its own gradient.
 
 python -m conformance run examples/head_first_numpy.py --op mlstm
 """

@@ -1,4 +1,4 @@
-"""What other ways to predict the same text need: bits per byte of a trigram model, of gzip and of xz."""
+"""Baselines: bits per byte that a trigram model, gzip and xz need for the same text."""
 
 import gzip
 import lzma
@@ -15,9 +15,9 @@ class Baselines:
     """Bits per byte of the held-out text.
 
     Attributes:
-        trigram: of an interpolated trigram model of the training text.
-        gzip, xz: of the held-out text compressed by itself, at the highest level.
-        xz_after_training: what xz needs for the held-out text after it has seen the training text.
+        trigram: bits per byte of an interpolated trigram model of the training text.
+        gzip, xz: bits per byte of the held-out text, compressed alone at the highest level.
+        xz_after_training: bits per byte that xz needs for the held-out text after the training text.
     """
 
     trigram: float
@@ -27,12 +27,12 @@ class Baselines:
 
 
 def bits_per_byte(nats: float, targets: np.ndarray) -> float:
-    """Cost of all targets, in bits, divided by the bytes among them."""
+    """Cost of all targets, in bits, divided by the number of bytes among them."""
     return float(nats / np.log(2) / int(np.sum(targets < VOCABULARY - 1)))
 
 
 def measure(training: Documents, validation: Rows) -> Baselines:
-    """The baselines of the text that the rows of a validation hold."""
+    """The baselines for the text in the rows of a validation."""
     held_out = text_of(validation.targets)
     seen = text_of(training.tokens)
     alone = len(lzma.compress(held_out, preset=9 | lzma.PRESET_EXTREME))

@@ -1,8 +1,8 @@
-"""Checkpoints that are either whole or not there, and whose damage is found before anything is read from them.
+"""Checkpoints that are complete or absent, and are checked for damage before anything is read from them.
 
-A checkpoint is a directory ``step-00000100``. It is written under another name and renamed when everything is on the
-disk, so a process that is killed leaves no half of one. Its manifest holds the size and the SHA-256 of every file.
-What the files are is the business of the caller: orbax or `torch.distributed.checkpoint` writes them.
+A checkpoint is a directory ``step-00000100``. It is written under a temporary name and renamed when everything is on
+the disk, so a killed process leaves no incomplete checkpoint. Its manifest holds the size and the SHA-256 of every
+file. The files themselves are written by the caller, with orbax or `torch.distributed.checkpoint`.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint whose files are as they were written.
+    """An undamaged checkpoint.
 
     Attributes:
         step: the number of steps that were done.
-        directory: where it is.
-        facts: what its writer noted.
+        directory: its directory.
+        facts: the facts that its writer noted in the manifest.
     """
 
     step: int
@@ -40,19 +40,19 @@ class Checkpoint:
 
 
 def unfinished(directory: Path, step: int) -> Path:
-    """Where the files of a checkpoint are written to, until `finish` gives it its name."""
+    """The temporary directory of a checkpoint, which `finish` renames."""
     return directory / f"{_UNFINISHED}step-{step:08d}"
 
 
 def begin(directory: Path, step: int) -> None:
-    """Make the directory that the files of a checkpoint are written to."""
+    """Make the temporary directory of a checkpoint."""
     path = unfinished(directory, step)
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
 
 
 def finish(directory: Path, step: int, facts: Mapping[str, Any], keep: int) -> Path:
-    """Note the files of a checkpoint, give it its name, and remove all but the newest ``keep``."""
+    """Write the manifest of a checkpoint, rename it, and remove all checkpoints except the newest ``keep``."""
     written, final = unfinished(directory, step), directory / f"step-{step:08d}"
     files = {}
     for path in sorted(path for path in written.rglob("*") if path.is_file()):
@@ -71,14 +71,14 @@ def finish(directory: Path, step: int, facts: Mapping[str, Any], keep: int) -> P
 
 
 def newest(directory: Path, refused: Callable[[str], None]) -> Checkpoint | None:
-    """The newest undamaged checkpoint; None where none was ever finished.
+    """The newest undamaged checkpoint; None if none was ever finished.
 
     Args:
-        directory: of all checkpoints.
-        refused: told in a sentence about each damaged checkpoint that is newer.
+        directory: the directory of all checkpoints.
+        refused: called with a sentence about each newer checkpoint that is damaged.
 
     Raises:
-        CheckpointError: there are checkpoints, and each of them is damaged.
+        CheckpointError: there are checkpoints, but all are damaged.
     """
     found = _named(directory)
     for _, path in found:
@@ -94,7 +94,7 @@ def newest(directory: Path, refused: Callable[[str], None]) -> Checkpoint | None
 
 
 def read(path: Path) -> Checkpoint:
-    """A checkpoint, all of whose files have been compared with its manifest.
+    """Read a checkpoint and compare all its files with its manifest.
 
     Raises:
         CheckpointError: the manifest or a file is missing, truncated or changed.
@@ -121,7 +121,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what processes that were killed had begun to write."""
+    """Remove the unfinished checkpoints of killed processes."""
     for path in directory.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(path)
 

@@ -1,6 +1,6 @@
 """Text to train on: the files of a directory, as bytes, divided into training and held-out documents.
 
-A document is one file. It becomes a sequence of tokens: the marker `BOUNDARY`, then its bytes; the token after the
+A document is one file. It becomes a sequence of tokens: the marker `BOUNDARY`, then its bytes; the target after the
 last byte is `BOUNDARY` again. So each token has a target, and no token is padding.
 """
 
@@ -32,7 +32,7 @@ class Documents:
 
     Attributes:
         tokens: ``(L,)`` int32, each document as `BOUNDARY` and its bytes.
-        starts: ``(D+1,)`` int64, where each document begins, and L.
+        starts: ``(D+1,)`` int64, the start of each document, then L.
     """
 
     tokens: np.ndarray
@@ -50,7 +50,7 @@ class Corpus:
 
     Attributes:
         training, validation: the documents.
-        fingerprint: SHA-256 of all names and bytes, by which a resumed run knows its text.
+        fingerprint: SHA-256 of all names and bytes, by which a resumed run recognises its text.
         source: the directory.
     """
 
@@ -63,8 +63,8 @@ class Corpus:
 def read(settings: Settings) -> Corpus:
     """Read the text that the settings name.
 
-    A file is held out if the hash of its relative name is below `validation_share`: the same file is held out in
-    every run, and whatever other files are added.
+    A file is held out if the hash of its relative name is below `validation_share`: the same file is held out in every
+    run, even if other files are added.
 
     Raises:
         CorpusError: `data` is not a directory, holds no file that fits, a file cannot be read, or one of the two parts
@@ -116,7 +116,7 @@ def held_out(name: str, share: float) -> bool:
 
 
 def joined(texts: Iterable[bytes]) -> Documents:
-    """Documents from the bytes of each."""
+    """Make `Documents` from the bytes of each document."""
     pieces, starts = [], [0]
     for text in texts:
         pieces.append(np.concatenate(([BOUNDARY], np.frombuffer(text, np.uint8))).astype(np.int32))

@@ -35,7 +35,7 @@ class GRUModel(nn.Module):
     """A language model of GRU blocks.
 
     Attributes:
-        config: its sizes.
+        config: the sizes of the model.
         dtype: the dtype of the computation; parameters and the residual stream are float32.
     """
 
@@ -52,7 +52,7 @@ class GRUModel(nn.Module):
         max_seqlen: int | None = None,
         return_state: bool = False,
     ) -> Any:
-        """Logits of the token after each.
+        """Logits of the next token after every token.
 
         Args:
             tokens: ``(B, S)``, or ``(T,)`` with `cu_seqlens`; integers.

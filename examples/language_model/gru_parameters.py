@@ -1,6 +1,7 @@
-"""The GRU language model without a framework: its sizes, the names and shapes of its parameters, their first values.
+"""The framework-independent part of the GRU language model: sizes, and names, shapes and initial values of parameters.
 
-The names are those of the PyTorch model. A weight of a linear map is ``(out, in)``; `to_flax` and `from_flax` turn it.
+The names are those of the PyTorch model. A weight of a linear map is ``(out, in)``; `to_flax` and `from_flax` transpose
+it.
 """
 
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ def shapes(config: GRUModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def initial(config: GRUModelConfig, seed: int) -> dict[str, np.ndarray]:
-    """First values, float32: the same for both frameworks.
+    """Initial values, float32, the same for both frameworks.
 
     Linear maps are normal with a standard deviation of ``fan_in^−½``, the last of each residual branch divided by
     ``(2·blocks)^½``; state weights are uniform within ``±H^−½``; norms are 1. Biases are 0, except those of the

@@ -33,7 +33,7 @@ class GRUModel(nn.Module):
     """A language model of GRU blocks.
 
     Args:
-        config: its sizes.
+        config: the sizes of the model.
     """
 
     def __init__(self, config: GRUModelConfig) -> None:
@@ -53,7 +53,7 @@ class GRUModel(nn.Module):
         max_seqlen: int | None = None,
         return_state: bool = False,
     ) -> Any:
-        """Logits of the token after each.
+        """Logits of the next token after every token.
 
         Args:
             tokens: ``(B, S)``, or ``(T,)`` with `cu_seqlens`; integers.

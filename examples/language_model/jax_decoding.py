@@ -11,7 +11,7 @@ from examples.language_model.sampling import Decoder
 
 
 def decoder(kind: Kind, values: Values) -> Decoder:
-    """The decoder of a model with these parameters; it is compiled for each prompt's length and once for a byte."""
+    """The decoder of a model with these parameters, compiled once for each prompt length and once for one byte."""
     model = kind.flax(jnp.float32)
     params = {"params": jax.tree.map(jnp.asarray, kind.to_flax(values))}
 

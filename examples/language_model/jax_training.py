@@ -1,7 +1,7 @@
 """Training in JAX: one step, losses of held-out rows, and the state of a checkpoint.
 
-All devices that JAX shows make up a mesh; each takes its part of the rows, and gradients are averaged. One device is a
-mesh of one.
+All visible devices of JAX form a mesh; each takes its part of the rows, and gradients are averaged. A single device is
+a mesh of size one.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,14 +28,14 @@ AXIS = "data"
 
 
 class State(NamedTuple):
-    """What a step changes: parameters and the optimiser's state, the schedule's count included."""
+    """The state that a step changes: parameters and the optimiser's state, including the schedule's count."""
 
     params: Any
     optimiser: Any
 
 
 class Differentiated(NamedTuple):
-    """What `accumulate_gradients` asks for: parameters, and the model as a function of them."""
+    """The argument ``state`` of `accumulate_gradients`: parameters, and the model as a function of them."""
 
     params: Any
     apply_fn: Callable[..., jax.Array]
@@ -45,7 +45,7 @@ class JaxTrainer:
     """The model, its optimiser and its schedule on all devices of this process.
 
     Args:
-        settings: of the run.
+        settings: the settings of the run.
         kind: the model.
     """
 
@@ -97,10 +97,10 @@ class JaxTrainer:
             self.state = checkpointer.restore(directory.absolute(), target)
 
     def wait_for_all(self) -> None:
-        """There is one process."""
+        """Nothing to wait for: there is a single process."""
 
     def close(self) -> None:
-        """There is no group to leave."""
+        """Nothing to leave: there is no process group."""
 
     def _over_devices(self, function: Callable, arguments: Any, results: Any) -> Callable:
         return jax.shard_map(function, mesh=self.mesh, in_specs=arguments, out_specs=results)

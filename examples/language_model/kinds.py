@@ -1,4 +1,4 @@
-"""The kinds of model that a run can train, each with its sizes, its first values and its form in both frameworks."""
+"""The kinds of model that a run can train: shapes, initial parameters, and the module in both frameworks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ Values = Mapping[str, np.ndarray]
 
 
 class ParametersError(ValueError):
-    """Parameters do not fit the model; the text names the first that does not."""
+    """Parameters do not fit the model; the text names the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One model, without a framework until one is asked for.
+    """One kind of model; a framework is imported only when its module is requested.
 
     Attributes:
         shapes: the shape of every parameter, by its name.
-        initial: seed → first values, float32 and the same for both frameworks.
+        initial: seed → initial parameters, float32, the same for both frameworks.
         torch: makes the PyTorch model, whose parameters have the names of `shapes`.
         flax: dtype of the computation → the Flax model.
-        to_flax, from_flax: between parameters by name and the Flax model's tree.
+        to_flax, from_flax: convert between parameters by name and the Flax model's tree.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -37,7 +37,7 @@ class Kind:
     from_flax: Callable[[Mapping[str, Any]], dict[str, np.ndarray]]
 
     def check(self, values: Values) -> None:
-        """Refuse parameters that are not those of the model.
+        """Raise for parameters that do not fit the model.
 
         Raises:
             ParametersError: one is missing or unknown, or has another shape or dtype.

@@ -1,4 +1,4 @@
-"""Metrics of a run: one JSON object a line, and TensorBoard's files where that package is installed."""
+"""Metrics of a run: one JSON object per line, and TensorBoard's files if that package is installed."""
 
 import json
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ class Metrics:
     """Appends to ``metrics.jsonl``.
 
     Args:
-        directory: of the run.
-        done: the steps that count; lines of later steps, which a killed process wrote, are removed.
+        directory: the directory of the run.
+        done: the number of steps to keep; later lines, which a killed process wrote, are removed.
     """
 
     def __init__(self, directory: Path, done: int) -> None:
@@ -22,7 +22,7 @@ class Metrics:
         self._board = _tensorboard(directory / "tensorboard")
 
     def add(self, step: int, **values: float) -> None:
-        """Write the values of a step; they are read back to the last bit."""
+        """Write the values of a step, with enough digits to read them back exactly."""
         self._file.write(f"{json.dumps({'step': step, **values})}\n")
         self._file.flush()
         if self._board is not None:
@@ -39,7 +39,7 @@ class Metrics:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of metrics; one at the end that a killed process did not finish is left out."""
+    """The lines of a metrics file, without an incomplete last line of a killed process."""
     return list(_lines(path.read_text(encoding="utf-8").splitlines(keepends=True)))
 
 
@@ -50,7 +50,7 @@ def _lines(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 
 def _tensorboard(directory: Path) -> Any:
-    """A writer of TensorBoard's files; None where the package is not installed."""
+    """A writer of TensorBoard's files; None if the package is not installed."""
     try:
         from tensorboard.summary import Writer  # pyright: ignore[reportMissingImports]
     except ImportError:

@@ -1,4 +1,4 @@
-"""The mLSTM language model: the xLSTM of `examples.xlstm` at the sizes of a run, and its first values."""
+"""The mLSTM language model: the xLSTM of `examples.xlstm` in the sizes of a run, and its initial values."""
 
 import numpy as np
 
@@ -24,11 +24,12 @@ def config_of(settings: Settings) -> XLSTMConfig:
 
 
 def initial(config: XLSTMConfig, seed: int) -> dict[str, np.ndarray]:
-    """First values, float32: the same for both frameworks.
+    """Initial values, float32, the same for both frameworks.
 
     Linear maps are normal with a standard deviation of ``fan_in^−½``, the last of each residual branch divided by
-    ``(2·blocks)^½``. Gates begin as constants, as published: their weights are 0, the biases of the forget gates are
-    spread evenly from 3 to 6, so that heads remember for 20 to 400 steps, and those of the input gates are −10.
+    ``(2·blocks)^½``. Gates are constant at first, as in the published model: their weights are 0, the biases of the
+    forget gates are spread evenly from 3 to 6, so that heads remember for 20 to 400 steps, and those of the input gates
+    are −10.
     """
     rng = np.random.default_rng((seed, 1))
     values = {}

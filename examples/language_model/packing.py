@@ -1,9 +1,9 @@
-"""Rows of packed tokens: step n of a run gets the same rows whatever came before, so that a resumed run needs no more.
+"""Rows of packed tokens. The rows of step n depend only on the seed and on n, so a resumed run needs no other state.
 
-Each epoch is one stream: all documents in an order of its own, one after the other. The stream is cut into rows of T
-tokens, and these are taken in a random order, since neighbouring rows are of one document. What is left at the end of a
-stream, at most T tokens, is left out in that epoch. A document that begins in a row is a sequence of its own
-(`cu_seqlens`); one that a row cuts continues in another row, as a sequence that begins in its middle.
+Each epoch is one stream: all documents one after the other, in a new order. The stream is cut into rows of T tokens,
+which are taken in random order, because neighbouring rows may belong to the same document. The remainder of a stream,
+at most T tokens, is skipped in that epoch. Each document in a row is a separate sequence (`cu_seqlens`). If the end of
+a row cuts a document, the rest is a sequence of its own in another row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,8 @@ from examples.language_model.corpus import CorpusError, Documents
 class Rows:
     """Packed rows of equal length.
 
-    Attributes:
-        tokens, targets: ``(R, T)`` int32; a target is the token after the token.
-        cu_seqlens: ``(R, D+1)`` int32, the packing of each row; it ends with empty sequences where a row has fewer
-            than D, so that every row has the same shape.
+    Attributes: tokens, targets: ``(R, T)`` int32; a target is the next token. cu_seqlens: ``(R, D+1)`` int32, the
+    packing of each row; rows with fewer than D sequences end with empty ones, so that every row has the same shape.
     """
 
     tokens: np.ndarray
@@ -31,12 +29,12 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class RowSource:
-    """Where rows are cut from.
+    """The source of the rows.
 
     Attributes:
         documents: the text.
         row_tokens: T.
-        seed: of the orders of documents and rows; None keeps those in which they are.
+        seed: the seed of the orders of documents and rows; None keeps the given order.
     """
 
     documents: Documents
@@ -45,14 +43,14 @@ class RowSource:
 
     @property
     def slots(self) -> int:
-        """D: the most sequences that a row can hold, whatever the order of documents."""
+        """D: the largest number of sequences in a row, for any order of documents."""
         shortest = np.cumsum(np.sort(self.documents.lengths))
         # Two more are cut off at the ends of the row.
         return min(int(np.searchsorted(shortest, self.row_tokens, side="right")) + 2, self.row_tokens)
 
     @property
     def whole_rows(self) -> int:
-        """Rows of an epoch; the last one is followed by one token at least, its last target."""
+        """Number of rows in an epoch; at least one token, the last target, follows the last row."""
         return (int(self.documents.starts[-1]) - 1) // self.row_tokens
 
     def rows(self, first: int, count: int) -> Rows:
@@ -82,7 +80,7 @@ class RowSource:
         return tokens[:T], tokens[1:], packing
 
     def _pieces(self, order: np.ndarray, at: int, count: int) -> Iterator[np.ndarray]:
-        """The parts of documents that make up ``count`` tokens of a stream, from a place in it on."""
+        """The parts of documents that make up ``count`` tokens of a stream from a given position."""
         documents = self.documents
         ends = np.cumsum(documents.lengths[order])
         place = int(np.searchsorted(ends, at, side="right"))
@@ -94,7 +92,7 @@ class RowSource:
             at, count, place = at + len(piece), count - len(piece), place + 1
 
     def _orders(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The order of documents in the stream of an epoch, and that in which its rows are taken."""
+        """The order of documents in the stream of an epoch, and the order of its rows."""
         documents, rows = len(self.documents.lengths), self.whole_rows
         if self.seed is None:
             return np.arange(documents), np.arange(rows)
@@ -103,7 +101,7 @@ class RowSource:
 
 
 def held_out_rows(source: RowSource, most: int) -> Rows:
-    """The rows of a validation: evenly spaced in the held-out text, at most ``most``, and none twice.
+    """The rows of a validation: evenly spaced in the held-out text, at most ``most``, without repetition.
 
     Raises:
         CorpusError: the text does not fill one row.

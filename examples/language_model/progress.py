@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 
 
 class Progress:
-    """Shows how far a run is: a bar on a terminal, a line for each validation elsewhere.
+    """Shows the progress of a run: a bar on a terminal, otherwise a line for each validation.
 
     Args:
         done: steps that an earlier process has done.
@@ -42,12 +42,12 @@ class Progress:
         self._bar.stop()
 
     def stepped(self, loss: float) -> None:
-        """A step is done."""
+        """Report that a step is done."""
         self._done, self._loss = self._done + 1, loss
         self._bar.update(self._task, completed=self._done, shown=self._text())
 
     def validated(self, bits: float) -> None:
-        """The held-out text was predicted."""
+        """Report a validation."""
         self._bits = f" · held out {bits:.3f} bits/byte"
         self._bar.update(self._task, shown=self._text())
         if self._lines is not None:

@@ -1,4 +1,4 @@
-"""What is left at the end of a run: the loss curve as a picture, samples as text, and a summary as JSON."""
+"""The files written at the end of a run: the loss curve as a picture, samples as text, and a summary as JSON."""
 
 import dataclasses
 import json
@@ -14,16 +14,16 @@ PROMPTS = (b"def ", b"class ", b"import ", b"    if ")
 
 
 def write(directory: Path, finished: Finished, baselines: Baselines, sampled: int) -> list[str]:
-    """Write ``summary.json``, ``samples.txt`` and, where matplotlib is installed, ``loss.png``.
+    """Write ``summary.json``, ``samples.txt`` and, if matplotlib is installed, ``loss.png``.
 
     Args:
-        directory: of the run.
-        finished: the run.
-        baselines: of the same held-out text.
-        sampled: bytes of each sample.
+        directory: the directory of the run.
+        finished: the finished run.
+        baselines: the baselines for the same held-out text.
+        sampled: the number of bytes of each sample.
 
     Returns:
-        What was found, in lines.
+        The results as lines of text.
     """
     bits = {"model": finished.bits_per_byte, **dataclasses.asdict(baselines)}
     summary = {
@@ -48,7 +48,7 @@ def write(directory: Path, finished: Finished, baselines: Baselines, sampled: in
 
 
 def draw_losses(directory: Path, bits: dict[str, float]) -> bool:
-    """Draw training and held-out losses over steps, with the baselines as lines; whether matplotlib is there."""
+    """Draw losses over steps, with the baselines as lines; return whether matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -1,4 +1,4 @@
-"""Text from a trained model: bytes drawn one by one. The draws are those of NumPy, whatever framework decodes."""
+"""Text from a trained model: bytes drawn one by one. NumPy draws them, in either framework."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,9 +22,9 @@ def load(directory: Path, framework: str | None, refused: Callable[[str], None])
     """The decoder of a run's newest undamaged checkpoint.
 
     Args:
-        directory: of the run.
-        framework: which decodes; None means the one that trained.
-        refused: told about each damaged checkpoint.
+        directory: the directory of the run.
+        framework: the framework that decodes; None means the one that trained.
+        refused: called with a sentence about each damaged checkpoint.
 
     Raises:
         CheckpointError, ParametersError, SettingsError: there is no usable checkpoint, or its weights do not fit.
@@ -60,14 +60,14 @@ def sample(
 
     Args:
         decode: the model.
-        prompt: how the document begins.
-        length: how many bytes at most.
+        prompt: the beginning of the document.
+        length: the maximum number of bytes.
         temperature: logits are divided by it; 0 takes the likeliest byte.
         top_p: bytes are drawn from the likeliest ones whose probabilities sum to at least this.
-        seed: of the draws.
+        seed: the seed of the draws.
 
     Yields:
-        single bytes, those of the prompt not among them.
+        single bytes, without those of the prompt.
     """
     rng = np.random.default_rng(seed)
     tokens = np.array([BOUNDARY, *prompt], np.int32)

@@ -8,8 +8,8 @@ from examples.language_model.settings import Settings
 def learning_rate(settings: Settings, step: int) -> float:
     """The learning rate of a step, counted from 0.
 
-    It rises linearly and reaches its highest value in the last of `warmup_steps`; from there it falls as half a cosine,
-    to ``final_learning_rate · learning_rate`` after the last step.
+    It rises linearly and reaches its highest value in the last of `warmup_steps`; from there it decreases as half a
+    cosine, to ``final_learning_rate · learning_rate`` after the last step.
     """
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps

@@ -1,6 +1,6 @@
 """The settings of a run: one frozen record, checked once, kept next to the run as JSON.
 
-Each field carries its help text and its law; the command line, the file and the checks are made from these.
+Each field has a help text and a condition; the command line, the file and the checks are derived from them.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """What a value must satisfy, and the words for it."""
+    """A condition on a value, and the words for it."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -38,13 +38,13 @@ def one_of(*words: str) -> Law:
 
 
 def setting(default: Any, help: str, law: Law | None = None) -> Any:
-    """A field with its default, its help text and its law."""
+    """A field with its default, its help text and its condition."""
     return field(default=default, metadata={"help": help, "law": law})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that decides the values of a run, apart from the text itself and the number of devices.
+    """Everything that determines the values of a run, except the text itself and the number of devices.
 
     Raises:
         SettingsError: a field has another type or is out of range, or two fields contradict each other.
@@ -99,7 +99,7 @@ class Settings:
             raise SettingsError(f"`warmup_steps` is {self.warmup_steps}; expected less than `steps`, {self.steps}")
 
     def check_devices(self, devices: int) -> None:
-        """Refuse a number of devices over which the rows of a step, or of a validation, cannot be dealt.
+        """Raise if the rows of a step cannot be divided among this number of devices.
 
         Raises:
             SettingsError: `rows` is not a multiple of devices × minibatches.
@@ -112,7 +112,7 @@ class Settings:
 
 
 def from_fields(fields: Mapping[str, Any]) -> Settings:
-    """Settings from a mapping, such as a file holds.
+    """Settings from a mapping, such as the content of a file.
 
     Raises:
         SettingsError: a field is unknown, of another type or out of range.
@@ -141,17 +141,17 @@ def read(path: Path) -> Settings:
 
 
 def write(settings: Settings, path: Path) -> None:
-    """Write settings to a file, a field a line."""
+    """Write settings to a file, one field per line."""
     path.write_text(json.dumps(dataclasses.asdict(settings), indent=2) + "\n", encoding="utf-8")
 
 
 def kind_of(of: dataclasses.Field) -> type:
-    """The type of a field; that of the words in it where it may be None."""
+    """The type of a field; for an optional field, the type of its values other than None."""
     return {"int": int, "float": float}.get(getattr(of.type, "__name__", ""), str)
 
 
 def _checked(of: dataclasses.Field, value: Any) -> Any:
-    """The value in the type of its field."""
+    """The value, converted to the type of its field."""
     kind, law = kind_of(of), of.metadata["law"]
     assert of.default is not MISSING
     if value is None and of.default is None:

@@ -1,6 +1,6 @@
 """Training in PyTorch: one step, losses of held-out rows, and the state of a checkpoint.
 
-Under ``torchrun`` each process takes its part of the rows, and gradients are averaged; alone it takes all of them.
+Under ``torchrun`` each process takes its part of the rows, and gradients are averaged; a single process takes all rows.
 """
 
 import os
@@ -49,7 +49,7 @@ class TorchTrainer:
     """The model, its optimiser and its schedule in one process.
 
     Args:
-        settings: of the run.
+        settings: the settings of the run.
         kind: the model.
     """
 
@@ -179,7 +179,7 @@ def load(kind: Kind, values: Mapping[str, np.ndarray]) -> torch.nn.Module:
 
 @contextmanager
 def _without_word_of_one_process() -> Iterator[None]:
-    """torch.distributed.checkpoint warns that there is one process, even where it was told so."""
+    """Silence the warning of torch.distributed.checkpoint about a single process, which is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield

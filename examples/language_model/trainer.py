@@ -1,4 +1,4 @@
-"""What the training loop asks of a framework."""
+"""The interface between the training loop and a framework."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from examples.language_model.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """What a step has found before it changed the parameters.
+    """The measurements of a step, taken before the parameters change.
 
     Attributes:
         loss: mean cost of a target, in nats.
@@ -28,7 +28,7 @@ class Trainer(Protocol):
     """A model with its optimiser, in one framework.
 
     Attributes:
-        devices: over how many devices rows are dealt.
+        devices: the number of devices that share the rows.
         is_main: whether this process writes and prints.
     """
 
@@ -48,7 +48,7 @@ class Trainer(Protocol):
         ...
 
     def save(self, directory: Path) -> None:
-        """Write everything that a step changes to a directory; every process calls it."""
+        """Write the state that a step changes to a directory; every process calls it."""
         ...
 
     def restore(self, directory: Path) -> None:
@@ -65,7 +65,7 @@ class Trainer(Protocol):
 
 
 def make_trainer(settings: Settings, kind: Kind) -> Trainer:
-    """The trainer of the framework that the settings name; the other one is not imported."""
+    """The trainer for the framework in the settings; the other framework is not imported."""
     if settings.framework == "torch":
         from examples.language_model.torch_training import TorchTrainer
 
@@ -76,7 +76,7 @@ def make_trainer(settings: Settings, kind: Kind) -> Trainer:
 
 
 def held_out_nats(trainer: Trainer, rows: Rows) -> float:
-    """Cost in nats of all rows; where devices are left over, they repeat a row that is not counted."""
+    """Cost in nats of all rows; surplus devices repeat a row, which is not counted."""
     total, count = 0.0, len(rows.tokens)
     for first in range(0, count, trainer.devices):
         which = np.minimum(np.arange(first, first + trainer.devices), count - 1)

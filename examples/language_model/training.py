@@ -29,9 +29,9 @@ class Finished:
     """A run that has done all its steps.
 
     Attributes:
-        corpus: its text.
+        corpus: the text.
         validation: the rows that it was validated on.
-        bits_per_byte: of these rows, after the last step.
+        bits_per_byte: bits per byte of these rows after the last step.
         parameters: the number of parameters.
         is_main: whether this process writes and prints.
     """
@@ -44,10 +44,10 @@ class Finished:
 
 
 def start(directory: Path, wanted: Settings) -> Finished:
-    """Begin a run in a directory of its own.
+    """Start a run in a new directory.
 
     Raises:
-        SettingsError: the directory holds a run.
+        SettingsError: the directory already holds a run.
         CorpusError, SettingsError: the text or a setting does not fit.
     """
     if (directory / SETTINGS).exists():
@@ -59,10 +59,10 @@ def start(directory: Path, wanted: Settings) -> Finished:
 
 
 def resume(directory: Path, say: Callable[[str], None]) -> Finished:
-    """Continue a run from its newest undamaged checkpoint, or from the beginning where it has none.
+    """Continue a run from its newest undamaged checkpoint, or from the beginning if it has none.
 
     Raises:
-        CheckpointError: every checkpoint is damaged, or the newest is of other settings or of another text.
+        CheckpointError: every checkpoint is damaged, or the newest was made with other settings or another text.
         CorpusError, SettingsError: the text or a setting does not fit.
     """
     wanted = settings.read(directory / SETTINGS)
@@ -114,7 +114,7 @@ class _Loop:
     validation: Rows
 
     def run(self, done: int, facts: dict) -> float:
-        """Do the steps that are left, and return the bits per byte of the last validation."""
+        """Do the remaining steps, and return the bits per byte of the last validation."""
         wanted, trainer = self.settings, self.trainer
         log = metrics.Metrics(self.directory, done) if trainer.is_main else nullcontext()
         tokens_of_step = wanted.rows * wanted.row_tokens
@@ -148,7 +148,7 @@ class _Loop:
         return bits_per_byte(held_out_nats(self.trainer, self.validation), self.validation.targets)
 
     def _checkpoint(self, step: int, facts: dict) -> None:
-        """Write a checkpoint: the framework's state, and the weights by name, which either framework reads."""
+        """Write a checkpoint: the framework's state, and the weights by name, which both frameworks can read."""
         trainer, directory = self.trainer, self.directory / "checkpoints"
         if trainer.is_main:
             checkpoints.begin(directory, step)
@@ -163,7 +163,7 @@ class _Loop:
 
 
 def _check_facts(found: Checkpoint, facts: dict) -> None:
-    """Refuse a checkpoint of other settings or of another text."""
+    """Raise for a checkpoint that was made with other settings or another text."""
     name, before, now = found.directory.name, found.facts.get("settings"), facts["settings"]
     if not isinstance(before, dict):
         raise CheckpointError(f"checkpoint {name} does not say its settings")

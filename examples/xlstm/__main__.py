@@ -55,7 +55,7 @@ def main() -> None:
 )
 @click.option("--eager", is_flag=True, help="PyTorch: do not compile the step.")
 @click.option("--device", default="cpu", show_default=True, help="PyTorch: where to compute; JAX takes its default.")
-@click.option("--ignore-field", multiple=True, metavar="NAME", help="An unknown field of config.json to pass over.")
+@click.option("--ignore-field", multiple=True, metavar="NAME", help="Unknown field of config.json to ignore.")
 def generate_command(
     directory: Path,
     framework: str,
@@ -72,7 +72,7 @@ def generate_command(
     device: str,
     ignore_field: tuple[str, ...],
 ) -> None:
-    """Generate text. It is printed as it comes; what it took is printed to the standard error at the end."""
+    """Generate text and print it as it is drawn; at the end, print the timing to standard error."""
     checkpoint = open_checkpoint(directory, frozenset(ignore_field))
     sampling = Sampling(temperature=temperature, top_p=top_p)
     model_id = identify(checkpoint)
@@ -106,7 +106,7 @@ def _engine(checkpoint: Checkpoint, framework: str, chunk: int, eager: bool, dev
 @click.argument("directory", type=_DIRECTORY)
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--framework", type=_FRAMEWORK, default="torch", show_default=True)
-@click.option("--ignore-field", multiple=True, metavar="NAME", help="An unknown field of config.json to pass over.")
+@click.option("--ignore-field", multiple=True, metavar="NAME", help="Unknown field of config.json to ignore.")
 def export(directory: Path, target: Path, framework: str, ignore_field: tuple[str, ...]) -> None:
     """Load a checkpoint into a model and write the model as a checkpoint: the same files, byte for byte."""
     checkpoint = open_checkpoint(directory, frozenset(ignore_field))
@@ -117,9 +117,9 @@ def export(directory: Path, target: Path, framework: str, ignore_field: tuple[st
 
 @main.command()
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--ignore-field", multiple=True, metavar="NAME", help="An unknown field of config.json to pass over.")
+@click.option("--ignore-field", multiple=True, metavar="NAME", help="Unknown field of config.json to ignore.")
 def inspect(directory: Path, ignore_field: tuple[str, ...]) -> None:
-    """Check a checkpoint without reading its tensors, and say what it holds."""
+    """Check a checkpoint without reading its tensors, and list its contents."""
     checkpoint = open_checkpoint(directory, frozenset(ignore_field))
     print(f"{directory}: {_summary(checkpoint)}")
     for name, value in vars(checkpoint.config).items():
@@ -155,7 +155,7 @@ def new(target: Path, max_shard_bytes: int, seed: int, **sizes: Any) -> None:
 @click.option("--tokens", default=100_000, show_default=True, help="length: number of tokens to generate.")
 @click.option("--eager", is_flag=True, help="PyTorch: do not compile the step.")
 def measure(what: str, framework: tuple[str, ...], tokens: int, eager: bool) -> None:
-    """Measure memory in child processes: of loading a checkpoint of 1 GB, or against the length of a text."""
+    """Measure memory in child processes: for loading a checkpoint of 1 GB, or as a function of the length of a text."""
     from examples.xlstm.measure import measure_length, measure_load
 
     for each in framework:
@@ -164,7 +164,7 @@ def measure(what: str, framework: tuple[str, ...], tokens: int, eager: bool) -> 
 
 
 def run() -> None:
-    """The command; what is wrong with a file or an argument is one line and exit status 1."""
+    """Run the command; for an invalid file or argument, print one line and exit with status 1."""
     try:
         main(prog_name="python -m examples.xlstm")
     except (CheckpointError, ConfigError, ValueError, TypeError, OSError) as error:

@@ -6,7 +6,8 @@
     write_checkpoint("copy", checkpoint.layout, from_torch(model))      # the same bytes in the same files
     write_checkpoint("new", new_layout(config), from_flax(params))      # a model of your own
 
-Opening checks that every tensor of the configuration is there, once, with its shape and dtype, and nothing else.
+Opening checks that the files hold every tensor of the configuration exactly once, with its shape and dtype, and nothing
+else.
 """
 
 import json
@@ -31,17 +32,17 @@ CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.sa
 _WIDE = "jax_enable_x64"
 
 _COMPANIONS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-"""Files that belong to a checkpoint and are passed on as they are."""
+"""Files that belong to a checkpoint and are copied unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Everything about the files of a checkpoint but the values of its tensors.
+    """Everything about the files of a checkpoint except the values of its tensors.
 
     Attributes:
         config: the bytes of ``config.json``.
         index: the bytes of the index; None for a single file.
-        headers: by name of the file.
+        headers: the headers by file name.
         companions: other files, such as the tokenizer, by name.
     """
 
@@ -74,11 +75,11 @@ def open_checkpoint(directory: str | Path, ignore: frozenset[str] = frozenset())
 
     Args:
         directory: holds ``config.json`` and ``model.safetensors``, or an index and the files that it names.
-        ignore: fields of the configuration to pass over, as in `read_config`.
+        ignore: unknown fields of the configuration to ignore, as in `read_config`.
 
     Raises:
         ConfigError: as in `read_config`.
-        CheckpointError: a file, a tensor, a shape, a dtype or the index is not what the rest says.
+        CheckpointError: a file, a tensor, a shape, a dtype or the index contradicts the others.
         OSError: a file cannot be read.
     """
     directory = Path(directory)
@@ -145,7 +146,7 @@ def load_torch(checkpoint: Checkpoint) -> "XLSTM":
 def load_flax(checkpoint: Checkpoint, device: Any = None) -> dict[str, Any]:
     """Flax parameters on a device of JAX, or on its default device.
 
-    Tensors are moved one by one: the mapped memory of each is given back before the next is read.
+    Tensors are moved one by one: the mapped memory of each is released before the next is read.
 
     Raises:
         TypeError: the tensors are float64 and ``jax_enable_x64`` is off.
@@ -164,7 +165,7 @@ def new_layout(config: XLSTMConfig, max_shard_bytes: int = 5_000_000_000) -> Lay
     """The files that transformers would write for a configuration.
 
     Tensors fill a file in the order of `tensor_shapes` until the next would make it larger than `max_shard_bytes`; a
-    tensor that is larger than that has a file of its own.
+    tensor that is larger than that gets a separate file.
     """
     width = np.dtype(np.uint16 if config.dtype == "bfloat16" else config.dtype).itemsize
     groups: list[list[str]] = []
@@ -200,16 +201,16 @@ def new_layout(config: XLSTMConfig, max_shard_bytes: int = 5_000_000_000) -> Lay
 def write_checkpoint(directory: str | Path, layout: Layout, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a checkpoint, one tensor at a time.
 
-    Every file is replaced when it is complete, the index and the configuration last. Files that the tensors were mapped
-    from may be written over.
+    Every file is replaced when it is complete, the index and the configuration last. Files from which the tensors are
+    mapped may be overwritten.
 
     Args:
-        directory: is made if it is not there; it must hold no safetensors file of another layout.
-        layout: of an open checkpoint, or from `new_layout`.
-        arrays: by name, with the shapes and dtypes of the layout; values may be made when they are asked for.
+        directory: created if it does not exist; it must hold no safetensors file of another layout.
+        layout: the layout of an open checkpoint, or one from `new_layout`.
+        arrays: by name, with the shapes and dtypes of the layout; values may be computed when they are requested.
 
-    Raises:
-        CheckpointError: arrays do not fit the layout, or the directory holds files that would be mixed with the new.
+    Raises: CheckpointError: arrays do not fit the layout, or the directory holds files that do not belong to the new
+    checkpoint.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

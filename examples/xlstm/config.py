@@ -1,8 +1,8 @@
 """The configuration of an xLSTM language model, read from and written to the published ``config.json``.
 
 The format is that of transformers' ``xLSTMConfig``, in which xLSTM-7B is published (Beck et al., arXiv:2503.13427).
-`XLSTMConfig` holds what determines the function and its parameters. Everything else that the file may say is either
-without effect on the function (names of kernels, chunk lengths), or has one supported value, or is refused by name.
+`XLSTMConfig` holds what determines the function and its parameters. Every other field either has no effect on the
+function (names of kernels, chunk lengths), or has one supported value, or raises an error that names it.
 
     config = read_config("xLSTM-7b/config.json")
     config = XLSTMConfig(vocab_size=256, hidden_size=128, num_blocks=4, num_heads=4)
@@ -35,7 +35,7 @@ class XLSTMConfig:
         norm_reduction_force_float32: whether the norms within blocks are computed in float32 at least.
         eps: added to the normaliser of the mLSTM.
         gate_soft_cap, output_logit_soft_cap: c in ``c·tanh(x/c)``, for gate preactivations and for logits.
-        bos_token_id, eos_token_id, pad_token_id: special tokens; there may be several that end a text.
+        bos_token_id, eos_token_id, pad_token_id: special tokens; several tokens may end a text.
         dtype: of the stored tensors, ``float32``, ``bfloat16``, ``float16`` or ``float64``.
 
     Raises:
@@ -115,7 +115,7 @@ class XLSTMConfig:
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 _ALIASES = {"embedding_dim": "hidden_size", "num_hidden_layers": "num_blocks", "torch_dtype": "dtype"}
-"""Second names of fields. A file may use either, or both with the same value."""
+"""Alternative names of fields. A file may use either, or both with the same value."""
 
 _ONLY: dict[str, Any] = {
     "architectures": ["xLSTMForCausalLM"],
@@ -125,7 +125,7 @@ _ONLY: dict[str, Any] = {
     "tie_word_embeddings": False,
     "inference_state_dtype": "float32",
 }
-"""Fields of which one value is supported."""
+"""Fields with a single supported value."""
 
 _NEUTRAL: dict[str, Any] = {
     "autocast_kernel_dtype": "bfloat16",
@@ -143,7 +143,7 @@ _NEUTRAL: dict[str, Any] = {
 _SILENT = frozenset(
     {"_name_or_path", "transformers_version", "output_attentions", "output_hidden_states", "return_dict"}
 )
-"""Fields of any model of transformers that say nothing about the function."""
+"""Fields of any model of transformers that do not affect the function."""
 
 _REQUIRED = ("model_type", "vocab_size", "hidden_size", "num_blocks", "num_heads")
 
@@ -153,7 +153,7 @@ def read_config(path: str | Path, ignore: frozenset[str] = frozenset()) -> XLSTM
 
     Args:
         path: the file.
-        ignore: names of unknown fields that are to be passed over.
+        ignore: names of unknown fields to ignore.
 
     Raises:
         ConfigError: the file is not a JSON object, or a field is missing, unknown, malformed or not supported.

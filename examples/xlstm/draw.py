@@ -1,4 +1,4 @@
-"""Random checkpoints of any size, made tensor by tensor, to try things with."""
+"""Random checkpoints of any size, made tensor by tensor, for experiments."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,13 +10,13 @@ from examples.xlstm.tensors import tensor_shapes
 
 
 class RandomTensors(Mapping[str, np.ndarray]):
-    """Parameters drawn when they are asked for, the same each time.
+    """Random parameters that are drawn when they are requested, with the same values each time.
 
     Linear maps are normal with variance 1/inputs; norms are near 1; gates forget over some ten steps.
 
     Args:
         config: gives names, shapes and the dtype.
-        seed: of the draw.
+        seed: the seed of the draw.
     """
 
     def __init__(self, config: XLSTMConfig, seed: int = 0) -> None:

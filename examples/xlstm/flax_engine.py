@@ -21,7 +21,7 @@ class FlaxEngine:
         dtype: of the products, as in the model.
 
     Attributes:
-        compilations: how often each function has been compiled.
+        compilations: the number of times that each function has been compiled.
     """
 
     def __init__(self, config: XLSTMConfig, params: Any, *, chunk: int = 512, dtype: Any = None) -> None:
@@ -64,7 +64,7 @@ class FlaxEngine:
         return np.asarray(logits), state
 
     def step(self, token: int, state: State) -> tuple[np.ndarray, State]:
-        """One token → logits ``(vocab_size,)`` and the state; the state before it can no longer be used."""
+        """One token → logits ``(vocab_size,)`` and the state; the earlier state can no longer be used."""
         logits, state = self._step(self._params, np.array([token], np.int32), state)
         return np.asarray(logits), state
 

@@ -92,7 +92,7 @@ class XLSTM(nn.Module):
         cu_seqlens: jax.Array | None = None,
         max_seqlen: int | None = None,
     ) -> tuple[jax.Array, State]:
-        """What `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the state after the last token."""
+        """The features that `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the final state."""
         packed = cu_seqlens is not None
         _check_tokens(tokens, "(T,) with `cu_seqlens`" if packed else "(B, S)", 1 if packed else 2)
         return self._run(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)

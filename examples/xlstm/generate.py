@@ -20,13 +20,13 @@ from examples.xlstm.session import Session
 
 @dataclass(kw_only=True)
 class Timing:
-    """What a generation took, in seconds; filled while it runs.
+    """The timing of a generation, in seconds; filled in while it runs.
 
     Attributes:
         prompt_tokens, prompt_seconds: the prompt, compilation included.
-        first_token: from the start to the first token.
+        first_token: the time from the start to the first token.
         tokens: number of tokens drawn.
-        steps, step_seconds: the steps after the first two tokens, which may compile, and the time that they took.
+        steps, step_seconds: the number of steps after the first two tokens (which may compile), and their time.
     """
 
     prompt_tokens: int = 0
@@ -52,21 +52,21 @@ def generate(
     timing: Timing | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[int]:
-    """Take in a prompt and yield new tokens as soon as they are drawn.
+    """Process a prompt and yield new tokens as soon as they are drawn.
 
     The session can be saved after any of them. A token that ends a text is not yielded, and does not enter the session.
 
     Args:
-        session: where the text stands; it is carried forward.
+        session: the state of the text, which is advanced.
         prompt: integers ``(S,)``; it may be empty if the session has tokens, and otherwise the text begins with the
             configuration's `bos_token_id`.
         sampling: how tokens are drawn.
-        max_tokens: how many at most.
+        max_tokens: the maximum number of new tokens.
         timing: receives the measurements.
-        clock: seconds, for `timing`.
+        clock: returns seconds, for `timing`.
 
     Raises:
-        ValueError: there is nothing to begin with, a token of the prompt is not in the vocabulary, or `max_tokens` is
+        ValueError: there is no token to start from, a token of the prompt is not in the vocabulary, or `max_tokens` is
             below 0.
     """
     if max_tokens < 0:

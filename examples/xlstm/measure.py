@@ -1,8 +1,8 @@
-"""Memory of loading a large checkpoint, and memory against the length of a text, each in a child process.
+"""Memory for loading a large checkpoint, and memory as a function of the length of a text, each in a child process.
 
-Resident memory is the kernel's own count (Linux, ``/proc/self/status``). It includes the pages of mapped files. What a
-process uses before it opens the checkpoint is measured with a tiny model that has taken the same path, compilation
-included, so that the rest is due to the checkpoint.
+Resident memory is the kernel's own count (Linux, ``/proc/self/status``). It includes the pages of mapped files. The
+memory in use before the checkpoint is opened is measured after the same work with a tiny model, compilation included,
+so that the rest is due to the checkpoint.
 """
 
 import json
@@ -33,7 +33,7 @@ _SHARD = 200_000_000
 
 
 def measure_load(framework: str, eager: bool) -> str:
-    """Peak memory of loading a checkpoint of 1 GB, taking in a prompt and generating some tokens."""
+    """Peak memory for loading a checkpoint of 1 GB, processing a prompt and generating some tokens."""
     with tempfile.TemporaryDirectory() as directory:
         write_checkpoint(Path(directory) / "tiny", new_layout(TINY), RandomTensors(TINY))
         write_checkpoint(Path(directory) / "large", new_layout(LARGE, _SHARD), RandomTensors(LARGE))
@@ -48,7 +48,7 @@ def measure_load(framework: str, eager: bool) -> str:
 
 
 def measure_length(framework: str, tokens: int, eager: bool) -> str:
-    """Memory after each tenth of a long text, and how often the step was compiled."""
+    """Memory after each tenth of a long text, and the number of compilations of the step."""
     found = _child("length", framework, eager, str(tokens))
     rows = ", ".join(f"{count}: {size / 1e6:.1f}" for count, size in found["memory"])
     seconds = found["seconds"]
@@ -62,7 +62,7 @@ def _child(*arguments: Any) -> dict[str, Any]:
 
 
 def _resident(which: str) -> int:
-    """Bytes in use now (``VmRSS``) or at the most so far (``VmHWM``)."""
+    """Bytes in use now (``VmRSS``), or the maximum so far (``VmHWM``)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(which):
             return int(line.split()[1]) * 1024

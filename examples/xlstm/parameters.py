@@ -69,7 +69,7 @@ def from_flax(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def to_flax(config: XLSTMConfig, arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Flax parameters, ``{"params": ...}``, from arrays of NumPy or JAX.
 
-    Arrays of NumPy are not copied: give them to `jax.device_put`, or train at once, which copies them.
+    NumPy arrays are not copied here; `jax.device_put` or the first training step copies them.
 
     Raises:
         CheckpointError: an array is missing, unknown, or of another shape or dtype than the others.
@@ -86,7 +86,7 @@ def to_flax(config: XLSTMConfig, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_they_are(config: XLSTMConfig, arrays: Mapping[str, Any]) -> XLSTMConfig:
-    """The configuration with the dtype of the arrays, which need not be that of a file."""
+    """The configuration with the dtype of the arrays, which may differ from that of a file."""
     dtype = next((str(x.dtype) for x in arrays.values()), config.dtype)
     return dataclasses.replace(config, dtype=dtype)
 

@@ -1,4 +1,4 @@
-"""The next token from logits: temperature and top-p, computed in NumPy so that either framework draws the same."""
+"""The next token from logits: temperature and top-p, computed in NumPy, so that both frameworks draw the same token."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a token is drawn.
+    """The rule by which a token is drawn.
 
     Attributes:
         temperature: logits are divided by it; 0 takes the most likely token.

@@ -1,6 +1,6 @@
-"""A text in the making: the memories, the last logits and the random state, saved to a file and resumed.
+"""An unfinished text: the memories, the last logits and the random state, which can be saved and resumed.
 
-A resumed session continues bit for bit as the session that was saved would have, on the same machine. The file is in
+On the same machine, a resumed session gives bit for bit the same text as an uninterrupted one. The file is in
 the safetensors format. Its size does not depend on the number of tokens.
 """
 
@@ -19,11 +19,11 @@ from examples.xlstm.tensors import CheckpointError
 
 _FORMAT = "gatespec xLSTM session 1"
 _SAMPLE = 4096
-"""Bytes of each tensor by which a checkpoint is recognised."""
+"""Number of bytes of each tensor by which a checkpoint is recognised."""
 
 
 class Engine(Protocol):
-    """What `TorchEngine` and `FlaxEngine` have in common. A state that was passed on is not used again."""
+    """The interface of `TorchEngine` and `FlaxEngine`. A state that was passed to a method must not be used again."""
 
     config: XLSTMConfig
     chunk: int
@@ -37,11 +37,11 @@ class Engine(Protocol):
 
 @dataclass(kw_only=True)
 class Session:
-    """Where a text stands.
+    """The state of a text.
 
     Attributes:
         engine: computes logits and states.
-        model_id: of the checkpoint, from `identify`.
+        model_id: the identity of the checkpoint, from `identify`.
         rng: draws the tokens.
         state: the memories after the tokens so far, without `pending`.
         logits: after the same tokens, ``(vocab_size,)``; None before the first.
@@ -58,7 +58,7 @@ class Session:
     tokens: int = 0
 
     def feed(self, tokens: np.ndarray) -> None:
-        """Take in a prompt, by chunks, after the pending token.
+        """Process a prompt in chunks, after the pending token.
 
         Args:
             tokens: integers ``(S,)``; nothing happens if there are none.
@@ -76,7 +76,7 @@ class Session:
             self.tokens += len(part)
 
     def advance(self) -> None:
-        """Take in the pending token, if there is one."""
+        """Process the pending token, if there is one."""
         if self.pending is not None:
             self.logits, self.state = self.engine.step(self.pending, self.state)
             self.pending = None
@@ -107,7 +107,7 @@ def resume_session(engine: Engine, model_id: str, path: str | Path) -> Session:
     """Read a session from a file.
 
     Raises:
-        CheckpointError: the file is torn, not a session, of another checkpoint, or lacks a tensor.
+        CheckpointError: the file is incomplete, not a session, from another checkpoint, or lacks a tensor.
     """
     path = Path(path)
     shard = MappedShard(path)

@@ -1,8 +1,8 @@
 """One file in the safetensors format: its header, its tensors as views of the mapped file, and writing it.
 
 The header is eight bytes with its length and a JSON object that gives dtype, shape and byte offsets of every tensor;
-the data follows without gaps. The package `safetensors` writes a file from all its tensors at once. Here one tensor at
-a time is in memory, and a header that was read can be written again as it was.
+the data follows without gaps. The package `safetensors` writes a file from all its tensors at once. Here only one
+tensor at a time is in memory, and a header can be written again unchanged.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _LENGTH = 8
 _ALIGNMENT = 64
-"""Bytes. On a CPU, an array of JAX takes the memory of a NumPy array that is so aligned, and copies any other."""
+"""Alignment in bytes. On a CPU, JAX shares the memory of a NumPy array with this alignment, and copies any other."""
 _LONGEST = 100_000_000
-"""Bytes of a header that the format allows at most."""
+"""Maximum number of bytes of a header in this format."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One tensor: its dtype's name, its shape, and where it lies in the data."""
+    """One tensor: its dtype's name, its shape, and its position in the data."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -144,9 +144,9 @@ class MappedShard:
         return flat.view(numpy_dtype(entry.dtype)).reshape(entry.shape)
 
     def moved(self, name: str) -> np.ndarray:
-        """A tensor in memory of its own, aligned as JAX likes it; the mapped memory is given back.
+        """A copy of a tensor, aligned for JAX; the mapped memory is released.
 
-        What was written to the view of the tensor is lost from the view.
+        Values that were written to the view of the tensor are lost.
         """
         view = self.array(name)
         room = np.empty(view.nbytes + _ALIGNMENT, np.uint8)
@@ -168,7 +168,7 @@ class MappedShard:
 def write_shard(path: Path, header: Header, array: Callable[[str], np.ndarray]) -> None:
     """Write a file, tensor by tensor.
 
-    A file of that name is replaced when the new one is complete, and stays as it is if anything fails.
+    An existing file is replaced when the new one is complete, and is unchanged if anything fails.
 
     Raises:
         CheckpointError: an array does not have the shape and dtype that the header gives.

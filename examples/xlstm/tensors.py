@@ -1,7 +1,7 @@
-"""The tensors of an xLSTM checkpoint: their published names, their shapes, and the check that none is missing.
+"""The tensors of an xLSTM checkpoint: their published names, their shapes, and the check that they are complete.
 
-Both models name their parameters so: the dots of ``backbone.blocks.3.mlstm_layer.q.weight`` are the levels of a
-module in PyTorch, and of the tree of parameters in Flax. Linear maps are ``(outputs, inputs)`` in either.
+Both models use these names for their parameters: the dots of ``backbone.blocks.3.mlstm_layer.q.weight`` are the levels
+of a module in PyTorch, and of the tree of parameters in Flax. Linear maps are ``(outputs, inputs)`` in both.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from examples.xlstm.config import XLSTMConfig
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is incomplete, torn or does not fit its configuration; the message names the file or tensor."""
+    """A checkpoint is incomplete, damaged or does not fit its configuration; the message names the file or tensor."""
 
 
 def tensor_shapes(config: XLSTMConfig) -> dict[str, tuple[int, ...]]:

@@ -1,7 +1,7 @@
-"""Text to tokens and back: a checkpoint's tokenizer, or bytes, or the numbers of the tokens.
+"""Conversion between text and tokens: by a checkpoint's tokenizer, as bytes, or as token ids.
 
-``tokenizer.json`` is used if it is there, and needs the package `tokenizers`. Without it, a vocabulary of 256 is taken
-for bytes of UTF-8, and any other prompt is given as token ids.
+``tokenizer.json`` is used if it is there, and needs the package `tokenizers`. Without it, a vocabulary of 256 means the
+bytes of UTF-8, and any other prompt is given as token ids.
 """
 
 import codecs
@@ -17,12 +17,12 @@ class Text(Protocol):
     def encode(self, text: str) -> np.ndarray: ...
     def decode(self, token: int) -> str: ...
     def end(self) -> str:
-        """What is left over after the last token."""
+        """The text that remains after the last token."""
         ...
 
 
 def text_of(directory: str | Path, vocab_size: int) -> Text:
-    """The text that a checkpoint's tokens stand for.
+    """The text encoder and decoder of a checkpoint.
 
     Raises:
         ModuleNotFoundError: there is a ``tokenizer.json``, and `tokenizers` is not installed.

@@ -139,7 +139,7 @@ class XLSTM(nn.Module):
         cu_seqlens: Tensor | None = None,
         max_seqlen: int | None = None,
     ) -> tuple[Tensor, State]:
-        """What `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the state after the last token."""
+        """The features that `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the final state."""
         _check_tokens(tokens, "(T,) with `cu_seqlens`" if cu_seqlens is not None else "(B, S)", cu_seqlens is None)
         return self.backbone(tokens, state, cu_seqlens, max_seqlen)
 
