@@ -31,7 +31,7 @@ export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONDO
 export GATESPEC_CACHE="$directory/cache"
 # What takes no name of a backend (scans, D̃, fwbw) takes its kernels too, proven or not.
 export GATESPEC_UNPROVEN_KERNELS=1
-# JAX would take three quarters of the GPU's memory from whoever measures beside it.
+# JAX would otherwise take three quarters of the GPU's memory from processes that measure at the same time.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
 cd -- "$root" || exit 2
 exec "${PYTHON:-python3}" -m benchmarks.on_gpu "$directory" "$@"

@@ -197,7 +197,7 @@ def _unsure(peer: dict[str, Any], op: str, confirmations: dict[str, Any]) -> dic
 
 
 def _mark(cells: dict[str, Any], dtypes: Iterable[str], unsure: set[tuple[str, str]]) -> str:
-    """The mark of the first of ``dtypes`` in which a feature was tried; in brackets where its failure is unsure."""
+    """The mark of the first of ``dtypes`` in which a feature was tried; in brackets if its failure is not confirmed."""
     for dtype in dtypes:
         cell = cells.get(dtype, {"value": "not tried", "gradient": "not tried"})
         if cell["value"] in ("right", "wrong", "not served"):
@@ -277,7 +277,7 @@ def _statement(confirmation: dict[str, Any]) -> str:
 
 
 def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
-    """Where the suite saw one fault, and the smallest case of a cause that explains nothing else."""
+    """The checks in which the suite saw one fault, and the smallest case of a cause that explains nothing else."""
     laws: dict[str, list[str]] = {}
     for law, dtype in checks:
         laws.setdefault(law, []).append(dtype)

@@ -30,7 +30,7 @@ LOAD_SECONDS = 120.0
 """Seconds that a target may take to be imported; a case's own limit if that is longer."""
 
 COMPILING = 10.0
-"""Ratio of the time limit while XLA compiles an unrolled loop, or PyTorch's compiler is imported, and that of a call."""
+"""Ratio of the time limit for a compilation by XLA, or the import of PyTorch's compiler, and that for a call."""
 
 DEATHS_OF_A_LAW = 6
 """Number of times that a law may end its worker; each except the last leads to a smaller fatal case, or another."""

@@ -94,7 +94,7 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
     Args:
         name: an operation with a choice of backends: ``"mlstm"``, ``"mlstm_step"`` or ``"gru"``.
         args, kwargs: the arguments of that call; they may be traced. A backend that they name is explained whether or
-            not it could serve the call.
+            not it supports the call.
 
     Returns:
         The chosen backend and the reasons, as an `Explanation`.

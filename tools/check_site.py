@@ -48,7 +48,7 @@ def read(path: Path) -> Page:
 
 
 def broken(site: Path) -> list[str]:
-    """A sentence for every link that leads nowhere, and for everything that is loaded from elsewhere."""
+    """A sentence for every broken link, and for everything that is loaded from another site."""
     # The page of errors is served at any address, so its links are absolute.
     paths = [path for path in sorted(site.rglob("*.html")) if path.name != "404.html"]
     pages = {path.resolve(): read(path) for path in paths}

@@ -1,13 +1,13 @@
-"""Build the distributions, check them, and try the wheel where nothing but its own requirements is installed.
+"""Build the distributions, check them, and try the wheel in environments with nothing but its own requirements.
 
     tools/check_wheel.py                              every environment
     tools/check_wheel.py --environment numpy          one of them
     tools/check_wheel.py --python python3.13 --dist dist --environment numpy --environment jax
 
 The environments: ``numpy`` (no extra: NumPy alone), ``conformance`` (the suite, without a framework), ``torch`` and
-``jax``. What has no wheel for a Python, or cannot be had because no index is reached, is named and left out;
-``--require``, or ``GATESPEC_REQUIRE_ALL=1``, makes that an error. The versions are those of ``constraints/`` where it
-has the Python's. Needs build and twine.
+``jax``. An environment without a wheel for a Python, or that cannot be installed because no package index is reachable,
+is named and left out; ``--require``, or ``GATESPEC_REQUIRE_ALL=1``, makes that an error. The versions are those of
+``constraints/``, if it has a file for the Python version. Needs build and twine.
 """
 
 import argparse
@@ -58,14 +58,14 @@ for name in {absent}:
 
 
 class WheelError(Exception):
-    """The wheel, or an environment with it, is not as it should be."""
+    """The wheel, or an environment with it, is faulty."""
 
 
 def call(command: Sequence[str], cwd: Path = ROOT, status: int = 0) -> str:
-    """Run; what was said, where the status is the expected one.
+    """Run a command and return its output if its exit status is the expected one.
 
     Raises:
-        WheelError: it is another one.
+        WheelError: the status differs.
     """
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     said = done.stdout + done.stderr

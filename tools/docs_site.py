@@ -74,7 +74,7 @@ def source_of(uri: str) -> str:
 
 
 def site_uri(path: str) -> str:
-    """Where a file of the repository is on the site."""
+    """The address of a file of the repository on the site."""
     for uri, source in PROJECT_PAGES.items():
         if path == source:
             return uri
@@ -109,7 +109,7 @@ def lines_of(markdown: str) -> Iterator[tuple[str, bool]]:
 
 
 def target(source: str, link: str) -> str | None:
-    """The file of the repository that a link in one of its files means; None where it is none."""
+    """The file of the repository that a link in one of its files refers to; None if it refers to no such file."""
     if "://" in link or link.startswith(("/", "mailto:")):
         return None
     path = (ROOT / source).parent.joinpath(link).resolve()

@@ -1,9 +1,9 @@
-"""Make the environments that `make test` and `make conformance` run in, from whatever Pythons the machine has.
+"""Make the environments for `make test` and `make conformance`, from the Pythons that the machine has.
 
-One Python from 3.11 on is enough: `.venv` holds both frameworks, in the versions that `constraints/` has for it, or
-the newest that have wheels where there is no such file. Where that is Python 3.11, whose newest JAX is too old for the
-Pallas kernels, and a later Python is found too, `.venv-jax` holds the newest JAX without PyTorch. What is left out is
-said in one line; with ``GATESPEC_REQUIRE_ALL=1``, as in CI, it is an error.
+One Python from 3.11 on is enough: `.venv` holds both frameworks, in the versions that `constraints/` has for this
+Python, or the newest that have wheels. The newest JAX for Python 3.11 is too old for the Pallas kernels; if `.venv` has
+Python 3.11 and a later Python is found, `.venv-jax` holds the newest JAX without PyTorch. One line says what is left
+out; with ``GATESPEC_REQUIRE_ALL=1``, as in CI, that is an error.
 
     tools/environments.py setup [--dry-run]   make what is missing; --dry-run says what that would be
     tools/environments.py left-out            the line, or nothing
@@ -46,11 +46,11 @@ class Environment:
     """An environment to be made.
 
     Attributes:
-        directory: where, below the root.
+        directory: its directory, below the root.
         python: the interpreter that it is made with.
-        version: that interpreter's, as ``3.12``.
-        torch: the requirement on PyTorch; None where it stays out.
-        jax: whether JAX goes in.
+        version: the version of the interpreter, ``3.12``.
+        torch: the requirement on PyTorch; None if it is left out.
+        jax: whether JAX is installed.
         extras: the extras of gatespec, apart from those of the frameworks.
     """
 
@@ -63,7 +63,7 @@ class Environment:
 
     @property
     def constraints(self) -> Path | None:
-        """The exact versions for this Python; None where no file has them, and the newest are taken."""
+        """The exact versions for this Python; None if no file has them, so that the newest are installed."""
         path = ROOT / "constraints" / f"py{self.version.replace('.', '')}.txt"
         return path if path.exists() else None
 
@@ -89,8 +89,8 @@ class Facts:
 
     Attributes:
         python: version of `.venv`.
-        torch, jax: versions in `.venv`; None where it has none.
-        newest_jax: version in `.venv-jax`; None where there is no such environment.
+        torch, jax: versions in `.venv`; None if it has none.
+        newest_jax: version in `.venv-jax`; None if there is no such environment.
         reasons: framework → why it was left out.
     """
 
@@ -125,7 +125,7 @@ def left_out(facts: Facts) -> str | None:
 
 
 def is_type_checked(facts: Facts) -> bool:
-    """Whether pyright runs: it follows imports, and without a framework it would take its arrays for anything."""
+    """Whether pyright runs: it follows imports, and would not know the arrays of a framework that is not installed."""
     return facts.torch is not None and facts.jax is not None
 
 
@@ -167,17 +167,17 @@ def torch_requirement(listed: str, pinned: bool) -> str:
 
 
 def has_no_wheel(complaint: str) -> bool:
-    """Whether pip's complaint is that no wheel fits, and not that it could not reach an index."""
+    """Whether pip reports that no wheel fits, and not that it could not reach an index."""
     return "No matching distribution found" in complaint and not OFFLINE.search(complaint)
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run and keep what is said."""
+    """Run a command and keep its output."""
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 def version_of(python: str) -> str | None:
-    """``3.12`` of an interpreter; None where it does not run."""
+    """The version of an interpreter, ``3.12``; None if it does not run."""
     try:
         done = run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
     except OSError:
@@ -221,13 +221,13 @@ def unfinished(directory: str) -> Path:
 
 
 def is_usable(directory: str) -> bool:
-    """Whether an environment is there, works, and was not left half made."""
+    """Whether an environment exists, is complete, and works."""
     whole = (ROOT / directory).exists() and not unfinished(directory).exists()
     return whole and has_pip(python_in(directory))
 
 
 def planned(without: Sequence[str], say: Callable[[str], None]) -> tuple[list[Environment], dict[str, str]]:
-    """The environments to make, and why a framework stays out."""
+    """The environments to make, and the reasons why frameworks are left out."""
     python = python_in(MAIN) if is_usable(MAIN) else sys.executable
     version = version_of(python)
     if version is None:
@@ -254,7 +254,7 @@ def planned(without: Sequence[str], say: Callable[[str], None]) -> tuple[list[En
 
 
 def wanted_torch(python: str, version: str, reasons: dict[str, str]) -> str | None:
-    """The requirement on PyTorch; None, with its reason noted, where no wheel fits."""
+    """The requirement on PyTorch; if no wheel fits, None, and the reason is noted."""
     if not has_wheel(python, version, "torch", reasons):
         return None
     path = ROOT / "constraints" / f"py{version.replace('.', '')}.txt"
@@ -274,7 +274,7 @@ def has_wheel(python: str, version: str, name: str, reasons: dict[str, str]) -> 
 
 
 def make(environment: Environment, dry: bool, say: Callable[[str], None]) -> None:
-    """Make one environment; what a run before this one left half made is removed first."""
+    """Make one environment, after removing an incomplete one of an earlier run."""
     directory = ROOT / environment.directory
     python = python_in(environment.directory)
     if not is_usable(environment.directory):
@@ -294,12 +294,12 @@ def make(environment: Environment, dry: bool, say: Callable[[str], None]) -> Non
 
 
 def _remove(directory: Path) -> None:
-    """Remove what is there of an environment, and nothing that is no environment."""
+    """Remove an environment, complete or not; refuse to remove anything else."""
     if not directory.exists():
         return
     ours = any((directory / name).exists() for name in (".unfinished", "pyvenv.cfg", ".stamp"))
     if any(directory.iterdir()) and not ours:
-        raise SetupError(f"{directory} is no environment; move it away and run make again")
+        raise SetupError(f"{directory} is not an environment; move it away and run make again")
     shutil.rmtree(directory)
 
 
@@ -348,7 +348,7 @@ def setup(dry: bool, say: Callable[[str], None]) -> None:
 
 
 def complain_or_say(line: str | None, say: Callable[[str], None]) -> None:
-    """Say what is left out; where everything is required, refuse."""
+    """Print what is left out; if everything is required, that is an error."""
     if line is None:
         return
     if os.environ.get("GATESPEC_REQUIRE_ALL"):

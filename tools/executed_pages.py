@@ -1,4 +1,4 @@
-"""Pages that are executed when the site is built: what they show as output is the output of this very build.
+"""Pages that are executed when the site is built: the outputs that they show are those of that build.
 
 Every ``python`` and ``sh`` block of a page runs, in order, in one process for the page and in an empty directory of
 its own. Words after the language say more:
@@ -31,7 +31,7 @@ EXECUTED = ("tutorials/", "adapters.md", "promises-and-known-failures.md")
 """Beginnings of the names, on the site, of the pages that are executed."""
 
 MOST_SECONDS = 1800
-"""Limit for a page, on a busy machine; each takes less than a minute of one that is not."""
+"""Time limit for a page on a busy machine; on an idle one each takes less than a minute."""
 
 
 class PageError(Exception):
@@ -60,7 +60,7 @@ class Block:
 
 
 def blocks(lines: list[str]) -> Iterator[Block]:
-    """The blocks of a page that are to run, and no other fences."""
+    """The blocks of a page that run; other fences are ignored."""
     number = 0
     while number < len(lines):
         opening, fence = OPENING.match(lines[number]), lines[number].startswith("```")
@@ -109,7 +109,7 @@ def executed(markdown: str, name: str) -> str:
 
 
 def with_outputs(lines: list[str], outputs: dict[int, str]) -> str:
-    """The page as it is shown: files as titles, and outputs below their blocks.
+    """The page as the site shows it: file names as titles, and outputs below their blocks.
 
     Args:
         lines: the page.
@@ -132,7 +132,7 @@ def with_outputs(lines: list[str], outputs: dict[int, str]) -> str:
 
 
 def merged(old: str, new: str) -> str:
-    """A file with the definitions of a block in it: those of a name that it has are replaced, others added."""
+    """A file with the definitions of a block: those whose names it already has are replaced, the others are added."""
     old_lines, new_lines = old.split("\n"), new.split("\n")
     places = {node.name: node for node in ast.parse(old).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     added, replaced = [], []

@@ -7,10 +7,10 @@ from latex2mathml.converter import convert
 
 
 def fence(source: str, language: str, css_class: str, options: Any, md: Any, **others: Any) -> str:
-    """The formatter of ``pymdownx.superfences`` for a ``math`` fence: one equation a paragraph.
+    """The formatter of ``pymdownx.superfences`` for a ``math`` fence: one equation per paragraph.
 
     Raises:
-        ValueError: LaTeX that does not become MathML; the build stops.
+        ValueError: the LaTeX cannot be converted to MathML, which stops the build.
     """
     blocks = [block for block in source.split("\n\n") if block.strip()]
     return "".join(f'<div class="{css_class}">{equation(block)}</div>' for block in blocks)

@@ -7,8 +7,8 @@
 An end is an environment: ``.venv-oldest`` has the exact versions of ``constraints/oldest.txt``, ``.venv-newest`` the
 newest that pip finds, without any constraint, as a user gets them. The parts: ``kernels`` (Triton's kernels under its
 interpreter, and compiled ahead of time), ``torch``, ``jax`` (with the tests of the two packages' shared calls), and
-``laws`` (the conformance suite in its quick form). Every part runs, whatever became of the one before; one line each
-says at the end what passed. Run by any Python from 3.11 on; imports the standard library alone.
+``laws`` (the conformance suite in its quick form). Every part runs, even if an earlier one failed; at the end, one line
+for each says whether it passed. Run by any Python from 3.11 on; imports the standard library alone.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class End(Environment):
     """One end of the supported versions.
 
     Attributes:
-        exact: the file with all its versions; None where the newest are taken.
+        exact: the file with all its versions; None for the newest versions.
     """
 
     exact: Path | None
@@ -61,7 +61,7 @@ def end(name: str) -> End:
     python = python_in(directory) if is_usable(directory) else find_python(*pythons)
     version = version_of(python) if python else None
     if python is None or version is None:
-        raise SetupError(f"the {name} versions need Python {' or '.join(pythons)}, and none was found")
+        raise SetupError(f"the {name} versions need Python {' or '.join(pythons)}, which was not found")
     return End(
         directory=directory, python=python, version=version, torch=None, jax=True,
         extras=("torch", "jax", "test"), exact=exact,
@@ -75,7 +75,7 @@ def command(chosen: End, part: str) -> list[str]:
 
 
 def ran(chosen: End, parts: list[str], say: Callable[[str], None]) -> list[tuple[str, bool]]:
-    """Run the parts; which of them passed."""
+    """Run the parts and return which of them passed."""
     results = []
     for part in parts:
         line = command(chosen, part)

@@ -1,7 +1,7 @@
 """Equations of docstrings, plain text there, as LaTeX for the site: ``C_tᵀ q̂_t`` becomes ``C_t^\\top \\hat{q}_t``.
 
-A docstring is read in editors and terminals, so its equations use Unicode and no markup. Only what is an equation from
-end to end is converted; a block with anything else is left as it is.
+A docstring is read in editors and terminals, so its equations use Unicode and no markup. Only blocks that consist of
+equations are converted; other blocks are unchanged.
 """
 
 import html
@@ -29,7 +29,7 @@ BLOCK = re.compile(r'<div class="highlight"><pre><span></span><code>(.*?)</code>
 
 
 class EquationError(Exception):
-    """A line that holds something else."""
+    """A line that is not an equation."""
 
 
 def latex(text: str) -> str:

@@ -4,7 +4,7 @@
     tools/versions.py --check    exit status 1 if the index has a newer version than the newest that was tried
 
 ``constraints/oldest.txt`` and ``constraints/newest.txt`` hold the two ends of what is supported; `make matrix` runs
-both, and says when the newest has moved on. The other files of ``constraints/`` are what `make test` installs for one
+both, and reports newer versions. The other files of ``constraints/`` are what `make test` installs for one
 version of Python. Imports the standard library alone.
 """
 
@@ -29,14 +29,14 @@ def pinned(path: Path) -> dict[str, str]:
 
 
 def newest(name: str) -> str:
-    """The newest version of a package for the Python that runs this; ``?`` where no index can be asked."""
+    """The newest version of a package for the running Python; ``?`` if no index is reachable."""
     done = subprocess.run([sys.executable, "-m", "pip", "index", "versions", name], capture_output=True, text=True)
     found = re.search(r"^\S+ \(([^)+]+)", done.stdout, re.MULTILINE)
     return found[1] if found else "?"
 
 
 def newest_python() -> str:
-    """The newest Python that this machine has; pip has no list of them."""
+    """The newest Python on this machine, because pip has no list of Pythons."""
     versions = [f"3.{minor}" for minor in range(30, 10, -1)]
     done = subprocess.run(["bash", "tools/find_python.sh", *versions], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -63,12 +63,12 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def moved_on(found: list[tuple[str, ...]]) -> list[str]:
-    """The packages of which the index has a newer version than the newest that was tried."""
+    """The packages with a newer version on the index than the newest that was tried."""
     return [row[0] for row in found if row[0] != "python" and numbers(row[-1]) > numbers(row[-2])]
 
 
 def table(found: list[tuple[str, ...]]) -> str:
-    """The rows below their heads, in columns."""
+    """The rows as a text table with headings."""
     lines = [COLUMNS, *found]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

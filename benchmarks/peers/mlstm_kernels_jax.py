@@ -9,7 +9,7 @@ import jax.numpy as jnp
 try:
     import jax_triton  # noqa: F401
 except ImportError:
-    # Its packages import Triton kernels beside the native functions, and jax-triton imports on builds for a GPU alone.
+    # Its packages import Triton kernels with the native functions, and jax-triton can be imported only in GPU builds.
     sys.modules["jax_triton"] = ModuleType("jax_triton")
 
 from mlstm_kernels.jax.chunkwise import registry as chunkwise

@@ -6,7 +6,7 @@ from types import ModuleType
 try:
     import jax_triton  # noqa: F401
 except ImportError:
-    # Its packages import Triton kernels beside the native functions, and jax-triton imports on builds for a GPU alone.
+    # Its packages import Triton kernels with the native functions, and jax-triton can be imported only in GPU builds.
     sys.modules["jax_triton"] = ModuleType("jax_triton")
 
 from mlstm_kernels.jax.recurrent import mlstm_recurrent_step__native

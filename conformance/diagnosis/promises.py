@@ -144,7 +144,7 @@ def parsed(text: str) -> Promise:
     unknown = sorted(names - offered)
     if unknown:
         spoken = sorted({name.replace("__", " ") for name in offered - set(FLOATING)})
-        raise UsageError(f"--promise {text!r}: there is no name {unknown[0]!r}; there are {', '.join(spoken)}")
+        raise UsageError(f"--promise {text!r}: unknown name {unknown[0]!r}; the names are {', '.join(spoken)}")
     return Promise(rest, op or None)
 
 

@@ -40,14 +40,14 @@ class Answer:
 
     Attributes:
         got, true, tolerance: elementwise; the tolerance of the definition.
-        beside: if this is a gradient, the largest value of any gradient of the call, else 0.
+        largest_gradient: if this is a gradient, the largest value of any gradient of the call, else 0.
     """
 
     name: str
     got: np.ndarray
     true: np.ndarray
     tolerance: np.ndarray
-    beside: float = 0.0
+    largest_gradient: float = 0.0
 
 
 def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: bool = True) -> bool | None:
@@ -154,7 +154,7 @@ def _answer(name: str, judged: Judged, computed: Computed, precision: Precision)
         got=got.values.astype(np.float64),
         true=true,
         tolerance=allowed(true, judged.expected.slack[name], precision, dtype),
-        beside=_largest_gradient(judged) if name.startswith(GRADIENT) else 0.0,
+        largest_gradient=_largest_gradient(judged) if name.startswith(GRADIENT) else 0.0,
     )
 
 
@@ -179,7 +179,7 @@ def _roughly(answer: Answer, computed: Computed, share: float = ROUGHLY) -> bool
     # What a formula cancels to 0 is compared with the size of what the definition leaves there.
     true = answer.true[np.isfinite(answer.true)]
     largest = max(
-        np.abs(alternative[finite]).max(initial=0.0), np.abs(true).max(initial=0.0), CANCELLED * answer.beside
+        np.abs(alternative[finite]).max(initial=0.0), np.abs(true).max(initial=0.0), CANCELLED * answer.largest_gradient
     )
     return bool(np.abs(got[finite] - alternative[finite]).max(initial=0.0) <= share * largest)
 

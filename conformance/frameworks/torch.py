@@ -17,8 +17,9 @@ from conformance.frameworks._torch_layers import TorchLayer
 from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
 
 SPARE = 3
-"""How many times the buffer for arrays that are far apart must fit into a GPU's free memory, because other processes
-of the suite allocate memory there too."""
+"""Number of times that the buffer for far-apart arrays must fit into a GPU's free memory, because other processes of
+the suite allocate memory there too.
+"""
 _WIDEST = 4
 """Bytes of the widest elements that are laid out far apart; the laws about them go up to float32."""
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance.cases import PINS, SEEDS, Plan, generator, register
 
-BESIDE = "beside"
+REPLICAS = "replicas"
 
 
 @register()
@@ -21,19 +21,19 @@ class MeshCase:
         devices: the number of devices on each of these axes.
         axis: the axis to split along, or at which to stack; may be negative.
         keep: the one device that keeps its values when stacking, or None for all.
-        beside: the number of devices on one more axis, along which nothing may differ.
+        replicas: the number of devices on one more axis, along which nothing may differ.
     """
 
     shape: tuple[int, ...]
     devices: tuple[int, ...]
     axis: int
     keep: int | None = None
-    beside: int = 1
+    replicas: int = 1
     seed: int = 0
 
     @property
     def size(self) -> int:
-        return math.prod(self.shape) * self.total * self.beside
+        return math.prod(self.shape) * self.total * self.replicas
 
     @property
     def total(self) -> int:
@@ -41,9 +41,9 @@ class MeshCase:
 
     def describe(self) -> str:
         kept = "" if self.keep is None else f", mask_except={self.keep}"
-        beside = "" if self.beside == 1 else f", {self.beside} on another axis"
+        replicas = "" if self.replicas == 1 else f", {self.replicas} on another axis"
         devices = "x".join(map(str, self.devices))
-        return f"shape {list(self.shape)} on {devices} devices{beside}, axis {self.axis}{kept}, seed={self.seed}"
+        return f"shape {list(self.shape)} on {devices} devices{replicas}, axis {self.axis}{kept}, seed={self.seed}"
 
     def values(self, *salt: int) -> np.ndarray:
         return generator(self.seed, 40, *salt).normal(size=self.shape)
@@ -52,7 +52,7 @@ class MeshCase:
     def axes(self) -> dict[str, int]:
         """The mesh: its axes and their sizes."""
         names = ("first", "second")[: len(self.devices)]
-        return {**dict(zip(names, self.devices, strict=True)), BESIDE: self.beside}
+        return {**dict(zip(names, self.devices, strict=True)), REPLICAS: self.replicas}
 
     @property
     def axis_name(self) -> Any:
@@ -66,12 +66,12 @@ DEVICES = ((2,), (1,), (3,), (4,), (2, 3), (2, 1))
 
 # Cases that no run may miss; they are all that is tried where every new shape has to be compiled.
 _SPLIT_TABLE = (
-    MeshCase((3, 4), (2,), -1, beside=2, seed=1),
+    MeshCase((3, 4), (2,), -1, replicas=2, seed=1),
     MeshCase((6, 2), (2, 3), 0, seed=2),
     MeshCase((3,), (3,), -1, seed=3),
 )
 _STACK_TABLE = (
-    MeshCase((3, 2), (2,), -1, keep=1, beside=2, seed=1),
+    MeshCase((3, 2), (2,), -1, keep=1, replicas=2, seed=1),
     MeshCase((3, 2), (2, 3), 1, seed=2),
     MeshCase((), (2, 3), 0, keep=4, seed=3),
 )
@@ -90,11 +90,11 @@ def splits(draw: Any, plan: Plan) -> MeshCase:
     pinned = _pinned(_SPLIT_TABLE, plan)
     if pinned is not None:
         return draw(pinned)
-    devices, beside = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
+    devices, replicas = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
     shape = [draw(st.sampled_from((1, 2, 3))) for _ in range(draw(st.sampled_from((1, 2, 3))))]
     axis = draw(st.integers(-len(shape), len(shape) - 1))
     shape[axis] *= math.prod(devices)
-    return MeshCase(tuple(shape), devices, axis, beside=beside, seed=draw(SEEDS))
+    return MeshCase(tuple(shape), devices, axis, replicas=replicas, seed=draw(SEEDS))
 
 
 @st.composite
@@ -103,8 +103,8 @@ def stacks(draw: Any, plan: Plan) -> MeshCase:
     pinned = _pinned(_STACK_TABLE, plan)
     if pinned is not None:
         return draw(pinned)
-    devices, beside = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
+    devices, replicas = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
     shape = tuple(draw(st.sampled_from((1, 2, 3))) for _ in range(draw(st.sampled_from((1, 2, 0, 3)))))
     axis = draw(st.integers(-len(shape) - 1, len(shape)))
     keep = draw(st.sampled_from((None, *range(math.prod(devices)))))
-    return MeshCase(shape, devices, axis, keep, beside, draw(SEEDS))
+    return MeshCase(shape, devices, axis, keep, replicas, draw(SEEDS))

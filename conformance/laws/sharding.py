@@ -13,7 +13,7 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.implementation import Results
 from conformance.laws import law
-from conformance.laws._mesh_cases import BESIDE, MeshCase, splits, stacks
+from conformance.laws._mesh_cases import REPLICAS, MeshCase, splits, stacks
 from conformance.laws._refusals import BadUse, check_use
 from conformance.laws._sharding_refusals import fold_bad_uses, split_bad_uses, stack_bad_uses, unstack_bad_uses
 
@@ -48,10 +48,10 @@ def concatenation(checker: Checker, case: MeshCase) -> None:
         shared.append(implementation.overlap(x, part))
         return {"part": part}
 
-    parts = implementation.on_mesh(case.axes, device, [x] * (case.total * case.beside))
+    parts = implementation.on_mesh(case.axes, device, [x] * (case.total * case.replicas))
     expected = np.split(x.values, case.total, axis=case.axis)
     for number, part in enumerate(parts):
-        _expect("slice", number, part["part"], expected[number // case.beside], checker)
+        _expect("slice", number, part["part"], expected[number // case.replicas], checker)
     if any(shared):
         raise LawError("slices", "share memory with the array")
 
@@ -74,7 +74,7 @@ def _stacked(checker: Checker, case: MeshCase, labels: list[tuple]) -> list[Resu
             raise LawError("parameters", "share memory with those that were stacked, or unstacked")
         return {"stacked": stacked["p"].value, "again": again}
 
-    shards = [array(case.values(number), checker.dtype) for number in range(case.total * case.beside)]
+    shards = [array(case.values(number), checker.dtype) for number in range(case.total * case.replicas)]
     return implementation.on_mesh(case.axes, device, shards)
 
 
@@ -106,7 +106,7 @@ def roundtrip(checker: Checker, case: MeshCase) -> None:
         raise LawError("names", f"are {labels[0]}, expected {wanted}")
     for number, result in enumerate(results):
         shard = array(case.values(number), checker.dtype).values
-        kept = shard if case.keep in (None, number // case.beside) else 0 * shard
+        kept = shard if case.keep in (None, number // case.replicas) else 0 * shard
         _expect("stacked", number, result["stacked"], np.expand_dims(kept, at), checker)
         _expect("unstacked", number, result["again"], kept, checker)
 
@@ -130,26 +130,26 @@ def two_axes(checker: Checker, case: MeshCase) -> None:
     labels: list[tuple] = []
 
     def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
-        once = stack({"p": value}, BESIDE, **place)
+        once = stack({"p": value}, REPLICAS, **place)
         twice = stack(once, case.axis_name, axis=case.axis, **place)
         inverse = _inverse(place)
-        back, other = unstack(twice, case.axis_name, **inverse)["p"], unstack(twice, BESIDE, **inverse)["p"]
+        back, other = unstack(twice, case.axis_name, **inverse)["p"], unstack(twice, REPLICAS, **inverse)["p"]
         labels.append(tuple(tuple(box.names) for box in (twice["p"], back, other)))
-        whole = unstack({"p": back}, BESIDE, **inverse)["p"]
+        whole = unstack({"p": back}, REPLICAS, **inverse)["p"]
         return {"twice": twice["p"].value, "back": back.value, "other": other.value, "whole": whole}
 
-    shards = [array(case.values(number), checker.dtype) for number in range(case.total * case.beside)]
+    shards = [array(case.values(number), checker.dtype) for number in range(case.total * case.replicas)]
     results = implementation.on_mesh(case.axes, device, shards)
-    once = [BESIDE, *[None] * len(case.shape)]
+    once = [REPLICAS, *[None] * len(case.shape)]
     at = case.axis % (len(once) + 1)
     twice = [*once[:at], case.axis_name, *once[at:]]
-    wanted = tuple(map(tuple, (twice, once, [name for name in twice if name != BESIDE])))
+    wanted = tuple(map(tuple, (twice, once, [name for name in twice if name != REPLICAS])))
     if any(label != wanted for label in labels):
         raise LawError("names", f"are {labels[0]}, expected {wanted}")
     for number, (result, shard) in enumerate(zip(results, shards, strict=True)):
         values = shard.values[None]
         twice_at = np.expand_dims(values, at)
-        own = twice.index(BESIDE)
+        own = twice.index(REPLICAS)
         _expect("stacked twice", number, result["twice"], twice_at, checker)
         _expect("unstacked over the second", number, result["back"], values, checker)
         _expect("unstacked over the first", number, result["other"], np.squeeze(twice_at, own), checker)
@@ -163,7 +163,7 @@ def two_axes(checker: Checker, case: MeshCase) -> None:
     "fold(rng)_d = fold(rng′)_e ⇔ (rng, d) = (rng′, e)",
     name="distinct",
     kind="definition",
-    rows=lambda: [MeshCase((), devices, 0, beside=2) for devices in ((1,), (4,), (2, 3))],
+    rows=lambda: [MeshCase((), devices, 0, replicas=2) for devices in ((1,), (4,), (2, 3))],
 )
 def distinct(checker: Checker, case: MeshCase) -> None:
     implementation = checker.implementation
@@ -173,7 +173,7 @@ def distinct(checker: Checker, case: MeshCase) -> None:
         return {"drawn": implementation.drawn(fold(implementation.rng(seed), case.axis_name, **place))}
 
     def drawn(seed: int) -> list[tuple]:
-        nothing = [array(np.zeros(()), checker.dtype)] * (case.total * case.beside)
+        nothing = [array(np.zeros(()), checker.dtype)] * (case.total * case.replicas)
         results = implementation.on_mesh(case.axes, partial(device, seed), nothing)
         return [tuple(np.ravel(result["drawn"].values).tolist()) for result in results]
 
@@ -184,7 +184,7 @@ def distinct(checker: Checker, case: MeshCase) -> None:
         if seed == seeds[-1] and states != drawn(seed):
             raise LawError("", "two calls gave different random states")
         for number, state in enumerate(states):
-            owner = seed, number // case.beside
+            owner = seed, number // case.replicas
             if seen.setdefault(state, owner) != owner:
                 raise LawError("", f"(seed, device) {seen[state]} and {owner} have the same random state")
     if len(seen) != len(seeds) * case.total:

@@ -58,7 +58,7 @@ def gru(
             The gradient of the initial state is not clipped. It does not affect the value.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced.
         max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
-        kernel_backend: the backend to use; None takes a kernel where a run on such hardware has proven it, else XLA.
+        kernel_backend: the backend to use; None means a kernel that a run on such hardware has proven, else XLA.
 
     Returns:
         ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of `input`, and the last

@@ -114,7 +114,7 @@ def mlstm(
         max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
         chunk_size: steps per chunk; None chooses one to suit S. The value does not depend on it.
         eps: added to the normaliser, for parity with kernels that do so; its gradient treats m as a constant.
-        kernel_backend: the backend to use; None takes a kernel where a run on such hardware has proven it, else XLA.
+        kernel_backend: the backend to use; None means a kernel that a run on such hardware has proven, else XLA.
 
     Returns:
         h, with the shape and dtype of `v`; with `return_state`, ``(h, MLSTMState)``, the state in the accumulation

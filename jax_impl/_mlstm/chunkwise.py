@@ -9,7 +9,7 @@ accumulation dtype, and q̂ = q/√K. In a chunk that starts from the memory (C,
     E[t,j] = exp(Σ_{j<s≤t} α_s + ι_j)        e_t = exp(Σ_{s≤t} α_s)        G = (q̂kᵀ) ⊙ E
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t        ν_t = Σ_j G[t,j] + e_t n·q̂_t        Y_t = max(|ν_t|, floor_t) + eps
 
-α and ι are the gates in units of the stabiliser. None is above 0 but by rounding, so no sum of them cancels, and
+α and ι are the gates in units of the stabiliser. None is above 0 except by rounding, so no sum of them cancels, and
 weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m.
 
 Everything inside the chunks is computed for all of them at once; only m, then (C, n), and in the backward pass their

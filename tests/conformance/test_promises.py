@@ -43,8 +43,8 @@ def test_a_promise_holds_of_a_case_or_not(text, case, holds):
     ("text", "said"),
     [
         ("S %% 64", "is not an expression"),
-        ("width > 3", "there is no name 'width'; there are B, B_0, H, K"),
-        ("mlstm: H > 3", "there is no name 'H'"),
+        ("width > 3", "unknown name 'width'; the names are B, B_0, H, K"),
+        ("mlstm: H > 3", "unknown name 'H'"),
         ("msltm: S > 3", "there is no operation 'msltm'"),
         ("__import__('os').system('true')", "has a Call"),
         ("(S for S in (1, 2))", "has a GeneratorExp"),

@@ -155,7 +155,7 @@ def test_a_directory_that_is_no_environment_is_left_alone(
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "thesis.txt").touch()
     monkeypatch.setattr(tool, "_call", Machine(tool))
-    with pytest.raises(tool.SetupError, match="is no environment; move it away"):
+    with pytest.raises(tool.SetupError, match="is not an environment; move it away"):
         tool.make(environment(tool), False, lambda line: None)
     assert (tmp_path / ".venv" / "thesis.txt").exists()
 

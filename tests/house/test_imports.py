@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("reference", "jax_impl", "torch_impl", "conformance")
 FRAMEWORKS = {"torch", "triton", "jax", "jaxlib", "flax", "optax"}
 # What a package may import from outside the standard library, NumPy and itself.
-WINGS = {"jax_impl": {"jax", "jaxlib", "flax"}, "torch_impl": {"torch", "triton"}}
+IMPLEMENTATIONS = {"jax_impl": {"jax", "jaxlib", "flax"}, "torch_impl": {"torch", "triton"}}
 KERNEL_FOLDERS = {"kernels", "triton", "_triton", "pallas", "_pallas"}
-SHARED_ROOMS = ("reference.arguments", "reference.backends")
+SHARED_MODULES = ("reference.arguments", "reference.backends")
 # What a package's bridges to other packages, in its folder `interop`, may import besides.
 SHARED_BRIDGES = ("reference.interop.gru_weights", "reference.interop.gru_checkpoints")
 
@@ -79,11 +79,11 @@ def imports(file: Path, source: str | None = None) -> Iterator[Import]:
     yield from walk(ast.parse(file.read_text() if source is None else source), True)
 
 
-def public(wing: str) -> list[str]:
+def public(package: str) -> list[str]:
     """The public names of a package, under both names: `torch_impl.gru` and its module, `torch_impl._gru`."""
-    found = [i.name for i in imports(ROOT / wing / "__init__.py") if i.package == wing]
+    found = [i.name for i in imports(ROOT / package / "__init__.py") if i.package == package]
     found = [name for name in found if not name.rpartition(".")[2].startswith("_")]
-    return [f"{wing}.{name.rpartition('.')[2]}" for name in found] + [name.rpartition(".")[0] for name in found]
+    return [f"{package}.{name.rpartition('.')[2]}" for name in found] + [name.rpartition(".")[0] for name in found]
 
 
 def assert_none(offenders: list[Import], rule: str) -> None:
@@ -117,22 +117,25 @@ def test_reference_imports_numpy_alone() -> None:
     assert_none(offenders, "reference imports NumPy and the standard library alone")
 
 
-@pytest.mark.parametrize("wing", WINGS)
-def test_wing_imports_its_framework_and_two_rooms_of_reference(wing: str) -> None:
-    allowed = {*sys.stdlib_module_names, "numpy", wing, *WINGS[wing]}
-    bridges = ROOT / wing / "interop"
+@pytest.mark.parametrize("package", IMPLEMENTATIONS)
+def test_an_implementation_imports_its_framework_and_two_modules_of_reference(package: str) -> None:
+    allowed = {*sys.stdlib_module_names, "numpy", package, *IMPLEMENTATIONS[package]}
+    bridges = ROOT / package / "interop"
     offenders = [
         i
-        for f in sources(wing)
+        for f in sources(package)
         for i in imports(f)
         if i.package not in allowed
-        and not i.within(*SHARED_ROOMS)
+        and not i.within(*SHARED_MODULES)
         and not (f.is_relative_to(bridges) and i.within(*SHARED_BRIDGES))
     ]
-    assert_none(offenders, f"{wing} imports {sorted(WINGS[wing])}, {' and '.join(SHARED_ROOMS)}, and nothing else")
+    assert_none(
+        offenders,
+        f"{package} imports {sorted(IMPLEMENTATIONS[package])}, {' and '.join(SHARED_MODULES)}, and nothing else",
+    )
 
 
-@pytest.mark.parametrize("package", ["reference", *WINGS])
+@pytest.mark.parametrize("package", ["reference", *IMPLEMENTATIONS])
 def test_bridges_are_imported_only_when_asked_for(package: str) -> None:
     folder = ROOT / package / "interop"
     offenders = [
@@ -140,27 +143,27 @@ def test_bridges_are_imported_only_when_asked_for(package: str) -> None:
         for f in sources(package)
         if not f.is_relative_to(folder)
         for i in imports(f)
-        if i.within(*(f"{name}.interop" for name in ("reference", *WINGS)))
+        if i.within(*(f"{name}.interop" for name in ("reference", *IMPLEMENTATIONS)))
     ]
     assert_none(offenders, f"nothing in {package} but its bridges imports a bridge")
 
 
-@pytest.mark.parametrize("wing", WINGS)
-def test_kernels_know_no_public_operation(wing: str) -> None:
-    kernels = [file for file in sources(wing) if KERNEL_FOLDERS & set(file.relative_to(ROOT).parts)]
+@pytest.mark.parametrize("package", IMPLEMENTATIONS)
+def test_kernels_know_no_public_operation(package: str) -> None:
+    kernels = [file for file in sources(package) if KERNEL_FOLDERS & set(file.relative_to(ROOT).parts)]
     assert kernels
-    offenders = [i for f in kernels for i in imports(f) if i.within(*public(wing))]
-    assert_none(offenders, f"operations import kernels; no kernel module of {wing} imports an operation")
+    offenders = [i for f in kernels for i in imports(f) if i.within(*public(package))]
+    assert_none(offenders, f"operations import kernels; no kernel module of {package} imports an operation")
 
 
 def test_conformance_reaches_frameworks_only_through_its_adapters() -> None:
-    forbidden = {*FRAMEWORKS, *WINGS}
+    forbidden = {*FRAMEWORKS, *IMPLEMENTATIONS}
     adapters = ROOT / "conformance" / "frameworks"
     offenders = [
         i
         for f in sources("conformance")
         for i in imports(f)
-        if i.package in forbidden and not (f.is_relative_to(adapters) and i.package not in WINGS)
+        if i.package in forbidden and not (f.is_relative_to(adapters) and i.package not in IMPLEMENTATIONS)
     ]
     assert_none(offenders, "conformance imports a framework in frameworks/ alone, and no implementation by name")
 

@@ -38,7 +38,7 @@ class Ranks:
         return all(count == self.sequences for count in self.running)
 
     def between(self, first: int, last: int) -> "Ranks":
-        """These ranks only, with the sequences that have chunks in them."""
+        """Restrict to these ranks, with the sequences that have chunks in them."""
         running = self.running[first:last]
         return Ranks(running[0] if running else 0, running)
 

@@ -10,7 +10,7 @@ starts from the memory (C, n, m), with ``a = log σ(f)`` and ``q̂ = q/√K``::
     G = (q̂ kᵀ) ⊙ E        ν_t = Σ_j G[t,j] + e_t q̂_t·n        Y_t = max(|ν_t|, floor_t) + eps
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t
 
-α and ι are the gates in units of the stabiliser. None is above 0 but by rounding, so no sum of them cancels, and
+α and ι are the gates in units of the stabiliser. None is above 0 except by rounding, so no sum of them cancels, and
 weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m. The chunk
 passes on ``C' = e_L C + Σ_j E[L,j] k_j v_jᵀ``, ``n'`` likewise, and ``m_L``. The backward pass treats the stabiliser m
 as a constant: h does not depend on it, apart from the stated exceptions. With δ = dh/Y::

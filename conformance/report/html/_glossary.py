@@ -51,8 +51,8 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "removed": "Features that were removed from the arrays, because the law breaks without them too.",
         "elements": "Simple numbers that replace all elements except zeros and infinities, because the law breaks "
         "with them too: ones, signs (±1), or whole numbers.",
-        "cotangents": "The cotangents of the call: dense (random for every output), output only, state only, or a "
-        "single step of the output.",
+        "cotangents": "The cotangents of the call: dense (random for every output), output only, state only, or "
+        "one step of the output.",
         "ordinary": "Gates and values as they are drawn: normal numbers.",
         "small": "Preactivations, or values, of a thousandth of the ordinary size.",
         "remembering": "Forget gates near 1: little is written and little is forgotten.",

@@ -32,7 +32,7 @@ OUTPUT, MEMORY, VECTOR = range(3)
 
 
 class Orientation(NamedTuple):
-    """Which operands of a mix are transposed."""
+    """The operands of a mix that are transposed."""
 
     transpose_A: bool
     transpose_M: bool
