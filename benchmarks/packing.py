@@ -50,14 +50,14 @@ SPLITS: dict[str, Callable[[int], list[int]]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What both passes over one split take.
+    """Cost of both passes over one split.
 
     Attributes:
         split: a name of `SPLITS`.
         sequences, longest: their number, and the steps of the longest.
         seconds: the median over rounds.
         alone: seconds of the longest sequence alone; 0 for an mLSTM, whose chunks are computed together.
-        peak_bytes: what a call holds at most, not counting its inputs.
+        peak_bytes: maximum memory of a call, not counting its inputs.
     """
 
     split: str
@@ -125,7 +125,7 @@ def _outputs(package: Any, op: str, x: Any, cu_seqlens: Any, states: bool) -> li
 
 
 def peak_bytes(run: Run) -> int:
-    """What a call holds at most beyond what the process held before; the first call is not counted."""
+    """Maximum memory of a call, in addition to what the process held before; the first call is not counted."""
     run()
     forget_high_water_mark()
     before = resident("VmRSS")

@@ -302,7 +302,7 @@ def _envelope(op: str, envelope: dict[str, Any], unsure: dict[str, set[tuple[str
 
 
 def _cell(cells: dict[str, Any], dtype: str, unsure: set[tuple[str, str]]) -> str:
-    """What was found in one dtype, in brackets where it is unsure."""
+    """The verdict in one dtype, in brackets if it is not confirmed."""
     value, gradient = (
         f"({cells[dtype][part]})" if (dtype, part) in unsure else cells[dtype][part] for part in ("value", "gradient")
     )
