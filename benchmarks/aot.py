@@ -41,8 +41,8 @@ class Entry:
 @click.command("aot")
 @click.option("--target", "targets", type=click.Choice(TARGETS), multiple=True, help="Only this GPU.")
 @click.option("--dtype", "dtypes", type=click.Choice(tuple(DTYPES)), multiple=True, help="Only this dtype.")
-@click.option("--all-plans/--default-plans", default=True, help="Those that tuning may choose, too.")
-@click.option("--jobs", type=click.IntRange(min=1), default=2, help="Compilers at a time.")
+@click.option("--all-plans/--default-plans", default=True, help="Include the plans that tuning may choose.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, help="Number of parallel compilers.")
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS / "aot-triton.json"
 )

@@ -26,28 +26,36 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 def main() -> None:
-    """Measure how fast each operation is, next to its peers and to the limits of this machine."""
+    """Measure the speed of each operation, and compare it with other packages and with the limits of this machine."""
 
 
 @main.command("run")
-@click.option("--suite", type=click.Choice(tuple(SUITES)), help="A whole run with its goals: shapes, peers and rounds.")
+@click.option("--suite", type=click.Choice(tuple(SUITES)), help="Run a suite: its shapes, peers, rounds and goals.")
 @click.option("--op", "ops", type=click.Choice(OPS), multiple=True, help="Only this operation.")
-@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="Where it runs.")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="Device to run on.")
 @click.option(
     "--peers",
     metavar="NAMES",
     default="all",
-    help=f"all, none, or some of {', '.join(PEERS + YARDSTICKS)} with commas.",
+    help=f"Packages to compare with: all, none, or a comma-separated list of {', '.join(PEERS + YARDSTICKS)}.",
 )
-@click.option("--shapes", metavar="SHAPES", multiple=True, help=f"{', '.join(SHAPES)}, or op:BxSxNx…:dtype:direction.")
+@click.option(
+    "--shapes", metavar="SHAPES", multiple=True, help=f"Cases: {', '.join(SHAPES)}, or op:BxSxNx…:dtype:direction."
+)
 @click.option("--dtype", "dtypes", type=click.Choice(tuple(BYTES)), multiple=True, help="Only cases of this dtype.")
 @click.option("--direction", type=click.Choice(DIRECTIONS), help="Only this direction.")
-@click.option("--backend", "backends", metavar="NAME", multiple=True, help="Only this one of our own backends.")
-@click.option("--rounds", type=click.IntRange(min=3), help="Of interleaved timing; 15, or what a suite says.")
-@click.option("--threads", type=click.IntRange(min=1), help="Of PyTorch on a CPU; else its own choice.")
-@click.option("--memory/--no-memory", default=False, help="Peak memory on a CPU too.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Where results go.")
-@click.option("--plot", "plot_path", type=click.Path(dir_okay=False, path_type=Path), help="An SVG or PNG of them.")
+@click.option("--backend", "backends", metavar="NAME", multiple=True, help="Only this backend of gatespec's.")
+@click.option(
+    "--rounds", type=click.IntRange(min=3), help="Rounds of interleaved timing.  [default: 15, or the suite's number]"
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of PyTorch on a CPU.  [default: PyTorch's choice]")
+@click.option("--memory/--no-memory", default=False, help="Measure peak memory on a CPU too.")
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file."
+)
+@click.option(
+    "--plot", "plot_path", type=click.Path(dir_okay=False, path_type=Path), help="Draw the results as SVG or PNG."
+)
 def run_command(
     suite: str | None,
     ops: tuple[str, ...],
@@ -68,7 +76,9 @@ def run_command(
     from benchmarks.measure import Bench
 
     if suite is not None and (shapes or backends or memory or device != "cpu"):
-        raise click.UsageError("a suite says its own shapes, backends and device; leave --suite or those away")
+        raise click.UsageError(
+            "a suite has its own shapes, backends and device; leave out --suite, or leave out these options"
+        )
     named = _peers(peers)
     if suite is None:
         parts = [Part(text, named, rounds or 15, memory, backends) for text in shapes or (_usual(device),)]
@@ -119,7 +129,7 @@ def run_command(
 @main.command("report")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), default="reports/benchmarks.html")
-@click.option("--readme", is_flag=True, help="Put the run of FILE (cpu.json) into README.md, with its two pictures.")
+@click.option("--readme", is_flag=True, help="Update README.md and its pictures from FILE (cpu.json).")
 def report_command(files: tuple[Path, ...], html_path: Path, readme: bool) -> None:
     """Draw the committed results, or those in FILES, as one page."""
     from benchmarks import page, results
@@ -133,7 +143,7 @@ def report_command(files: tuple[Path, ...], html_path: Path, readme: bool) -> No
             if files:
                 raise click.UsageError(str(error)) from error
     if not documents:
-        raise click.UsageError("there are no results yet; make some: python -m benchmarks run --json results.json")
+        raise click.UsageError("there are no results yet; to make some: python -m benchmarks run --json results.json")
     html_path.parent.mkdir(parents=True, exist_ok=True)
     html_path.write_text(page.render(documents), encoding="utf-8")
     click.echo(f"{html_path}: {', '.join(documents)}")

@@ -377,9 +377,11 @@ def table(outcomes: list[Outcome]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks/on_gpu.sh")
-    parser.add_argument("directory", type=Path, metavar="DIR", help="where results and logs go")
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}; all without one")
-    parser.add_argument("--dry-run", action="store_true", help="what a CPU can run of them")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="directory for results and logs")
+    parser.add_argument(
+        "stages", nargs="*", metavar="STAGE", help=f"stages to run, of {', '.join(STAGES)}; default: all"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="run only what a CPU can run")
     parser.add_argument("--describe", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(arguments)
     unknown = [name for name in options.stages if name not in STAGES]

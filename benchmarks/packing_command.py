@@ -20,7 +20,9 @@ from benchmarks.packing import FRAMEWORKS, OPS, Cost, costs
 @click.option("--states/--no-states", default=False, help="Request the final states, which have a cotangent.")
 @click.option("--rounds", type=click.IntRange(min=3), default=5, help="Of interleaved timing.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of PyTorch; else its own choice.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Where results go.")
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file."
+)
 def packing_command(
     frameworks: tuple[str, ...],
     ops: tuple[str, ...],

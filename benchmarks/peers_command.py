@@ -12,14 +12,16 @@ PAGE = ROOT / "docs" / "peers.md"
 
 @click.command("peers")
 @click.argument("names", nargs=-1)
-@click.option("--missing", is_flag=True, help="Only what the data has no result of: go on after an interruption.")
+@click.option("--missing", is_flag=True, help="Only peers without a result, to continue after an interruption.")
 @click.option("--law", "laws", metavar="NAME", multiple=True, help="Only this law; results of others are kept.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=4.5, help="The most that a peer gets.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=4.5, help="Time limit for a peer.")
 @click.option("--examples", metavar="N", type=click.IntRange(min=1), default=3, help="Cases per law and dtype.")
-@click.option("--max-steps", metavar="S", type=click.IntRange(min=1), default=70, help="The longest sequence.")
-@click.option("--timeout", metavar="SECONDS", type=float, default=60.0, help="What one case may take.")
-@click.option("--confirm", "only_confirm", is_flag=True, help="Judge nothing: run the scripts that confirm faults.")
-@click.option("--draw", "only_draw", is_flag=True, help="Judge nothing: draw the page from what was found.")
+@click.option(
+    "--max-steps", metavar="S", type=click.IntRange(min=1), default=70, help="Length of the longest sequence."
+)
+@click.option("--timeout", metavar="SECONDS", type=float, default=60.0, help="Time limit for one case.")
+@click.option("--confirm", "only_confirm", is_flag=True, help="Only run the scripts that confirm faults.")
+@click.option("--draw", "only_draw", is_flag=True, help="Only write the page from the recorded results.")
 @click.option("--json", "results", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS)
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), default=PAGE)
 def peers_command(
@@ -43,7 +45,7 @@ def peers_command(
         format = judged_peers.FORMAT
         raise click.UsageError(f"{results} is not a result of this version (format {format}); move it away")
     if (only_draw or only_confirm) and not found:
-        raise click.UsageError(f"there is no {results} to draw; leave out --draw and --confirm")
+        raise click.UsageError(f"there is no {results}; leave out --draw and --confirm")
     try:
         peers = judged_peers.chosen(names)
     except ValueError as error:

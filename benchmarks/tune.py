@@ -13,7 +13,7 @@ from benchmarks.cases import Case, parse
 @click.command("tune")
 @click.option("--shapes", metavar="SHAPES", multiple=True, default=("gpu",), help="As in `python -m benchmarks run`.")
 @click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="A copy of what was measured."
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write a copy of the measurements."
 )
 def tune_command(shapes: tuple[str, ...], json_path: Path | None) -> None:
     """Measure every plan once at these shapes; later calls, in any process, use the fastest."""
@@ -26,7 +26,9 @@ def tune_command(shapes: tuple[str, ...], json_path: Path | None) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if not torch.cuda.is_available():
-        raise click.UsageError("PyTorch sees no CUDA device here; plans are measured on the GPU that they are for")
+        raise click.UsageError(
+            "PyTorch sees no CUDA device here; plans must be measured on the GPU for which they are used"
+        )
     os.environ["GATESPEC_AUTOTUNE"] = "1"
     for case in cases:
         run(case, torch.device("cuda"))
