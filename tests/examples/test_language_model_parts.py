@@ -141,10 +141,15 @@ def test_the_trigram_model_is_a_distribution_and_the_one_that_is_written_out() -
         both, alone = rows_of([first, second], [second, target]), rows_of([first], [second])
         return baselines.trigram_nats(training, both) - baselines.trigram_nats(training, alone)
 
-    total = sum(np.exp(-cost(ord("a"), ord("b"), token)) for token in range(257))
-    assert total == pytest.approx(1, abs=1e-9)
+    # Tokens that the training text does not have are equally likely: of these, the first, the last and one between.
+    seen = {*b"abracadabraabc", BOUNDARY}
+    unseen = sorted({*range(257)} - seen)
+    likely = [np.exp(-cost(ord("a"), ord("b"), token)) for token in seen]
+    unlikely = [np.exp(-cost(ord("a"), ord("b"), unseen[at])) for at in (0, 100, -1)]
+    assert unlikely == pytest.approx([unlikely[0]] * 3, rel=1e-9)
+    assert sum(likely) + len(unseen) * unlikely[0] == pytest.approx(1, abs=1e-9)
     # After "ab" came "r" twice and "c" once; after "b" the same; 16 tokens in all, of which "r" are two.
-    different = len({*b"abracadabraabc", BOUNDARY})
+    different = len(seen)
     unigram = (2 + different / 257) / (16 + different)
     bigram = (2 + 2 * unigram) / (3 + 2)
     assert np.exp(-cost(ord("a"), ord("b"), ord("r"))) == pytest.approx((2 + 2 * bigram) / (3 + 2), rel=1e-9)

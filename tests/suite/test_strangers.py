@@ -1,6 +1,7 @@
 """The strangers are what the catalogue says: the right ones equal the specification, the faulty ones do not."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,9 @@ def _calls(op: str) -> list[Any]:
     ]
 
 
-def _largest_error(implementation: Implementation) -> float:
-    """Over all served calls: the largest error of an output or a gradient, relative to its array."""
+def _errors(implementation: Implementation) -> Iterator[float]:
+    """Of each served call: the largest error of an output or a gradient, relative to its array."""
     (op,) = implementation.functions
-    worst = 0.0
     for case in _calls(op):
         arrays, cotangents, options = case.arrays("float64"), case.cotangent_arrays("float64"), case.options()
         try:
@@ -42,7 +42,9 @@ def _largest_error(implementation: Implementation) -> float:
         except NotImplementedError:
             continue
         except RuntimeError:
-            return math.inf
+            yield math.inf
+            continue
+        worst = 0.0
         expected, of_gradient = _expected(op, case, arrays, cotangents, options)
         for name, x in {**outputs, **{f"gradient of {key}": dx for key, dx in gradients.items()}}.items():
             wanted = {**expected, **{f"gradient of {key}": dx for key, dx in of_gradient.items()}}.get(name)
@@ -50,7 +52,7 @@ def _largest_error(implementation: Implementation) -> float:
                 continue
             error = np.abs(x.values - wanted).max(initial=0.0) / max(np.abs(wanted).max(initial=0.0), 1e-300)
             worst = max(worst, math.inf if math.isnan(error) else error)
-    return worst
+        yield worst
 
 
 def _expected(
@@ -72,9 +74,10 @@ def _expected(
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_stranger_equals_the_specification(name: str) -> None:
-    assert _largest_error(load(target(name), RIGHT[name].framework, "cpu")) < 1e-11
+    assert max(_errors(load(target(name), RIGHT[name].framework, "cpu"))) < 1e-11
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_faulty_stranger_does_not(name: str) -> None:
-    assert _largest_error(load(target(name), FAULTY[name].framework, "cpu")) > 1e-4
+    # One call is enough; JAX would compile the others for nothing.
+    assert any(error > 1e-4 for error in _errors(load(target(name), FAULTY[name].framework, "cpu")))
