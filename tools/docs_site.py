@@ -23,6 +23,15 @@ PROJECT_PAGES |= {"project/CHANGELOG.md": "CHANGELOG.md"}
 API = ("reference", "torch_impl", "jax_impl")
 # What a program that uses the suite would import; the command line is in the guide.
 SUITE = ("implementation", "options", "run", "replay", "budget", "known", "law_tests", "requirements")
+# Bridges to other packages, with what is shown of them where that is not everything.
+BRIDGES: dict[str, tuple[str, ...]] = {
+    "torch_impl.interop.mlstm_kernels": (),
+    "torch_impl.interop.transformers": (),
+    "torch_impl.interop.gru": ("gru_from_weights",),
+    "jax_impl.interop.mlstm_kernels": (),
+    "jax_impl.interop.gru": ("gru_from_weights",),
+    "reference.interop.gru": (),
+}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^\s*(```|~~~)")
 
@@ -64,8 +73,18 @@ def api_pages() -> dict[str, str]:
     modules = "\n\n".join(
         f"## conformance.{name}\n\n::: conformance.{name}\n    options:\n      heading_level: 3\n" for name in SUITE
     )
+    made["api/interop.md"] = _bridges()
     says = "The suite, as a program uses it; [Judge a kernel](../conformance.md) explains the command line."
     return {**made, "api/conformance.md": f"# conformance\n\n{says}\n\n{modules}"}
+
+
+def _bridges() -> str:
+    """The page of the modules that are imported only when asked for."""
+    text = "# interop\n\nImported only when asked for; [Inside other packages](../interop.md) shows them in use."
+    for name, members in BRIDGES.items():
+        only = f"      members: [{', '.join(members)}]\n" if members else ""
+        text += f"\n\n## {name}\n\n::: {name}\n    options:\n      heading_level: 3\n{only}"
+    return text
 
 
 def source_of(uri: str) -> str:

@@ -22,7 +22,11 @@ IMPLEMENTATIONS = {"jax_impl": {"jax", "jaxlib", "flax"}, "torch_impl": {"torch"
 KERNEL_FOLDERS = {"kernels", "triton", "_triton", "pallas", "_pallas"}
 SHARED_MODULES = ("reference.arguments", "reference.backends")
 # What a package's bridges to other packages, in its folder `interop`, may import besides.
-SHARED_BRIDGES = ("reference.interop.gru_weights", "reference.interop.gru_checkpoints")
+SHARED_BRIDGES = (
+    "reference.interop.gru_weights",
+    "reference.interop.gru_checkpoints",
+    "reference.interop.kernel_registries",
+)
 
 
 @dataclass(frozen=True)

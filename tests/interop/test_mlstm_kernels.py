@@ -10,7 +10,7 @@ from mlstm_kernels.torch import get_mlstm_kernel, get_mlstm_sequence_kernel, get
 from mlstm_kernels.torch.backend_module import mLSTMBackend, mLSTMBackendConfig
 from xlstm.xlstm_large.model import xLSTMLarge, xLSTMLargeConfig
 
-import reference
+from tests.interop.head_first_cases import ARGUMENTS, STATES, case, specified
 from tests.interop.rounding import assert_rounding
 from torch_impl.interop.mlstm_kernels import KernelNames, register, unregister
 
@@ -20,8 +20,6 @@ NATIVE = {
     "step_kernel": "native",
 }
 OURS = {"chunkwise_kernel": "chunkwise--gatespec", "sequence_kernel": "gatespec", "step_kernel": "gatespec"}
-ARGUMENTS = ("q", "k", "v", "i", "f")
-STATES = ("c_initial", "n_initial", "m_initial")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -30,27 +28,8 @@ def registered() -> Iterator[KernelNames]:
     unregister()
 
 
-def case(B: int, N: int, S: int, K: int, V: int, *, state: bool, seed: int = 0) -> dict[str, np.ndarray]:
-    """A call in the peer's layout, float32 values in float64 arrays; gates on both sides of the floor."""
-    rng = np.random.default_rng(seed)
-    shapes = {"q": (B, N, S, K), "k": (B, N, S, K), "v": (B, N, S, V), "i": (B, N, S), "f": (B, N, S)}
-    shapes |= dict(zip(STATES, ((B, N, K, V), (B, N, K), (B, N, 1)), strict=True)) if state else {}
-    arrays = {name: rng.normal(size=shape).astype(np.float32).astype(np.float64) for name, shape in shapes.items()}
-    return arrays | {"i": 3 * arrays["i"], "f": 3 * arrays["f"] + 2}
-
-
 def tensors(arrays: dict[str, np.ndarray], dtype: torch.dtype, requires_grad: bool = False) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(array, dtype=dtype, requires_grad=requires_grad) for name, array in arrays.items()}
-
-
-def specified(arrays: dict[str, np.ndarray], eps: float) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """The specification in the peer's layout: h, and the state with ``m (B, N, 1)``."""
-    state = None
-    if "c_initial" in arrays:
-        state = (arrays["c_initial"], arrays["n_initial"], arrays["m_initial"][..., 0])
-    sequence_major = [arrays[name].swapaxes(1, 2) for name in ARGUMENTS]
-    h, (C, n, m) = reference.mlstm(*sequence_major, initial_state=state, return_state=True, eps=eps)
-    return h.swapaxes(1, 2), (C, n, m[..., None])
 
 
 @pytest.mark.parametrize("state", [False, True])
@@ -164,6 +143,32 @@ def test_the_backend_in_inference_takes_any_length(S: int, state: bool) -> None:
     assert_rounding(h, exact, "h")
     for letter, mine, expected in zip("cnm", states, last, strict=True):
         assert_rounding(mine, expected, letter)
+
+
+def test_a_registered_kernel_is_compiled_without_a_break() -> None:
+    """Value and gradients under `torch.compile`, of a length that the chunks do not divide, then of another."""
+    backend = mLSTMBackend(mLSTMBackendConfig(**OURS, mode="train", chunk_size=16, return_last_states=False))
+    compiled = torch.compile(backend, fullgraph=True, backend="aot_eager")
+    for S in (21, 34):
+        x = [tensors(case(2, 3, S, 8, 5, state=False, seed=4), torch.float32, requires_grad=True) for _ in range(2)]
+        dy = torch.randn(2, 3, S, 5, generator=torch.Generator().manual_seed(1))
+        for run, arrays in zip((backend, compiled), x, strict=True):
+            run(**arrays).backward(dy)
+        for name in ARGUMENTS:
+            plain, found = (arrays[name].grad for arrays in x)
+            assert plain is not None and found is not None
+            assert_rounding(found, plain, f"S = {S}: {name}")
+
+
+def test_a_registered_step_is_compiled_without_a_break() -> None:
+    arrays = case(2, 3, 1, 8, 5, state=True)
+    x = tensors(arrays, torch.float32)
+    call = {name: x[name][:, :, 0] for name in "qkv"} | {name: x[name] for name in "if"}
+    call |= {name: x[f"{name}_initial"] for name in "cnm"}
+    step = torch.compile(get_mlstm_step_kernel("gatespec"), fullgraph=True, backend="aot_eager")
+    h, states = step(**call, eps=1e-6, dtype_state=torch.bfloat16)
+    assert_rounding(h, specified(arrays, 1e-6)[0][:, :, 0], "h")
+    assert {part.dtype for part in states} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("mode", ["train", "train_with_padding"])

@@ -15,14 +15,14 @@ What the arguments of these kernels mean there and here is the same, with these 
 - Under autocast, gates and states are float32, whatever ``autocast_kernel_dtype`` is.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from reference.backends import known_backend
+from reference.interop.kernel_registries import Registry, register_kernels, unregister_kernels
 from torch_impl._backends import KernelBackend
 from torch_impl.interop.head_first import HeadFirstState, run_sequences, run_step
 
@@ -56,23 +56,11 @@ def register(name: str = "gatespec", *, kernel_backend: KernelBackend | str | No
 
     Raises:
         ModuleNotFoundError: mlstm_kernels is not installed.
-        ValueError: the name contains ``--``, or another kernel has it; `kernel_backend` is unknown.
+        TypeError, ValueError: the name contains ``--``, or another kernel has it; `kernel_backend` is unknown.
     """
-    if not name or "--" in name:
-        raise ValueError(f"register: `name` is {name!r}; expected a name without '--', which mlstm_kernels splits at")
-    backend = None if kernel_backend is None else KernelBackend(kernel_backend)
-    kernels = {
-        "chunkwise": Chunkwise(kernel_backend=backend),
-        "parallel": Parallel(kernel_backend=backend),
-        "sequence": Sequence(kernel_backend=backend),
-        "step": Step(kernel_backend=backend),
-    }
-    registries = _registries()
-    for form, registry in registries.items():
-        if name in registry and not isinstance(registry[name], _Kernel):
-            raise ValueError(f"register: `name` is {name!r}; expected one that no {form} kernel of mlstm_kernels has")
-    for form, registry in registries.items():
-        registry[name] = kernels[form]
+    backend = known_backend("register", kernel_backend, KernelBackend)
+    kernels = {form: kind(kernel_backend=backend) for form, kind in _KERNELS.items()}
+    register_kernels(name, _registries(), kernels)
     return KernelNames(
         chunkwise_kernel=f"chunkwise--{name}",
         parallel_kernel=f"parallel--{name}",
@@ -91,14 +79,10 @@ def unregister(name: str = "gatespec") -> None:
         ModuleNotFoundError: mlstm_kernels is not installed.
         ValueError: no kernels of gatespec are registered under this name.
     """
-    for form, registry in _registries().items():
-        if not isinstance(registry.get(name), _Kernel):
-            raise ValueError(f"unregister: `name` is {name!r}; expected a {form} kernel that `register` registered")
-    for registry in _registries().values():
-        del registry[name]
+    unregister_kernels(name, _registries(), _KERNELS)
 
 
-def _registries() -> dict[str, dict[str, Callable[..., Any]]]:
+def _registries() -> dict[str, Registry]:
     recurrent = import_module("mlstm_kernels.torch.recurrent")
     return {
         "chunkwise": import_module("mlstm_kernels.torch.chunkwise").registry,
@@ -298,3 +282,12 @@ class Step(_Kernel):
         """
         backend = self.kernel_backend
         return run_step("gatespec", q, k, v, i, f, (c, n, m), eps=eps, dtype_state=dtype_state, kernel_backend=backend)
+
+
+_KERNELS: dict[str, type[Chunkwise | Parallel | Sequence | Step]] = {
+    "chunkwise": Chunkwise,
+    "parallel": Parallel,
+    "sequence": Sequence,
+    "step": Step,
+}
+"""Our kernel of each form."""
