@@ -1,5 +1,6 @@
 """``python -m examples.xlstm``: generate text, export, inspect and make checkpoints, and measure memory."""
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from examples.xlstm.checkpoint import Checkpoint, load_flax, load_torch, new_lay
 from examples.xlstm.config import ConfigError, XLSTMConfig
 from examples.xlstm.draw import RandomTensors
 from examples.xlstm.generate import Timing, generate
+from examples.xlstm.interrupt import stopping
 from examples.xlstm.parameters import from_flax, from_torch
 from examples.xlstm.sampling import Sampling
 from examples.xlstm.session import Engine, identify, new_session, resume_session
@@ -72,21 +74,37 @@ def generate_command(
     device: str,
     ignore_field: tuple[str, ...],
 ) -> None:
-    """Generate text and print it as it is drawn; at the end, print the timing to standard error."""
+    """Generate text and print it as it is drawn; at the end, print the timing to standard error.
+
+    Ctrl-C ends the text after the current token; its state is then saved as at the end.
+    """
     checkpoint = open_checkpoint(directory, frozenset(ignore_field))
     sampling = Sampling(temperature=temperature, top_p=top_p)
     model_id = identify(checkpoint)
     text = text_of(directory, checkpoint.config.vocab_size)
-    tokens = text.encode(prompt_file.read_text(encoding="utf-8") if prompt_file is not None else prompt)
+    tokens = text.encode(prompt if prompt_file is None else _read_text(prompt_file))
     engine = _engine(checkpoint, framework, chunk, eager, device)
     session = new_session(engine, model_id, seed) if resume is None else resume_session(engine, model_id, resume)
     timing = Timing()
-    for token in generate(session, tokens, sampling, max_tokens, timing):
-        print(text.decode(token), end="", flush=True)
+    drawn = generate(session, tokens, sampling, max_tokens, timing)
+    # During the prompt Ctrl-C ends the program: there is nothing to save yet.
+    begun = list(itertools.islice(drawn, 1))
+    with stopping() as stopped:
+        for token in itertools.chain(begun, drawn):
+            print(text.decode(token), end="", flush=True)
+            if stopped():
+                break
     print(text.end())
     if save is not None:
         session.save(save)
     print(timing, file=sys.stderr)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8: {error}") from None
 
 
 def _engine(checkpoint: Checkpoint, framework: str, chunk: int, eager: bool, device: str) -> Engine:
@@ -167,7 +185,7 @@ def run() -> None:
     """Run the command; for an invalid file or argument, print one line and exit with status 1."""
     try:
         main(prog_name="python -m examples.xlstm")
-    except (CheckpointError, ConfigError, ValueError, TypeError, OSError) as error:
+    except (CheckpointError, ConfigError, ValueError, TypeError, OSError, ImportError) as error:
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
 

@@ -84,7 +84,7 @@ def open_checkpoint(directory: str | Path, ignore: frozenset[str] = frozenset())
     """
     directory = Path(directory)
     text = _read(directory / CONFIG)
-    config = parse_config(text.decode("utf-8"), ignore)
+    config = parse_config(text, ignore)
     index = _read(directory / INDEX) if (directory / INDEX).exists() else None
     if index is None:
         if not (directory / SINGLE).exists():
@@ -116,7 +116,7 @@ def _indexed(directory: Path, index: bytes) -> dict[str, MappedShard]:
         document = json.loads(index)
         places = {str(tensor): str(file) for tensor, file in document["weight_map"].items()}
         total = document.get("metadata", {}).get("total_size")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{INDEX}: malformed or truncated: {error!r}") from None
     shards: dict[str, MappedShard] = {}
     for file in dict.fromkeys(places.values()):

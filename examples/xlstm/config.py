@@ -12,7 +12,7 @@ import json
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 class ConfigError(ValueError):
@@ -63,9 +63,12 @@ class XLSTMConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "num_blocks", "num_heads", "ffn_round_up_to_multiple_of"):
-            _require(_is_integer(value := getattr(self, name)) and value > 0, name, value, "an integer of at least 1")
+            legal = _is_integer(value := getattr(self, name)) and 0 < value < _TOO_LARGE
+            _require(legal, name, value, "an integer of at least 1, below 2^40")
         for name in ("qk_dim_factor", "v_dim_factor", "ffn_proj_factor", "gate_soft_cap", "output_logit_soft_cap"):
             _require(_is_number(value := getattr(self, name)) and value > 0, name, value, "a positive number")
+        for name in ("qk_dim_factor", "v_dim_factor", "ffn_proj_factor"):
+            _require((value := getattr(self, name)) < _TOO_LARGE, name, value, "a number below 2^40")
         for name in ("norm_eps", "eps"):
             _require(_is_number(value := getattr(self, name)) and value >= 0, name, value, "a number of at least 0")
         for name in ("use_bias", "norm_reduction_force_float32"):
@@ -75,6 +78,8 @@ class XLSTMConfig:
         ends = self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
         legal = self.eos_token_id is None or all(map(_is_token, ends))
         _require(legal, "eos_token_id", self.eos_token_id, "a token id, several of them, or null")
+        inside = self.bos_token_id is None or self.bos_token_id < self.vocab_size
+        _require(inside, "bos_token_id", self.bos_token_id, f"one of the {self.vocab_size} tokens of `vocab_size`")
         _require(self.dtype in _DTYPES, "dtype", self.dtype, " or ".join(map(repr, _DTYPES)))
         for factor, width in (("qk_dim_factor", self.qk_dim), ("v_dim_factor", self.v_dim)):
             if width == 0 or width % self.num_heads:
@@ -112,6 +117,9 @@ class XLSTMConfig:
         return json.dumps({**_NEUTRAL, **_ONLY, **aliases, **ours}, indent=2, sort_keys=True) + "\n"
 
 
+_TOO_LARGE = 2**40
+"""No size reaches this; products of smaller ones are exact and finite as floats."""
+
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 _ALIASES = {"embedding_dim": "hidden_size", "num_hidden_layers": "num_blocks", "torch_dtype": "dtype"}
@@ -140,10 +148,38 @@ _NEUTRAL: dict[str, Any] = {
 }
 """Fields that choose how transformers computes the function, with the values that `to_json` writes."""
 
+_OLDER: dict[str, Any] = {
+    "add_embedding_dropout": False,
+    "add_post_blocks_norm": True,
+    "add_post_norm": False,
+    "add_qk_norm": False,
+}
+"""Fields of the file of xLSTM-7B that later versions of the format dropped, each with its supported value."""
+
 _SILENT = frozenset(
-    {"_name_or_path", "transformers_version", "output_attentions", "output_hidden_states", "return_dict"}
+    {
+        "_name_or_path",
+        "chunk_size_feed_forward",
+        "id2label",
+        "is_encoder_decoder",
+        "label2id",
+        "output_attentions",
+        "output_hidden_states",
+        "problem_type",
+        "return_dict",
+        "transformers_version",
+        # Of the file of xLSTM-7B: how it was trained, and what its tokenizer does.
+        "add_forward_backend_padding",
+        "force_bos_token_insert",
+        "igate_bias_init_range",
+    }
 )
-"""Fields of any model of transformers that do not affect the function."""
+"""Fields that do not affect the function, most of them of any model of transformers."""
+
+_DERIVED = frozenset({"cell_norm_eps", "head_dim", "mlstm_round_up_to_multiple_of"})
+"""Fields of the file of xLSTM-7B that follow from others."""
+
+_MAY_BE_NULL = ("architectures", "dtype")
 
 _REQUIRED = ("model_type", "vocab_size", "hidden_size", "num_blocks", "num_heads")
 
@@ -159,25 +195,32 @@ def read_config(path: str | Path, ignore: frozenset[str] = frozenset()) -> XLSTM
         ConfigError: the file is not a JSON object, or a field is missing, unknown, malformed or not supported.
         OSError: the file cannot be read.
     """
-    return parse_config(Path(path).read_text(encoding="utf-8"), ignore)
+    return parse_config(Path(path).read_bytes(), ignore)
 
 
-def parse_config(text: str, ignore: frozenset[str] = frozenset()) -> XLSTMConfig:
-    """The configuration in the text of a ``config.json``; arguments and errors are those of `read_config`."""
+def parse_config(text: str | bytes, ignore: frozenset[str] = frozenset()) -> XLSTMConfig:
+    """The configuration in the text of a ``config.json``, or in its UTF-8 bytes; errors are those of `read_config`."""
     try:
         found = json.loads(text, object_pairs_hook=_without_duplicates)
-    except json.JSONDecodeError as error:
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"config: not a JSON document: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"config: a JSON {type(found).__name__}; expected an object")
     ours = {field.name for field in fields(XLSTMConfig)}
+    known = _ALIASES.keys() | _ONLY.keys() | _OLDER.keys() | _NEUTRAL.keys() | _SILENT | _DERIVED
     for name in found:
-        if name not in ours | _ALIASES.keys() | _ONLY.keys() | _NEUTRAL.keys() | _SILENT | ignore:
+        if name not in ours | known | ignore:
             raise ConfigError(
                 f"config: `{name}` is not a known field, and its value, {_short(found[name])}, may change the model; "
                 "if it does not, name it among the fields to ignore"
             )
-    for name, only in _ONLY.items():
+    # transformers writes null for what is not stated.
+    for name in _MAY_BE_NULL:
+        if found.get(name, "") is None:
+            del found[name]
+    for name, only in {**_ONLY, **_OLDER}.items():
         if name in found and (found[name] != only or type(found[name]) is not type(only)):
             raise ConfigError(f"config: `{name}` is {_short(found[name])}; only {json.dumps(only)} is supported")
     values = {name: found[name] for name in found if name in ours}
@@ -195,7 +238,22 @@ def parse_config(text: str, ignore: frozenset[str] = frozenset()) -> XLSTMConfig
             raise ConfigError(f"config: `{name}` is missing")
     if isinstance(values.get("eos_token_id"), list):
         values["eos_token_id"] = tuple(values["eos_token_id"])
-    return XLSTMConfig(**values)
+    config = XLSTMConfig(**values)
+    _check_derived(config, found)
+    return config
+
+
+def _check_derived(config: XLSTMConfig, found: dict[str, Any]) -> None:
+    """Refuse a field that contradicts those that determine the function."""
+    if (value := found.get("cell_norm_eps", config.norm_eps)) != config.norm_eps:
+        _refuse("cell_norm_eps", value, f"`norm_eps`, which is {config.norm_eps}: one value is used for all norms")
+    width = config.v_dim // config.num_heads
+    if (value := found.get("head_dim", width)) != width:
+        _refuse("head_dim", value, f"{width}, the values of one of {config.num_heads} heads")
+    multiple = found.get("mlstm_round_up_to_multiple_of", 1)
+    if not _is_integer(multiple) or multiple < 1 or config.qk_dim % multiple or config.v_dim % multiple:
+        widths = f"{config.qk_dim} and {config.v_dim}"
+        _refuse("mlstm_round_up_to_multiple_of", multiple, f"a divisor of the widths {widths}, which are not rounded")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -209,7 +267,11 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _require(legal: bool, name: str, value: Any, expected: str) -> None:
     if not legal:
-        raise ConfigError(f"config: `{name}` is {_short(value)}; expected {expected}")
+        _refuse(name, value, expected)
+
+
+def _refuse(name: str, value: Any, expected: str) -> NoReturn:
+    raise ConfigError(f"config: `{name}` is {_short(value)}; expected {expected}")
 
 
 def _is_integer(value: Any) -> bool:
@@ -217,7 +279,10 @@ def _is_integer(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _is_token(value: Any) -> bool:

@@ -30,14 +30,17 @@ class Sampling:
         """One token from logits ``(vocab_size,)``.
 
         Raises:
-            ValueError: a logit is NaN.
+            ValueError: a logit is NaN or +∞, or all are −∞.
         """
         if np.isnan(logits).any():
             raise ValueError("Sampling: a logit is NaN")
+        if not np.isfinite(logits.max()):
+            raise ValueError(f"Sampling: the largest logit is {logits.max()}; expected a finite one")
         if self.temperature == 0:
             return int(logits.argmax())
-        x = (logits.astype(np.float64) - logits.max()) / self.temperature
-        weights = np.exp(x)
+        # At a temperature near 0 the quotient may overflow: to −∞, which is a weight of 0.
+        with np.errstate(over="ignore"):
+            weights = np.exp((logits.astype(np.float64) - logits.max()) / self.temperature)
         order = np.argsort(-weights, kind="stable")
         cumulative = np.cumsum(weights[order])
         if self.top_p < 1:

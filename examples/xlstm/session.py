@@ -117,8 +117,9 @@ def resume_session(engine: Engine, model_id: str, path: str | Path) -> Session:
     if metadata.get("model") != model_id:
         raise CheckpointError(f"{path.name}: saved with another checkpoint than this one")
     arrays = {name: shard.array(name).copy() for name in shard.header.entries}
-    logits = arrays.pop("logits", None)
     expected = {name: (x.shape, x.dtype) for name, x in engine.save(engine.empty()).items()}
+    if "logits" in arrays:
+        expected["logits"] = (engine.config.vocab_size,), arrays["logits"].dtype
     for name in sorted(expected.keys() ^ arrays.keys()):
         raise CheckpointError(f"{path.name}: `{name}` is {'missing' if name in expected else 'not part of a state'}")
     for name, (shape, dtype) in expected.items():
@@ -129,8 +130,15 @@ def resume_session(engine: Engine, model_id: str, path: str | Path) -> Session:
     try:
         rng.bit_generator.state = json.loads(metadata["rng"])
         pending, tokens = json.loads(metadata["pending"]), json.loads(metadata["tokens"])
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path.name}: its header is malformed: {error!r}") from None
+    if pending is not None and not (type(pending) is int and 0 <= pending < engine.config.vocab_size):
+        raise CheckpointError(f"{path.name}: `pending` is {pending!r}; expected null or a token")
+    if type(tokens) is not int or tokens < 0:
+        raise CheckpointError(f"{path.name}: `tokens` is {tokens!r}; expected a number of tokens")
+    logits = arrays.pop("logits", None)
+    if logits is None and tokens:
+        raise CheckpointError(f"{path.name}: `logits` is missing")
     return Session(
         engine=engine,
         model_id=model_id,

@@ -102,7 +102,7 @@ def read_header(path: Path) -> Header:
             )
             for name, each in document.items()
         }
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path.name}: its header is malformed: {error!r}") from None
     header = Header(text=text, entries=dict(sorted(found.items(), key=lambda pair: pair[1].start)), metadata=metadata)
     _check_offsets(path.name, header, size)

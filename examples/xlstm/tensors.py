@@ -16,15 +16,17 @@ class CheckpointError(ValueError):
 
 def tensor_shapes(config: XLSTMConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors, in the order in which PyTorch lists the parameters of the published model."""
+    return dict(_tensors(config))
+
+
+def _tensors(config: XLSTMConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     D = config.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {"backbone.embeddings.weight": (config.vocab_size, D)}
+    yield "backbone.embeddings.weight", (config.vocab_size, D)
     for index in range(config.num_blocks):
-        block = f"backbone.blocks.{index}"
         for name, shape in _block(config):
-            shapes[f"{block}.{name}"] = shape
-    shapes["backbone.out_norm.weight"] = (D,)
-    shapes["lm_head.weight"] = (config.vocab_size, D)
-    return shapes
+            yield f"backbone.blocks.{index}.{name}", shape
+    yield "backbone.out_norm.weight", (D,)
+    yield "lm_head.weight", (config.vocab_size, D)
 
 
 def _block(config: XLSTMConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -65,10 +67,11 @@ def check_tensors(config: XLSTMConfig, found: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: a tensor is missing, unknown or of another shape or dtype.
     """
-    expected = tensor_shapes(config)
-    for name, shape in expected.items():
+    # One by one, so that a number of blocks that no file could hold is refused at the first that is missing.
+    for name, shape in _tensors(config):
         if name not in found:
             raise CheckpointError(f"checkpoint: `{name}` is missing; expected {config.dtype}{list(shape)}")
+    expected = tensor_shapes(config)
     for name in found:
         if name not in expected:
             raise CheckpointError(f"checkpoint: `{name}` is not a tensor of this model")

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from examples.xlstm.tensors import CheckpointError
+
 
 class Text(Protocol):
     """Encodes a prompt at once and decodes tokens one by one."""
@@ -26,6 +28,7 @@ def text_of(directory: str | Path, vocab_size: int) -> Text:
 
     Raises:
         ModuleNotFoundError: there is a ``tokenizer.json``, and `tokenizers` is not installed.
+        CheckpointError: `tokenizers` cannot read the file.
     """
     path = Path(directory) / "tokenizer.json"
     if path.exists():
@@ -35,9 +38,17 @@ def text_of(directory: str | Path, vocab_size: int) -> Text:
 
 class _Tokenizer:
     def __init__(self, path: Path) -> None:
-        import tokenizers  # pyright: ignore[reportMissingImports]  # optional
-
-        self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
+        try:
+            import tokenizers  # pyright: ignore[reportMissingImports]  # optional
+        except ImportError:
+            raise ModuleNotFoundError(
+                f"{path}: needs the package `tokenizers`, which is not installed; without the file, prompts are token "
+                "ids, or bytes with a vocabulary of 256"
+            ) from None
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises nothing narrower
+            raise CheckpointError(f"{path.name}: malformed or truncated: {error}") from None
         self._stream: Any = tokenizers.decoders.DecodeStream(skip_special_tokens=True)
 
     def encode(self, text: str) -> np.ndarray:

@@ -117,6 +117,9 @@ def cut(length: int) -> Callable[[Path], None]:
         (lambda d: (d / "model.safetensors").write_bytes(b""), "both .* are there; expected one"),
         (lambda d: shard_of(d).unlink(), f"{INDEX}: it names model-.*, which is missing"),
         (edit_index(lambda x: x["weight_map"].update({TENSOR: "../other"})), r"names the file '\.\./other'"),
+        (edit_index(lambda x: x["weight_map"].update({TENSOR: "/etc/hostname"})), "names the file '/etc/hostname'"),
+        (lambda d: (d / INDEX).write_text("[" * 100_000), f"{INDEX}: malformed or truncated: RecursionError"),
+        (lambda d: (d / INDEX).write_bytes(b"\xff"), f"{INDEX}: malformed or truncated: UnicodeDecodeError"),
         (edit_index(lambda x: x["weight_map"].pop(SHARED)), f"it holds `{SHARED}`, which {INDEX} says is in None"),
         (edit_index(lambda x: x["weight_map"].update(more=x["weight_map"][TENSOR])), "`more` is missing, which"),
         (edit_index(lambda x: x["metadata"].update(total_size=7)), "`total_size` is 7; the files hold"),
@@ -124,6 +127,8 @@ def cut(length: int) -> Callable[[Path], None]:
         (cut(40), "40 bytes; its header alone needs"),
         (cut(-1), "bytes; its header describes"),
         (edit_header(b'{"dtype"', b'["dtype"'), "its header is malformed"),
+        (edit_header(b"[64,24]", b"[1e999]"), "its header is malformed: OverflowError"),
+        (edit_header(b"[64,24]", b"[-8,24]"), "`backbone.* lies at bytes 0 to 6144; expected 0 to -768"),
         (edit_header(b'"F32"', b'"I32"'), "has dtype I32; expected one of"),
         (edit_header(b"[64,24]", b"[24,64]"), r"is float32\[24, 64\]; expected float32\[64, 24\]"),
         (edit_header(b"[64,24]", b"[64,25]"), "lies at bytes 0 to 6144; expected 0 to 6400"),
@@ -141,6 +146,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> Non
     path = source / "config.json"
     for name, value, message in (
         ("num_blocks", 3, r"`backbone\.blocks\.2\.norm_mlstm\.weight` is missing; expected float32\[24\]"),
+        ("num_blocks", 10**9, r"`backbone\.blocks\.2\.norm_mlstm\.weight` is missing; expected float32\[24\]"),
         ("num_blocks", 1, r"`backbone\.blocks\.1\..*` is not a tensor of this model"),
         ("vocab_size", 30, r"`backbone\.embeddings\.weight` is float32\[29, 24\]; expected float32\[30, 24\]"),
         ("dtype", "float16", r"is float32\[29, 24\]; expected float16\[29, 24\]"),

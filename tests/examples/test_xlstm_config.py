@@ -8,8 +8,19 @@ import pytest
 
 from examples.xlstm.config import ConfigError, XLSTMConfig, parse_config
 
-# The fields of the published xLSTM-7B that its model needs.
+# The fields of the published xLSTM-7B.
 PUBLISHED = {
+    "_name_or_path": "NX-AI/xLSTM-7b",
+    "add_embedding_dropout": False,
+    "add_forward_backend_padding": False,
+    "add_post_blocks_norm": True,
+    "add_post_norm": False,
+    "add_qk_norm": False,
+    "cell_norm_eps": 1e-06,
+    "force_bos_token_insert": True,
+    "head_dim": 512,
+    "igate_bias_init_range": -10.0,
+    "mlstm_round_up_to_multiple_of": 64,
     "architectures": ["xLSTMForCausalLM"],
     "add_out_norm": True,
     "autocast_kernel_dtype": "bfloat16",
@@ -37,7 +48,7 @@ PUBLISHED = {
     "step_kernel": "triton",
     "tie_word_embeddings": False,
     "torch_dtype": "float32",
-    "transformers_version": "4.48.0",
+    "transformers_version": "4.48.0.dev0",
     "use_bias": False,
     "use_cache": True,
     "v_dim_factor": 1.0,
@@ -70,6 +81,11 @@ def test_what_is_written_is_read_again() -> None:
         ({"weight_mode": "fused"}, '`weight_mode` is "fused"; only "single" is supported'),
         ({"add_out_norm": False}, "`add_out_norm` is false; only true is supported"),
         ({"add_out_norm": 1}, "`add_out_norm` is 1; only true is supported"),
+        ({"add_qk_norm": True}, "`add_qk_norm` is true; only false is supported"),
+        ({"add_post_norm": True}, "`add_post_norm` is true; only false is supported"),
+        ({"cell_norm_eps": 1e-5}, "`cell_norm_eps` is 1e-05; expected `norm_eps`, which is 1e-06"),
+        ({"head_dim": 256}, "`head_dim` is 256; expected 512, the values of one of 8 heads"),
+        ({"mlstm_round_up_to_multiple_of": 3}, "`mlstm_round_up_to_multiple_of` is 3; expected a divisor of the"),
         ({"tie_word_embeddings": True}, "`tie_word_embeddings` is true; only false is supported"),
         ({"inference_state_dtype": "bfloat16"}, '`inference_state_dtype` is "bfloat16"; only "float32" is supported'),
         ({"model_type": "mamba"}, '`model_type` is "mamba"; only "xlstm" is supported'),
@@ -88,6 +104,12 @@ def test_what_is_written_is_read_again() -> None:
         ({"norm_eps": "1e-6"}, '`norm_eps` is "1e-6"; expected a number of at least 0'),
         ({"eps": float("nan")}, "`eps` is NaN; expected a number of at least 0"),
         ({"use_bias": "no"}, '`use_bias` is "no"; expected true or false'),
+        ({"hidden_size": -64, "embedding_dim": -64}, "`hidden_size` is -64; expected an integer of at least 1"),
+        ({"num_blocks": 10**13}, "`num_blocks` is 10000000000000; expected an integer of at least 1, below 2"),
+        ({"qk_dim_factor": 1e308}, r"`qk_dim_factor` is 1e\+308; expected a number below 2"),
+        ({"v_dim_factor": 10**400}, "`v_dim_factor` is 10+.*; expected a positive number"),
+        ({"norm_eps": float("inf")}, "`norm_eps` is Infinity; expected a number of at least 0"),
+        ({"bos_token_id": 50304}, "`bos_token_id` is 50304; expected one of the 50304 tokens of `vocab_size`"),
         ({"eos_token_id": [2, "x"]}, "`eos_token_id` is .*; expected a token id, several of them, or null"),
     ],
 )
@@ -101,6 +123,9 @@ def test_a_file_that_is_no_configuration_is_refused() -> None:
         parse_config(json.dumps(PUBLISHED)[:-20])
     with pytest.raises(ConfigError, match="a JSON list; expected an object"):
         parse_config("[]")
+    for text in (b"\xff\xfe{", "[" * 100_000, '{"num_heads": ' + "9" * 5000 + "}"):
+        with pytest.raises(ConfigError, match="not a JSON document"):
+            parse_config(text)
     with pytest.raises(ConfigError, match="`num_heads` stands there twice"):
         parse_config('{"num_heads": 8, "num_heads": 4}')
 

@@ -1,5 +1,7 @@
 """Generation in `examples.xlstm`: both frameworks draw the same text, resume it bit for bit and compile once."""
 
+import dataclasses
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,17 @@ from torch._dynamo.testing import CompileCounter  # noqa: E402
 from examples.xlstm.__main__ import main  # noqa: E402
 from examples.xlstm.flax_engine import FlaxEngine  # noqa: E402
 from examples.xlstm.generate import Timing, generate  # noqa: E402
+from examples.xlstm.interrupt import stopping  # noqa: E402
 from examples.xlstm.parameters import to_flax, to_torch  # noqa: E402
 from examples.xlstm.sampling import Sampling  # noqa: E402
 from examples.xlstm.session import Session, new_session, resume_session  # noqa: E402
+from examples.xlstm.shard import make_header, read_header  # noqa: E402
 from examples.xlstm.tensors import CheckpointError  # noqa: E402
 from examples.xlstm.text import text_of  # noqa: E402
 from examples.xlstm.torch_engine import TorchEngine  # noqa: E402
 from tests.examples.xlstm_tools import SMALL, random_arrays  # noqa: E402
 
+BIGGER = dataclasses.replace(SMALL, vocab_size=30)
 PROMPT = np.random.default_rng(3).integers(0, SMALL.vocab_size, 21)
 SAMPLING = Sampling(temperature=0.9, top_p=0.95)
 
@@ -103,6 +108,25 @@ def test_a_session_that_does_not_fit_is_refused(engines: dict[str, Any], tmp_pat
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(CheckpointError, match="its header describes"):
         resume_session(engine, "id", path)
+    for name, value, message in (
+        ("pending", "29", "`pending` is 29; expected null or a token"),
+        ("pending", '"x"', "`pending` is 'x'; expected null or a token"),
+        ("tokens", "-1", "`tokens` is -1; expected a number of tokens"),
+        ("rng", "[]", "its header is malformed"),
+    ):
+        session.save(path)
+        header, data = read_header(path), path.read_bytes()
+        changed = make_header(
+            {tensor: (entry.dtype, entry.shape) for tensor, entry in header.entries.items()},
+            header.metadata | {name: value},
+        )
+        path.write_bytes(len(changed.text).to_bytes(8, "little") + changed.text + data[header.data_start :])
+        with pytest.raises(CheckpointError, match=message):
+            resume_session(engine, "id", path)
+    session.save(path)
+    other = TorchEngine(to_torch(BIGGER, random_arrays(BIGGER)), chunk=8)
+    with pytest.raises(CheckpointError, match=r"`logits` is float32\[29\]; expected float32\[30\]"):
+        resume_session(other, "id", path)
     with pytest.raises(ValueError, match=f"tokens 3 to 29; expected 0 to {SMALL.vocab_size - 1}"):
         session.feed(np.array([3, 29]))
 
@@ -144,6 +168,10 @@ def test_sampling_draws_from_the_most_likely_tokens() -> None:
             Sampling(**wrong)
     with pytest.raises(ValueError, match="a logit is NaN"):
         Sampling().draw(np.array([0.0, np.nan]), rng)
+    for logit in (np.inf, -np.inf):
+        with pytest.raises(ValueError, match=r"the largest logit is .*inf; expected a finite one"):
+            Sampling().draw(np.array([logit, -np.inf]), rng)
+    assert Sampling(temperature=1e-310).draw(logits, rng) == 1
 
 
 def test_text_is_bytes_or_token_ids_without_a_tokenizer(tmp_path: Path) -> None:
@@ -177,3 +205,35 @@ def test_the_command_line(tmp_path: Path) -> None:
     call("generate", source, *common, "--max-tokens", 8, "--save", state)
     more = call("generate", source, "--eager", "--resume", state, "--max-tokens", 4)
     assert "prompt: 0 tokens" in more.stderr
+
+
+def test_ctrl_c_ends_the_text_and_its_state_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, state = tmp_path / "source", tmp_path / "state"
+    sizes = ("--hidden-size", "16", "--num-heads", "1", "--num-blocks", "1")
+    assert CliRunner().invoke(main, ["new", str(source), *sizes]).exit_code == 0
+    common = ["generate", str(source), "--eager", "--seed", "3"]
+    whole = CliRunner().invoke(main, [*common, "--prompt", "a", "--max-tokens", "9"])
+
+    def interrupted(*arguments: Any) -> Any:
+        for count, token in enumerate(generate(*arguments)):
+            if count == 3:
+                signal.raise_signal(signal.SIGINT)
+            yield token
+
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        patched.setattr("examples.xlstm.__main__.generate", interrupted)
+        part = CliRunner().invoke(main, [*common, "--prompt", "a", "--max-tokens", "9", "--save", str(state)])
+    assert part.exit_code == 0 and "4 tokens" in part.stderr and signal.getsignal(signal.SIGINT) is before
+    rest = CliRunner().invoke(main, [*common, "--resume", str(state), "--max-tokens", "5"])
+    assert rest.exit_code == 0 and "5 tokens" in rest.stderr
+    # Bytes that are not UTF-8 may be cut between the two.
+    assert [c for c in part.stdout[:-1] + rest.stdout if c < "\x7f"] == [c for c in whole.stdout if c < "\x7f"]
+
+
+def test_a_second_ctrl_c_is_one() -> None:
+    with pytest.raises(KeyboardInterrupt), stopping() as stopped:
+        assert not stopped()
+        signal.raise_signal(signal.SIGINT)
+        assert stopped()
+        signal.raise_signal(signal.SIGINT)

@@ -1,5 +1,6 @@
 """The models of `examples.xlstm` and transformers' `xLSTMForCausalLM` are one function of one checkpoint."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from transformers import xLSTMConfig, xLSTMForCausalLM
 
 from examples.xlstm.checkpoint import load_flax, load_torch, new_layout, open_checkpoint, write_checkpoint
-from examples.xlstm.config import XLSTMConfig
+from examples.xlstm.config import ConfigError, XLSTMConfig, parse_config
 from examples.xlstm.draw import RandomTensors
 from examples.xlstm.flax_model import XLSTM
 from examples.xlstm.generate import generate
@@ -42,6 +43,20 @@ def theirs(**settings: Any) -> Any:
     model = xLSTMForCausalLM(xLSTMConfig(**SIZES, num_hidden_layers=2, chunk_size=16, **settings)).eval()
     randomise(model)
     return model
+
+
+def test_a_configuration_of_the_published_sizes_is_read() -> None:
+    """Whole or shortened to what is not a default, in the words of the class that is published with the format."""
+    config = xLSTMConfig(chunkwise_kernel="chunkwise--triton_xl_chunk", step_kernel="triton")
+    for text in (json.dumps(config.to_dict()), config.to_json_string(use_diff=True)):
+        ours = parse_config(text)
+        assert (ours.qk_dim, ours.v_dim, ours.num_heads) == (config.qk_dim, config.v_dim, config.num_heads)
+        for name in ("vocab_size", "hidden_size", "num_blocks", "norm_eps", "eps", "gate_soft_cap"):
+            assert getattr(ours, name) == getattr(config, name)
+    with pytest.raises(ConfigError, match="`sliding_window` is not a known field, and its value, 5,"):
+        parse_config(json.dumps(xLSTMConfig(sliding_window=5).to_dict()))
+    with pytest.raises(ConfigError, match='`weight_mode` is "fused"; only "single" is supported'):
+        parse_config(xLSTMConfig(weight_mode="fused").to_json_string())
 
 
 def files(directory: Path) -> dict[str, bytes]:
