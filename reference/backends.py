@@ -30,11 +30,15 @@ __all__ = [
 class Request:
     """The requirements of a call on a backend.
 
-    Attributes: operation: the public name, ``"mlstm"``. device: the arrays' own device type, ``"cpu"``, ``"cuda"``,
-    ``"tpu"``. dtype: the name of the values' dtype, ``"bfloat16"``. sizes: the letters of the contract,
-    ``{"B": 2, "S": 7, ...}``. packed: whether ``cu_seqlens`` was passed. architecture: the architecture of the arrays'
-    GPU, for which kernels are compiled, ``"sm_90"``; empty for other devices. versions: the versions of the packages
-    that evidence about kernels is compared by.
+    Attributes:
+        operation: the public name, ``"mlstm"``.
+        device: the arrays' own device type, ``"cpu"``, ``"cuda"``, ``"tpu"``.
+        dtype: the name of the values' dtype, ``"bfloat16"``.
+        sizes: the letters of the contract, ``{"B": 2, "S": 7, ...}``.
+        packed: whether ``cu_seqlens`` was passed.
+        architecture: the architecture of the arrays' GPU, for which kernels are compiled, ``"sm_90"``; empty for other
+            devices.
+        versions: the versions of the packages that evidence about kernels is compared by.
     """
 
     operation: str
@@ -128,9 +132,11 @@ def with_proofs(rows: Iterable[Row], proofs: Sequence[Proof]) -> tuple[Row, ...]
 class Explanation:
     """The backend that a call takes, and the reasons for it and against the others.
 
-    Attributes: chosen: the backend (a member of the implementation's ``KernelBackend``). against: for every other
-    backend, the reason why it was not chosen. why: for a kernel, the evidence that allows a call to use it without
-    naming it; empty for composed code, which needs none.
+    Attributes:
+        chosen: the backend (a member of the implementation's ``KernelBackend``).
+        against: for every other backend, the reason why it was not chosen.
+        why: for a kernel, the evidence that allows a call to use it without naming it; empty for composed code, which
+            needs none.
     """
 
     chosen: Any

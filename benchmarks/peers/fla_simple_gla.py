@@ -27,7 +27,7 @@ def _sequence(kernel):
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
         ):
             if refused:
-                raise NotImplementedError(f"it does not serve {reason}")
+                raise NotImplementedError(f"it does not support {reason}")
         return kernel(q, k, v * torch.sigmoid(i)[..., None], torch.nn.functional.logsigmoid(f.float()))[0]
 
     return SimpleNamespace(mlstm=mlstm)

@@ -45,7 +45,7 @@ def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, i
         (input_state is not None and input_state.dtype != input.dtype, "a state of another dtype"),
     ):
         if refused:
-            raise NotImplementedError(f"it does not serve {reason}")
+            raise NotImplementedError(f"it does not support {reason}")
     N = max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
     # Beyond 1e4 a gate is shut or open to the last bit, and no zero of the identity below meets an infinity.
     x = jnp.concatenate([jnp.repeat(x, N // x.shape[2], 2) for x in inputs], -1).clip(-1e4, 1e4)

@@ -30,7 +30,7 @@ def _sequence(kernel):
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
         ):
             if refused:
-                raise NotImplementedError(f"it does not serve {reason}")
+                raise NotImplementedError(f"it does not support {reason}")
         # Its default where that divides S; else one chunk.
         options = {"chunk_size": chunk_size or (64 if S % 64 == 0 else S), "autocast_kernel_dtype": v.dtype}
         options["state_dtype"] = jnp.promote_types(v.dtype, jnp.float32)

@@ -14,7 +14,7 @@ from mlstm_kernels.jax.recurrent import mlstm_recurrent_step__native
 
 def mlstm_step(q, k, v, i, f, state, *, eps=0.0, **unserved):
     if unserved:
-        raise NotImplementedError(f"it does not serve {', '.join(unserved)}")
+        raise NotImplementedError(f"it does not support {', '.join(unserved)}")
     C, n, m = state
     # Its gates and its stabiliser have a last axis of 1.
     h, (C, n, m) = mlstm_recurrent_step__native(q, k, v, i[..., None], f[..., None], C, n, m[..., None], eps=eps)

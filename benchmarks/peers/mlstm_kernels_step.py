@@ -8,10 +8,10 @@ from mlstm_kernels.torch import get_mlstm_step_kernel
 def _step(kernel, *, differentiable=True):
     def mlstm_step(q, k, v, i, f, state, *, eps=0.0, **unserved):
         if unserved:
-            raise NotImplementedError(f"it does not serve {', '.join(unserved)}")
+            raise NotImplementedError(f"it does not support {', '.join(unserved)}")
         C, n, m = state
         if not differentiable and any(x.requires_grad for x in (q, k, v, i, f, C, n, m)):
-            raise NotImplementedError("it does not serve gradients")
+            raise NotImplementedError("it does not support gradients")
         # Its gates and its stabiliser have a last axis of 1.
         h, (C, n, m) = kernel(q, k, v, i[..., None], f[..., None], C, n, m[..., None], eps=eps, dtype_state=C.dtype)
         return h, (C, n, m[..., 0])

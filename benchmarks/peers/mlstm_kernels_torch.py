@@ -22,7 +22,7 @@ def _sequence(kernel):
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
         ):
             if refused:
-                raise NotImplementedError(f"it does not serve {reason}")
+                raise NotImplementedError(f"it does not support {reason}")
         options = {
             # Its default where that divides S; else one chunk.
             "chunk_size": chunk_size or (64 if S % 64 == 0 else S),

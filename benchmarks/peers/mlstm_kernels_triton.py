@@ -28,7 +28,7 @@ def _sequence(kernel, *, smallest, chunks):
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
         ):
             if refused:
-                raise NotImplementedError(f"it does not serve {reason}")
+                raise NotImplementedError(f"it does not support {reason}")
         options = {"chunk_size": chunk} if chunks else {}
         if initial_state is not None:
             C, n, m = initial_state

@@ -29,7 +29,7 @@ def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, i
         (any(x.dtype != np.float32 for x in (*inputs, *weights)), "any dtype but float32"),
     ):
         if refused:
-            raise NotImplementedError(f"it does not serve {reason}")
+            raise NotImplementedError(f"it does not support {reason}")
     H, N = weight.shape[-1], max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
     # Its gates are update (the forget gate), reset and candidate; its products are x Wᵀ and h Rᵀ.
     # Beyond 1e4 a gate is shut or open to the last bit, and no zero of the identity below meets an infinity.

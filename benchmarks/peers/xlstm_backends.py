@@ -11,7 +11,7 @@ from xlstm.blocks.mlstm.backends import chunkwise_simple, parallel_stabilized_si
 def _refuse(*cases):
     for refused, reason in cases:
         if refused:
-            raise NotImplementedError(f"it does not serve {reason}")
+            raise NotImplementedError(f"it does not support {reason}")
 
 
 def _parallel(q, k, v, i, f, *, initial_state=None, return_state=False, eps=0.0, **unserved):

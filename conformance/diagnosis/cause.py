@@ -25,16 +25,23 @@ class Check:
 class Cause:
     """One reason why laws fail.
 
-    Attributes: sentence: the cause in words. ops: the operations in which it was found. kind: ``value``, ``gradient``,
-    or ``behaviour`` if a law fails although value and gradient are right. formula: the formula that the target computes
-    instead, if it was recognised. features: the features that a call must have to show it; empty if every call shows
-    it. natures: how arrays are wrong: ``number``, ``nan``, ``exception`` … arrays: every array of the smallest case,
-    including those that are right. patterns: for a wrong array, a description of what it is instead. problem: the
-    exception that was raised, if any. case, dtype: the smallest case, in words, and its dtype. stored: the case as
-    `conformance.cases.from_json` reads it. explains: the checks that fail for this reason. script, script_text,
-    script_note: the script of the smallest case, if one was saved. example: the check and the stored case that a file
-    of known failures gives for it. breaks: every kind of failure in those checks (an array or an exception, and how it
-    is wrong), with the largest error.
+    Attributes:
+        sentence: the cause in words.
+        ops: the operations in which it was found.
+        kind: ``value``, ``gradient``, or ``behaviour`` if a law fails although value and gradient are right.
+        formula: the formula that the target computes instead, if it was recognised.
+        features: the features that a call must have to show it; empty if every call shows it.
+        natures: how arrays are wrong: ``number``, ``nan``, ``exception`` …
+        arrays: every array of the smallest case, including those that are right.
+        patterns: for a wrong array, a description of what it is instead.
+        problem: the exception that was raised, if any.
+        case, dtype: the smallest case, in words, and its dtype.
+        stored: the case as `conformance.cases.from_json` reads it.
+        explains: the checks that fail for this reason.
+        script, script_text, script_note: the script of the smallest case, if one was saved.
+        example: the check and the stored case that a file of known failures gives for it.
+        breaks: every kind of failure in those checks (an array or an exception, and how it is wrong), with the largest
+            error.
     """
 
     sentence: str
@@ -66,10 +73,12 @@ class Cause:
 class Cell:
     """One feature in one dtype.
 
-    Attributes: value, gradient: ``right``, ``wrong``, ``not served``, ``not promised``, or ``not tried``; an empty text
-    for gradients that do not exist here. cases: the number of cases that were judged. held, wrong: the number of arrays
-    of these cases that were right, and that were wrong. note: the target's message if it served nothing, or the
-    exception that it raised.
+    Attributes:
+        value, gradient: ``right``, ``wrong``, ``not served``, ``not promised``, or ``not tried``; an empty text for
+            gradients that do not exist here.
+        cases: the number of cases that were judged.
+        held, wrong: the number of arrays of these cases that were right, and that were wrong.
+        note: the target's message if it served nothing, or the exception that it raised.
     """
 
     value: str

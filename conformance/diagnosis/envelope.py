@@ -66,8 +66,9 @@ def of_trials(
 def of_counts(operation: Operation, counts: Mapping[str, Counts]) -> Envelope:
     """The envelope of an operation whose laws of value and gradient all held: the features of their cases.
 
-    Args: counts: by dtype, then ``value`` or ``gradient``: the number of cases with each feature that held; under an
-    empty name, of all cases that held.
+    Args:
+        counts: by dtype, then ``value`` or ``gradient``: the number of cases with each feature that held; under an
+            empty name, of all cases that held.
     """
     rows = []
     for name, sentence in _rows(operation):

@@ -15,13 +15,17 @@ Change = Callable[[Any], Any]
 class Feature:
     """A property of a call.
 
-    Attributes: name: a few words, ``initial state``; the same property has the same name in every operation. sentence:
-    its meaning, for a reader who sees the name for the first time. phrase: a clause that follows "wrong", such as
-    ``where a call has an initial state``. present: whether a case has it. without: returns the case without it;
-    everything else changes as little as possible. added: returns a case that has it, made from one that does not.
-    contract: whether it concerns gatespec's own decisions; targets that do not declare themselves gatespec's own are
-    then tried on it only by the laws about these decisions. promise: the expression that excludes it
-    (`conformance.diagnosis.promises`); empty if that is ``not`` and its name.
+    Attributes:
+        name: a few words, ``initial state``; the same property has the same name in every operation.
+        sentence: its meaning, for a reader who sees the name for the first time.
+        phrase: a clause that follows "wrong", such as ``where a call has an initial state``.
+        present: whether a case has it.
+        without: returns the case without it; everything else changes as little as possible.
+        added: returns a case that has it, made from one that does not.
+        contract: whether it concerns gatespec's own decisions; targets that do not declare themselves gatespec's own
+            are then tried on it only by the laws about these decisions.
+        promise: the expression that excludes it (`conformance.diagnosis.promises`); empty if that is ``not`` and its
+            name.
     """
 
     name: str

@@ -158,10 +158,16 @@ class ProcessEndedError(Exception):
 class Judge:
     """Judges cases of one operation in one dtype on a target, each once.
 
-    Args: implementation: the target. operation: the operation. dtype: the dtype of the values. kernel_backend: the
-    backend that the operation runs on. contract: whether the target must follow gatespec's own decisions even if it
-    does not declare itself gatespec's own. watch: notified of each call. gradients: whether gradients are requested.
-    times: the number of tolerances by which a number may be off.
+    Args:
+        implementation: the target.
+        operation: the operation.
+        dtype: the dtype of the values.
+        kernel_backend: the backend that the operation runs on.
+        contract: whether the target must follow gatespec's own decisions even if it does not declare itself gatespec's
+            own.
+        watch: notified of each call.
+        gradients: whether gradients are requested.
+        times: the number of tolerances by which a number may be off.
     """
 
     def __init__(

@@ -39,7 +39,8 @@ class Answer:
     """One array of a target with the definition's values: the data that a formula is compared with.
 
     Attributes:
-        got, true, tolerance: elementwise; the tolerance of the definition.
+        got, true, tolerance: the target's values, the definition's values, and the definition's tolerance of each
+            element.
         largest_gradient: if this is a gradient, the largest value of any gradient of the call, else 0.
     """
 
@@ -56,8 +57,9 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
     If the value is right, a formula that also changes the value is compared by its gradient alone: a hand-written
     backward pass may follow another formula than the forward pass.
 
-    Args: closely: whether every element must be within its tolerance, which is measured; otherwise the answer must only
-    be close, which takes a quarter of the time to check.
+    Args:
+        closely: whether every element must be within its tolerance, which is measured; otherwise the answer must only
+            be close, which takes a quarter of the time to check.
     """
     call, expected = judged.call, judged.expected
     if call is None or expected is None or judged.problem or not judged.got:
@@ -120,8 +122,9 @@ def recognised(
 ) -> Formula | None:
     """The first formula that a target equals in every trial in which it can be distinguished from the definition.
 
-    Args: trials: wrong answers. The formula must be distinguishable from the definition in at least one of them, or in
-    two if there are several.
+    Args:
+        trials: wrong answers. The formula must be distinguishable from the definition in at least one of them, or in
+            two if there are several.
     """
     for formula in formulas:
         told = 0

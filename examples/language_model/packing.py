@@ -18,8 +18,10 @@ from examples.language_model.corpus import CorpusError, Documents
 class Rows:
     """Packed rows of equal length.
 
-    Attributes: tokens, targets: ``(R, T)`` int32; a target is the next token. cu_seqlens: ``(R, D+1)`` int32, the
-    packing of each row; rows with fewer than D sequences end with empty ones, so that every row has the same shape.
+    Attributes:
+        tokens, targets: ``(R, T)`` int32; a target is the next token.
+        cu_seqlens: ``(R, D+1)`` int32, the packing of each row; rows with fewer than D sequences end with empty ones,
+            so that every row has the same shape.
     """
 
     tokens: np.ndarray

@@ -209,8 +209,9 @@ def write_checkpoint(directory: str | Path, layout: Layout, arrays: Mapping[str,
         layout: the layout of an open checkpoint, or one from `new_layout`.
         arrays: by name, with the shapes and dtypes of the layout; values may be computed when they are requested.
 
-    Raises: CheckpointError: arrays do not fit the layout, or the directory holds files that do not belong to the new
-    checkpoint.
+    Raises:
+        CheckpointError: arrays do not fit the layout, or the directory holds files that do not belong to the new
+            checkpoint.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,11 @@ from torch_impl import MLSTMState
 class TorchEngine:
     """One sequence at a time through a model.
 
-    Args: model: on any device. chunk: tokens of a prompt that are computed at once. compiler: compiles the step, for
-    example ``torch.compile``; called once. None runs the step without compiling it.
+    Args:
+        model: on any device.
+        chunk: tokens of a prompt that are computed at once.
+        compiler: compiles the step, for example ``torch.compile``; called once. None runs the step without compiling
+            it.
     """
 
     def __init__(self, model: XLSTM, *, chunk: int = 512, compiler: Callable[..., Any] | None = None) -> None:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("reference", "jax_impl", "torch_impl", "conformance", "benchmarks", "examples")
 # A description begins with a noun or a verb; "Whether" is the usual beginning for a truth value.
 QUESTION = re.compile(r"(What|Where|How|Which|Who|When|Why)\b")
+SECTION = re.compile(r"^ *(Args|Attributes|Raises|Returns|Yields): *\S", re.MULTILINE)
 REPLACED = {
     r"\bbeside\b": "with, for, or next to",
     r"\bwhat came\b": "what was received",
@@ -68,6 +69,8 @@ def test_docstrings_describe_and_use_standard_words(package: str) -> None:
             at = f"{path.relative_to(ROOT)}:{line}"
             if document and QUESTION.match(text.strip()):
                 wrong.append(f"{at}: a docstring begins with {text.split()[0]!r}")
+            if document and SECTION.search(text):
+                wrong.append(f"{at}: the entries of a section begin on lines of their own")
             if document or " " in text.strip():
                 wrong += [f"{at}: {found} → {better}" for found, better in replaced(text)]
     assert not wrong, "\n".join(wrong)

@@ -19,13 +19,15 @@ Compute = Callable[[Values, Mapping[str, Any], Values | None], Computed]
 class Formula:
     """A function that differs from the definition.
 
-    Attributes: name: the difference, in words that follow "equals": ``the gradient with the normaliser held constant``.
-    compute: ``(arrays, options, cotangents) → outputs`` and, where there are cotangents, gradients under
-    ``gradient of q``. Arrays and options as in a call of the operation, with `ACCUMULATION` among the options.
-    changes_value: whether outputs differ from the definition's; otherwise only gradients do. change: the choices in
-    which it differs; two formulas are combined by combining their choices. noisy: whether it rounds, so that a target
-    with the same formula is close to it but not equal. occasional: whether it shows only in some calls that its name
-    does not describe, so that their features are reported too.
+    Attributes:
+        name: the difference, in words that follow "equals": ``the gradient with the normaliser held constant``.
+        compute: ``(arrays, options, cotangents) → outputs`` and, where there are cotangents, gradients under ``gradient
+            of q``. Arrays and options as in a call of the operation, with `ACCUMULATION` among the options.
+        changes_value: whether outputs differ from the definition's; otherwise only gradients do.
+        change: the choices in which it differs; two formulas are combined by combining their choices.
+        noisy: whether it rounds, so that a target with the same formula is close to it but not equal.
+        occasional: whether it shows only in some calls that its name does not describe, so that their features are
+            reported too.
     """
 
     name: str
@@ -44,10 +46,13 @@ Named = tuple[str, Mapping[str, Any]]
 class Forms:
     """The formulas of an operation, each of which differs from the definition in the choices that it names.
 
-    Attributes: compute: as `Formula.compute`, with the form as its first argument. definition: the form of the
-    definition, a dataclass, from which the others are made by changes. It has the fields ``chunk`` and ``state_dtype``.
-    gradients: changes of the gradient alone. values: changes of the value. rounding: changes of the value by
-    rounding.
+    Attributes:
+        compute: as `Formula.compute`, with the form as its first argument.
+        definition: the form of the definition, a dataclass, from which the others are made by changes. It has the
+            fields ``chunk`` and ``state_dtype``.
+        gradients: changes of the gradient alone.
+        values: changes of the value.
+        rounding: changes of the value by rounding.
     """
 
     compute: Callable[..., Computed]

@@ -21,14 +21,20 @@ WEIGHTS = ("weight", "forget_weight", "reset_weight")
 class GRUForm:
     """The choices of a variant; the defaults are the definition.
 
-    Attributes: reset: ``inside`` the recurrent product, ``after`` it, or ``none``. forgets: whether the forget gate
-    keeps the share f of the state; otherwise it is an update gate, which keeps 1 − f. tiled: whether shared heads are
-    tiled (head n is n mod N′), not repeated (head n is n // (N/N′)). clips: ``before dy`` is added, ``after dy``,
-    ``initial state too``, or ``never``. uses_state: whether the initial state is used. state_cotangent: whether the
-    final state passes its cotangent on. transposed: whether the weights are transposed. swapped_gates: whether the
-    forget and the reset gate are swapped. bounded: whether the candidate is bounded by tanh. packed_apart: whether
-    packed sequences are kept apart. chunk: the last steps that do not fill a chunk of this length are dropped; None for
-    none. state_dtype: the dtype to which the state is rounded after each step; None for no rounding.
+    Attributes:
+        reset: ``inside`` the recurrent product, ``after`` it, or ``none``.
+        forgets: whether the forget gate keeps the share f of the state; otherwise it is an update gate, which keeps 1 −
+            f.
+        tiled: whether shared heads are tiled (head n is n mod N′), not repeated (head n is n // (N/N′)).
+        clips: ``before dy`` is added, ``after dy``, ``initial state too``, or ``never``.
+        uses_state: whether the initial state is used.
+        state_cotangent: whether the final state passes its cotangent on.
+        transposed: whether the weights are transposed.
+        swapped_gates: whether the forget and the reset gate are swapped.
+        bounded: whether the candidate is bounded by tanh.
+        packed_apart: whether packed sequences are kept apart.
+        chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
+        state_dtype: the dtype to which the state is rounded after each step; None for no rounding.
     """
 
     reset: str = "inside"
