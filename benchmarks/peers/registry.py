@@ -144,6 +144,7 @@ MLSTM_KERNELS_PARALLEL_16_BITS = Confirmed(
 MLSTM_KERNELS_EMPTY_STEP = Confirmed(
     script="mlstm_kernels_empty_step", checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
 )
+MLSTM_KERNELS_FUNCTIONAL = Confirmed(script="mlstm_kernels_functional", checks=r"^functional \w+ RuntimeError$")
 MLSTM_KERNELS_VMAP = Confirmed(script="mlstm_kernels_vmap", checks=r"^vmap")
 MLSTM_KERNELS_16_BITS = Confirmed(
     script="mlstm_kernels_16_bits", checks=r"^(value|gradient|accumulation|sequence) b?float16", cells=NARROW_CELLS
@@ -218,6 +219,7 @@ PEERS: tuple[Peer, ...] = (
         MLSTM_KERNELS_STATES,
         MLSTM_KERNELS_CHUNKWISE_16_BITS,
         MLSTM_KERNELS_FORGET_GATE,
+        MLSTM_KERNELS_FUNCTIONAL,
         MLSTM_KERNELS_VMAP,
         promises=CHUNKS,
     ),
@@ -229,6 +231,7 @@ PEERS: tuple[Peer, ...] = (
         MLSTM_KERNELS_NORMALISER,
         MLSTM_KERNELS_FORGET_GATE,
         MLSTM_KERNELS_PARALLEL_16_BITS,
+        MLSTM_KERNELS_FUNCTIONAL,
         MLSTM_KERNELS_VMAP,
         promises=WITHOUT_STATES,
     ),
@@ -242,6 +245,7 @@ PEERS: tuple[Peer, ...] = (
         "parallel--native_stablef_custbw",
         MLSTM_KERNELS_NORMALISER,
         MLSTM_KERNELS_PARALLEL_16_BITS,
+        MLSTM_KERNELS_FUNCTIONAL,
         MLSTM_KERNELS_VMAP,
         promises=WITHOUT_STATES,
     ),

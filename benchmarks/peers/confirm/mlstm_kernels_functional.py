@@ -1,0 +1,39 @@
+"""mlstm_kernels (PyTorch): torch.func.grad of the functions with a custom backward pass raises.
+
+    pip install mlstm-kernels torch && python mlstm_kernels_functional.py
+
+torch.func takes an autograd.Function that has `setup_context`; theirs have a `forward` with a context. The functions
+under plain autograd are differentiated by both.
+"""
+
+import sys
+
+import torch
+from mlstm_kernels.torch import get_mlstm_kernel
+
+NAMES = (
+    "chunkwise--native_autograd",
+    "chunkwise--native_custbw",
+    "parallel--native_autograd",
+    "parallel--native_custbw",
+    "parallel--native_stablef_autograd",
+    "parallel--native_stablef_custbw",
+)
+torch.manual_seed(0)
+arrays = [torch.randn(1, 2, 16, 8) for _ in "qkv"] + [torch.randn(1, 2, 16) for _ in "if"]
+wrong = False
+for name in NAMES:
+    options = {"chunk_size": 16} if "chunkwise" in name else {}
+
+    def total(q, *others, name=name, options=options):
+        return get_mlstm_kernel(name)(q, *others, eps=0.0, **options).sum()
+
+    leaf = arrays[0].clone().requires_grad_()
+    (plain,) = torch.autograd.grad(total(leaf, *arrays[1:]), leaf)
+    try:
+        gap = (torch.func.grad(total)(*arrays) - plain).abs().max().item()
+        print(f"{name:34}: torch.func.grad agrees with torch.autograd.grad to {gap:.0e}")
+    except RuntimeError as error:
+        print(f"{name:34}: RuntimeError: {str(error).splitlines()[0][:80]}")
+        wrong = True
+sys.exit(wrong)
