@@ -1,4 +1,4 @@
-"""Peak memory on a CPU: what a process that makes a single call holds beyond what it held before.
+"""Peak memory on a CPU: the additional memory that a process holds while it makes a single call.
 
 ``python -m benchmarks.memory CASE CONTENDER PEERS`` prints it in bytes. A small call of the same kind comes first, so
 that a framework's one-time setup is not counted.

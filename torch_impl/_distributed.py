@@ -62,8 +62,8 @@ def distributed_call(
         compute: ``(values) →`` the results.
 
     Raises:
-        ValueError: an array is sharded over an axis other than batch and heads, two arrays are sharded over different
-            ones by the same mesh axis, or a mesh axis does not divide a number of heads.
+        ValueError: an array is sharded over an axis other than batch and heads, a mesh axis shards the batch of one
+            array and the heads of another, or a mesh axis does not divide a number of heads.
     """
     from torch.distributed.tensor import DTensor
 

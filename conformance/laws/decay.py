@@ -116,7 +116,7 @@ def mask(checker: Checker, case: SumCase) -> None:
 
 @law(
     "causal_forget_matrix",
-    "Log decays add up: that over two intervals in a row is the sum of both.",
+    "Log decays add up: the log decay over two consecutive intervals is the sum of theirs.",
     "F[t,j] = F[t,s] + F[s,j] for j ≤ s ≤ t",
     name="composition",
     kind="relation",

@@ -156,7 +156,7 @@ class Stabilisers(NamedTuple):
 
 
 def _finite(m: Tensor) -> Tensor:
-    """m with −∞ made finite: the log weights of an empty memory less this are still −∞, and its weights are 0."""
+    """m with −∞ replaced by a finite number, so that an empty memory's log weights minus m are −∞, and not NaN."""
     return m.clamp(min=torch.finfo(m.dtype).min)
 
 
