@@ -70,7 +70,7 @@ def call(command: Sequence[str], cwd: Path = ROOT, status: int = 0) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     said = done.stdout + done.stderr
     if done.returncode != status:
-        raise WheelError(f"status {done.returncode} where {status} is expected: {' '.join(command)}\n{said}")
+        raise WheelError(f"status {done.returncode}, expected {status}: {' '.join(command)}\n{said}")
     return said
 
 

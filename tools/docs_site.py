@@ -74,7 +74,7 @@ def api_pages() -> dict[str, str]:
         f"## conformance.{name}\n\n::: conformance.{name}\n    options:\n      heading_level: 3\n" for name in SUITE
     )
     made["api/interop.md"] = _bridges()
-    says = "The suite, as a program uses it; [Judge a kernel](../conformance.md) explains the command line."
+    says = "The Python interface of the suite; [Judge a kernel](../conformance.md) explains the command line."
     return {**made, "api/conformance.md": f"# conformance\n\n{says}\n\n{modules}"}
 
 
