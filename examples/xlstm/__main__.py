@@ -41,7 +41,13 @@ def main() -> None:
 )
 @click.option("--temperature", default=1.0, show_default=True, help="0 takes the most likely token.")
 @click.option("--top-p", default=1.0, show_default=True, help="Probability of the set that tokens are drawn from.")
-@click.option("--seed", default=0, show_default=True, help="Of the draws; a resumed text continues its own.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the draws; a resumed text continues its own.",
+)
 @click.option(
     "--chunk",
     type=click.IntRange(min=1),
@@ -78,6 +84,8 @@ def generate_command(
 
     Ctrl-C ends the text after the current token; its state is then saved as at the end.
     """
+    if save is not None and not save.absolute().parent.is_dir():
+        raise ValueError(f"--save is {str(save)!r}, and its directory is not there")
     checkpoint = open_checkpoint(directory, frozenset(ignore_field))
     sampling = Sampling(temperature=temperature, top_p=top_p)
     model_id = identify(checkpoint)
@@ -113,7 +121,10 @@ def _engine(checkpoint: Checkpoint, framework: str, chunk: int, eager: bool, dev
 
         from examples.xlstm.torch_engine import TorchEngine
 
-        model = load_torch(checkpoint).to(device)
+        try:
+            model = load_torch(checkpoint).to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"--device is {device!r}: {str(error).partition(chr(10))[0]}") from None
         return TorchEngine(model, chunk=chunk, compiler=None if eager else torch.compile)
     from examples.xlstm.flax_engine import FlaxEngine
 
@@ -159,7 +170,7 @@ def _summary(checkpoint: Checkpoint) -> str:
 @click.option("--num-heads", default=4, show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
 @click.option("--max-shard-bytes", default=5_000_000_000, show_default=True)
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def new(target: Path, max_shard_bytes: int, seed: int, **sizes: Any) -> None:
     """Write a checkpoint with random parameters, tensor by tensor."""
     config = XLSTMConfig(**sizes, bos_token_id=0, eos_token_id=None, pad_token_id=None)
@@ -170,7 +181,13 @@ def new(target: Path, max_shard_bytes: int, seed: int, **sizes: Any) -> None:
 @main.command()
 @click.argument("what", type=click.Choice(["load", "length"]))
 @click.option("--framework", type=_FRAMEWORK, multiple=True, default=["torch", "jax"], show_default=True)
-@click.option("--tokens", default=100_000, show_default=True, help="length: number of tokens to generate.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=1),
+    default=100_000,
+    show_default=True,
+    help="length: number of tokens to generate.",
+)
 @click.option("--eager", is_flag=True, help="PyTorch: do not compile the step.")
 def measure(what: str, framework: tuple[str, ...], tokens: int, eager: bool) -> None:
     """Measure memory in child processes: for loading a checkpoint of 1 GB, or as a function of the length of a text."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +204,27 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "prompt: 5 tokens" in whole.stderr and "tokens/s" in whole.stderr
     state = tmp_path / "state"
     call("generate", source, *common, "--max-tokens", 8, "--save", state)
+    for option, message in (
+        ("--device=teapot", "--device is 'teapot': Expected one of cpu"),
+        (f"--save={tmp_path / 'no' / 'state'}", "and its directory is not there"),
+        ("--temperature=-1", "`temperature` is -1.0; expected a number of at least 0"),
+        ("--top-p=0", "`top_p` is 0.0; expected a number above 0 and up to 1"),
+        (f"--prompt-file={next(source.glob('*.safetensors'))}", "not UTF-8"),
+        (f"--resume={source / 'config.json'}", "config.json: "),
+    ):
+        refused = CliRunner().invoke(main, ["generate", str(source), "--eager", option])
+        assert isinstance(refused.exception, ValueError) and message in str(refused.exception)
     more = call("generate", source, "--eager", "--resume", state, "--max-tokens", 4)
     assert "prompt: 0 tokens" in more.stderr
 
 
+@pytest.fixture
+def main_thread() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals reach the main thread alone")
+
+
+@pytest.mark.usefixtures("main_thread")
 def test_ctrl_c_ends_the_text_and_its_state_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, state = tmp_path / "source", tmp_path / "state"
     sizes = ("--hidden-size", "16", "--num-heads", "1", "--num-blocks", "1")
@@ -231,6 +249,7 @@ def test_ctrl_c_ends_the_text_and_its_state_is_saved(tmp_path: Path, monkeypatch
     assert [c for c in part.stdout[:-1] + rest.stdout if c < "\x7f"] == [c for c in whole.stdout if c < "\x7f"]
 
 
+@pytest.mark.usefixtures("main_thread")
 def test_a_second_ctrl_c_is_one() -> None:
     with pytest.raises(KeyboardInterrupt), stopping() as stopped:
         assert not stopped()
