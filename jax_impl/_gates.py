@@ -22,11 +22,6 @@ def sigmoid(x: jax.Array) -> jax.Array:
     return jnp.exp(log_sigmoid(x))
 
 
-def exp_difference(x: jax.Array, y: jax.Array) -> jax.Array:
-    """``exp(x − y)`` for log weights below +∞; ``exp(−∞ − (−∞))`` counts as 0, since an empty memory has no weight."""
-    return jnp.where(x == -jnp.inf, 0, jnp.exp(x - y))
-
-
 def finite_stabiliser(m: jax.Array) -> jax.Array:
     """An empty memory's m of −∞ as a finite number: −∞ less this is still −∞, and its weight is 0."""
     return jnp.maximum(m, jnp.finfo(m.dtype).min)

@@ -129,9 +129,9 @@ def fwbw_forward(
         `FwbwContext` with the residuals that the configuration keeps. They belong to the backend that `mlstm` would
         take for the same arrays. On the composed backend they are: G ``(B, T/L, L, L)``; the gates a, b and M, each
         ``(B, T/L, L)``; the memory at the start of each chunk, ``(B, T/L, K, V)``, ``(B, T/L, K)``, ``(B, T/L)``.
-        With kernels, L is the length of their blocks; G is ``(B, T, L)``; the gates are seven arrays, four by step and
-        three by block; M is ``(B, T)``; and the memory comes with m at the end of each block, the final state and the
-        step that attains its m.
+        With kernels, L is the length of their blocks; G is ``(B, T, L)``; the gates are five arrays, four by step and
+        one by block; M is ``(B, T)``, with the final m and the step that attains it; and the memory comes with the
+        final C and n.
 
     Raises:
         TypeError, ValueError: as in `mlstm`; also if `config` is not a valid configuration, if a state is given with

@@ -1,9 +1,18 @@
 """Log weights of the steps of a chunk, as the mLSTM's kernels read them: sums of log gates by bisection.
 
+Sums of the log gates a and i are rounded at their own size. They therefore determine only m, which is a unit. All
+weights are sums of log gates in units of exp(m), so that they are exact to roundoff however large the gates are::
+
+    α_t = a_t + m_{t−1} − m_t        ι_j = i_j − m_j        E[t,j] = exp(F[t,j] + ι_j)        F[t,j] = Σ_{j<s≤t} α_s
+
+Where m is large, its rounding puts the largest weight of a step at exp(δ) instead of 1. Inside a chunk, m_t + δ_t is
+the unit in place of m_t: no weight is above 1, whatever the gates are. The memory that a chunk passes on is in units of
+exp(m) of its last step; see `LARGEST_UNIT`.
+
 Inside a chunk of L = 2^6 steps, the pairs t > j whose indices differ first in bit ℓ lie in the right and the left half
 of one block of 2^(ℓ+1) steps. Their log decay is a sum of two entries of one vector, level ℓ::
 
-    F[t,j] = Σ_{j<s≤t} a_s = Σ_{mid≤s≤t} a_s + Σ_{j<s<mid} a_s = level_ℓ[t] + level_ℓ[j]
+    F[t,j] = Σ_{mid≤s≤t} α_s + Σ_{j<s<mid} α_s = level_ℓ[t] + level_ℓ[j]
 
 so six vectors of L entries represent the whole L × L matrix without a difference (nothing cancels; −∞ is allowed). The
 gradient of the matrix comes back as its sums over rows and over columns, level by level.
@@ -16,10 +25,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_impl._gates import exp_difference, log_sigmoid
+from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
 from jax_impl._pallas import L
 
 LEVELS = L.bit_length() - 1
+LARGEST_UNIT = 2.0**28
+"""From this |m| on, the rounding of m alone may put a memory out of range in units of exp(m). The largest weight then
+counts as 1: results stay finite, and what a chunk writes is off by the rounding of m relative to earlier chunks."""
 
 
 class ChunkRanges(NamedTuple):
@@ -42,8 +54,9 @@ class ChunkWeights(NamedTuple):
 
     Attributes:
         a: log forget gates.
+        iota: input gates in units of exp(m).
         levels: the vectors of all levels, ``(c, N, 6, L)``.
-        m: stabilisers; `m_start` is the one before each chunk, `m_end` the one after it, ``(c, N)``.
+        m: stabilisers; `m_before` is the one before each step.
         e: weight of the chunk's incoming memory at each step.
         written: weight of each step's write in the chunk's outgoing memory.
         decay: weight of the incoming memory in the outgoing memory, ``(c, N)``.
@@ -51,10 +64,10 @@ class ChunkWeights(NamedTuple):
     """
 
     a: jax.Array
+    iota: jax.Array
     levels: jax.Array
     m: jax.Array
-    m_start: jax.Array
-    m_end: jax.Array
+    m_before: jax.Array
     e: jax.Array
     written: jax.Array
     decay: jax.Array
@@ -64,23 +77,38 @@ class ChunkWeights(NamedTuple):
 def chunk_weights(i: jax.Array, f: jax.Array, m_initial: jax.Array, ranges: ChunkRanges) -> ChunkWeights:
     """All gate arithmetic of the forward pass: elementwise operations and scans of logarithmic depth."""
     a = log_sigmoid(f)
-    levels, before, after = log_decays(a)
-    largest = _largest(i, before_by_level(a))
-    total = before[..., -1]
-    m_end, m_start = _stabilisers(total, largest[..., -1], m_initial, ranges)
-    m = jnp.maximum(before + m_start[..., None], largest)
+    prefix = before_by_level(a)
+    largest = _largest(i, prefix)
+    m_end, m_start = _stabilisers(prefix[-1][..., -1], largest[..., -1], m_initial, ranges)
+    m = jnp.maximum(prefix[-1] + m_start[..., None], largest)
+    # The same bits as the m with which the next chunk starts.
+    m = m.at[..., -1].set(m_end)
+    m_before = jnp.concatenate([m_start[..., None], m[..., :-1]], axis=-1)
+    alpha, iota, rest = _units(stabilised_decay(a, m_before, m), i - finite_stabiliser(m), m)
+    levels, before, after = log_decays(alpha)
     last = jnp.clip(ranges.begin + ranges.count - 1, 0, i.shape[0] - 1)
     return ChunkWeights(
         a=a,
+        iota=iota,
         levels=levels,
         m=m,
-        m_start=m_start,
-        m_end=m_end,
-        e=exp_difference(before + m_start[..., None], m),
-        written=exp_difference(after + i, m_end[..., None]),
-        decay=exp_difference(total + m_start, m_end),
+        m_before=m_before,
+        e=jnp.exp(before),
+        written=jnp.exp(after + iota + rest),
+        decay=jnp.exp(before[..., -1:] + rest)[..., 0],
         m_last=jnp.where((ranges.count > 0)[:, None], m_end[last], m_initial),
     )
+
+
+def _units(alpha: jax.Array, iota: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """α and ι in units of exp(m + δ), none above 0; and the δ of the last step, ``(c, N, 1)``."""
+    prefix = before_by_level(alpha)
+    delta = jnp.maximum(prefix[-1], _largest(iota, prefix))
+    alpha = alpha + jnp.concatenate([jnp.zeros_like(delta[..., :1]), delta[..., :-1]], axis=-1)
+    most = finite_stabiliser(jnp.maximum(alpha, iota))
+    rest, unit = most[..., -1:], m[..., -1:]
+    rest = jnp.where((rest > -LARGEST_UNIT) & (jnp.abs(unit) < LARGEST_UNIT), rest, 0)
+    return alpha - most, iota - most, rest
 
 
 def log_decays(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -26,13 +26,9 @@ from jax_impl._pallas import (
     tile,
 )
 
-LEVELS_BY_ROW, LEVELS_BY_COLUMN, INPUT_GATE, STABILISER, PER_NORMALISER, DNU = (
-    0,
-    LEVELS,
-    *range(2 * LEVELS, 2 * LEVELS + 4),
-)
-"""Rows of the vectors: six levels, six levels with i added, i, m, 1/Y and dν; the last two for the gradient only. No
-row is read in two register layouts, because the compiler does not support that."""
+LEVELS_BY_ROW, LEVELS_BY_COLUMN, INPUT_GATE, PER_NORMALISER, DNU = (0, LEVELS, *range(2 * LEVELS, 2 * LEVELS + 3))
+"""Rows of the vectors: six levels, six levels with ι added, ι, 1/Y and dν; the last two for the gradient only. No row
+is read in two register layouts, because the compiler does not support that."""
 
 
 class ScoresGradient(NamedTuple):
@@ -55,23 +51,23 @@ class ScoresGradient(NamedTuple):
 def memory(plan: Plan, gradient: bool) -> int:
     """Bytes of shared memory per block, rounded up."""
     narrow = plan.terms * L * L * 2
-    rows = (DNU if gradient else STABILISER) + 1
+    rows = (DNU if gradient else INPUT_GATE) + 1
     return plan.stages * 2 * narrow + (2 if gradient else 1) * narrow + rows * L * 4 + SLACK
 
 
-def vector_rows(weights: ChunkWeights, i: jax.Array) -> jax.Array:
-    """The rows up to `STABILISER`, ``(c, N, 14, L)``."""
-    own = jnp.stack((i, weights.m), axis=2)
-    return jnp.concatenate([weights.levels, weights.levels + i[:, :, None], own], axis=2)
+def vector_rows(weights: ChunkWeights) -> jax.Array:
+    """The rows up to `INPUT_GATE`, ``(c, N, 13, L)``."""
+    iota = weights.iota[:, :, None]
+    return jnp.concatenate([weights.levels, weights.levels + iota, iota], axis=2)
 
 
-def vector_rows_of_gradient(weights: ChunkWeights, i: jax.Array, Y: jax.Array, dnu: jax.Array) -> jax.Array:
-    """All rows, ``(c, N, 16, L)``."""
-    return jnp.concatenate([vector_rows(weights, i), jnp.stack((1 / Y, dnu), axis=2)], axis=2)
+def vector_rows_of_gradient(weights: ChunkWeights, Y: jax.Array, dnu: jax.Array) -> jax.Array:
+    """All rows, ``(c, N, 15, L)``."""
+    return jnp.concatenate([vector_rows(weights), jnp.stack((1 / Y, dnu), axis=2)], axis=2)
 
 
 def scores(plan: Plan, *, q: jax.Array, k: jax.Array, vectors: jax.Array, scale: float) -> tuple[jax.Array, jax.Array]:
-    """Decayed scores inside every chunk, ``G[t,j] = scale·(q_t·k_j) exp(F[t,j] + i_j − m_t)``.
+    """Decayed scores inside every chunk, ``G[t,j] = scale·(q_t·k_j) exp(F[t,j] + ι_j)``.
 
     Args:
         q, k: ``(terms, c·L, N, K)``.
@@ -118,7 +114,7 @@ def scores_gradient(
 ) -> ScoresGradient:
     """The gradient of the scores inside every chunk.
 
-    With ``E = exp(F + i − m)``, ``G = scale·(qkᵀ)⊙E``, ``dG[t,j] = (dh_t·v_j)/Y_t + dν_t`` and ``W = G⊙dG``.
+    With ``E = exp(F + ι)``, ``G = scale·(qkᵀ)⊙E``, ``dG[t,j] = (dh_t·v_j)/Y_t + dν_t`` and ``W = G⊙dG``.
 
     Args:
         q, k, v, dh: ``(terms, c·L, N, ·)``.
@@ -199,7 +195,7 @@ def _first_difference() -> jax.Array:
 
 
 def _decay(vector: Any) -> jax.Array:
-    """``exp(F[t,j] + i_j − m_t)``, 0 above the diagonal and where the exponent is −∞."""
+    """``exp(F[t,j] + ι_j)``, 0 above the diagonal."""
     plgpu = pallas().plgpu
     by_row, by_column = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
     differs = _first_difference()
@@ -208,9 +204,7 @@ def _decay(vector: Any) -> jax.Array:
         to_row = plgpu.load(vector.at[LEVELS_BY_ROW + level], layout=by_row)
         from_column = plgpu.load(vector.at[LEVELS_BY_COLUMN + level], layout=by_column)
         D = jnp.where(differs >= 2**level, over_rows(to_row, D.shape) + over_columns(from_column, D.shape), D)
-    m = over_rows(plgpu.load(vector.at[STABILISER], layout=by_row), D.shape)
-    gone = (differs < 0) | (D == -jnp.inf)
-    return jnp.where(gone, 0.0, jnp.exp(D - m))
+    return jnp.where(differs < 0, 0.0, jnp.exp(D))
 
 
 def _store_terms(plan: Plan, x: jax.Array, tiles: Any, out: Any, chunk: Any, head: Any) -> None:

@@ -1,9 +1,9 @@
 """The mLSTM chunk by chunk, forward and backward, made of the kernels `states`, `scores` and `mix`.
 
 Source: Beck et al., arXiv:2503.14376 (TFLA), with the normaliser differentiated. In a chunk of L = 64 steps that
-starts from the memory (C, n, m), with q̂ = q/√K and log weights from `gates`::
+starts from the memory (C, n, m), with q̂ = q/√K and log weights in units of exp(m) from `gates`::
 
-    G[t,j] = (q̂_t·k_j) exp(F[t,j] + i_j − m_t)        ν_t = Σ_j G[t,j] + e_t n·q̂_t
+    G[t,j] = (q̂_t·k_j) exp(F[t,j] + ι_j)        ν_t = Σ_j G[t,j] + e_t n·q̂_t
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t          Y_t = max(|ν_t|, exp(−min(m_t, 64))) + eps
 
 The backward pass treats m as a constant, except for the gradient of the final state's own m. With δ = dh/Y and dν =
@@ -92,7 +92,7 @@ def forward(rows: Rows, initial: MLSTMState, ranges: ChunkRanges, *, eps: float,
     found = _memories(k, v, weights, initial, ranges, interpret)
     scale = rows.q.shape[-1] ** -0.5
     plan = plan_for(q.shape[0], 0, interpret)
-    G, within = scores(plan, q=q, k=k, vectors=vector_rows(weights, rows.i), scale=scale)
+    G, within = scores(plan, q=q, k=k, vectors=vector_rows(weights), scale=scale)
     nu = within + scale * weights.e * _read(rows.q, found.n)
     Y = _normaliser(nu, weights.m, eps)
     h, _ = mix(
@@ -140,7 +140,7 @@ def backward(
         k=k,
         v=v,
         dh=dh_,
-        vectors=vector_rows_of_gradient(weights, rows.i, Y, dnu),
+        vectors=vector_rows_of_gradient(weights, Y, dnu),
         scale=scale,
     )
     read_C, read_n = scale * weights.e / Y, scale * weights.e * dnu
@@ -261,8 +261,7 @@ def _normaliser(nu: jax.Array, m: jax.Array, eps: float) -> jax.Array:
 
 def _attaining_step(i: jax.Array, weights: ChunkWeights, ranges: ChunkRanges) -> jax.Array:
     """The last step whose input gate attained m, counted over all chunks, ``(B, N)``; negative if there is none."""
-    before = jnp.concatenate([weights.m_start[..., None], weights.m[..., :-1]], axis=-1)
     step = jnp.arange(i.shape[0])[:, None, None] * L + jnp.arange(L)
-    latest = jnp.max(jnp.where(i > weights.a + before, step, -1), axis=-1)
+    latest = jnp.max(jnp.where(i > weights.a + weights.m_before, step, -1), axis=-1)
     B = ranges.begin.shape[0]
     return jnp.maximum(jax.ops.segment_max(latest, ranges.sequence, num_segments=B), -1)

@@ -1,6 +1,8 @@
 """The mLSTM's Pallas kernels: under the GPU interpreter against the definition, and lowered for an H100."""
 
+import math
 import operator
+from fractions import Fraction
 from functools import partial
 
 import jax
@@ -17,6 +19,7 @@ from jax_impl._mlstm.pallas.plan import plan_for
 from jax_impl._mlstm.pallas.sequence import ROW
 from reference.arguments import MLSTMState
 from reference.backends import Request
+from tests import large_gates
 from tests.jax.kernels.tools import lowered, lowered_kernels, mlstm_options, needs_mosaic, products, shape
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state
 
@@ -95,6 +98,27 @@ def test_nothing_passes_a_hard_reset():
     assert not np.any(dx.f[:, 50])
     assert all(not np.any(part) for part in dinitial)
     assert np.all(np.isfinite(dx.f))
+
+
+@needs_mosaic
+def test_sequences_are_exact_to_roundoff_however_large_the_gates():
+    """Two chunks of each kind of gates: one sequence with one head each, since the interpreter is slow."""
+    kinds = (("shifted", 2.0**20), ("cancelling", 1e20), ("sums that round", 1e6))
+    calls = [large_gates.inputs(kind, size) for kind, size in kinds]
+    inputs = [np.concatenate([x[:1, :, :1] for x in parts]) for parts in zip(*calls, strict=True)]
+    exact = [x.astype(np.float64) for x in inputs]
+    dh = np.random.default_rng(0).normal(size=inputs[2].shape).astype(np.float32)
+    expected, expected_last = reference.mlstm(*exact, return_state=True)
+    gradients = reference.mlstm_backward(*exact, dh=dh.astype(np.float64))
+    dlast = jax.tree.map(lambda x: jnp.zeros(x.shape), expected_last)
+    run = jax.jit(partial(both_passes, mlstm_options()))
+    (h, _), (dx, _) = run(Arguments(Tokens(*map(jnp.asarray, inputs)), None), jnp.asarray(dh), dlast)
+    assert large_gates.relative_error(h, expected) < 2e-6
+    for name, got in zip("qkvif", dx, strict=True):
+        for kind, found, of_kind in zip(kinds, got, gradients[name], strict=True):
+            error = np.abs(np.asarray(found, np.float64) - of_kind).max() / np.abs(of_kind).max()
+            # The gradient of q is a small difference of large terms.
+            assert error < (3e-5 if name == "q" else 4e-6), (name, kind, error)
 
 
 @needs_mosaic
@@ -201,6 +225,39 @@ def test_decay_by_bisection_is_the_decay_matrix():
         np.testing.assert_allclose(F, expected, rtol=1e-6)
         np.testing.assert_allclose(before[lane, 0], np.cumsum(a[lane, 0]), rtol=1e-6)
         np.testing.assert_allclose(after[lane, 0], expected[-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["one write", "writes that follow m down", "equal writes"])
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e8, 1e30])
+def test_weights_are_exact_and_finite_whatever_the_gates(kind, size):
+    """The weights of all writes at the last of two chunks' steps, as a part of their sum, against rational numbers."""
+    rng, S = np.random.default_rng(0), 128
+    i, f = np.full(S, -1e35), -size * rng.random(S)
+    if kind == "one write":
+        i[0] = 0
+    elif kind == "writes that follow m down":
+        i = np.cumsum(f) + rng.normal(size=S) + size * S
+    else:
+        i, f = np.full(S, size), 3 + rng.normal(size=S)
+    i, f = i.astype(np.float32), f.astype(np.float32)
+    ranges = kernel_gates.ChunkRanges(jnp.array([0]), jnp.array([2]), jnp.zeros(2, jnp.int32), jnp.arange(2) == 0)
+    by_chunk = (jnp.asarray(x).reshape(2, 1, 64) for x in (i, f))
+    weights = kernel_gates.chunk_weights(*by_chunk, jnp.zeros((1, 1)), ranges)
+    e, written, iota, levels = (np.asarray(x[:, 0], np.float64) for x in (weights.e, weights.written, *weights[1:3]))
+    level = np.log2(np.maximum(63 ^ np.arange(64), 1)).astype(int)
+    inside = np.where(np.arange(64) < 63, levels[1, level, 63] + levels[1, level, np.arange(64)], 0) + iota[1]
+    found = np.concatenate([e[1, -1] * written[0], np.exp(inside)])
+    assert np.all(np.isfinite(found)) and np.max(np.exp(inside)) <= 1 and np.max(e) <= 1
+
+    if kind == "writes that follow m down" and size >= 1e8:
+        # Beyond `LARGEST_UNIT`, writes of different chunks are compared only to the rounding of m.
+        assert np.min(np.abs(weights.m)) > kernel_gates.LARGEST_UNIT
+        return
+    exact = f.astype(np.longdouble)
+    a = [Fraction(float(x)) for x in np.minimum(exact, 0) - np.log1p(np.exp(-np.abs(exact)))]
+    logs = [Fraction(float(i[j])) + sum(a[j + 1 :]) for j in range(S)]
+    expected = np.array([math.exp(max(float(x - max(logs)), -1e3)) for x in logs])
+    np.testing.assert_allclose(found / np.sum(found), expected / np.sum(expected), atol=1e-6)
 
 
 def test_terms_hold_every_bit():

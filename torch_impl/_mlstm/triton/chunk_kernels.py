@@ -1,19 +1,30 @@
-"""The chunkwise mLSTM as Triton kernels: log gates, stabilisers and memories of all blocks, then parallel work inside.
+"""The chunkwise mLSTM as Triton kernels: log weights and memories of all blocks, then parallel work inside.
 
 Equations and names are those of `torch_impl._mlstm.chunkwise`. A sequence is cut into *blocks* of L steps, which are
-numbered one sequence after the other; the last block may be partly empty (i = −∞, f = +∞, q = k = v = 0). In a block::
+numbered one sequence after the other; the last block may be partly empty (i = −∞, f = +∞, q = k = v = 0). The
+stabiliser m' at the end of a block follows from sums of log gates, fall = Σ a_s and peak = max_j (Σ_{s>j} a_s + i_j)::
 
-    p_t = Σ_{s≤t} a_s        g_j = Σ_{s>j} a_s + i_j        F[t,j] = Σ_{j<s≤t} a_s as a masked cumulative sum
-    total = p_L              max_g = max_j g_j              m' = max(total + m, max_g)
+    m' = max(fall + m, peak)
+
+Sums of log gates are rounded at their own size. They therefore determine m alone, which is only a unit. All weights
+are sums of log gates in units of exp(m), so that they are exact to roundoff however large the gates are::
+
+    α_t = a_t + m_{t−1} − m_t        ι_j = i_j − m_j        D[t,j] = Σ_{j<s≤t} α_s + ι_j
+    p_t = Σ_{s≤t} α_s                g_j = Σ_{s>j} α_s + ι_j                total = p_L
+
+Where m is large, its rounding puts the largest weight of a step at exp(δ) instead of 1. Inside a block, m_t + δ_t is
+the unit in place of m_t: no weight is above 1, whatever the gates are. The memory that a block passes on is in units of
+exp(m'), for which g and total include δ_L; see `LARGEST_UNIT`.
 
 ==================  ==============================================  ===============================================
 kernel              a program computes                              and writes
 ==================  ==============================================  ===============================================
-`gates`             block, head                                     a, i, p, g of every step; total, max_g, its step
+`gates`             block, head                                     fall, peak and the peak's step
 `stabilisers`       sequence, head                                  m at the start and the end of every block
+`log_weights`       block, head                                     m, α, ι, p and g of every step; total
 `memories`          sequence, head, tile of C (or a part of n)      C and n at the start of every EVERY-th block
 `outputs`           block, head, tile of V                          h, and m and G if they are kept
-`normalisers`       block, head                                     m, 1/Y, dh·c and τ
+`normalisers`       block, head                                     1/Y, dh·c, dν and τ
 `memory_gradients`  sequence, head, tile of C (or a part of n)      dC and dn + dC c at the end of every block
 `gradients`         block, head                                     dq, dk, dv, di, df
 ==================  ==============================================  ===============================================
@@ -35,7 +46,7 @@ overflow. Values per step that pass between kernels are float32, head-major, ``(
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._mlstm.triton.shared import LARGEST_M, finite
+from torch_impl._mlstm.triton.shared import LARGEST_M, finite, stabilised_decay
 from torch_impl._triton.shared import (
     both,
     bound,
@@ -46,6 +57,10 @@ from torch_impl._triton.shared import (
     steps_at,
     store_tile,
 )
+
+LARGEST_UNIT = tl.constexpr(2.0**28)
+"""From this |m| on, the rounding of m alone may put a memory out of range in units of exp(m). The largest weight then
+counts as 1: results stay finite, and what a block writes is off by the rounding of m relative to earlier blocks."""
 
 
 @triton.jit
@@ -101,7 +116,7 @@ def _scores(x, strides, sequence, n, t, L: tl.constexpr):
 
 @triton.jit
 def _decays(a, i, L: tl.constexpr):
-    """``D[t,j] = F[t,j] + i_j``, −∞ above the diagonal."""
+    """``D[t,j] = Σ_{j<s≤t} a_s + i_j`` with a masked cumulative sum, −∞ above the diagonal."""
     row = tl.arange(0, L)[:, None]
     col = tl.arange(0, L)[None, :]
     F = tl.cumsum(tl.where(row > col, a[:, None], 0.0), axis=0)
@@ -109,32 +124,55 @@ def _decays(a, i, L: tl.constexpr):
 
 
 @triton.jit
+def _gates_of(f, f_strides, i, i_strides, sequence, n, t, slot, inside):
+    """a and i of a block that begins with step t; where no step is, nothing is forgotten and nothing written."""
+    f = steps_at(f, f_strides, sequence, t, n) + slot * f_strides[1]
+    i = steps_at(i, i_strides, sequence, t, n) + slot * i_strides[1]
+    a = log_sigmoid(tl.load(f, mask=inside, other=float("inf")).to(tl.float32))
+    return a, tl.load(i, mask=inside, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _sums_after(x, L: tl.constexpr):
+    """``Σ_{s>t} x_s``, with sums only: −∞ stays where it counts."""
+    row = tl.arange(0, L)[:, None]
+    col = tl.arange(0, L)[None, :]
+    return tl.sum(tl.where(col > row, x[None, :], 0.0), axis=1)
+
+
+@triton.jit
+def _shifted(x, first, L: tl.constexpr):
+    """``x_{t−1}``, and ``first`` at the first slot."""
+    row = tl.arange(0, L)[:, None]
+    col = tl.arange(0, L)[None, :]
+    return tl.where(tl.arange(0, L) == 0, first, tl.sum(tl.where(col + 1 == row, x[None, :], 0.0), axis=1))
+
+
+@triton.jit
+def _largest(a, i, m, L: tl.constexpr):
+    """``max(Σ_{s≤t} a_s + m, max_{j≤t} Σ_{j<s≤t} a_s + i_j)``."""
+    return tl.maximum(tl.cumsum(a, axis=0) + m, tl.max(_decays(a, i, L), axis=1))
+
+
+@triton.jit
 def gates(
-    f, f_strides, i, i_strides, a_out, i_out, p_out, g_out, row_strides, total, max_g, argmax_g, table, N,
+    f, f_strides, i, i_strides, fall, peak, peak_step, table, N,
     PACKED: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Log gates of a block. ``argmax_g`` is the step, counted from 1, with the largest write of the block."""
+    """Sums of a block's log gates. ``peak_step`` is the step, counted from 1, with the largest write of the block."""
     block, n = tl.program_id(0) // N, tl.program_id(0) % N
     sequence, rank, first, steps = _place(block, table, PACKED, L)
     slot = tl.arange(0, L)
     t = first + rank * L
     left = steps - rank * L
-    inside = slot < left
+    a, gate = _gates_of(f, f_strides, i, i_strides, sequence, n, t, slot, slot < left)
     f = steps_at(f, f_strides, sequence, t, n) + slot * f_strides[1]
-    i = steps_at(i, i_strides, sequence, t, n) + slot * i_strides[1]
-    a = log_sigmoid(tl.load(f, mask=inside, other=float("inf")).to(tl.float32))
     next_f = tl.load(f + f_strides[1], mask=(slot < L - 1) & (slot + 1 < left), other=float("inf"))
-    gate = tl.load(i, mask=inside, other=float("-inf")).to(tl.float32)
-    p = tl.cumsum(a, axis=0)
     g = tl.cumsum(log_sigmoid(next_f.to(tl.float32)), axis=0, reverse=True) + gate
-    tl.store(_row(a_out, row_strides, sequence, n, t) + slot, a, mask=inside)
-    tl.store(_row(i_out, row_strides, sequence, n, t) + slot, gate, mask=inside)
-    tl.store(_row(p_out, row_strides, sequence, n, t) + slot, p, mask=inside)
-    tl.store(_row(g_out, row_strides, sequence, n, t) + slot, g, mask=inside)
     here = block.to(tl.int64) * N + n
-    tl.store(total + here, tl.sum(a, axis=0))
-    tl.store(max_g + here, tl.max(g, axis=0))
-    tl.store(argmax_g + here, rank * L + 1 + tl.argmax(g, axis=0))
+    tl.store(fall + here, tl.sum(a, axis=0))
+    tl.store(peak + here, tl.max(g, axis=0))
+    tl.store(peak_step + here, rank * L + 1 + tl.argmax(g, axis=0))
 
 
 @triton.jit
@@ -145,10 +183,10 @@ def _join(total, most, at, next_total, next_most, next_at):
 
 @triton.jit
 def stabilisers(
-    total, max_g, argmax_g, m_first, m_start, m_end, m_last, argmax_last, table, N,
+    fall, peak, peak_step, m_first, m_start, m_end, m_last, argmax_last, table, N,
     PACKED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """``m' = max(total + m, max_g)`` along the blocks, and the step (0: the initial m) that attains the last m."""
+    """``m' = max(fall + m, peak)`` along the blocks, and the step (0: the initial m) that attains the last m."""
     sequence, n = tl.program_id(0) // N, tl.program_id(0) % N
     block, blocks, _, _ = _blocks_of(sequence, table, PACKED)
     m = 0.0 if m_first is None else tl.load(m_first + sequence * N + n)
@@ -159,35 +197,79 @@ def stabilisers(
         rank = start + offset
         here = (block + rank).to(tl.int64) * N + n
         inside = rank < blocks
-        sums = tl.load(total + here, mask=inside, other=0.0)
-        peaks = tl.load(max_g + here, mask=inside, other=float("-inf"))
-        steps = tl.load(argmax_g + here, mask=inside, other=0)
+        sums = tl.load(fall + here, mask=inside, other=0.0)
+        peaks = tl.load(peak + here, mask=inside, other=float("-inf"))
+        steps = tl.load(peak_step + here, mask=inside, other=0)
         sums, peaks, steps = tl.associative_scan((sums, peaks, steps), 0, _join)
         ends = tl.maximum(sums + m, peaks)
         steps = tl.where(peaks > sums + m, steps, at)
         tl.store(m_start + here, m, mask=inside & (offset == 0))
         tl.store(m_start + here + N, ends, mask=(rank + 1 < blocks) & (offset < WIDTH - 1))
         tl.store(m_end + here, ends, mask=inside)
-        m = tl.max(tl.where(offset == WIDTH - 1, ends, float("-inf")), axis=0)
-        at = tl.max(tl.where(offset == WIDTH - 1, steps, 0), axis=0)
+        # The same bits as the end of the last block: the memory is in units of exp of them.
+        last = offset == tl.minimum(blocks - start, WIDTH) - 1
+        m = tl.max(tl.where(last, ends, float("-inf")), axis=0)
+        at = tl.max(tl.where(last, steps, 0), axis=0)
     tl.store(m_last + sequence * N + n, m)
     tl.store(argmax_last + sequence * N + n, at)
 
 
 @triton.jit
-def _ends(total, m_start, m_end, here, mask):
-    """The values for a block's decay. They depend only on its number, so passes over blocks load them a block ahead."""
-    return tl.load(total + here, mask=mask), tl.load(m_start + here, mask=mask), tl.load(m_end + here, mask=mask)
+def log_weights(
+    f, f_strides, i, i_strides, m_first, m_start, m_end, m_kept, m_out, alpha_out, iota_out, p_out, g_out, row_strides,
+    total, table, N,
+    PACKED: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """m of every step, unless it is given as ``m_kept``, and the log weights in units of it, unless they are None."""
+    block, n = tl.program_id(0) // N, tl.program_id(0) % N
+    sequence, rank, first, steps = _place(block, table, PACKED, L)
+    if rank * L >= steps:
+        return
+    slot = tl.arange(0, L)
+    t = first + rank * L
+    left = steps - rank * L
+    inside = slot < left
+    here = block.to(tl.int64) * N + n
+    a, gate = _gates_of(f, f_strides, i, i_strides, sequence, n, t, slot, inside)
+    if m_kept is None:
+        m_block = tl.load(m_start + here)
+        m = _largest(a, gate, m_block, L)
+        # The same bits as the m with which the next block starts.
+        m = tl.where(slot >= tl.minimum(left, L) - 1, tl.load(m_end + here), m)
+        tl.store(_row(m_out, row_strides, sequence, n, t) + slot, m, mask=inside)
+        m_before = _shifted(m, m_block, L)
+    else:
+        kept = _row(m_kept, row_strides, sequence, n, t) + slot
+        m = tl.load(kept, mask=inside, other=0.0)
+        m_block = 0.0 if m_first is None else tl.load(m_first + sequence * N + n)
+        m_before = tl.load(kept - 1, mask=inside & (rank * L + slot > 0), other=0.0)
+        m_before = tl.where(rank * L + slot == 0, m_block, m_before)
+    if alpha_out is not None:
+        alpha = tl.where(inside, stabilised_decay(a, m_before, a + m_before, finite(m)), 0.0)
+        iota = gate - finite(m)
+        delta = _largest(alpha, iota, 0.0, L)
+        alpha += _shifted(delta, 0.0, L)
+        most = finite(tl.maximum(alpha, iota))
+        alpha = tl.where(inside, alpha - most, 0.0)
+        iota -= most
+        unit = tl.max(tl.where(slot == tl.minimum(left, L) - 1, m, float("-inf")), axis=0)
+        rest = tl.max(tl.where(slot == tl.minimum(left, L) - 1, most, float("-inf")), axis=0)
+        rest = tl.where((rest > -LARGEST_UNIT) & (tl.abs(unit) < LARGEST_UNIT), rest, 0.0)
+        tl.store(_row(alpha_out, row_strides, sequence, n, t) + slot, alpha, mask=inside)
+        tl.store(_row(iota_out, row_strides, sequence, n, t) + slot, iota, mask=inside)
+        tl.store(_row(p_out, row_strides, sequence, n, t) + slot, tl.cumsum(alpha, axis=0), mask=inside)
+        tl.store(_row(g_out, row_strides, sequence, n, t) + slot, _sums_after(alpha, L) + iota + rest, mask=inside)
+        tl.store(total + here, tl.sum(alpha, axis=0) + rest)
 
 
 @triton.jit
 def memories(
-    k, k_strides, v, v_strides, g, row_strides, total, m_start, m_end, C_first, n_first, c_first, C_start, n_start,
-    c_start, C_last, n_last, table, N, K, V,
+    k, k_strides, v, v_strides, g, row_strides, total, C_first, n_first, c_first, C_start, n_start, c_start, C_last,
+    n_last, table, N, K, V,
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """``C' = γC + Σ_j w_j k_j v_jᵀ`` along a sequence, ``γ = exp(total + m − m')``, ``w_j = exp(g_j − m')``.
+    """``C' = γC + Σ_j w_j k_j v_jᵀ`` along a sequence, ``γ = exp(total)``, ``w_j = exp(g_j)``.
 
     A program holds a ``(BK, BV)`` tile of C in registers; the programs of the last column hold a part of n instead.
     With ``c_start``, the stored memory is the centred R = C − n cᵀ, together with c: see the docstring of this module.
@@ -202,7 +284,8 @@ def memories(
     state = (sequence * N + head).to(tl.int64)
     g = _row(g, row_strides, sequence, head, first)
     chunk = block // EVERY + sequence
-    ends = _ends(total, m_start, m_end, block.to(tl.int64) * N + head, blocks > 0)
+    # It depends only on the block's number, so it is loaded a block ahead.
+    decay = tl.load(total + block.to(tl.int64) * N + head, mask=blocks > 0)
     if y < NV:
         inside = (row < K)[:, None] & (col < V)[None, :]
         place = row[:, None] * V + col[None, :]
@@ -230,15 +313,16 @@ def memories(
                 tl.store(into, (C - vector[:, None] * centre[None, :]).to(C_start.dtype.element_ty), mask=inside)
             else:
                 tl.store(into, C.to(C_start.dtype.element_ty), mask=inside & (rank % EVERY == 0))
-            sums, m, m_next = ends
-            m_next = finite(m_next)
-            ends = _ends(total, m_start, m_end, (block + rank + 1).to(tl.int64) * N + head, rank + 1 < blocks)
+            log_kept = decay
+            decay = tl.load(total + (block + rank + 1).to(tl.int64) * N + head, mask=rank + 1 < blocks)
             t = first + rank * L
             left = steps - rank * L
-            w = tl.exp(tl.load(g + rank * L + slot, mask=slot < left, other=float("-inf")) - m_next)
+            # 0. Without a scalar here, Triton 3.6 pipelines other loads, and spills for float16 values on Hopper.
+            nothing = tl.minimum(tl.abs(log_kept), 0.0)
+            w = tl.exp(tl.load(g + rank * L + slot, mask=slot < left, other=float("-inf")) - nothing)
             keys = load_tile_transposed(steps_at(k, k_strides, sequence, t, head), k_strides, slot, row, left, K)
             values = load_tile(steps_at(v, v_strides, sequence, t, head), v_strides, slot, col, left, V)
-            kept_part = tl.exp(sums + m - m_next)
+            kept_part = tl.exp(log_kept)
             C *= kept_part
             written = keys.to(tl.float32) * w[None, :]
             if c_start is not None:
@@ -267,22 +351,28 @@ def memories(
         for rank in range(bound(blocks)):
             kept = (chunk + rank // EVERY).to(tl.int64) * N + head
             tl.store(n_start + kept * K + row, vector, mask=(row < K) & (rank % EVERY == 0))
-            sums, m, m_next = ends
-            m_next = finite(m_next)
-            ends = _ends(total, m_start, m_end, (block + rank + 1).to(tl.int64) * N + head, rank + 1 < blocks)
+            log_kept = decay
+            decay = tl.load(total + (block + rank + 1).to(tl.int64) * N + head, mask=rank + 1 < blocks)
             t = first + rank * L
             left = steps - rank * L
-            w = tl.exp(tl.load(g + rank * L + slot, mask=slot < left, other=float("-inf")) - m_next)
+            w = tl.exp(tl.load(g + rank * L + slot, mask=slot < left, other=float("-inf")))
             keys = load_tile(steps_at(k, k_strides, sequence, t, head), k_strides, slot, row, left, K).to(tl.float32)
-            vector *= tl.exp(sums + m - m_next)
+            vector *= tl.exp(log_kept)
             vector += tl.sum(keys * w[:, None], axis=0)
         tl.store(n_last + state * K + row, vector, mask=row < K)
 
 
 @triton.jit
+def _floor(m, inside, STABILIZE_CORRECTLY: tl.constexpr):
+    """The floor of ``|ν|`` for the m at these addresses."""
+    m = tl.load(m, mask=inside, other=0.0)
+    return tl.exp(-tl.minimum(m, LARGEST_M)) if STABILIZE_CORRECTLY else tl.zeros_like(m) + 1.0
+
+
+@triton.jit
 def outputs(
-    q, q_strides, k, k_strides, v, v_strides, a, i, p, g, row_strides, total, m_start, C_start, n_start, c_start, h,
-    h_strides, m_out, G_out, table, N, K, V, scale, eps,
+    q, q_strides, k, k_strides, v, v_strides, m, alpha, iota, p, g, row_strides, total, C_start, n_start, c_start, h,
+    h_strides, G_out, table, N, K, V, scale, eps,
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, STORED: tl.constexpr, BK: tl.constexpr,
     BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, STABILIZE_CORRECTLY: tl.constexpr,
 ):  # fmt: skip
@@ -305,14 +395,11 @@ def outputs(
     before = rank % EVERY
     memory = ((block - rank) // STORED + sequence + (rank - before) // STORED).to(tl.int64) * N + head
 
-    decay = tl.load(_row(a, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
-    gate = tl.load(_row(i, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
+    decay = tl.load(_row(alpha, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
+    gate = tl.load(_row(iota, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
     prefix = tl.load(_row(p, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
     here = block.to(tl.int64) * N + head
-    m_block = tl.load(m_start + here)
-    E = _decays(decay, gate, L)
-    m = tl.maximum(prefix + m_block, tl.max(E, axis=1))
-    E = tl.exp(E - finite(m)[:, None])
+    E = tl.exp(_decays(decay, gate, L))
 
     scores = tl.zeros((L, L), tl.float32)
     num = tl.zeros((L, BV), tl.float32)
@@ -331,8 +418,7 @@ def outputs(
     between = tl.zeros((), tl.float32)
     for back in range(bound(before)):
         between += tl.load(total + here - (back + 1) * N)
-    m_chunk = tl.load(m_start + here - before * N)
-    e = tl.exp(prefix + between + m_chunk - finite(m)) * scale
+    e = tl.exp(prefix + between) * scale
     if c_start is not None:
         centre = tl.load(c_start + memory * V + col, mask=col < V, other=0.0)
         num += nu[:, None] * centre[None, :]
@@ -345,7 +431,7 @@ def outputs(
     values = load_tile(steps_at(v, v_strides, sequence, t, head), v_strides, slot, col, left, V)
     num = dot(G.to(operand), values.to(operand), num, PRECISION)
 
-    read = tl.exp(prefix + m_block - finite(m)) * scale
+    read = tl.exp(prefix) * scale
     between = tl.zeros((), tl.float32)
     for back in range(bound(before)):
         s = t - (back + 1) * L
@@ -357,27 +443,27 @@ def outputs(
             queries = load_tile(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K)
             keys = load_tile_transposed(steps_at(k, k_strides, sequence, s, head), k_strides, slot, row, L, K)
             scores = dot(queries, keys, scores, PRECISION)
-        G = scores * tl.exp(written - finite(m_block))[None, :] * read[:, None]
+        G = scores * tl.exp(written)[None, :] * read[:, None]
         nu += tl.sum(G, axis=1)
         values = load_tile(steps_at(v, v_strides, sequence, s, head), v_strides, slot, col, L, V)
         num = dot(G.to(operand), values.to(operand), num, PRECISION)
 
-    floor = tl.exp(-tl.minimum(m, LARGEST_M)) if STABILIZE_CORRECTLY else tl.zeros_like(m) + 1.0
-    Y = tl.maximum(tl.abs(nu), floor) + eps
+    Y = (
+        tl.maximum(tl.abs(nu), _floor(_row(m, row_strides, sequence, head, t) + slot, inside, STABILIZE_CORRECTLY))
+        + eps
+    )
     num = num / Y[:, None]
     store_tile(steps_at(h, h_strides, sequence, t, head), h_strides, slot, col, left, V, num)
-    if m_out is not None:
-        tl.store(_row(m_out, row_strides, sequence, head, t) + slot, m, mask=both(inside, y == 0))
 
 
 @triton.jit
 def normalisers(
-    q, q_strides, k, k_strides, v, v_strides, dh, dh_strides, a, i, p, row_strides, m_start, C_start, n_start, c_start,
-    m_kept, G_kept, m_out, inverse_out, shift_out, dnu_out, tau_out, table, N, K, V, scale, eps,
+    q, q_strides, k, k_strides, v, v_strides, dh, dh_strides, m, alpha, iota, p, row_strides, C_start, n_start, c_start,
+    G_kept, inverse_out, shift_out, dnu_out, tau_out, table, N, K, V, scale, eps,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr, STABILIZE_CORRECTLY: tl.constexpr,
 ):  # fmt: skip
-    """m, ``1/Y``, ``dh·c``, ``dν = −(dh·num)/Y² · [|ν| > floor] sign(ν)`` and ``τ = dν + dh·c/Y``.
+    """``1/Y``, ``dh·c``, ``dν = −(dh·num)/Y² · [|ν| > floor] sign(ν)`` and ``τ = dν + dh·c/Y``.
 
     num and ν are recomputed, since the returned h is rounded to 16 bits. num is recomputed in centred form: dh is
     multiplied by the same products ``dh·v_j − dh·c`` to which `gradients` adds τ. The part that dν and dh·c/Y have in
@@ -395,28 +481,21 @@ def normalisers(
     q, k = steps_at(q, q_strides, sequence, t, head), steps_at(k, k_strides, sequence, t, head)
     v, dh = steps_at(v, v_strides, sequence, t, head), steps_at(dh, dh_strides, sequence, t, head)
     memory = (block + sequence).to(tl.int64) * N + head
-    m_block = tl.load(m_start + block.to(tl.int64) * N + head)
     prefix = tl.load(_row(p, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
 
-    if m_kept is not None:
-        m = tl.load(_row(m_kept, row_strides, sequence, head, t) + slot, mask=inside, other=float("inf"))
     if G_kept is not None:
         G = tl.load(_scores(G_kept, row_strides, sequence, head, t, L), mask=inside[:, None], other=0.0)
-    if m_kept is None or G_kept is None:
-        decay = tl.load(_row(a, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
-        gate = tl.load(_row(i, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
+    else:
+        decay = tl.load(_row(alpha, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
+        gate = tl.load(_row(iota, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
         E = _decays(decay, gate, L)
-        if m_kept is None:
-            m = tl.maximum(prefix + m_block, tl.max(E, axis=1))
-            tl.store(_row(m_out, row_strides, sequence, head, t) + slot, m, mask=inside)
-        if G_kept is None:
-            scores = tl.zeros((L, L), tl.float32)
-            for x in range(NK):
-                row = x * BK + tl.arange(0, BK)
-                queries = load_tile(q, q_strides, slot, row, left, K)
-                keys = load_tile_transposed(k, k_strides, slot, row, left, K)
-                scores = dot(queries, keys, scores, PRECISION)
-            G = scores * (tl.exp(E - finite(m)[:, None]) * scale)
+        scores = tl.zeros((L, L), tl.float32)
+        for x in range(NK):
+            row = x * BK + tl.arange(0, BK)
+            queries = load_tile(q, q_strides, slot, row, left, K)
+            keys = load_tile_transposed(k, k_strides, slot, row, left, K)
+            scores = dot(queries, keys, scores, PRECISION)
+        G = scores * (tl.exp(E) * scale)
 
     product = tl.zeros((L,), tl.float32)
     shift = tl.zeros((L,), tl.float32)
@@ -440,11 +519,11 @@ def normalisers(
         row = x * BK + tl.arange(0, BK)
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
         nu += tl.sum(load_tile(q, q_strides, slot, row, left, K).to(tl.float32) * n[None, :], axis=1)
-    e = tl.exp(prefix + m_block - finite(m)) * scale
+    e = tl.exp(prefix) * scale
     nu = nu * e + tl.sum(G, axis=1)
     product = product * e + tl.sum(G * (dscores - shift[:, None]), axis=1)
 
-    floor = tl.exp(-tl.minimum(m, LARGEST_M)) if STABILIZE_CORRECTLY else tl.zeros_like(m) + 1.0
+    floor = _floor(_row(m, row_strides, sequence, head, t) + slot, inside, STABILIZE_CORRECTLY)
     inverse = 1.0 / (tl.maximum(tl.abs(nu), floor) + eps)
     above = tl.abs(nu) > floor
     tau = tl.where(above, tl.where(nu < 0.0, product, -product), 0.0) * inverse * inverse
@@ -458,7 +537,7 @@ def normalisers(
 
 @triton.jit
 def _centres(c, memory, head, N, V, col, mask):
-    """The centres at the start and at the end of a block. They are loaded one block ahead, as in `_ends`; passing one
+    """The centres at the start and at the end of a block. They are loaded one block ahead, as its decay is; passing one
     on from block to block would keep Triton 3.6 from pipelining the loop."""
     here = c + (memory.to(tl.int64) * N + head) * V + col
     mask = both(col < V, mask)
@@ -467,12 +546,12 @@ def _centres(c, memory, head, N, V, col, mask):
 
 @triton.jit
 def memory_gradients(
-    q, q_strides, dh, dh_strides, p, m, inverse, dnu, tau, row_strides, total, m_start, m_end, c_start, dC_last,
-    dn_last, dC_end, dn_end, dn_start, dC_first, dn_first, table, N, K, V, scale,
+    q, q_strides, dh, dh_strides, p, inverse, dnu, tau, row_strides, total, c_start, dC_last, dn_last, dC_end, dn_end,
+    dn_start, dC_first, dn_first, table, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``dC = γdC' + Σ_t e_t q̂_t δ_tᵀ`` backward along a sequence, ``e_t = exp(p_t + m − m_t)``; tiles as in `memories`.
+    """``dC = γdC' + Σ_t e_t q̂_t δ_tᵀ`` backward along a sequence, ``e_t = exp(p_t)``; tiles as in `memories`.
 
     ``dn + dC c`` is carried in NV + 1 parts whose sum it is: the part of the last column, Σ_t e_t q̂_t τ_t, and for
     every tile of dC the change due to moving the centre. At the end of every block it is written as ``dn_start``, with
@@ -487,11 +566,10 @@ def memory_gradients(
     row, col, slot = x * BK + tl.arange(0, BK), y * BV + tl.arange(0, BV), tl.arange(0, L)
     state = (sequence * N + head).to(tl.int64)
     p = _row(p, row_strides, sequence, head, first)
-    m = _row(m, row_strides, sequence, head, first)
     inverse = _row(inverse, row_strides, sequence, head, first)
     dnu = _row(dnu, row_strides, sequence, head, first)
     tau = _row(tau, row_strides, sequence, head, first)
-    ends = _ends(total, m_start, m_end, (block + blocks - 1).to(tl.int64) * N + head, blocks > 0)
+    decay = tl.load(total + (block + blocks - 1).to(tl.int64) * N + head, mask=blocks > 0)
     if y < NV:
         inside = (row < K)[:, None] & (col < V)[None, :]
         place = row[:, None] * V + col[None, :]
@@ -515,17 +593,12 @@ def memory_gradients(
             tl.store(dn_start + part, moved, mask=row < K)
             t = first + rank * L
             left = steps - rank * L
-            sums, m_block, m_next = ends
-            ends = _ends(total, m_start, m_end, here - N, rank > 0)
-            e = tl.exp(
-                tl.load(p + rank * L + slot, mask=slot < left, other=0.0)
-                + m_block
-                - finite(tl.load(m + rank * L + slot, mask=slot < left, other=float("inf")))
-            )
+            kept = tl.exp(decay)
+            decay = tl.load(total + here - N, mask=rank > 0)
+            e = tl.exp(tl.load(p + rank * L + slot, mask=slot < left, other=float("-inf")))
             weight = e * scale * tl.load(inverse + rank * L + slot, mask=slot < left, other=0.0)
             queries = load_tile_transposed(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K)
             upstream = load_tile(steps_at(dh, dh_strides, sequence, t, head), dh_strides, slot, col, left, V)
-            kept = tl.exp(sums + m_block - finite(m_next))
             moved *= kept
             dC *= kept
             dC = dot(
@@ -547,16 +620,11 @@ def memory_gradients(
             tl.store(dn_start + (here * (NV + 1) + y) * K + row, own, mask=row < K)
             t = first + rank * L
             left = steps - rank * L
-            sums, m_block, m_next = ends
-            ends = _ends(total, m_start, m_end, here - N, rank > 0)
-            e = tl.exp(
-                tl.load(p + rank * L + slot, mask=slot < left, other=0.0)
-                + m_block
-                - finite(tl.load(m + rank * L + slot, mask=slot < left, other=float("inf")))
-            )
+            kept = tl.exp(decay)
+            decay = tl.load(total + here - N, mask=rank > 0)
+            e = tl.exp(tl.load(p + rank * L + slot, mask=slot < left, other=float("-inf")))
             e *= scale
             queries = load_tile(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K).to(tl.float32)
-            kept = tl.exp(sums + m_block - finite(m_next))
             weight = e * tl.load(tau + rank * L + slot, mask=slot < left, other=0.0)
             own = own * kept + tl.sum(queries * weight[:, None], axis=0)
             weight = e * tl.load(dnu + rank * L + slot, mask=slot < left, other=0.0)
@@ -566,9 +634,9 @@ def memory_gradients(
 
 @triton.jit
 def gradients(
-    q, q_strides, k, k_strides, v, v_strides, f, f_strides, dh, dh_strides, a, i, p, g, m, inverse, shift, tau,
-    row_strides, total, m_start, m_end, C_start, n_start, dC_end, dn_end, dn_start, dm_net, argmax_last, G_kept, dq,
-    dq_strides, dk, dk_strides, dv, dv_strides, di, di_strides, df, df_strides, table, N, K, V, scale,
+    q, q_strides, k, k_strides, v, v_strides, f, f_strides, dh, dh_strides, alpha, iota, p, g, inverse, shift, tau,
+    row_strides, total, C_start, n_start, dC_end, dn_end, dn_start, dm_net, argmax_last, G_kept, dq, dq_strides, dk,
+    dk_strides, dv, dv_strides, di, di_strides, df, df_strides, table, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -592,9 +660,8 @@ def gradients(
     here = block.to(tl.int64) * N + head
     memory = (block + sequence).to(tl.int64) * N + head
 
-    decay = tl.load(_row(a, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
-    gate = tl.load(_row(i, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
-    stabiliser = finite(tl.load(_row(m, row_strides, sequence, head, t) + slot, mask=inside, other=float("inf")))
+    decay = tl.load(_row(alpha, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
+    gate = tl.load(_row(iota, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf"))
     inverse_Y = tl.load(_row(inverse, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
     dnorm = tl.load(_row(tau, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)
 
@@ -615,7 +682,7 @@ def gradients(
         dscores = dot(upstream, values, dscores, PRECISION)
 
     dscores -= tl.load(_row(shift, row_strides, sequence, head, t) + slot, mask=inside, other=0.0)[:, None]
-    E = tl.exp(_decays(decay, gate, L) - stabiliser[:, None]) * scale
+    E = tl.exp(_decays(decay, gate, L)) * scale
     dscores = dscores * inverse_Y[:, None] + dnorm[:, None]
     if G_kept is None:
         scores *= E
@@ -627,10 +694,8 @@ def gradients(
     across = tl.sum(tl.where(other < one, tl.cumsum(W, axis=0, reverse=True), 0.0), axis=1)
 
     tl.debug_barrier()
-    m_last = finite(tl.load(m_end + here))
-    m_block = tl.load(m_start + here)
-    written = tl.exp(tl.load(_row(g, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf")) - m_last)
-    e = tl.exp(tl.load(_row(p, row_strides, sequence, head, t) + slot, mask=inside, other=0.0) + m_block - stabiliser)
+    written = tl.exp(tl.load(_row(g, row_strides, sequence, head, t) + slot, mask=inside, other=float("-inf")))
+    e = tl.exp(tl.load(_row(p, row_strides, sequence, head, t) + slot, mask=inside, other=0.0))
     for y in range(NV):
         col = y * BV + tl.arange(0, BV)
         dvalues = tl.zeros((L, BV), tl.float32)
@@ -686,7 +751,7 @@ def gradients(
         dqueries = dot(dscores, keys.to(operand), dqueries, PRECISION)
         store_tile(dq, dq_strides, slot, row, left, K, dqueries)
 
-    kept = tl.exp(tl.load(total + here) + m_block - m_last)
+    kept = tl.exp(tl.load(total + here))
     d_input += writes
     # Σ_{s≥t} r_s + Σ_{j<t} w_j, without a subtraction.
     d_decay = (

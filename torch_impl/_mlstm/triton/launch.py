@@ -36,51 +36,53 @@ class Residuals(NamedTuple):
 
     Attributes:
         G: decayed scores between every step and the steps of its block.
-        a, i, p, g, total, max_g, argmax_g: see `BlockGates`.
-        M: m of every step.
-        C_start, n_start, c_start, m_start, m_end, C_last, n_last, m_last, argmax_last: see `BlockMemories`.
+        alpha, iota, p, g, total: see `LogWeights`.
+        M, m_last, argmax_last: see `StepStabilisers`.
+        C_start, n_start, c_start, C_last, n_last: see `BlockMemories`.
     """
 
     G: Annotated[Tensor | None, Axes("B S N L", torch.float32, "B N S L", "keep_G")] = None
-    a: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
-    i: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
+    alpha: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
+    iota: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
     p: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
     g: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_gates")] = None
     total: Annotated[Tensor | None, Axes("B blocks N", torch.float32, option="keep_gates")] = None
-    max_g: Annotated[Tensor | None, Axes("B blocks N", torch.float32, option="keep_gates")] = None
-    argmax_g: Annotated[Tensor | None, Axes("B blocks N", torch.int32, option="keep_gates")] = None
     M: Annotated[Tensor | None, Axes("B S N", torch.float32, "B N S", "keep_M")] = None
+    m_last: Annotated[Tensor | None, Axes("B N", torch.float32, option="keep_M")] = None
+    argmax_last: Annotated[Tensor | None, Axes("B N", torch.int32, option="keep_M")] = None
     C_start: Annotated[Tensor | None, Axes("B starts N K V", _OPERAND, option="keep_c")] = None
     n_start: Annotated[Tensor | None, Axes("B starts N K", torch.float32, option="keep_c")] = None
     c_start: Annotated[Tensor | None, Axes("B starts N V", torch.float32, option="keep_c")] = None
-    m_start: Annotated[Tensor | None, Axes("B blocks N", torch.float32, option="keep_c")] = None
-    m_end: Annotated[Tensor | None, Axes("B blocks N", torch.float32, option="keep_c")] = None
     C_last: Annotated[Tensor | None, Axes("B N K V", torch.float32, option="keep_c")] = None
     n_last: Annotated[Tensor | None, Axes("B N K", torch.float32, option="keep_c")] = None
-    m_last: Annotated[Tensor | None, Axes("B N", torch.float32, option="keep_c")] = None
-    argmax_last: Annotated[Tensor | None, Axes("B N", torch.int32, option="keep_c")] = None
 
 
 NO_RESIDUALS = Residuals()
 
 
-class BlockGates(NamedTuple):
-    """Log decay, in float32 and head-major: a, i, p, g of every step. For every block, ``(blocks, N)``: its total, its
-    largest g, and the step of that g as int32."""
+class StepStabilisers(NamedTuple):
+    """m of every step, float32 and head-major; m at the end of every sequence, ``(B, N)``, and the step that attains
+    it, int32."""
 
-    a: Tensor
-    i: Tensor
+    M: Tensor
+    m_last: Tensor
+    argmax_last: Tensor
+
+
+class LogWeights(NamedTuple):
+    """Log gates and sums of them in units of exp(m), in float32 and head-major: α, ι, p, g of every step. For every
+    block, ``(blocks, N)``: the total decay of a memory."""
+
+    alpha: Tensor
+    iota: Tensor
     p: Tensor
     g: Tensor
     total: Tensor
-    max_g: Tensor
-    argmax_g: Tensor
 
 
 class BlockMemories(NamedTuple):
-    """C and n at the start of every block, with one more entry per sequence, ``(blocks + B, N, ·)``; m at the start and
-    the end of every block, ``(blocks, N)``; C, n and m at the end of every sequence, ``(B, N, ·)``, and the step that
-    attains that m.
+    """C and n at the start of every block, with one more entry per sequence, ``(blocks + B, N, ·)``; C and n at the end
+    of every sequence, ``(B, N, ·)``.
 
     With a centre c, ``(blocks + B, N, V)`` in float32, the stored C at the start of blocks is R = C − n cᵀ.
     """
@@ -88,12 +90,8 @@ class BlockMemories(NamedTuple):
     C_start: Tensor
     n_start: Tensor
     c_start: Tensor | None
-    m_start: Tensor
-    m_end: Tensor
     C_last: Tensor
     n_last: Tensor
-    m_last: Tensor
-    argmax_last: Tensor
 
 
 def _from_kernels(own: Residuals, keep: Sequence[str], packed: bool, B: int) -> Residuals:
@@ -238,18 +236,50 @@ class _Inputs(NamedTuple):
         return C, self.q.new_empty((*lead, self.N, self.K), dtype=torch.float32)
 
 
-def _gates(x: _Inputs, blocks: _Blocks, L: int) -> BlockGates:
+def _log_weights(
+    x: _Inputs,
+    blocks: _Blocks,
+    L: int,
+    m_first: Tensor | None,
+    stabilisers: StepStabilisers | None = None,
+    weights: LogWeights | None = None,
+) -> tuple[StepStabilisers, LogWeights]:
+    """Stabilisers and log weights of all steps; those that are given are not computed."""
     from torch_impl._mlstm.triton import chunk_kernels as kernels
 
-    a, i, p, g = (x.per_step() for _ in range(4))
-    total, max_g = (x.q.new_empty((blocks.count, x.N), dtype=torch.float32) for _ in range(2))
-    argmax_g = x.q.new_empty((blocks.count, x.N), dtype=torch.int32)
+    if stabilisers is not None and weights is not None:
+        return stabilisers, weights
+    sizes = {"table": blocks.table, "N": x.N, "PACKED": x.packed}
+    kept = m_start = m_end = None
+    if stabilisers is None:
+        fall, peak, m_start, m_end = (x.q.new_empty((blocks.count, x.N), dtype=torch.float32) for _ in range(4))
+        peak_step = x.q.new_empty((blocks.count, x.N), dtype=torch.int32)
+        m_last, argmax_last = (x.q.new_empty((x.B, x.N), dtype=dtype) for dtype in (torch.float32, torch.int32))
+        launch(
+            kernels.gates, blocks.count * x.N, x.q.device, Launch(1),
+            **x.strided(f=x.f, i=x.i), fall=fall, peak=peak, peak_step=peak_step, **sizes, L=L,
+        )  # fmt: skip
+        launch(
+            kernels.stabilisers, x.B * x.N, x.q.device, Launch(4),
+            fall=fall, peak=peak, peak_step=peak_step, m_first=m_first, m_start=m_start, m_end=m_end,
+            m_last=m_last, argmax_last=argmax_last, **sizes, WIDTH=power_of_two(blocks.most, most=256),
+        )  # fmt: skip
+        stabilisers = StepStabilisers(M=x.per_step(), m_last=m_last, argmax_last=argmax_last)
+    else:
+        kept = stabilisers.M
+    found = weights
+    if found is None:
+        alpha, iota, p, g = (x.per_step() for _ in range(4))
+        total = x.q.new_empty((blocks.count, x.N), dtype=torch.float32)
+        found = LogWeights(alpha=alpha, iota=iota, p=p, g=g, total=total)
+    out = found._asdict() if weights is None else dict.fromkeys(LogWeights._fields)
     launch(
-        kernels.gates, blocks.count * x.N, x.q.device, Launch(1),
-        **x.strided(f=x.f, i=x.i), a_out=a, i_out=i, p_out=p, g_out=g, row_strides=x.row_strides,
-        total=total, max_g=max_g, argmax_g=argmax_g, table=blocks.table, N=x.N, PACKED=x.packed, L=L,
+        kernels.log_weights, blocks.count * x.N, x.q.device, Launch(8),
+        **x.strided(f=x.f, i=x.i), m_first=m_first, m_start=m_start, m_end=m_end, m_kept=kept,
+        m_out=stabilisers.M if kept is None else None, alpha_out=out["alpha"], iota_out=out["iota"], p_out=out["p"],
+        g_out=out["g"], row_strides=x.row_strides, total=out["total"], **sizes, L=L,
     )  # fmt: skip
-    return BlockGates(a=a, i=i, p=p, g=g, total=total, max_g=max_g, argmax_g=argmax_g)
+    return stabilisers, found
 
 
 def _tiles(x: _Inputs, side: int) -> dict[str, int]:
@@ -276,7 +306,7 @@ class _State(NamedTuple):
 
 
 def _memories(
-    x: _Inputs, blocks: _Blocks, plan: MLSTMPlan, gates: BlockGates, initial: _State, exact: bool, centred: bool
+    x: _Inputs, blocks: _Blocks, plan: MLSTMPlan, weights: LogWeights, initial: _State, exact: bool, centred: bool
 ) -> BlockMemories:
     """C and n at the start of every ``plan.every``-th block; this is every block if they are centred.
 
@@ -284,17 +314,9 @@ def _memories(
     """
     from torch_impl._mlstm.triton import chunk_kernels as kernels
 
-    C, n, m = initial
+    C, n = initial.C, initial.n
     c_start = x.q.new_empty((blocks.count + x.B, x.N, x.V), dtype=torch.float32) if centred else None
     c_first = _centre(C, n) if centred and C is not None and n is not None else None
-    m_start, m_end = (torch.empty_like(gates.total) for _ in range(2))
-    m_last, argmax_last = (x.q.new_empty((x.B, x.N), dtype=dtype) for dtype in (torch.float32, torch.int32))
-    launch(
-        kernels.stabilisers, x.B * x.N, x.q.device, Launch(4),
-        total=gates.total, max_g=gates.max_g, argmax_g=gates.argmax_g, m_first=m, m_start=m_start, m_end=m_end,
-        m_last=m_last, argmax_last=argmax_last, table=blocks.table, N=x.N, PACKED=x.packed,
-        WIDTH=power_of_two(blocks.most, most=256),
-    )  # fmt: skip
     C_start, n_start = x.states(blocks.count // plan.every + x.B, dtype=x.operand)
     C_last, n_last = x.states(x.B)
     side, how = plan.state_tile, plan.states
@@ -305,17 +327,14 @@ def _memories(
     tiles = _tiles(x, side)
     launch(
         kernels.memories, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), x.q.device, how,
-        **x.strided(k=x.k, v=x.v), g=gates.g, row_strides=x.row_strides, total=gates.total, m_start=m_start,
-        m_end=m_end, C_first=C, n_first=n, c_first=c_first, C_start=C_start, n_start=n_start, c_start=c_start,
-        C_last=C_last, n_last=n_last, table=blocks.table, **x.sizes,
+        **x.strided(k=x.k, v=x.v), g=weights.g, row_strides=x.row_strides, total=weights.total, C_first=C, n_first=n,
+        c_first=c_first, C_start=C_start, n_start=n_start, c_start=c_start, C_last=C_last, n_last=n_last,
+        table=blocks.table, **x.sizes,
         PACKED=x.packed, L=plan.L, EVERY=plan.every, **tiles,
         PRECISION="tf32x3" if exact and x.precision == "tf32" and x.v.dtype is torch.float16 else x.precision,
         PIECES=3 if exact and x.operand is torch.bfloat16 else 1,
     )  # fmt: skip
-    return BlockMemories(
-        C_start=C_start, n_start=n_start, c_start=c_start, m_start=m_start, m_end=m_end, C_last=C_last,
-        n_last=n_last, m_last=m_last, argmax_last=argmax_last,
-    )  # fmt: skip
+    return BlockMemories(C_start=C_start, n_start=n_start, c_start=c_start, C_last=C_last, n_last=n_last)
 
 
 def _centre(C: Tensor, n: Tensor) -> Tensor:
@@ -344,33 +363,32 @@ def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None
     if plan is None:
         plan = _tuned("mlstm_forward", forward_plans, inputs, x, lambda plan: mlstm_forward(x, plan=plan))
     blocks = _blocks(x.q, x.cu_seqlens, plan.L)
-    gates = _gates(inputs, blocks, plan.L)
+    initial = _State.of(x.C, x.n, x.m)
+    stabilisers, weights = _log_weights(inputs, blocks, plan.L, initial.m)
     # Residual memories are stored for every block, because the backward pass needs them all.
     keeps_memories = not set(BlockMemories._fields).isdisjoint(keep)
     stored = 1 if keeps_memories else plan.every
-    initial = _State.of(x.C, x.n, x.m)
     memories = _memories(
-        inputs, blocks, plan._replace(every=stored), gates, initial, exact=True, centred=keeps_memories
+        inputs, blocks, plan._replace(every=stored), weights, initial, exact=True, centred=keeps_memories
     )
     h = x.v.new_empty(x.v.shape)
-    G, M = inputs.scores(plan.L) if "G" in keep else None, inputs.per_step() if "M" in keep else None
+    G = inputs.scores(plan.L) if "G" in keep else None
     tiles = _inside_tiles(inputs, plan)
     launch(
         kernels.outputs, blocks.count * inputs.N * tiles["NV"], device, plan.inside,
-        **inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v), a=gates.a, i=gates.i, p=gates.p, g=gates.g,
-        row_strides=inputs.row_strides, total=gates.total, m_start=memories.m_start, C_start=memories.C_start,
-        n_start=memories.n_start, c_start=memories.c_start, **inputs.strided(h=h), m_out=M, G_out=G,
-        table=blocks.table, **inputs.sizes, scale=inputs.K**-0.5, eps=x.eps,
+        **inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v), m=stabilisers.M, **weights._asdict(),
+        row_strides=inputs.row_strides, C_start=memories.C_start, n_start=memories.n_start, c_start=memories.c_start,
+        **inputs.strided(h=h), G_out=G, table=blocks.table, **inputs.sizes, scale=inputs.K**-0.5, eps=x.eps,
         PACKED=inputs.packed, EVERY=plan.every, STORED=stored, **tiles, PRECISION=inputs.precision,
         STABILIZE_CORRECTLY=x.stabilize_correctly,
     )  # fmt: skip
-    last = memories.C_last, memories.n_last, memories.m_last
+    last = memories.C_last, memories.n_last, stabilisers.m_last
     if inputs.packed and not x.return_state:
         last = tuple(part.new_empty((0, *part.shape[1:])) for part in last)
     results = Result(h, *last)
     if not keep:
         return results, NO_RESIDUALS
-    own = Residuals(**gates._asdict(), **memories._asdict(), G=G, M=M)
+    own = Residuals(**stabilisers._asdict(), **weights._asdict(), **memories._asdict(), G=G)
     return results, _from_kernels(own, keep, inputs.packed, inputs.B)
 
 
@@ -398,51 +416,53 @@ def mlstm_backward(
     dh = x.v.new_zeros(()).expand(x.v.shape) if cotangents.dh is None else cotangents.dh
     dh = _addressable(dh, inputs.packed)
     blocks = _blocks(x.q, x.cu_seqlens, plan.L)
-    gates = _part(BlockGates, kept) or _gates(inputs, blocks, plan.L)
-    memories = _part(BlockMemories, kept) or _memories(inputs, blocks, plan, gates, initial, exact=False, centred=True)
+    stabilisers, weights = _log_weights(
+        inputs, blocks, plan.L, initial.m, _part(StepStabilisers, kept), _part(LogWeights, kept)
+    )
+    memories = _part(BlockMemories, kept)
+    if memories is None:
+        memories = _memories(inputs, blocks, plan, weights, initial, exact=False, centred=True)
     dm_net = _net_of_memory(dlast, memories)
 
-    M = inputs.per_step() if kept.M is None else kept.M
     inverse, shift, dnu, tau = (inputs.per_step() for _ in range(4))
     inside, scale = _inside_tiles(inputs, plan), inputs.K**-0.5
     tokens = inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v, dh=dh)
     launch(
         kernels.normalisers, blocks.count * inputs.N, device, Launch(8, plan.inside.num_stages),
-        **tokens, a=gates.a, i=gates.i, p=gates.p, row_strides=inputs.row_strides, m_start=memories.m_start,
-        C_start=memories.C_start, n_start=memories.n_start, c_start=memories.c_start, m_kept=kept.M, G_kept=kept.G,
-        m_out=M, inverse_out=inverse, shift_out=shift, dnu_out=dnu, tau_out=tau, table=blocks.table, **inputs.sizes,
+        **tokens, m=stabilisers.M, alpha=weights.alpha, iota=weights.iota, p=weights.p, row_strides=inputs.row_strides,
+        C_start=memories.C_start, n_start=memories.n_start, c_start=memories.c_start, G_kept=kept.G,
+        inverse_out=inverse, shift_out=shift, dnu_out=dnu, tau_out=tau, table=blocks.table, **inputs.sizes,
         scale=scale, eps=x.eps, PACKED=inputs.packed, **inside, PRECISION=inputs.precision,
         STABILIZE_CORRECTLY=x.stabilize_correctly,
     )  # fmt: skip
     tiles = _tiles(inputs, plan.state_tile)
     parts = tiles["NV"] + 1
     dC_end, _ = inputs.states(blocks.count, dtype=inputs.operand)
-    dn_end, dn_start = (M.new_empty((blocks.count, inputs.N, parts, inputs.K)) for _ in range(2))
+    dn_end, dn_start = (tau.new_empty((blocks.count, inputs.N, parts, inputs.K)) for _ in range(2))
     dC_first, dn_first = inputs.states(inputs.B)
     launch(
         kernels.memory_gradients, inputs.B * inputs.N * tiles["NK"] * parts, device, plan.states,
-        **inputs.strided(q=inputs.q, dh=dh), p=gates.p, m=M, inverse=inverse, dnu=dnu, tau=tau,
-        row_strides=inputs.row_strides, total=gates.total, m_start=memories.m_start, m_end=memories.m_end,
-        c_start=memories.c_start, dC_last=dlast.C, dn_last=dlast.n, dC_end=dC_end, dn_end=dn_end, dn_start=dn_start,
-        dC_first=dC_first, dn_first=dn_first, table=blocks.table, **inputs.sizes, scale=scale,
-        PACKED=inputs.packed, L=plan.L, **tiles, PRECISION=inputs.precision,
+        **inputs.strided(q=inputs.q, dh=dh), p=weights.p, inverse=inverse, dnu=dnu, tau=tau,
+        row_strides=inputs.row_strides, total=weights.total, c_start=memories.c_start, dC_last=dlast.C,
+        dn_last=dlast.n, dC_end=dC_end, dn_end=dn_end, dn_start=dn_start, dC_first=dC_first, dn_first=dn_first,
+        table=blocks.table, **inputs.sizes, scale=scale, PACKED=inputs.packed, L=plan.L, **tiles,
+        PRECISION=inputs.precision,
     )  # fmt: skip
     dq, dk, dv, di, df = (part.new_empty(part.shape) for part in (x.q, x.k, x.v, x.i, x.f))
     launch(
         kernels.gradients, blocks.count * inputs.N, device, plan.inside,
-        **tokens, **inputs.strided(f=inputs.f), a=gates.a, i=gates.i, p=gates.p, g=gates.g, m=M, inverse=inverse,
-        shift=shift, tau=tau, row_strides=inputs.row_strides, total=gates.total, m_start=memories.m_start,
-        m_end=memories.m_end, C_start=memories.C_start, n_start=memories.n_start, dC_end=dC_end, dn_end=dn_end,
-        dn_start=dn_start, dm_net=dm_net, argmax_last=memories.argmax_last, G_kept=kept.G,
+        **tokens, **inputs.strided(f=inputs.f), **weights._asdict(), inverse=inverse, shift=shift, tau=tau,
+        row_strides=inputs.row_strides, C_start=memories.C_start, n_start=memories.n_start, dC_end=dC_end,
+        dn_end=dn_end, dn_start=dn_start, dm_net=dm_net, argmax_last=stabilisers.argmax_last, G_kept=kept.G,
         **inputs.strided(dq=dq, dk=dk, dv=dv, di=di, df=df), table=blocks.table, **inputs.sizes, scale=scale,
         PACKED=inputs.packed, **inside, PARTS=parts, PRECISION=inputs.precision,
     )  # fmt: skip
 
-    dm_first = torch.zeros_like(memories.m_last)
+    dm_first = torch.zeros_like(stabilisers.m_last)
     if initial.C is not None and initial.n is not None:
         dm_first += (initial.C * dC_first).sum((-2, -1)) + (initial.n * dn_first).sum(-1)
     if dm_net is not None:
-        dm_first += torch.where(memories.argmax_last == 0, dm_net, 0.0)
+        dm_first += torch.where(stabilisers.argmax_last == 0, dm_net, 0.0)
     return dq, dk, dv, di, df, dC_first, dn_first, dm_first
 
 
@@ -450,7 +470,7 @@ def _net_of_memory(dlast: _State, memories: BlockMemories) -> Tensor | None:
     """The final m's cotangent less the part due to C and n, ``dm − ⟨C, dC⟩ − ⟨n, dn⟩``; None without dlast."""
     if all(part is None for part in dlast):
         return None
-    dm = torch.zeros_like(memories.m_last) if dlast.m is None else dlast.m.clone()
+    dm = memories.n_last.new_zeros(memories.n_last.shape[:-1]) if dlast.m is None else dlast.m.clone()
     if dlast.C is not None:
         dm -= (memories.C_last * dlast.C).sum((-2, -1))
     if dlast.n is not None:
@@ -482,15 +502,18 @@ def _block_length_of(kept: Residuals, L: int, x: _Inputs) -> int:
     """The block length of the residuals; torch's matmul precision, on which ``L`` depends, may have changed since."""
     if kept.G is not None:
         return kept.G.shape[-1]
-    part = kept.total if kept.total is not None else kept.m_start
-    if part is None:
+    if kept.total is not None:
+        blocks = len(kept.total)
+    elif kept.n_start is not None:
+        blocks = len(kept.n_start) - x.B
+    else:
         return L
 
     def count(L: int) -> int:
         S = x.q.shape[-3]
         return (S // L + x.B if x.B else 0) if x.packed else x.B * -(-S // L)
 
-    return next(length for length in (L, 64, 32, 16) if count(length) == len(part))
+    return next(length for length in (L, 64, 32, 16) if count(length) == blocks)
 
 
 def mlstm_step(x: StepArguments, keep: Sequence[str] = ()) -> tuple[StepResult, NoResiduals]:
