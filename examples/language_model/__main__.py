@@ -68,11 +68,17 @@ def resume(run: Path, sampled: int) -> None:
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--framework", type=click.Choice(["torch", "jax"]), help="Which decodes; by default the one that trained."
+    "--framework", type=click.Choice(["torch", "jax"]), help="Framework that decodes; default: the one that trained."
 )
-@click.option("--prompt", default="", help="How the document begins.")
-@click.option("--length", type=click.IntRange(min=0), default=500, show_default=True, help="Bytes at most.")
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.8, show_default=True, help="0: the likeliest.")
+@click.option("--prompt", default="", help="Beginning of the document.")
+@click.option("--length", type=click.IntRange(min=0), default=500, show_default=True, help="Maximum number of bytes.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.8,
+    show_default=True,
+    help="Temperature of the draws; 0 takes the likeliest byte.",
+)
 @click.option("--top-p", type=click.FloatRange(min=0, max=1, min_open=True), default=0.95, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def sample(

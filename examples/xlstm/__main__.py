@@ -30,39 +30,49 @@ def main() -> None:
 @main.command("generate")
 @click.argument("directory", type=_DIRECTORY)
 @click.option("--framework", type=_FRAMEWORK, default="torch", show_default=True)
-@click.option("--prompt", default="", help="Text, or token ids where the checkpoint has no tokenizer.")
-@click.option("--prompt-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The prompt, UTF-8.")
+@click.option("--prompt", default="", help="Text, or token ids if the checkpoint has no tokenizer.")
+@click.option(
+    "--prompt-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the prompt, in UTF-8.",
+)
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="Number of tokens to generate at most.",
+    help="Maximum number of tokens to generate.",
 )
-@click.option("--temperature", default=1.0, show_default=True, help="0 takes the most likely token.")
-@click.option("--top-p", default=1.0, show_default=True, help="Probability of the set that tokens are drawn from.")
+@click.option(
+    "--temperature", default=1.0, show_default=True, help="Temperature of the draws; 0 takes the most likely token."
+)
+@click.option(
+    "--top-p", default=1.0, show_default=True, help="Draw from the smallest set of tokens with this probability."
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the draws; a resumed text continues its own.",
+    help="Seed of the draws; a resumed text continues with its own random state.",
 )
 @click.option(
     "--chunk",
     type=click.IntRange(min=1),
     default=512,
     show_default=True,
-    help="Tokens of the prompt that are computed at once.",
+    help="Tokens of the prompt per chunk.",
 )
 @click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the state to this file at the end."
 )
 @click.option(
-    "--resume", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Continue from such a file."
+    "--resume",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Continue from a file that --save wrote.",
 )
 @click.option("--eager", is_flag=True, help="PyTorch: do not compile the step.")
-@click.option("--device", default="cpu", show_default=True, help="PyTorch: where to compute; JAX takes its default.")
+@click.option("--device", default="cpu", show_default=True, help="Device for PyTorch; JAX uses its default device.")
 @click.option("--ignore-field", multiple=True, metavar="NAME", help="Unknown field of config.json to ignore.")
 def generate_command(
     directory: Path,
