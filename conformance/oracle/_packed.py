@@ -9,14 +9,20 @@ from conformance.budget import Expected, Precision
 from conformance.oracle import _mlstm
 from conformance.oracle._any_design import widened
 from conformance.oracle._common import Values
+from conformance.oracle._weight_sums import widened_value
 
 
 def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
     """Value of `mlstm`, dense or packed. States are in the units of their own m (see `rescaled`)."""
     if "cu_seqlens" not in arrays:
-        return _mlstm.mlstm(arrays, options, precision)
+        return _dense_value(arrays, options, precision)
     calls = _mlstm.each_sequence(arrays, {}, _lengths(arrays))
-    return _mlstm.joined([_mlstm.mlstm(x, options, precision) for x, _ in calls])
+    return _mlstm.joined([_dense_value(x, options, precision) for x, _ in calls])
+
+
+def _dense_value(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
+    expected = _mlstm.mlstm(arrays, options, precision)
+    return widened_value(expected, arrays, precision, eps=options.get("eps", 0.0))
 
 
 def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:

@@ -97,6 +97,43 @@ def test_a_reset_that_leaks_a_millionth_is_found(dtype: str) -> None:
     assert result.status == "failed"
 
 
+def closed_then_open(dtype: str, seed: int) -> dict[str, np.ndarray]:
+    """A call of 64 steps of which a fifth forget by exp(−5) and the others keep everything."""
+    arrays = oracle.values(MLSTMCase(1, 64, 2, 16, 16, seed=seed).arrays(dtype))
+    shut = np.random.default_rng(seed).random(arrays["f"].shape) < 0.2
+    return {**arrays, "f": np.where(shut, -5.0, 20.0)}
+
+
+def worst_of_h(kind: type[Precision], dtype: str, seed: int) -> float:
+    arrays = closed_then_open(dtype, seed)
+    h = parallel(*(torch.tensor(arrays[name], dtype=getattr(torch, dtype)) for name in "qkvif")).double().numpy()
+    expected, precision = oracle.mlstm(arrays, {}, kind(dtype, 64)), kind(dtype, 64)
+    tolerance = allowed(expected.values["h"], expected.slack["h"], precision, dtype)
+    return float((np.abs(h - expected.values["h"]) / tolerance).max())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_weights_from_large_sums_are_as_inexact_as_the_sums(dtype: str) -> None:
+    assert max(worst_of_h(AnyDesign, dtype, seed) for seed in range(10)) <= 1
+
+
+def test_without_that_they_would_be_refused() -> None:
+    # PyTorch adds float32 numbers in float64, so that their sums are rounded once.
+    assert max(worst_of_h(Precision, "float64", seed) for seed in range(3)) > 1
+
+
+def test_outputs_are_allowed_what_earlier_steps_contribute() -> None:
+    arrays = closed_then_open("float64", 0)
+    arrays["f"][:, :9] = np.inf
+    own, others = (oracle.mlstm(arrays, {}, kind("float64", 64)) for kind in (Precision, AnyDesign))
+    assert np.array_equal(own.slack["h"][:, :9], others.slack["h"][:, :9])
+    assert np.array_equal(own.slack["m"], others.slack["m"])
+    more = others.slack["h"] - own.slack["h"]
+    assert (more >= 0).all() and 0 < more.max() < 1e-12 * np.abs(own.values["h"]).max()
+    arrays["f"][:, 40] = -np.inf
+    assert (oracle.mlstm(arrays, {}, AnyDesign("float64", 64)).slack["h"][:, 40] < own.slack["h"].max()).all()
+
+
 def gradients(case: MLSTMCase, precision: Precision, **changed: np.ndarray) -> Expected:
     arrays = {**oracle.values(case.arrays(precision.dtype)), **changed}
     return oracle.mlstm_gradient(
