@@ -83,7 +83,8 @@ class Avoidance:
 
     def _refused_features(self, case: Any, candidates: list[Feature], refused: Callable[[Any], bool]) -> frozenset[str]:
         """Start from the case without any candidate feature, and add candidates one by one while it is served."""
-        names = [feature.name for feature in candidates]
+        # Wider features first: of those that imply each other, only the narrowest is then left out.
+        names = [feature.name for feature in sorted(candidates, key=lambda feature: len(feature.implies))]
         left_out = set(names)
         if refused(avoiding(case, left_out, self._features)):
             return frozenset()

@@ -224,7 +224,10 @@ class Checker:
         relative = error / largest if largest else math.inf if error else 0.0
         if verdict.worst <= 1:
             self.worst = max(self.worst, verdict.worst)
-            self._compared(ArrayOutcome(where=where, nature=None, worst=verdict.worst, error=relative, wrong=0.0))
+            within = ArrayOutcome(
+                where=where, nature=None, worst=verdict.worst, error=relative, wrong=0.0, distance=error
+            )
+            self._compared(within)
             self._measure(got, error, largest, verdict.worst, steps)
             return
         given, m = state or (got, None)
@@ -235,7 +238,7 @@ class Checker:
         verdict, nature = _first_of_its_nature(verdict, got, expected, tolerance, wrong)
         share = float(np.count_nonzero(wrong)) / wrong.size
         self._compared(
-            ArrayOutcome(where=where, nature=nature, worst=verdict.worst, error=relative, wrong=share),
+            ArrayOutcome(where=where, nature=nature, worst=verdict.worst, error=relative, wrong=share, distance=error),
         )
         comparison = Comparison(given, expected, tolerance, m, alone)
         self.breaks.append(LawError(where, _said(verdict), verdict, comparison, nature))

@@ -204,7 +204,8 @@ def _run(
     from conformance.selection import options_of
 
     write_known, suggest_promises = written
-    options = options_of(**given)
+    thorough = any(path is not None for path in (*written, given["known"]))
+    options = options_of(**given, thorough=thorough)
     for option, path in {**paths, "write-known": write_known, "suggest-promises": suggest_promises}.items():
         run.make_room(option, path)
     assert options.failures is not None

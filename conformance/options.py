@@ -43,6 +43,8 @@ class RunOptions:
             declare themselves gatespec's own must.
         promises: what callers of the target must keep to; cases are drawn within it (`conformance.diagnosis.promises`).
         quick: only the laws that are marked as quick, in float32 unless a dtype is named, on short sequences.
+        thorough: whether breaks and causes are looked for in a quick run as in any other, because a file of them is to
+            be written or read.
         known: failures that do not count.
         failures: the directory for a script for each failure; None to save none.
         shrink_seconds: how long to look for a smaller case after a law broke.
@@ -62,8 +64,14 @@ class RunOptions:
     jobs: int | None = None
     strict: bool = False
     quick: bool = False
+    thorough: bool = False
     known: "tuple[Known, ...]" = ()
     failures: Path | None = None
     shrink_seconds: float = SHRINK_SECONDS
     contract: bool = False
     promises: tuple[str, ...] = ()
+
+    @property
+    def hurried(self) -> bool:
+        """Whether a run that finds a failure should take no longer than one that finds none."""
+        return self.quick and not self.thorough

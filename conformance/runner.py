@@ -34,9 +34,6 @@ SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 SHRINK_SECONDS_OF_ALL = 60.0
 """Seconds for finding smaller cases in all laws that one process tries; a broken target breaks most of them."""
 
-QUICK_SHRINK_SECONDS_OF_ALL = 8.0
-"""The same in a quick run, which takes a few seconds where nothing is broken."""
-
 LEAST_SHRINK_SECONDS = 0.5
 
 SAMPLE = 5
@@ -61,11 +58,6 @@ class Runner:
     blame: dict[tuple[str, str], Blame] = field(default_factory=dict)
     shrinking: float = SHRINK_SECONDS_OF_ALL
     _examples: dict[Known, bool | None] = field(default_factory=dict)
-    _script_ran: bool = False
-
-    def __post_init__(self) -> None:
-        if self.options.quick:
-            self.shrinking = min(self.shrinking, QUICK_SHRINK_SECONDS_OF_ALL)
 
     def result(
         self,
@@ -131,6 +123,7 @@ class Runner:
             seconds=time.monotonic() - start,
             expected_failures=outcomes,
             features=self._features(law, search.held),
+            saved=search.saved if found else 0.0,
         )
 
     def _features(self, law: Law, held: list[Any]) -> dict[str, int]:
@@ -147,14 +140,22 @@ class Runner:
                 if self.admission.admitted(search.law.op, search.checker.dtype, row) == row:
                     search.judge(row)
             return search.shrink([], 0.0)
+        hurried = self.options.hurried or self.options.shrink_seconds == 0
+        begin = time.thread_time()
         for draw in draws:
             if draw.shrinks_only:
                 continue
-            search.collect(draw, stop_at_first=self.options.shrink_seconds == 0)
-            if self.options.shrink_seconds == 0 and search.found:
+            search.collect(draw, stop_at_first=hurried)
+            if hurried and search.found:
                 break
         if only_whether:
             return search.shrink([], 0.0)
+        if self.options.hurried:
+            # A run that finds a failure takes no longer than one that finds none: half of what was left out goes to
+            # smaller cases, the other half to causes.
+            spent, planned = time.thread_time() - begin, sum(draw.examples for draw in draws if not draw.shrinks_only)
+            search.saved = spent * max(0, planned - search.examples) / max(1, search.examples) / 2
+            return search.shrink(_freely_first(draws), min(self.options.shrink_seconds, search.saved))
         start = time.monotonic()
         found = search.shrink(_freely_first(draws), self._shrink_seconds())
         self.shrinking -= time.monotonic() - start
@@ -207,7 +208,6 @@ class Runner:
             return found.counterexample
         from conformance.failures import save
 
-        run, self._script_ran = not (options.quick and self._script_ran), True
         return save(
             self.implementation,
             law,
@@ -217,7 +217,7 @@ class Runner:
             options.kernel_backend,
             options.failures,
             number,
-            run,
+            run=not options.hurried,
         )
 
     def _status(self, search: Search, found: list[Found], outcomes: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:

@@ -108,6 +108,7 @@ class Search:
         found: by kind of break, in the order in which the kinds were seen.
         held: the cases for which the law holds.
         excused: for each known failure, the first case with a break that it explains.
+        saved: see `conformance.outcome.LawResult`.
     """
 
     law: Law
@@ -124,6 +125,7 @@ class Search:
     found: dict[BreakKind, Found] = field(default_factory=dict)
     held: list[Any] = field(default_factory=list)
     excused: dict[Known, Any] = field(default_factory=dict)
+    saved: float = 0.0
     _outcomes: dict[str, tuple[BreakKind, ...] | None] = field(default_factory=dict)
     _counted: set[str] = field(default_factory=set)
     _passed_over: set[str] = field(default_factory=set)

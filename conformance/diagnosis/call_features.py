@@ -9,12 +9,13 @@ from conformance.diagnosis.features import Feature
 
 def lengths(case: Any) -> tuple[int, ...]:
     """The number of steps of every sequence."""
-    return case.lengths if case.lengths is not None else (case.S,) * case.B
+    packed = getattr(case, "lengths", None)
+    return packed if packed is not None else (case.S,) * getattr(case, "B", 1)
 
 
 def with_lengths(case: Any, change: Callable[[int], int]) -> Any:
     """The case with every number of steps changed."""
-    if case.lengths is None:
+    if getattr(case, "lengths", None) is None:
         return replace(case, S=change(case.S))
     return replace(case, lengths=tuple(change(S) for S in case.lengths))
 
@@ -29,16 +30,36 @@ def _packed(case: Any) -> Any:
     return replace(case, lengths=(half, case.S - half, case.S)[: max(case.B, 2)], B=max(case.B, 2), S=0)
 
 
-def remainder(name: str, sentence: str, phrase: str, block: Callable[[Any], int]) -> Feature:
-    """The feature that a number of steps does not divide the number of steps of some sequence."""
+FACTORS = (4, 16)
+"""Lengths of vectors and of tiles, of which some kernels ask that the number of steps be a multiple."""
+
+
+def not_multiple(factor: int, *wider: str, block: Callable[[Any], int] | None = None) -> Feature:
+    """The feature that a number does not divide the number of steps of some sequence.
+
+    It is added with a number of steps that a smaller one of `FACTORS` divides, and so without narrower such features.
+
+    Args:
+        factor: the number.
+        wider: names of the features of its multiples.
+        block: the number where it depends on the case.
+    """
+
+    def of(case: Any) -> int:
+        return factor if block is None else block(case)
+
+    def longer(S: int, of: int) -> int:
+        return next((S + more for more in (*reversed(FACTORS), 1) if (S + more) % of), S)
+
     return Feature(
-        name=name,
-        promise="S % 64 == 0",
-        sentence=sentence,
-        phrase=phrase,
-        present=lambda case: any(S % block(case) for S in lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: -(-S // block(case)) * block(case)),
-        added=lambda case: with_lengths(case, lambda S: S + 3),
+        name=f"S not a multiple of {factor}",
+        promise=f"S % {factor} == 0",
+        sentence=f"the number of steps is not a multiple of {factor}",
+        phrase=f"where S is not a multiple of {factor}",
+        present=lambda case: any(S % of(case) for S in lengths(case)),
+        without=lambda case: with_lengths(case, lambda S: -(-S // of(case)) * of(case)),
+        added=lambda case: with_lengths(case, lambda S: longer(S, of(case))),
+        implies=wider,
     )
 
 
@@ -55,34 +76,34 @@ def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any],
     )
 
 
-NUMBERS = (
-    Feature(
-        name="S = 0",
-        promise="S > 0",
-        sentence="there are no steps",
-        phrase="where there are no steps (S = 0)",
-        present=lambda case: case.steps == 0 and bool(lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: S or 3),
-        added=lambda case: replace(case, S=0),
-    ),
-    Feature(
-        name="B = 0",
-        promise="B > 0",
-        sentence="there are no sequences",
-        phrase="where there are no sequences (B = 0)",
-        present=lambda case: not lengths(case),
-        without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (3,)),
-        added=lambda case: replace(case, B=0),
-    ),
-    Feature(
-        name="several steps",
-        promise="S <= 1",
-        sentence="some sequence has more than one step",
-        phrase="where a sequence has more than one step",
-        present=lambda case: case.steps > 1,
-        without=lambda case: with_lengths(case, lambda S: min(S, 1)),
-        added=lambda case: with_lengths(case, lambda S: max(S, 2)),
-    ),
+NO_STEPS = Feature(
+    name="S = 0",
+    promise="S > 0",
+    sentence="there are no steps",
+    phrase="where there are no steps (S = 0)",
+    present=lambda case: case.steps == 0 and bool(lengths(case)),
+    without=lambda case: with_lengths(case, lambda S: S or 3),
+    added=lambda case: replace(case, S=0),
+)
+
+NO_SEQUENCES = Feature(
+    name="B = 0",
+    promise="B > 0",
+    sentence="there are no sequences",
+    phrase="where there are no sequences (B = 0)",
+    present=lambda case: not lengths(case),
+    without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (3,)),
+    added=lambda case: replace(case, B=0),
+)
+
+SEVERAL_STEPS = Feature(
+    name="several steps",
+    promise="S <= 1",
+    sentence="some sequence has more than one step",
+    phrase="where a sequence has more than one step",
+    present=lambda case: case.steps > 1,
+    without=lambda case: with_lengths(case, lambda S: min(S, 1)),
+    added=lambda case: with_lengths(case, lambda S: max(S, 2)),
 )
 
 SEVERAL_SEQUENCES = Feature(

@@ -196,14 +196,26 @@ def share(x: float) -> str:
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.0e} %"
 
 
-def array_line(judged: Sequence[Any]) -> str:
+MANY_TIMES = 100.0
+"""Errors beyond so many times an array's largest value say that next to nothing is expected: no share tells more."""
+
+
+def _off(array: ArrayOutcome) -> str:
+    """The largest error of an array, as a share of its largest value or, if that is all but 0, as a number."""
+    if array.error < MANY_TIMES or not math.isfinite(array.distance):
+        return f"{share(array.error)} off"
+    largest = array.distance / array.error
+    return f"off by {array.distance:.2g} where {f'at most {largest:.2g}' if largest else '0'} is expected"
+
+
+def array_line(judged: Sequence[ArrayOutcome]) -> str:
     """All arrays in one line: ``h ✓ · gradient of q 0.7 % (12 % of its elements)``."""
     said = []
     for array in judged:
         if array.nature is None:
             said.append(f"{array.where} ✓")
         elif array.nature in ("number", "infinity"):
-            said.append(f"{array.where} {share(array.error)} off in {share(array.wrong)} of its elements")
+            said.append(f"{array.where} {_off(array)} in {share(array.wrong)} of its elements")
         else:
             said.append(f"{array.where} {'NaN' if array.nature == 'nan' else array.nature}")
     return " · ".join(said)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from conformance.diagnosis.cause import Cell, Envelope, Row
-from conformance.diagnosis.faults import PLAIN, Fault
+from conformance.diagnosis.exploration import PLAIN
+from conformance.diagnosis.faults import Fault
 from conformance.diagnosis.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
 from conformance.diagnosis.promises import excluding
 from conformance.dtypes import FLOATING
@@ -101,7 +102,9 @@ def suggested(envelope: Envelope) -> list[str]:
     bad = [row.feature for row in envelope.rows if _bad(row)]
     if PLAIN in bad:
         return []
-    return list(dict.fromkeys(excluding(features[name]) for name in bad))
+    # What rules out a wider feature rules out the narrower ones too.
+    widest = [name for name in bad if not set(features[name].implies) & set(bad)]
+    return list(dict.fromkeys(excluding(features[name]) for name in widest))
 
 
 def _bad(row: Row) -> bool:

@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from conformance.diagnosis.admission import Admission, excluded
+from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.features import Feature, avoiding, names, needed, only
 from conformance.diagnosis.formulas.formula import Formula
 from conformance.diagnosis.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judge, Judged
 from conformance.diagnosis.recognition import matches, patterns, recognised
 from conformance.operations import Operation
 
-SEEDS = (0, 1)
 RANK = ("float32", "float64", "bfloat16", "float16")
 """Dtypes in the order in which a fault is examined: float32 first, because most kernels are written for it."""
 
@@ -23,12 +21,6 @@ RECOGNITION_SECONDS = 12.0
 
 SHORT = (1, 2, 3, 5, 7, 13)
 """Numbers of steps with which a shorter example of a fault is looked for."""
-
-SHORT_STEPS = 8
-"""Steps of a call with a feature that does not depend on their number; few steps take an eighth of the time."""
-
-PLAIN = "plain call"
-"""The name for calls without any feature, in a list of features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,26 +57,33 @@ class Faults:
         judges: one judge for each dtype.
         clock: when its time is over, nothing new is tried.
         admission: the cases that may be tried.
+        hurried: whether formulas are tried on a case before a smaller one is looked for, which takes longer.
     """
 
-    def __init__(self, operation: Operation, judges: dict[str, Judge], clock: Clock, admission: Admission):
+    def __init__(
+        self, operation: Operation, judges: dict[str, Judge], clock: Clock, admission: Admission, hurried: bool = False
+    ):
         self.operation = operation
         self.judges = judges
         self.clock = clock
         self.admission = admission
+        self.hurried = hurried
         self.found: list[Fault] = []
         self.served: dict[str, bool] = {}
 
     def explain(self, case: Any, dtype: str) -> tuple[Fault, ...]:
         """The faults that a wrong case shows; if no known fault explains it, look for a new one.
 
-        Returns an empty list if the case is right or not served, or if time is over.
+        Returns an empty list if the case is not served, if time is over, or if the case is right and its roundings are
+        not those of a known fault.
         """
         if dtype not in self.judges:
             return ()
         judged = self.judges[dtype](case)
         if not judged.wrong:
-            return ()
+            # A law with a narrower tolerance may be broken by roundings that an experiment allows.
+            rounding = (each for each in self.found if each.formula is not None and each.formula.noisy)
+            return tuple(self._seen(each, dtype) for each in rounding if judged.got and self._equals(each, judged))
         present = names(case, self.operation.features)
         for fault in self.found:
             if fault.formula is not None and self._equals(fault, judged):
@@ -133,6 +132,8 @@ class Faults:
             wrong = {array.where for array in judged.wrong_arrays} or {"exception"}
             return wrong <= of_faults or bool(judged.problem) == bool(shown[0].example.problem)
         for fault in shown:
+            if judged.status(fault.aspect) != WRONG:
+                continue
             for feature in fault.features:
                 other = feature.without(judged.case)
                 if not feature.present(other) and self._status(other, judged.dtype, fault.aspect) == RIGHT:
@@ -167,8 +168,9 @@ class Faults:
             return status(case) == WRONG
 
         judge = self.judges[judged.dtype]
+        formula = self._recognised(judged, happens) if self.hurried else None
         small = self._smaller(judged, happens)
-        formula = self._recognised(small, happens)
+        formula = formula or self._recognised(small, happens)
         essential = (
             ()
             if formula is not None and not formula.occasional
@@ -210,15 +212,14 @@ class Faults:
     def _shorter(self, case: Any, happens: Callable[[Any], bool]) -> Any:
         """The case with the fewest steps of `SHORT` with which the fault still shows."""
         for S in SHORT:
-            shorter = _with_steps(case, S)
+            shorter = with_steps(case, S)
             if shorter is not None and S < case.steps and self.clock.left and happens(shorter):
                 return shorter
         return case
 
     def _recognised(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
         """The formula that the target equals on this case and on similar ones."""
-        only_nan = _natures(judged) == {"nan"}
-        if judged.problem or only_nan or not self.clock.left:
+        if judged.problem or not self.clock.left:
             return None
         judge = self.judges[judged.dtype]
         trials = [judged]
@@ -233,6 +234,9 @@ class Faults:
             if rich.wrong and not rich.problem:
                 trials.append(rich)
         found = self._formulas(judged)
+        if _natures(judged) == {"nan"}:
+            found = [formula for formula in found if formula.nan_at]
+            trials += self._with_features(judged, {name for formula in found for name in formula.nan_at})
 
         def precision(trial: Judged) -> Any:
             assert trial.call is not None
@@ -252,6 +256,14 @@ class Faults:
             if (both := self.operation.paired(first, second)) is not None
         )
         return recognised(self._timed(pairs), trials, precision)
+
+    def _with_features(self, judged: Judged, wanted: set[str]) -> list[Judged]:
+        """Calls as plain as can be, each with one of some features."""
+        assert self.operation.plain is not None
+        plain = self.operation.plain(0)
+        plain = with_steps(plain, judged.case.steps) or plain
+        cases = [feature.added(plain) for feature in self.operation.features if feature.name in wanted]
+        return [self.judges[judged.dtype](case) for case in cases]
 
     def _served(self) -> frozenset[str]:
         """The features of calls that were right, or equal to a formula, or at least served."""
@@ -283,82 +295,9 @@ def _reseeded(case: Any, seed: int) -> Any:
     return replace(case, seed=case.seed + seed)
 
 
-def _with_steps(case: Any, S: int) -> Any | None:
+def with_steps(case: Any, S: int) -> Any | None:
     """The case with this number of steps; None if it is packed."""
     if hasattr(case, "inner"):
-        inner = _with_steps(case.inner, S)
+        inner = with_steps(case.inner, S)
         return None if inner is None else replace(case, inner=inner)
     return None if getattr(case, "lengths", None) is not None else replace(case, S=S)
-
-
-def explore(
-    operation: Operation, judges: dict[str, Judge], clock: Clock, admission: Admission
-) -> tuple[Faults, dict[str, dict[str, list[Judged]]]]:
-    """The faults that plain calls and calls with a single feature show, and all calls that were judged.
-
-    Returns:
-        The faults, and the judged calls by feature (``plain call`` first) and dtype.
-    """
-    faults = Faults(operation, judges, clock, admission)
-    features = admission.features(operation)
-    assert operation.plain is not None
-    table: dict[str, dict[str, list[Judged]]] = {}
-    first, *others = sorted(judges, key=RANK.index)
-    outside = {dtype: set(excluded(features, admission, operation, dtype)) for dtype in judges}
-
-    def tried(dtype: str, name: str, case: Any) -> Judged:
-        inside = admission.admitted(operation.about, dtype, case)
-        if name in outside[dtype] or inside is None:
-            judged = Judged(case=case, dtype=dtype, value=NOT_PROMISED, gradient=NOT_PROMISED, arrays=())
-        else:
-            judged = judges[dtype](inside)
-        table.setdefault(name, {}).setdefault(dtype, []).append(judged)
-        faults.served[name] = faults.served.get(name, False) or judged.served
-        return judged
-
-    for dtype, seed in [*((first, seed) for seed in SEEDS), *((dtype, SEEDS[0]) for dtype in others)]:
-        if not clock.left:
-            break
-        plain = operation.plain(seed)
-        short = _short(plain, tried(dtype, PLAIN, plain), features, partial(tried, dtype))
-        for feature in features:
-            case = _with(feature, plain, short)
-            if case is not None and clock.left:
-                tried(dtype, feature.name, case)
-    # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
-    for trials in table.values():
-        for judged in trials.get(first, ()):
-            if judged.wrong:
-                faults.explain(judged.case, first)
-    faults.absorb()
-    return faults, table
-
-
-def _short(plain: Any, judged: Judged, features: Iterable[Feature], tried: Callable[[str, Any], Judged]) -> Any | None:
-    """The plain case with few steps, to save time; None if its verdict differs from that of the plain case.
-
-    Args:
-        judged: the plain case.
-        tried: judges a case under the name of a feature.
-    """
-    short = _with_steps(plain, SHORT_STEPS)
-    if short is None or short.steps >= plain.steps:
-        return None
-    gained = (feature.name for feature in features if feature.present(short) and not feature.present(plain))
-    other = tried(next(gained, PLAIN), short)
-    return short if (other.value, other.gradient) == (judged.value, judged.gradient) else None
-
-
-def _with(feature: Feature, plain: Any, short: Any | None) -> Any | None:
-    """A plain case with one added feature, with few steps unless the feature depends on their number.
-
-    None if the feature cannot be added, or every case has it.
-    """
-    if feature.present(plain):
-        return None
-    if short is not None and not feature.present(short):
-        other = feature.added(short)
-        if feature.present(other) and other.steps <= short.steps:
-            return other
-    other = feature.added(plain)
-    return other if feature.present(other) else None

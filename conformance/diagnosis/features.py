@@ -26,6 +26,7 @@ class Feature:
             are then tried on it only by the laws about these decisions.
         promise: the expression that excludes it (`conformance.diagnosis.promises`); empty if that is ``not`` and its
             name.
+        implies: names of wider features, which every case with this one has.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Feature:
     added: Change
     contract: bool = False
     promise: str = ""
+    implies: tuple[str, ...] = ()
 
 
 def names(case: Any, features: Iterable[Feature]) -> frozenset[str]:
@@ -55,7 +57,7 @@ def avoiding(case: Any, avoided: Iterable[str], features: Iterable[Feature]) -> 
 
 
 def needed(case: Any, happens: Callable[[Any], bool], features: Iterable[Feature]) -> tuple[Feature, ...]:
-    """Return the features that are each necessary for something to happen.
+    """Return the features that are each necessary for something to happen; of nested ones, only the narrowest.
 
     Args:
         case: a case of which ``happens`` is true.
@@ -68,7 +70,8 @@ def needed(case: Any, happens: Callable[[Any], bool], features: Iterable[Feature
         other = feature.without(case)
         if not feature.present(other) and not happens(other):
             found.append(feature)
-    return tuple(found)
+    implied = {name for feature in found for name in feature.implies}
+    return tuple(feature for feature in found if feature.name not in implied)
 
 
 def only(case: Any, kept: Iterable[str], features: Iterable[Feature]) -> Any:

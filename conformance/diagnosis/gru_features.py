@@ -10,10 +10,12 @@ from conformance.cases import GRUCase
 from conformance.cases._removal import large
 from conformance.diagnosis.call_features import (
     LAYOUT,
-    NUMBERS,
+    NO_SEQUENCES,
+    NO_STEPS,
     PACKING,
     SEVERAL_SEQUENCES,
-    remainder,
+    SEVERAL_STEPS,
+    not_multiple,
     several_blocks,
 )
 from conformance.diagnosis.features import Feature
@@ -81,13 +83,12 @@ GRU = (
         without=lambda case: replace(case, clipping=None),
         added=lambda case: replace(case, clipping=0.1),
     ),
-    *NUMBERS,
-    remainder(
-        "S not a multiple of 64",
-        "the number of steps is not a multiple of 64",
-        "where S is not a multiple of 64",
-        lambda case: BLOCK,
-    ),
+    NO_STEPS,
+    NO_SEQUENCES,
+    SEVERAL_STEPS,
+    not_multiple(4, "S not a multiple of 16", "S not a multiple of 64"),
+    not_multiple(16, "S not a multiple of 64"),
+    not_multiple(BLOCK),
     several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: BLOCK),
     SEVERAL_SEQUENCES,
     Feature(

@@ -26,6 +26,9 @@ GRADIENT = "gradient of "
 UNSHARED = 4.0
 """Ratio of elapsed time to computing time that is allowed, so that a busy machine makes the same experiments."""
 
+LEAST_PASSED = 30.0
+"""Seconds that may pass in any case: the shorter the time, the more another program may take of it."""
+
 
 class Clock:
     """The time that a diagnosis may take.
@@ -35,8 +38,9 @@ class Clock:
     """
 
     def __init__(self, seconds: float):
+        self.seconds = seconds
         self._end = time.thread_time() + seconds
-        self._end_of_all = time.monotonic() + UNSHARED * seconds
+        self._end_of_all = time.monotonic() + max(UNSHARED * seconds, LEAST_PASSED)
 
     @property
     def left(self) -> bool:
@@ -101,7 +105,7 @@ class Judged:
 
 
 def compared(
-    where: str, got: Array | None, expected: np.ndarray, slack: np.ndarray, precision: Precision, times: float = 1.0
+    where: str, got: Array | None, expected: np.ndarray, slack: np.ndarray, precision: Precision
 ) -> ArrayOutcome:
     """Compare one array with its correct values: its largest errors, and the share of wrong elements."""
     if got is None:
@@ -112,14 +116,16 @@ def compared(
         return ArrayOutcome(where=where, nature=None, worst=0.0, error=0.0, wrong=0.0)
     dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
     values = got.values.astype(np.float64)
-    ratio = ratios(values, expected, allowed(expected, slack, precision, dtype, times), dtype)
+    ratio = ratios(values, expected, allowed(expected, slack, precision, dtype), dtype)
     worst, wrong = float(ratio.max()), float((ratio > 1).mean())
+    distance, error = errors(values, expected)
     return ArrayOutcome(
         where=where,
         nature=nature(values, expected, ratio) if worst > 1 else None,
         worst=worst,
-        error=relative_error(values, expected),
+        error=error,
         wrong=wrong,
+        distance=distance,
     )
 
 
@@ -132,16 +138,16 @@ def nature(got: np.ndarray, expected: np.ndarray, ratio: np.ndarray) -> str:
     return "number"
 
 
-def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest error of an array, relative to its largest expected value."""
+def errors(got: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """The largest error of an array, and that error relative to the largest expected value."""
     finite = np.isfinite(expected)
     with np.errstate(invalid="ignore"):
-        errors = np.abs(got[finite] - expected[finite])
-    if np.isnan(errors).any() or not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
-        return math.inf
+        distances = np.abs(got[finite] - expected[finite])
+    if np.isnan(distances).any() or not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
+        return math.inf, math.inf
     largest = float(np.abs(expected[finite]).max(initial=0.0))
-    error = float(errors.max(initial=0.0))
-    return error / largest if largest else (math.inf if error else 0.0)
+    distance = float(distances.max(initial=0.0))
+    return distance, distance / largest if largest else (math.inf if distance else 0.0)
 
 
 class ProcessEndedError(Exception):
@@ -167,7 +173,6 @@ class Judge:
             own.
         watch: notified of each call.
         gradients: whether gradients are requested.
-        times: the number of tolerances by which a number may be off.
     """
 
     def __init__(
@@ -179,12 +184,10 @@ class Judge:
         contract: bool = False,
         watch: Watch = UNWATCHED,
         gradients: bool = True,
-        times: float = 1.0,
     ):
         self.operation = operation
         self.dtype = dtype
         self._watch = watch
-        self._times = times
         self.differentiable = gradients and implementation.no_gradient(operation.name) is None
         self.trials = 0
         self._checker = Checker(implementation, dtype, kernel_backend, contract=contract)
@@ -284,7 +287,7 @@ class Judge:
         return tuple(found)
 
     def _compared(self, name: str, got: Array | None, expected: Expected, precision: Precision) -> ArrayOutcome:
-        return compared(name, got, expected.values[name], expected.slack[name], precision, self._times)
+        return compared(name, got, expected.values[name], expected.slack[name], precision)
 
     @staticmethod
     def _status(got: Any, arrays: tuple[ArrayOutcome, ...]) -> str:

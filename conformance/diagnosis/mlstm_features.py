@@ -14,10 +14,12 @@ from conformance.cases._removal import INFINITE_GATES as INFINITE
 from conformance.cases._removal import LARGE_GATES as LARGE
 from conformance.diagnosis.call_features import (
     LAYOUT,
-    NUMBERS,
+    NO_SEQUENCES,
+    NO_STEPS,
     PACKING,
     SEVERAL_SEQUENCES,
-    remainder,
+    SEVERAL_STEPS,
+    not_multiple,
     several_blocks,
 )
 from conformance.diagnosis.features import Feature
@@ -195,20 +197,31 @@ STATE_COTANGENTS = Feature(
     added=lambda case: replace(case, cotangents="dense", return_state=True),
 )
 
+CHUNKED = "S not a multiple of the chunk"
+MULTIPLES = (
+    not_multiple(4, "S not a multiple of 16", CHUNKED),
+    not_multiple(16, CHUNKED),
+    replace(
+        not_multiple(CHUNK, block=chunk),
+        name=CHUNKED,
+        sentence="the chunk size, or 64 where none is given, does not divide the number of steps",
+        phrase="where the chunk size does not divide S",
+    ),
+)
+
+SEVERAL_CHUNKS = several_blocks(
+    "several chunks",
+    "some sequence has more steps than the chunk size, or 64 where none is given",
+    "where a sequence has several chunks",
+    chunk,
+)
+
 SIZES = (
-    *NUMBERS,
-    remainder(
-        "S not a multiple of the chunk",
-        "the chunk size, or 64 where none is given, does not divide the number of steps",
-        "where the chunk size does not divide S",
-        chunk,
-    ),
-    several_blocks(
-        "several chunks",
-        "some sequence has more steps than the chunk size, or 64 where none is given",
-        "where a sequence has several chunks",
-        chunk,
-    ),
+    NO_STEPS,
+    NO_SEQUENCES,
+    SEVERAL_STEPS,
+    *MULTIPLES,
+    SEVERAL_CHUNKS,
     SEVERAL_SEQUENCES,
     Feature(
         name="several heads",
@@ -297,8 +310,8 @@ MLSTM = (
     *ARRAYS,
 )
 
-_NOT_STEP = ("final state", "S = 0", "several steps", "S not a multiple of the chunk", "several chunks")
-MLSTM_STEP = tuple(feature for feature in MLSTM if feature not in OPTIONS and feature.name not in _NOT_STEP)
+_LENGTHS = (NO_STEPS, SEVERAL_STEPS, *MULTIPLES, SEVERAL_CHUNKS)
+MLSTM_STEP = tuple(feature for feature in MLSTM if feature not in (*OPTIONS, *_LENGTHS, FINAL_STATE))
 """A step always has a state (zeros if the case gives none), so ``initial state`` means a state other than zeros."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance import budget, oracle
 from conformance.budget import Precision, allowed, ratios
-from conformance.diagnosis.formulas.formula import ACCUMULATION, Computed, Formula, Values
+from conformance.diagnosis.formulas.formula import ACCUMULATION, DTYPES, Computed, Formula, Values
 from conformance.diagnosis.judged import GRADIENT, RIGHT, Judged, in_units_of
 from conformance.dtypes import FLOATING, ROUNDOFF, accumulation
 
@@ -30,6 +30,9 @@ CANCELLED = 1e-3
 that of the larger terms.
 """
 
+ROUNDINGS = 30.0
+"""Number of roundoffs of its own dtype that an array may be off by because of anything but a formula that rounds."""
+
 ALIKE = 0.9
 """Minimum cosine between a target's error and that of a formula that rounds, and maximum ratio of their sizes."""
 
@@ -42,6 +45,7 @@ class Answer:
         got, true, tolerance: the target's values, the definition's values, and the definition's tolerance of each
             element.
         largest_gradient: if this is a gradient, the largest value of any gradient of the call, else 0.
+        roundoff: unit roundoff of the array's dtype.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Answer:
     true: np.ndarray
     tolerance: np.ndarray
     largest_gradient: float = 0.0
+    roundoff: float = math.inf
 
 
 def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: bool = True) -> bool | None:
@@ -71,7 +76,7 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
     values, options = oracle.values(call.arrays), _options(judged, precision)
     if judged.value == RIGHT and not gradients:
         return None
-    if judged.value == RIGHT and formula.changes_value:
+    if judged.value == RIGHT and formula.changes_value and not formula.noisy:
         names = gradients
     elif judged.value == RIGHT:
         names = [*outputs, *gradients]
@@ -91,7 +96,7 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
     plain = formula.compute(values, options, cotangents)
     answers = [_answer(name, judged, plain, precision) for name in names]
     if formula.noisy:
-        return _alike(answers, plain)
+        return _alike(answers, plain, math.sqrt(max(call.steps, 1)))
     if not all(_roughly(answer, plain) for answer in answers):
         return False
     if not closely:
@@ -141,7 +146,9 @@ def recognised(
 
 def _options(judged: Judged, precision: Precision) -> dict[str, Any]:
     assert judged.call is not None
-    return {**judged.call.options, ACCUMULATION: "float64" if precision.upcasts else accumulation(judged.dtype)}
+    dtypes = {name: array.dtype for name, array in judged.call.arrays.items()}
+    computing = "float64" if precision.upcasts else accumulation(judged.dtype)
+    return {**judged.call.options, ACCUMULATION: computing, DTYPES: dtypes}
 
 
 def _answer(name: str, judged: Judged, computed: Computed, precision: Precision) -> Answer:
@@ -158,6 +165,7 @@ def _answer(name: str, judged: Judged, computed: Computed, precision: Precision)
         true=true,
         tolerance=allowed(true, judged.expected.slack[name], precision, dtype),
         largest_gradient=_largest_gradient(judged) if name.startswith(GRADIENT) else 0.0,
+        roundoff=ROUNDOFF[dtype],
     )
 
 
@@ -242,25 +250,35 @@ def _near(name: str, x: np.ndarray, judged: Judged, precision: Precision, rng: n
     return budget.perturbed_operands(x, precision, rng)[0]
 
 
-def _alike(answers: Sequence[Answer], computed: Computed) -> bool | None:
+def _alike(answers: Sequence[Answer], computed: Computed, growth: float) -> bool | None:
     """Whether a target's error has the direction and the size of the error of a formula that rounds.
 
     If a formula is NaN where the definition is not, the target must be NaN at the same elements.
+
+    Args:
+        growth: by which roundoff grows over the steps of the call.
     """
+    nans, places = (
+        [np.isnan(x) & ~np.isnan(answer.true) for answer, x in zip(answers, of, strict=True)]
+        for of in ([answer.got for answer in answers], [computed[answer.name] for answer in answers])
+    )
+    nan = any(place.any() for place in places)
+    if nan and not all(map(np.array_equal, nans, places)):
+        return False
     errors, others, noise = [], [], []
-    nan = False
     for answer in answers:
-        nans, places = (np.isnan(x) & ~np.isnan(answer.true) for x in (answer.got, computed[answer.name]))
-        nan |= bool(places.any())
-        if nan and not np.array_equal(nans, places):
-            return False
         finite = np.isfinite(answer.true) & np.isfinite(answer.got) & np.isfinite(computed[answer.name])
         unit = float(np.abs(answer.true[finite]).max(initial=0.0))
         if unit == 0:
             continue
-        errors.append((answer.got[finite] - answer.true[finite]) / unit)
-        others.append((computed[answer.name][finite] - answer.true[finite]) / unit)
-        noise.append(answer.tolerance[finite] / unit)
+        error, other = ((x[finite] - answer.true[finite]) / unit for x in (answer.got, computed[answer.name]))
+        # The tolerance allows operands of 16 bits, but most targets keep states without such a rounding.
+        tolerance = np.minimum(answer.tolerance[finite] / unit, ROUNDINGS * growth * answer.roundoff)
+        # Of an array that is right either way, the errors are those of its last rounding.
+        if nan or (np.abs(error) > tolerance).any() or (np.abs(other) > APART * tolerance).any():
+            errors.append(error)
+            others.append(other)
+            noise.append(tolerance)
     error, other, tolerance = (np.concatenate(parts) if parts else np.zeros(0) for parts in (errors, others, noise))
     size, other_size, least = (float(np.linalg.norm(x)) for x in (error, other, tolerance))
     if not (np.abs(other) > APART * tolerance).any():

@@ -3,18 +3,11 @@
 from dataclasses import replace
 
 from conformance.cases import SumCase
+from conformance.diagnosis.call_features import LAYOUT, NO_STEPS, SEVERAL_STEPS, not_multiple, several_blocks
 from conformance.diagnosis.features import Feature
 
 SHARED = (
-    Feature(
-        name="S = 0",
-        promise="S > 0",
-        sentence="there are no steps",
-        phrase="where there are no steps (S = 0)",
-        present=lambda case: case.S == 0,
-        without=lambda case: replace(case, S=3),
-        added=lambda case: replace(case, S=0),
-    ),
+    NO_STEPS,
     Feature(
         name="no rows",
         sentence="a leading axis is 0",
@@ -31,24 +24,10 @@ SHARED = (
         without=lambda case: replace(case, lead=()),
         added=lambda case: replace(case, lead=(2, 3)),
     ),
-    Feature(
-        name="several steps",
-        promise="S <= 1",
-        sentence="there is more than one step",
-        phrase="where there is more than one step",
-        present=lambda case: case.S > 1,
-        without=lambda case: replace(case, S=min(case.S, 1)),
-        added=lambda case: replace(case, S=max(case.S, 2)),
-    ),
-    Feature(
-        name="S above 64",
-        promise="S <= 64",
-        sentence="there are more than 64 steps",
-        phrase="where S is above 64",
-        present=lambda case: case.S > 64,
-        without=lambda case: replace(case, S=case.S % 64 or 64),
-        added=lambda case: replace(case, S=97),
-    ),
+    SEVERAL_STEPS,
+    not_multiple(4, "S not a multiple of 16"),
+    not_multiple(16),
+    several_blocks("S above 64", "there are more than 64 steps", "where S is above 64", lambda case: 64),
     Feature(
         name="scaled values",
         sentence="values differ by orders of magnitude",
@@ -57,14 +36,7 @@ SHARED = (
         without=lambda case: replace(case, values="ordinary"),
         added=lambda case: replace(case, values="wide"),
     ),
-    Feature(
-        name="layout",
-        sentence="arrays are not contiguous in memory",
-        phrase="where arrays are not contiguous in memory",
-        present=lambda case: case.layout != "contiguous",
-        without=lambda case: replace(case, layout="contiguous"),
-        added=lambda case: replace(case, layout="strided"),
-    ),
+    replace(LAYOUT, added=lambda case: replace(case, layout="strided")),
 )
 
 SCANS = SHARED

@@ -1,5 +1,6 @@
 """Saves the script of a failure with its arrays, and runs it once."""
 
+import os
 import re
 import subprocess
 import sys
@@ -22,12 +23,15 @@ SECONDS = 60.0
 ALL_SECONDS = 120.0
 """Seconds that all scripts of one process may take; a target that breaks every law has hundreds of them."""
 
+COMPUTED = 40.0
+"""Of these, seconds of computation: about ten scripts that import PyTorch."""
+
 
 class _Runner:
     """Runs scripts, each once, while there is time."""
 
     def __init__(self) -> None:
-        self.left = ALL_SECONDS
+        self.left, self.computed = ALL_SECONDS, COMPUTED
 
     def fails(self, path: Path, marker: str, ends: bool) -> tuple[bool | None, str]:
         """Whether the script fails as it should, and a description of the run.
@@ -35,9 +39,9 @@ class _Runner:
         Args:
             ends: whether it fails by ending its process, with any exit status.
         """
-        if self.left <= 0:
-            return None, f"not run: earlier scripts used up the {ALL_SECONDS:.0f} s for scripts"
-        start = time.monotonic()
+        if self.left <= 0 or self.computed <= 0:
+            return None, "not run: earlier scripts used up the time for scripts"
+        start, before = time.monotonic(), _computed_by_children()
         limit = min(SECONDS, self.left)
         try:
             done = subprocess.run(
@@ -47,6 +51,7 @@ class _Runner:
             return None, f"ran once and was stopped after {limit:.0f} s"
         finally:
             self.left -= time.monotonic() - start
+            self.computed -= _computed_by_children() - before
         if done.returncode != 0 and marker in done.stderr:
             return True, "ran once and failed again"
         if ends and not done.stdout.strip().endswith("holds here"):
@@ -58,6 +63,12 @@ class _Runner:
             )
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:200]
         return False, f"the script failed in another way: {last}"
+
+
+def _computed_by_children() -> float:
+    """Seconds; 0 where the system does not tell."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 _runner = _Runner()
@@ -94,7 +105,7 @@ def save(
         except OSError as error:
             return replace(found, script_note=f"no script was saved: {error}")
         if not run:
-            note = "not run: a quick run tries one script"
+            note = "not run, to save time in a quick run"
             break
         ends = found.kind.nature in ("exit", "abort")
         if found.kind.nature == "timeout":

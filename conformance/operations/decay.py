@@ -9,6 +9,7 @@ from conformance import cases, oracle
 from conformance.budget import Expected, Precision
 from conformance.cases import Plan, SumCase
 from conformance.diagnosis import sum_features
+from conformance.diagnosis.formulas import decay
 from conformance.dtypes import Array
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Call, Options, Output
@@ -71,6 +72,7 @@ CAUSAL_FORGET_MATRIX = Operation(
     features=sum_features.DECAY,
     extremes=_extremes,
     plain=sum_features.plain_sum,
+    formulas=partial(decay.formulas, "causal_forget_matrix"),
     strata=("small", "chunk"),
 )
 
@@ -83,6 +85,7 @@ DTILDE_MATRIX = replace(
     call_of=partial(_call_of, SumCase.preactivations),
     value=_dtilde_value,
     gradient=_dtilde_gradient,
+    formulas=partial(decay.formulas, "dtilde_matrix"),
 )
 
 RECORDS = (CAUSAL_FORGET_MATRIX, DTILDE_MATRIX)

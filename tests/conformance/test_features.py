@@ -29,6 +29,7 @@ ALWAYS = {
     "rev_cumsum": {"several steps"},
     "causal_forget_matrix": {"several steps"},
 }
+MULTIPLES = ("S not a multiple of 16", "S not a multiple of the chunk", "S not a multiple of 64")
 BROUGHT = {
     # What comes with a feature: packed sequences are several, and of other lengths than the chunk's.
     "packed": {"several sequences", "S not a multiple of the chunk", "S not a multiple of 64"},
@@ -36,6 +37,8 @@ BROUGHT = {
     "grouped heads": {"several heads"},
     "empty initial memory": {"initial state"},
     "state cotangents": {"final state"},
+    "S not a multiple of 4": {*MULTIPLES, "several chunks", "S above 64"},
+    "S not a multiple of 16": {*MULTIPLES[1:], "several chunks", "S above 64"},
     "S not a multiple of the chunk": {"several chunks"},
     "S not a multiple of 64": {"S above 64"},
     "no rows": {"leading axes"},

@@ -1,5 +1,6 @@
 """Strangers with faults: the first cause is the true one, and a right stranger has none."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -8,10 +9,13 @@ import pytest
 import torch
 
 from conformance.diagnosis.cause import Diagnosis
+from conformance.diagnosis.causes import array_line
 from conformance.diagnosis.diagnose import diagnose
+from conformance.diagnosis.envelope import suggested
 from conformance.frameworks.torch import TorchImplementation
 from conformance.implementation import Implementation
-from conformance.options import RunOptions
+from conformance.options import QUICK_EXAMPLES, RunOptions
+from conformance.outcome import ArrayOutcome
 from conformance.runner import run
 from conformance.targets import load
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, target
@@ -80,14 +84,19 @@ def test_a_known_formula_is_recognised(name, sentence):
 
 
 def test_a_feature_that_a_failure_needs_is_named():
-    first = _diagnosed("nan_at_resets").causes[0]
-    assert "forget gates of -inf" in first.features
-    assert "infinite" in first.sentence
-    (envelope,) = _diagnosed("nan_at_resets").envelopes
-    row = next(row for row in envelope.rows if row.feature == "forget gates of -inf")
-    assert row.cells["float32"].gradient == "wrong"
-    plain = next(row for row in envelope.rows if row.feature == "plain call")
-    assert (plain.cells["float32"].value, plain.cells["float32"].gradient) == ("right", "right")
+    loop = mlstm_loop()
+
+    def undefined(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
+        """NaN at a step whose forget gate is −∞, and nowhere else."""
+        found = loop(q, k, v, i, f, **options)
+        h = torch.where(torch.isneginf(f)[..., None], torch.nan, found[0] if isinstance(found, tuple) else found)
+        return (h, *found[1:]) if isinstance(found, tuple) else h
+
+    found = _diagnosis(_of_torch(undefined), laws=("value", "finite"), max_steps=33)
+    assert "forget gates of -inf" in found.causes[0].features and found.causes[0].formula is None
+    assert "infinite" in found.causes[0].sentence
+    assert _cells(found, "forget gates of -inf")["float32"][0] == "wrong"
+    assert _cells(found, "plain call")["float32"] == ("right", "right")
 
 
 SUMS = "mlstm equals the formula with log decays as differences of cumulative sums"
@@ -105,20 +114,84 @@ def test_differences_of_cumulative_sums_are_recognised_and_explain_nan_at_resets
     assert "wrong where a forget gate is minus infinite (a hard reset), and where a finite forget" in envelope.summary
 
 
+def test_a_logarithm_of_a_sigmoid_is_one_cause_of_nan_at_resets_and_at_large_gates() -> None:
+    def guarded(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
+        return mlstm_loop(log_gate=lambda f: torch.log(torch.sigmoid(f)))(q, k, v, i, f, **options)
+
+    found = _diagnosis(_of_torch(guarded), laws=("gradient", "finite"), examples=10, max_steps=33)
+    (cause,) = found.causes
+    name = "the formula with log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0"
+    assert cause.sentence == f"The gradient of mlstm equals the gradient of {name}"
+    for feature in ("forget gates of -1e30", "forget gates of -inf"):
+        assert _cells(found, feature)["float32"] == ("right", "wrong")
+
+
+def test_a_log_gate_in_16_bits_is_one_cause_of_all_laws_that_it_breaks() -> None:
+    def rounded(f: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.logsigmoid(f).to(torch.bfloat16).to(f.dtype)
+
+    narrow, wide = mlstm_loop(log_gate=rounded), mlstm_loop()
+
+    def mlstm(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
+        return (narrow if f.dtype == torch.bfloat16 else wide)(q, k, v, i, f, **options)
+
+    laws = ("value", "gradient", "accumulation")
+    found = _diagnosis(_of_torch(mlstm), laws=laws, dtypes=("bfloat16",), examples=8, max_steps=65)
+    (cause,) = found.causes
+    assert cause.sentence.startswith("mlstm equals the formula with log σ(f) rounded to the 16 bits of f")
+    assert "mlstm.accumulation (bfloat16)" in map(str, cause.explains)
+
+
+def test_a_decay_matrix_from_differences_of_cumulative_sums_is_recognised() -> None:
+    def causal_forget_matrix(a: torch.Tensor) -> torch.Tensor:
+        sums = a.cumsum(dim=-1)
+        lower = torch.ones(a.shape[-1], a.shape[-1], dtype=torch.bool).tril()
+        return torch.where(lower, sums[..., :, None] - sums[..., None, :], -torch.inf)
+
+    stranger = TorchImplementation("stranger", {"causal_forget_matrix": causal_forget_matrix}, "cpu")
+    found = _diagnosis(stranger, dtypes=("float64", "float32"), examples=10)
+    said = "causal_forget_matrix equals the formula with differences of cumulative sums"
+    assert found.causes[0].sentence == said
+    assert {"causal_forget_matrix.value (float32)", "causal_forget_matrix.value (float64)"} <= {
+        str(check) for check in found.causes[0].explains
+    }
+
+
 def test_nan_at_resets_is_not_taken_for_differences_of_cumulative_sums() -> None:
     assert all(SUMS not in cause.sentence for cause in _diagnosed("nan_at_resets").causes)
 
 
-def test_an_experiment_is_not_stricter_than_the_laws_that_held() -> None:
-    def scaled(h: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        """Off by 1.3 tolerances in calls of 8 steps of head dim 16, which only experiments make."""
-        return h * (1 + 2e-6) if q.shape[1] == 8 and q.shape[-1] == 16 else h
+def _promises(found: Diagnosis) -> list[str]:
+    (envelope,) = found.envelopes
+    return suggested(envelope)
 
-    stranger = _with_output(scaled, "NaN where a gate is minus infinity")
-    found = _diagnosis(stranger, laws=("value", "gradient", "finite"), examples=3, max_steps=7)
-    assert any(check.law == "mlstm.finite" for cause in found.causes for check in cause.explains)
-    assert not any(check.law == "mlstm.value" for cause in found.causes for check in cause.explains)
-    assert _cells(found, "S not a multiple of the chunk")["float32"] == ("right", "right")
+
+@pytest.mark.parametrize(("factor", "promise"), [(4, "S % 4 == 0"), (16, "S % 16 == 0")])
+def test_the_number_that_has_to_divide_S_is_found(factor: int, promise: str) -> None:
+    loop = gru_loop()
+
+    def dropping(*arrays: torch.Tensor, **options: Any) -> Any:
+        """The last steps that do not fill a block are 0."""
+        y, state = loop(*arrays, **options)
+        S = y.shape[1]
+        kept = torch.arange(S) < S - S % factor
+        return torch.where(kept[None, :, None, None], y, 0.0), state
+
+    stranger = TorchImplementation("stranger", {"gru": dropping}, "cpu")
+    found = _diagnosis(stranger, laws=("value",), only="values", promises=("not packed",), examples=3)
+    assert f"where S is not a multiple of {factor}" in found.causes[0].sentence
+    assert "not a multiple of 64" not in found.causes[0].sentence
+    assert [text for text in _promises(found) if text.startswith("S")] == [promise]
+
+
+def test_a_quick_run_names_the_first_cause() -> None:
+    refusing = _of_torch(mlstm_loop("normaliser detached", "packed sequences refused"))
+    options = RunOptions(ops=("mlstm",), quick=True, examples=QUICK_EXAMPLES)
+    results = list(run(refusing, options))
+    broken = next(result for result in results if result.status == "failed")
+    assert broken.examples == 1 and broken.saved > 0
+    found = diagnose(refusing, options, results)
+    assert "the gradient with the normaliser held constant" in found.causes[0].sentence
 
 
 def test_a_cause_explains_no_checks_of_dtypes_that_it_is_not_seen_in() -> None:
@@ -157,3 +230,15 @@ def test_a_cause_names_no_feature_that_a_promise_forces() -> None:
         # All laws held in float64, whose cases count where there was nothing to find out by experiment.
         if promises:
             assert _cells(found, "plain call")["float64"] == ("right", "right")
+
+
+def test_an_error_where_next_to_nothing_is_expected_is_a_number_and_not_a_share() -> None:
+    def off(error: float, distance: float) -> ArrayOutcome:
+        return ArrayOutcome(where="h", nature="number", worst=9.0, error=error, wrong=0.5, distance=distance)
+
+    assert array_line([off(0.5, 2.0)]) == "h 50 % off in 50 % of its elements"
+    assert array_line([off(9.0, 18.0)]) == "h 900 % off in 50 % of its elements"
+    said = "h off by 3.5e-08 where at most 3.9e-21 is expected in 50 % of its elements"
+    assert array_line([off(8.9e12, 3.5e-8)]) == said
+    assert array_line([off(math.inf, 3.5e-8)]) == "h off by 3.5e-08 where 0 is expected in 50 % of its elements"
+    assert array_line([off(math.inf, math.inf)]) == "h ∞ off in 50 % of its elements"

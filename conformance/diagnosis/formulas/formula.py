@@ -10,6 +10,9 @@ import numpy as np
 ACCUMULATION = "accumulation"
 """Key among the options of a formula: the dtype in which the call computes, for formulas that round."""
 
+DTYPES = "dtypes"
+"""Among the options of a formula: the dtype of each array of the call, by name."""
+
 Values = Mapping[str, np.ndarray]
 Computed = dict[str, np.ndarray]
 Compute = Callable[[Values, Mapping[str, Any], Values | None], Computed]
@@ -22,12 +25,14 @@ class Formula:
     Attributes:
         name: the difference, in words that follow "equals": ``the gradient with the normaliser held constant``.
         compute: ``(arrays, options, cotangents) → outputs`` and, where there are cotangents, gradients under ``gradient
-            of q``. Arrays and options as in a call of the operation, with `ACCUMULATION` among the options.
+            of q``. Arrays and options as in a call of the operation, with `ACCUMULATION` and `DTYPES` among the
+            options.
         changes_value: whether outputs differ from the definition's; otherwise only gradients do.
         change: the choices in which it differs; two formulas are combined by combining their choices.
         noisy: whether it rounds, so that a target with the same formula is close to it but not equal.
         occasional: whether it shows only in some calls that its name does not describe, so that their features are
             reported too.
+        nan_at: names of features; NaN alone is taken for this formula if calls with each of these features have it.
     """
 
     name: str
@@ -36,6 +41,7 @@ class Formula:
     change: Mapping[str, Any]
     noisy: bool = False
     occasional: bool = False
+    nan_at: tuple[str, ...] = ()
 
 
 CHUNKS = (128, 64, 32, 16, 8)
@@ -53,6 +59,7 @@ class Forms:
         gradients: changes of the gradient alone.
         values: changes of the value.
         rounding: changes of the value by rounding.
+        vanishing: changes by which something is rounded to 0, with features as in `Formula.nan_at`.
     """
 
     compute: Callable[..., Computed]
@@ -60,6 +67,7 @@ class Forms:
     gradients: tuple[Named, ...]
     values: tuple[Named, ...]
     rounding: tuple[Named, ...] = ()
+    vanishing: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...] = ()
 
     def formulas(self, chunk_size: int | None = None) -> tuple[Formula, ...]:
         """Return all formulas.
@@ -75,7 +83,9 @@ class Forms:
         for dtype in ("bfloat16", "float16"):
             name = f"the formula with the state kept in {dtype}"
             found.append(self._formula(name, {"state_dtype": dtype}, noisy=True, occasional=True))
-        return (*found, *(self._formula(name, change, noisy=True) for name, change in self.rounding))
+        found += [self._formula(name, change, noisy=True) for name, change in self.rounding]
+        found += [self._formula(name, change, noisy=True, nan_at=at) for name, change, at in self.vanishing]
+        return tuple(found)
 
     def combined(self, first: Formula, second: Formula) -> Formula | None:
         """Return both changes at once; None if they concern the same choice."""
@@ -89,7 +99,7 @@ class Forms:
             occasional=first.occasional or second.occasional,
         )
 
-    def _formula(self, name: str, change: Mapping[str, Any], *, changes_value: bool = True, **kinds: bool) -> Formula:
+    def _formula(self, name: str, change: Mapping[str, Any], *, changes_value: bool = True, **kinds: Any) -> Formula:
         compute = partial(self.compute, replace(self.definition, **change))
         return Formula(name=name, compute=compute, changes_value=changes_value, change=change, **kinds)
 

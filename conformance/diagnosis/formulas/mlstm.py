@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.diagnosis.formulas import tape
-from conformance.diagnosis.formulas.formula import ACCUMULATION, Computed, Forms, Named, Values, differences
+from conformance.diagnosis.formulas.formula import ACCUMULATION, DTYPES, Computed, Forms, Named, Values, differences
 from conformance.diagnosis.formulas.tape import Tensor
 from conformance.dtypes import rounded
 
@@ -28,7 +28,8 @@ class MLSTMForm:
         absolute: whether the absolute value of n·q̂ is taken.
         normaliser_constant: whether the gradient holds the normaliser constant.
         stabiliser: in the gradient, ``exact`` (of the states alone), ``differentiated`` or ``constant``.
-        forget: ``log_sigmoid``, ``given`` (the preactivation is the log gate), ``sigmoid`` (its σ is).
+        forget: ``log_sigmoid``, ``given`` (the preactivation is the log gate), ``sigmoid`` (its σ is), ``log of
+            sigmoid`` (log(σ(f)) as it is written, in the dtype in which the call computes).
         input: ``exp``, or ``sigmoid`` (σ of the preactivation is the gate).
         soft_cap: whether preactivations are capped smoothly at ±15.
         swapped_gates: whether i and f are swapped.
@@ -42,6 +43,7 @@ class MLSTMForm:
         decays_first: whether a step's write is not decayed by its own forget gate.
         differences: whether log decays are differences of running sums of log gates, rounded to the dtype in which the
             call computes (`formula.ACCUMULATION` among the options).
+        rounded_gate: whether log gates are rounded to the dtype of f (`formula.DTYPES` among the options).
     """
 
     scale: float = -0.5
@@ -63,6 +65,7 @@ class MLSTMForm:
     packed_apart: bool = True
     decays_first: bool = True
     differences: bool = False
+    rounded_gate: bool = False
 
 
 def compute(form: MLSTMForm, arrays: Values, options: Mapping[str, Any], cotangents: Values | None) -> Computed:
@@ -109,9 +112,17 @@ def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], options: Mapping[str, 
         i, f = tape.tanh(i * (1 / CAP)) * CAP, tape.tanh(f * (1 / CAP)) * CAP
     if form.input == "sigmoid":
         i = tape.log_sigmoid(i)
-    a = {"log_sigmoid": tape.log_sigmoid, "given": lambda f: f, "sigmoid": tape.sigmoid}[form.forget](f)
+    accumulation = options.get(ACCUMULATION, "float64")
+    a = {
+        "log_sigmoid": tape.log_sigmoid,
+        "given": lambda f: f,
+        "sigmoid": tape.sigmoid,
+        "log of sigmoid": partial(tape.log_of_sigmoid, dtype=accumulation),
+    }[form.forget](f)
+    if form.rounded_gate:
+        a = tape.rounded(a, partial(rounded, dtype=options.get(DTYPES, {}).get("f", "float64")))
     if form.differences:
-        a = tape.rounded(a, partial(differences, axis=1, dtype=options.get(ACCUMULATION, "float64")))
+        a = tape.rounded(a, partial(differences, axis=1, dtype=accumulation))
     eps = float(options.get("eps", 0.0))
     C, n, m = _initial(form, inputs, (B, N, K, V))
     q = q * float(K) ** form.scale
@@ -220,6 +231,21 @@ VALUES: tuple[Named, ...] = (
 )
 ROUNDING: tuple[Named, ...] = (
     ("the formula with log decays as differences of cumulative sums", {"differences": True}),
+    ("the formula with log σ(f) rounded to the 16 bits of f", {"rounded_gate": True}),
 )
-FORMS = Forms(compute=compute, definition=DEFINITION, gradients=GRADIENTS, values=VALUES, rounding=ROUNDING)
+VANISHING = (
+    (
+        "the formula with log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0",
+        {"forget": "log of sigmoid"},
+        ("forget gates of -inf", "forget gates of -1e30"),
+    ),
+)
+FORMS = Forms(
+    compute=compute,
+    definition=DEFINITION,
+    gradients=GRADIENTS,
+    values=VALUES,
+    rounding=ROUNDING,
+    vanishing=VANISHING,
+)
 formulas, combined = FORMS.formulas, FORMS.combined

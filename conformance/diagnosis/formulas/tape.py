@@ -117,6 +117,12 @@ def sigmoid(x: Tensor) -> Tensor:
     return elementwise(x, y, y * np.exp(_log_sigmoid(-x.value)))
 
 
+def log_of_sigmoid(x: Tensor, dtype: str) -> Tensor:
+    """``log(1 / (1 + exp(−x)))`` as it is written, in a dtype: −∞, without a gradient, where the sigmoid is 0 there."""
+    y = 1 / (1 + np.exp(-x.value.astype(dtype)))
+    return elementwise(x, np.log(y).astype(np.float64), np.where(y == 0, np.nan, 1 - y))
+
+
 def _log_sigmoid(x: np.ndarray) -> np.ndarray:
     return np.minimum(x, 0.0) - np.log1p(np.exp(-np.abs(x)))
 

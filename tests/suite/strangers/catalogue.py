@@ -51,7 +51,10 @@ FAULTY: dict[str, Stranger] = {
     "detached": _mlstm("torch", _loop, "normaliser detached", causes=("normaliser held constant",)),
     # It takes the logarithm of a sigmoid, which is inexact, and −∞ from some −104 on.
     "nan_at_resets": _mlstm(
-        "torch", _loop, "NaN where a gate is minus infinity", causes=("infinite", "forget gate is large")
+        "torch",
+        _loop,
+        "NaN where a gate is minus infinity",
+        causes=("log(σ(f))", "infinite", "forget gate is large"),
     ),
     "no_scale": _mlstm("torch", _loop, "1/sqrt(K) left out", causes=("1/√k", "1/sqrt(k)")),
     "floor_of_1": _mlstm("torch", _loop, "floor of 1", causes=("floor",)),
@@ -102,7 +105,7 @@ FAULTY: dict[str, Stranger] = {
         _loop,
         "normaliser detached",
         "NaN where a gate is minus infinity",
-        causes=("normaliser held constant", "infinite"),
+        causes=("normaliser held constant", "log(σ(f))", "infinite"),
     ),
     "no_scale_and_no_initial_state": _mlstm(
         "torch", _loop, "1/sqrt(K) left out", "initial state ignored", causes=("1/√k", "1/sqrt(k)", "initial state")

@@ -11,8 +11,12 @@ import torch.nn.functional as F
 Tensor = torch.Tensor
 
 
-def mlstm_loop(*faults: str) -> Callable:
-    """A function ``mlstm`` that walks the steps of a dense call, with the named faults."""
+def mlstm_loop(*faults: str, log_gate: Callable[[Tensor], Tensor] = F.logsigmoid) -> Callable:
+    """A function ``mlstm`` that walks the steps of a dense call, with the named faults.
+
+    Args:
+        log_gate: computes log σ(f) from forget gates in the values' dtype.
+    """
 
     def faulty(name: str) -> bool:
         return name in faults
@@ -27,6 +31,7 @@ def mlstm_loop(*faults: str) -> Callable:
 
     def one(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, state: Any, eps: float) -> Any:
         dtype, wide = v.dtype, torch.float64 if v.dtype == torch.float64 else torch.float32
+        log_gates = log_gate(f if log_gate is not F.logsigmoid else f.to(wide)).to(wide)
         q, k, v, i, f = (x.to(wide) for x in (q, k, v, i, f))
         B, S, N, K = q.shape
         if faulty("S must be a multiple of 16") and S % 16:
@@ -38,7 +43,7 @@ def mlstm_loop(*faults: str) -> Callable:
             C, n, m = state
         rows = []
         for t in range(S):
-            a = F.logsigmoid(f[:, t])
+            a = log_gates[:, t]
             if faulty("NaN where a gate is minus infinity"):
                 a = torch.log(torch.sigmoid(f[:, t]))
             gate = torch.log(torch.sigmoid(i[:, t])) if faulty("sigmoid for the input gate") else i[:, t]
