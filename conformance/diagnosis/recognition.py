@@ -90,7 +90,7 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
         ):
             return False
     if formula.noisy and judged.value != RIGHT:
-        # Whether gradients are rounded on their way back too is another question.
+        # Whether the backward pass rounds too is another question.
         names, gradients = outputs, []
     cotangents = oracle.values(call.cotangents) if gradients else None
     plain = formula.compute(values, options, cotangents)

@@ -90,7 +90,9 @@ def test_a_machine_without_its_python_is_told(tools: dict[str, ModuleType], monk
     matrix = tools["matrix"]
     monkeypatch.setattr(matrix, "is_usable", lambda directory: False)
     monkeypatch.setattr(matrix, "find_python", lambda *versions: None)
-    with pytest.raises(tools["environments"].SetupError, match=r"the oldest versions need Python 3\.11, which was not found"):
+    with pytest.raises(
+        tools["environments"].SetupError, match=r"the oldest versions need Python 3\.11, which was not found"
+    ):
         matrix.end("oldest")
 
 
