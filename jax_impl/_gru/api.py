@@ -18,6 +18,9 @@ from jax_impl._gru.autograd import run_gru
 from reference.arguments import check_gru
 from reference.backends import Request
 
+TOGETHER, TOGETHER_ON_CPU = 4096, 1024
+"""Number of packed sequences that array code advances at once: enough to fill a GPU, or what fits in a CPU's cache."""
+
 
 def gru(
     input: jax.Array,
@@ -101,7 +104,13 @@ def _options(
     )
     backend = choose(asked, kernel_backend)
     bound = None if gradient_clipping is None else abs(float(gradient_clipping))
-    return Options(bound=bound, precision=precision, backend=backend.name, interpret=backend.interpret)
+    return Options(
+        bound=bound,
+        precision=precision,
+        backend=backend.name,
+        interpret=backend.interpret,
+        together=TOGETHER_ON_CPU if asked.device == "cpu" else TOGETHER,
+    )
 
 
 _cached_options = cached_by_signature(_options)

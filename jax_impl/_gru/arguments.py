@@ -98,9 +98,11 @@ class Options(NamedTuple):
         precision: the precision of the products.
         backend: the name of the backend that computes the call.
         interpret: whether Pallas kernels run under their interpreter.
+        together: the number of packed sequences that array code advances at once.
     """
 
     bound: float | None
     precision: str
     backend: str
     interpret: bool
+    together: int

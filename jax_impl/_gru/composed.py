@@ -35,7 +35,7 @@ def _states(options: Options, arguments: Arguments) -> tuple[jax.Array, jax.Arra
     if arguments.cu_seqlens is None:
         y, last = dense.forward(dot, inputs_by_group(arguments), weights, h0)
         return from_groups(y), state_from_groups(last)
-    y, last = packed.forward(dot, inputs_by_step(arguments), weights, h0, arguments.cu_seqlens)
+    y, last = packed.forward(dot, inputs_by_step(arguments), weights, h0, arguments.cu_seqlens, options.together)
     return from_steps(y, arguments), state_from_groups(last)
 
 
@@ -60,6 +60,6 @@ def backward(options: Options, residuals: Residuals, cotangents: Result) -> Grad
         dinputs = Inputs(*map(from_groups, of_groups.inputs))
         return gradients_of(arguments, dinputs, of_groups.weights, of_groups.initial_state)
     values = values_of_all_steps(dot, arguments, inputs_by_step(arguments), weights, y=y, h0=h0, dy=dy)
-    dinputs, dh0 = packed.backward(dot, options.bound, values, weights, dh, arguments.cu_seqlens)
+    dinputs, dh0 = packed.backward(dot, options.bound, values, weights, dh, arguments.cu_seqlens, options.together)
     dweights = weight_gradients(dot, "wtgh,wtgk->whk", values, dinputs)
     return gradients_of(arguments, Inputs(*(from_steps(d, arguments) for d in dinputs)), dweights, dh0)

@@ -1,41 +1,128 @@
-"""The GRU over packed sequences as array code: one loop over steps that advances all sequences together."""
+"""The GRU over packed sequences as array code: loops over steps that advance all sequences together.
+
+Sequences are sorted by length, and tokens by step and, within a step, in the order of their sequences. The tokens of
+several sequences at a step are therefore one slice, and the sequences that have a step t are the first ones. They are
+advanced a fixed number at a time; once no more than a quarter of that number are left, a loop of that width continues.
+The cost follows the steps there are, and empty sequences cost nothing.
+"""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jax_impl._arrays import is_symbolic
 from jax_impl._gru.arguments import Inputs, Weights
 from jax_impl._gru.steps import Product, StepValues, gate_weights, step, step_back, transposed
 from jax_impl._mesh_axes import vary_like
+from jax_impl._packing import sequence_of_tokens
 
 
 def forward(
-    dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array, cu_seqlens: jax.Array
+    dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array, cu_seqlens: jax.Array, together: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The state after every step, ``(groups, T, heads, H)``, and the final state of each sequence."""
-    side_by_side, zeros = gate_weights(weights), _zeros_by_token(h0, inputs.x.shape[1])
+    """The state after every step, ``(groups, T, heads, H)``, and the final state of each sequence.
+
+    Args:
+        together: maximum number of sequences that are advanced at once.
+    """
+    side_by_side = gate_weights(weights)
 
     def advance(h: jax.Array, x: Inputs) -> tuple[jax.Array, jax.Array]:
         h = step(dot, h, x, side_by_side)
         return h, h
 
-    return _over_steps(advance, h0, inputs, cu_seqlens, results=zeros)
+    return _over_steps(advance, h0, inputs, cu_seqlens, together)
 
 
 def backward(
-    dot: Product, bound: float | None, values: StepValues, weights: Weights, dlast: jax.Array, cu_seqlens: jax.Array
+    dot: Product,
+    bound: float | None,
+    values: StepValues,
+    weights: Weights,
+    dlast: jax.Array,
+    cu_seqlens: jax.Array,
+    together: int,
 ) -> tuple[Inputs, jax.Array]:
     """Gradients of the inputs, ``(groups, T, heads, H)``, and of the initial state."""
-    retreat, zeros = partial(step_back, dot, bound, transposed(weights)), _zeros_by_token(dlast, values.h.shape[1])
-    return _over_steps(retreat, dlast, values, cu_seqlens, results=Inputs(zeros, zeros, zeros), reverse=True)
+    retreat = partial(step_back, dot, bound, transposed(weights))
+    return _over_steps(retreat, dlast, values, cu_seqlens, together, reverse=True)
 
 
-def _zeros_by_token(carry: jax.Array, T: int) -> jax.Array:
-    """Zeros ``(groups, T, heads, H)``, given a carry ``(groups, B, heads, H)``."""
-    return vary_like(jnp.zeros((carry.shape[0], T, *carry.shape[2:]), carry.dtype), carry)
+_FEW = 4
+"""Number of sequences up to which a step costs about the same."""
+
+
+class _Loop(NamedTuple):
+    """The steps ``begin ≤ t < end``, whose sequences are advanced all at once or, if ``tiled``, ``width`` at a time."""
+
+    width: int
+    tiled: bool
+    begin: jax.Array
+    end: jax.Array
+
+
+class _Order(NamedTuple):
+    """The order of sequences and tokens in the loops.
+
+    Every index is within bounds for any values of ``cu_seqlens``.
+
+    Attributes:
+        sequences: the sequences, the longest first, ``(B,)``.
+        lengths: their numbers of steps, ``(B,)``.
+        active: the number of sequences that have a step, ``(T,)``.
+        first: the first row of every step, ``(T,)``; a row is a token in the order of steps.
+        tokens: the token of every row, ``(T,)``.
+        rows: the row of every token, ``(T,)``.
+    """
+
+    sequences: jax.Array
+    lengths: jax.Array
+    active: jax.Array
+    first: jax.Array
+    tokens: jax.Array
+    rows: jax.Array
+
+    @classmethod
+    def of(cls, cu_seqlens: jax.Array, T: int) -> "_Order":
+        """The order for a packing of T tokens."""
+        B = cu_seqlens.shape[0] - 1
+        # An invalid packing may claim more steps than there are; no step reads beyond the last token.
+        lengths = jnp.clip(jnp.diff(cu_seqlens), 0, T)
+        sequences = jnp.argsort(-lengths)
+        lengths, starts, t = lengths[sequences], cu_seqlens[:-1][sequences], jnp.arange(T)
+        active = jnp.searchsorted(-lengths, -t, side="left")
+        up_to = jnp.cumsum(active)
+        first = up_to - active
+        step_of_row = jnp.clip(jnp.searchsorted(up_to, t, side="right"), 0, T - 1)
+        tokens = starts[jnp.clip(t - first[step_of_row], 0, B - 1)] + step_of_row
+        owner = sequence_of_tokens(cu_seqlens, T)
+        step_of_token = jnp.clip(t - cu_seqlens[owner], 0, T - 1)
+        rows = first[step_of_token] + jnp.argsort(sequences)[owner]
+        return cls(
+            sequences=sequences,
+            lengths=lengths,
+            active=active,
+            first=first,
+            tokens=jnp.clip(tokens, 0, T - 1),
+            rows=jnp.clip(rows, 0, T - 1),
+        )
+
+    def loops(self, together: int) -> list[_Loop]:
+        """The loops, in the order of their steps."""
+        B, T, lengths = self.lengths.shape[0], self.tokens.shape[0], self.lengths
+        most = B if is_symbolic(B, T) else min(B, T)
+        widths = [most if is_symbolic(B, T) else min(most, together)]
+        while not is_symbolic(B, T) and widths[-1] > _FEW:
+            widths.append(-(-widths[-1] // 4))
+        ends = [lengths[narrower] for narrower in widths[1:]] + [lengths[0]]
+        begins = [jnp.zeros_like(lengths[0]), *ends[:-1]]
+        return [
+            _Loop(width=w, tiled=not is_symbolic(B, T) and number == 0 and w < most, begin=begin, end=end)
+            for number, (w, begin, end) in enumerate(zip(widths, begins, ends, strict=True))
+        ]
 
 
 def _over_steps(
@@ -43,36 +130,68 @@ def _over_steps(
     carry: jax.Array,
     xs: Any,
     cu_seqlens: jax.Array,
-    results: Any,
+    together: int,
     reverse: bool = False,
 ) -> tuple[Any, jax.Array]:
-    """The results by token, and the final carry of each sequence.
+    """The results by token, ``(groups, T, heads, H)``, and the final carry of each sequence.
 
-    A sequence that has ended (in reverse: has not begun) keeps its carry. No index is out of bounds for any values of
-    ``cu_seqlens``.
+    A sequence that has ended (in reverse: has not begun) keeps its carry.
 
     Args:
         step: ``carry, x → (carry, result)``.
         carry: ``(groups, B, heads, H)``.
         xs: arrays by token, ``(groups, T, heads, H)``.
-        results: the arrays that the results of the steps are written to, by token, with the structure of a step's
-            result.
+        together: maximum number of sequences that are advanced at once.
     """
-    T = jax.tree.leaves(xs)[0].shape[1]
-    length = jnp.diff(cu_seqlens)
-    # An invalid packing may claim more steps than there are; no step reads beyond the last token.
-    longest = jnp.clip(jnp.max(length, initial=0), 0, T)
+    B, order = carry.shape[1], _Order.of(cu_seqlens, jax.tree.leaves(xs)[0].shape[1])
+    loops = order.loops(together)
+    # The last slice of a step may extend beyond the last row, and beyond the last sequence.
+    width = loops[0].width
+    tokens = jnp.pad(order.tokens, (0, width))
+    xs = jax.tree.map(lambda x: x[:, tokens], xs)
+    carry = carry[:, order.sequences]
+    result = jax.eval_shape(step, carry[:, :1], jax.tree.map(lambda x: x[:, :1], xs))[1]
+    results = jax.tree.map(
+        lambda y: vary_like(jnp.zeros((y.shape[0], tokens.shape[0], *y.shape[2:]), y.dtype), carry), result
+    )
+    if loops[0].tiled:
+        carry = jnp.pad(carry, [(0, 0), (0, width), (0, 0), (0, 0)])
+        order = order._replace(lengths=jnp.pad(order.lengths, (0, width)))
+    for loop in reversed(loops) if reverse else loops:
+        moved, results = _run(step, loop, order, carry if loop.tiled else carry[:, : loop.width], xs, results, reverse)
+        carry = jax.lax.dynamic_update_slice_in_dim(carry, moved, 0, axis=1)
+    results = jax.tree.map(lambda y: y[:, order.rows], results)
+    return results, carry[:, :B][:, jnp.argsort(order.sequences)]
 
-    def body(t: jax.Array, loop: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-        carry, results = loop
-        position = longest - 1 - t if reverse else t
-        token = cu_seqlens[:-1] + position
-        active = position < length
-        x = jax.tree.map(lambda x: jnp.take(x, token, axis=1, mode="clip"), xs)
-        moved, result = step(carry, x)
-        place = jnp.where(active, token, T)
-        results = jax.tree.map(lambda all, one: all.at[:, place].set(one, mode="drop"), results, result)
-        return jnp.where(active[:, None, None], moved, carry), results
 
-    carry, results = jax.lax.fori_loop(0, longest, body, (carry, results))
-    return results, carry
+def _run(
+    step: Callable, loop: _Loop, order: _Order, carry: jax.Array, xs: Any, results: Any, reverse: bool
+) -> tuple[jax.Array, Any]:
+    """The carry after the steps of one loop, and the results, with those of its steps."""
+
+    def sequences(x: jax.Array, first: Any, axis: int = 1) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(x, first, loop.width, axis=axis)
+
+    def advance(state: tuple[jax.Array, Any], t: jax.Array, at: Any) -> tuple[jax.Array, Any]:
+        """One step t of the sequences from ``at`` on."""
+        carry, results = state
+        row, active = order.first[t] + at, (t < sequences(order.lengths, at, 0))[:, None, None]
+        before = sequences(carry, at)
+        moved, result = step(before, jax.tree.map(lambda x: sequences(x, row), xs))
+
+        def write(all: jax.Array, one: jax.Array) -> jax.Array:
+            # Rows after those of this step belong to the next one, which in reverse has been computed.
+            one = jnp.where(active, one, sequences(all, row)) if reverse else one
+            return jax.lax.dynamic_update_slice_in_dim(all, one, row, axis=1)
+
+        carry = jax.lax.dynamic_update_slice_in_dim(carry, jnp.where(active, moved, before), at, axis=1)
+        return carry, jax.tree.map(write, results, result)
+
+    def body(number: jax.Array, state: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        t = loop.end - 1 - number if reverse else loop.begin + number
+        if not loop.tiled:
+            return advance(state, t, 0)
+        tiles = -(-order.active[t] // loop.width)
+        return jax.lax.fori_loop(0, tiles, lambda tile, state: advance(state, t, tile * loop.width), state)
+
+    return jax.lax.fori_loop(0, loop.end - loop.begin, body, (carry, results))

@@ -9,7 +9,7 @@ import pytest
 
 import jax_impl
 import reference
-from jax_impl._gru import packed
+from jax_impl._gru import api, packed
 from tests.jax import loops
 from tests.jax.tools import assert_close, like, normal, pull_back, shapes_in
 
@@ -95,6 +95,23 @@ def test_packed_is_each_sequence_by_itself(clipping, with_state):
         result, got = pull_back(function, arguments, (jnp.asarray(dy), jnp.asarray(dstate)))
     assert_close(result, expected, 1e-11)
     assert_close(got, [gradients[name] for name in NAMES if name in gradients], 1e-11)
+
+
+def test_many_packed_sequences_in_tiles(monkeypatch):
+    """Loops of 8 sequences at a time, then of 8 and of 2 at once, over 40 sequences of which some are empty."""
+    monkeypatch.setattr(api, "TOGETHER_ON_CPU", 8)
+    rng = np.random.default_rng(7)
+    lengths = np.concatenate([rng.integers(0, 4, 30), rng.integers(4, 9, 9), [20]])
+    packing = np.cumsum([0, *rng.permutation(lengths)])
+    arguments = (*inputs(rng, int(packing[-1]), H=2), state(rng, 40, H=2))
+    expected = reference.gru(*arguments, 0.1, packing)
+    dy, dstate = (normal(rng, *x.shape) for x in expected)
+    gradients = reference.gru_backward(*arguments, 0.1, packing, dy=dy, dstate=dstate)
+    with jax.enable_x64(True):
+        function = lambda *x: jax_impl.gru(*x, 0.1, packing)  # noqa: E731
+        result, got = pull_back(function, arguments, (jnp.asarray(dy), jnp.asarray(dstate)))
+    assert_close(result, expected, 1e-11)
+    assert_close(got, [gradients[name] for name in NAMES], 1e-11)
 
 
 def test_packed_with_traced_packing_and_float32():
