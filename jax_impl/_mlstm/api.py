@@ -18,7 +18,7 @@ from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
 from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
-from jax_impl._mlstm.chunk_layout import chunk_length
+from jax_impl._mlstm.chunk_layout import chunk_length, packed_chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
 from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
@@ -193,10 +193,10 @@ def _options(
         eps=eps,
     )
     backend = choose(asked, kernel_backend)
-    steps = asked.sizes["T" if asked.packed else "S"]
-    arithmetic = ChunkwiseOptions(
-        L=chunk_length(steps, chunk_size), eps=float(eps), stabilize_correctly=True, precision=precision
-    )
+    L = chunk_length(asked.sizes["T" if asked.packed else "S"], chunk_size)
+    if asked.packed and chunk_size is None:
+        L = packed_chunk_length(L, asked.sizes["T"], cu_seqlens.shape[0] - 1)
+    arithmetic = ChunkwiseOptions(L=L, eps=float(eps), stabilize_correctly=True, precision=precision)
     return Options(
         chunkwise=arithmetic,
         return_state=return_state,

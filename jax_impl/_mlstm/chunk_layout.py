@@ -28,6 +28,15 @@ def chunk_length(S: int, chunk_size: int | None) -> int:
     return max(1, min(chunk_size, S))
 
 
+def packed_chunk_length(L: int, T: int, B: int) -> int:
+    """Steps per chunk of B packed sequences: at most L, and at most their mean length.
+
+    Padding adds less than one chunk per sequence. The lengths may be traced; with this L, padding is less than T
+    whatever they are.
+    """
+    return L if is_symbolic(T, B) else max(1, min(L, T // max(1, B)))
+
+
 class SequenceBounds(NamedTuple):
     """The starts and ends of sequences in chunks that hold several sequences, one after the other.
 
