@@ -48,7 +48,8 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
         plan = MLSTMPlan(32, 4, power_of_two(K, most=32), power_of_two(V, most=64), 32, Launch(4, 2), Launch(4, 1))
     elif dtype is torch.bfloat16:
         BK, BV = (64, 128) if wide else (32, 64)
-        plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(4, 2))
+        warps = 4 if wide or torch.version.hip else 8
+        plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(warps, 2))
     else:
         BK, tile = (64, 64) if wide else (32, 32)
         # For float16 values, a product that contributes to the returned states is split into three.
@@ -65,8 +66,8 @@ def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
         plan = MLSTMPlan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(8, 2), Launch(warps, 1))
     elif dtype is torch.bfloat16:
         BK = 128 if wide and K <= 128 else 64
-        BV, states = (64, Launch(4, 3)) if wide else (32, Launch(8, 3))
-        plan = MLSTMPlan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, states, Launch(warps, 2))
+        BV = 64 if wide else 32
+        plan = MLSTMPlan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(warps, 2))
     else:
         BK, BV, tile = (64, 32, 64) if wide else (32, 16, 32)
         plan = MLSTMPlan(
