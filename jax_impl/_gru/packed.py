@@ -88,26 +88,22 @@ class _Order(NamedTuple):
     @classmethod
     def of(cls, cu_seqlens: jax.Array, T: int) -> "_Order":
         """The order for a packing of T tokens."""
-        B = cu_seqlens.shape[0] - 1
         # An invalid packing may claim more steps than there are; no step reads beyond the last token.
         lengths = jnp.clip(jnp.diff(cu_seqlens), 0, T)
         sequences = jnp.argsort(-lengths)
-        lengths, starts, t = lengths[sequences], cu_seqlens[:-1][sequences], jnp.arange(T)
+        lengths, t = lengths[sequences], jnp.arange(T)
         active = jnp.searchsorted(-lengths, -t, side="left")
-        up_to = jnp.cumsum(active)
-        first = up_to - active
-        step_of_row = jnp.clip(jnp.searchsorted(up_to, t, side="right"), 0, T - 1)
-        tokens = starts[jnp.clip(t - first[step_of_row], 0, B - 1)] + step_of_row
+        first = jnp.cumsum(active) - active
         owner = sequence_of_tokens(cu_seqlens, T)
         step_of_token = jnp.clip(t - cu_seqlens[owner], 0, T - 1)
-        rows = first[step_of_token] + jnp.argsort(sequences)[owner]
+        rows = jnp.clip(first[step_of_token] + jnp.argsort(sequences)[owner], 0, T - 1)
         return cls(
             sequences=sequences,
             lengths=lengths,
             active=active,
             first=first,
-            tokens=jnp.clip(tokens, 0, T - 1),
-            rows=jnp.clip(rows, 0, T - 1),
+            tokens=jnp.argsort(rows),
+            rows=rows,
         )
 
     def loops(self, together: int) -> list[_Loop]:
