@@ -1,9 +1,10 @@
 """Training in JAX: one step, losses of held-out rows, and the state of a checkpoint.
 
-All visible devices of JAX form a mesh; each takes its part of the rows, and gradients are averaged. A single device is
-a mesh of size one.
+All devices that JAX shows, in all processes, make up a mesh; each takes its part of the rows, and gradients are
+averaged. One device is a mesh of one. Every process reads all rows; its devices use their part.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -20,7 +22,7 @@ from examples.language_model.corpus import BOUNDARY
 from examples.language_model.kinds import Kind
 from examples.language_model.packing import Rows
 from examples.language_model.schedule import learning_rate
-from examples.language_model.settings import Settings
+from examples.language_model.settings import Settings, SettingsError
 from examples.language_model.trainer import StepResult
 from jax_impl import accumulate_gradients, fold_rng_over_axis
 
@@ -42,7 +44,7 @@ class Differentiated(NamedTuple):
 
 
 class JaxTrainer:
-    """The model, its optimiser and its schedule on all devices of this process.
+    """The model, its optimiser and its schedule on all devices of all processes.
 
     Args:
         settings: the settings of the run.
@@ -51,8 +53,9 @@ class JaxTrainer:
 
     def __init__(self, settings: Settings, kind: Kind) -> None:
         self.settings, self.kind = settings, kind
+        _join_processes()
         self.mesh = jax.make_mesh((len(jax.devices()),), (AXIS,), axis_types=(AxisType.Auto,))
-        self.devices, self.is_main = self.mesh.size, True
+        self.devices, self.is_main = self.mesh.size, jax.process_index() == 0
         self.model = kind.flax(jnp.dtype(settings.precision))
         values = kind.initial(settings.seed)
         kind.check(values)
@@ -67,14 +70,16 @@ class JaxTrainer:
         )
         params = jax.tree.map(jnp.asarray, kind.to_flax(values))
         everywhere = NamedSharding(self.mesh, P())
-        self.state = jax.device_put(State(params=params, optimiser=self.optimiser.init(params)), everywhere)
+        # From NumPy: an array of one device cannot be moved to those of other processes.
+        state = jax.device_get(State(params=params, optimiser=self.optimiser.init(params)))
+        self.state = jax.device_put(state, everywhere)
         self._step = jax.jit(self._over_devices(self._update, (P(), P(AXIS), P()), P()), donate_argnums=0)
-        self._row_losses = jax.jit(self._over_devices(self._losses_of_rows, (P(), P(AXIS)), P(AXIS)))
+        row_losses = self._over_devices(self._losses_of_rows, (P(), P(AXIS)), P(AXIS))
+        self._row_losses = jax.jit(row_losses, out_shardings=everywhere)
 
     def step(self, rows: Rows, step: int) -> StepResult:
         """One step of the optimiser."""
-        rng = jax.random.fold_in(jax.random.key(self.settings.seed), step)
-        self.state, loss, norm = self._step(self.state, vars(rows), rng)
+        self.state, loss, norm = self._step(self.state, vars(rows), np.uint32(step))
         return StepResult(loss=float(loss), gradient_norm=float(norm))
 
     def row_losses(self, rows: Rows) -> np.ndarray:
@@ -97,17 +102,22 @@ class JaxTrainer:
             self.state = checkpointer.restore(directory.absolute(), target)
 
     def wait_for_all(self) -> None:
-        """Nothing to wait for: there is a single process."""
+        """Wait for the other processes, if there are any."""
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("language model")
 
     def close(self) -> None:
-        """Nothing to leave: there is no process group."""
+        """Leave the group of processes, if there is one."""
+        if jax.process_count() > 1:
+            jax.distributed.shutdown()
 
     def _over_devices(self, function: Callable, arguments: Any, results: Any) -> Callable:
         return jax.shard_map(function, mesh=self.mesh, in_specs=arguments, out_specs=results)
 
-    def _update(self, state: State, batch: dict[str, jax.Array], rng: jax.Array) -> tuple[State, jax.Array, jax.Array]:
+    def _update(self, state: State, batch: dict[str, jax.Array], step: jax.Array) -> tuple[State, jax.Array, jax.Array]:
         """One step on each device: the gradient of its rows, the mean over devices, the optimiser's update."""
         settings = self.settings
+        rng = jax.random.fold_in(jax.random.key(settings.seed), step)
         # Parameters that differ between devices as far as JAX knows: their gradients are averaged once, after the last
         # minibatch, and not in each.
         own = jax.tree.map(lambda p: jax.lax.pcast(p, AXIS, to="varying"), state.params)
@@ -150,3 +160,30 @@ class JaxTrainer:
 
     def _apply(self, params: Mapping[str, Any], *args: Any, **options: Any) -> Any:
         return self.model.apply({"params": params}, *args, **options)
+
+
+def _join_processes() -> None:
+    """Join the processes that a launcher has started, which sets the same variables as for PyTorch.
+
+    Raises:
+        SettingsError: a variable is missing or is not a number.
+    """
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count == "1" or jax.distributed.is_initialized():
+        return
+    address, port, rank = (_launched_with(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    if not (count.isdecimal() and port.isdecimal() and rank.isdecimal()):
+        raise SettingsError(
+            f"WORLD_SIZE is {count!r}, MASTER_PORT {port!r} and RANK {rank!r} in the environment; expected numbers"
+        )
+    # torchrun itself listens at the port.
+    coordinator = os.environ.get("JAX_COORDINATOR_ADDRESS", f"{address}:{int(port) + 1}")
+    jax.distributed.initialize(coordinator, num_processes=int(count), process_id=int(rank))
+
+
+def _launched_with(name: str) -> str:
+    if name not in os.environ:
+        raise SettingsError(
+            f"WORLD_SIZE is set in the environment and {name} is not; expected both, as torchrun sets them"
+        )
+    return os.environ[name]

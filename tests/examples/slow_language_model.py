@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,37 @@ def test_two_processes_of_torchrun_train_as_one_and_their_checkpoint_resumes_in_
     # The last checkpoint is of the last step: what a single process reads from it predicts as well.
     resumed = training.resume(tmp_path / "two", lambda line: None)
     assert resumed.bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-5)
+
+
+def test_two_processes_of_jax_train_as_one(text: Path, tmp_path: Path) -> None:
+    """Two devices in each; input bytes are hidden by random numbers of every device."""
+    fields = {"framework": "jax", "steps": 12, "checkpoint_every": 6, "rows": 8, "minibatches": 2}
+    wanted = small(text, **fields, validation_rows=3, input_dropout=0.1)
+    command("train", tmp_path / "one", "--sampled", 0, *options(wanted), devices=4)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    arguments = ("-m", "examples.language_model", "train", str(tmp_path / "two"), "--sampled", "0", *options(wanted))
+    started = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **launched, **flags, "RANK": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    printed = [each.communicate(timeout=600) for each in started]
+    assert [each.returncode for each in started] == [0, 0], printed
+    assert ["bits per byte" in output for output, _ in printed] == [True, False]
+    of_one, of_two = (np.array(losses(tmp_path / name)) for name in ("one", "two"))
+    np.testing.assert_allclose(of_two, of_one, rtol=1e-5)
+    names = {path.name for path in (tmp_path / "two" / "checkpoints").iterdir()}
+    assert names == {"step-00000006", "step-00000012"}
 
 
 def test_the_command_trains_reports_and_samples_alike_in_both_frameworks(text: Path, tmp_path: Path) -> None:
