@@ -60,7 +60,7 @@ NO_RESIDUALS = Residuals()
 def _elements(x: Arguments, L: int, memory: bool) -> int:
     """The number of elements of a chunk of all heads: its tokens, its scores and, if it has one, its memory."""
     N, K, V = *x.q.shape[-2:], x.v.shape[-1]
-    return max(1, N) * (L * (K + V + L) + K * V * memory)
+    return max(1, N) * (L * (K + V + L) + (K * V if memory else 0))
 
 
 def _segment_length(x: Arguments, sequences: int, L: int) -> int:
