@@ -74,6 +74,7 @@ def recordable(schema: str, implementation: Callable, shapes: Callable, differen
 def recording() -> bool:
     """Whether torch.export or torch.jit.trace records the current call."""
     if torch.compiler.is_compiling():
+        seen_by_compiler()
         # The flag behind is_exporting(), which PyTorch 2.11 takes for true in all that torch.compile traces.
         return torch.compiler._is_exporting_flag
     return torch._C._get_tracing_state() is not None
