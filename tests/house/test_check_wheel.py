@@ -23,7 +23,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_command_that_ends_otherwise_is_shown_with_what_it_said(tool: ModuleType) -> None:
     code = "import sys; print('so it said'); sys.exit(3)"
     assert tool.call([sys.executable, "-c", code], status=3) == "so it said\n"
-    with pytest.raises(tool.WheelError, match=r"status 3 where 0 is expected(.|\n)*so it said"):
+    with pytest.raises(tool.WheelError, match=r"status 3, expected 0(.|\n)*so it said"):
         tool.call([sys.executable, "-c", code])
 
 
