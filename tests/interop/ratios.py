@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 with warnings.catch_warnings():
@@ -75,6 +76,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11, help="how often both are timed (11)")
     rounds = parser.parse_args().rounds
+    if rounds < 1:
+        parser.error(f"--rounds is {rounds}; expected at least 1")
     theirs, ours = model(), install(model())
     kernels = type(theirs.backbone.blocks[0].mlstm_layer.mlstm_backend).__name__
     print(f"transformers {transformers.__version__} ({kernels}, native kernels), PyTorch {torch.__version__}")
@@ -85,7 +88,7 @@ def main() -> None:
         for run in pair:
             run()
         times = [[seconds(run) for run in pair] for _ in range(rounds)]
-        low, middle, high = statistics.quantiles([peer / mine for peer, mine in times], n=4)
+        low, middle, high = np.quantile([peer / mine for peer, mine in times], [0.25, 0.5, 0.75])
         mine = statistics.median(each[1] for each in times) * 1e3
         print(f"{name:14} {middle:5.2f} ({low:.2f} to {high:.2f}); ours {mine:.1f} ms")
 
