@@ -37,3 +37,13 @@ def inputs(kind: str, size: float, dtype: type = np.float32, S: int = 70) -> tup
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     """The largest error of an element, by its size."""
     return float((np.abs(np.asarray(found, np.float64) - expected) / np.abs(expected)).max())
+
+
+def falling(dtype: type = np.float32, S: int = 70) -> tuple[np.ndarray, ...]:
+    """A write, then decays and nothing else, as large as the specification admits: S·u·max|m| = 16."""
+    rng = np.random.default_rng(5)
+    q, k, v = (1 + rng.random((2, S, 2, 4)) for _ in range(3))
+    i, f = np.full((2, S, 2), -1e30), -rng.random((2, S, 2))
+    i[:, 0] = 0.0
+    f *= 16 / (S * float(np.finfo(dtype).eps) / 2) / -f.sum(axis=1).min()
+    return tuple(x.astype(dtype) for x in (q, k, v, i, f))

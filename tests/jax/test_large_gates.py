@@ -8,7 +8,7 @@ import pytest
 import jax_impl
 import reference
 from jax_impl import MLSTMState
-from tests.large_gates import CALLS, CHUNKS, inputs, relative_error
+from tests.large_gates import CALLS, CHUNKS, falling, inputs, relative_error
 
 INF = float("inf")
 
@@ -58,3 +58,12 @@ def test_a_reset_after_a_large_write_is_finite(i, f):
     for call in (lambda *x: jax_impl.mlstm(*x), lambda *x: steps(x)):
         gradients = jax.grad(lambda *x, call=call: call(*x).sum(), argnums=range(5))(*arrays)
         assert all(np.isfinite(x).all() for x in (h, *gradients))
+
+
+@pytest.mark.parametrize("S", [70, 1031])
+def test_everything_is_finite_up_to_the_stated_stabiliser(S):
+    arrays = tuple(map(jnp.asarray, falling(np.float32, S)))
+    for function in (lambda arrays: jax_impl.mlstm(*arrays), steps):
+        h = function(arrays)
+        gradients = jax.grad(lambda arrays, function=function: jnp.sum(function(arrays)))(arrays)
+        assert jnp.isfinite(h).all() and all(jnp.isfinite(x).all() for x in gradients)

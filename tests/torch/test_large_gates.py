@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import reference
-from tests.large_gates import CALLS, CHUNKS, inputs, relative_error
+from tests.large_gates import CALLS, CHUNKS, falling, inputs, relative_error
 from torch_impl import MLSTMState, mlstm, mlstm_step
 
 INF = float("inf")
@@ -66,3 +66,15 @@ def test_a_reset_is_finite_without_fused_multiply_add():
     code = "from tests.torch.test_large_gates import check_resets; check_resets()"
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "default"}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.parametrize("S", [70, 1031])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_everything_is_finite_up_to_the_stated_stabiliser(dtype, S):
+    arrays = falling(dtype, S)
+    assert np.isfinite(reference.mlstm(*(x.astype(np.float64) for x in arrays))).all()
+    for function in (lambda leaves: mlstm(*leaves), steps):
+        leaves = [torch.from_numpy(x).requires_grad_() for x in arrays]
+        h = function(leaves)
+        h.sum().backward()
+        assert h.isfinite().all() and all(x.grad.isfinite().all() for x in leaves)
