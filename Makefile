@@ -50,7 +50,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan versions matrix wheel docs test conformance mutants strangers calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop clean
+.PHONY: help setup setup-plan versions matrix wheel docs test conformance mutants strangers calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop speed clean
 .PHONY: dead-environment
 
 help:  ## what there is
@@ -141,6 +141,10 @@ peers: $(READY_PEERS)  ## judge the public implementations of the mLSTM and the 
 interop: $(READY_PEERS)  ## our layers and kernels in the packages that people use, compared with those packages (2 minutes)
 	$(PY_PEERS) -m pytest $(PYTEST_ARGS) tests/interop
 	$(PY_PEERS) -m tests.interop.ratios --rounds $(RATIO_ROUNDS)
+
+speed: $(READY) $(READY_PEERS)  ## time ours and the peers on this CPU, and write README's table (a quarter of an hour, on an idle machine)
+	$(PY_PEERS) -m benchmarks run --suite cpu --json benchmarks/results/cpu.json
+	$(PY) -m benchmarks report --readme
 
 browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one
 	@if ! tools/find_chromium.sh >/dev/null 2>&1; then \

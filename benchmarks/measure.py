@@ -124,8 +124,6 @@ class Bench:
         driver = self.driver(contender.framework, case.dtype)
         small = smaller(case)
         choices = list(self._choices(contender, small))
-        if not choices:
-            raise UnavailableError("none of its settings serves the smaller case on which it is judged")
         entry.conformity = examined(contender, small, choices[0][1], driver)
         declared = contender.differs is not None and case.direction in contender.differs[1]
         if entry.conformity.verdict == "wrong" and not declared:
@@ -141,8 +139,7 @@ class Bench:
             seconds = min(clock(run, 1) for _ in range(3)) if len(contender.choices) > 1 else 0.0
             if best is None or seconds < best[0]:
                 best, entry.choice, entry.first_call = (seconds, run), choice, first
-        if best is None:
-            raise UnavailableError("none of its settings serves this shape")
+        assert best is not None  # `_choices` raises if no setting serves the case.
         if self.memory or self.device != "cpu":
             entry.peak_bytes = driver.peak_bytes(best[1])
         return best[1]
@@ -160,15 +157,21 @@ class Bench:
         return laid[key]
 
     def _choices(self, contender: Contender, case: Case) -> Iterator[tuple[Any, Any]]:
-        refused = None
+        """The contender's function under each of its settings that serves the case.
+
+        Raises:
+            UnavailableError: none does, with the reason of the last.
+        """
+        served, refused = False, UnavailableError("it has no settings")
         for choice in contender.choices:
             try:
-                yield choice, contender.load(case, choice)
+                function = contender.load(case, choice)
             except UnavailableError as error:
                 refused = error
-                if len(contender.choices) == 1:
-                    raise
-        if refused is not None and len(contender.choices) == 1:
+                continue
+            served = True
+            yield choice, function
+        if not served:
             raise refused
 
     def _time(self, result: Measurement, runs: dict[str, Run]) -> None:

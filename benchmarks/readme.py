@@ -82,8 +82,15 @@ def _shape(row: dict[str, Any]) -> str:
 
 
 def _cells(rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """Our times, and the fastest peer with its ratio, for the rows of one case."""
-    timed = {row["contender"]: row for row in rows if row["seconds"] is not None}
+    """Our times, and the fastest peer with its ratio, for the rows of one case.
+
+    Several parts of a run may measure one case. The times are those of the first, the one with the peers, so that times
+    and ratios come from the same rounds.
+    """
+    timed: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["seconds"] is not None:
+            timed.setdefault(row["contender"], row)
     ours = ", ".join(seconds(timed[name]["seconds"]) for name in (TORCH, XLA) if name in timed)
     peers = [row for row in timed.values() if not row["own"]]
     if not peers:

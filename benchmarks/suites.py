@@ -25,7 +25,9 @@ class Part:
 SUITES: dict[str, tuple[Part, ...]] = {
     "cpu": (
         Part(
-            "laptop", ("mlstm_kernels", "torch_gru", "flax_gru", "keras_gru", "flashrnn", "loops", "products", "fla"), 7
+            "laptop",
+            ("mlstm_kernels", "torch_gru", "flax_gru", "keras_gru", "flashrnn", "loops", "products", "fla"),
+            15,
         ),
         Part("oracle", ("reference",), 3, backends=("none",)),
         Part("length", (), 3, memory=True),

@@ -94,8 +94,20 @@ def test_a_contender_that_raises_or_is_not_there_is_named_with_its_reason(monkey
         raise UnavailableError("nothing is not installed; pip install nothing")
 
     assert entry_of(monkeypatch, contender("raises", raises)).reason == "raised IndexError: no kernel for this shape"
-    row = Contender("absent", "mlstm", "torch", absent)
-    assert entry_of(monkeypatch, row).reason == "nothing is not installed; pip install nothing"
+    for choices in ((None,), (32, 64)):
+        row = Contender("absent", "mlstm", "torch", absent, choices=choices)
+        assert entry_of(monkeypatch, row).reason == "nothing is not installed; pip install nothing"
+
+
+def test_a_setting_that_does_not_serve_the_case_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(case: Case, choice: int) -> Any:
+        if choice == 32:
+            raise UnavailableError("chunks of 32 are not served")
+        return right
+
+    row = Contender("of two settings", "mlstm", "torch", load, choices=(32, 64))
+    entry = entry_of(monkeypatch, row)
+    assert entry.timing is not None and entry.choice == 64
 
 
 def test_a_head_first_contender_is_fed_in_its_own_layout(monkeypatch: pytest.MonkeyPatch) -> None:
