@@ -8,7 +8,7 @@ from conformance.diagnosis.features import avoiding
 from conformance.diagnosis.judged import Judge
 from conformance.diagnosis.recognition import matches
 from conformance.implementation import Implementation
-from conformance.known import INEXACT, Known
+from conformance.known_failures import INEXACT, Known
 from conformance.laws import Law
 from conformance.operations import OPERATIONS, Operation
 from conformance.outcome import ArrayOutcome, BreakKind

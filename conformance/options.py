@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conformance.known import Known
+    from conformance.known_failures import Known
 
 FRAMEWORKS = ("numpy", "torch", "jax")
 

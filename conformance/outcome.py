@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conformance.comparison import Point
-from conformance.known import KnownOutcome
+from conformance.known_failures import KnownOutcome
 from conformance.laws import Law
 
 STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skipped", "known", "fixed")

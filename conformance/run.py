@@ -18,7 +18,7 @@ from conformance.diagnosis.process import diagnosed
 from conformance.diagnosis.promises import written
 from conformance.dtypes import HALF
 from conformance.implementation import UsageError
-from conformance.known import Example, Known, write
+from conformance.known_failures import Example, Known, write
 from conformance.options import RunOptions
 from conformance.outcome import LawResult
 from conformance.report import TargetReport

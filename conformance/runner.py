@@ -21,7 +21,7 @@ from conformance.diagnosis.features import Feature, names
 from conformance.dtypes import HALF
 from conformance.excuses import Breaks, Broken, Excuses
 from conformance.implementation import Implementation, RefusedError
-from conformance.known import Known, KnownOutcome
+from conformance.known_failures import Known, KnownOutcome
 from conformance.laws import Law, all_laws
 from conformance.operations import OPERATIONS
 from conformance.options import RunOptions

@@ -23,7 +23,7 @@ from conformance.checker import Checker, LawError, raised_by_target
 from conformance.comparison import CallRecord
 from conformance.excuses import Breaks, Broken
 from conformance.implementation import RefusedError
-from conformance.known import Known
+from conformance.known_failures import Known
 from conformance.laws import Law
 from conformance.outcome import ENDINGS, BreakKind, Counterexample, Refused
 from conformance.repeatable_draws import the_same_everywhere

@@ -9,7 +9,7 @@ from conformance.diagnosis.promises import parsed
 from conformance.diagnosis.promises import read as read_promises
 from conformance.dtypes import FLOATING
 from conformance.implementation import Implementation, UsageError
-from conformance.known import read
+from conformance.known_failures import read
 from conformance.laws import Law, all_laws
 from conformance.options import (
     EXAMPLES,

@@ -11,17 +11,17 @@ from conformance.dtypes import Array
 
 Values = dict[str, np.ndarray]
 
-_remembered: OrderedDict[Hashable, Expected] = OrderedDict()
+_computed: OrderedDict[Hashable, Expected] = OrderedDict()
 
 
 def remember(key: Hashable, make: Callable[[], Expected], most: int = 256) -> Expected:
     """``make()``, computed once per key, because value and gradient laws and several targets draw the same cases."""
-    if key in _remembered:
-        _remembered.move_to_end(key)
-        return _remembered[key]
-    expected = _remembered[key] = make()
-    while len(_remembered) > most:
-        _remembered.popitem(last=False)
+    if key in _computed:
+        _computed.move_to_end(key)
+        return _computed[key]
+    expected = _computed[key] = make()
+    while len(_computed) > most:
+        _computed.popitem(last=False)
     return expected
 
 

@@ -23,14 +23,14 @@ from conformance.cases import (
 )
 from conformance.comparison import Point
 from conformance.dtypes import FLOATING
-from conformance.known import KnownOutcome
+from conformance.known_failures import KnownOutcome
 from conformance.laws import Law, all_laws
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
 from conformance.report import TargetReport
 from conformance.report.html import render
+from conformance.report.html._formatting import MARKS
 from conformance.report.html._glossary import GLOSSARY
-from conformance.report.html._words import MARKS
 from conformance.search import sampled
 
 PLANS = [Plan(stratum, True, "float32", 200) for stratum in ("small", "chunk")]

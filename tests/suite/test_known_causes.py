@@ -11,7 +11,7 @@ import torch
 
 from conformance.cases import MLSTMCase, to_json
 from conformance.frameworks.torch import TorchImplementation
-from conformance.known import INEXACT, Example, Known
+from conformance.known_failures import INEXACT, Example, Known
 from conformance.options import RunOptions
 from conformance.outcome import LawResult
 from conformance.runner import run
@@ -127,7 +127,7 @@ def test_what_is_written_of_a_pair_of_faults_excuses_all_of_it(tmp_path: Path, t
     from click.testing import CliRunner
 
     from conformance.cli import main
-    from conformance.known import read
+    from conformance.known_failures import read
 
     file = tmp_path / "known.toml"
     words = ["run", target, "--framework", "torch", "--op", "mlstm", "--law", "value", "--law", "gradient"]

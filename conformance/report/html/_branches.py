@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from conformance.laws import Law
 from conformance.outcome import LawResult
 from conformance.report.html._columns import Column, operations
-from conformance.report.html._words import percent
+from conformance.report.html._formatting import percent
 
 LEAST = 0.1
 """The share that every branch should have; the page marks a branch with less."""

@@ -6,7 +6,7 @@ from conformance.dtypes import FLOATING
 from conformance.laws import Law
 from conformance.outcome import LawResult
 from conformance.report import TargetReport
-from conformance.report.html._words import names
+from conformance.report.html._formatting import names
 
 
 @dataclass(frozen=True)

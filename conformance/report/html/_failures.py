@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from conformance.known import KnownOutcome
+from conformance.known_failures import KnownOutcome
 from conformance.laws import Law
 from conformance.outcome import LawResult
 from conformance.report.failure import lines
 from conformance.report.html._columns import Column, operations
-from conformance.report.html._words import Mark, apart, mark
+from conformance.report.html._formatting import Mark, apart, mark
 
 _ELSEWHERE = ("law", "known", "again", "script")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from conformance.report.html._chart import Box, Chart, Label, Marker, Trace, cloud, line, series, shape
 from conformance.report.html._columns import Column, operations
+from conformance.report.html._formatting import number
 from conformance.report.html._scale import LogScale, Tick, scale
-from conformance.report.html._words import number
 
 BOX = Box(width=340.0, height=200.0, left=42.0, right=328.0, top=12.0, bottom=170.0)
 ZERO = 12.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from conformance.laws import Law
 from conformance.outcome import LawResult
 from conformance.report.html._columns import Column, operations
-from conformance.report.html._words import SHORT, Mark, counted, gravest, mark, number, plural
+from conformance.report.html._formatting import SHORT, Mark, counted, gravest, mark, number, plural
 
 
 @dataclass(frozen=True)

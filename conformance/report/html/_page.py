@@ -9,11 +9,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from conformance.dtypes import FLOATING
 from conformance.laws import Law
 from conformance.report import TargetReport, causes, exit_status
-from conformance.report.html import _words as words
 from conformance.report.html._branches import branches
 from conformance.report.html._chart import series, shape
 from conformance.report.html._columns import Column, columns, operations
 from conformance.report.html._failures import failures
+from conformance.report.html._formatting import MARKS, Mark, breakable, counted, mark, plural, seconds
 from conformance.report.html._glossary import GLOSSARY
 from conformance.report.html._growth import growths
 from conformance.report.html._matrix import anchors, groups, heads, summed
@@ -54,7 +54,7 @@ def render(reports: list[TargetReport]) -> str:
         .render(
             targets=targets,
             verdict=verdict(reports, targets),
-            counts=[(mark, [_count(target, status) for target in targets]) for status, mark in words.MARKS.items()],
+            counts=[(mark, [_count(target, status) for target in targets]) for status, mark in MARKS.items()],
             heads=heads(targets),
             groups=groups(targets),
             diagnoses=[(target.name, target.report.diagnosis) for target in targets],
@@ -69,8 +69,8 @@ def render(reports: list[TargetReport]) -> str:
             skips=skips(targets),
             laws=_laws(targets),
             legend=_legend(targets),
-            marks=[mark for status, mark in words.MARKS.items() if any(_count(target, status) for target in targets)],
-            plural=words.plural,
+            marks=[mark for status, mark in MARKS.items() if any(_count(target, status) for target in targets)],
+            plural=plural,
             glossary=GLOSSARY,
         )
     )
@@ -87,20 +87,20 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters.update(seconds=words.seconds, breakable=words.breakable)
+    environment.filters.update(seconds=seconds, breakable=breakable)
     return environment
 
 
 def verdict(reports: list[TargetReport], targets: list[Column]) -> Verdict:
     """Broken, held or never tried, by the exit status; the counts are those of the cards and the table."""
     statuses = [status for target in targets for status in target.statuses.values()]
-    counts = ", ".join(words.counted(statuses, status) for status in words.MARKS if status in statuses)
-    detail = f"{words.plural(len(statuses), 'check')} (a law in a dtype) on {words.plural(len(targets), 'target')}"
+    counts = ", ".join(counted(statuses, status) for status in MARKS if status in statuses)
+    detail = f"{plural(len(statuses), 'check')} (a law in a dtype) on {plural(len(targets), 'target')}"
     detail = f"{detail}: {counts}" if counts else detail
     broken = statuses.count("failed")
     if broken:
         laws = {law for target in targets for (law, _), status in target.statuses.items() if status == "failed"}
-        text = f"{words.plural(broken, 'check is', 'checks are')} broken, of {words.plural(len(laws), 'law')}"
+        text = f"{plural(broken, 'check is', 'checks are')} broken, of {plural(len(laws), 'law')}"
         return Verdict("failed", "✗", text, detail)
     if exit_status(reports) == 2:
         idle = ", ".join(target.name for target in targets if not target.report.ran) or "any target"
@@ -139,7 +139,5 @@ def _laws(targets: list[Column]) -> list[tuple[str, list[tuple[Law, str, list[tu
     ]
 
 
-def _told(target: Column, law: Law) -> list[tuple[str, words.Mark, str]]:
-    return [
-        (result.dtype, words.mark(status), summed(result, words.mark(status))) for result, status in target.of(law.id)
-    ]
+def _told(target: Column, law: Law) -> list[tuple[str, Mark, str]]:
+    return [(result.dtype, mark(status), summed(result, mark(status))) for result, status in target.of(law.id)]

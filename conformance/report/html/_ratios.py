@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from conformance.report.html._chart import Box, Chart, Label, Marker, Trace, line, series, shape
 from conformance.report.html._columns import Column, operations
+from conformance.report.html._formatting import number
 from conformance.report.html._scale import LogScale, Tick, scale
-from conformance.report.html._words import number
 
 WIDTH = 340.0
 LEFT, RIGHT, TOP = 10.0, 330.0, 16.0

@@ -17,13 +17,13 @@ def _shape(x: torch.Tensor, reverse: bool, exclusive: bool) -> torch.Tensor:
     return x.new_empty(x.shape)
 
 
-_direct = operator("cumulative_forward(Tensor x, bool reverse, bool exclusive) -> Tensor", _sum, _shape)
+_cumulative_forward = operator("cumulative_forward(Tensor x, bool reverse, bool exclusive) -> Tensor", _sum, _shape)
 
 
 class _Cumulative(torch.autograd.Function):
     @staticmethod
     def forward(x, reverse, exclusive):
-        return _direct(x, reverse, exclusive)
+        return _cumulative_forward(x, reverse, exclusive)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
