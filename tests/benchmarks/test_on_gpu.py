@@ -1,5 +1,6 @@
 """``benchmarks/on_gpu.sh``: its stages, limits and exit status, with commands that need no GPU."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -76,7 +77,7 @@ def test_the_script_says_how_it_is_called(tmp_path) -> None:
     command = [*script, str(tmp_path / "out"), "--dry-run", "versions", "large"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "out" / "versions.json").read_text())["torch"] == torch.__version__
+    assert json.loads((tmp_path / "out" / "versions.json").read_text())["torch"] == importlib.metadata.version("torch")
     assert len(json.loads((tmp_path / "out" / "large.json").read_text())) == 3
 
 

@@ -281,8 +281,8 @@ def test_the_words_of_cases_and_verdicts_are_explained() -> None:
     of_cases = {field.name.replace("_", " ") for each in classes for field in fields(each)}
     # Told by what they hold: the regimes of gates and values; of the fwbw interface, the configuration is spelled out.
     of_cases -= {"gates", "values", "inner", "use initial state", "return state", "stabilize correctly", "keep"}
-    drawn = {sums for plan in PLANS for sums in (case.values for case in sampled(gate_sums(plan), 0, 40))}
-    drawn |= {case.values for plan in PLANS for case in sampled(sums(plan), 0, 40)}
+    families = (gate_sums, sums)
+    drawn = {case.values for family in families for plan in PLANS for case in sampled(family(plan), 0, 40)}
     assert drawn == {"ordinary", "small", "same sign", "wide", "resets", "extreme"}
     regimes = {*GATES, *GRU_GATES, *drawn}
     verdicts = {mark.word for status, mark in MARKS.items() if status != "fixed"}
