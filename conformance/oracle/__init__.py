@@ -4,14 +4,14 @@ The reference is evaluated in float64 on the exact inputs and on `budget.DRAWS` 
 call that stacks the copies along an axis over which the operation is independent.
 """
 
-from conformance.oracle._any_design import fwbw_gradient, widened
+from conformance.oracle._any_design import widened
 from conformance.oracle._common import Values, remember, values
 from conformance.oracle._fwbw import unstabilised
 from conformance.oracle._gru import gru, gru_gradient
 from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
 from conformance.oracle._packed import mlstm, mlstm_gradient
 from conformance.oracle._sums import dtilde, dtilde_gradient, sums, sums_gradient
-from conformance.oracle._weight_sums import fwbw
+from conformance.oracle._weight_sums import fwbw, fwbw_gradient
 
 __all__ = [
     "Values",

@@ -9,7 +9,7 @@ from conformance.budget import Expected, Precision
 from conformance.oracle import _mlstm
 from conformance.oracle._any_design import widened
 from conformance.oracle._common import Values
-from conformance.oracle._weight_sums import widened_value
+from conformance.oracle._weight_sums import widened_gradient, widened_value
 
 
 def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
@@ -38,8 +38,9 @@ def _dense_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Valu
     # If a call does not return the final state, the cotangents of the state are zero.
     zeros = {name: np.zeros(arrays[f"{name}0"].shape) for name in "Cnm" if name not in cotangents}
     cotangents = {**cotangents, **zeros}
-    expected = _mlstm.mlstm_gradient(arrays, options, cotangents, precision)
-    return widened(expected, arrays, cotangents, precision, eps=options.get("eps", 0.0))
+    expected, eps = _mlstm.mlstm_gradient(arrays, options, cotangents, precision), options.get("eps", 0.0)
+    expected = widened(expected, arrays, cotangents, precision, eps=eps)
+    return widened_gradient(expected, arrays, cotangents, precision, eps=eps)
 
 
 def _lengths(arrays: Values) -> tuple[int, ...]:
