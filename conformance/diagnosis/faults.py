@@ -1,5 +1,6 @@
 """Finds the faults of one operation by experiment: a plain call, one feature at a time, the cases of failed laws."""
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -169,7 +170,7 @@ class Faults:
 
         judge = self.judges[judged.dtype]
         formula = self._recognised(judged, happens) if self.hurried else None
-        small = self._smaller(judged, happens)
+        small = self._smaller(judged, happens) if formula is None else judge(self._shorter(judged.case, happens))
         formula = formula or self._recognised(small, happens)
         essential = (
             ()
@@ -248,14 +249,18 @@ class Faults:
             single = recognised(self._timed(found), trials, precision, closely=False)
         if single is not None:
             return single
-        exact = [formula for formula in found if not formula.noisy]
-        pairs = (
-            both
-            for at, first in enumerate(exact)
-            for second in exact[at + 1 :]
-            if (both := self.operation.paired(first, second)) is not None
-        )
-        return recognised(self._timed(pairs), trials, precision)
+        exact, pairs = [formula for formula in found if not formula.noisy], self.operation.pairs
+        if judged.value != WRONG:
+            return recognised(self._timed(pairs(itertools.combinations(exact, 2))), trials, precision)
+        # The gradient may have a fault of its own, so that outputs are compared first, with one or two wrong values.
+        of_gradient = [formula for formula in exact if not formula.changes_value]
+        of_value = [formula for formula in exact if formula.changes_value]
+        for formula in self._timed(itertools.chain(of_value, pairs(itertools.combinations(of_value, 2)))):
+            if recognised([formula], trials, precision, outputs_alone=True) is not None:
+                whole = itertools.chain([formula], pairs((formula, each) for each in of_gradient))
+                if (equal := recognised(whole, trials, precision)) is not None:
+                    return equal
+        return None
 
     def _with_features(self, judged: Judged, wanted: set[str]) -> list[Judged]:
         """Calls as plain as can be, each with one of some features."""

@@ -56,7 +56,9 @@ class Answer:
     roundoff: float = math.inf
 
 
-def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: bool = True) -> bool | None:
+def matches(
+    formula: Formula, judged: Judged, precision: Precision, *, closely: bool = True, outputs_alone: bool = False
+) -> bool | None:
     """Whether a target's answer is that of a formula; None if the formula cannot be distinguished from the definition.
 
     If the value is right, a formula that also changes the value is compared by its gradient alone: a hand-written
@@ -65,6 +67,7 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
     Args:
         closely: whether every element must be within its tolerance, which is measured; otherwise the answer must only
             be close, which takes a quarter of the time to check.
+        outputs_alone: whether gradients are left out.
     """
     call, expected = judged.call, judged.expected
     if call is None or expected is None or judged.problem or not judged.got:
@@ -72,11 +75,11 @@ def matches(formula: Formula, judged: Judged, precision: Precision, *, closely: 
     if any(array.nature in ("missing", "shape") for array in judged.arrays):
         return False
     outputs = [array.where for array in judged.arrays if not array.where.startswith(GRADIENT)]
-    gradients = [array.where for array in judged.arrays if array.where.startswith(GRADIENT)]
+    gradients = [array.where for array in judged.arrays if array.where.startswith(GRADIENT) and not outputs_alone]
     values, options = oracle.values(call.arrays), _options(judged, precision)
-    if judged.value == RIGHT and not gradients:
+    if judged.value == RIGHT and not gradients and not outputs_alone:
         return None
-    if judged.value == RIGHT and formula.changes_value and not formula.noisy:
+    if judged.value == RIGHT and formula.changes_value and not formula.noisy and not outputs_alone:
         names = gradients
     elif judged.value == RIGHT:
         names = [*outputs, *gradients]
@@ -124,6 +127,7 @@ def recognised(
     precision: Callable[[Judged], Precision],
     *,
     closely: bool = True,
+    outputs_alone: bool = False,
 ) -> Formula | None:
     """The first formula that a target equals in every trial in which it can be distinguished from the definition.
 
@@ -134,7 +138,7 @@ def recognised(
     for formula in formulas:
         told = 0
         for judged in trials:
-            same = matches(formula, judged, precision(judged), closely=closely)
+            same = matches(formula, judged, precision(judged), closely=closely, outputs_alone=outputs_alone)
             if same is False:
                 break
             told += same is True

@@ -6,7 +6,7 @@ framework, to make the call, or their names, to write it as text. Nothing here d
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -127,11 +127,19 @@ class Operation(Record):
         }
 
     def formula_named(self, name: str, chunk_size: int | None = None) -> Formula | None:
-        """A known formula, or a pair of formulas, by its name."""
+        """A known formula, a pair of formulas, or a pair with a gradient of its own, by its name."""
         found = self.formulas(chunk_size)
-        pairs = (self.paired(first, second) for first, second in itertools.combinations(found, 2))
-        several = (both for both in pairs if both is not None)
-        return next((formula for formula in itertools.chain(found, several) if formula.name == name), None)
+        pairs = self.pairs(itertools.permutations(found, 2))
+        of_value = [formula for formula in found if formula.changes_value]
+        of_gradient = [formula for formula in found if not formula.changes_value]
+        both = self.pairs(itertools.combinations(of_value, 2))
+        several = itertools.chain(found, pairs, self.pairs(itertools.product(both, of_gradient)))
+        return next((formula for formula in several if formula.name == name), None)
+
+    def pairs(self, formulas: Iterable[tuple[Formula, Formula]]) -> Iterator[Formula]:
+        """Two formulas at once, for each pair that has a meaning."""
+        both = (self.paired(first, second) for first, second in formulas)
+        return (formula for formula in both if formula is not None)
 
     def portable_options(self, options: Options) -> dict[str, Any]:
         """All options that have a meaning in any language, with defaults for those that are omitted."""

@@ -14,6 +14,7 @@ from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.envelope import suggested
 from conformance.frameworks.torch import TorchImplementation
 from conformance.implementation import Implementation
+from conformance.operations import OPERATIONS
 from conformance.options import QUICK_EXAMPLES, RunOptions
 from conformance.outcome import ArrayOutcome
 from conformance.runner import run
@@ -192,6 +193,17 @@ def test_a_quick_run_names_the_first_cause() -> None:
     assert broken.examples == 1 and broken.saved > 0
     found = diagnose(refusing, options, results)
     assert "the gradient with the normaliser held constant" in found.causes[0].sentence
+
+
+def test_two_wrong_values_and_a_gradient_of_its_own_are_recognised_together() -> None:
+    first = _diagnosed("floor_of_1_and_no_initial_m").causes[0]
+    name = (
+        "the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1) and formula with 0 in place of the "
+        "initial m and gradient with the stabiliser m differentiated in eps and in the floor"
+    )
+    assert first.formula == name and first.sentence == f"mlstm equals {name}"
+    known = OPERATIONS["mlstm"].formula_named(name)
+    assert known is not None and known.name == name and known.changes_value
 
 
 def test_a_cause_explains_no_checks_of_dtypes_that_it_is_not_seen_in() -> None:

@@ -110,6 +110,9 @@ FAULTY: dict[str, Stranger] = {
     "no_scale_and_no_initial_state": _mlstm(
         "torch", _loop, "1/sqrt(K) left out", "initial state ignored", causes=("1/√k", "1/sqrt(k)", "initial state")
     ),
+    "floor_of_1_and_no_initial_m": _mlstm(
+        "torch", _loop, "floor of 1", "initial m taken for 0", causes=("floor", "initial m")
+    ),
     "reset_after_and_tiled": _gru(
         "torch", _gru_loop, "reset gate after the product", "heads tiled", causes=("reset gate", "tiled")
     ),

@@ -41,6 +41,8 @@ def mlstm_loop(*faults: str, log_gate: Callable[[Tensor], Tensor] = F.logsigmoid
             C, n, m = q.new_zeros(B, N, K, v.shape[-1]), q.new_zeros(B, N, K), q.new_zeros(B, N)
         else:
             C, n, m = state
+        if faulty("initial m taken for 0"):
+            m = torch.zeros_like(m)
         rows = []
         for t in range(S):
             a = log_gates[:, t]
