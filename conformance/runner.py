@@ -6,6 +6,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -35,6 +36,9 @@ SHRINK_SECONDS_OF_ALL = 60.0
 """Seconds for finding smaller cases in all laws that one process tries; a broken target breaks most of them."""
 
 LEAST_SHRINK_SECONDS = 0.5
+
+LEAST_SECONDS_OF_A_QUICK_SHRINK = 0.1
+"""The same in a quick run, whose smaller cases are those of the cause that is found next."""
 
 SAMPLE = 5
 """Number of cases of each part of a law that are drawn to see what all its cases have in common."""
@@ -141,7 +145,6 @@ class Runner:
                     search.judge(row)
             return search.shrink([], 0.0)
         hurried = self.options.hurried or self.options.shrink_seconds == 0
-        begin = time.thread_time()
         for draw in draws:
             if draw.shrinks_only:
                 continue
@@ -153,13 +156,33 @@ class Runner:
         if self.options.hurried:
             # A run that finds a failure takes no longer than one that finds none: half of what was left out goes to
             # smaller cases, the other half to causes.
-            spent, planned = time.thread_time() - begin, sum(draw.examples for draw in draws if not draw.shrinks_only)
-            search.saved = spent * max(0, planned - search.examples) / max(1, search.examples) / 2
-            return search.shrink(_freely_first(draws), min(self.options.shrink_seconds, search.saved))
+            planned = sum(draw.examples for draw in draws if not draw.shrinks_only)
+            search.saved = self._seconds_of_a_case(search) * max(0, planned - search.examples) / 2
+            seconds = max(search.saved, LEAST_SECONDS_OF_A_QUICK_SHRINK)
+            return search.shrink(_freely_first(draws), min(self.options.shrink_seconds, seconds))
         start = time.monotonic()
         found = search.shrink(_freely_first(draws), self._shrink_seconds())
         self.shrinking -= time.monotonic() - start
         return found
+
+    def _seconds_of_a_case(self, search: Search) -> float:
+        """Seconds of computation for one more case; the first of a process takes longer, as it loads what it needs."""
+        if not search.found:
+            return 0.0
+        case, checker = next(iter(search.found.values())).scene.case, search.checker
+        options, start = self.options, time.thread_time()
+        with suppress(RefusedError):
+            retried(
+                checker.implementation,
+                search.law,
+                checker.dtype,
+                case,
+                options.kernel_backend,
+                self.announce,
+                search.fatal,
+                options.contract,
+            )
+        return time.thread_time() - start
 
     def _shrink_seconds(self) -> float:
         """A quarter of the time left for all laws, so that the first laws, which explain the others, get most of it."""

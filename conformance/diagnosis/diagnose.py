@@ -21,7 +21,8 @@ SECONDS = 90.0
 """Time limit of the experiments on one target."""
 
 QUICK_SECONDS = 0.7
-"""The same for each operation in a quick run, in addition to the time that its laws saved by ending at a break."""
+"""Time limit for the first cause of each operation in a quick run, in addition to the time that its laws saved by
+ending at a break. Other experiments have only what was saved."""
 
 FATAL = tuple(nature for nature in ENDINGS if nature != "exit")
 
@@ -61,13 +62,16 @@ def diagnose(
     for op in dict.fromkeys(result.law.op for result in results):
         of_op = [result for result in results if result.law.op == op]
         broken = [result for result in failed if result.law.op == op]
+        spare = clock
         if options.hurried:
-            clock = Clock(QUICK_SECONDS + sum(result.saved for result in broken))
+            saved = sum(result.saved for result in broken)
+            clock, spare = Clock(QUICK_SECONDS + saved), Clock(saved)
         if op in operations and not any(_ends_process(result) for result in broken):
-            examined = _Examined(implementation, options, operations[op], of_op, clock, watch)
+            examined = _Examined(implementation, options, operations[op], of_op, clock, spare, watch)
             examined.run(broken)
             found += examined.causes()
             envelopes += examined.envelopes()
+            note = QUICK_NOTE if options.hurried and examined.untried else note
             for pair in examined.alone:
                 alone.setdefault(causes.key_of_law(*pair), []).append(pair)
         else:
@@ -142,9 +146,11 @@ class _Examined:
         operation: Operation,
         results: Sequence[LawResult],
         clock: Clock,
+        spare: Clock,
         watch: Watch,
     ):
         self.alone: list[Pair] = []
+        self.untried: list[str] = []
         self._implementation = implementation
         self._options = options
         self._operation = operation
@@ -152,6 +158,7 @@ class _Examined:
         self._admission = Admission(options.promises, ours)
         self._results = results
         self._clock = clock
+        self._spare = spare
         self._watch = watch
         self._faults: Faults | None = None
         self._table: Mapping[str, Any] = {}
@@ -165,8 +172,8 @@ class _Examined:
         judges = {dtype: self._judge(dtype) for dtype in dtypes}
         hurried = self._options.hurried
         self._faults = Faults(self._operation, judges, self._clock, self._admission, hurried)
-        exploration = Exploration(self._faults)
-        self._table = exploration.table
+        exploration = Exploration(self._faults, self._spare)
+        self._table, self.untried = exploration.table, exploration.untried
         if hurried:
             exploration.first_call()
         else:
@@ -264,7 +271,9 @@ class _Examined:
             return [] if counted is None else [counted]
         held = [result for result in self._results if result.dtype not in self._faults.judges]
         dtypes = {result.dtype for result in self._results}
-        return [envelope.of_trials(self._operation, self._table, _counts(held), dtypes, self._faults.found)]
+        return [
+            envelope.of_trials(self._operation, self._table, _counts(held), dtypes, self._faults.found, self.untried)
+        ]
 
 
 def _shows(result: LawResult, fault: Fault) -> bool:

@@ -1,6 +1,6 @@
 """The envelope: features × dtype, each cell right, wrong, not served, not promised or not tried."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.diagnosis.cause import Cell, Envelope, Row
 from conformance.diagnosis.exploration import PLAIN
@@ -11,6 +11,10 @@ from conformance.dtypes import FLOATING
 from conformance.operations import OPERATIONS, Operation
 
 NOT_TRIED = "not tried"
+
+NAMED = 5
+"""Number of features that the sentence about an envelope names if they were not tried."""
+
 Counts = Mapping[str, Mapping[str, int]]
 
 
@@ -42,10 +46,12 @@ def of_trials(
     counts: Mapping[str, Counts],
     dtypes: Iterable[str],
     faults: Iterable[Fault],
+    untried: Sequence[str] = (),
 ) -> Envelope:
     """The envelope found by experiment, or by the laws in dtypes in which all of them held.
 
     Args:
+        untried: features that would have been tried if there had been more time.
         table: the calls that were judged, by feature and dtype.
         counts: as for `of_counts`, for dtypes without experiments.
         dtypes: the dtypes of the run.
@@ -54,14 +60,14 @@ def of_trials(
     rows = []
     for name, sentence in _rows(operation):
         trials = table.get(name, {})
-        if trials:
+        if trials or name in untried:
             cells = {
                 dtype: _counted(name, counts[dtype]) if dtype in counts else cell(trials.get(dtype, ()))
                 for dtype in wanted
             }
             rows.append(Row(feature=name, sentence=sentence, cells=cells))
     phrases = {feature.name: feature.phrase for feature in operation.features}
-    return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases))
+    return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases, untried))
 
 
 def of_counts(operation: Operation, counts: Mapping[str, Counts]) -> Envelope:
@@ -112,12 +118,18 @@ def _bad(row: Row) -> bool:
     return bool(statuses & {WRONG, NOT_SERVED})
 
 
-def summary(rows: Iterable[Row], faults: tuple[Fault, ...] = (), phrases: Mapping[str, str] | None = None) -> str:
-    """The envelope in one sentence.
+def summary(
+    rows: Iterable[Row],
+    faults: tuple[Fault, ...] = (),
+    phrases: Mapping[str, str] | None = None,
+    untried: Sequence[str] = (),
+) -> str:
+    """The envelope in a few sentences.
 
     Args:
         faults: the faults that were found.
         phrases: `Feature.phrase` by the name of the feature.
+        untried: features that would have been tried if there had been more time.
     """
     rows = tuple(rows)
     statuses = {
@@ -146,6 +158,9 @@ def summary(rows: Iterable[Row], faults: tuple[Fault, ...] = (), phrases: Mappin
         said.append(f"Not served: {', '.join(refused)}.")
     if promised:
         said.append(f"Not promised: {', '.join(promised)}.")
+    if untried:
+        told = [*untried] if len(untried) <= NAMED else [*untried[: NAMED - 1], f"{len(untried) - NAMED + 1} more"]
+        said.append(f"Not tried for lack of time: {', '.join(told)}.")
     return " ".join(said)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from conformance.diagnosis.admission import excluded
 from conformance.diagnosis.faults import RANK, Faults, with_steps
 from conformance.diagnosis.features import Feature
-from conformance.diagnosis.judged import NOT_PROMISED, Judged
+from conformance.diagnosis.judged import NOT_PROMISED, Clock, Judged
 
 SEEDS = (0, 1)
 
@@ -23,14 +23,18 @@ class Exploration:
 
     Attributes:
         table: by feature (``plain call`` first) and dtype, every call that was judged.
+        untried: the features that were left out because time was over.
 
     Args:
         faults: those found so far; what these calls show is added.
+        clock: when its time is over, no other feature is tried.
     """
 
-    def __init__(self, faults: Faults):
+    def __init__(self, faults: Faults, clock: Clock):
         self.table: dict[str, dict[str, list[Judged]]] = {}
+        self.untried: list[str] = []
         self._faults = faults
+        self._clock = clock
         self._operation = faults.operation
         self._features = faults.admission.features(faults.operation)
         self._dtypes = sorted(faults.judges, key=RANK.index)
@@ -50,22 +54,23 @@ class Exploration:
         hurried = self._faults.hurried
         seeds = SEEDS[:1] if hurried else SEEDS
         for dtype, seed in [*((first, seed) for seed in seeds), *((dtype, SEEDS[0]) for dtype in others)]:
-            if not self._faults.clock.left:
-                break
             plain = self._plain(seed)
-            if hurried:
-                short = _shortened(plain)
-            else:
+            short = _shortened(plain)
+            if not hurried and self._clock.left:
                 short = _short(plain, self._tried(dtype, PLAIN, plain), self._features, partial(self._tried, dtype))
             for feature in self._features:
                 case = _with(feature, plain, short)
-                if case is not None and self._faults.clock.left:
+                if case is None:
+                    continue
+                if self._clock.left or feature.name in self._outside[dtype]:
                     judged = self._tried(dtype, feature.name, case)
                     if hurried:
                         self._explain(judged)
+                elif feature.name not in self.table and feature.name not in self.untried:
+                    self.untried.append(feature.name)
         # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
         for trials in self.table.values():
-            for judged in trials.get(first, ()):
+            for judged in trials.get(first, ()) if not hurried else ():
                 self._explain(judged)
         self._faults.absorb()
 
@@ -86,7 +91,7 @@ class Exploration:
         return judged
 
     def _explain(self, judged: Judged) -> None:
-        if judged.wrong and (self._faults.clock.left or not self._faults.hurried):
+        if judged.wrong:
             self._faults.explain(judged.case, judged.dtype)
 
 

@@ -193,6 +193,11 @@ def test_a_quick_run_names_the_first_cause() -> None:
     assert broken.examples == 1 and broken.saved > 0
     found = diagnose(refusing, options, results)
     assert "the gradient with the normaliser held constant" in found.causes[0].sentence
+    # Experiments have the time that the law saved, which does not suffice for every feature.
+    assert _cells(found, "plain call") == {"float32": ("right", "wrong")}
+    assert _cells(found, "layout") == {"float32": ("not tried", "not tried")}
+    assert "Not tried for lack of time: " in found.envelopes[0].summary
+    assert "without --quick there are more experiments" in found.note
 
 
 def test_two_wrong_values_and_a_gradient_of_its_own_are_recognised_together() -> None:
