@@ -88,31 +88,48 @@ class Law:
 
 _registered: list[Law] = []
 
+SMALL, SHORT = ("small",), ("small", "chunk")
+"""Strata without the long ones."""
+
+SINGLE, WIDE = ("float32",), ("float64", "float32")
+UP_TO_BFLOAT16 = (*WIDE, "bfloat16")
+"""Dtypes without those whose rounding adds nothing to what a law tests."""
 
 _USUAL: dict[Kind, dict[str, Any]] = {
     "definition": {},
-    "relation": {"strata": ("small", "chunk"), "dtypes": ("float64", "float32"), "compiled_dtypes": ("float32",)},
-    "contract": {"strata": ("small",), "dtypes": ("float64", "float32")},
-    "behaviour": {"strata": ("small",)},
+    "relation": {"strata": SHORT, "dtypes": WIDE, "compiled_dtypes": SINGLE},
+    "contract": {"strata": SMALL, "dtypes": WIDE},
+    "behaviour": {"strata": SMALL},
 }
 """The strata and dtypes on which a law of each kind is tried, unless it names its own."""
 
 
 def law(
-    about: Operation | str, sentence: str, equation: str, *, kind: Kind, **fields: Any
+    about: Operation | str, kind: Kind, *, name: str = "", sentence: str = "", equation: str = "", **fields: Any
 ) -> Callable[[Callable], Callable]:
     """Register the decorated check as a `Law`.
 
+    The first paragraph of the check's docstring is the law in words, the second one in symbols; ``{op}`` stands for the
+    name of the operation. A `functools.partial` of a check has the docstring, and the name, of its function.
+
     Args:
         about: the operation that the law calls, or the name under which it stands.
+        name: the name of the law, if it is not that of the check.
+        sentence, equation: the law in words and in symbols, where the docstring does not say it.
         fields: of the `Law`; what is left out is what is usual for its kind. A list of calls is tried in float32 alone.
     """
-    op, needs = (about, ()) if isinstance(about, str) else (about.about, (about.name,))
-    usual = {"dtypes": ("float32",)} if "rows" in fields else _USUAL[kind]
+    op, needs, called = (about, (), about) if isinstance(about, str) else (about.about, (about.name,), about.name)
+    usual = {"dtypes": SINGLE} if "rows" in fields else _USUAL[kind]
     fields = {"needs": needs, **usual, **fields}
 
     def register(check: Callable) -> Callable:
-        _registered.append(Law(op=op, kind=kind, sentence=sentence, equation=equation, check=check, **fields))
+        written = getattr(check, "func", check)
+        paragraphs = (written.__doc__ or "").replace("{op}", called).split("\n\n")
+        said, symbols, *_ = [*(" ".join(map(str.strip, each.strip().splitlines())) for each in paragraphs), "", ""]
+        fields["name"] = name or written.__name__.removeprefix("_")
+        _registered.append(
+            Law(op=op, kind=kind, sentence=sentence or said, equation=equation or symbols, check=check, **fields)
+        )
         return check
 
     return register

@@ -75,13 +75,14 @@ def check_value(operation: Operation, checker: Checker, case: Any) -> None:
     expect_value(operation, checker, case, call, checker.call(operation.name, call.arrays, call.options))
 
 
-def check_gradient(operation: Operation, checker: Checker, case: Any) -> None:
-    """The law that gradients, and the outputs that come with them, are those of the definition."""
+def check_gradient(operation: Operation, checker: Checker, case: Any) -> tuple[Results, Results]:
+    """The law that gradients, and the outputs that come with them, are those of the definition; returns both."""
     call = operation.call_of(case, checker.dtype)
     outputs, gradients = checker.vjp(operation.name, call.arrays, call.cotangents, call.options)
     checker.note_kinks(expected_gradient(operation, checker, case))
     expect_value(operation, checker, case, call, outputs)
     expect_gradient(operation, checker, case, call, gradients)
+    return outputs, gradients
 
 
 def broadcast(x: Array) -> Array:

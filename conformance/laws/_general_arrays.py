@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.checker import Checker, LawError
 from conformance.implementation import Results
-from conformance.laws import law
+from conformance.laws import WIDE, law
 from conformance.laws._answers import BROADCAST, has_gradient, lacking, laid_out
 from conformance.laws._relations import alike_in_another_way, results_of_call
 from conformance.operations import Call, Operation
@@ -19,17 +19,18 @@ def register(operation: Operation) -> None:
 
     @law(
         operation,
-        "Strided, transposed, reversed and broadcast arrays and cotangents give the same results as contiguous ones, "
-        "and no call writes to its arguments.",
-        f"{name}(x[::2]) = {name}(copy of x[::2])",
-        name="memory",
-        kind="behaviour",
+        "behaviour",
         cases=lambda plan: st.one_of(operation.all_cases(plan), *map(st.just, operation.stepless)),
-        dtypes=("float64", "float32"),
+        dtypes=WIDE,
         share=0.75,
         skip=partial(lacking, "layouts"),
     )
     def memory(checker: Checker, case: Any) -> None:
+        """Strided, transposed, reversed and broadcast arrays and cotangents give the same results as contiguous ones,
+        and no call writes to its arguments.
+
+        {op}(x[::2]) = {op}(copy of x[::2])
+        """
         call = laid_out(operation.call_of(case, checker.dtype), "contiguous")
         own = results_of_call(operation, checker, call)
         for layout in (*checker.implementation.layouts, BROADCAST):
@@ -41,15 +42,16 @@ def register(operation: Operation) -> None:
 
     @law(
         operation,
-        "No result shares memory with an argument or with another result.",
-        f"memory({name}(x)) ∩ memory(x) = ∅",
-        name="sharing",
-        kind="contract",
+        "contract",
         cases=lambda plan: st.one_of(operation.all_cases(plan), *map(st.just, operation.stepless)),
         share=0.5,
         skip=partial(lacking, "layouts"),
     )
     def sharing(checker: Checker, case: Any) -> None:
+        """No result shares memory with an argument or with another result.
+
+        memory({op}(x)) ∩ memory(x) = ∅
+        """
         _expect_none(checker, operation.call_of(case, checker.dtype), "", "shares memory")
 
     def _expect_none(checker: Checker, call: Call, of: str, words: str) -> None:
@@ -59,33 +61,23 @@ def register(operation: Operation) -> None:
         if found:
             raise LawError("", f"{of}{'; '.join(found[:4])}", nature="memory")
 
-    @law(
-        operation,
-        "Outputs have the dtype of the values, states the accumulation dtype, each gradient the dtype of its argument.",
-        "dtype(y) = dtype(x), dtype(state) = float32 or wider, dtype(dx) = dtype(x)",
-        name="dtypes",
-        kind="behaviour",
-        cases=operation.all_cases,
-        gradient=name,
-        share=0.25,
-    )
+    @law(operation, "behaviour", cases=operation.all_cases, gradient=name, share=0.25)
     def dtypes(checker: Checker, case: Any) -> None:
+        """Outputs have the dtype of the values, states the accumulation dtype, each gradient the dtype of its argument.
+
+        dtype(y) = dtype(x), dtype(state) = float32 or wider, dtype(dx) = dtype(x)
+        """
         call = operation.call_of(case, checker.dtype)
         outputs, gradients = checker.vjp(name, call.arrays, call.cotangents, call.options)
         gradients = {primal: gradients[primal] for primal in call.primals if primal in gradients}
         checker.expect_dtypes(outputs, gradients, call.arrays, operation.in_dtype)
 
-    @law(
-        operation,
-        "Two runs give the same bits, in value and in gradient.",
-        f"{name}(x) = {name}(x), bit by bit",
-        name="determinism",
-        kind="behaviour",
-        cases=operation.all_cases,
-        strata=operation.strata,
-        dtypes=("float32", "bfloat16"),
-    )
+    @law(operation, "behaviour", cases=operation.all_cases, strata=operation.strata, dtypes=("float32", "bfloat16"))
     def determinism(checker: Checker, case: Any) -> None:
+        """Two runs give the same bits, in value and in gradient.
+
+        {op}(x) = {op}(x), bit by bit
+        """
         call = operation.call_of(case, checker.dtype)
         once, again = (checker.call(name, call.arrays, call.options) for _ in "12")
         _same_bits(once, again)
@@ -96,10 +88,7 @@ def register(operation: Operation) -> None:
 
     @law(
         operation,
-        "No result depends on uninitialised memory: it is the same if all newly allocated memory holds NaN.",
-        f"{name}(x) is the reference's where every uninitialised element is NaN",
-        name="uninitialised",
-        kind="behaviour",
+        "behaviour",
         cases=operation.all_cases,
         strata=tuple(stratum for stratum in operation.strata if stratum != "long"),
         dtypes=("float32", "bfloat16"),
@@ -107,6 +96,10 @@ def register(operation: Operation) -> None:
         skip=partial(lacking, "poisoned"),
     )
     def uninitialised(checker: Checker, case: Any) -> None:
+        """No result depends on uninitialised memory: it is the same if all newly allocated memory holds NaN.
+
+        {op}(x) is the reference's where every uninitialised element is NaN
+        """
         call = operation.call_of(case, checker.dtype)
         own = results_of_call(operation, checker, call)
         with checker.implementation.poisoned():
@@ -115,17 +108,12 @@ def register(operation: Operation) -> None:
     if operation.extremes is None:
         return
 
-    @law(
-        operation,
-        "Finite in, finite out: no gate, however extreme, makes an output or a gradient NaN.",
-        "forget gates in [−∞, ∞], input gates in [−∞, ∞) ⇒ no NaN",
-        name="finite",
-        kind="behaviour",
-        cases=operation.extremes,
-        strata=operation.strata,
-        share=0.75,
-    )
+    @law(operation, "behaviour", cases=operation.extremes, strata=operation.strata, share=0.75)
     def finite(checker: Checker, case: Any) -> None:
+        """Finite in, finite out: no gate, however extreme, makes an output or a gradient NaN.
+
+        forget gates in [−∞, ∞], input gates in [−∞, ∞) ⇒ no NaN
+        """
         call = operation.call_of(case, checker.dtype)
         checker.expect_no_nan(checker.call(name, call.arrays, call.options))
         if has_gradient(operation, checker):

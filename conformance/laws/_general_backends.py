@@ -7,9 +7,9 @@ from typing import Any
 
 from conformance.checker import Checker, LawError
 from conformance.implementation import Launches, RefusedError
-from conformance.laws import law
+from conformance.laws import UP_TO_BFLOAT16, law
 from conformance.laws._answers import expect_value, of_rows
-from conformance.laws._refusals import BadUse, check_use
+from conformance.laws._refusals import BadUse, register_uses
 from conformance.operations import Call, Operation
 
 
@@ -17,29 +17,25 @@ def register(operation: Operation) -> None:
     """Register these laws for one operation."""
     law(
         operation,
-        "A call that names a kernel backend runs it, with no kernels of others, or raises with the reason that "
-        "explain_backend gives; a call without a name runs the one that explain_backend says.",
-        "launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's",
-        name="backend",
-        kind="contract",
+        "contract",
         cases=of_rows(operation),
-        dtypes=("float64", "float32", "bfloat16"),
+        dtypes=UP_TO_BFLOAT16,
         compiled_dtypes=("float32", "bfloat16"),
         share=0.1,
         skip=partial(_no_choice, operation.name),
-    )(partial(_backend, operation))
-    law(
-        operation,
+    )(partial(backend, operation))
+    register_uses(
+        operation.about,
         "A kernel backend that does not exist, or that is not a name, raises the reference's error.",
-        "error(target) = error(reference), up to the names of backends",
-        name="bad_backend",
-        kind="contract",
-        rows=lambda: [
-            BadUse(operation.name, label, partial(_named, operation, backend), until="expected None")
-            for label, backend in (("an unknown kernel backend", "no such backend"), ("a number for one", 3))
+        lambda: [
+            BadUse(operation.name, label, partial(_named, operation, name), until="expected None")
+            for label, name in (("an unknown kernel backend", "no such backend"), ("a number for one", 3))
         ],
+        needs=(operation.name,),
+        name="bad_backend",
+        equation="error(target) = error(reference), up to the names of backends",
         skip=partial(_no_choice, operation.name),
-    )(check_use)
+    )
 
 
 def _no_choice(operation: str, implementation: Any) -> str | None:
@@ -50,12 +46,17 @@ def _no_choice(operation: str, implementation: Any) -> str | None:
     return None if takes else f"{operation} takes no kernel_backend here"
 
 
-def _named(operation: Operation, backend: Any, implementation: Any) -> None:
+def _named(operation: Operation, name: Any, implementation: Any) -> None:
     call = operation.call_of(operation.rows[0], "float32")
-    implementation.attempt(operation.name, call.arrays, {**call.options, "kernel_backend": backend})
+    implementation.attempt(operation.name, call.arrays, {**call.options, "kernel_backend": name})
 
 
-def _backend(operation: Operation, checker: Checker, case: Any) -> None:
+def backend(operation: Operation, checker: Checker, case: Any) -> None:
+    """A call that names a kernel backend runs it, with no kernels of others, or raises with the reason that
+    explain_backend gives; a call without a name runs the one that explain_backend says.
+
+    launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's
+    """
     call = operation.call_of(case, checker.dtype)
     asked = checker.kernel_backend
     if "explain_backend" in checker.implementation.functions:
@@ -66,17 +67,17 @@ def _backend(operation: Operation, checker: Checker, case: Any) -> None:
         raise RefusedError("it offers no explain_backend, and --kernel-backend names no backend")
     else:
         chosen, against = asked, {}
-    for backend in (chosen, *against) if asked is None else (asked,):
+    for name in (chosen, *against) if asked is None else (asked,):
         try:
-            launches = _launched(checker, operation, call, {"kernel_backend": backend})
+            launches = _launched(checker, operation, call, {"kernel_backend": name})
         except ValueError as error:
-            _expect_reason(backend, chosen, against, str(error))
-            if backend == asked:
+            _expect_reason(name, chosen, against, str(error))
+            if name == asked:
                 raise RefusedError(str(error)) from error
             continue
-        _expect_launches(checker, backend, launches, "asked for")
+        _expect_launches(checker, name, launches, "asked for")
         if checker.implementation.eager:
-            options = {**call.options, "kernel_backend": backend}
+            options = {**call.options, "kernel_backend": name}
             outputs = checker.implementation.call(operation.name, call.arrays, options)
             expect_value(operation, checker, case, call, outputs)
 

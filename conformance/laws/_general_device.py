@@ -29,44 +29,26 @@ _ON_A_GPU = {
 
 def register(operation: Operation) -> None:
     """Register these laws for one operation."""
-    law(
-        operation,
-        "Arrays may span more than 2³¹ elements of memory: no offset is computed in 32 bits.",
-        "f(x) = f(contiguous x), for every axis whose elements lie 2³¹ apart",
-        name="far_offsets",
-        kind="behaviour",
-        cases=of_rows(operation),
-        dtypes=("float32", "bfloat16"),
-        share=0.1,
-        skip=partial(lacking, "far memory"),
-    )(partial(_far_offsets, operation))
+    rows: dict[str, Any] = {"cases": of_rows(operation), "dtypes": ("float32", "bfloat16"), "share": 0.1}
+    law(operation, "behaviour", **rows, skip=partial(lacking, "far memory"))(partial(far_offsets, operation))
     _large_grids.register(operation)
     for kind, (name, sentence, equation) in _ON_A_GPU.items():
-        law(
-            operation,
-            sentence,
-            equation,
-            name=name,
-            kind="behaviour",
-            cases=of_rows(operation),
-            dtypes=("float32", "bfloat16"),
-            gradient=operation.name,
-            share=0.1,
-            skip=partial(lacking, kind),
-        )(partial(_transformed, kind, operation))
+        said: dict[str, Any] = {"name": name, "sentence": sentence, "equation": equation, "gradient": operation.name}
+        law(operation, "behaviour", **said, **rows, skip=partial(lacking, kind))(partial(_transformed, kind, operation))
     law(
         operation,
-        "The first call in a process, captured in a CUDA graph, raises or gives the right results on replay.",
-        "replay(capture(f, x), x′) = (f(x′), df(x′)), or an error at the capture",
-        name="graph_first_call",
-        kind="behaviour",
+        "behaviour",
         rows=lambda: list(operation.rows[:1]),
         gradient=operation.name,
         skip=partial(lacking, FIRST),
-    )(partial(_first_call, operation))
+    )(partial(graph_first_call, operation))
 
 
-def _far_offsets(operation: Operation, checker: Checker, case: Any) -> None:
+def far_offsets(operation: Operation, checker: Checker, case: Any) -> None:
+    """Arrays may span more than 2³¹ elements of memory: no offset is computed in 32 bits.
+
+    f(x) = f(contiguous x), for every axis whose elements lie 2³¹ apart
+    """
     call = operation.call_of(case, checker.dtype)
     own = results_of_call(operation, checker, call)
     with checker.implementation.far_memory():
@@ -87,7 +69,11 @@ def _transformed(kind: str, operation: Operation, checker: Checker, case: Any) -
     same_results(operation, checker, case, call, results, own)
 
 
-def _first_call(operation: Operation, checker: Checker, case: Any) -> None:
+def graph_first_call(operation: Operation, checker: Checker, case: Any) -> None:
+    """The first call in a process, captured in a CUDA graph, raises or gives the right results on replay.
+
+    replay(capture(f, x), x′) = (f(x′), df(x′)), or an error at the capture
+    """
     call = operation.call_of(case, checker.dtype)
     options = checker.options(operation.name, call.options)
     results = in_new_process(checker.implementation, FIRST, operation.name, call, options)

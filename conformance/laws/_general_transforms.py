@@ -10,7 +10,7 @@ from conformance.cases import generator
 from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.implementation import BrokenGraphError, Named, RefusedError, Results
-from conformance.laws import law
+from conformance.laws import SINGLE, law
 from conformance.laws._answers import lacking, of_rows, transformed
 from conformance.laws._refusals import REFERENCE
 from conformance.laws._relations import results_of_call, same_results
@@ -50,32 +50,20 @@ _DECISIONS = ("sharding by explicit axes",)
 
 def register(operation: Operation) -> None:
     """Register these laws for one operation."""
+    rows: dict[str, Any] = {"cases": of_rows(operation), "gradient": operation.name, "share": 0.1}
     for kind, (sentence, equation) in _SENTENCES.items():
-        check = _mapped if kind == "vmap" else _alike
         law(
             operation,
-            sentence,
-            equation,
+            "contract" if kind in _DECISIONS else "behaviour",
             name=kind.replace(" ", "_"),
-            kind="contract" if kind in _DECISIONS else "behaviour",
-            cases=of_rows(operation),
-            dtypes=("float32",),
-            gradient=operation.name,
-            share=0.1,
+            sentence=sentence,
+            equation=equation,
+            dtypes=SINGLE,
             skip=partial(lacking, kind),
-        )(partial(check, kind, operation))
-    law(
-        operation,
-        "The second derivative is the derivative of the gradient, or the request for it raises.",
-        "∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or an error",
-        name="second_derivative",
-        kind="behaviour",
-        cases=of_rows(operation),
-        dtypes=("float64",),
-        gradient=operation.name,
-        share=0.1,
-        skip=partial(lacking, "second derivative"),
-    )(partial(_second_derivative, operation))
+            **rows,
+        )(partial(_mapped if kind == "vmap" else _alike, kind, operation))
+    skip = partial(lacking, "second derivative")
+    law(operation, "behaviour", dtypes=("float64",), skip=skip, **rows)(partial(second_derivative, operation))
 
 
 def _in_one_graph(kind: str, operation: Operation, checker: Checker, call: Call) -> tuple[Results, Results]:
@@ -122,7 +110,11 @@ def _element(results: Results, b: int) -> Results:
     return {name: Array(x.values[b], x.dtype) for name, x in results.items()}
 
 
-def _second_derivative(operation: Operation, checker: Checker, case: Any) -> None:
+def second_derivative(operation: Operation, checker: Checker, case: Any) -> None:
+    """The second derivative is the derivative of the gradient, or the request for it raises.
+
+    ∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or an error
+    """
     call = operation.call_of(case, checker.dtype)
     rng = generator(0, 50)
     along = {name: Array(rng.normal(size=call.arrays[name].shape), checker.dtype) for name in call.primals}

@@ -1,28 +1,26 @@
 """Calls of `gru` that must be refused."""
 
-from typing import Any
-
-import numpy as np
+from functools import partial
 
 from conformance.cases import GRUCase
-from conformance.dtypes import array
-from conformance.laws._refusals import BadCall, integers, recast, reshaped, with_arrays, with_options
+from conformance.laws._refusals import (
+    BACKENDS,
+    PACKINGS,
+    BadCall,
+    bad_arrays,
+    bad_options,
+    integers,
+    recast,
+    reshaped,
+)
 
-
-def _base() -> dict[str, Any]:
-    return GRUCase(2, 3, 4, (4, 2, 1, 4, 2, 1)).arrays("float32")
-
-
-def _stateful() -> dict[str, Any]:
-    return GRUCase(2, 3, 4, (4, 2, 1, 4, 2, 1), state=True).arrays("float32")
-
-
-def _packed() -> dict[str, Any]:
-    return GRUCase(2, 0, 4, (4, 2, 1, 4, 2, 1), lengths=(2, 4)).arrays("float32")
+_HEADS = (4, 2, 1, 4, 2, 1)
 
 
 def bad_calls() -> list[BadCall]:
-    op = "gru"
+    base = partial(GRUCase(2, 3, 4, _HEADS).arrays, "float32")
+    stateful = partial(GRUCase(2, 3, 4, _HEADS, state=True).arrays, "float32")
+    packed = partial(GRUCase(2, 0, 4, _HEADS, lengths=(2, 4)).arrays, "float32")
     arrays = [
         ("`input` of rank 3", {"input": reshaped(2, 3, 4)}),
         ("`weight` that is not square", {"weight": reshaped(2, 4, 5)}),
@@ -46,27 +44,17 @@ def bad_calls() -> list[BadCall]:
         ("a state in float16", {"input_state": recast("float16")}),
         ("a state of integers", {"input_state": recast("int32")}),
     ]
-    packings = [
-        ("`cu_seqlens` that falls", integers(0, 5, 4, 6)),
-        ("`cu_seqlens` that starts above 0", integers(1, 2, 6)),
-        ("`cu_seqlens` that ends short", integers(0, 2, 5)),
-        ("`cu_seqlens` that ends beyond", integers(0, 2, 7)),
-        ("`cu_seqlens` of rank 2", integers([0, 2, 6])),
-        ("empty `cu_seqlens`", integers()),
-        ("floating `cu_seqlens`", array(np.array([0.0, 2.0, 6.0]), "float32")),
-    ]
     options = [
         ("a word for the clipping", {"gradient_clipping": "1"}),
         ("a clipping of NaN", {"gradient_clipping": float("nan")}),
         ("`max_seqlen` without `cu_seqlens`", {"max_seqlen": 3}),
-        ("an unknown kernel backend", {"kernel_backend": "no such backend"}),
-        ("a number for a kernel backend", {"kernel_backend": 3}),
+        *BACKENDS,
     ]
     return [
-        *(with_arrays(_base, op, label, **changes) for label, changes in arrays),
-        *(with_arrays(_stateful, op, label, **changes) for label, changes in states),
-        *(with_arrays(_packed, op, label, cu_seqlens=packing) for label, packing in packings),
-        with_arrays(_base, op, "`cu_seqlens` with dense arrays", cu_seqlens=integers(0, 3)),
-        *(with_options(_base, op, label, **changes) for label, changes in options),
-        with_options(_packed, op, "a `max_seqlen` that is too short", max_seqlen=3),
+        *bad_arrays("gru", base, arrays),
+        *bad_arrays("gru", stateful, states),
+        *bad_arrays("gru", packed, PACKINGS),
+        *bad_arrays("gru", base, [("`cu_seqlens` with dense arrays", {"cu_seqlens": integers(0, 3)})]),
+        *bad_options("gru", base, options),
+        *bad_options("gru", packed, [("a `max_seqlen` that is too short", {"max_seqlen": 3})]),
     ]

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker
 from conformance.dtypes import Array
-from conformance.laws import Strategy, law
+from conformance.laws import SHORT, SINGLE, WIDE, Strategy, law
 from conformance.laws._recurrence import nothing_of
 from conformance.laws._relations import alike, close, results_of
 from conformance.operations import Call, Operation
@@ -30,26 +31,16 @@ PLAIN = {"gates": "ordinary", "held": 0.0, "scale": 1.0, "cotangents": "dense"}
 """Fields of cases for these laws, which choose all values themselves."""
 
 _OTHERS: dict[str, Any] = {
-    "kind": "contract",
-    "strata": ("small", "chunk"),
-    "dtypes": ("float64", "float32"),
-    "compiled_dtypes": ("float32",),
+    "strata": SHORT,
+    "dtypes": WIDE,
+    "compiled_dtypes": SINGLE,
     "share": 0.25,
 }
 
 
 def register_shift(operation: Operation, drawn: Strategy) -> None:
     """Register the law about a shift of all input gates, for sequences or for a step."""
-    op = operation.name
-    law(
-        op,
-        "Adding a power of two up to 2²⁰ to all input gates and to the initial m adds it to m and changes nothing "
-        "else, including the gradients of h, where the floor is not active.",
-        f"{op}(…, i + 2ᵖ, …, m₀ + 2ᵖ) = (h, C, n, m + 2ᵖ)",
-        name="shifted_gates",
-        cases=drawn,
-        **_OTHERS,
-    )(partial(_shifted, operation))
+    law(operation.name, "contract", cases=drawn, **_OTHERS)(partial(shifted_gates, operation))
 
 
 def register(operation: Operation, drawn: Strategy, in_chunks: Strategy) -> None:
@@ -60,23 +51,12 @@ def register(operation: Operation, drawn: Strategy, in_chunks: Strategy) -> None
         in_chunks: dense cases with a chunk size.
     """
     register_shift(operation, drawn)
-    law(
-        operation.name,
-        "Gates that cancel exactly leave a weight of 1: a write with an input gate g, read after a forget gate −g, "
-        "counts as if both were 0.",
-        "i_t = g, f_{t+1} = −g, i_{t+1} = 0 ⇒ h_{t+1} = Σ_s (q·k_s) v_s / Σ_s (q·k_s) over s = t, t+1",
-        name="cancelling_gates",
-        cases=lambda plan: drawn(plan).map(lambda case: replace(case, eps=0.0)),
-        **_OTHERS,
-    )(partial(_cancelling, operation))
-    law(
-        operation.name,
-        "At large gates, the chunk size changes nothing beyond the roundoff of the result.",
-        f"|{operation.name}(…, chunk_size=L) − {operation.name}(…)| is a few roundoffs of |h| for gates up to 2²⁰",
-        name="chunks_of_large_gates",
-        cases=in_chunks,
-        **_OTHERS,
-    )(partial(_in_chunks, operation))
+
+    def without_eps(plan: cases.Plan) -> st.SearchStrategy:
+        return drawn(plan).map(lambda case: replace(case, eps=0.0))
+
+    law(operation.name, "contract", cases=without_eps, **_OTHERS)(partial(cancelling_gates, operation))
+    law(operation.name, "contract", cases=in_chunks, **_OTHERS)(partial(chunks_of_large_gates, operation))
 
 
 def _positive(operation: Operation, checker: Checker, case: MLSTMCase) -> tuple[Call, np.random.Generator]:
@@ -98,7 +78,12 @@ def _with(x: Array, values: np.ndarray, dtype: str) -> Array:
     return replace(x, values=values.astype(np.float32 if dtype == "float32" else np.float64).astype(np.float64))
 
 
-def _shifted(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+def shifted_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+    """Adding a power of two up to 2²⁰ to all input gates and to the initial m adds it to m and changes nothing else,
+    including the gradients of h, where the floor is not active.
+
+    {op}(…, i + 2ᵖ, …, m₀ + 2ᵖ) = (h, C, n, m + 2ᵖ)
+    """
     call, rng = _positive(operation, checker, case)
     if not call.steps and "m0" not in call.arrays:
         # There is no gate, and the m of a call without a state is 0.
@@ -124,7 +109,12 @@ def _shifted(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
         alike(checker, gradients, own[1], of_gradient, call.steps, of="gradient of ", only=call.primals)
 
 
-def _cancelling(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+def cancelling_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+    """Gates that cancel exactly leave a weight of 1: a write with an input gate g, read after a forget gate −g, counts
+    as if both were 0.
+
+    i_t = g, f_{t+1} = −g, i_{t+1} = 0 ⇒ h_{t+1} = Σ_s (q·k_s) v_s / Σ_s (q·k_s) over s = t, t+1
+    """
     call, rng = _positive(operation, checker, case)
     size = float(np.float32(rng.choice(CANCELLING)))
     even = np.arange(case.S) % 2 == 0
@@ -144,7 +134,11 @@ def _cancelling(operation: Operation, checker: Checker, case: MLSTMCase) -> None
     _same_mean(checker, outputs["h"], expected, call.steps, times=1)
 
 
-def _in_chunks(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+def chunks_of_large_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+    """At large gates, the chunk size changes nothing beyond the roundoff of the result.
+
+    |{op}(…, chunk_size=L) − {op}(…)| is a few roundoffs of |h| for gates up to 2²⁰
+    """
     call, rng = _positive(operation, checker, case)
     size, f = float(rng.choice(SIZES)), call.arrays["f"].values
     steps = np.arange(case.S)[:, None]

@@ -29,15 +29,8 @@ def register(operation: Operation) -> None:
     """Register the law for one operation; scans and tables of decays have neither sequences nor heads."""
     if not _axes(operation, "B"):
         return
-    law(
-        operation,
-        f"A call may have more than {LIMIT:,} sequences, and more than {LIMIT:,} heads.",
-        "f([x, …, x])[j] = f(x) and df([x, …, x])[j] = df(x) for every copy j, the last included",
-        name="large_grids",
-        kind="behaviour",
-        rows=lambda: list(operation.rows[:1]),
-        skip=partial(lacking, "large grids"),
-    )(partial(_large_grids, operation))
+    rows, skip = (lambda: list(operation.rows[:1])), partial(lacking, "large grids")
+    law(operation, "behaviour", rows=rows, skip=skip)(partial(large_grids, operation))
 
 
 def _axes(operation: Operation, letter: str) -> dict[str, int]:
@@ -51,8 +44,13 @@ def _axes(operation: Operation, letter: str) -> dict[str, int]:
     return found
 
 
-def _large_grids(operation: Operation, checker: Checker, case: Any) -> None:
-    """Repeat a call's sequences, or heads, beyond the limit; only the last copy has cotangents."""
+def large_grids(operation: Operation, checker: Checker, case: Any) -> None:
+    """A call may have more than 65,535 sequences, and more than 65,535 heads.
+
+    f([x, …, x])[j] = f(x) and df([x, …, x])[j] = df(x) for every copy j, the last included
+
+    The call's sequences, or heads, are repeated beyond the limit; only the last copy has cotangents.
+    """
     call = operation.call_of(case, checker.dtype)
     own = results_of_call(operation, checker, call)
     for letter in AXES:

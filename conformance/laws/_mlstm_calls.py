@@ -1,28 +1,25 @@
 """Calls of `mlstm` that must be refused."""
 
-from typing import Any
-
-import numpy as np
+from functools import partial
 
 from conformance.cases import MLSTMCase
-from conformance.dtypes import array
-from conformance.laws._refusals import BadCall, degenerate, integers, recast, reshaped, with_arrays, with_options
-
-
-def _base() -> dict[str, Any]:
-    return MLSTMCase(2, 3, 2, 4, 5).arrays("float32")
-
-
-def _stateful() -> dict[str, Any]:
-    return MLSTMCase(2, 3, 2, 4, 5, state="random").arrays("float32")
-
-
-def _packed() -> dict[str, Any]:
-    return MLSTMCase(2, 0, 2, 4, 5, lengths=(2, 4)).arrays("float32")
+from conformance.laws._refusals import (
+    BACKENDS,
+    PACKINGS,
+    BadCall,
+    bad_arrays,
+    bad_options,
+    degenerate,
+    integers,
+    recast,
+    reshaped,
+)
 
 
 def bad_calls() -> list[BadCall]:
-    op = "mlstm"
+    base = partial(MLSTMCase(2, 3, 2, 4, 5).arrays, "float32")
+    stateful = partial(MLSTMCase(2, 3, 2, 4, 5, state="random").arrays, "float32")
+    packed = partial(MLSTMCase(2, 0, 2, 4, 5, lengths=(2, 4)).arrays, "float32")
     arrays = [
         ("`q` of rank 3", {"q": reshaped(2, 3, 4)}),
         ("`q` of rank 5", {"q": reshaped(1, 2, 3, 2, 4)}),
@@ -54,16 +51,13 @@ def bad_calls() -> list[BadCall]:
         ("an integer `m`", {"m0": recast("int32")}),
     ]
     packings = [
-        ("`cu_seqlens` that falls", integers(0, 5, 4, 6)),
-        ("`cu_seqlens` that starts above 0", integers(1, 2, 6)),
-        ("`cu_seqlens` that starts below 0", integers(-1, 2, 6)),
-        ("`cu_seqlens` that ends short", integers(0, 2, 5)),
-        ("`cu_seqlens` that ends beyond", integers(0, 2, 7)),
-        ("`cu_seqlens` of rank 2", integers([0, 2, 6])),
-        ("`cu_seqlens` of rank 0", integers(6)),
-        ("empty `cu_seqlens`", integers()),
-        ("floating `cu_seqlens`", array(np.array([0.0, 2.0, 6.0]), "float32")),
-        ("a list for `cu_seqlens`", [0, 2, 6]),
+        *PACKINGS[:2],
+        ("`cu_seqlens` that starts below 0", {"cu_seqlens": integers(-1, 2, 6)}),
+        *PACKINGS[2:5],
+        ("`cu_seqlens` of rank 0", {"cu_seqlens": integers(6)}),
+        *PACKINGS[5:],
+        ("a list for `cu_seqlens`", {"cu_seqlens": [0, 2, 6]}),
+        ("packed `k` of another T", {"k": reshaped(5, 2, 4)}),
     ]
     options = [
         ("a chunk size of 0", {"chunk_size": 0}),
@@ -78,8 +72,7 @@ def bad_calls() -> list[BadCall]:
         ("a pair for a state", {"initial_state": (1, 2)}),
         ("a number for a state", {"initial_state": 1.0}),
         ("a word for a state", {"initial_state": "CNM"}),
-        ("an unknown kernel backend", {"kernel_backend": "no such backend"}),
-        ("a number for a kernel backend", {"kernel_backend": 3}),
+        *BACKENDS,
     ]
     packed_options = [
         ("a `max_seqlen` that is too short", {"max_seqlen": 3}),
@@ -87,11 +80,10 @@ def bad_calls() -> list[BadCall]:
         ("a `max_seqlen` of 4.0", {"max_seqlen": 4.0}),
     ]
     return [
-        *(with_arrays(_base, op, label, **changes) for label, changes in arrays),
-        *(with_arrays(_stateful, op, label, **changes) for label, changes in states),
-        *(with_arrays(_packed, op, label, cu_seqlens=packing) for label, packing in packings),
-        with_arrays(_packed, op, "packed `k` of another T", k=reshaped(5, 2, 4)),
-        with_arrays(_base, op, "`cu_seqlens` with dense arrays", cu_seqlens=integers(0, 3)),
-        *(with_options(_base, op, label, **changes) for label, changes in options),
-        *(with_options(_packed, op, label, **changes) for label, changes in packed_options),
+        *bad_arrays("mlstm", base, arrays),
+        *bad_arrays("mlstm", stateful, states),
+        *bad_arrays("mlstm", packed, packings),
+        *bad_arrays("mlstm", base, [("`cu_seqlens` with dense arrays", {"cu_seqlens": integers(0, 3)})]),
+        *bad_options("mlstm", base, options),
+        *bad_options("mlstm", packed, packed_options),
     ]

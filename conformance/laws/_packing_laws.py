@@ -9,7 +9,7 @@ import numpy as np
 from conformance import oracle
 from conformance.checker import Checker
 from conformance.implementation import Implementation
-from conformance.laws import Strategy, law
+from conformance.laws import SHORT, SMALL, Strategy, law
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._recurrence import alike_when, changed, expect_zero, expected_of, rounding_of
 from conformance.laws._relations import alike, alike_in_another_way, close, results_of, results_of_call
@@ -25,16 +25,12 @@ def register(operation: Operation) -> None:
     """Register the laws of packed sequences for one operation."""
     op, packed = operation.name, _sequences(operation)
 
-    @law(
-        op,
-        "Packing the sequences in another order gives the same results and gradients, in that order.",
-        f"{op}(concat x_π(b)) = concat {op}(x_π(b)),  its gradient likewise",
-        name="packing_order",
-        kind="relation",
-        cases=packed,
-        share=0.5,
-    )
+    @law(op, "relation", cases=packed, share=0.5)
     def packing_order(checker: Checker, case: Any) -> None:
+        """Packing the sequences in another order gives the same results and gradients, in that order.
+
+        {op}(concat x_π(b)) = concat {op}(x_π(b)),  its gradient likewise
+        """
         order = np.random.default_rng(case.seed).permutation(len(case.lengths))
         bounds = [0, *np.cumsum(case.lengths).tolist()]
         tokens = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in order])
@@ -50,16 +46,17 @@ def register(operation: Operation) -> None:
 
     @law(
         op,
-        "A packed call gives each sequence the same results as a call of that sequence alone.",
-        f"{op}(x, cu)[b] = {op}(x[cu_b:cu_{{b+1}}]),  its gradient likewise",
-        name="packed_as_loop",
-        kind="relation",
+        "relation",
         compiled_dtypes=None,
         cases=packed,
         share=0.25,
         skip=lambda implementation: None if implementation.eager else "every length would need its own compilation",
     )
     def packed_as_loop(checker: Checker, case: Any) -> None:
+        """A packed call gives each sequence the same results as a call of that sequence alone.
+
+        {op}(x, cu)[b] = {op}(x[cu_b:cu_{b+1}]),  its gradient likewise
+        """
         arrays, cotangents, options = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
         outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
         expected = expected_value(operation, checker, case)
@@ -87,18 +84,13 @@ def register(operation: Operation) -> None:
             where = f"gradient of {name}"
             close(checker, where, gradients[name], total, expected.values[name], slack, case.steps, times=3)
 
-    @law(
-        op,
-        "The gradient of a packed call is the sum of the gradients of its sequences, and that of a sequence is "
-        "exactly 0 at the tokens and states of all others.",
-        f"d{op} = Σ_b d{op}_b,  d{op}_b/dx_c = 0 for c ≠ b",
-        name="packing_sum",
-        kind="relation",
-        cases=packed,
-        gradient=op,
-        share=0.25,
-    )
+    @law(op, "relation", cases=packed, gradient=op, share=0.25)
     def packing_sum(checker: Checker, case: Any) -> None:
+        """The gradient of a packed call is the sum of the gradients of its sequences, and that of a sequence is exactly
+        0 at the tokens and states of all others.
+
+        d{op} = Σ_b d{op}_b,  d{op}_b/dx_c = 0 for c ≠ b
+        """
         arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
         bounds = [0, *np.cumsum(case.lengths).tolist()]
         parts = []
@@ -128,13 +120,9 @@ def register(operation: Operation) -> None:
 
     @law(
         op,
-        "The gradient of a sum over two packings of the same tokens is the sum of their gradients: the two calls do "
-        "not affect each other.",
-        f"d({op}(x, cu) + {op}(x, cu′)) = d{op}(x, cu) + d{op}(x, cu′)",
-        name="packings",
-        kind="relation",
+        "relation",
         cases=packed,
-        strata=("small",),
+        strata=SMALL,
         gradient=op,
         share=0.25,
         skip=lambda implementation: (
@@ -142,6 +130,11 @@ def register(operation: Operation) -> None:
         ),
     )
     def packings(checker: Checker, case: Any) -> None:
+        """The gradient of a sum over two packings of the same tokens is the sum of their gradients: the two calls do
+        not affect each other.
+
+        d({op}(x, cu) + {op}(x, cu′)) = d{op}(x, cu) + d{op}(x, cu′)
+        """
         arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
         one = arrays["cu_seqlens"].values
         other = np.sort([0, *np.random.default_rng(case.seed).integers(0, one[-1] + 1, len(one) - 2), one[-1]])
@@ -169,18 +162,12 @@ def register_max_seqlen(operation: Operation) -> None:
     """Register the law about ``max_seqlen`` for one operation that takes it."""
     op = operation.name
 
-    @law(
-        op,
-        "A max_seqlen that is long enough changes nothing.",
-        f"{op}(x, cu, max_seqlen=L) = {op}(x, cu) for L ≥ the longest sequence",
-        name="max_seqlen",
-        kind="contract",
-        cases=_sequences(operation),
-        strata=("small", "chunk"),
-        compiled_dtypes=(),
-        share=0.25,
-    )
+    @law(op, "contract", cases=_sequences(operation), strata=SHORT, compiled_dtypes=(), share=0.25)
     def max_seqlen(checker: Checker, case: Any) -> None:
+        """A max_seqlen that is long enough changes nothing.
+
+        {op}(x, cu, max_seqlen=L) = {op}(x, cu) for L ≥ the longest sequence
+        """
         call = operation.call_of(replace(case, room=None), checker.dtype)
         own = results_of_call(operation, checker, call)
         for room in (0, 3):

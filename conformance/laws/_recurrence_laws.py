@@ -10,7 +10,7 @@ from conformance import oracle
 from conformance.budget import Expected
 from conformance.cases import Plan
 from conformance.checker import Checker
-from conformance.laws import Strategy, law
+from conformance.laws import UP_TO_BFLOAT16, Strategy, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
 from conformance.laws._recurrence import (
     Arrays,
@@ -45,18 +45,12 @@ def register(operation: Operation, cuts: Strategy) -> None:
             return dense(plan).map(lambda case: replace(case, B=2 + case.B % 2))
         return dense(plan).filter(lambda case: case.B > 1)
 
-    @law(
-        op,
-        "Cutting a sequence and carrying the state gives the same results as the whole sequence, gradients included.",
-        f"{op}(x) = concat({op}(x[:t]), {op}(x[t:], state({op}(x[:t]))))",
-        name="split_and_carry",
-        kind="relation",
-        cases=cuts,
-        dtypes=("float64", "float32", "bfloat16"),
-        subject=("initial state", "final state"),
-        share=0.75,
-    )
+    @law(op, "relation", cases=cuts, dtypes=UP_TO_BFLOAT16, subject=("initial state", "final state"), share=0.75)
     def split_and_carry(checker: Checker, case: Any) -> None:
+        """Cutting a sequence and carrying the state gives the same results as the whole sequence, gradients included.
+
+        {op}(x) = concat({op}(x[:t]), {op}(x[t:], state({op}(x[:t]))))
+        """
         arrays, options = case.arrays(checker.dtype), case.options()
         cut = round(case.cut * case.S)
         early = {**operation.part(arrays, slice(None, cut)), **operation.kept(arrays)}
@@ -88,15 +82,14 @@ def register(operation: Operation, cuts: Strategy) -> None:
 
     @law(
         op,
-        "No output depends on a later input, and no later input has a gradient from an earlier output.",
-        f"{y}_t(x) = {y}_t(x′) where x_s = x′_s for s ≤ t;  ∂{y}_t/∂x_s = 0 for s > t",
-        name="causality",
-        kind="relation",
+        "relation",
+        equation=f"{y}_t(x) = {y}_t(x′) where x_s = x′_s for s ≤ t;  ∂{y}_t/∂x_s = 0 for s > t",
         compiled_dtypes=None,
         cases=dense,
         share=0.5,
     )
     def causality(checker: Checker, case: Any) -> None:
+        """No output depends on a later input, and no later input has a gradient from an earlier output."""
         arrays, options = case.arrays(checker.dtype), case.options()
         cut = round(case.cut * case.S)
         other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme").arrays(checker.dtype)
@@ -119,18 +112,14 @@ def register(operation: Operation, cuts: Strategy) -> None:
         for name in operation.sequences:
             expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
 
-    @law(
-        op,
-        "Sequences of a batch, and heads, are independent: permuting them permutes results and gradients; a shared "
-        "head moves with the heads that share it.",
-        f"{op}(πx) = π {op}(x),  d{op}(πx) = π d{op}(x)",
-        name="permutation",
-        kind="relation",
-        compiled_dtypes=None,
-        cases=dense,
-        share=0.5,
-    )
+    @law(op, "relation", compiled_dtypes=None, cases=dense, share=0.5)
     def permutation(checker: Checker, case: Any) -> None:
+        """Sequences of a batch, and heads, are independent: permuting them permutes results and gradients; a shared
+        head moves with the heads that share it.
+
+        {op}(πx) = π {op}(x),  d{op}(πx) = π d{op}(x)
+        """
+
         # Head n of N reads head n // (N/N′) of N′, so reversing all heads is reversing the heads of every N′.
         def permuted(name: str, x: np.ndarray) -> np.ndarray:
             if name in operation.weights:
@@ -139,17 +128,12 @@ def register(operation: Operation, cuts: Strategy) -> None:
 
         alike_when(operation, checker, case, permuted)
 
-    @law(
-        op,
-        "A sequence's results and gradients do not depend on the other sequences of its batch.",
-        f"{op}([x, x′])[0] = {op}([x])[0],  d{op}([x, x′])[0] = d{op}([x])[0]",
-        name="batch_invariance",
-        kind="relation",
-        cases=batches,
-        dtypes=("float64", "float32", "bfloat16"),
-        share=0.5,
-    )
+    @law(op, "relation", cases=batches, dtypes=UP_TO_BFLOAT16, share=0.5)
     def batch_invariance(checker: Checker, case: Any) -> None:
+        """A sequence's results and gradients do not depend on the other sequences of its batch.
+
+        {op}([x, x′])[0] = {op}([x])[0],  d{op}([x, x′])[0] = d{op}([x])[0]
+        """
         other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme")
 
         def beside(name: str, x: np.ndarray, companions: Arrays) -> np.ndarray:

@@ -4,8 +4,9 @@ Any target has to refuse it, with any exception, or to give the only answer it c
 and in text, is required of those that keep gatespec's contract.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,27 +104,14 @@ def register(operation: str, rows: Callable[[], list[BadCall]], *, op: str | Non
         rows: the calls.
         op: the name of its laws, if it is not the operation's own name.
     """
-    law(
-        op or operation,
-        "A call whose arguments do not fit together raises, or returns the only result that it can mean.",
-        f"{operation}(bad) raises, or = {operation}(what bad can only mean)",
-        name="bad_calls",
-        kind="behaviour",
-        rows=rows,
-        needs=(operation,),
-    )(check_bad_call)
-    law(
-        op or operation,
-        "An invalid call raises the reference's error, in type and text.",
-        "error(target) = error(reference)",
-        name="error_text",
-        kind="contract",
-        rows=rows,
-        needs=(operation,),
-    )(check_refusal)
+    symbols = f"{operation}(bad) raises, or = {operation}(what bad can only mean)"
+    needs = (operation,)
+    law(op or operation, "behaviour", name="bad_calls", equation=symbols, rows=rows, needs=needs)(check_bad_call)
+    law(op or operation, "contract", name="error_text", rows=rows, needs=needs)(check_refusal)
 
 
 def check_bad_call(checker: Checker, bad: BadCall) -> None:
+    """A call whose arguments do not fit together raises, or returns the only result that it can mean."""
     arrays, options = bad.make()
     try:
         got = checker.attempt(bad.operation, arrays, options)
@@ -137,12 +125,24 @@ def check_bad_call(checker: Checker, bad: BadCall) -> None:
 
 
 def check_refusal(checker: Checker, bad: BadCall) -> None:
+    """An invalid call raises the reference's error, in type and text.
+
+    error(target) = error(reference)
+    """
     arrays, options = bad.make()
     expected = _raised(lambda: REFERENCE.attempt(bad.operation, arrays, options))
     assert expected is not None, f"the reference accepts {bad.describe()}"
     got = _raised(lambda: checker.attempt(bad.operation, arrays, options))
     same_text = "numpy" not in str(expected)
     _compare(bad.label, got, expected, str if same_text else None)
+
+
+def register_uses(
+    op: str, sentence: str, rows: Callable[[], list[BadUse]], needs: tuple[str, ...] = (), **fields: Any
+) -> None:
+    """Register the law that bad uses of an operation raise the reference's errors."""
+    fields = {"name": "error_text", "equation": "error(target) = error(reference)", **fields}
+    law(op, "contract", sentence=sentence, rows=rows, needs=needs, **fields)(check_use)
 
 
 def check_use(checker: Checker, bad: BadUse) -> None:
@@ -190,20 +190,26 @@ def misshapes(changes: Mapping[str, Any]) -> bool:
 _STATES = ("C0", "n0", "m0", "input_state")
 
 
-def with_arrays(base: Callable[[], dict[str, Any]], operation: str, label: str, **changes: Any) -> BadCall:
-    """A bad call whose arrays differ from ``base``'s as ``changes`` say: an array, None, or a function of the array."""
+Base = Callable[[], dict[str, Any]]
+"""Makes the arrays of a valid call."""
 
-    def make() -> Given:
+Rows = Sequence[tuple[str, dict[str, Any]]]
+"""What is wrong with a call, and the changes that make it so, by the names of arrays or of options."""
+
+
+def bad_arrays(operation: str, base: Base, rows: Rows, options: Mapping[str, Any] | None = None) -> list[BadCall]:
+    """Bad calls whose arrays differ from ``base``'s: each change is an array, None, or a function of the array."""
+
+    def made(changes: Mapping[str, Any]) -> Given:
         arrays = base()
-        for name, change in changes.items():
-            arrays[name] = change(arrays[name]) if callable(change) else change
-        return arrays, {}
+        return arrays | {n: x(arrays[n]) if callable(x) else x for n, x in changes.items()}, dict(options or {})
 
-    return BadCall(operation, label, make, base, misshapes(changes))
+    return [BadCall(operation, label, partial(made, changes), base, misshapes(changes)) for label, changes in rows]
 
 
-def with_options(base: Callable[[], dict[str, Any]], operation: str, label: str, **options: Any) -> BadCall:
-    return BadCall(operation, label, lambda: (base(), options), base, misshapen=False)
+def bad_options(operation: str, base: Base, rows: Rows) -> list[BadCall]:
+    """Bad calls with these options."""
+    return [BadCall(operation, label, lambda given=given: (base(), given), base, False) for label, given in rows]
 
 
 def reshaped(*shape: int) -> Reshaped:
@@ -221,3 +227,20 @@ def recast(dtype: str) -> Callable[[Array], Array]:
 
 def integers(*values: Any) -> Array:
     return array(np.array(values), "int32")
+
+
+PACKINGS: Rows = [
+    ("`cu_seqlens` that falls", {"cu_seqlens": integers(0, 5, 4, 6)}),
+    ("`cu_seqlens` that starts above 0", {"cu_seqlens": integers(1, 2, 6)}),
+    ("`cu_seqlens` that ends short", {"cu_seqlens": integers(0, 2, 5)}),
+    ("`cu_seqlens` that ends beyond", {"cu_seqlens": integers(0, 2, 7)}),
+    ("`cu_seqlens` of rank 2", {"cu_seqlens": integers([0, 2, 6])}),
+    ("empty `cu_seqlens`", {"cu_seqlens": integers()}),
+    ("floating `cu_seqlens`", {"cu_seqlens": array(np.array([0.0, 2.0, 6.0]), "float32")}),
+]
+"""Packings that do not fit 6 tokens."""
+
+BACKENDS: Rows = [
+    ("an unknown kernel backend", {"kernel_backend": "no such backend"}),
+    ("a number for a kernel backend", {"kernel_backend": 3}),
+]

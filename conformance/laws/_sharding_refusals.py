@@ -1,6 +1,7 @@
 """Bad calls of the sharding functions, on a mesh with one axis of two devices."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,17 +39,14 @@ def fold_bad_uses() -> list[BadUse]:
     """Bad uses of `fold_rng_over_axis`."""
     operation = "fold_rng_over_axis"
 
-    def use(name: Any) -> Callable[[Any], Any]:
-        return lambda implementation: _on_device(
-            operation, lambda f, place, x: f(implementation.rng(0), name, **place)
-        )(implementation)
+    def use(name: Any, implementation: Any) -> Any:
+        return _on_device(operation, lambda f, place, x: f(implementation.rng(0), name, **place))(implementation)
 
-    return [BadUse(operation, label, use(name)) for label, name in _AXIS_NAMES]
+    return [BadUse(operation, label, partial(use, name)) for label, name in _AXIS_NAMES]
 
 
 def split_bad_uses() -> list[BadUse]:
     """Bad uses of `split_array_over_mesh`."""
-    operation = "split_array_over_mesh"
     axes: tuple[tuple[str, Any], ...] = (
         ("an axis that the devices do not divide", 1),
         ("an axis beyond the last", 2),
@@ -57,19 +55,18 @@ def split_bad_uses() -> list[BadUse]:
         ("no axis", None),
     )
 
-    def use(name: Any, axis: Any, value: Any = None) -> Callable[[Any], Any]:
-        return _on_device(operation, lambda f, place, x: f(x if value is None else value, name, axis, **place))
+    def bad(label: str, name: Any = AXIS, axis: Any = 0, value: Any = None) -> BadUse:
+        return _bad("split_array_over_mesh", label, lambda f, at, x: f(x if value is None else value, name, axis, **at))
 
     return [
-        *(BadUse(operation, label, use(AXIS, axis)) for label, axis in axes),
-        *(BadUse(operation, label, use(name, 0)) for label, name in _AXIS_NAMES),
-        BadUse(operation, "a list for an array", use(AXIS, 0, [1.0, 2.0])),
+        *(bad(label, axis=axis) for label, axis in axes),
+        *(bad(label, name) for label, name in _AXIS_NAMES),
+        bad("a list for an array", value=[1.0, 2.0]),
     ]
 
 
 def stack_bad_uses() -> list[BadUse]:
     """Bad uses of `stack_params`."""
-    operation = "stack_params"
     options: tuple[tuple[str, dict[str, Any]], ...] = (
         ("an axis beyond the last", {"axis": 3}),
         ("an axis before the first", {"axis": -4}),
@@ -78,20 +75,18 @@ def stack_bad_uses() -> list[BadUse]:
         ("a mask of a device before the first", {"mask_except": -1}),
     )
 
-    def use(name: Any = AXIS, options: dict[str, Any] | None = None, leaf: Any = None) -> Callable[[Any], Any]:
-        def call(function: Callable, place: dict[str, Any], x: Any) -> Any:
-            return function({"p": x if leaf is None else leaf}, name, **(options or {}), **place)
-
-        return _on_device(operation, call)
-
-    def twice(function: Callable, place: dict[str, Any], x: Any) -> Any:
-        return function(function({"p": x}, AXIS, **place), AXIS, **place)
+    def bad(label: str, name: Any = AXIS, leaf: Any = None, **given: Any) -> BadUse:
+        return _bad("stack_params", label, lambda f, at, x: f({"p": x if leaf is None else leaf}, name, **given, **at))
 
     return [
-        *(BadUse(operation, label, use(options=given)) for label, given in options),
-        *(BadUse(operation, label, use(name)) for label, name in _AXIS_NAMES),
-        BadUse(operation, "a number for a parameter", use(leaf=1.0)),
-        BadUse(operation, "a parameter that is sharded over the axis already", _on_device(operation, twice)),
+        *(bad(label, **given) for label, given in options),
+        *(bad(label, name) for label, name in _AXIS_NAMES),
+        bad("a number for a parameter", leaf=1.0),
+        _bad(
+            "stack_params",
+            "a parameter that is sharded over the axis already",
+            lambda f, at, x: f(f({"p": x}, AXIS, **at), AXIS, **at),
+        ),
     ]
 
 
@@ -100,21 +95,18 @@ def unstack_bad_uses() -> list[BadUse]:
     operation = "unstack_params"
 
     def longer(implementation: Any) -> Any:
-        unstack, stack = implementation.functions[operation], implementation.functions["stack_params"]
-
-        def device(place: dict[str, Any], x: Any) -> dict[str, Any]:
-            box = stack({"p": x}, AXIS, **place)["p"]
+        def call(unstack: Callable, place: dict[str, Any], x: Any) -> None:
+            box = implementation.functions["stack_params"]({"p": x}, AXIS, **place)["p"]
             unstack({"p": type(box)(x, (AXIS, None))}, AXIS)
-            return {"x": x}
 
-        x = array(np.ones((3, 5)), "float32")
-        return implementation.on_mesh({AXIS: 2}, device, [x, x])
-
-    def use(name: Any) -> Callable[[Any], Any]:
-        return _on_device(operation, lambda f, place, x: f({"p": x}, name))
+        return _on_device(operation, call)(implementation)
 
     wrong = [(label, name) for label, name in _AXIS_NAMES if not isinstance(name, str) and "mesh" not in label]
     return [
-        *(BadUse(operation, label, use(name)) for label, name in wrong),
+        *(_bad(operation, label, lambda f, place, x, name=name: f({"p": x}, name)) for label, name in wrong),
         BadUse(operation, "a shard of more than one row", longer),
     ]
+
+
+def _bad(operation: str, label: str, call: Callable[[Callable, dict[str, Any], Any], Any]) -> BadUse:
+    return BadUse(operation, label, _on_device(operation, call))

@@ -14,8 +14,8 @@ from conformance.budget import DIFFERENCES
 from conformance.cases import SEEDS, Plan, generator, register
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, array
-from conformance.laws import law
-from conformance.laws._refusals import BadUse, check_use
+from conformance.laws import SMALL, WIDE, law
+from conformance.laws._refusals import BadUse, register_uses
 
 OP = "accumulate_gradients"
 FORMS = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")
@@ -74,18 +74,12 @@ def _squares_alone(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
     return loss, (metrics, None)
 
 
-@law(
-    OP,
-    "Gradients are the mean over minibatches, metrics their sum, mutable variables stacked; loop and scan agree.",
-    "g = (1/n) Σ_b ∇L_b,  metrics = Σ_b metrics_b",
-    name="mean",
-    kind="definition",
-    cases=batches,
-    strata=("small",),
-    dtypes=("float64", "float32"),
-    share=0.75,
-)
+@law(OP, "definition", cases=batches, strata=SMALL, dtypes=WIDE, share=0.75)
 def mean(checker: Checker, case: Batch) -> None:
+    """Gradients are the mean over minibatches, metrics their sum, mutable variables stacked; loop and scan agree.
+
+    g = (1/n) Σ_b ∇L_b,  metrics = Σ_b metrics_b
+    """
     rng, n = generator(case.seed, 30), case.n
     x, y = rng.normal(size=(n * case.rows, case.width)), rng.normal(size=(n * case.rows,))
     params = {"w": array(rng.normal(size=case.width), checker.dtype), "b": array(rng.normal(), checker.dtype)}
@@ -97,46 +91,31 @@ def mean(checker: Checker, case: Batch) -> None:
     terms = 2 * np.abs(error)[..., None] * np.abs(x) / (n * case.rows)
     size = (np.abs(x) @ np.abs(params["w"].values) + np.abs(params["b"].values) + np.abs(y[..., 0])).max(initial=1.0)
     slack = 16 * roundoff * size * (1 + math.sqrt(n * case.rows))
+    total = np.asarray(slack * (terms.sum() + 2 * np.abs(error).mean() + size))
     gradients = {
         "w": (2 * error[..., None] * x).sum(axis=(0, 1)) / (n * case.rows),
         "b": (2 * error).sum() / (n * case.rows),
     }
+    metric = np.asarray((error**2).sum()), np.asarray(own * size**2 * (n * case.rows) ** 1.5)
     for form, keywords in _forms(checker):
-        result = _run(checker, form, params, batch, n, _squares if case.mutable else _squares_alone, **keywords)
-        got, metrics, mutable = result
+        loss_fn = _squares if case.mutable else _squares_alone
+        got, metrics, mutable = _run(checker, form, params, batch, n, loss_fn, **keywords)
         of = f"{form}{'(use_scan)' if keywords else ''}: "
         for name, expected in gradients.items():
-            neutral = checker.implementation.neutral(got[name])
-            allowed = np.asarray(slack * (terms.sum() + 2 * np.abs(error).mean() + size))
-            checker.close(
-                f"{of}gradient of {name}",
-                neutral,
-                np.asarray(expected),
-                np.broadcast_to(allowed, np.shape(expected)),
-                1,
-                upcasts=False,
-            )
+            where, neutral = f"{of}gradient of {name}", checker.implementation.neutral(got[name])
+            expected = np.asarray(expected)
+            checker.close(where, neutral, expected, np.broadcast_to(total, expected.shape), 1, upcasts=False)
             if neutral.dtype != checker.dtype:
-                raise LawError(f"{of}gradient of {name}", f"dtype {neutral.dtype}, expected {checker.dtype}")
+                raise LawError(where, f"dtype {neutral.dtype}, expected {checker.dtype}")
         squares = checker.implementation.neutral(metrics["squares"])
-        checker.close(
-            f"{of}metrics",
-            squares,
-            np.asarray((error**2).sum()),
-            np.asarray(own * size**2 * (n * case.rows) ** 1.5),
-            1,
-            upcasts=False,
-        )
-        if not case.mutable:
-            if mutable is not None:
-                raise LawError(f"{of}mutable", f"is {type(mutable).__name__}, expected None")
-            continue
-        if mutable is None:
-            raise LawError(f"{of}mutable", "is None, expected the variables of every minibatch")
-        stacked = checker.implementation.neutral(mutable["mean"])
-        checker.close(
-            f"{of}mutable", stacked, x.mean(axis=1), np.full((n, case.width), own * np.abs(x).max()), 1, upcasts=False
-        )
+        checker.close(f"{of}metrics", squares, *metric, 1, upcasts=False)
+        if case.mutable != (mutable is not None):
+            said = f"is {type(mutable).__name__}, expected None"
+            said = "is None, expected the variables of every minibatch" if case.mutable else said
+            raise LawError(f"{of}mutable", said)
+        if case.mutable:
+            stacked, allowed = checker.implementation.neutral(mutable["mean"]), own * np.abs(x).max()
+            checker.close(f"{of}mutable", stacked, x.mean(axis=1), np.full((n, case.width), allowed), 1, upcasts=False)
 
 
 def _no_exact_gradient(implementation: Any) -> str | None:
@@ -161,16 +140,17 @@ def _of_linear(loss_fn: Any) -> Any:
 
 @law(
     OP,
-    "Gradients are summed in float32 at least and are returned in each parameter's dtype.",
-    "∇L_b = x_b exactly ⇒ g = round((1/n) Σ_b x_b)",
-    name="accumulation",
-    kind="behaviour",
+    "behaviour",
     cases=lambda plan: st.builds(Batch, st.just(16), st.just(1), st.just(3), st.just(False), st.sampled_from((0, 1))),
     dtypes=("bfloat16", "float16"),
     share=0.25,
     skip=_no_exact_gradient,
 )
 def accumulation(checker: Checker, case: Batch) -> None:
+    """Gradients are summed in float32 at least and are returned in each parameter's dtype.
+
+    ∇L_b = x_b exactly ⇒ g = round((1/n) Σ_b x_b)
+    """
     x = np.round(8 * generator(case.seed, 31).normal(size=(case.n, case.width))) / 8
     x[0] = 256.0
     params = {"w": array(np.ones(case.width), checker.dtype)}
@@ -192,15 +172,12 @@ def accumulation(checker: Checker, case: Batch) -> None:
         checker.close(f"{form}: gradient", neutral, expected, np.zeros(expected.shape), 1, upcasts=False)
 
 
-@law(
-    OP,
-    "Every minibatch has its own random state, the same in loop and scan.",
-    "rng_b = split(rng, n)[b]",
-    name="rngs",
-    kind="definition",
-    rows=lambda: [Batch(4, 1, 2)],
-)
+@law(OP, "definition", rows=lambda: [Batch(4, 1, 2)])
 def rngs(checker: Checker, case: Batch) -> None:
+    """Every minibatch has its own random state, the same in loop and scan.
+
+    rng_b = split(rng, n)[b]
+    """
     params = {"w": array(np.ones(2), checker.dtype)}
     batch = {"x": array(np.ones((4, 2)), checker.dtype)}
 
@@ -247,12 +224,9 @@ def _bad_uses() -> list[BadUse]:
     return [BadUse(form, label, partial(use, form, make, n)) for form in FORMS for label, make, n in batches]
 
 
-law(
+register_uses(
     OP,
     "A batch that the number of minibatches does not divide, or that is not a batch, raises the reference's error.",
-    "error(target) = error(reference)",
-    name="error_text",
-    kind="contract",
-    rows=_bad_uses,
+    _bad_uses,
     needs=FORMS,
-)(check_use)
+)

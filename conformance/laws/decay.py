@@ -9,9 +9,9 @@ from conformance import cases, oracle
 from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
-from conformance.laws import law
+from conformance.laws import SINGLE, WIDE, law
 from conformance.laws._answers import check_value, expected_gradient, expected_value
-from conformance.laws._refusals import BadCall, degenerate, recast, reshaped, with_arrays
+from conformance.laws._refusals import BadCall, Rows, bad_arrays, degenerate, recast, reshaped
 from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS
 from conformance.operations.decay import CAUSAL_FORGET_MATRIX, DTILDE_MATRIX
@@ -30,81 +30,58 @@ _GRADIENTS = {
 def _register(operation: str) -> None:
     record = OPERATIONS[operation]
 
-    law(
-        operation,
-        "The value is the reference's; elements above the diagonal are exactly −∞, and log gates of −∞ are legal.",
-        _EQUATIONS[operation],
-        name="value",
-        kind="definition",
-        cases=cases.gate_sums,
-        strata=SIZES,
-        quick=True,
-    )(partial(check_value, record))
+    @law(operation, "definition", equation=_EQUATIONS[operation], cases=cases.gate_sums, strata=SIZES, quick=True)
+    def value(checker: Checker, case: SumCase) -> None:
+        """The value is the reference's; elements above the diagonal are exactly −∞, and log gates of −∞ are legal."""
+        check_value(record, checker, case)
 
     @law(
         operation,
-        "The gradient follows the operation's own rule for any cotangent, and is not NaN where a gate is closed.",
-        _GRADIENTS[operation],
-        name="gradient",
-        kind="definition",
+        "definition",
+        equation=_GRADIENTS[operation],
         cases=cases.gate_sums,
         strata=SIZES,
         gradient=operation,
         quick=True,
     )
     def gradient(checker: Checker, case: SumCase) -> None:
+        """The gradient follows the operation's own rule for any cotangent, and is not NaN where a gate is closed."""
         call = record.call_of(case, checker.dtype)
         _, gradients = checker.vjp(operation, call.arrays, call.cotangents)
         checker.agree(gradients, expected_gradient(record, checker, case), case.steps, of="gradient of ")
 
-    register_refusals(operation, _BAD_CALLS[operation])
+    register_refusals(operation, partial(_bad_calls, operation))
 
 
-def _bad_forget() -> list[BadCall]:
-    def base() -> dict:
-        return {"forget_gates": array(-np.ones((2, 3)), "float32")}
-
-    operation = "causal_forget_matrix"
-    return [
-        with_arrays(base, operation, "an integer array", forget_gates=recast("int32")),
-        with_arrays(base, operation, "no axis", forget_gates=degenerate()),
-        with_arrays(base, operation, "a number", forget_gates=1.0),
+def _bad_calls(operation: str) -> list[BadCall]:
+    if operation == "causal_forget_matrix":
+        rows: Rows = [
+            ("an integer array", {"forget_gates": recast("int32")}),
+            ("no axis", {"forget_gates": degenerate()}),
+            ("a number", {"forget_gates": 1.0}),
+        ]
+        return bad_arrays(operation, lambda: {"forget_gates": array(-np.ones((2, 3)), "float32")}, rows)
+    rows = [
+        ("gates of different lengths", {"fgate": reshaped(2, 4, 1)}),
+        ("gates of different batches", {"fgate": reshaped(3, 3, 1)}),
+        ("an axis too few", {"igate": reshaped(3)}),
+        ("a last axis that is not 1", {"igate": reshaped(2, 3, 2), "fgate": reshaped(2, 3, 2)}),
+        ("mixed dtypes", {"fgate": recast("float64")}),
+        ("an integer array", {"igate": recast("int32")}),
     ]
+    return bad_arrays(operation, lambda: dict.fromkeys(("igate", "fgate"), array(np.ones((2, 3, 1)), "float32")), rows)
 
-
-def _bad_dtilde() -> list[BadCall]:
-    def base() -> dict:
-        return {"igate": array(np.ones((2, 3, 1)), "float32"), "fgate": array(np.ones((2, 3, 1)), "float32")}
-
-    operation = "dtilde_matrix"
-    return [
-        with_arrays(base, operation, "gates of different lengths", fgate=reshaped(2, 4, 1)),
-        with_arrays(base, operation, "gates of different batches", fgate=reshaped(3, 3, 1)),
-        with_arrays(base, operation, "an axis too few", igate=reshaped(3)),
-        with_arrays(base, operation, "a last axis that is not 1", igate=reshaped(2, 3, 2), fgate=reshaped(2, 3, 2)),
-        with_arrays(base, operation, "mixed dtypes", fgate=recast("float64")),
-        with_arrays(base, operation, "an integer array", igate=recast("int32")),
-    ]
-
-
-_BAD_CALLS = {"causal_forget_matrix": _bad_forget, "dtilde_matrix": _bad_dtilde}
 
 for _operation in _EQUATIONS:
     _register(_operation)
 
 
-@law(
-    "causal_forget_matrix",
-    "The diagonal is exactly 0, and everything above it is exactly −∞.",
-    "F[t,t] = 0, F[t,j] = −∞ for t < j",
-    name="mask",
-    kind="definition",
-    cases=cases.gate_sums,
-    strata=SIZES,
-    dtypes=("float32",),
-    share=0.25,
-)
+@law("causal_forget_matrix", "definition", cases=cases.gate_sums, strata=SIZES, dtypes=SINGLE, share=0.25)
 def mask(checker: Checker, case: SumCase) -> None:
+    """The diagonal is exactly 0, and everything above it is exactly −∞.
+
+    F[t,t] = 0, F[t,j] = −∞ for t < j
+    """
     F = checker.call("causal_forget_matrix", case.log_gates(checker.dtype))["y"].values
     steps = np.arange(case.S)
     if (F[..., steps, steps] != 0).any():
@@ -114,16 +91,12 @@ def mask(checker: Checker, case: SumCase) -> None:
         raise LawError("F", "an element above the diagonal is not −∞")
 
 
-@law(
-    "causal_forget_matrix",
-    "Log decays add up: the log decay over two consecutive intervals is the sum of theirs.",
-    "F[t,j] = F[t,s] + F[s,j] for j ≤ s ≤ t",
-    name="composition",
-    kind="relation",
-    cases=cases.gate_sums,
-    share=0.25,
-)
+@law("causal_forget_matrix", "relation", cases=cases.gate_sums, share=0.25)
 def composition(checker: Checker, case: SumCase) -> None:
+    """Log decays add up: the log decay over two consecutive intervals is the sum of theirs.
+
+    F[t,j] = F[t,s] + F[s,j] for j ≤ s ≤ t
+    """
     F = checker.call("causal_forget_matrix", case.log_gates(checker.dtype))["y"]
     slack = expected_value(CAUSAL_FORGET_MATRIX, checker, case).slack["y"]
     for s in {0, case.S // 3, case.S // 2, case.S - 1} if case.S else ():
@@ -134,16 +107,17 @@ def composition(checker: Checker, case: SumCase) -> None:
 
 @law(
     "causal_forget_matrix",
-    "A closed gate separates the steps before it from the steps after it, and changes nothing else.",
-    "a_s = −∞ ⇒ F[t,j] = −∞ for j < s ≤ t; elsewhere F is as with a_s = 0",
-    name="shut_gate",
-    kind="relation",
+    "relation",
     compiled_dtypes=None,
     cases=lambda plan: cases.sums(plan, ("ordinary", "wide")).filter(lambda case: case.S > 0),
-    dtypes=("float32",),
+    dtypes=SINGLE,
     share=0.25,
 )
 def shut_gate(checker: Checker, case: SumCase) -> None:
+    """A closed gate separates the steps before it from the steps after it, and changes nothing else.
+
+    a_s = −∞ ⇒ F[t,j] = −∞ for j < s ≤ t; elsewhere F is as with a_s = 0
+    """
     a, s = case.log_gates(checker.dtype)["forget_gates"], case.S // 2
     shut, open_ = a.values.copy(), a.values.copy()
     shut[..., s], open_[..., s] = -np.inf, 0.0
@@ -160,17 +134,12 @@ def shut_gate(checker: Checker, case: SumCase) -> None:
     checker.close("F", beside, of_open.values[..., ~cut], slack[..., ~cut], case.steps)
 
 
-@law(
-    "dtilde_matrix",
-    "D̃ is the decay matrix of the log gates with every column's input gate added.",
-    "D̃ = causal_forget_matrix(log σ(f)) + i_j",
-    name="parts",
-    kind="relation",
-    cases=cases.gate_sums,
-    needs=("dtilde_matrix", "causal_forget_matrix"),
-    share=0.25,
-)
+@law("dtilde_matrix", "relation", cases=cases.gate_sums, needs=("dtilde_matrix", "causal_forget_matrix"), share=0.25)
 def parts(checker: Checker, case: SumCase) -> None:
+    """D̃ is the decay matrix of the log gates with every column's input gate added.
+
+    D̃ = causal_forget_matrix(log σ(f)) + i_j
+    """
     arrays = case.preactivations(checker.dtype)
     i, f = (arrays[name].values[..., 0] for name in ("igate", "fgate"))
     D = checker.call("dtilde_matrix", arrays)["y"]
@@ -183,18 +152,19 @@ def parts(checker: Checker, case: SumCase) -> None:
 
 @law(
     "causal_forget_matrix",
-    "Elements above the diagonal are masked: their cotangents reach no gate.",
-    "dF[t,j] = 0 for t ≥ j ⇒ da = 0",
-    name="masked_rows",
-    kind="definition",
+    "definition",
     cases=cases.gate_sums,
     strata=SIZES,
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
+    dtypes=WIDE,
+    compiled_dtypes=SINGLE,
     gradient="causal_forget_matrix",
     share=0.25,
 )
 def masked_rows(checker: Checker, case: SumCase) -> None:
+    """Elements above the diagonal are masked: their cotangents reach no gate.
+
+    dF[t,j] = 0 for t ≥ j ⇒ da = 0
+    """
     cotangent = case.cotangent(checker.dtype, square=True)["y"]
     above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
     _, gradients = checker.vjp("causal_forget_matrix", case.log_gates(checker.dtype), above)
@@ -204,18 +174,20 @@ def masked_rows(checker: Checker, case: SumCase) -> None:
 
 @law(
     "dtilde_matrix",
-    "The cotangent of a masked element reaches the input gate of its column, and no forget gate.",
-    "dD̃[t,j] = 0 for t ≥ j ⇒ di_j = Σ_{t<j} dD̃[t,j], df = 0",
+    "definition",
     name="masked_rows",
-    kind="definition",
     cases=cases.gate_sums,
     strata=SIZES,
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
+    dtypes=WIDE,
+    compiled_dtypes=SINGLE,
     gradient="dtilde_matrix",
     share=0.25,
 )
 def masked_rows_of_dtilde(checker: Checker, case: SumCase) -> None:
+    """The cotangent of a masked element reaches the input gate of its column, and no forget gate.
+
+    dD̃[t,j] = 0 for t ≥ j ⇒ di_j = Σ_{t<j} dD̃[t,j], df = 0
+    """
     arrays, cotangent = case.preactivations(checker.dtype), case.cotangent(checker.dtype, square=True)["y"]
     above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
     _, gradients = checker.vjp("dtilde_matrix", arrays, above)

@@ -2,44 +2,41 @@
 
 import importlib.util
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
-from conformance import cases
-from conformance.cases import Plan
-from conformance.laws import _gru_checks as checks
-from conformance.laws import _packing_laws, _recurrence_laws, law
-from conformance.laws._answers import check_gradient, check_value
+from conformance import cases, oracle
+from conformance.budget import Expected
+from conformance.cases import GRUCase, Plan
+from conformance.checker import Checker, LawError
+from conformance.dtypes import Array
+from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, _packing_laws, _recurrence_laws, law
+from conformance.laws._answers import check_gradient, check_value, expected_gradient, expected_value, has_gradient
 from conformance.laws._gru_calls import bad_calls
+from conformance.laws._gru_identities import agree, closed_form, expanded, grouped, initial, with_values
 from conformance.laws._refusals import register as register_refusals
+from conformance.laws._relations import alike, close, results_of
 from conformance.operations.gru import GRU
 
-STEP = "r = σ(hWr + xr), f = σ(hWf + xf), z = tanh((r⊙h)W + x), h' = f⊙h + (1−f)⊙z"
+
+@law("gru", "definition", cases=cases.gru, forward=True, quick=True)
+def value(checker: Checker, case: GRUCase) -> None:
+    """Outputs and final state are the recurrence's, for any head counts.
+
+    r = σ(hWr + xr), f = σ(hWf + xf), z = tanh((r⊙h)W + x), h' = f⊙h + (1−f)⊙z
+    """
+    check_value(GRU, checker, case)
 
 
-law(
-    "gru",
-    "Outputs and final state are the recurrence's, for any head counts.",
-    STEP,
-    name="value",
-    kind="definition",
-    cases=cases.gru,
-    forward=True,
-    quick=True,
-)(partial(check_value, GRU))
+@law("gru", "definition", cases=lambda plan: cases.gru(plan, clipping=None), gradient="gru", quick=True)
+def gradient(checker: Checker, case: GRUCase) -> None:
+    """The gradient is exact for every argument, initial state and final-state cotangent included.
 
-law(
-    "gru",
-    "The gradient is exact for every argument, initial state and final-state cotangent included.",
-    "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for every argument x, and out in y, h_T",
-    name="gradient",
-    kind="definition",
-    cases=lambda plan: cases.gru(plan, clipping=None),
-    gradient="gru",
-    quick=True,
-)(partial(check_gradient, GRU))
+    dx = Σ_out ⟨d_out, ∂out/∂x⟩ for every argument x, and out in y, h_T
+    """
+    check_gradient(GRU, checker, case)
 
 
 def _clipped(plan: Plan) -> st.SearchStrategy:
@@ -51,20 +48,23 @@ def _clipped(plan: Plan) -> st.SearchStrategy:
     return st.builds(lambda case, bound: replace(case, clipping=bound), either, bounds)
 
 
-law(
+@law(
     "gru",
-    "gradient_clipping=c clips the gradient that reaches a state from the step after it, elementwise to ±|c|, before "
-    "the gradient of that step's output is added; that of the initial state is not clipped.",
-    "dh_t = clip(from step t+1, ±|c|) + dy_t",
-    name="clipping",
-    kind="contract",
+    "contract",
     cases=_clipped,
-    dtypes=("float64", "float32", "bfloat16"),
-    compiled_dtypes=("float32",),
-    strata=("small", "chunk"),
+    dtypes=UP_TO_BFLOAT16,
+    compiled_dtypes=SINGLE,
+    strata=SHORT,
     gradient="gru",
     share=0.75,
-)(partial(check_gradient, GRU))
+)
+def clipping(checker: Checker, case: GRUCase) -> None:
+    """gradient_clipping=c clips the gradient that reaches a state from the step after it, elementwise to ±|c|, before
+    the gradient of that step's output is added; that of the initial state is not clipped.
+
+    dh_t = clip(from step t+1, ±|c|) + dy_t
+    """
+    check_gradient(GRU, checker, case)
 
 
 def _cuts(plan: Plan) -> st.SearchStrategy:
@@ -84,109 +84,186 @@ def _unclipped(plan: Plan, **fixed: Any) -> st.SearchStrategy:
 
 _recurrence_laws.register(GRU, _cuts)
 
-law(
-    "gru",
-    "A packed call gives the same results as a loop over its sequences; an empty sequence returns its initial state.",
-    "gru(x, cu_seqlens)[b] = gru(x[cu_b:cu_{b+1}])",
-    name="packed",
-    kind="definition",
-    cases=cases.packed_gru,
-    dtypes=("float64", "float32", "bfloat16"),
-    compiled_dtypes=("float32",),
-    forward=True,
-)(partial(check_value, GRU))
 
-law(
+@law("gru", "definition", cases=cases.packed_gru, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, forward=True)
+def packed(checker: Checker, case: GRUCase) -> None:
+    """A packed call gives the same results as a loop over its sequences; an empty sequence returns its initial state.
+
+    gru(x, cu_seqlens)[b] = gru(x[cu_b:cu_{b+1}])
+    """
+    check_value(GRU, checker, case)
+
+
+@law(
     "gru",
-    "The gradient of a packed call is that of a loop over its sequences.",
-    "d gru(x, cu_seqlens)[b] = d gru(x[cu_b:cu_{b+1}])",
-    name="packed_gradient",
-    kind="definition",
+    "definition",
     cases=lambda plan: cases.packed_gru(plan, clipping=None),
-    dtypes=("float64", "float32", "bfloat16"),
+    dtypes=UP_TO_BFLOAT16,
     gradient="gru",
     share=0.75,
-)(partial(check_gradient, GRU))
+)
+def packed_gradient(checker: Checker, case: GRUCase) -> None:
+    """The gradient of a packed call is that of a loop over its sequences.
+
+    d gru(x, cu_seqlens)[b] = d gru(x[cu_b:cu_{b+1}])
+    """
+    check_gradient(GRU, checker, case)
+
 
 _packing_laws.register(GRU)
 
-law(
+
+@law(
     "gru",
-    "Shared heads give the same results as repeated heads, and their gradient is the sum over the group.",
-    "gru(x, W) = gru(repeat(x), repeat(W));  dW = Σ_group d repeat(W)",
-    name="grouped_heads",
-    kind="relation",
+    "relation",
     cases=lambda plan: cases.gru(plan) if plan.eager else cases.gru(plan).filter(lambda case: case.S in (5, 65)),
     share=0.5,
-)(checks.grouped_heads)
+)
+def grouped_heads(checker: Checker, case: GRUCase) -> None:
+    """Shared heads give the same results as repeated heads, and their gradient is the sum over the group.
 
-law(
-    "gru",
-    "A forget gate of 1 keeps the state bit for bit, and the whole gradient goes to the earlier state: none reaches "
-    "anything else.",
-    "xf = +∞ ⇒ y_t = h_0, dh_0 = dh_T + Σ dy_t, all other gradients 0",
-    name="fixed_point",
-    kind="definition",
-    cases=_unclipped,
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    share=0.25,
-)(checks.fixed_point)
+    gru(x, W) = gru(repeat(x), repeat(W));  dW = Σ_group d repeat(W)
+    """
+    arrays, N = case.arrays(checker.dtype), case.N
+    written_out = {
+        name: replace(x, values=expanded(name, x.values, N)) if name in GRU.head_axis else x
+        for name, x in arrays.items()
+    }
+    cotangents, options = case.cotangent_arrays(checker.dtype), case.options()
+    own, own_gradients = results_of(GRU, checker, arrays, cotangents, options)
+    outputs, gradients = results_of(GRU, checker, written_out, cotangents, options)
+    alike(checker, outputs, own, expected_value(GRU, checker, case), case.steps)
+    if gradients is None or own_gradients is None:
+        return
+    of_groups = expected_gradient(GRU, checker, case)
+    for name, axis in GRU.head_axis.items():
+        got, heads = gradients[name], arrays[name].shape[axis]
+        summed = replace(got, values=grouped(name, got.values, heads))
+        slack = of_groups.slack[name] + checker.precision(1).roundoff * grouped(name, np.abs(got.values), heads)
+        where, of = f"gradient of {name}", of_groups.values[name]
+        close(checker, where, summed, own_gradients[name], of, slack, case.steps, times=3)
 
-law(
-    "gru",
-    "With a forget gate of 0 the new state is the candidate, and the previous state has no gradient.",
-    "xf = −∞, W = 0 ⇒ y_t = tanh(x_t), dx_t = (1 − y_t²) dy_t, dh_0 = 0",
-    name="candidate",
-    kind="definition",
-    cases=_unclipped,
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    share=0.25,
-)(checks.candidate)
 
-law(
-    "gru",
-    "With weights of 0 the recurrence is linear in the state, and value and gradient are those of its closed form.",
-    "W = Wf = Wr = 0 ⇒ h_t = P[t,0] h_0 + Σ_j P[t,j] (1−f_j) tanh(x_j), P[t,j] = Π_{j<s≤t} f_s",
-    name="zero_weights",
-    kind="definition",
-    cases=_unclipped,
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32", "bfloat16"),
-    compiled_dtypes=("float32",),
-    share=0.25,
-)(checks.zero_weights)
+@law("gru", "definition", cases=_unclipped, strata=SHORT, dtypes=WIDE, share=0.25)
+def fixed_point(checker: Checker, case: GRUCase) -> None:
+    """A forget gate of 1 keeps the state bit for bit, and the whole gradient goes to the earlier state: none reaches
+    anything else.
 
-law(
+    xf = +∞ ⇒ y_t = h_0, dh_0 = dh_T + Σ dy_t, all other gradients 0
+    """
+    arrays = with_values(case.arrays(checker.dtype), forget_input=np.inf)
+    if not checker.contract:
+        # 1 − f may be rounded, or z and h may be mixed as z + f·(h − z), which returns h except for rounding.
+        agree(checker, case, arrays)
+        return
+    h0 = initial(case, arrays)
+    kept = np.broadcast_to(h0[:, None], (case.B, case.S, case.N, case.H))
+
+    def bit_by_bit(outputs: dict[str, Array]) -> None:
+        if not np.array_equal(outputs["y"].values, kept) or not np.array_equal(outputs["state"].values, h0):
+            raise LawError("y", "a state behind a forget gate of exactly 1 changed")
+
+    bit_by_bit(checker.call("gru", arrays, case.options()))
+    if not has_gradient(GRU, checker):
+        return
+    cotangents = case.cotangent_arrays(checker.dtype)
+    outputs, gradients = checker.vjp("gru", arrays, cotangents, case.options())
+    bit_by_bit(outputs)
+    for name in GRU.head_axis:
+        if np.abs(gradients[name].values).max(initial=0.0) > 0:
+            raise LawError(f"gradient of {name}", "is not 0 behind forget gates of exactly 1")
+    if case.state:
+        dy, dstate = cotangents["y"].values, cotangents["state"].values
+        slack = checker.precision(case.steps).growth * (np.abs(dy).sum(axis=1) + np.abs(dstate))
+        got = gradients["input_state"]
+        checker.close("gradient of input_state", got, dstate + dy.sum(axis=1), slack, case.steps)
+
+
+@law("gru", "definition", cases=_unclipped, strata=SHORT, dtypes=WIDE, share=0.25)
+def candidate(checker: Checker, case: GRUCase) -> None:
+    """With a forget gate of 0 the new state is the candidate, and the previous state has no gradient.
+
+    xf = −∞, W = 0 ⇒ y_t = tanh(x_t), dx_t = (1 − y_t²) dy_t, dh_0 = 0
+    """
+    arrays = with_values(case.arrays(checker.dtype), forget_input=-np.inf, weight=0.0)
+    x, cotangents = expanded("input", arrays["input"].values, case.N), case.cotangent_arrays(checker.dtype)
+    last = np.tanh(x[:, -1]) if case.S else initial(case, arrays)
+    values, precision = oracle.values(arrays), checker.precision(case.steps)
+    expected = Expected({"y": np.tanh(x), "state": last}, oracle.gru(values, {}, precision).slack)
+    outputs, gradients = results_of(GRU, checker, arrays, cotangents, case.options())
+    checker.agree(outputs, expected, case.steps)
+    if gradients is None:
+        return
+    slack = oracle.gru_gradient(values, {}, oracle.values(cotangents), precision).slack
+    if case.state and case.S:
+        of_state, where = gradients["input_state"], "gradient of input_state"
+        if not checker.contract:
+            checker.close(where, of_state, np.zeros(of_state.shape), slack["input_state"], case.steps)
+        elif np.abs(of_state.values).max(initial=0.0) > 0:
+            raise LawError(where, "is not 0 behind forget gates of exactly 0 and a weight of 0")
+    through = cotangents["y"].values.copy()
+    through[:, -1:] += cotangents["state"].values[:, None]
+    exact = grouped("input", through * (1 - np.tanh(x) ** 2), arrays["input"].shape[-2])
+    checker.close("gradient of input", gradients["input"], exact, slack["input"], case.steps)
+
+
+@law("gru", "definition", cases=_unclipped, strata=SHORT, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, share=0.25)
+def zero_weights(checker: Checker, case: GRUCase) -> None:
+    """With weights of 0 the recurrence is linear in the state, and value and gradient are those of its closed form.
+
+    W = Wf = Wr = 0 ⇒ h_t = P[t,0] h_0 + Σ_j P[t,j] (1−f_j) tanh(x_j), P[t,j] = Π_{j<s≤t} f_s
+    """
+    arrays = with_values(case.arrays(checker.dtype), **dict.fromkeys(GRU.weights, 0.0))
+    cotangents = oracle.values(case.cotangent_arrays(checker.dtype))
+    agree(checker, case, arrays, *closed_form(case, oracle.values(arrays), cotangents))
+
+
+@law(
     "gru",
-    "With a diagonal W each head is PyTorch's own GRU, whose update gate is the forget gate here.",
-    "W = diag(w) ⇒ gru(x, W, …) = torch.nn.GRU(x; Wr, Wf, W)",
-    name="torch_layer",
-    kind="definition",
+    "definition",
     cases=lambda plan: _unclipped(plan).filter(lambda case: case.gates != "extreme"),
-    strata=("small", "chunk"),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
+    strata=SHORT,
+    dtypes=WIDE,
+    compiled_dtypes=SINGLE,
     share=0.25,
     skip=lambda implementation: (
         None if importlib.util.find_spec("torch") else "it compares with PyTorch's GRU, and PyTorch is not installed"
     ),
-)(checks.torch_layer)
+)
+def torch_layer(checker: Checker, case: GRUCase) -> None:
+    """With a diagonal W each head is PyTorch's own GRU, whose update gate is the forget gate here.
+
+    W = diag(w) ⇒ gru(x, W, …) = torch.nn.GRU(x; Wr, Wf, W)
+    """
+    layer: Any = importlib.import_module("conformance.frameworks.torch_gru")
+    arrays, cotangents = dict(case.arrays(checker.dtype)), oracle.values(case.cotangent_arrays(checker.dtype))
+    diagonal = np.eye(case.H, dtype=bool)
+    arrays["weight"] = replace(arrays["weight"], values=np.where(diagonal, arrays["weight"].values, 0.0))
+    # r⊙(hW) and (r⊙h)W are one function of a diagonal W, and only there: the gradient off the diagonal is another's.
+    known = layer.outputs_and_gradients(oracle.values(arrays), cotangents, case.N)
+    agree(checker, case, arrays, *known, compared={"weight": diagonal})
+
 
 _packing_laws.register_max_seqlen(GRU)
 
 register_refusals("gru", bad_calls)
 
-law(
+
+@law(
     "gru",
-    "The state is carried in the accumulation dtype: over many steps, 16-bit values lose no more than float32 values "
-    "do.",
-    "W = 0, xf constant ⇒ h_T = fᵀh_0 + (1 − fᵀ) tanh(x), to a few float32 roundoffs",
-    name="accumulation",
-    kind="behaviour",
+    "behaviour",
     cases=lambda plan: cases.gru(plan, scale=1.0, state=True, clipping=None) if plan.eager else cases.gru(plan),
     strata=("chunk", "long"),
     dtypes=("bfloat16", "float16"),
     share=0.25,
-)(checks.state_accumulation)
+)
+def accumulation(checker: Checker, case: GRUCase) -> None:
+    """The state is carried in the accumulation dtype: over many steps, 16-bit values lose no more than float32 values
+    do.
+
+    W = 0, xf constant ⇒ h_T = fᵀh_0 + (1 − fᵀ) tanh(x), to a few float32 roundoffs
+    """
+    # Without weights there is no product whose operand could be rounded: only the carried state remains.
+    arrays = with_values(case.arrays(checker.dtype), forget_input=4.0, **dict.fromkeys(GRU.weights, 0.0))
+    expected = oracle.gru(oracle.values(arrays), {}, replace(checker.precision(case.steps), dtype="float32"))
+    checker.agree(checker.call("gru", arrays, case.options()), expected, case.steps, only=("state",))

@@ -3,13 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import strategies as st
+
 from conformance import cases
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker
-from conformance.laws import _large_gates, law
-from conformance.laws._answers import expected_gradient, expected_value
+from conformance.laws import SINGLE, SMALL, UP_TO_BFLOAT16, _large_gates, law
+from conformance.laws._answers import check_gradient, expected_value
 from conformance.laws._recurrence import along_steps
-from conformance.laws._refusals import BadCall, recast, reshaped, with_arrays, with_options
+from conformance.laws._refusals import BACKENDS, BadCall, bad_arrays, bad_options, recast, reshaped
 from conformance.laws._refusals import register as register_refusals
 from conformance.operations.mlstm import MLSTM
 from conformance.operations.mlstm_step import MLSTM_STEP, at_step, with_state
@@ -19,16 +21,17 @@ OP = "mlstm_step"
 
 @law(
     OP,
-    "Step by step gives the same results as the whole sequence.",
-    "mlstm_step applied S times = mlstm",
-    name="sequence",
-    kind="definition",
+    "definition",
     cases=lambda plan: cases.mlstm(plan, layout="contiguous"),
-    strata=("small",),
+    strata=SMALL,
     compiled_dtypes=("float32", "bfloat16"),
     forward=True,
 )
 def sequence(checker: Checker, case: MLSTMCase) -> None:
+    """Step by step gives the same results as the whole sequence.
+
+    mlstm_step applied S times = mlstm
+    """
     arrays, options = with_state(case, checker.dtype), {"eps": case.eps} if case.eps else {}
     state, h, last = MLSTM_STEP.kept(arrays), [], {}
     for t in range(case.S):
@@ -44,7 +47,7 @@ def sequence(checker: Checker, case: MLSTMCase) -> None:
         )
 
 
-def _one_step(plan: cases.Plan) -> Any:
+def _one_step(plan: cases.Plan) -> st.SearchStrategy:
     # A memory that ends empty is at a tie, where either side passes: `sequence` and `finite` meet it.
     steps = cases.mlstm(plan, S=1, layout="contiguous").filter(
         lambda case: case.gates not in ("closed", "mixed") and (case.gates, case.state) != ("resets", "empty")
@@ -54,41 +57,34 @@ def _one_step(plan: cases.Plan) -> Any:
 
 @law(
     OP,
-    "The gradient of a step is exact for every argument, the state included.",
-    "dx = Σ_out ⟨d_out, ∂out/∂x⟩ with S = 1",
-    name="gradient",
-    kind="definition",
+    "definition",
     cases=lambda plan: _one_step(plan).map(lambda case: replace(case, eps=0.0)),
-    strata=("small",),
+    strata=SMALL,
     gradient=OP,
     quick=True,
 )
 def gradient(checker: Checker, case: MLSTMCase) -> None:
-    call = MLSTM_STEP.call_of(case, checker.dtype)
-    outputs, gradients = checker.vjp(OP, call.arrays, call.cotangents, call.options)
-    expected = expected_gradient(MLSTM_STEP, checker, case)
-    checker.note_kinks(expected)
-    checker.agree(outputs, expected_value(MLSTM_STEP, checker, case), call.steps)
-    checker.agree(gradients, expected, call.steps, of="gradient of ")
-    checker.expect_dtypes(outputs, gradients, call.arrays, MLSTM_STEP.in_dtype)
+    """The gradient of a step is exact for every argument, the state included.
+
+    dx = Σ_out ⟨d_out, ∂out/∂x⟩ with S = 1
+    """
+    outputs, gradients = check_gradient(MLSTM_STEP, checker, case)
+    checker.expect_dtypes(outputs, gradients, MLSTM_STEP.call_of(case, checker.dtype).arrays, MLSTM_STEP.in_dtype)
 
 
-law(
-    OP,
-    "In the normaliser, eps is added to numbers in units of exp(m), and m counts as a constant there.",
-    "h = Cᵀq̂ / (max(|n·q̂|, exp(−min(m, 64))) + eps), whose gradient treats eps as if m did not depend on any input",
-    name="eps_gradient",
-    kind="contract",
-    cases=lambda plan: (
-        _one_step(plan).map(lambda case: replace(case, eps=1e-3))
-        if plan.eager
-        else _one_step(plan).filter(lambda case: bool(case.eps))
-    ),
-    dtypes=("float64", "float32", "bfloat16"),
-    compiled_dtypes=("float32",),
-    gradient=OP,
-    share=0.5,
-)(gradient)
+def _with_eps(plan: cases.Plan) -> st.SearchStrategy:
+    if plan.eager:
+        return _one_step(plan).map(lambda case: replace(case, eps=1e-3))
+    return _one_step(plan).filter(lambda case: bool(case.eps))
+
+
+@law(OP, "contract", cases=_with_eps, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, gradient=OP, share=0.5)
+def eps_gradient(checker: Checker, case: MLSTMCase) -> None:
+    """In the normaliser, eps is added to numbers in units of exp(m), and m counts as a constant there.
+
+    h = Cᵀq̂ / (max(|n·q̂|, exp(−min(m, 64))) + eps), whose gradient treats eps as if m did not depend on any input
+    """
+    gradient(checker, case)
 
 
 _large_gates.register_shift(
@@ -116,14 +112,10 @@ def _bad_calls() -> list[BadCall]:
     options = [
         ("a negative eps", {"eps": -1.0}),
         ("no state", {"state": None}),
-        ("an unknown kernel backend", {"kernel_backend": "no such backend"}),
-        ("a number for a kernel backend", {"kernel_backend": 3}),
+        *BACKENDS,
         ("a pair for a state", {"state": (1, 2)}),
     ]
-    return [
-        *(with_arrays(_base, OP, label, **changes) for label, changes in arrays),
-        *(with_options(_base, OP, label, **changes) for label, changes in options),
-    ]
+    return [*bad_arrays(OP, _base, arrays), *bad_options(OP, _base, options)]
 
 
 register_refusals(OP, _bad_calls)

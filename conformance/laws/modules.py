@@ -15,10 +15,10 @@ from conformance.cases import PINS, FwbwCase, MLSTMCase, Plan
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array, array
 from conformance.implementation import Layer
-from conformance.laws import law
+from conformance.laws import SINGLE, SMALL, WIDE, law
 from conformance.laws._layer_cases import COUNTS, LayerCase, layers
 from conformance.laws._layer_oracle import gru_layer
-from conformance.laws._refusals import BadUse, check_use
+from conformance.laws._refusals import BadUse, register_uses
 
 
 def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
@@ -27,18 +27,12 @@ def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
     return dict(zip(names, outputs, strict=True))
 
 
-@law(
-    "GRU",
-    "The layer is projection, gru, projection, in value and in the gradient of its input, state and every parameter.",
-    "output = gru(split(input·K + b), weights)·K′ + b′, in the order x, f, r",
-    name="value",
-    kind="definition",
-    cases=layers,
-    strata=("small",),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
-)
+@law("GRU", "definition", cases=layers, strata=SMALL, dtypes=WIDE, compiled_dtypes=SINGLE)
 def value(checker: Checker, case: LayerCase) -> None:
+    """The layer is projection, gru, projection, in value and in the gradient of its input, state and every parameter.
+
+    output = gru(split(input·K + b), weights)·K′ + b′, in the order x, f, r
+    """
     layer = checker.implementation.layer("GRU", case.settings(), case.seed)
     arrays, cotangents = case.arrays(checker.dtype), case.cotangents(checker.dtype)
     parameters = case.parameters("float64" if checker.upcasts else checker.dtype)
@@ -56,17 +50,18 @@ def value(checker: Checker, case: LayerCase) -> None:
 
 @law(
     "GRU",
-    "Every parameter has the shape that the head counts require; weights are drawn within ±H^−½, none is left unset, "
-    "no two are alike, and another seed gives other weights.",
-    "W ~ U(−H^−½, H^−½)",
-    name="parameters",
-    kind="behaviour",
+    "behaviour",
     rows=lambda: [
         LayerCase(1, 1, 3, 8, 5, (4, 1, 2, 2, 4, 1)),
         LayerCase(1, 1, 2, 8, 3, (1, 1, 1, 6, 2, 3), bias=False),
     ],
 )
 def parameters(checker: Checker, case: LayerCase) -> None:
+    """Every parameter has the shape that the head counts require; weights are drawn within ±H^−½, none is left unset,
+    no two are alike, and another seed gives other weights.
+
+    W ~ U(−H^−½, H^−½)
+    """
     first, other = (checker.implementation.layer("GRU", case.settings(), seed).parameters for seed in (1, 2))
     shapes = {name: x.shape for name, x in first.items()}
     if shapes != case.shapes():
@@ -115,14 +110,11 @@ def _gru_bad_uses() -> list[BadUse]:
     ]
 
 
-law(
+register_uses(
     "GRU",
     "Invalid sizes and head counts, and inputs that do not fit the layer, raise the reference's error.",
-    "error(target) = error(reference)",
-    name="error_text",
-    kind="contract",
-    rows=_gru_bad_uses,
-)(check_use)
+    _gru_bad_uses,
+)
 
 
 def _fwbw_cases(plan: Plan) -> st.SearchStrategy:
@@ -133,20 +125,13 @@ def _fwbw_cases(plan: Plan) -> st.SearchStrategy:
     return st.just(only) if plan.pin in ("", PINS[plan.stratum][0]) else st.nothing()
 
 
-@law(
-    "mLSTMBackendFwbw",
-    "The layer is the custom-gradient function, whether its configuration is the dataclass or its dict, and returns "
-    "the final state if the configuration or the call asks for it.",
-    "mLSTMBackendFwbw(config)(q, k, v, i, f, …) = mlstm_fwbw_custom_grad(config)(q, k, v, i, f, …)",
-    name="function",
-    kind="definition",
-    cases=_fwbw_cases,
-    strata=("small",),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
-    share=0.5,
-)
+@law("mLSTMBackendFwbw", "definition", cases=_fwbw_cases, strata=SMALL, dtypes=WIDE, compiled_dtypes=SINGLE, share=0.5)
 def function(checker: Checker, case: FwbwCase) -> None:
+    """The layer is the custom-gradient function, whether its configuration is the dataclass or its dict, and returns
+    the final state if the configuration or the call asks for it.
+
+    mLSTMBackendFwbw(config)(q, k, v, i, f, …) = mlstm_fwbw_custom_grad(config)(q, k, v, i, f, …)
+    """
     config_class = checker.implementation.functions["mLSTMBackendFwbw"].config_class
     as_dict = case.config()
     told = replace(case, return_state=True)
@@ -175,16 +160,13 @@ def _agrees_with_function(checker: Checker, layer: Layer, case: FwbwCase, option
 _ARGUMENTS = {"C0": "c_initial", "n0": "n_initial", "m0": "m_initial"}
 
 
-@law(
-    "mLSTMBackendFwbw",
-    "The configuration has the contract's fields and defaults and copies those of a model's configuration with the "
-    "same names; the layer says that heads may be mapped over.",
-    "config = mLSTMBackendFwbwConfig()",
-    name="configuration",
-    kind="contract",
-    rows=lambda: [LayerCase(1, 1, 1, 1, 1, (1, 1, 1, 1, 1, 1))],
-)
+@law("mLSTMBackendFwbw", "contract", rows=lambda: [LayerCase(1, 1, 1, 1, 1, (1, 1, 1, 1, 1, 1))])
 def configuration(checker: Checker, case: LayerCase) -> None:
+    """The configuration has the contract's fields and defaults and copies those of a model's configuration with the
+    same names; the layer says that heads may be mapped over.
+
+    config = mLSTMBackendFwbwConfig()
+    """
     layer = checker.implementation.functions["mLSTMBackendFwbw"]
     expected: Mapping[str, Any] = vars(reference.mLSTMBackendFwbwConfig())
     config = layer.config_class()

@@ -1,7 +1,6 @@
 """Reverse cumulative sums: `rev_cumsum` and `rev_cumsum_off`."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -9,9 +8,9 @@ from conformance import cases, oracle
 from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
-from conformance.laws import law
+from conformance.laws import SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_value, expected_gradient, expected_value
-from conformance.laws._refusals import BadCall, degenerate, recast, with_arrays
+from conformance.laws._refusals import BadCall, bad_arrays, degenerate, recast
 from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS
 from conformance.operations.scan import REV_CUMSUM
@@ -23,42 +22,31 @@ EQUATIONS = {"rev_cumsum": "y_t = Σ_{s≥t} x_s", "rev_cumsum_off": "y_t = Σ_{
 def _register(operation: str, equation: str) -> None:
     record = OPERATIONS[operation]
 
-    law(
-        operation,
-        "The value is the reference's.",
-        equation,
-        name="value",
-        kind="definition",
-        cases=cases.sums,
-        quick=True,
-    )(partial(check_value, record))
+    @law(operation, "definition", equation=equation, cases=cases.sums, quick=True)
+    def value(checker: Checker, case: SumCase) -> None:
+        """The value is the reference's."""
+        check_value(record, checker, case)
 
     @law(
         operation,
-        "The gradient is the forward running sum, for any cotangent.",
-        f"dx_s = Σ_{{t{'≤' if operation == 'rev_cumsum' else '<'}s}} dy_t",
-        name="gradient",
-        kind="definition",
+        "definition",
+        equation=f"dx_s = Σ_{{t{('≤' if operation == 'rev_cumsum' else '<')}s}} dy_t",
         cases=cases.sums,
         gradient=operation,
         quick=True,
     )
     def gradient(checker: Checker, case: SumCase) -> None:
+        """The gradient is the forward running sum, for any cotangent."""
         call = record.call_of(case, checker.dtype)
         _, gradients = checker.vjp(operation, call.arrays, call.cotangents)
         checker.agree(gradients, expected_gradient(record, checker, case), case.steps, of="gradient of ")
 
-    @law(
-        operation,
-        "The operation is linear.",
-        "Y(x + x') = Y(x) + Y(x')",
-        name="linearity",
-        kind="relation",
-        compiled_dtypes=None,
-        cases=cases.sums,
-        share=0.5,
-    )
+    @law(operation, "relation", compiled_dtypes=None, cases=cases.sums, share=0.5)
     def linearity(checker: Checker, case: SumCase) -> None:
+        """The operation is linear.
+
+        Y(x + x') = Y(x) + Y(x')
+        """
         x, other = (np.round(8 * np.clip(case.draw(salt), -50, 50)) / 8 for salt in (5, 12))
         y, y_other, y_both = (
             checker.call(operation, {"x": array(each, checker.dtype)})["y"] for each in (x, other, x + other)
@@ -70,26 +58,16 @@ def _register(operation: str, equation: str) -> None:
         checker.close("y", y_both, y.values + y_other.values, np.asarray(slack), case.steps)
 
     def bad_calls() -> list[BadCall]:
-        def base() -> dict:
-            return {"x": array(np.ones((2, 3)), "float32")}
+        rows = [("an integer array", recast("int32")), ("no axis", degenerate()), ("a list", [1.0, 2.0])]
+        changes = [(label, {"x": x}) for label, x in rows]
+        return bad_arrays(operation, lambda: {"x": array(np.ones((2, 3)), "float32")}, changes)
 
-        return [
-            with_arrays(base, operation, "an integer array", x=recast("int32")),
-            with_arrays(base, operation, "no axis", x=degenerate()),
-            with_arrays(base, operation, "a list", x=[1.0, 2.0]),
-        ]
-
-    @law(
-        operation,
-        "Scaling by a power of two is exact.",
-        "Y(2^p x) = 2^p Y(x), bit by bit",
-        name="scaling",
-        kind="relation",
-        cases=cases.sums,
-        dtypes=("float64", "float32", "bfloat16"),
-        share=0.25,
-    )
+    @law(operation, "relation", cases=cases.sums, dtypes=UP_TO_BFLOAT16, share=0.25)
     def scaling(checker: Checker, case: SumCase) -> None:
+        """Scaling by a power of two is exact.
+
+        Y(2^p x) = 2^p Y(x), bit by bit
+        """
         x = case.scan(checker.dtype)["x"]
         y, scaled = (
             checker.call(operation, {"x": replace(x, values=scale * x.values)})["y"].values for scale in (1, _SCALE)
@@ -97,16 +75,12 @@ def _register(operation: str, equation: str) -> None:
         if not np.array_equal(scaled, _SCALE * y):
             raise LawError("y", f"of {_SCALE}·x is not {_SCALE} times that of x")
 
-    @law(
-        operation,
-        "The first element affects only the first sum.",
-        "Y((x_0, x))_t = Y((x_0′, x))_t for t > 0",
-        name="causality",
-        kind="relation",
-        cases=cases.sums,
-        share=0.25,
-    )
+    @law(operation, "relation", cases=cases.sums, share=0.25)
     def causality(checker: Checker, case: SumCase) -> None:
+        """The first element affects only the first sum.
+
+        Y((x_0, x))_t = Y((x_0′, x))_t for t > 0
+        """
         x = case.scan(checker.dtype)["x"]
         changed = x.values.copy()
         changed[..., :1] = 3.0
@@ -125,10 +99,7 @@ for _operation, _equation in EQUATIONS.items():
 
 @law(
     "rev_cumsum",
-    "The two reverse sums differ by the element itself.",
-    "rev_cumsum(x) − rev_cumsum_off(x) = x",
-    name="offset",
-    kind="relation",
+    "relation",
     strata=cases.STRATA,
     compiled_dtypes=None,
     cases=cases.sums,
@@ -136,6 +107,10 @@ for _operation, _equation in EQUATIONS.items():
     share=0.5,
 )
 def offset(checker: Checker, case: SumCase) -> None:
+    """The two reverse sums differ by the element itself.
+
+    rev_cumsum(x) − rev_cumsum_off(x) = x
+    """
     arrays = case.scan(checker.dtype)
     y, off = (checker.call(operation, arrays)["y"] for operation in EQUATIONS)
     slack = 2 * expected_value(REV_CUMSUM, checker, case).slack["y"]
@@ -144,16 +119,17 @@ def offset(checker: Checker, case: SumCase) -> None:
 
 @law(
     "rev_cumsum",
-    "The first sum is the total, and the last is the last element.",
-    "y_0 = Σ_s x_s, y_{S−1} = x_{S−1}",
-    name="total",
-    kind="definition",
+    "definition",
     cases=lambda plan: cases.sums(plan).filter(lambda case: case.S > 0),
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
+    dtypes=WIDE,
+    compiled_dtypes=SINGLE,
     share=0.25,
 )
 def total(checker: Checker, case: SumCase) -> None:
+    """The first sum is the total, and the last is the last element.
+
+    y_0 = Σ_s x_s, y_{S−1} = x_{S−1}
+    """
     x = case.scan(checker.dtype)
     y = checker.call("rev_cumsum", x)["y"]
     first = replace(y, values=y.values[..., 0])
@@ -163,18 +139,12 @@ def total(checker: Checker, case: SumCase) -> None:
         raise LawError("y", "the last element is not x's")
 
 
-@law(
-    "rev_cumsum",
-    "A reverse sum is the reversed running sum of the reversed array.",
-    "y = flip(cumsum(flip(x)))",
-    name="flip",
-    kind="definition",
-    cases=cases.sums,
-    dtypes=("float64", "float32"),
-    compiled_dtypes=("float32",),
-    share=0.25,
-)
+@law("rev_cumsum", "definition", cases=cases.sums, dtypes=WIDE, compiled_dtypes=SINGLE, share=0.25)
 def flip(checker: Checker, case: SumCase) -> None:
+    """A reverse sum is the reversed running sum of the reversed array.
+
+    y = flip(cumsum(flip(x)))
+    """
     x = case.scan(checker.dtype)
     y = checker.call("rev_cumsum", x)["y"]
     turned = np.cumsum(x["x"].values[..., ::-1], axis=-1)[..., ::-1]
@@ -183,16 +153,17 @@ def flip(checker: Checker, case: SumCase) -> None:
 
 @law(
     "rev_cumsum_off",
-    "The sum that excludes its own element is the sum that starts at the next one, and 0 at the end.",
-    "rev_cumsum_off(x)_t = rev_cumsum(x)_{t+1}, rev_cumsum_off(x)_{S−1} = 0",
-    name="shift",
-    kind="relation",
+    "relation",
     strata=cases.STRATA,
     cases=cases.sums,
     needs=("rev_cumsum", "rev_cumsum_off"),
     share=0.25,
 )
 def shift(checker: Checker, case: SumCase) -> None:
+    """The sum that excludes its own element is the sum that starts at the next one, and 0 at the end.
+
+    rev_cumsum_off(x)_t = rev_cumsum(x)_{t+1}, rev_cumsum_off(x)_{S−1} = 0
+    """
     arrays = case.scan(checker.dtype)
     y, off = (checker.call(operation, arrays)["y"] for operation in EQUATIONS)
     slack = expected_value(REV_CUMSUM, checker, case).slack["y"]

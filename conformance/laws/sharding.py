@@ -4,17 +4,17 @@ A law asks the adapter to run a function on every device of a mesh: a loop with 
 mesh for torch, ``vmap`` over named axes for JAX.
 """
 
+import itertools
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from conformance.checker import Checker, LawError
-from conformance.dtypes import array
-from conformance.implementation import Results
-from conformance.laws import law
+from conformance.dtypes import Array, array
+from conformance.laws import SINGLE, SMALL, law
 from conformance.laws._mesh_cases import REPLICAS, MeshCase, splits, stacks
-from conformance.laws._refusals import BadUse, check_use
+from conformance.laws._refusals import register_uses
 from conformance.laws._sharding_refusals import fold_bad_uses, split_bad_uses, stack_bad_uses, unstack_bad_uses
 
 
@@ -27,18 +27,19 @@ def _expect(what: str, number: int, result: Any, expected: np.ndarray, checker: 
 
 @law(
     "split_array_over_mesh",
-    "The devices' slices, concatenated, are the array, with the first of two mesh axes varying slowest; negative axes"
-    " count from the last; no slice shares memory with the array, and the slice does not vary along other mesh axes.",
-    "concat_d split(x)_d = x",
-    name="concatenation",
-    kind="definition",
+    "definition",
     cases=splits,
-    strata=("small",),
+    strata=SMALL,
     dtypes=("float32", "bfloat16"),
     compiled_dtypes=("bfloat16",),
     quick=True,
 )
 def concatenation(checker: Checker, case: MeshCase) -> None:
+    """The devices' slices, concatenated, are the array, with the first of two mesh axes varying slowest; negative axes
+    count from the last; no slice shares memory with the array, and the slice does not vary along other mesh axes.
+
+    concat_d split(x)_d = x
+    """
     implementation = checker.implementation
     x = array(case.values(), checker.dtype)
     split, shared = implementation.functions["split_array_over_mesh"], []
@@ -56,26 +57,8 @@ def concatenation(checker: Checker, case: MeshCase) -> None:
         raise LawError("slices", "share memory with the array")
 
 
-def _stacked(checker: Checker, case: MeshCase, labels: list[tuple]) -> list[Results]:
-    implementation = checker.implementation
-    stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
-
-    def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
-        stacked = stack({"p": value}, case.axis_name, axis=case.axis, mask_except=case.keep, **place)
-        labels.append(tuple(stacked["p"].names))
-        if len(labels[-1]) != len(case.shape) + 1:
-            return {"stacked": stacked["p"].value}
-        again = unstack(stacked, case.axis_name, **_inverse(place))["p"]
-        shares = [
-            implementation.overlap(*pair)
-            for pair in ((value, stacked["p"].value), (value, again), (stacked["p"].value, again))
-        ]
-        if any(shares):
-            raise LawError("parameters", "share memory with those that were stacked, or unstacked")
-        return {"stacked": stacked["p"].value, "again": again}
-
-    shards = [array(case.values(number), checker.dtype) for number in range(case.total * case.replicas)]
-    return implementation.on_mesh(case.axes, device, shards)
+def _shards(checker: Checker, case: MeshCase) -> list[Array]:
+    return [array(case.values(number), checker.dtype) for number in range(case.total * case.replicas)]
 
 
 def _inverse(place: dict[str, Any]) -> dict[str, Any]:
@@ -85,46 +68,61 @@ def _inverse(place: dict[str, Any]) -> dict[str, Any]:
 
 @law(
     "stack_params",
-    "Stacking adds an axis of size 1 that is labelled with the mesh axis, at the given position; a mask makes all "
-    "other devices' shards zero and keeps the dtype; unstacking gives the parameters back; nothing shares memory.",
-    "unstack(stack(p)) = p,  stack(p)_d = p_d·[d = mask_except]",
-    name="roundtrip",
-    kind="definition",
+    "definition",
     cases=stacks,
-    strata=("small",),
+    strata=SMALL,
     dtypes=("float32", "bfloat16"),
     compiled_dtypes=("bfloat16",),
     needs=("stack_params", "unstack_params"),
     quick=True,
 )
 def roundtrip(checker: Checker, case: MeshCase) -> None:
-    labels: list[tuple] = []
-    results = _stacked(checker, case, labels)
+    """Stacking adds an axis of size 1 that is labelled with the mesh axis, at the given position; a mask makes all
+    other devices' shards zero and keeps the dtype; unstacking gives the parameters back; nothing shares memory.
+
+    unstack(stack(p)) = p,  stack(p)_d = p_d·[d = mask_except]
+    """
+    implementation, labels = checker.implementation, []
+    stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
+
+    def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
+        stacked = stack({"p": value}, case.axis_name, axis=case.axis, mask_except=case.keep, **place)
+        labels.append(tuple(stacked["p"].names))
+        if len(labels[-1]) != len(case.shape) + 1:
+            return {"stacked": stacked["p"].value}
+        again = unstack(stacked, case.axis_name, **_inverse(place))["p"]
+        pairs = itertools.combinations((value, stacked["p"].value, again), 2)
+        if any(implementation.overlap(*pair) for pair in pairs):
+            raise LawError("parameters", "share memory with those that were stacked, or unstacked")
+        return {"stacked": stacked["p"].value, "again": again}
+
+    shards = _shards(checker, case)
+    results = implementation.on_mesh(case.axes, device, shards)
     at = case.axis % (len(case.shape) + 1)
     wanted = tuple(case.axis_name if axis == at else None for axis in range(len(case.shape) + 1))
     if any(label != wanted for label in labels):
         raise LawError("names", f"are {labels[0]}, expected {wanted}")
-    for number, result in enumerate(results):
-        shard = array(case.values(number), checker.dtype).values
-        kept = shard if case.keep in (None, number // case.replicas) else 0 * shard
+    for number, (result, shard) in enumerate(zip(results, shards, strict=True)):
+        kept = shard.values if case.keep in (None, number // case.replicas) else 0 * shard.values
         _expect("stacked", number, result["stacked"], np.expand_dims(kept, at), checker)
         _expect("unstacked", number, result["again"], kept, checker)
 
 
 @law(
     "stack_params",
-    "A parameter that is sharded over one axis can be stacked over another; its own label moves with its dimension, "
-    "and unstacking either leaves the other.",
-    "unstack_a(stack_b(stack_a(p))) = stack_b(p)",
-    name="two_axes",
-    kind="definition",
+    "definition",
     cases=stacks,
-    strata=("small",),
-    dtypes=("float32",),
+    strata=SMALL,
+    dtypes=SINGLE,
     needs=("stack_params", "unstack_params"),
     share=0.5,
 )
 def two_axes(checker: Checker, case: MeshCase) -> None:
+    """A parameter that is sharded over one axis can be stacked over another; its own label moves with its dimension,
+    and unstacking either leaves the other.
+
+    unstack_a(stack_b(stack_a(p))) = stack_b(p)
+    """
     implementation = checker.implementation
     stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
     labels: list[tuple] = []
@@ -138,7 +136,7 @@ def two_axes(checker: Checker, case: MeshCase) -> None:
         whole = unstack({"p": back}, REPLICAS, **inverse)["p"]
         return {"twice": twice["p"].value, "back": back.value, "other": other.value, "whole": whole}
 
-    shards = [array(case.values(number), checker.dtype) for number in range(case.total * case.replicas)]
+    shards = _shards(checker, case)
     results = implementation.on_mesh(case.axes, device, shards)
     once = [REPLICAS, *[None] * len(case.shape)]
     at = case.axis % (len(once) + 1)
@@ -158,14 +156,15 @@ def two_axes(checker: Checker, case: MeshCase) -> None:
 
 @law(
     "fold_rng_over_axis",
-    "Every device along the axis, and every seed, has its own random state, the same in every call; it does not vary "
-    "along other mesh axes.",
-    "fold(rng)_d = fold(rng′)_e ⇔ (rng, d) = (rng′, e)",
-    name="distinct",
-    kind="definition",
+    "definition",
     rows=lambda: [MeshCase((), devices, 0, replicas=2) for devices in ((1,), (4,), (2, 3))],
 )
 def distinct(checker: Checker, case: MeshCase) -> None:
+    """Every device along the axis, and every seed, has its own random state, the same in every call; it does not vary
+    along other mesh axes.
+
+    fold(rng)_d = fold(rng′)_e ⇔ (rng, d) = (rng′, e)
+    """
     implementation = checker.implementation
     fold = implementation.functions["fold_rng_over_axis"]
 
@@ -191,27 +190,16 @@ def distinct(checker: Checker, case: MeshCase) -> None:
         raise LawError("", "random states vary along another mesh axis")
 
 
-def _refusals(operation: str, rows: Any) -> None:
-    law(
-        operation,
+for _rows, *_needs in (
+    (split_bad_uses, "split_array_over_mesh"),
+    (stack_bad_uses, "stack_params"),
+    (unstack_bad_uses, "unstack_params", "stack_params"),
+    (fold_bad_uses, "fold_rng_over_axis"),
+):
+    register_uses(
+        _needs[0],
         "An invalid call raises the reference's error: an axis that does not exist or does not divide, a mask of no "
         "device, a parameter that is not an array.",
-        "error(target) = error(reference)",
-        name="error_text",
-        kind="contract",
-        rows=rows,
-        needs=tuple(dict.fromkeys((operation, "stack_params") if operation == "unstack_params" else (operation,))),
-    )(check_use)
-
-
-def _uses(operation: str) -> list[BadUse]:
-    return {
-        "fold_rng_over_axis": fold_bad_uses,
-        "split_array_over_mesh": split_bad_uses,
-        "stack_params": stack_bad_uses,
-        "unstack_params": unstack_bad_uses,
-    }[operation]()
-
-
-for _operation in ("split_array_over_mesh", "stack_params", "unstack_params", "fold_rng_over_axis"):
-    _refusals(_operation, partial(_uses, _operation))
+        _rows,
+        needs=tuple(_needs),
+    )

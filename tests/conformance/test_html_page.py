@@ -5,6 +5,7 @@ import re
 from dataclasses import fields, replace
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,10 +28,9 @@ from conformance.known_failures import KnownOutcome
 from conformance.laws import Law, all_laws
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
-from conformance.report import TargetReport
+from conformance.report import TargetReport, html
 from conformance.report.html import render
 from conformance.report.html._formatting import MARKS
-from conformance.report.html._glossary import GLOSSARY
 from conformance.search import sampled
 
 PLANS = [Plan(stratum, True, "float32", 200) for stratum in ("small", "chunk")]
@@ -276,7 +276,9 @@ def test_two_numbers_are_shown_with_the_digits_that_differ(got: float, expected:
 
 
 def test_the_words_of_cases_and_verdicts_are_explained() -> None:
-    words = {word for meanings in GLOSSARY.values() for each in meanings for word in (each, *each.split(", "))}
+    source = (Path(html.__file__).parent / "templates" / "glossary.html").read_text(encoding="utf-8")
+    glossary = dict(re.findall("<dt>(.+?)</dt><dd>(.+?)</dd>", source))
+    words = {word for each in glossary for word in (each, *each.split(", "))}
     classes = (MLSTMCase, GRUCase, SumCase, FwbwCase)
     of_cases = {field.name.replace("_", " ") for each in classes for field in fields(each)}
     # Told by what they hold: the regimes of gates and values; of the fwbw interface, the configuration is spelled out.
@@ -287,7 +289,7 @@ def test_the_words_of_cases_and_verdicts_are_explained() -> None:
     regimes = {*GATES, *GRU_GATES, *drawn}
     verdicts = {mark.word for status, mark in MARKS.items() if status != "fixed"}
     assert of_cases | regimes | verdicts <= words
-    meanings = " ".join(each for group in GLOSSARY.values() for each in group.values())
+    meanings = " ".join(glossary.values())
     assert all(word in meanings for word in (*COTANGENTS, "strided", "reversed", "transposed", "broadcast"))
     page = read([target([])])
     assert all(word in page.words for word in words)

@@ -33,6 +33,9 @@ class Column:
         keys = [(law, dtype) for dtype in self.dtypes]
         return [(self.cells[key], self.statuses[key]) for key in keys if key in self.cells]
 
+    def count(self, status: str) -> int:
+        return list(self.statuses.values()).count(status)
+
     def anchor(self, law: str) -> str:
         """The anchor of the text on what broke a law; it is made of numbers, because a name may contain anything."""
         return f"failure-{self.index}-{list(dict.fromkeys(id for id, _ in self.cells)).index(law)}"

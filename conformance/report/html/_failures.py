@@ -1,7 +1,5 @@
 """The failures, law by law: the smallest case, the first bad element, the command and the script to reproduce it."""
 
-from dataclasses import dataclass
-
 from markupsafe import Markup, escape
 
 from conformance.known_failures import KnownOutcome
@@ -9,38 +7,13 @@ from conformance.laws import Law
 from conformance.outcome import LawResult
 from conformance.report.failure import lines
 from conformance.report.html._columns import Column, operations
-from conformance.report.html._formatting import Mark, apart, mark
+from conformance.report.html._formatting import apart
 
 _ELSEWHERE = ("law", "known", "again", "script")
 
 
-@dataclass(frozen=True)
-class Instance:
-    """A law broken in one dtype.
-
-    Attributes:
-        headline: the failure in one line.
-        facts: details of the failure, as names and values.
-        command: the command that tries the law again on the same cases.
-        notes: of a known failure, whether its stored case still fails, why it is known, and where that is discussed.
-    """
-
-    result: LawResult
-    headline: Markup
-    facts: list[tuple[str, str]]
-    command: str
-    notes: list[tuple[str, str, str]]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A law that one target broke, with every dtype in which it broke."""
-
-    law: Law
-    target: str
-    anchor: str
-    mark: Mark
-    instances: list[Instance]
+Failure = tuple[Column, Law, list[tuple[LawResult, str]]]
+"""A target, a law, and its results there with their statuses: one for each dtype in which it broke."""
 
 
 def failures(targets: list[Column], statuses: tuple[str, ...]) -> list[Failure]:
@@ -49,18 +22,12 @@ def failures(targets: list[Column], statuses: tuple[str, ...]) -> list[Failure]:
     for target in targets:
         for law in (law for laws in operations([target]).values() for law in laws):
             broken = [(result, status) for result, status in target.of(law.id) if status in statuses]
-            if broken:
-                instances = [_instance(target, result) for result, _ in broken]
-                found.append(Failure(law, target.name, target.anchor(law.id), mark(broken[0][1]), instances))
+            found += [(target, law, broken)] if broken else []
     return found
 
 
-def _instance(target: Column, result: LawResult) -> Instance:
-    notes = [_note(outcome) for outcome in result.expected_failures]
-    return Instance(result, _headline(result), _facts(target, result), target.report.reproduce(result), notes)
-
-
-def _note(outcome: KnownOutcome) -> tuple[str, str, str]:
+def note(outcome: KnownOutcome) -> tuple[str, str, str]:
+    """Of a known failure, whether its stored case still fails, why it is known, and where that is discussed."""
     text = f"{outcome.reason} (in {outcome.cause}: {outcome.case})"
     # Anything but a web address stays text: links on the page must not do anything but lead elsewhere.
     link = outcome.link if outcome.link.startswith(("https://", "http://")) else ""
@@ -68,7 +35,8 @@ def _note(outcome: KnownOutcome) -> tuple[str, str, str]:
     return "known" if outcome.fails else "holds now", text, link
 
 
-def _headline(result: LawResult) -> Markup:
+def headline(result: LawResult) -> Markup:
+    """The failure in one line."""
     found = result.counterexample
     if found is None or found.got is None:
         return escape(result.reason or (found.problem if found is not None else ""))
@@ -76,7 +44,7 @@ def _headline(result: LawResult) -> Markup:
     return Markup("{} is {}, expected {}").format(at, *apart(found.got, found.expected))
 
 
-def _facts(target: Column, result: LawResult) -> list[tuple[str, str]]:
+def facts(target: Column, result: LawResult) -> list[tuple[str, str]]:
     """The terminal's text on the failure, without the parts that the page shows elsewhere."""
     told = [(word, said) for word, said in lines(target.report, result) if word not in _ELSEWHERE]
     told.append(("examples", str(result.examples)))

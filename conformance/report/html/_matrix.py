@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from conformance.laws import Law
 from conformance.outcome import LawResult
 from conformance.report.html._columns import Column, operations
-from conformance.report.html._formatting import SHORT, Mark, counted, gravest, mark, number, plural
+from conformance.report.html._formatting import Mark, counted, gravest, mark, number, plural
 
 
 @dataclass(frozen=True)
@@ -28,38 +28,19 @@ class Cell:
     link: str = ""
     first: bool = False
 
-
-@dataclass(frozen=True)
-class Row:
-    law: Law
-    anchor: str
-    cells: list[Cell]
+    @property
+    def kind(self) -> str:
+        return "" if self.mark is None else self.mark.kind
 
 
-@dataclass(frozen=True)
-class Group:
-    """One operation.
-
-    Attributes:
-        cells: the summary of its laws.
-        open: whether its laws are shown from the start, which is the case only if one is broken.
-    """
-
-    op: str
-    cells: list[Cell]
-    rows: list[Row]
-    open: bool
+def cells(targets: list[Column], law: Law) -> list[Cell]:
+    """The results of a law."""
+    return [_cell(*at, law) for at in places(targets)]
 
 
-def groups(targets: list[Column]) -> list[Group]:
-    found = []
-    numbers = anchors(targets)
-    for op, laws in operations(targets).items():
-        rows = [Row(law, numbers[law.id], [_cell(*at, law) for at in _places(targets)]) for law in laws]
-        cells = [_summary(*at, laws) for at in _places(targets)]
-        broken = any(cell.mark is not None and cell.mark.kind == "failed" for cell in cells)
-        found.append(Group(op, cells, rows, broken))
-    return found
+def summaries(targets: list[Column], laws: list[Law]) -> list[Cell]:
+    """The results of all laws of an operation, summed up."""
+    return [_summary(*at, laws) for at in places(targets)]
 
 
 def anchors(targets: list[Column]) -> dict[str, str]:
@@ -68,12 +49,8 @@ def anchors(targets: list[Column]) -> dict[str, str]:
     return {law: f"law-{at}" for at, law in enumerate(laws)}
 
 
-def heads(targets: list[Column]) -> list[tuple[str, str, bool]]:
-    """The dtypes across: short name, full name, and whether the column is the first one of a target."""
-    return [(SHORT.get(dtype, dtype), dtype, first) for _, dtype, first in _places(targets)]
-
-
-def _places(targets: list[Column]) -> list[tuple[Column, str, bool]]:
+def places(targets: list[Column]) -> list[tuple[Column, str, bool]]:
+    """What stands across: a target, a dtype, and whether the column is the first one of the target."""
     return [(target, dtype, at == 0) for target in targets for at, dtype in enumerate(target.dtypes)]
 
 

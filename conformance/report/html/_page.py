@@ -2,21 +2,18 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conformance.dtypes import FLOATING
-from conformance.laws import Law
 from conformance.report import TargetReport, causes, exit_status
 from conformance.report.html._branches import branches
 from conformance.report.html._chart import series, shape
 from conformance.report.html._columns import Column, columns, operations
-from conformance.report.html._failures import failures
-from conformance.report.html._formatting import MARKS, Mark, breakable, counted, mark, plural, seconds
-from conformance.report.html._glossary import GLOSSARY
+from conformance.report.html._failures import facts, failures, headline, note
+from conformance.report.html._formatting import MARKS, SHORT, breakable, counted, mark, plural, seconds
 from conformance.report.html._growth import growths
-from conformance.report.html._matrix import anchors, groups, heads, summed
+from conformance.report.html._matrix import anchors, cells, places, summaries, summed
 from conformance.report.html._ratios import ratios
 
 
@@ -36,15 +33,6 @@ class Verdict:
     detail: str
 
 
-@dataclass(frozen=True)
-class Skip:
-    """Laws that were not tried, with their common reason."""
-
-    target: str
-    reason: str
-    laws: list[str]
-
-
 def render(reports: list[TargetReport]) -> str:
     """The report of all targets as one HTML page that loads nothing and runs nothing."""
     targets = columns(reports)
@@ -54,11 +42,9 @@ def render(reports: list[TargetReport]) -> str:
         .render(
             targets=targets,
             verdict=verdict(reports, targets),
-            counts=[(mark, [_count(target, status) for target in targets]) for status, mark in MARKS.items()],
-            heads=heads(targets),
-            groups=groups(targets),
+            operations=operations(targets),
+            anchors=anchors(targets),
             diagnoses=[(target.name, target.report.diagnosis) for target in targets],
-            told=causes,
             has_causes=any(target.report.diagnosis.causes for target in targets),
             has_envelopes=any(target.report.diagnosis.envelopes for target in targets),
             broken=failures(targets, ("failed",)),
@@ -67,11 +53,8 @@ def render(reports: list[TargetReport]) -> str:
             growths=growths(targets),
             branches=branches(targets),
             skips=skips(targets),
-            laws=_laws(targets),
             legend=_legend(targets),
-            marks=[mark for status, mark in MARKS.items() if any(_count(target, status) for target in targets)],
-            plural=plural,
-            glossary=GLOSSARY,
+            present=[mark for status, mark in MARKS.items() if any(target.count(status) for target in targets)],
         )
     )
     # A name from a file system may contain characters that no encoding has.
@@ -87,7 +70,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters.update(seconds=seconds, breakable=breakable)
+    environment.filters.update(seconds=seconds, breakable=breakable, note=note)
+    environment.globals.update(cells=cells, facts=facts, headline=headline, mark_of=mark, marks=MARKS)
+    environment.globals.update(places=places, plural=plural, short=SHORT, summaries=summaries)
+    environment.globals.update(summed=summed, told=causes)
     return environment
 
 
@@ -111,33 +97,16 @@ def verdict(reports: list[TargetReport], targets: list[Column]) -> Verdict:
     return Verdict("passed", "✓", "All laws that were tried hold" if left_out else "All laws hold", detail)
 
 
-def _count(target: Column, status: str) -> int:
-    return list(target.statuses.values()).count(status)
-
-
-def skips(targets: list[Column]) -> list[Skip]:
-    """The laws that were not tried, grouped by target and reason."""
+def skips(targets: list[Column]) -> dict[tuple[str, str], dict[str, None]]:
+    """The laws that were not tried, by target and reason."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for target in targets:
         for (law, _), result in target.cells.items():
             if not result.judged:
                 found.setdefault((target.name, result.reason or "no reason was given"), {})[law] = None
-    return [Skip(target, reason, list(laws)) for (target, reason), laws in found.items()]
+    return found
 
 
 def _legend(targets: list[Column]) -> list[tuple[str, str, str]]:
     present = {dtype for target in targets for dtype in target.dtypes}
     return [(dtype, series(dtype), shape(dtype)) for dtype in FLOATING if dtype in present]
-
-
-def _laws(targets: list[Column]) -> list[tuple[str, list[tuple[Law, str, list[tuple[str, list[Any]]]]]]]:
-    """Every law by operation: its anchor, and its result in each dtype for each target."""
-    numbers = anchors(targets)
-    return [
-        (op, [(law, numbers[law.id], [(t.name, _told(t, law)) for t in targets if t.of(law.id)]) for law in laws])
-        for op, laws in operations(targets).items()
-    ]
-
-
-def _told(target: Column, law: Law) -> list[tuple[str, Mark, str]]:
-    return [(result.dtype, mark(status), summed(result, mark(status))) for result, status in target.of(law.id)]
