@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conformance.checker import LawError
 from conformance.dtypes import Array
-from conformance.failures._script import Script, environment, heading
+from conformance.failures._script import Script, environment, heading, rendered
 from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.outcome import Counterexample
@@ -28,31 +28,18 @@ def replay_script(
         arrays = {**record.arrays, **{f"d_{name}": x for name, x in record.cotangents.items()}}
         tensors |= {f"{number}.{name}": x for name, x in arrays.items() if isinstance(x, Array) and x.dtype in CODES}
     case = pprint.pformat(found.stored, width=110, compact=True, sort_dicts=False)
-    lines = [
-        *heading(law, dtype, found),
-        "import sys",
-        "from pathlib import Path",
-        "",
-        *environment(),
-        *path_lines(Path(__file__).parents[2]),
-        "from conformance.replay import replay",
-        "",
-        f"case = {case}",
-        "broken = replay(",
-        f'    "{absolute(implementation.name)}",',
-        f'    law="{law.id}",',
-        f'    dtype="{dtype}",',
-        "    case=case,",
-        '    arrays=Path(__file__).with_suffix(".safetensors"),',
-        f'    framework="{implementation.framework}",',
-        f'    device="{implementation.device}",',
-        f"    kernel_backend={kernel_backend!r},",
-        ")",
-        "if broken is not None:",
-        f'    sys.exit(f"{law.id} is broken: {{broken}}")',
-        f'print("{law.id} holds here")',
-    ]
+    lines = rendered(
+        "replay",
+        preparation=[*environment(), *path_lines(Path(__file__).parents[2])],
+        case=case,
+        target=absolute(implementation.name),
+        law=law.id,
+        dtype=dtype,
+        framework=implementation.framework,
+        device=implementation.device,
+        kernel_backend=kernel_backend,
+    )
     marker = f"{law.id} is broken"
     if not isinstance(scene.error, LawError):
         marker = f"{marker}: raised {type(scene.error).__name__}"
-    return Script("\n".join(lines) + "\n", tensors, marker)
+    return Script("\n".join([*heading(law, dtype, found), *lines]) + "\n", tensors, marker)

@@ -4,7 +4,10 @@ import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conformance.dtypes import Array
 from conformance.laws import Law
@@ -39,6 +42,20 @@ def heading(law: Law, dtype: str, found: Counterexample) -> list[str]:
     ]
     text = "\n".join(said).replace("\\", "\\\\").replace('"""', "'''")
     return [f'"""{text}', '"""', ""]
+
+
+def rendered(template: str, **values: Any) -> list[str]:
+    """The lines of a part of a script."""
+    return _templates().get_template(f"{template}.jinja").render(**values).splitlines()
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("conformance.failures"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    templates.filters.update(repr=repr, with_comma=", {}".format)
+    return templates
 
 
 def environment() -> list[str]:

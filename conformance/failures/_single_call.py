@@ -4,6 +4,7 @@ import ast
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,7 @@ from conformance.failures._call_lines import (
     written_gradient,
     written_result,
 )
-from conformance.failures._check_lines import check_lines
-from conformance.failures._script import Script, assigned, environment, heading, literal
+from conformance.failures._script import Script, assigned, environment, heading, literal, rendered
 from conformance.failures._target_source import bound_names, target_lines
 from conformance.implementation import Implementation
 from conformance.laws import Law
@@ -43,7 +43,6 @@ _LAYOUTS = {
     },
     "jax": {},
 }
-_LOADERS = {"torch": "torch", "numpy": "numpy", "jax": "flax"}
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,16 @@ def single_call_script(
     try:
         tensors, inputs, call = _written(implementation, record)
         where = _where(record, evidence)
-        making = _MAKING[implementation.framework](call, where, law.id)
+        of = where.removeprefix(_OF) if where.startswith(_OF) else None
+        making = rendered(
+            "call",
+            call=call,
+            kind=record.kind,
+            framework=implementation.framework,
+            got=f"got = {where}\n" if where and of is None else "",
+            of=of,
+            gradient=partial(written_gradient, OPERATIONS[record.operation]),
+        )
         if isinstance(evidence, Comparison):
             tensors |= {"expected": _wide(evidence.expected), "allowed": _wide(evidence.allowed)}
             if evidence.m is not None:
@@ -90,7 +98,14 @@ def single_call_script(
             'saved = load_file(Path(__file__).with_suffix(".safetensors"))',
             *inputs,
             *making,
-            *check_lines(law, found, evidence, implementation.framework),
+            *rendered(
+                "check",
+                law=law.id,
+                where=found.where,
+                evidence=evidence,
+                kind=type(evidence).__name__,
+                framework=implementation.framework,
+            ),
         ]
         libraries = _libraries(implementation, tensors)
         target = target_lines(implementation.name, names, [*libraries, *rest])
@@ -217,101 +232,6 @@ def _tuples(call: WrittenCall, target: list[str]) -> list[str]:
 
 def _libraries(implementation: Implementation, tensors: Mapping[str, Array]) -> list[str]:
     """The head of a script: its imports apart from the target, and the settings of the framework."""
-    framework = implementation.framework
-    lines = ["import sys", "from pathlib import Path", ""]
-    if framework == "jax":
-        lines.append("import jax")
-    if framework == "numpy" and any(x.dtype == "bfloat16" for x in tensors.values()):
-        lines.append("import ml_dtypes  # noqa: F401, NumPy's bfloat16")
-    lines.append("import numpy as np")
-    if framework == "torch":
-        lines.append("import torch")
-    lines += [f"from safetensors.{_LOADERS[framework]} import load_file", ""]
-    if framework == "jax":
-        lines += ['jax.config.update("jax_enable_x64", True)']
-        lines += ['jax.config.update("jax_platforms", "cpu")'] if implementation.device == "cpu" else []
-    return [*lines, *environment()]
-
-
-def _torch(call: WrittenCall, where: str, law: str) -> list[str]:
-    if call.record.kind == "attempt":
-        return _attempt(call)
-    if not where.startswith(_OF) and call.record.kind != "vjp":
-        return ["with torch.no_grad():", f"    {call.unpacked} = {call.text}", *_got(where, call)]
-    leaves = ", ".join(call.floating)
-    pairs = ", ".join(f"({name}, d_{name})" for name in call.outputs)
-    lines = [
-        f"leaves = [x.requires_grad_() for x in ({leaves},)]",
-        f"{call.unpacked} = {call.text}",
-        *_got(where, call),
-    ]
-    if where.startswith(_OF):
-        of = where.removeprefix(_OF)
-        lines += [
-            f"pairs = [(y, dy) for y, dy in ({pairs},) if y.requires_grad]",
-            "ys, dys = zip(*pairs, strict=True)",
-            "gradients = torch.autograd.grad(ys, leaves, dys, allow_unused=True, materialize_grads=True)",
-        ]
-        lines += [f"got = gradients[{call.floating.index(of)}]  # of {of}"] if of else []
-    return lines
-
-
-def _jax(call: WrittenCall, where: str, law: str) -> list[str]:
-    if call.record.kind == "attempt":
-        return _attempt(call)
-    outputs = ", ".join(call.outputs)
-    arguments = ", ".join((*call.floating, *call.whole))
-    if call.record.kind == "call":
-        return [
-            "@jax.jit",
-            f"def call({arguments}):",
-            f"    {call.unpacked} = {call.text}",
-            f"    return {outputs},",
-            "",
-            "",
-            f"{outputs}, = call({arguments})",
-            *_got(where, call),
-        ]
-    floating = ", ".join(call.floating)
-    cotangents = ", ".join(f"d_{name}" for name in call.outputs)
-    whole = "".join(f", {name}" for name in call.whole)
-    lines = [
-        "@jax.jit",
-        f"def run(primals, cotangents{whole}):",
-        f"    def call({floating}):",
-        f"        {call.unpacked} = {call.text}",
-        f"        return {outputs},",
-        "",
-        "    results, pull = jax.vjp(call, *primals)",
-        "    return results, pull(cotangents)",
-        "",
-        "",
-        f"({outputs},), gradients = run(({floating},), ({cotangents},){whole})",
-        *_got(where, call),
-    ]
-    of = where.removeprefix(_OF)
-    if where.startswith(_OF) and of:
-        lines.append(f"got = gradients[{call.floating.index(of)}]  # of {of}")
-    return lines
-
-
-def _numpy(call: WrittenCall, where: str, law: str) -> list[str]:
-    if call.record.kind == "attempt":
-        return _attempt(call)
-    lines = [f"{call.unpacked} = {call.text}", *_got(where, call)]
-    if where.startswith(_OF):
-        of = where.removeprefix(_OF)
-        lines.append(f"gradients = {call.backward}")
-        lines += [f"got = {written_gradient(OPERATIONS[call.record.operation], of)}"] if of else []
-    return lines
-
-
-def _attempt(call: WrittenCall) -> list[str]:
-    return ["try:", f"    {call.text}", "    raised = None", "except Exception as error:", "    raised = error"]
-
-
-def _got(where: str, call: WrittenCall) -> list[str]:
-    return [f"got = {where}"] if where and not where.startswith(_OF) else []
-
-
-_MAKING = {"torch": _torch, "jax": _jax, "numpy": _numpy}
+    dtypes = [x.dtype for x in tensors.values()]
+    head = rendered("head", framework=implementation.framework, device=implementation.device, dtypes=dtypes)
+    return [*head, *environment()]
