@@ -8,7 +8,7 @@ framework; an adapter is imported when a target needs it.
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from conformance.dtypes import Array
 
@@ -41,32 +41,41 @@ class Launches:
     backward: tuple[str, ...] = ()
 
 
-class Layer(Protocol):
+class Layer:
     """A layer of a target: `GRU` or `mLSTMBackendFwbw`.
 
     Attributes:
-        parameters: the initial parameters by path: ``state_weight``, ``input_projection.kernel`` (from features
-            in to features out), ``input_projection.bias``.
+        made: the framework's own layer.
     """
 
+    def __init__(self, made: Any, implementation: "Implementation"):
+        self.made = made
+        self._native, self._neutral = implementation.native, implementation.neutral
+
     @property
-    def parameters(self) -> Results: ...
+    def parameters(self) -> Results:
+        """The initial parameters by path: ``state_weight``, ``input_projection.kernel`` (from features in to features
+        out), ``input_projection.bias``."""
+        raise NotImplementedError
 
     def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
         """The arrays that the layer returns, as a flat list, with these parameters instead of its own.
 
         Args:
-            parameters: parameters by path, as in the attribute.
+            parameters: parameters by path, as in `parameters`.
             arrays: the arrays by the keywords of the layer's call.
             options: the keywords that are not arrays.
         """
-        ...
+        raise NotImplementedError
 
     def vjp(
         self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
     ) -> tuple[list[Array], Results]:
         """Outputs, and the gradient with respect to every parameter and every floating-point array."""
-        ...
+        raise NotImplementedError
+
+    def _natives(self, arrays: Named) -> dict[str, Any]:
+        return {name: self._native(x) for name, x in arrays.items()}
 
 
 class Implementation:

@@ -14,12 +14,12 @@ from conformance.cases._plan import (
     LONG_STEPS,
     SEEDS,
     Plan,
+    Sequences,
     cotangent,
     generator,
     lengths_of,
     limited,
     rows,
-    words,
 )
 from conformance.cases._removal import MODERATE, moderate
 from conformance.dtypes import Array, accumulation, array
@@ -29,7 +29,7 @@ GRU_GATES = ("ordinary", "small", "remembering", "saturated", "closed", "extreme
 
 @register()
 @dataclass(frozen=True)
-class GRUCase:
+class GRUCase(Sequences):
     """A GRU call.
 
     Attributes:
@@ -68,31 +68,16 @@ class GRUCase:
         return max(self.heads)
 
     @property
-    def packed(self) -> bool:
-        return self.lengths is not None
-
-    @property
-    def steps(self) -> int:
-        return self.S if self.lengths is None else max(self.lengths, default=0)
-
-    @property
     def size(self) -> int:
-        tokens = self.B * self.S if self.lengths is None else sum(self.lengths)
-        return (tokens + 1) * sum(self.heads) * self.H + self.steps
-
-    def describe(self) -> str:
-        return words(self, told=("gates", "seed"), untold=("B", "S") if self.packed else ())
+        return (math.prod(self.tokens) + 1) * sum(self.heads) * self.H + self.steps
 
     def options(self) -> dict[str, Any]:
         clipping = {} if self.clipping is None else {"gradient_clipping": self.clipping}
         return clipping if self.room is None else {**clipping, "max_seqlen": self.steps + self.room}
 
-    def _tokens(self) -> tuple[int, ...]:
-        return (self.B, self.S) if self.lengths is None else (1, sum(self.lengths))
-
     def arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 3)
-        H, lead = self.H, self._tokens()
+        H, lead = self.H, self.tokens
         Nx, Nw, Nxf, Nwf, Nxr, Nwr = self.heads
         forget, reset = self._preactivations(rng, (*lead, Nxf, H)), self._preactivations(rng, (*lead, Nxr, H))
         forget, reset = self._moderated(forget), self._moderated(reset)
@@ -107,9 +92,8 @@ class GRUCase:
         if self.lengths is not None:
             raw = {name: x if name.endswith("weight") else x[0] for name, x in raw.items()}
         arrays = {name: array(replaced(x, self.elements), dtype, self.layout) for name, x in raw.items()}
-        B = self.B if self.lengths is None else len(self.lengths)
         if self.state:
-            h0 = rng.normal(size=(B, self.N, H))
+            h0 = rng.normal(size=(self.sequences, self.N, H))
             arrays["input_state"] = array(replaced(h0, self.elements), accumulation(dtype), self.layout)
         if self.lengths is not None:
             arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
@@ -139,8 +123,7 @@ class GRUCase:
 
     def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 4)
-        B = self.B if self.lengths is None else len(self.lengths)
-        shapes = {"y": (*self._tokens(), self.N, self.H), "state": (B, self.N, self.H)}
+        shapes = {"y": (*self.tokens, self.N, self.H), "state": (self.sequences, self.N, self.H)}
         raw = {name: cotangent(rng, name, shape, self.cotangents, "y") for name, shape in shapes.items()}
         raw = {name: replaced(x, self.elements) for name, x in raw.items()}
         if self.lengths is not None:

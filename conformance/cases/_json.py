@@ -5,25 +5,18 @@ holds anything else (a function that makes a bad call) defines what is stored an
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
 
 
-@dataclass(frozen=True)
-class _Kind:
-    to_fields: Callable[[Any], dict[str, Any]]
-    from_fields: Callable[[dict[str, Any]], Any]
-
-
-_kinds: dict[str, _Kind] = {}
+ToFields = Callable[[Any], dict[str, Any]]
+FromFields = Callable[[dict[str, Any]], Any]
+_kinds: dict[str, tuple[ToFields, FromFields]] = {}
 
 
 def register(
-    *,
-    to_fields: Callable[[Any], dict[str, Any]] | None = None,
-    from_fields: Callable[[dict[str, Any]], Any] | None = None,
+    *, to_fields: ToFields = lambda case: vars(case), from_fields: FromFields | None = None
 ) -> Callable[[Class], Class]:
     """Allow the decorated class of cases to be written and read under its own name.
 
@@ -39,14 +32,10 @@ def register(
     def join(cls: Class) -> Class:
         if cls.__name__ in _kinds:
             raise ValueError(f"there is a class of cases named {cls.__name__} already")
-        _kinds[cls.__name__] = _Kind(to_fields or _all_fields, from_fields or (lambda kept: cls(**kept)))
+        _kinds[cls.__name__] = to_fields, from_fields or (lambda kept: cls(**kept))
         return cls
 
     return join
-
-
-def _all_fields(case: Any) -> dict[str, Any]:
-    return {field.name: getattr(case, field.name) for field in fields(case)}
 
 
 def to_json(case: Any) -> dict[str, Any]:
@@ -58,7 +47,7 @@ def to_json(case: Any) -> dict[str, Any]:
     name = type(case).__name__
     if name not in _kinds:
         raise TypeError(f"a {name} cannot be written: its class has not joined by `cases.register`")
-    return {"kind": name, **{field: _plain(x) for field, x in _kinds[name].to_fields(case).items()}}
+    return {"kind": name, **{field: _plain(x) for field, x in _kinds[name][0](case).items()}}
 
 
 def _plain(x: Any) -> Any:
@@ -81,7 +70,7 @@ def from_json(written: dict[str, Any]) -> Any:
     name = kept.pop("kind", None)
     if name not in _kinds:
         raise ValueError(f"there is no kind of case named {name!r}; there are {', '.join(sorted(_kinds))}")
-    return _kinds[name].from_fields({field: _revived(x) for field, x in kept.items()})
+    return _kinds[name][1]({field: _revived(x) for field, x in kept.items()})
 
 
 def _revived(x: Any) -> Any:

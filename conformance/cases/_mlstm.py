@@ -16,12 +16,12 @@ from conformance.cases._plan import (
     LONG_STEPS,
     SEEDS,
     Plan,
+    Sequences,
     cotangent,
     generator,
     lengths_of,
     limited,
     rows,
-    words,
 )
 from conformance.cases._removal import (
     ABOVE,
@@ -38,7 +38,7 @@ from conformance.dtypes import HALF, LARGEST, Array, accumulation, array
 
 @register()
 @dataclass(frozen=True)
-class MLSTMCase:
+class MLSTMCase(Sequences):
     """An mLSTM call.
 
     Attributes:
@@ -83,20 +83,8 @@ class MLSTMCase:
     elements: str = AS_DRAWN
 
     @property
-    def packed(self) -> bool:
-        return self.lengths is not None
-
-    @property
-    def steps(self) -> int:
-        return self.S if self.lengths is None else max(self.lengths, default=0)
-
-    @property
     def size(self) -> int:
-        tokens = self.B * self.S if self.lengths is None else sum(self.lengths)
-        return (tokens + 1) * self.N * (self.K + self.V) + self.steps
-
-    def describe(self) -> str:
-        return words(self, told=("gates", "seed"), untold=("B", "S") if self.packed else ())
+        return (math.prod(self.tokens) + 1) * self.N * (self.K + self.V) + self.steps
 
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -110,9 +98,6 @@ class MLSTMCase:
             options["return_state"] = False
         return options
 
-    def _tokens(self) -> tuple[int, ...]:
-        return (self.B, self.S) if self.lengths is None else (1, sum(self.lengths))
-
     def _held_steps(self) -> list[slice]:
         """The first part of every sequence, along the step axis."""
         ends = np.cumsum(self.lengths or (self.S,))
@@ -123,8 +108,7 @@ class MLSTMCase:
 
     def arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 1)
-        lead, (N, K, V) = self._tokens(), (self.N, self.K, self.V)
-        B = self.B if self.lengths is None else len(self.lengths)
+        lead, (B, N, K, V) = self.tokens, (self.sequences, self.N, self.K, self.V)
         i, f = gates(rng, self.gates, (*lead, N))
         hold(rng, i, f, self._held_steps())
         i, f = moderate_gates(i, f, self.removed)
@@ -161,8 +145,8 @@ class MLSTMCase:
 
     def normaliser(self, raw: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """|n·q̂| and its floor at every step, for arrays with a batch axis (of size 1 for packed sequences)."""
-        B = self.B if self.lengths is None else len(self.lengths)
-        n0, m0 = raw.get("n0", np.zeros((B, self.N, self.K))), raw.get("m0", np.zeros((B, self.N)))
+        B, N = self.sequences, self.N
+        n0, m0 = raw.get("n0", np.zeros((B, N, self.K))), raw.get("m0", np.zeros((B, N)))
         q, k, i, f = (raw[name] for name in "qkif")
         if self.lengths is None:
             return normaliser(q, k, i, f, n0, m0)
@@ -177,9 +161,8 @@ class MLSTMCase:
 
     def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 2)
-        B = self.B if self.lengths is None else len(self.lengths)
-        N, K, V = self.N, self.K, self.V
-        shapes = {"h": (*self._tokens(), N, V), "C": (B, N, K, V), "n": (B, N, K), "m": (B, N)}
+        B, N, K, V = self.sequences, self.N, self.K, self.V
+        shapes = {"h": (*self.tokens, N, V), "C": (B, N, K, V), "n": (B, N, K), "m": (B, N)}
         raw = {name: cotangent(rng, name, shape, self.cotangents, "h") for name, shape in shapes.items()}
         raw = {name: replaced(x, self.elements) for name, x in raw.items()}
         if self.lengths is not None:

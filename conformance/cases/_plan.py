@@ -67,6 +67,35 @@ def pinned(plan: Plan, count: int) -> list[tuple[Plan, int]]:
     return [*parts, (plan, count - len(pins))] if count > len(pins) else parts
 
 
+class Sequences:
+    """The sizes that follow from ``B``, ``S`` and ``lengths``, the fields of a case that may be packed."""
+
+    B: int
+    S: int
+    lengths: tuple[int, ...] | None
+
+    @property
+    def packed(self) -> bool:
+        return self.lengths is not None
+
+    @property
+    def sequences(self) -> int:
+        return self.B if self.lengths is None else len(self.lengths)
+
+    @property
+    def steps(self) -> int:
+        """The steps of the longest sequence."""
+        return self.S if self.lengths is None else max(self.lengths, default=0)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The leading axes of arrays with steps; packed sequences lie along the second one."""
+        return (self.B, self.S) if self.lengths is None else (1, sum(self.lengths))
+
+    def describe(self) -> str:
+        return words(self, told=("gates", "seed"), untold=("B", "S") if self.packed else ())
+
+
 def generator(seed: int, *salt: int) -> np.random.Generator:
     return np.random.default_rng([seed, *salt])
 

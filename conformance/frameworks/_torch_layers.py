@@ -1,6 +1,6 @@
 """Layers of PyTorch, ``nn.Module``, whose parameters have the same names as in every other framework here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,52 +8,45 @@ from torch.func import functional_call
 
 from conformance.dtypes import Array
 from conformance.frameworks._trees import leaves
-from conformance.implementation import Named, Results
+from conformance.implementation import Layer, Named, Results
 
 
-class TorchLayer:
+class TorchLayer(Layer):
     """See `conformance.implementation.Layer`."""
-
-    def __init__(
-        self, module: torch.nn.Module, native: Callable[[Array], torch.Tensor], neutral: Callable[[Any], Array]
-    ):
-        self.module = module
-        self.native = native
-        self.neutral = neutral
 
     @property
     def parameters(self) -> Results:
-        return {_ours(name): self.neutral(_turned(name, x)) for name, x in self.module.named_parameters()}
+        return {_ours(name): self._neutral(_turned(name, x)) for name, x in self.made.named_parameters()}
 
     def _tensors(self, parameters: Named) -> dict[str, torch.Tensor]:
         return {
-            name: _turned(name, self.native(parameters[_ours(name)])).contiguous()
-            for name, _ in self.module.named_parameters()
+            name: _turned(name, self._native(parameters[_ours(name)])).contiguous()
+            for name, _ in self.made.named_parameters()
         }
 
     def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
-        given = {name: self.native(x) for name, x in arrays.items()}
+        given = self._natives(arrays)
         with torch.no_grad():
-            result = functional_call(self.module, self._tensors(parameters), (), {**given, **options})
-        return [self.neutral(x) for x in leaves(result)]
+            result = functional_call(self.made, self._tensors(parameters), (), {**given, **options})
+        return [self._neutral(x) for x in leaves(result)]
 
     def vjp(
         self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
     ) -> tuple[list[Array], Results]:
         tensors = {name: x.requires_grad_() for name, x in self._tensors(parameters).items()}
-        given = {name: self.native(x) for name, x in arrays.items()}
+        given = self._natives(arrays)
         primals = {_ours(name): x for name, x in tensors.items()}
         primals |= {name: x.requires_grad_() for name, x in given.items() if x.dtype.is_floating_point}
-        outputs = leaves(functional_call(self.module, tensors, (), {**given, **options}))
+        outputs = leaves(functional_call(self.made, tensors, (), {**given, **options}))
         gradients = torch.autograd.grad(
             outputs,
             list(primals.values()),
-            [self.native(d) for d in cotangents],
+            [self._native(d) for d in cotangents],
             allow_unused=True,
             materialize_grads=True,
         )
         named = dict(zip(primals, gradients, strict=True))
-        return [self.neutral(y) for y in outputs], {name: self.neutral(_turned(name, g)) for name, g in named.items()}
+        return [self._neutral(y) for y in outputs], {name: self._neutral(_turned(name, g)) for name, g in named.items()}
 
 
 def _ours(name: str) -> str:

@@ -200,7 +200,7 @@ class JaxImplementation(Implementation):
         module = self.functions[name](**settings)
         example = {"input": jnp.zeros((1, 1, settings["input_size"]))} if "input_size" in settings else {}
         init = self._jitted("init", name, settings, lambda: module.init)
-        return JaxLayer(module, lambda: init(self.rng(seed), **example), self.native, self.neutral)
+        return JaxLayer(module, lambda: init(self.rng(seed), **example), self)
 
     def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
         return []

@@ -1,5 +1,6 @@
 """NumPy functions as an implementation; a gradient comes from the target's own ``<name>_backward``."""
 
+import copy
 import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,8 +14,8 @@ import numpy as np
 from conformance.dtypes import Array
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import place
-from conformance.frameworks._numpy_layers import NumPyLayer
-from conformance.implementation import Implementation, Launches, Layer, Named, UsageError
+from conformance.frameworks._trees import flattened, leaves, nested
+from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
 from conformance.operations import OPERATIONS
 
 
@@ -141,7 +142,8 @@ class NumPyImplementation(Implementation):
             yield
 
     def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
-        return NumPyLayer(self.functions[name], settings, seed, self.native, self.neutral)
+        seeded = {} if "config" in settings else {"rng": seed}
+        return NumPyLayer(self.functions[name](**settings, **seeded), self)
 
     def overlap(self, x: Any, y: Any) -> bool:
         x, y = np.asarray(x), np.asarray(y)
@@ -152,6 +154,20 @@ class NumPyImplementation(Implementation):
 
     def _place(self, axes: Mapping[str, int], number: int) -> dict[str, Any]:
         return {"axis_index": place(axes, number), "axis_size": dict(axes)}
+
+
+class NumPyLayer(Layer):
+    """An object with ``params`` that can be called; see `conformance.implementation.Layer`."""
+
+    @property
+    def parameters(self) -> Results:
+        return {name: self._neutral(x) for name, x in flattened(getattr(self.made, "params", {})).items()}
+
+    def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
+        layer = copy.copy(self.made)
+        if parameters:
+            layer.params = nested(self._natives(parameters))
+        return [self._neutral(x) for x in leaves(layer(**self._natives(arrays), **options))]
 
 
 def _filled(allocate: Callable) -> Callable:

@@ -194,7 +194,7 @@ class TorchImplementation(Implementation):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.functions[name](**settings)
-        return TorchLayer(module.to(self.device), self.native, self.neutral)
+        return TorchLayer(module.to(self.device), self)
 
     def overlap(self, x: torch.Tensor, y: torch.Tensor) -> bool:
         if not x.numel() or not y.numel() or x.device != y.device:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.cases import PINS, SEEDS, Plan, generator, register
+from conformance.cases import PINS, SEEDS, Plan, Sequences, generator, register
 from conformance.dtypes import Array, accumulation, array
 
 COUNTS = (
@@ -21,7 +21,7 @@ COUNTS = (
 
 @register()
 @dataclass(frozen=True)
-class LayerCase:
+class LayerCase(Sequences):
     """A `GRU` layer and a call of it.
 
     Attributes:
@@ -43,10 +43,6 @@ class LayerCase:
     clipping: float | None = None
     lengths: tuple[int, ...] | None = None
     seed: int = 0
-
-    @property
-    def steps(self) -> int:
-        return self.S if self.lengths is None else max(self.lengths, default=0)
 
     @property
     def size(self) -> int:
@@ -84,12 +80,12 @@ class LayerCase:
             for name, shape in self.shapes().items()
         }
 
-    def _tokens(self) -> tuple[int, ...]:
-        return (self.B, self.S) if self.lengths is None else (sum(self.lengths),)
+    def _leading(self) -> tuple[int, ...]:
+        return self.tokens[1:] if self.packed else self.tokens
 
     def arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 61)
-        arrays = {"input": array(rng.normal(size=(*self._tokens(), self.features)), dtype)}
+        arrays = {"input": array(rng.normal(size=(*self._leading(), self.features)), dtype)}
         if self.state:
             arrays["input_state"] = array(rng.normal(size=self._state()), accumulation(dtype))
         if self.lengths is not None:
@@ -97,11 +93,11 @@ class LayerCase:
         return arrays
 
     def _state(self) -> tuple[int, ...]:
-        return (self.B if self.lengths is None else len(self.lengths), max(self.heads), self.H)
+        return (self.sequences, max(self.heads), self.H)
 
     def cotangents(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 62)
-        output = array(rng.normal(size=(*self._tokens(), self.outputs)), dtype)
+        output = array(rng.normal(size=(*self._leading(), self.outputs)), dtype)
         return {"output": output, "state": array(rng.normal(size=self._state()), accumulation(dtype))}
 
 

@@ -3,17 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from conformance import cases, oracle
-from conformance.budget import Expected, Precision
-from conformance.cases import Plan, SumCase
+from conformance.budget import Precision
+from conformance.cases import SumCase
 from conformance.diagnosis import sum_features
 from conformance.diagnosis.formulas import decay
 from conformance.dtypes import Array
 from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Call, Options, Output
-from conformance.oracle import Values
+from conformance.operations._record import Argument, Call, Output
 
 
 def _call_of(arrays: Callable[[SumCase, str], dict[str, Array]], case: SumCase, dtype: str) -> Call:
@@ -23,26 +21,6 @@ def _call_of(arrays: Callable[[SumCase, str], dict[str, Array]], case: SumCase, 
 def _squared(precision: Precision) -> Precision:
     """Each element of a gradient is a sum of up to S² terms."""
     return replace(precision, steps=precision.steps**2)
-
-
-def _forget_value(arrays: Values, options: Options, precision: Precision) -> Expected:
-    return oracle.sums("causal_forget_matrix", arrays, precision)
-
-
-def _forget_gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
-    return oracle.sums_gradient("causal_forget_matrix", arrays, cotangents, _squared(precision))
-
-
-def _dtilde_value(arrays: Values, options: Options, precision: Precision) -> Expected:
-    return oracle.dtilde(arrays, precision)
-
-
-def _dtilde_gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
-    return oracle.dtilde_gradient(arrays, cotangents, _squared(precision))
-
-
-def _extremes(plan: Plan) -> Any:
-    return cases.sums(plan, ("resets", "extreme"))
 
 
 _VECTOR_CASES = (
@@ -64,13 +42,15 @@ CAUSAL_FORGET_MATRIX = Operation(
     returns=("y",),
     cases={"dense": cases.gate_sums},
     call_of=partial(_call_of, SumCase.log_gates),
-    value=_forget_value,
-    gradient=_forget_gradient,
+    value=lambda arrays, options, precision: oracle.sums("causal_forget_matrix", arrays, precision),
+    gradient=lambda arrays, options, cotangents, precision: oracle.sums_gradient(
+        "causal_forget_matrix", arrays, cotangents, _squared(precision)
+    ),
     immaterial={"layout": "contiguous"},
     rows=(SumCase((2, 3), 5), SumCase((), 4, "resets")),
     vector_cases=_VECTOR_CASES,
     features=sum_features.DECAY,
-    extremes=_extremes,
+    extremes=lambda plan: cases.sums(plan, ("resets", "extreme")),
     plain=sum_features.plain_sum,
     formulas=partial(decay.formulas, "causal_forget_matrix"),
     strata=("small", "chunk"),
@@ -83,8 +63,10 @@ DTILDE_MATRIX = replace(
     arguments=(Argument(name="igate", shape="... S 1"), Argument(name="fgate", shape="... S 1")),
     outputs=(Output(name="y", shape="... S S", cotangent="dD"),),
     call_of=partial(_call_of, SumCase.preactivations),
-    value=_dtilde_value,
-    gradient=_dtilde_gradient,
+    value=lambda arrays, options, precision: oracle.dtilde(arrays, precision),
+    gradient=lambda arrays, options, cotangents, precision: oracle.dtilde_gradient(
+        arrays, cotangents, _squared(precision)
+    ),
     formulas=partial(decay.formulas, "dtilde_matrix"),
 )
 

@@ -7,21 +7,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.budget import Expected, Precision
 from conformance.cases import FwbwCase, MLSTMCase, Plan
 from conformance.diagnosis import mlstm_features
 from conformance.diagnosis.formulas import layouts
 from conformance.operations._operation import Operation, named
 from conformance.operations._record import Argument, Backward, Option, Options, Output, Public
-from conformance.oracle import Values
-
-
-def _value(arrays: Values, options: Options, precision: Precision) -> Expected:
-    return oracle.fwbw(arrays, options["config"], precision)
-
-
-def _gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
-    return oracle.fwbw_gradient(arrays, options["config"], cotangents, precision)
 
 
 def _extremes(plan: Plan) -> st.SearchStrategy:
@@ -74,8 +64,10 @@ FWBW = Operation(
     curried="config",
     backward=Backward(method="backward", in_order=True),
     cases={"dense": cases.fwbw},
-    value=_value,
-    gradient=_gradient,
+    value=lambda arrays, options, precision: oracle.fwbw(arrays, options["config"], precision),
+    gradient=lambda arrays, options, cotangents, precision: oracle.fwbw_gradient(
+        arrays, options["config"], cotangents, precision
+    ),
     immaterial={"chunk_size": None, "keep": ()},
     rows=(
         FwbwCase(_INNER, 2, return_state=True, use_initial_state=True, stabilize_correctly=True),

@@ -1,26 +1,14 @@
 """Reverse cumulative sums: `rev_cumsum` and `rev_cumsum_off`."""
 
-from functools import partial
-
 from conformance import cases, oracle
-from conformance.budget import Expected, Precision
 from conformance.cases import SumCase
 from conformance.diagnosis import sum_features
 from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Call, Options, Output
-from conformance.oracle import Values
+from conformance.operations._record import Argument, Call, Output
 
 
 def _call_of(case: SumCase, dtype: str) -> Call:
     return Call(case.scan(dtype), case.cotangent(dtype, square=False), {}, case.steps)
-
-
-def _value(name: str, arrays: Values, options: Options, precision: Precision) -> Expected:
-    return oracle.sums(name, arrays, precision)
-
-
-def _gradient(name: str, arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
-    return oracle.sums_gradient(name, arrays, cotangents, precision)
 
 
 _VECTOR_CASES = (
@@ -44,8 +32,10 @@ def _scan(name: str) -> Operation:
         returns=("y",),
         cases={"dense": cases.sums},
         call_of=_call_of,
-        value=partial(_value, name),
-        gradient=partial(_gradient, name),
+        value=lambda arrays, options, precision: oracle.sums(name, arrays, precision),
+        gradient=lambda arrays, options, cotangents, precision: oracle.sums_gradient(
+            name, arrays, cotangents, precision
+        ),
         immaterial={"layout": "contiguous"},
         vector_cases=_VECTOR_CASES,
         features=sum_features.SCANS,
