@@ -4,7 +4,7 @@ import math
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,12 +50,14 @@ class LawError(Exception):
         return BreakKind(self.where, self.nature)
 
 
+@dataclass(eq=False)
 class Checker:
     """The object that a law's check receives in addition to the case.
 
     Attributes:
         implementation: the target.
         dtype: the dtype of the values.
+        kernel_backend: the backend for every operation that takes one.
         forward: whether outputs must be those of a call without a gradient.
         contract: whether the target must follow the decisions of gatespec's contract.
         gradients_only: whether arrays that are not gradients are left unjudged.
@@ -68,29 +70,24 @@ class Checker:
         branches: elements by the branch that they took.
     """
 
-    def __init__(
-        self,
-        implementation: Implementation,
-        dtype: str,
-        kernel_backend: str | None = None,
-        forward: bool = True,
-        contract: bool = False,
-    ):
-        self.implementation = implementation
-        self.contract = contract or implementation.keeps_contract
-        self.forward = forward
-        self.dtype = dtype
-        self.kernel_backend = kernel_backend
-        self.calls: list[CallRecord] = []
-        self.gradients_only = False
-        self.points: list[Point] = []
-        self.worst = 0.0
-        self.kinks = 0
-        self.elements = 0
-        self.branches: Counter[str] = Counter()
-        self.breaks: list[LawError] = []
-        self.arrays: dict[str, ArrayOutcome] = {}
-        self._point: Point | None = None
+    implementation: Implementation
+    dtype: str
+    kernel_backend: str | None = None
+    forward: bool = True
+    contract: bool = False
+    gradients_only: bool = False
+    calls: list[CallRecord] = field(default_factory=list)
+    breaks: list[LawError] = field(default_factory=list)
+    arrays: dict[str, ArrayOutcome] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    worst: float = 0.0
+    kinks: int = 0
+    elements: int = 0
+    branches: Counter[str] = field(default_factory=Counter)
+    _point: Point | None = None
+
+    def __post_init__(self) -> None:
+        self.contract = self.contract or self.implementation.keeps_contract
 
     def run(self, check: Callable[["Checker", Any], None], case: Any) -> list[LawError]:
         """All breaks of its law that ``check`` finds with one case, in the order in which they are found.
@@ -211,11 +208,10 @@ class Checker:
         precision = self.precision(steps)
         if upcasts is not None:
             precision = replace(precision, upcasts=upcasts)
-        verdict = judge(got, expected, slack, precision, times)
+        verdict, (given, m) = judge(got, expected, slack, precision, times), state or (got, None)
         if got.shape != expected.shape:
-            self._compared(ArrayOutcome(where=where, nature="shape", worst=math.inf, error=math.inf, wrong=1.0))
-            comparison = WrongShape((state or (got, None))[0], expected.shape)
-            self.breaks.append(LawError(where, _said(verdict), verdict, comparison, "shape"))
+            self._compared(where, "shape", math.inf, math.inf, wrong=1.0)
+            self.breaks.append(LawError(where, _said(verdict), verdict, WrongShape(given, expected.shape), "shape"))
             return
         finite = np.isfinite(expected)
         largest = float(np.abs(expected[finite]).max(initial=0.0))
@@ -224,29 +220,23 @@ class Checker:
         relative = error / largest if largest else math.inf if error else 0.0
         if verdict.worst <= 1:
             self.worst = max(self.worst, verdict.worst)
-            within = ArrayOutcome(
-                where=where, nature=None, worst=verdict.worst, error=relative, wrong=0.0, distance=error
-            )
-            self._compared(within)
+            self._compared(where, None, verdict.worst, relative, wrong=0.0, distance=error)
             self._measure(got, error, largest, verdict.worst, steps)
             return
-        given, m = state or (got, None)
         alone = of_oracle or len(self.calls) == 1
         dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
         tolerance = allowed(expected, slack, precision, dtype, times)
         wrong = ratios(got.values.astype(np.float64), expected, tolerance, dtype) > 1
         verdict, nature = _first_of_its_nature(verdict, got, expected, tolerance, wrong)
         share = float(np.count_nonzero(wrong)) / wrong.size
-        self._compared(
-            ArrayOutcome(where=where, nature=nature, worst=verdict.worst, error=relative, wrong=share, distance=error),
-        )
+        self._compared(where, nature, verdict.worst, relative, wrong=share, distance=error)
         comparison = Comparison(given, expected, tolerance, m, alone)
         self.breaks.append(LawError(where, _said(verdict), verdict, comparison, nature))
 
-    def _compared(self, outcome: ArrayOutcome) -> None:
-        before = self.arrays.get(outcome.where)
-        if before is None or outcome.worst > before.worst:
-            self.arrays[outcome.where] = outcome
+    def _compared(self, where: str, nature: str | None, worst: float, error: float, **measured: float) -> None:
+        before = self.arrays.get(where)
+        if before is None or worst > before.worst:
+            self.arrays[where] = ArrayOutcome(where=where, nature=nature, worst=worst, error=error, **measured)
 
     def _measure(self, got: Array, error: float, largest: float, worst: float, steps: int) -> None:
         if not got.values.size or not math.isfinite(error):
@@ -279,16 +269,8 @@ class Checker:
             array, state = got[name], None
             if name in ("C", "n") and not of:
                 array, state = self._rescaled(name, got, expected), (got[name], expected.values["m"])
-            self.close(
-                f"{of}{name}",
-                array,
-                expected.values[name],
-                expected.slack[name],
-                steps,
-                times,
-                state=state,
-                of_oracle=True,
-            )
+            values, slack = expected.values[name], expected.slack[name]
+            self.close(f"{of}{name}", array, values, slack, steps, times, state=state, of_oracle=True)
 
     def _rescaled(self, name: str, got: Results, expected: Expected) -> Array:
         m = expected.values["m"]

@@ -28,25 +28,25 @@ def expected_value(
         call: the call, if it is not the case's own.
         form: the name of the form in which the case's own call is made, if it is another one.
     """
-
-    def make() -> Expected:
-        own = operation.call_of(case, checker.dtype) if call is None else call
-        return operation.value(oracle.values(own.arrays), own.options, checker.precision(own.steps))
-
-    return checker.remember((operation.name, "value", form, operation.representative(case)), make)
+    return _remembered("value", operation, checker, case, call, form)
 
 
 def expected_gradient(
     operation: Operation, checker: Checker, case: Any, call: Call | None = None, form: str = ""
 ) -> Expected:
     """The oracle's gradients for a case; arguments are those of `expected_value`."""
+    return _remembered("gradient", operation, checker, case, call, form)
 
+
+def _remembered(kind: str, operation: Operation, checker: Checker, case: Any, call: Call | None, form: str) -> Expected:
     def make() -> Expected:
         own = operation.call_of(case, checker.dtype) if call is None else call
-        values, cotangents = oracle.values(own.arrays), oracle.values(own.cotangents)
-        return operation.gradient(values, own.options, cotangents, checker.precision(own.steps))
+        values, precision = oracle.values(own.arrays), checker.precision(own.steps)
+        if kind == "value":
+            return operation.value(values, own.options, precision)
+        return operation.gradient(values, own.options, oracle.values(own.cotangents), precision)
 
-    return checker.remember((operation.name, "gradient", form, operation.representative(case)), make)
+    return checker.remember((operation.name, kind, form, operation.representative(case)), make)
 
 
 def has_gradient(operation: Operation, checker: Checker) -> bool:

@@ -1,9 +1,9 @@
 """The branches that the data of each gradient law reached: a law that never saw a branch says nothing about it."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from conformance.laws import Law
-from conformance.outcome import LawResult
 from conformance.report.html._columns import Column, operations
 from conformance.report.html._formatting import percent
 
@@ -79,7 +79,9 @@ def branches(targets: list[Column]) -> list[Branches]:
 
 def _spread(target: Column, law: str) -> Spread | None:
     results = [result for result, _ in target.of(law)]
-    counts = _total(results)
+    counts: Counter[str] = Counter()
+    for result in results:
+        counts.update(result.branches)
     above, floor = counts.get("above", 0.0), counts.get("floor", 0.0)
     carry, write, m0 = (counts.get(name, 0.0) for name in ("carry", "write", "m0"))
     bars = [
@@ -99,14 +101,6 @@ def _spread(target: Column, law: str) -> Spread | None:
     elements = sum(result.elements for result in results)
     kinks = sum(result.kinks for result in results) / elements if elements else 0.0
     return Spread(target.name, bars, percent(kinks), kinks > MOST_KINKS)
-
-
-def _total(results: list[LawResult]) -> dict[str, float]:
-    counts: dict[str, float] = {}
-    for result in results:
-        for name, count in result.branches.items():
-            counts[name] = counts.get(name, 0.0) + count
-    return counts
 
 
 def _bar(counts: list[tuple[str, str, float, bool]]) -> list[Part]:
