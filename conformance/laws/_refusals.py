@@ -194,7 +194,7 @@ Base = Callable[[], dict[str, Any]]
 """Makes the arrays of a valid call."""
 
 Rows = Sequence[tuple[str, dict[str, Any]]]
-"""What is wrong with a call, and the changes that make it so, by the names of arrays or of options."""
+"""Faults of calls, each with the changes that make it, by the names of arrays or of options."""
 
 
 def bad_arrays(operation: str, base: Base, rows: Rows, options: Mapping[str, Any] | None = None) -> list[BadCall]:

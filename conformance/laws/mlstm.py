@@ -237,12 +237,17 @@ def _on_the_floor(checker: Checker, case: MLSTMCase, stabilisers: tuple[float, .
         checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=MLSTM.differentiable(arrays))
 
 
-@law("mlstm", "definition", cases=_ordinary_with_state, strata=SMALL, dtypes=WIDE, share=0.5)
+@law(
+    "mlstm",
+    "definition",
+    sentence="Where n·q̂ is 0, h is Cᵀq̂ divided by the normaliser's floor.",
+    equation="n·q̂ = 0, m ≤ 64 ⇒ h = Cᵀq̂ / exp(−m), dn₀ = 0",
+    cases=_ordinary_with_state,
+    strata=SMALL,
+    dtypes=WIDE,
+    share=0.5,
+)
 def floor(checker: Checker, case: MLSTMCase) -> None:
-    """Where n·q̂ is 0, h is Cᵀq̂ divided by the normaliser's floor.
-
-    n·q̂ = 0, m ≤ 64 ⇒ h = Cᵀq̂ / exp(−m), dn₀ = 0
-    """
     # The square of exp(m), which a quotient's gradient forms, stays within float32.
     _on_the_floor(checker, case, (-3.0, 0.0, 5.0, 20.0, 30.0))
 
@@ -303,6 +308,9 @@ _packing_laws.register_max_seqlen(MLSTM)
 @law(
     "mlstm",
     "contract",
+    sentence="Where the carried memory and a write both attain the stabiliser, exactly, its gradient goes to the "
+    "carried one.",
+    equation="a_t + m_{t−1} = i_t ⇒ ∂m_t/∂m_{t−1} = 1, ∂m_t/∂i_t = 0",
     cases=cases.mlstm,
     strata=SHORT,
     compiled_dtypes=SINGLE,
@@ -311,10 +319,6 @@ _packing_laws.register_max_seqlen(MLSTM)
     share=0.25,
 )
 def ties(checker: Checker, case: MLSTMCase) -> None:
-    """Where the carried memory and a write both attain the stabiliser, exactly, its gradient goes to the carried one.
-
-    a_t + m_{t−1} = i_t ⇒ ∂m_t/∂m_{t−1} = 1, ∂m_t/∂i_t = 0
-    """
     # log σ(+∞) = 0 and the input gates are small integers, so m is exact in any order of computation, and mostly tied.
     # Only zeros are written or carried, so the cotangent of m is all that is left, and its path is exact too.
     arrays, cotangents = dict(case.arrays(checker.dtype)), dict(case.cotangent_arrays(checker.dtype))

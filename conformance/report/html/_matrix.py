@@ -50,7 +50,7 @@ def anchors(targets: list[Column]) -> dict[str, str]:
 
 
 def places(targets: list[Column]) -> list[tuple[Column, str, bool]]:
-    """What stands across: a target, a dtype, and whether the column is the first one of the target."""
+    """The columns: a target, a dtype, and whether the column is the first one of the target."""
     return [(target, dtype, at == 0) for target in targets for at, dtype in enumerate(target.dtypes)]
 
 
