@@ -63,6 +63,7 @@ def judged(peer: Peer, effort: Effort) -> dict[str, Any]:
     """The suite's result for one peer: laws by status, causes and envelope, or the reason why there is none."""
     found: dict[str, Any] = {
         "name": peer.name,
+        "about": peer.about,
         "op": peer.op,
         "package": peer.package,
         "version": _version(peer.package),
@@ -148,15 +149,19 @@ def merged(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def confirmed(script: str, seconds: float = 300.0) -> dict[str, Any]:
+def confirmed(script: str, seconds: float) -> dict[str, Any]:
     """The result of a script that confirms a fault: whether the fault is still there, and the script's output."""
     path = CONFIRM / f"{script}.py"
     status, said = _run([sys.executable, "-W", "ignore", str(path)], seconds, dict(os.environ))
-    title = path.read_text(encoding="utf-8").partition('"""')[2].partition("\n")[0]
     verdict = {0: "gone", 1: "confirmed"}.get(-1 if status is None else status, "failed to run")
     if "Traceback" in said:
         verdict = "failed to run"
-    return {"script": str(path.relative_to(ROOT)), "states": title, "verdict": verdict, "output": said.strip()}
+    return {"script": str(path.relative_to(ROOT)), "states": title(path), "verdict": verdict, "output": said.strip()}
+
+
+def title(script: Path) -> str:
+    """The first line of a script's docstring: the fault that it shows."""
+    return script.read_text(encoding="utf-8").partition('"""')[2].partition("\n")[0]
 
 
 def _run(words: list[str], seconds: float, environment: dict[str, str]) -> tuple[int | None, str]:
@@ -203,18 +208,22 @@ def document(kept: dict[str, Any], entry: dict[str, Any] | None, scripts: dict[s
     """``kept`` with a new entry at its position in the registry, and with new results of scripts."""
     entries = {each["name"]: each for each in (*kept.get("peers", []), *([entry] if entry is not None else []))}
     confirmations = {**kept.get("confirmations", {}), **scripts}
-    wanted = {each.script for peer in PEERS if peer.name in entries for each in peer.confirmed}
+    wanted = {each.script: each.short for peer in PEERS if peer.name in entries for each in peer.confirmed}
     return {
         "format": FORMAT,
         "machine": machine("cpu", {}) if entry is not None else kept["machine"],
         "peers": [_with_confirmations(entries[peer.name], peer) for peer in PEERS if peer.name in entries],
         "not judged": [peer.name for peer in PEERS if peer.name not in entries],
-        "confirmations": {name: confirmations[name] for name in sorted(wanted & confirmations.keys())},
+        "confirmations": {
+            name: {**confirmations[name], "states": title(CONFIRM / f"{name}.py"), "short": wanted[name]}
+            for name in sorted(wanted.keys() & confirmations.keys())
+        },
     }
 
 
 def _with_confirmations(entry: dict[str, Any], peer: Peer) -> dict[str, Any]:
-    """An entry with, for each failed check and each wrong cell, the script that confirms it, or None."""
+    """An entry with what the peer is and, for each failed check and wrong cell, the script that confirms it."""
+    entry = {**entry, "about": peer.about}
     if "laws" not in entry:
         return entry
     confirmed: dict[str, dict[str, str | None]] = {}

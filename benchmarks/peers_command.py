@@ -19,7 +19,13 @@ PAGE = ROOT / "docs" / "peers.md"
 @click.option(
     "--max-steps", metavar="S", type=click.IntRange(min=1), default=70, help="Length of the longest sequence."
 )
-@click.option("--timeout", metavar="SECONDS", type=float, default=60.0, help="Time limit for one case.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=float,
+    default=60.0,
+    help="Time limit for one case; a script may take 5 times that.",
+)
 @click.option("--confirm", "only_confirm", is_flag=True, help="Only run the scripts that confirm faults.")
 @click.option("--draw", "only_draw", is_flag=True, help="Only write the page from the recorded results.")
 @click.option("--json", "results", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS)
@@ -77,7 +83,7 @@ def peers_command(
         scripts = dict.fromkeys(each.script for peer in judged_peers.chosen(names) for each in peer.confirmed)
         there = found.get("confirmations", {})
         for script in (each for each in scripts if not ((missing or laws) and each in there)):
-            confirmation = judged_peers.confirmed(script)
+            confirmation = judged_peers.confirmed(script, 5 * timeout)
             click.echo(f"{script}: {confirmation['verdict']}")
             keep(scripts={script: confirmation})
     click.echo(f"{results}, {page}")

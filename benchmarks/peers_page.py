@@ -1,27 +1,39 @@
 """Writes ``docs/peers.md`` from the results of `benchmarks.judged_peers`."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers_findings import NARROW, WIDE, by_script, take_away, unconfirmed
+
 INTRODUCTION = """\
 # Public implementations, judged
 
-This page shows what the conformance suite says of public implementations of the mLSTM and the GRU. It is for anyone who
-chooses or maintains one of them, and for anyone who wants to see what the suite finds in code that was not written for
-it.
+This page shows for which calls public implementations of the mLSTM and the GRU compute what
+[the specification](spec.md) defines, and what they compute otherwise. It is for anyone who chooses or maintains one of
+them, and for anyone who wants to see what [the conformance suite](conformance.md) finds in code that was not written
+for it.
+
+To choose an implementation, read its row in the [overview](#overview) and in the tables of
+[calls](#where-they-are-right). To mend one, read its [section](#one-by-one), and run the
+[scripts](#confirmed-without-gatespec) that show its faults: they need the implementation alone.
 
 Each implementation is called through an [adapter](../benchmarks/peers/registry.py) that gives it gatespec's names and
 refuses what it does not support; `python -m benchmarks run` times the same adapters. `make peers` installs the versions
 of [`constraints/peers.txt`](../constraints/peers.txt), judges all of them, and writes
 [`benchmarks/results/peers.json`](../benchmarks/results/peers.json) and, from it, this page.
 
-A law is *held*, *broken*, or *not served* if the implementation supports none of its cases. A broken law says that a
-result differs from gatespec's definition by more than the suite's tolerance. That is a fault if the implementation
-means to compute the same function. It may be a decision if it rounds to 16 bits on purpose or does not offer a
-transformation. Each cause that is stated here has been confirmed by a script that does not use gatespec;
-[below](#confirmed-without-gatespec) is what each script printed. Where there is no such script, the table says *not
-confirmed* and nothing is stated: there the suite itself may be wrong.
+The suite tries *laws*: `value` and `gradient` compare results with the definition, `finite` asks for results without
+NaN at extreme gates, `vmap` for the same results under a transformation, and so on (`python -m conformance laws` lists
+them). A law is *held*, *broken*, or *not served* if the implementation supports none of its cases. A broken law says
+that a result differs from gatespec's definition by more than the suite's tolerance. That is a fault if the
+implementation means to compute the same function. It may be a decision if it rounds to 16 bits on purpose or does not
+offer a transformation. Each cause that is stated here has been confirmed by a script that does not use gatespec. Where
+there is no such script, the page says *not confirmed* and states no cause: there the suite itself may be wrong.
+
+Letters are those of [the specification](spec.md#words): S steps, N heads, head dims K and V (mLSTM) or H (GRU), gates i
+and f, and the state (C, n, m). The mLSTM divides by a normaliser, the larger of |n·q̂| and its floor exp(−m).
 """
 
 MATRIX = {
@@ -31,6 +43,7 @@ MATRIX = {
         ("final state", "final state"),
         ("state cotangents", "gradient of the final state"),
         ("forget gates of -inf", "f = −∞"),
+        ("forget gates of -1e30", "f = −1e30"),
         ("large forget gates", "large f"),
         ("normaliser above its floor", "above the floor"),
         ("S not a multiple of the chunk", "any S"),
@@ -39,6 +52,7 @@ MATRIX = {
     "mlstm_step": (
         ("plain call", "plain"),
         ("forget gates of -inf", "f = −∞"),
+        ("forget gates of -1e30", "f = −1e30"),
         ("input gates of -inf", "i = −∞"),
         ("large forget gates", "large f"),
         ("normaliser above its floor", "above the floor"),
@@ -56,14 +70,16 @@ MATRIX = {
 }
 """Features of an envelope that the table of all implementations shows, each with the head of its column."""
 
-NUMERIC = ("value", "gradient", "sequence", "finite", "floor", "split_and_carry")
-"""Laws about numbers: a cause that breaks one of them in float32 or float64 is listed first."""
+OVERVIEW = """\
+A sentence says *right in* a dtype if values and gradients were right in all cases of the laws `value` and `gradient` in
+that dtype; it then lists what scripts have confirmed, worst first. The numbers count laws. *Not confirmed* are those of
+the broken laws that no script has confirmed.
+"""
 
-WIDE, NARROW = ("float32", "float64"), ("bfloat16", "float16")
 LEGEND = """\
 Each cell is for float32, or for another dtype if float32 was not tried; the last column is for plain calls in 16
 bits. ✓ right, ✗ wrong, ∂ right value and wrong gradient, – not served, blank not tried. Results in brackets are not
-confirmed without gatespec, here and in the tables of features below: they come from experiments with one call or a few
+confirmed without gatespec, here and in the tables of each section: they come from experiments with one call or a few
 each, and there the suite itself may be wrong.
 """
 UNCONFIRMED = "not confirmed without gatespec"
@@ -76,11 +92,13 @@ def draw(document: dict[str, Any]) -> str:
         INTRODUCTION,
         _when(document),
         "## Overview\n",
+        OVERVIEW,
         _overview(peers, confirmations),
         *_missing(document["not judged"]),
         "## Where they are right\n",
         LEGEND,
         *(_matrix(op, peers, confirmations) for op in MATRIX),
+        *_columns(peers),
         "## One by one\n",
         *(_one(peer, confirmations) for peer in peers),
         "## Confirmed without gatespec\n",
@@ -119,52 +137,23 @@ def _missing(names: list[str]) -> list[str]:
 
 def _overview(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str:
     lines = [
-        "| implementation | version | held | broken | of these not confirmed | not served | first cause | minutes |",
+        "| implementation | what it is | what to take away | held | broken | not confirmed | not served | minutes |",
         "|---" * 8 + "|",
     ]
     for peer in peers:
-        name = f"[{peer['name']}](#{_anchor(peer['name'])})"
+        words = [
+            f"[{peer['name']}](#{_anchor(peer['name'])})",
+            f"{peer['about']}; `{peer['package']}` {peer['version']}",
+        ]
         if "error" in peer:
-            words = ["", "", "", "", _plain(peer["error"].strip().splitlines()[-1] if peer["error"].strip() else "")]
+            words += [_plain(peer["error"].strip().splitlines()[-1] if peer["error"].strip() else ""), "", "", "", ""]
         else:
             laws, open_laws = peer["laws"], unconfirmed(peer, confirmations)
-            words = [str(len(laws["held"].keys() - laws["broken"].keys())), str(len(laws["broken"]))]
-            words += [str(len(open_laws)) if laws["broken"] else ""]
+            words += [take_away(peer, confirmations), str(len(laws["held"].keys() - laws["broken"].keys()))]
+            words += [str(len(laws["broken"])), str(len(open_laws)) if laws["broken"] else ""]
             words += [str(len(laws["not served"].keys() - laws["held"].keys() - laws["broken"].keys()))]
-            words += [_first_cause(peer, confirmations)]
-        lines.append(f"| {name} | {peer['version']} | {' | '.join(words)} | {peer['minutes']:.1f} |")
+        lines.append(f"| {' | '.join(words)} | {peer['minutes']:.1f} |")
     return "\n".join(lines) + "\n"
-
-
-def _first_cause(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
-    stated = by_script(peer, confirmations)
-    if stated:
-        return _statement(confirmations[next(iter(stated))])
-    return UNCONFIRMED if peer["laws"]["broken"] else ""
-
-
-def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """The failed checks that a script has confirmed, by script; wrong numbers in float32 and float64 first."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for law, scripts in peer["confirmed"].items():
-        for dtype, script in scripts.items():
-            if script is not None and confirmations.get(script, {}).get("verdict") == "confirmed":
-                found.setdefault(script, []).append((law, dtype))
-
-    def order(checks: list[tuple[str, str]]) -> tuple[int, int, int]:
-        wide = [law for law, dtype in checks if dtype in WIDE]
-        return -sum(law in NUMERIC[:3] for law in wide), -sum(law in NUMERIC for law in wide), -len(checks)
-
-    return dict(sorted(found.items(), key=lambda each: order(each[1])))
-
-
-def unconfirmed(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[str]]:
-    """Broken laws, each with the dtypes in which no script has confirmed it."""
-    sure = {check for checks in by_script(peer, confirmations).values() for check in checks}
-    found = {
-        law: [dtype for dtype in dtypes if (law, dtype) not in sure] for law, dtypes in peer["laws"]["broken"].items()
-    }
-    return {law: dtypes for law, dtypes in found.items() if dtypes}
 
 
 def _matrix(op: str, peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str:
@@ -181,6 +170,18 @@ def _matrix(op: str, peers: list[dict[str, Any]], confirmations: dict[str, Any])
         marks.append(_mark(cells.get("plain call", {}), NARROW, unsure.get("plain call", set())))
         lines.append(f"| [{peer['name']}](#{_anchor(peer['name'])}) | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"
+
+
+def _columns(peers: list[dict[str, Any]]) -> list[str]:
+    """The meaning of each column of the tables of calls, in the words of the suite."""
+    sentences: dict[str, str] = {}
+    for peer in peers:
+        for op, envelope in peer.get("envelope", {}).items():
+            said = {row["feature"]: row["sentence"] for row in envelope["features"]}
+            for feature, head in MATRIX.get(op, ()):
+                if feature in said:
+                    sentences.setdefault(head, said[feature])
+    return ["The columns:\n", "\n".join(f"- *{head}*: {said}." for head, said in sentences.items()) + "\n"]
 
 
 def _unsure(peer: dict[str, Any], op: str, confirmations: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
@@ -215,7 +216,7 @@ def _one(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     lines = [f"### {peer['name']}", "", f"{_sentence(peer)}"]
     if "error" in peer:
         return "\n".join([*lines, "", "```", peer["error"].strip(), "```", ""])
-    lines += ["", f"Judged on {_effort(peer)}."]
+    lines += ["", f"**{take_away(peer, confirmations)}**", "", f"Judged on {_effort(peer)}."]
     if peer["only"]:
         lines[-1] += f" Only {', '.join(f'`{law}`' for law in peer['only'])} were tried."
     again: dict[str, list[str]] = {}
@@ -254,8 +255,9 @@ def _effort(how: dict[str, Any]) -> str:
 
 
 def _sentence(peer: dict[str, Any]) -> str:
-    how = "Triton, interpreted" if peer["interpreted"] else {"jax": "JAX", "torch": "PyTorch"}.get(peer["framework"])
-    words = [f"`{peer['package']}` {peer['version']}", *([how] if how else []), f"judged as `{peer['op']}`"]
+    about = peer["about"][0].upper() + peer["about"][1:]
+    words = [f"{about}: `{peer['package']}` {peer['version']}, judged as `{peer['op']}`"]
+    words += ["under Triton's interpreter"] if peer["interpreted"] else []
     note = peer["note"]
     if peer["promises"]:
         words.append(f"where {' and '.join(f'`{promise}`' for promise in peer['promises'])}")
@@ -277,7 +279,7 @@ def _statement(confirmation: dict[str, Any]) -> str:
 
 
 def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
-    """The checks in which the suite saw one fault, and the smallest case of a cause that explains nothing else."""
+    """The checks in which the suite saw one fault, and the sizes of the smallest case that shows nothing else."""
     laws: dict[str, list[str]] = {}
     for law, dtype in checks:
         laws.setdefault(law, []).append(dtype)
@@ -285,7 +287,8 @@ def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
     for cause in peer["causes"]:
         explained = {(each["id"].partition(".")[2], each["dtype"]) for each in cause["explains"]}
         if explained and explained <= set(checks) and cause["case"]:
-            words.append(f"The smallest case seen: {_plain(cause['case'])}, {cause['dtype']}.")
+            sizes = ", ".join(re.findall(r"\b[A-Z]=\d+", cause["case"]))
+            words.append(f"The smallest case seen has {sizes}, in {cause['dtype']}.")
             break
     return " ".join(words)
 

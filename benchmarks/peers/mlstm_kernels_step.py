@@ -5,13 +5,17 @@ from types import SimpleNamespace
 from mlstm_kernels.torch import get_mlstm_step_kernel
 
 
-def _step(kernel, *, differentiable=True):
+def _step(kernel, *, differentiable=True, masked=True):
     def mlstm_step(q, k, v, i, f, state, *, eps=0.0, **unserved):
         if unserved:
             raise NotImplementedError(f"it does not support {', '.join(unserved)}")
         C, n, m = state
-        if not differentiable and any(x.requires_grad for x in (q, k, v, i, f, C, n, m)):
-            raise NotImplementedError("it does not support gradients")
+        for refused, reason in (
+            (not masked and any(dim & (dim - 1) for dim in (q.shape[-1], v.shape[-1])), "head dims of {} and {}"),
+            (not differentiable and any(x.requires_grad for x in (q, k, v, i, f, C, n, m)), "gradients"),
+        ):
+            if refused:
+                raise NotImplementedError(f"it does not support {reason.format(q.shape[-1], v.shape[-1])}")
         # Its gates and its stabiliser have a last axis of 1.
         h, (C, n, m) = kernel(q, k, v, i[..., None], f[..., None], C, n, m[..., None], eps=eps, dtype_state=C.dtype)
         return h, (C, n, m[..., 0])
@@ -20,4 +24,4 @@ def _step(kernel, *, differentiable=True):
 
 
 native = _step(get_mlstm_step_kernel("native"))
-triton = _step(get_mlstm_step_kernel("triton"), differentiable=False)
+triton = _step(get_mlstm_step_kernel("triton"), differentiable=False, masked=False)

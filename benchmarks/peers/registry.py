@@ -16,12 +16,14 @@ class Confirmed:
 
     Attributes:
         script: of `benchmarks.peers.confirm`.
+        short: what it shows, as a clause of the sentence that sums up a peer.
         checks: a regular expression for the failed checks that it confirms, searched in `check_text`.
         cells: one for the wrong cells of the table of features that it confirms, searched in `cell_text`; None if it
             confirms none.
     """
 
     script: str
+    short: str
     checks: str
     cells: str | None = None
 
@@ -42,6 +44,7 @@ class Peer:
 
     Attributes:
         name: as it is shown.
+        about: what it is, for a reader who does not know it.
         target: of ``python -m conformance run``, within `benchmarks.peers`.
         package: on PyPI.
         op: of gatespec.
@@ -55,6 +58,7 @@ class Peer:
     """
 
     name: str
+    about: str
     target: str
     package: str
     op: str
@@ -67,11 +71,12 @@ class Peer:
     confirmed: tuple[Confirmed, ...] = ()
 
 
-def _native(function: str, *confirmed: Confirmed, **fields) -> Peer:
+def _native(function: str, about: str, *confirmed: Confirmed, **fields) -> Peer:
     """A peer from the PyTorch part of mlstm-kernels, by its own name of the function."""
     target = f"mlstm_kernels_torch:{function.replace('--', '_')}"
     return Peer(
         name=f"mlstm_kernels {function}",
+        about=about,
         target=target,
         package="mlstm-kernels",
         op="mlstm",
@@ -81,9 +86,10 @@ def _native(function: str, *confirmed: Confirmed, **fields) -> Peer:
     )
 
 
-def _jax(function: str, *confirmed: Confirmed, **fields) -> Peer:
+def _jax(function: str, about: str, *confirmed: Confirmed, **fields) -> Peer:
     return Peer(
         name=f"mlstm_kernels JAX {function}",
+        about=about,
         target=f"mlstm_kernels_jax:{function.replace('--', '_')}",
         package="mlstm-kernels",
         op="mlstm",
@@ -93,9 +99,10 @@ def _jax(function: str, *confirmed: Confirmed, **fields) -> Peer:
     )
 
 
-def _triton(function: str, attribute: str, **fields) -> Peer:
+def _triton(function: str, about: str, attribute: str, **fields) -> Peer:
     return Peer(
         name=f"mlstm_kernels {function}",
+        about=about,
         target=f"mlstm_kernels_triton:{attribute}",
         package="mlstm-kernels",
         op="mlstm",
@@ -107,96 +114,173 @@ def _triton(function: str, attribute: str, **fields) -> Peer:
     )
 
 
-def _torch(name: str, target: str, package: str, op: str = "mlstm", **fields) -> Peer:
-    return Peer(name=name, target=target, package=package, op=op, framework="torch", **fields)
+def _torch(name: str, about: str, target: str, package: str, op: str = "mlstm", **fields) -> Peer:
+    return Peer(name=name, about=about, target=target, package=package, op=op, framework="torch", **fields)
 
 
-SHUT = r" (large forget gates|forget gates of -inf)$"
-SHUT_GRADIENT = r"^gradient \w+ (forget|input) gates of -inf$"
+SHUT = r" forget gates of -(inf|1e30)$"
+SHUT_GRADIENT = r"^gradient \w+ (forget|input) gates of -(inf|1e30)$"
 ABOVE = r"^gradient \w+ normaliser above its floor$"
 NARROW_CELLS = r"^\w+ b?float16"
 
-MLSTM_KERNELS_TRITON_NORMALISER = Confirmed(script="mlstm_kernels_triton_normaliser", checks=r"^gradient", cells=ABOVE)
-MLSTM_KERNELS_TRITON_FORGET_GATE = Confirmed(script="mlstm_kernels_triton_forget_gate", checks=r"^finite", cells=SHUT)
+CONSTANT = "the gradient treats the normaliser as a constant"
+LATER_GATES = "a very negative forget gate takes digits from later gates, and −∞ gives NaN"
+EMPTY_STEP = "the gradient is NaN where a step forgets all and writes next to nothing"
+STATE_16_BITS = "in 16 bits the state is rounded after each chunk"
+SUMS_16_BITS = "in 16 bits weights and sums are rounded to 16 bits too"
+GATES_16_BITS = "in 16 bits the log of the forget gate is rounded to 16 bits"
+GRU_16_BITS = "in 16 bits gates and state are rounded at each step"
+VMAP = "`torch.vmap` raises"
+
+MLSTM_KERNELS_TRITON_NORMALISER = Confirmed(
+    script="mlstm_kernels_triton_normaliser", short=CONSTANT, checks=r"^gradient", cells=ABOVE
+)
+MLSTM_KERNELS_TRITON_FORGET_GATE = Confirmed(
+    script="mlstm_kernels_triton_forget_gate", short=LATER_GATES, checks=r"^finite", cells=SHUT
+)
 MLSTM_KERNELS_TRITON_STEP_16_BITS = Confirmed(
-    script="mlstm_kernels_triton_step_16_bits", checks=r"^(?!finite).* b?float16 [hCnm]$", cells=NARROW_CELLS
+    script="mlstm_kernels_triton_step_16_bits",
+    short="in 16 bits the decay of the float32 state is rounded to 16 bits",
+    checks=r"^(?!finite).* b?float16 [hCnm]$",
+    cells=NARROW_CELLS,
 )
 MLSTM_KERNELS_TRITON_STEP_GATE = Confirmed(
     script="mlstm_kernels_triton_step_gate",
+    short="a forget gate below about −88 counts as −∞",
     checks=r"^(sequence|finite|shifted_gates) \w+ [Cnm]$",
-    cells=r" (large forget gates|forget gates of -inf)$",
+    cells=SHUT,
+)
+MLSTM_KERNELS_TRITON_STEP_EMPTY = Confirmed(
+    script="mlstm_kernels_triton_step_empty",
+    short="a forget and an input gate of −∞ together give NaN",
+    checks=r"^finite \w+ h$",
+    cells=r" input gates of -inf$",
 )
 # What it shows is outside the promises: no check fails of it.
-MLSTM_KERNELS_TRITON_STEP_DIMS = Confirmed(script="mlstm_kernels_triton_step_dims", checks=r"(?!)")
-MLSTM_KERNELS_FORGET_GATE = Confirmed(script="mlstm_kernels_forget_gate", checks=r"^finite", cells=SHUT)
-MLSTM_KERNELS_NORMALISER = Confirmed(script="mlstm_kernels_normaliser", checks=r"^gradient float(32|64)", cells=ABOVE)
+MLSTM_KERNELS_TRITON_STEP_DIMS = Confirmed(
+    script="mlstm_kernels_triton_step_dims",
+    short="a head dim that is no power of 2 is read and written beyond its end",
+    checks=r"(?!)",
+)
+MLSTM_KERNELS_FORGET_GATE = Confirmed(
+    script="mlstm_kernels_forget_gate", short=LATER_GATES, checks=r"^finite", cells=SHUT
+)
+MLSTM_KERNELS_NORMALISER = Confirmed(
+    script="mlstm_kernels_normaliser", short=CONSTANT, checks=r"^gradient float(32|64)", cells=ABOVE
+)
 MLSTM_KERNELS_STATES = Confirmed(
     script="mlstm_kernels_states",
+    short="n and m of the state have no gradient",
     checks=r"^(split_and_carry|floor) float(32|64)",
     cells=r"^gradient float(32|64) (initial state|state cotangents)$",
 )
 MLSTM_KERNELS_CHUNKWISE_16_BITS = Confirmed(
-    script="mlstm_kernels_chunkwise_16_bits", checks=r"^(?!finite).* b?float16", cells=NARROW_CELLS
+    script="mlstm_kernels_chunkwise_16_bits", short=STATE_16_BITS, checks=r"^(?!finite).* b?float16", cells=NARROW_CELLS
 )
 MLSTM_KERNELS_PARALLEL_16_BITS = Confirmed(
-    script="mlstm_kernels_parallel_16_bits", checks=r"^(value|gradient|finite) b?float16", cells=NARROW_CELLS
+    script="mlstm_kernels_parallel_16_bits",
+    short=SUMS_16_BITS,
+    checks=r"^(value|gradient|finite) b?float16",
+    cells=NARROW_CELLS,
 )
 MLSTM_KERNELS_EMPTY_STEP = Confirmed(
-    script="mlstm_kernels_empty_step", checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
+    script="mlstm_kernels_empty_step", short=EMPTY_STEP, checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
 )
-MLSTM_KERNELS_FUNCTIONAL = Confirmed(script="mlstm_kernels_functional", checks=r"^functional \w+ RuntimeError$")
-MLSTM_KERNELS_VMAP = Confirmed(script="mlstm_kernels_vmap", checks=r"^vmap")
+MLSTM_KERNELS_FUNCTIONAL = Confirmed(
+    script="mlstm_kernels_functional", short="`torch.func.grad` raises", checks=r"^functional \w+ RuntimeError$"
+)
+MLSTM_KERNELS_VMAP = Confirmed(script="mlstm_kernels_vmap", short=VMAP, checks=r"^vmap")
 MLSTM_KERNELS_16_BITS = Confirmed(
-    script="mlstm_kernels_16_bits", checks=r"^(value|gradient|accumulation|sequence) b?float16", cells=NARROW_CELLS
+    script="mlstm_kernels_16_bits",
+    short=GATES_16_BITS,
+    checks=r"^(value|gradient|accumulation|sequence) b?float16",
+    cells=NARROW_CELLS,
 )
-MLSTM_KERNELS_JAX_FORGET_GATE = Confirmed(script="mlstm_kernels_jax_forget_gate", checks=r"^finite", cells=SHUT)
+MLSTM_KERNELS_JAX_FORGET_GATE = Confirmed(
+    script="mlstm_kernels_jax_forget_gate", short=LATER_GATES, checks=r"^finite", cells=SHUT
+)
 MLSTM_KERNELS_JAX_NORMALISER = Confirmed(
-    script="mlstm_kernels_jax_normaliser", checks=r"^gradient float32", cells=ABOVE
+    script="mlstm_kernels_jax_normaliser", short=CONSTANT, checks=r"^gradient float32", cells=ABOVE
 )
-MLSTM_KERNELS_JAX_STATE = Confirmed(script="mlstm_kernels_jax_state", checks=r"AttributeError")
+MLSTM_KERNELS_JAX_STATE = Confirmed(
+    script="mlstm_kernels_jax_state", short="an initial state raises", checks=r"AttributeError"
+)
 MLSTM_KERNELS_JAX_PARALLEL_16_BITS = Confirmed(
-    script="mlstm_kernels_jax_parallel_16_bits", checks=r"^(value|gradient|finite) b?float16", cells=NARROW_CELLS
+    script="mlstm_kernels_jax_parallel_16_bits",
+    short=SUMS_16_BITS,
+    checks=r"^(value|gradient|finite) b?float16",
+    cells=NARROW_CELLS,
 )
 MLSTM_KERNELS_JAX_RECURRENT_16_BITS = Confirmed(
-    script="mlstm_kernels_jax_recurrent_16_bits", checks=r"^(?!finite).* b?float16 [hCnm]$", cells=NARROW_CELLS
+    script="mlstm_kernels_jax_recurrent_16_bits",
+    short="in 16 bits the state is kept in 16 bits",
+    checks=r"^(?!finite).* b?float16 [hCnm]$",
+    cells=NARROW_CELLS,
 )
 MLSTM_KERNELS_JAX_STEP_16_BITS = Confirmed(
     script="mlstm_kernels_jax_step_16_bits",
+    short="in 16 bits the log of the forget gate is rounded to 16 bits, and h is returned in float32",
     checks=r"^((sequence|value|gradient|accumulation|split_and_carry) b?float16|dtypes b?float16 h$)",
     cells=NARROW_CELLS,
 )
-TRANSFORMERS_FORGET_GATE = Confirmed(script="transformers_forget_gate", checks=r"^finite", cells=SHUT)
-TRANSFORMERS_CHUNKWISE_16_BITS = Confirmed(
-    script="transformers_chunkwise_16_bits", checks=r"^(?!finite).* b?float16", cells=NARROW_CELLS
+TRANSFORMERS_FORGET_GATE = Confirmed(
+    script="transformers_forget_gate", short=LATER_GATES, checks=r"^finite", cells=SHUT
 )
-TRANSFORMERS_BFLOAT16 = Confirmed(script="transformers_bfloat16", checks=r" b?float16 RuntimeError", cells=NARROW_CELLS)
+TRANSFORMERS_CHUNKWISE_16_BITS = Confirmed(
+    script="transformers_chunkwise_16_bits", short=STATE_16_BITS, checks=r"^(?!finite).* b?float16", cells=NARROW_CELLS
+)
+TRANSFORMERS_BFLOAT16 = Confirmed(
+    script="transformers_bfloat16",
+    short="in 16 bits sequences of 64 steps or more raise",
+    checks=r" b?float16 RuntimeError",
+    cells=NARROW_CELLS,
+)
 TRANSFORMERS_RECURRENT_16_BITS = Confirmed(
-    script="transformers_recurrent_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$", cells=NARROW_CELLS
+    script="transformers_recurrent_16_bits",
+    short=GATES_16_BITS,
+    checks=r"^(?!finite).* b?float16 [Cnm]$",
+    cells=NARROW_CELLS,
 )
 TRANSFORMERS_EMPTY_STEP = Confirmed(
-    script="transformers_empty_step", checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
+    script="transformers_empty_step", short=EMPTY_STEP, checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
 )
-TRANSFORMERS_VMAP = Confirmed(script="transformers_vmap", checks=r"^vmap")
-XLSTM_FORGET_GATE = Confirmed(script="xlstm_forget_gate", checks=r"^(finite|causality)", cells=SHUT)
-XLSTM_EMPTY_CHUNK = Confirmed(script="xlstm_empty_chunk", checks=r"^floor float(32|64)", cells=r" input gates of -inf$")
+TRANSFORMERS_VMAP = Confirmed(script="transformers_vmap", short=VMAP, checks=r"^vmap")
+XLSTM_FORGET_GATE = Confirmed(script="xlstm_forget_gate", short=LATER_GATES, checks=r"^(finite|causality)", cells=SHUT)
+XLSTM_EMPTY_CHUNK = Confirmed(
+    script="xlstm_empty_chunk",
+    short="a chunk whose input gates are all −∞ makes the final state NaN",
+    checks=r"^floor float(32|64)",
+    cells=r" input gates of -inf$",
+)
 XLSTM_CHUNKWISE_16_BITS = Confirmed(
-    script="xlstm_chunkwise_16_bits", checks=r"^(?!finite).* b?float16 [Cnm]$", cells=NARROW_CELLS
+    script="xlstm_chunkwise_16_bits", short=STATE_16_BITS, checks=r"^(?!finite).* b?float16 [Cnm]$", cells=NARROW_CELLS
 )
-XLSTM_VMAP = Confirmed(script="xlstm_vmap", checks=r"^vmap")
-XLSTM_STEP_INPUTS = Confirmed(script="xlstm_step_inputs", checks=r"^memory float(32|64)")
-XLSTM_STEP_16_BITS = Confirmed(script="xlstm_step_16_bits", checks=r" b?float16 RuntimeError", cells=NARROW_CELLS)
-FLASHRNN_VMAP = Confirmed(script="flashrnn_vmap", checks=r"^vmap")
-KERAS_FLOAT64 = Confirmed(script="keras_float64", checks=r"float64", cells=r"float64")
-TORCH_GRU_16_BITS = Confirmed(script="torch_gru_16_bits", checks=r"b?float16", cells=NARROW_CELLS)
-FLAX_GRU_16_BITS = Confirmed(script="flax_gru_16_bits", checks=r"b?float16", cells=NARROW_CELLS)
-KERAS_GRU_16_BITS = Confirmed(script="keras_gru_16_bits", checks=r"b?float16", cells=NARROW_CELLS)
-FLASHRNN_GRU_16_BITS = Confirmed(script="flashrnn_gru_16_bits", checks=r"b?float16", cells=NARROW_CELLS)
-TORCH_GRU_VMAP = Confirmed(script="torch_gru_vmap", checks=r"^vmap")
+XLSTM_VMAP = Confirmed(script="xlstm_vmap", short=VMAP, checks=r"^vmap")
+XLSTM_STEP_INPUTS = Confirmed(
+    script="xlstm_step_inputs", short="it changes the shape of its arguments", checks=r"^memory float(32|64)"
+)
+XLSTM_STEP_16_BITS = Confirmed(
+    script="xlstm_step_16_bits",
+    short="16-bit inputs with a float32 state raise",
+    checks=r" b?float16 RuntimeError",
+    cells=NARROW_CELLS,
+)
+FLASHRNN_VMAP = Confirmed(script="flashrnn_vmap", short=VMAP, checks=r"^vmap")
+KERAS_FLOAT64 = Confirmed(
+    script="keras_float64", short="in float64 tanh is computed in float32", checks=r"float64", cells=r"float64"
+)
+TORCH_GRU_16_BITS = Confirmed(script="torch_gru_16_bits", short=GRU_16_BITS, checks=r"b?float16", cells=NARROW_CELLS)
+FLAX_GRU_16_BITS = Confirmed(script="flax_gru_16_bits", short=GRU_16_BITS, checks=r"b?float16", cells=NARROW_CELLS)
+KERAS_GRU_16_BITS = Confirmed(script="keras_gru_16_bits", short=GRU_16_BITS, checks=r"b?float16", cells=NARROW_CELLS)
+FLASHRNN_GRU_16_BITS = Confirmed(
+    script="flashrnn_gru_16_bits", short=GRU_16_BITS, checks=r"b?float16", cells=NARROW_CELLS
+)
+TORCH_GRU_VMAP = Confirmed(script="torch_gru_vmap", short=VMAP, checks=r"^vmap")
 
 JAX_RECURRENT = "given an initial state, it raises (`mlstm_kernels_jax_state.py` shows it), so it is judged without"
 RESET_AFTER = (
-    "its reset gate stands after the product with the state, tanh(x + r⊙(h W)): the same function where H = 1, "
-    "where it is judged"
+    "it applies the reset gate after the product with the state, tanh(x + r⊙(h W)), which is the same function where "
+    "H = 1"
 )
 CHUNKS = ("chunk_size == None or S % chunk_size == 0",)
 WITHOUT_CHUNKS = ("not chunk_size",)
@@ -208,6 +292,7 @@ RELATIONS = ("causality", "permutation", "batch_invariance", "linearity", "deter
 PEERS: tuple[Peer, ...] = (
     _native(
         "chunkwise--native_autograd",
+        "PyTorch, in chunks, differentiated by autograd",
         MLSTM_KERNELS_CHUNKWISE_16_BITS,
         MLSTM_KERNELS_FORGET_GATE,
         MLSTM_KERNELS_VMAP,
@@ -215,6 +300,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _native(
         "chunkwise--native_custbw",
+        "PyTorch, in chunks, with a backward pass of its own",
         MLSTM_KERNELS_NORMALISER,
         MLSTM_KERNELS_STATES,
         MLSTM_KERNELS_CHUNKWISE_16_BITS,
@@ -224,10 +310,15 @@ PEERS: tuple[Peer, ...] = (
         promises=CHUNKS,
     ),
     _native(
-        "parallel--native_autograd", MLSTM_KERNELS_FORGET_GATE, MLSTM_KERNELS_PARALLEL_16_BITS, promises=WITHOUT_STATES
+        "parallel--native_autograd",
+        "PyTorch, all steps at once, differentiated by autograd",
+        MLSTM_KERNELS_FORGET_GATE,
+        MLSTM_KERNELS_PARALLEL_16_BITS,
+        promises=WITHOUT_STATES,
     ),
     _native(
         "parallel--native_custbw",
+        "PyTorch, all steps at once, with a backward pass of its own",
         MLSTM_KERNELS_NORMALISER,
         MLSTM_KERNELS_FORGET_GATE,
         MLSTM_KERNELS_PARALLEL_16_BITS,
@@ -237,35 +328,56 @@ PEERS: tuple[Peer, ...] = (
     ),
     _native(
         "parallel--native_stablef_autograd",
+        "PyTorch, all steps at once, decays summed for each pair of steps, differentiated by autograd",
         MLSTM_KERNELS_EMPTY_STEP,
         MLSTM_KERNELS_PARALLEL_16_BITS,
         promises=WITHOUT_STATES,
     ),
     _native(
         "parallel--native_stablef_custbw",
+        "PyTorch, all steps at once, decays summed for each pair of steps, with a backward pass of its own",
         MLSTM_KERNELS_NORMALISER,
         MLSTM_KERNELS_PARALLEL_16_BITS,
         MLSTM_KERNELS_FUNCTIONAL,
         MLSTM_KERNELS_VMAP,
         promises=WITHOUT_STATES,
     ),
-    _native("recurrent--sequence_native", MLSTM_KERNELS_16_BITS, MLSTM_KERNELS_EMPTY_STEP, promises=WITHOUT_CHUNKS),
+    _native(
+        "recurrent--sequence_native",
+        "PyTorch, a loop over steps, differentiated by autograd",
+        MLSTM_KERNELS_16_BITS,
+        MLSTM_KERNELS_EMPTY_STEP,
+        promises=WITHOUT_CHUNKS,
+    ),
     _torch(
         "mlstm_kernels step native",
+        "PyTorch, one step",
         "mlstm_kernels_step:native",
         "mlstm-kernels",
         "mlstm_step",
         confirmed=(MLSTM_KERNELS_16_BITS,),
     ),
-    _triton("chunkwise--triton_xl_chunk", "xl_chunk", promises=BLOCKS),
-    _triton("chunkwise--triton_limit_chunk", "limit_chunk", promises=BLOCKS),
+    _triton(
+        "chunkwise--triton_xl_chunk",
+        "Triton kernels for chunks of any length, with a backward pass of their own",
+        "xl_chunk",
+        promises=BLOCKS,
+    ),
+    _triton(
+        "chunkwise--triton_limit_chunk",
+        "Triton kernels for short chunks, with a backward pass of their own",
+        "limit_chunk",
+        promises=BLOCKS,
+    ),
     _triton(
         "parallel--triton_limit_headdim",
+        "Triton kernels for all steps at once, with a backward pass of their own",
         "limit_headdim",
         promises=("S % 64 == 0", "S > 0", "K == 64", "V == 64", *WITHOUT_STATES),
     ),
     _torch(
         "mlstm_kernels step triton",
+        "a Triton kernel for one step, without a gradient",
         "mlstm_kernels_step:triton",
         "mlstm-kernels",
         "mlstm_step",
@@ -275,29 +387,43 @@ PEERS: tuple[Peer, ...] = (
         confirmed=(
             MLSTM_KERNELS_TRITON_STEP_16_BITS,
             MLSTM_KERNELS_TRITON_STEP_GATE,
+            MLSTM_KERNELS_TRITON_STEP_EMPTY,
             MLSTM_KERNELS_TRITON_STEP_DIMS,
         ),
         note="a kernel for inference, without a gradient; its source says that it fails in tests and is not for use; "
         "it has no masks for head dims that are no power of 2 (`mlstm_kernels_triton_step_dims.py` shows it)",
     ),
-    _jax("chunkwise--native_autograd", MLSTM_KERNELS_JAX_FORGET_GATE, promises=CHUNKS),
+    _jax(
+        "chunkwise--native_autograd",
+        "JAX, in chunks, differentiated by JAX",
+        MLSTM_KERNELS_JAX_FORGET_GATE,
+        promises=CHUNKS,
+    ),
     _jax(
         "parallel--native_autograd",
+        "JAX, all steps at once, differentiated by JAX",
         MLSTM_KERNELS_JAX_FORGET_GATE,
         MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
         promises=WITHOUT_STATES,
     ),
     _jax(
         "parallel--native_custbw",
+        "JAX, all steps at once, with a backward pass of its own",
         MLSTM_KERNELS_JAX_NORMALISER,
         MLSTM_KERNELS_JAX_FORGET_GATE,
         MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
         dtypes=NARROW,
         promises=WITHOUT_STATES,
     ),
-    _jax("parallel--native_stablef_autograd", MLSTM_KERNELS_JAX_PARALLEL_16_BITS, promises=WITHOUT_STATES),
+    _jax(
+        "parallel--native_stablef_autograd",
+        "JAX, all steps at once, decays summed for each pair of steps, differentiated by JAX",
+        MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
+        promises=WITHOUT_STATES,
+    ),
     _jax(
         "parallel--native_stablef_custbw",
+        "JAX, all steps at once, decays summed for each pair of steps, with a backward pass of its own",
         MLSTM_KERNELS_JAX_NORMALISER,
         MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
         dtypes=NARROW,
@@ -305,6 +431,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _jax(
         "recurrent--sequence_native",
+        "JAX, a Python loop over steps, differentiated by JAX, judged without initial states",
         MLSTM_KERNELS_JAX_STATE,
         MLSTM_KERNELS_JAX_RECURRENT_16_BITS,
         promises=(*WITHOUT_STATES, "S <= 16"),
@@ -312,6 +439,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _jax(
         "recurrent--scan_native",
+        "JAX, a `lax.scan` over steps, differentiated by JAX, judged without initial states",
         MLSTM_KERNELS_JAX_STATE,
         MLSTM_KERNELS_JAX_STEP_16_BITS,
         promises=WITHOUT_STATES,
@@ -319,6 +447,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     Peer(
         name="mlstm_kernels JAX step native",
+        about="JAX, one step",
         target="mlstm_kernels_jax_step",
         package="mlstm-kernels",
         op="mlstm_step",
@@ -327,6 +456,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "transformers xLSTM chunkwise",
+        "PyTorch, in chunks, as in its xLSTM model without `xlstm`",
         "transformers_xlstm:chunkwise",
         "transformers",
         promises=CHUNKS,
@@ -334,6 +464,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "transformers xLSTM any length",
+        "PyTorch, in chunks of 64, 32 and 16 and a loop over the other steps, as in its xLSTM model without `xlstm`",
         "transformers_xlstm:any_length",
         "transformers",
         dtypes=NARROW,
@@ -347,6 +478,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "transformers xLSTM recurrent",
+        "PyTorch, a loop over steps, as in its xLSTM model without `xlstm`",
         "transformers_xlstm:recurrent",
         "transformers",
         promises=WITHOUT_CHUNKS,
@@ -354,6 +486,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "xlstm parallel_stabilized_simple",
+        "PyTorch, all steps at once, differentiated by autograd",
         "xlstm_backends:parallel",
         "xlstm",
         promises=WITHOUT_STATES,
@@ -361,6 +494,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "xlstm chunkwise_simple",
+        "PyTorch, in chunks, differentiated by autograd",
         "xlstm_backends:chunkwise",
         "xlstm",
         promises=("V == K", *CHUNKS),
@@ -368,6 +502,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "xlstm recurrent_step_stabilized_simple",
+        "PyTorch, one step",
         "xlstm_backends:step",
         "xlstm",
         "mlstm_step",
@@ -377,6 +512,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "fla fused_recurrent_simple_gla",
+        "a Triton kernel of gated linear attention, which is the mLSTM without normaliser and stabiliser",
         "fla_simple_gla:fused_recurrent",
         "fla-core",
         dtypes=INTERPRETED,
@@ -386,6 +522,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "torch.nn.GRU",
+        "PyTorch's GRU layer, judged at H = 1",
         "torch_gru",
         "torch",
         "gru",
@@ -395,6 +532,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "flashrnn vanilla GRU",
+        "the GRU of flashrnn without its CUDA kernels, in PyTorch, judged at H = 1",
         "flashrnn_gru",
         "flashrnn",
         "gru",
@@ -404,6 +542,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     Peer(
         name="flax.linen.GRUCell",
+        about="Flax's GRU cell, scanned over steps, judged at H = 1",
         target="flax_gru",
         package="flax",
         confirmed=(FLAX_GRU_16_BITS,),
@@ -414,6 +553,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     Peer(
         name="keras.layers.GRU",
+        about="Keras' GRU layer, run by JAX",
         target="keras_gru",
         package="keras",
         op="gru",
@@ -423,6 +563,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     Peer(
         name="ONNX Runtime GRU",
+        about="the GRU operator of ONNX Runtime on a CPU, without a gradient",
         target="onnxruntime_gru",
         package="onnxruntime",
         op="gru",

@@ -16,6 +16,7 @@ from benchmarks import judged_peers, one_peer, peers_page
 from benchmarks.command import main
 from benchmarks.peers.registry import PEERS, Confirmed, check_text
 from benchmarks.peers_command import PAGE, RESULTS
+from benchmarks.peers_findings import by_script, take_away
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "peers"
@@ -155,7 +156,7 @@ def test_a_script_confirms_by_its_exit_status(
     monkeypatch.setattr(judged_peers, "CONFIRM", tmp_path)
     monkeypatch.setattr(judged_peers, "ROOT", tmp_path)
     (tmp_path / "shown.py").write_text(f'"""What is wrong.\n\nMore.\n"""\n\nimport sys\n\nprint("found")\n{body}\n')
-    found = judged_peers.confirmed("shown")
+    found = judged_peers.confirmed("shown", 60)
     assert (found["verdict"], found["states"]) == (verdict, "What is wrong.") and found["output"].startswith("found")
 
 
@@ -174,17 +175,13 @@ def test_the_page_is_that_of_the_data_and_the_data_that_of_the_registry() -> Non
 def test_no_fault_is_stated_that_a_script_has_not_confirmed() -> None:
     document, page = data(), PAGE.read_text(encoding="utf-8")
     stated = {
-        name
-        for peer in document["peers"]
-        if "laws" in peer
-        for name in peers_page.by_script(peer, document["confirmations"])
+        name for peer in document["peers"] if "laws" in peer for name in by_script(peer, document["confirmations"])
     }
     assert stated
     for name in stated:
         found = document["confirmations"][name]
         assert found["verdict"] == "confirmed" and found["output"]
-        title = (judged_peers.CONFIRM / f"{name}.py").read_text(encoding="utf-8").partition('"""')[2].partition("\n")[0]
-        assert found["states"] == title
+        assert found["states"] == judged_peers.title(judged_peers.CONFIRM / f"{name}.py")
     headings = re.findall(r"^\d+\. \*\*(.*?)\*\* Confirmed by", page, re.MULTILINE)
     assert set(headings) == {peers_page._statement(document["confirmations"][name]) for name in stated}
 
@@ -235,8 +232,10 @@ def cause(sentence: str, law: str, dtype: str) -> dict[str, Any]:
 
 def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
     cells = {"float64": {"value": "right", "gradient": "wrong"}, "float32": {"value": "right", "gradient": ""}}
+    plain = {"feature": "plain call", "sentence": "a call of the simplest kind", "cells": cells}
     peer = {
         "name": "one kernel",
+        "about": "a kernel, in chunks",
         "op": "mlstm",
         "package": "kernels",
         "version": "1.0",
@@ -263,19 +262,22 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
         ],
         "confirmed": {"gradient": {"float64": "shown"}, "memory": {"float32": None}, "vmap": {"float32": "gone"}},
         "confirmed cells": {"mlstm": {"plain call": {"float64": {"gradient": "gone"}}}},
-        "envelope": {"mlstm": {"summary": "Right.", "features": [{"feature": "plain call", "cells": cells}]}},
+        "envelope": {"mlstm": {"summary": "Right.", "features": [plain]}},
     }
     lost = {**peer, "name": "another", "date": "2026-11-22", "error": "no result within 5 minutes"}
-    script = {"script": "peers/shown.py", "states": "It is wrong.", "verdict": "confirmed", "output": "1"}
+    script = {"script": "peers/shown.py", "states": "It is wrong.", "short": "q is wrong", "verdict": "confirmed"}
+    script["output"] = "1"
     scripts = {"shown": script, "gone": {**script, "states": "It rounds.", "verdict": "gone"}}
     machine = {"device": "a CPU", "cores": 2, "python": "3.11"}
     document = {"machine": machine, "peers": [peer, lost], "not judged": ["a third"], "confirmations": scripts}
     page = peers_page.draw(document)
     assert "Judged on 2026-11-21 and 2026-11-22 on a CPU (a CPU, 2 cores), Python 3.11, with 4 cases" in page
-    assert "| [one kernel](#one-kernel) | 1.0 | 1 | 3 | 2 | 1 | It is wrong. | 1.0 |" in page
+    said = "Right values in float64 and float32, but q is wrong; some results are not confirmed."
+    assert f"| [one kernel](#one-kernel) | a kernel, in chunks; `kernels` 1.0 | {said} | 1 | 3 | 2 | 1 | 1.0 |" in page
+    assert f"A kernel, in chunks: `kernels` 1.0, judged as `mlstm`, where `H == 1`.\n\n**{said}**\n" in page
     assert "Not judged yet: a third." in page
-    assert "| [one kernel](#one-kernel) | ✓ |  |" in page
-    said = "It breaks `gradient` (float64). The smallest case seen: B=1, S=2, gradient, float64."
+    assert "| [one kernel](#one-kernel) | ✓ |  |" in page and "- *plain*: a call of the simplest kind." in page
+    said = "It breaks `gradient` (float64). The smallest case seen has B=1, S=2, in float64."
     assert f"1. **It is wrong.** Confirmed by [`shown.py`](#shown). {said}" in page
     assert "Broken, and not confirmed without gatespec: `memory` (float32), `vmap` (float32)." in page
     assert "It writes to q" not in page and "2. **" not in page
@@ -286,6 +288,41 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
     again = "on 2026-11-23 with 2 cases of each law in each dtype, of sequences of at most 16 steps"
     assert f"Tried again, by themselves: `vmap`, {again}." in page
     assert "no result within 5 minutes" in page and "[`peers/shown.py`](../peers/shown.py), confirmed." in page
+
+
+@pytest.mark.parametrize(
+    ("held", "broken", "said"),
+    [
+        (
+            {"value": ["float64", "float32"], "gradient": ["float64", "float32"]},
+            {},
+            "Right in float64 and float32, and every law that it serves holds.",
+        ),
+        (
+            {"value": ["float64", "bfloat16"], "gradient": ["float64"]},
+            {"gradient": {"bfloat16": "shown"}},
+            "Right in float64, right values in bfloat16, but q is wrong.",
+        ),
+        (
+            {"sequence": ["float32"]},
+            {},
+            "Right values in float32, gradients not judged, and every law that it serves holds.",
+        ),
+        ({}, {"value": {"float32": None}}, "Found right in no dtype, but some results are not confirmed."),
+        ({"causality": ["float32"]}, {}, "Not compared with the definition, and every law that it serves holds."),
+    ],
+)
+def test_a_sentence_sums_up_what_was_found_and_states_no_fault_that_is_not_confirmed(
+    held: dict[str, list[str]], broken: dict[str, dict[str, str | None]], said: str
+) -> None:
+    peer = {"laws": {"held": held, "broken": broken}, "confirmed": broken, "interrupted": False}
+    assert take_away(peer, {"shown": {"verdict": "confirmed", "short": "q is wrong"}}) == said
+
+
+def test_every_script_prints_its_verdict() -> None:
+    for path in judged_peers.CONFIRM.glob("*.py"):
+        body = path.read_text(encoding="utf-8")
+        assert re.search(r'^print\("Verdict:", "confirmed\." if ', body, re.MULTILINE), path.name
 
 
 def test_an_unconfirmed_wrong_cell_stands_in_brackets() -> None:
@@ -300,9 +337,9 @@ def test_an_unconfirmed_wrong_cell_stands_in_brackets() -> None:
 
 def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
     scripts = (
-        Confirmed(script="first", checks="^gradient", cells="^gradient float64"),
-        Confirmed(script="second", checks="^finite", cells=" forget gates of -inf$"),
-        Confirmed(script="third", checks=""),
+        Confirmed(script="first", short="", checks="^gradient", cells="^gradient float64"),
+        Confirmed(script="second", short="", checks="^finite", cells=" forget gates of -inf$"),
+        Confirmed(script="third", short="", checks=""),
     )
     peer = replace(PEERS[0], confirmed=scripts)
     features = [
@@ -327,7 +364,10 @@ def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
 
 def test_the_first_script_that_fits_a_failed_check_confirms_it() -> None:
     assert check_text("vmap", "float32", "RuntimeError") == "vmap float32 RuntimeError"
-    scripts = (Confirmed(script="first", checks="^value b?float16"), Confirmed(script="second", checks="float"))
+    scripts = (
+        Confirmed(script="first", short="", checks="^value b?float16"),
+        Confirmed(script="second", short="", checks="float"),
+    )
     peer = replace(PEERS[0], confirmed=scripts)
     entry = {"laws": {"broken": {"value": {"float64": "h", "float16": "m"}}}, "envelope": {}}
     found = judged_peers._with_confirmations(entry, peer)

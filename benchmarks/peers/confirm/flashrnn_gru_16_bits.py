@@ -7,11 +7,15 @@ With recurrent weights and inputs of 0 and a bias of the update gate, h_T = σ(b
 given the same numbers.
 """
 
+import logging
 import math
 import sys
 
 import torch
-from flashrnn import flashrnn
+
+# Without CUDA, flashrnn's import warns.
+logging.disable(logging.WARNING)
+from flashrnn import flashrnn  # noqa: E402
 
 T, bias = 512, 6.0
 exact = (1 + math.exp(-bias)) ** -T
@@ -29,4 +33,5 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     said = f"off by {error:.1e}, a rounding is {rounding:.1e}"
     print(f"{last.dtype!s:15}: h_T = {found:.6f}, exact {exact:.6f}: {said}")
     wrong |= dtype != torch.float32 and error > 8 * rounding
+print("Verdict:", "confirmed." if wrong else "not seen with this version.")
 sys.exit(wrong)

@@ -5,10 +5,14 @@
 It is called on one set of arrays after the other, and mapped by `torch.vmap` over a new first axis of all of them.
 """
 
+import logging
 import sys
 
 import torch
-from flashrnn import flashrnn
+
+# Without CUDA, flashrnn's import warns.
+logging.disable(logging.WARNING)
+from flashrnn import flashrnn  # noqa: E402
 
 A, B, T, N, H = 3, 1, 5, 1, 2
 # Inputs of three gates, recurrent weights of three, biases of four, an initial state.
@@ -28,4 +32,5 @@ try:
 except RuntimeError as raised:
     print(f"mapped: RuntimeError: {str(raised).splitlines()[0][:160]}")
     wrong = True
+print("Verdict:", "confirmed." if wrong else "not seen with this version.")
 sys.exit(wrong)

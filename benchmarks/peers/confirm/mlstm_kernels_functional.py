@@ -36,4 +36,5 @@ for name in NAMES:
     except RuntimeError as error:
         print(f"{name:34}: RuntimeError: {str(error).splitlines()[0][:80]}")
         wrong = True
+print("Verdict:", "confirmed." if wrong else "not seen with this version.")
 sys.exit(wrong)

@@ -31,4 +31,5 @@ for module in (native_sequence, native_sequence_scan):
     except AttributeError as error:
         print(f"with zeros for a state: AttributeError: {error}")
         wrong = True
+print("Verdict:", "confirmed." if wrong else "not seen with this version.")
 sys.exit(wrong)

@@ -56,4 +56,5 @@ for name in ("chunkwise--native_autograd", "chunkwise--native_custbw"):
             words.append(f"{own / quotient:.4f}")
             wrong[name] |= abs(own - quotient) > 1e-4 * abs(quotient)
         print(f"  {output:6}" + "".join(f"{word:>12}" for word in words))
+print("Verdict:", "confirmed." if wrong["chunkwise--native_custbw"] else "not seen with this version.")
 sys.exit(wrong["chunkwise--native_custbw"])

@@ -1,4 +1,4 @@
-"""mlstm_kernels (Triton): the backward passes hold the normaliser constant.
+"""mlstm_kernels (Triton): the backward passes treat the normaliser as a constant.
 
     pip install mlstm-kernels torch triton && python mlstm_kernels_triton_normaliser.py
 
@@ -68,4 +68,5 @@ for name in ("chunkwise--triton_xl_chunk", "chunkwise--triton_limit_chunk", "par
         own = along(function, near, dh.float().to(device), at, direction)
         print(f"  d{letter:5}{quotient:14.4f}{own:14.4f}{along(detached, arrays, dh, at, direction):14.4f}")
         wrong |= abs(own - quotient) > 0.02 * max(abs(quotient), 1)
+print("Verdict:", "confirmed." if wrong else "not seen with this version.")
 sys.exit(wrong)

@@ -35,4 +35,5 @@ for name in NAMES:
     except RuntimeError as raised:
         print(f"{name:36} mapped: RuntimeError: {str(raised).splitlines()[0][:160]}")
         wrong = True
+print("Verdict:", "confirmed." if wrong else "not seen with this version.")
 sys.exit(wrong)

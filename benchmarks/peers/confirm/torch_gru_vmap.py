@@ -26,4 +26,5 @@ try:
 except RuntimeError as raised:
     print(f"mapped: RuntimeError: {str(raised).splitlines()[0][:200]}")
     wrong = True
+print("Verdict:", "confirmed." if wrong else "not seen with this version.")
 sys.exit(wrong)

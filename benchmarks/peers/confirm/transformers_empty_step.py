@@ -29,4 +29,5 @@ for dtype, writes in ((torch.float32, (-30.0, -100.0)), (torch.float64, (-30.0, 
             found = h[0, 0, :, 0].tolist(), i.grad[0, 0].tolist()
             print(f"{dtype} f_3 = {forget:8}, i_3 = {write:6}: h = {found[0]}, di = {found[1]}")
             wrong |= not bool(i.grad.isfinite().all() and h.isfinite().all())
+print("Verdict:", "confirmed." if wrong else "not seen with this version.")
 sys.exit(wrong)

@@ -1,0 +1,65 @@
+"""Findings about one peer: the checks that scripts confirmed, those left open, and a sentence that sums them up."""
+
+from typing import Any
+
+WIDE, NARROW = ("float32", "float64"), ("bfloat16", "float16")
+DTYPES = ("float64", "float32", *NARROW)
+
+NUMERIC = ("value", "gradient", "sequence", "finite", "floor", "split_and_carry")
+"""Laws about numbers: a cause that breaks one of them in float32 or float64 is listed first."""
+
+VALUES = ("value", "sequence")
+"""The laws that compare values with the definition: of sequences, and of one step."""
+
+
+def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """The failed checks that a script has confirmed, by script; wrong numbers in float32 and float64 first."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for law, scripts in peer["confirmed"].items():
+        for dtype, script in scripts.items():
+            if script is not None and confirmations.get(script, {}).get("verdict") == "confirmed":
+                found.setdefault(script, []).append((law, dtype))
+
+    def order(checks: list[tuple[str, str]]) -> tuple[int, int, int]:
+        wide = [law for law, dtype in checks if dtype in WIDE]
+        return -sum(law in NUMERIC[:3] for law in wide), -sum(law in NUMERIC for law in wide), -len(checks)
+
+    return dict(sorted(found.items(), key=lambda each: order(each[1])))
+
+
+def unconfirmed(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[str]]:
+    """Broken laws, each with the dtypes in which no script has confirmed it."""
+    sure = {check for checks in by_script(peer, confirmations).values() for check in checks}
+    found = {
+        law: [dtype for dtype in dtypes if (law, dtype) not in sure] for law, dtypes in peer["laws"]["broken"].items()
+    }
+    return {law: dtypes for law, dtypes in found.items() if dtypes}
+
+
+def take_away(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
+    """One sentence for a reader who chooses: the dtypes in which results are right, and what was confirmed to be wrong.
+
+    What no script has confirmed is not stated; the sentence says only that it is open.
+    """
+    causes = [confirmations[script]["short"] for script in by_script(peer, confirmations)]
+    held, broken = peer["laws"]["held"], peer["laws"]["broken"]
+    right = [dtype for dtype in DTYPES if any(dtype in held.get(law, ()) for law in VALUES)]
+    without_gradient = not ("gradient" in held or "gradient" in broken)
+    both = [dtype for dtype in right if dtype in held.get("gradient", ())]
+    values = [dtype for dtype in right if dtype not in both]
+    parts = [f"{words} {_and(dtypes)}" for words, dtypes in (("right in", both), ("right values in", values)) if dtypes]
+    if parts and without_gradient:
+        parts.append("gradients not judged")
+    elif not parts:
+        compared = any(law in held or law in broken for law in VALUES)
+        parts.append("found right in no dtype" if compared else "not compared with the definition")
+    if unconfirmed(peer, confirmations):
+        causes.append("some results are not confirmed")
+    said = ", ".join(parts)
+    reached = "was reached" if peer["interrupted"] else "it serves"
+    said += f", but {'; '.join(causes)}" if causes else f", and every law that {reached} holds"
+    return said[0].upper() + said[1:] + "."
+
+
+def _and(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
