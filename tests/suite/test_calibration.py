@@ -32,6 +32,7 @@ INDUCTOR = "inductor"
 MEASURED = {
     "rev_cumsum": ("PyTorch, autograd",),
     "rev_cumsum, few shapes, compiled": ("JAX, XLA", "JAX associative scan, XLA"),
+    "mlstm, differences of cumulative sums": ("PyTorch, differences of cumulative sums, autograd",),
     "rev_cumsum_off, few shapes, compiled": ("JAX, XLA", "JAX associative scan, XLA"),
     "mlstm_step, few shapes, compiled": ("JAX scan, XLA", "JAX associative scan, XLA", "JAX, all steps at once, XLA"),
 }
