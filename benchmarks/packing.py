@@ -74,14 +74,18 @@ def call(framework: str, op: str, lengths: list[int], heads: int, dim: int, stat
     Args:
         states: whether the final states are requested, and have a cotangent.
     """
-    rng, T = np.random.default_rng(0), sum(lengths)
-    shapes: list[tuple[int, ...]] = [(T, heads, dim)] * 3 + [(T, heads)] * 2
-    if op == "gru":
-        shapes = [(T, heads, dim), (heads, dim, dim)] * 3
-    arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in _shapes(op, sum(lengths), heads, dim)]
     if op == "gru":
         arrays = [x if number % 2 == 0 else x * dim**-0.5 for number, x in enumerate(arrays)]
     return (_torch if framework == "torch" else _jax)(op, arrays, np.cumsum([0, *lengths]), states)
+
+
+def _shapes(op: str, tokens: int, heads: int, dim: int) -> list[tuple[int, ...]]:
+    """The shapes of all arguments but ``cu_seqlens``."""
+    if op == "gru":
+        return [(tokens, heads, dim), (heads, dim, dim)] * 3
+    return [(tokens, heads, dim)] * 3 + [(tokens, heads)] * 2
 
 
 def _torch(op: str, arrays: list[np.ndarray], bounds: np.ndarray, states: bool) -> Run:
@@ -102,16 +106,34 @@ def _jax(op: str, arrays: list[np.ndarray], bounds: np.ndarray, states: bool) ->
     import jax
     import jax.numpy as jnp
 
-    import jax_impl
-
     natives, cu_seqlens = [jnp.asarray(x) for x in arrays], jnp.asarray(bounds, "int32")
+    gradients = _jax_gradients(op, states)
+    return lambda: jax.block_until_ready(gradients(cu_seqlens, *natives))
+
+
+def _jax_gradients(op: str, states: bool) -> Any:
+    """Both passes as a function to be compiled, of ``cu_seqlens`` and the other arrays."""
+    import jax
+    import jax.numpy as jnp
+
+    import jax_impl
 
     @jax.jit
     def gradients(cu_seqlens: Any, *arrays: Any) -> Any:
         outputs, pull_back = jax.vjp(lambda *x: _outputs(jax_impl, op, x, cu_seqlens, states), *arrays)
         return pull_back(jax.tree.map(jnp.ones_like, outputs))
 
-    return lambda: jax.block_until_ready(gradients(cu_seqlens, *natives))
+    return gradients
+
+
+def planned_bytes(op: str, tokens: int, sequences: int, heads: int, dim: int, states: bool = False) -> int:
+    """The memory that XLA plans for both passes over packed sequences, not counting inputs; nothing is run."""
+    import jax
+
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in _shapes(op, tokens, heads, dim)]
+    cu_seqlens = jax.ShapeDtypeStruct((sequences + 1,), "int32")
+    plan = _jax_gradients(op, states).lower(cu_seqlens, *shapes).compile().memory_analysis()
+    return plan.temp_size_in_bytes + plan.output_size_in_bytes
 
 
 def _outputs(package: Any, op: str, x: Any, cu_seqlens: Any, states: bool) -> list[Any]:

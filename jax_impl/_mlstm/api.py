@@ -18,7 +18,7 @@ from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
 from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
-from jax_impl._mlstm.chunk_layout import chunk_length, packed_chunk_length
+from jax_impl._mlstm.chunk_layout import chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
 from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
@@ -110,7 +110,8 @@ def mlstm(
         f: forget gate preactivations, same shape as `i`; −∞ empties the memory, +∞ keeps all of it.
         initial_state: ``(C, n, m)`` before the first step, in the accumulation dtype; None means ``C = n = m = 0``.
         return_state: also return the state after the last step.
-        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced.
+        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced. Sequences may share a chunk,
+            so that a NaN in one can reach its neighbours.
         max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
         chunk_size: steps per chunk; None chooses one to suit S. The value does not depend on it.
         eps: added to the normaliser, for parity with kernels that do so; its gradient treats m as a constant.
@@ -194,8 +195,6 @@ def _options(
     )
     backend = choose(asked, kernel_backend)
     L = chunk_length(asked.sizes["T" if asked.packed else "S"], chunk_size)
-    if asked.packed and chunk_size is None:
-        L = packed_chunk_length(L, asked.sizes["T"], cu_seqlens.shape[0] - 1)
     arithmetic = ChunkwiseOptions(L=L, eps=float(eps), stabilize_correctly=True, precision=precision)
     return Options(
         chunkwise=arithmetic,

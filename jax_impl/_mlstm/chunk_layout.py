@@ -28,27 +28,17 @@ def chunk_length(S: int, chunk_size: int | None) -> int:
     return max(1, min(chunk_size, S))
 
 
-def packed_chunk_length(L: int, T: int, B: int) -> int:
-    """Steps per chunk of B packed sequences: at most L, and at most their mean length.
-
-    Padding adds less than one chunk per sequence. The lengths may be traced; with this L, padding is less than T
-    whatever they are.
-    """
-    return L if is_symbolic(T, B) else max(1, min(L, T // max(1, B)))
-
-
 class SequenceBounds(NamedTuple):
     """The starts and ends of sequences in chunks that hold several sequences, one after the other.
 
     Attributes:
-        first, last: whether a chunk is the first or last one of its sequence, ``(c,)``.
+        first: whether a chunk is the first one of its sequence, ``(c,)``.
         sequence: the sequence that a chunk belongs to, ``(c,)``.
         first_chunk, last_chunk: the first and last chunk of a sequence, ``(B,)``.
         empty: whether a sequence has no steps, ``(B,)``.
     """
 
     first: jax.Array
-    last: jax.Array
     sequence: jax.Array
     first_chunk: jax.Array
     last_chunk: jax.Array
@@ -94,7 +84,6 @@ def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> ChunkTable:
     place = before[owner] * L + token - begin[owner]
     bounds = SequenceBounds(
         first=used & (number == 0),
-        last=used & (number == chunks[sequence] - 1),
         sequence=sequence,
         first_chunk=jnp.clip(before, 0, c.size - 1),
         last_chunk=jnp.clip(up_to - 1, 0, c.size - 1),

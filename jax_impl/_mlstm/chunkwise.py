@@ -14,7 +14,7 @@ weights are exact to roundoff however large the gates are; sums of a and i would
 
 Everything inside the chunks is computed for all of them at once; only m, then (C, n), and in the backward pass their
 gradients, pass from chunk to chunk. The backward pass treats m as a constant, except for the gradient of the final
-state's own m (`StateGradients`).
+state's own m (`StateGradients`). Packed sequences have a variant of their own (`packed_chunks`).
 """
 
 from typing import NamedTuple
@@ -34,8 +34,7 @@ from jax_impl._gates import (
     sum_before,
     sum_from,
 )
-from jax_impl._mlstm.carry import Memory, final_memory, memories, memory_gradients, of_last_chunk, stabilisers
-from jax_impl._mlstm.chunk_layout import SequenceBounds
+from jax_impl._mlstm.carry import Memory, final_memory, memories, memory_gradients, stabilisers
 from jax_impl._mlstm.state import StateGradients, normaliser_floor
 from reference.arguments import MLSTMState
 
@@ -120,18 +119,16 @@ def forward(
     options: ChunkwiseOptions,
     x: Chunks,
     initial: MLSTMState,
-    bounds: SequenceBounds | None = None,
     precomputed: Precomputed = NOTHING_PRECOMPUTED,
 ) -> ForwardPass:
     """The forward pass up to the numerator.
 
     Args:
-        initial: state before the first chunk, ``(*rest, ·)``; with `bounds`, one per sequence, ``(B, *rest, ·)``.
-        bounds: where sequences begin and end among the chunks, if there are several, one after the other.
+        initial: state before the first chunk, ``(*rest, ·)``.
         precomputed: results that are used instead of being computed.
     """
     gates = log_gates(x.f) if precomputed.gates is None else precomputed.gates
-    m, m_start = _stabilisers(gates, x.i, initial.m, bounds, precomputed)
+    m, m_start = _stabilisers(gates, x.i, initial.m, precomputed)
     decays = stabilised_decay(gates.a, _before(m_start, m), m)
     between = forget_matrix(decays)
     E = jnp.exp(between + (x.i - finite_stabiliser(m))[..., None, :])
@@ -142,11 +139,10 @@ def forward(
     added = Memory(C=_dot(options, "jk,jv->kv", written, x.v), n=jnp.sum(written, axis=-2))
     decay, memory = e[..., -1], Memory(C=initial.C, n=initial.n)
     if precomputed.start is None:
-        start, last = memories(decay, added, memory, bounds)
+        start, last = memories(decay, added, memory)
     else:
         start = Memory(C=precomputed.start.C, n=precomputed.start.n)
-        last = final_memory(decay, added, start, memory, bounds)
-    m_last = of_last_chunk(m[..., -1], initial.m, bounds)
+        last = final_memory(decay, added, start, memory)
     return ForwardPass(
         gates=gates,
         m=m,
@@ -154,7 +150,7 @@ def forward(
         E=E,
         e=e,
         G=G,
-        last=MLSTMState(C=last.C, n=last.n, m=m_last),
+        last=MLSTMState(C=last.C, n=last.n, m=m[-1, ..., -1] if m.shape[0] else initial.m),
     )
 
 
@@ -172,7 +168,6 @@ def backward(
     p: ForwardPass,
     dh: jax.Array,
     dlast: StateGradients,
-    bounds: SequenceBounds | None = None,
 ) -> ChunkGradients:
     """Gradients of the inputs (with respect to q̂, not q) and of the initial state.
 
@@ -199,7 +194,7 @@ def backward(
     added = Memory(C=_dot(options, "tk,tv->kv", read, delta), n=jnp.sum(read * dnu[..., None], axis=-2))
     attained = x.i > p.gates.a + _before(p.start.m, p.m)
     attains = jnp.any(attained, axis=-1)
-    dend, dinitial = memory_gradients(decay, added, attains, dlast, bounds)
+    dend, dinitial = memory_gradients(decay, added, attains, dlast)
 
     written = p.E[..., -1, :, None]
     to_end = written * (_dot(options, "jv,kv->jk", x.v, dend.C) + dend.n[..., None, :])
@@ -232,18 +227,17 @@ def _before(start: jax.Array, m: jax.Array) -> jax.Array:
 
 
 def _stabilisers(
-    gates: LogGates, i: jax.Array, initial: jax.Array, bounds: SequenceBounds | None, precomputed: Precomputed
+    gates: LogGates, i: jax.Array, initial: jax.Array, precomputed: Precomputed
 ) -> tuple[jax.Array, jax.Array]:
     """m at every step, and at the start of every chunk."""
     start = None if precomputed.start is None else precomputed.start.m
     if precomputed.m is not None:
         if start is None:
-            assert bounds is None, "stabilisers are precomputed only for dense sequences"
             start = jnp.concatenate([initial[None], precomputed.m[..., -1]])[:-1]
         return precomputed.m, start
     largest = running_largest(gates.a, i)
     if start is None:
-        start = stabilisers(gates.b[..., -1], largest[..., -1], initial, bounds)
+        start = stabilisers(gates.b[..., -1], largest[..., -1], initial)
     return jnp.maximum(gates.b + start[..., None], largest), start
 
 

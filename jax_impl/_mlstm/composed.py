@@ -1,8 +1,8 @@
 """The mLSTM as array code that XLA compiles, by chunks, in blocks that bound the memory in use.
 
 Dense sequences are computed block by block; a block is a few chunks of all sequences and heads. The forward pass saves
-the memory at the start of every block, from which the backward pass recomputes the block. Packed sequences are one
-block.
+the memory at the start of every block, from which the backward pass recomputes the block. Packed sequences are computed
+in `packed`.
 """
 
 from typing import Any, NamedTuple
@@ -10,19 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_impl._arrays import einsum, is_symbolic
+from jax_impl._arrays import einsum
 from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
-from jax_impl._mlstm import chunkwise
+from jax_impl._mlstm import chunkwise, packed
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
-from jax_impl._mlstm.chunk_layout import (
-    PADDING,
-    ChunkTable,
-    chunk_table,
-    from_chunks,
-    gather_chunks,
-    gather_tokens,
-    to_chunks,
-)
+from jax_impl._mlstm.blocks import block_size
+from jax_impl._mlstm.chunk_layout import PADDING, from_chunks, to_chunks
 from jax_impl._mlstm.chunkwise import Chunks
 from jax_impl._mlstm.state import (
     StateGradients,
@@ -35,12 +28,11 @@ from reference.arguments import MLSTMState
 
 
 class Residuals(NamedTuple):
-    """The residuals that the forward pass saves for the backward pass.
+    """The residuals that the forward pass over dense sequences saves for the backward pass.
 
     Attributes:
         arguments: the arguments of the call.
-        starts: the memory at the start of every block, ``(blocks, B, N, ·)``; for packed sequences the initial one,
-            ``(B, N, ·)``.
+        starts: the memory at the start of every block, ``(blocks, B, N, ·)``.
         last: the final state.
     """
 
@@ -63,28 +55,26 @@ class Block(NamedTuple):
     start: MLSTMState
 
 
-def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
+def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals | packed.Residuals]:
     """h and the final state."""
     tokens = arguments.tokens
-    initial = given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B)
     if arguments.cu_seqlens is None:
+        initial = given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B)
         h, starts, last = _dense(options, tokens, initial)
+        residuals = Residuals(arguments=arguments, starts=starts, last=last)
     else:
-        h, last = _packed(options, tokens, initial, arguments.cu_seqlens)
-        starts = initial
-    residuals = Residuals(arguments=arguments, starts=starts, last=last)
-    return Result(h=h, state=last if options.return_state else None), residuals
+        h, residuals = packed.forward(options, arguments)
+    return Result(h=h, state=residuals.last if options.return_state else None), residuals
 
 
-def backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
+def backward(options: Options, residuals: Residuals | packed.Residuals, cotangents: Result) -> Gradients:
     """Gradients of the inputs, in their dtypes, and of the initial state."""
+    if isinstance(residuals, packed.Residuals):
+        return packed.backward(options, residuals, cotangents.h, cotangents.state)
     arguments, last = residuals.arguments, residuals.last
     dlast = jax.tree.map(jnp.zeros_like, last) if cotangents.state is None else cotangents.state
     dlast = split_stabiliser_gradient(last, dlast)
-    if arguments.cu_seqlens is None:
-        tokens, dinitial = _dense_gradient(options, arguments.tokens, residuals.starts, cotangents.h, dlast)
-    else:
-        tokens, dinitial = _packed_gradient(options, residuals, cotangents.h, dlast)
+    tokens, dinitial = _dense_gradient(options, arguments.tokens, residuals.starts, cotangents.h, dlast)
     initial = arguments.initial_state
     return Gradients(
         tokens=tokens, initial_state=None if initial is None else join_stabiliser_gradient(initial, dinitial)
@@ -162,59 +152,23 @@ def _dense_gradient(
         dchunks = _of_unscaled_q(gradients.chunks)
         return gradients.initial_state, Tokens(*map(_from_chunks, dchunks, x.tokens))
 
-    blocks, size = _to_blocks(options, tokens), _block_size(options, tokens)
+    blocks, size = _to_blocks(options, tokens), block_size(options, *tokens.i.shape)
     blocks = Block(tokens=blocks, dh=to_chunks(dh, 1, size), start=starts)
     dinitial, dtokens = jax.lax.scan(block, dlast, blocks, reverse=True)
     return Tokens(*(from_chunks(part, 1, tokens.q.shape[1]) for part in dtokens)), dinitial
 
 
-def _packed(
-    options: Options, tokens: Tokens, initial: MLSTMState, cu_seqlens: jax.Array
-) -> tuple[jax.Array, MLSTMState]:
-    """h and the final state."""
-    table = chunk_table(cu_seqlens, tokens.q.shape[0], options.chunkwise.L)
-    chunks = _to_chunks(options, tokens, initial.C.dtype, table)
-    p = chunkwise.forward(options.chunkwise, chunks, initial, table.bounds)
-    return _from_chunks(chunkwise.output(options.chunkwise, chunks, p), tokens.v, table), p.last
-
-
-def _packed_gradient(
-    options: Options, residuals: Residuals, dh: jax.Array, dlast: StateGradients
-) -> tuple[Tokens, StateGradients]:
-    tokens, initial, cu_seqlens = residuals.arguments.tokens, residuals.starts, residuals.arguments.cu_seqlens
-    assert cu_seqlens is not None
-    table = chunk_table(cu_seqlens, tokens.q.shape[0], options.chunkwise.L)
-    dtype = initial.C.dtype
-    chunks = _to_chunks(options, tokens, dtype, table)
-    p = chunkwise.forward(options.chunkwise, chunks, initial, table.bounds)
-    dh = _array_to_chunks(options, dh, dtype, table)
-    gradients = chunkwise.backward(options.chunkwise, chunks, p, dh, dlast, table.bounds)
-    dchunks = _of_unscaled_q(gradients.chunks)
-    joined = (_from_chunks(part, of, table) for part, of in zip(dchunks, tokens, strict=True))
-    return Tokens(*joined), gradients.initial_state
-
-
-def _block_size(options: Options, tokens: Tokens) -> int:
-    """Steps per block: a whole number of chunks, in blocks of equal length; one chunk if a size is symbolic."""
-    B, S, N = tokens.i.shape
-    L = options.chunkwise.L
-    if is_symbolic(B, S):
-        return L
-    blocks = max(1, -(-B * S * N // options.block))
-    return L * max(1, -(-S // (blocks * L)))
-
-
 def _to_blocks(options: Options, tokens: Tokens) -> Tokens:
     """``(B, S, N, …)`` → ``(blocks, B, steps per block, N, …)``."""
-    size = _block_size(options, tokens)
+    size = block_size(options, *tokens.i.shape)
     return Tokens(**{name: to_chunks(part, 1, size, PADDING.get(name, 0)) for name, part in tokens._asdict().items()})
 
 
-def _to_chunks(options: Options, tokens: Tokens, dtype: Any, table: ChunkTable | None = None) -> Chunks:
+def _to_chunks(options: Options, tokens: Tokens, dtype: Any) -> Chunks:
     """The inputs in chunks, in the accumulation dtype, with q divided by √K."""
     chunks = Chunks(
         **{
-            name: _array_to_chunks(options, part, dtype, table, PADDING.get(name, 0))
+            name: _array_to_chunks(options, part, dtype, PADDING.get(name, 0))
             for name, part in tokens._asdict().items()
         }
     )
@@ -226,18 +180,11 @@ def _of_unscaled_q(dchunks: Chunks) -> Chunks:
     return dchunks._replace(q=dchunks.q * dchunks.q.shape[-1] ** -0.5)
 
 
-def _array_to_chunks(
-    options: Options, x: jax.Array, dtype: Any, table: ChunkTable | None = None, padding: float = 0.0
-) -> jax.Array:
-    """``(B, S, N, …)`` or ``(T, N, …)`` in chunks, ``(c, B, N, L, …)`` or ``(c, N, L, …)``."""
-    x = x.astype(dtype)
-    if table is None:
-        return jnp.moveaxis(to_chunks(x, 1, options.chunkwise.L, padding), 3, 2)
-    return jnp.moveaxis(gather_chunks(x, table, padding), 2, 1)
+def _array_to_chunks(options: Options, x: jax.Array, dtype: Any, padding: float = 0.0) -> jax.Array:
+    """``(B, S, N, …)`` in chunks, ``(c, B, N, L, …)``."""
+    return jnp.moveaxis(to_chunks(x.astype(dtype), 1, options.chunkwise.L, padding), 3, 2)
 
 
-def _from_chunks(x: jax.Array, like: jax.Array, table: ChunkTable | None = None) -> jax.Array:
+def _from_chunks(x: jax.Array, like: jax.Array) -> jax.Array:
     """Inverse of `_array_to_chunks`, with the dtype and the number of steps of ``like``."""
-    if table is None:
-        return from_chunks(jnp.moveaxis(x, 2, 3), 1, like.shape[1]).astype(like.dtype)
-    return gather_tokens(jnp.moveaxis(x, 1, 2), table).astype(like.dtype)
+    return from_chunks(jnp.moveaxis(x, 2, 3), 1, like.shape[1]).astype(like.dtype)

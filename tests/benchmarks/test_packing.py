@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import main
-from benchmarks.packing import SPLITS
+from benchmarks.packing import SPLITS, planned_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +35,14 @@ def test_memory_follows_the_tokens(framework, op, tokens):
     assert done.returncode == 0, done.stderr[-4000:]
     peaks = dict(zip(SPLITS, map(int, done.stdout.split()), strict=True))
     assert max(peaks.values()) < 2 * min(peaks.values()), peaks
+
+
+def test_planned_memory_of_jax_follows_the_tokens():
+    """Without running anything: what XLA plans depends on the number of sequences and not on their lengths."""
+    counts = {len(split(30000)) for split in SPLITS.values()}
+    fewest, most = (planned_bytes("mlstm", 30000, B, heads=2, dim=16) for B in (min(counts), max(counts)))
+    assert (min(counts), max(counts)) == (1, 30000)
+    assert max(fewest, most) < 1.1 * min(fewest, most), (fewest, most)
 
 
 def test_the_command_prints_a_row_for_every_split():

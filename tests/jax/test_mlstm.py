@@ -167,6 +167,22 @@ def test_packed_with_traced_packing_and_float32():
         jax.block_until_ready(traced(arguments, cotangents, np.array(bad, np.int32)))
 
 
+def test_packed_sequences_that_share_chunks_are_separate():
+    """A query of one sequence times a key of the next is beyond float32; an empty one lies between two chunks."""
+    rng = np.random.default_rng(4)
+    q, k, v, i, f = mlstm_inputs(rng, 48, dtype=np.float32)
+    packing = np.array([0, 12, 20, 20, 36, 48])
+    size = np.float32([1e25, 1e-25, 1, 1e25, 1e-25]).repeat(np.diff(packing))[:, None, None]
+    state = tuple(1e-3 * x for x in mlstm_state(rng, 5, 3, dtype=np.float32))
+
+    def function(*x):
+        return jax_impl.mlstm(*x[:5], initial_state=x[5:], cu_seqlens=packing, chunk_size=20)
+
+    h, gradients = pull_back(function, (q / size, k * size, 1e-25 * v, i, f, *state), like(rng, v))
+    assert all(np.isfinite(x).all() for x in (h, *gradients))
+    assert all(not np.any(x[2]) for x in gradients[5:])
+
+
 @pytest.mark.parametrize("packing", [[0], [0, 0, 0]])
 def test_packing_without_a_step(packing):
     rng = np.random.default_rng(3)
