@@ -1,13 +1,14 @@
 """The command line of the cost of packed sequences: ``python -m benchmarks packing``."""
 
-import json
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import results
 from benchmarks.packing import FRAMEWORKS, OPS, Cost, costs
 
 
@@ -46,8 +47,9 @@ def packing_command(
             console.print(_table(f"{op}, {framework}: {tokens} tokens, {heads} heads of {dim}", found))
             rows += [{"framework": framework, "op": op, **asdict(cost)} for cost in found]
     if json_path is not None:
-        sizes = {"tokens": tokens, "heads": heads, "dim": dim, "states": states, "rounds": rounds}
-        json_path.write_text(json.dumps({**sizes, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        versions = {name: version(name) for name in frameworks or FRAMEWORKS}
+        sizes = {"tokens": tokens, "heads": heads, "dim": dim, "states": states, "rounds": rounds, "threads": threads}
+        results.write(json_path, {"machine": results.machine("cpu", versions), **sizes, "rows": rows})
 
 
 def _table(title: str, found: list[Cost]) -> Table:
