@@ -85,6 +85,13 @@ def check_gradient(operation: Operation, checker: Checker, case: Any) -> tuple[R
     return outputs, gradients
 
 
+def check_gradient_alone(operation: Operation, checker: Checker, case: Any) -> None:
+    """The law that gradients are those of the definition, whatever the outputs are."""
+    call = operation.call_of(case, checker.dtype)
+    _, gradients = checker.vjp(operation.name, call.arrays, call.cotangents)
+    checker.agree(gradients, expected_gradient(operation, checker, case), case.steps, of="gradient of ")
+
+
 def broadcast(x: Array) -> Array:
     """The array with every row replaced by the first one, laid out with a stride of 0."""
     if x.dtype not in FLOATING or not x.values.ndim or not x.values.shape[0]:

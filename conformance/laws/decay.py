@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -9,14 +10,13 @@ from conformance import cases, oracle
 from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
-from conformance.laws import SINGLE, WIDE, law
-from conformance.laws._answers import check_value, expected_gradient, expected_value
+from conformance.laws import SHORT, SINGLE, WIDE, law
+from conformance.laws._answers import check_gradient_alone, check_value, expected_value
 from conformance.laws._refusals import BadCall, Rows, bad_arrays, degenerate, recast, reshaped
 from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS
 from conformance.operations.decay import CAUSAL_FORGET_MATRIX, DTILDE_MATRIX
 
-SIZES = ("small", "chunk")
 _EQUATIONS = {
     "causal_forget_matrix": "F[t,j] = Σ_{j<s≤t} a_s for t ≥ j, else −∞",
     "dtilde_matrix": "D̃[t,j] = Σ_{j<s≤t} log σ(f_s) + i_j for t ≥ j, else −∞",
@@ -30,25 +30,17 @@ _GRADIENTS = {
 def _register(operation: str) -> None:
     record = OPERATIONS[operation]
 
-    @law(operation, "definition", equation=_EQUATIONS[operation], cases=cases.gate_sums, strata=SIZES, quick=True)
+    @law(operation, "definition", equation=_EQUATIONS[operation], cases=cases.gate_sums, strata=SHORT, quick=True)
     def value(checker: Checker, case: SumCase) -> None:
         """The value is the reference's; elements above the diagonal are exactly −∞, and log gates of −∞ are legal."""
         check_value(record, checker, case)
 
-    @law(
-        operation,
-        "definition",
-        equation=_GRADIENTS[operation],
-        cases=cases.gate_sums,
-        strata=SIZES,
-        gradient=operation,
-        quick=True,
-    )
+    symbols, drawn = _GRADIENTS[operation], cases.gate_sums
+
+    @law(operation, "definition", equation=symbols, cases=drawn, strata=SHORT, gradient=operation, quick=True)
     def gradient(checker: Checker, case: SumCase) -> None:
         """The gradient follows the operation's own rule for any cotangent, and is not NaN where a gate is closed."""
-        call = record.call_of(case, checker.dtype)
-        _, gradients = checker.vjp(operation, call.arrays, call.cotangents)
-        checker.agree(gradients, expected_gradient(record, checker, case), case.steps, of="gradient of ")
+        check_gradient_alone(record, checker, case)
 
     register_refusals(operation, partial(_bad_calls, operation))
 
@@ -76,7 +68,7 @@ for _operation in _EQUATIONS:
     _register(_operation)
 
 
-@law("causal_forget_matrix", "definition", cases=cases.gate_sums, strata=SIZES, dtypes=SINGLE, share=0.25)
+@law("causal_forget_matrix", "definition", cases=cases.gate_sums, strata=SHORT, dtypes=SINGLE, share=0.25)
 def mask(checker: Checker, case: SumCase) -> None:
     """The diagonal is exactly 0, and everything above it is exactly −∞.
 
@@ -150,16 +142,10 @@ def parts(checker: Checker, case: SumCase) -> None:
     )
 
 
-@law(
-    "causal_forget_matrix",
-    "definition",
-    cases=cases.gate_sums,
-    strata=SIZES,
-    dtypes=WIDE,
-    compiled_dtypes=SINGLE,
-    gradient="causal_forget_matrix",
-    share=0.25,
-)
+_MASKED: dict[str, Any] = {"strata": SHORT, "dtypes": WIDE, "compiled_dtypes": SINGLE, "share": 0.25}
+
+
+@law("causal_forget_matrix", "definition", cases=cases.gate_sums, gradient="causal_forget_matrix", **_MASKED)
 def masked_rows(checker: Checker, case: SumCase) -> None:
     """Elements above the diagonal are masked: their cotangents reach no gate.
 
@@ -172,17 +158,7 @@ def masked_rows(checker: Checker, case: SumCase) -> None:
         raise LawError("gradient of forget_gates", "includes the cotangent of a masked element")
 
 
-@law(
-    "dtilde_matrix",
-    "definition",
-    name="masked_rows",
-    cases=cases.gate_sums,
-    strata=SIZES,
-    dtypes=WIDE,
-    compiled_dtypes=SINGLE,
-    gradient="dtilde_matrix",
-    share=0.25,
-)
+@law("dtilde_matrix", "definition", name="masked_rows", cases=cases.gate_sums, gradient="dtilde_matrix", **_MASKED)
 def masked_rows_of_dtilde(checker: Checker, case: SumCase) -> None:
     """The cotangent of a masked element reaches the input gate of its column, and no forget gate.
 

@@ -25,15 +25,11 @@ def _expect(what: str, number: int, result: Any, expected: np.ndarray, checker: 
         raise LawError(f"{what} of device {number}", f"is {result.values.tolist()}, expected {expected.tolist()}")
 
 
-@law(
-    "split_array_over_mesh",
-    "definition",
-    cases=splits,
-    strata=SMALL,
-    dtypes=("float32", "bfloat16"),
-    compiled_dtypes=("bfloat16",),
-    quick=True,
-)
+_NARROW: dict[str, Any] = {"dtypes": ("float32", "bfloat16"), "compiled_dtypes": ("bfloat16",)}
+_BOTH = ("stack_params", "unstack_params")
+
+
+@law("split_array_over_mesh", "definition", cases=splits, strata=SMALL, quick=True, **_NARROW)
 def concatenation(checker: Checker, case: MeshCase) -> None:
     """The devices' slices, concatenated, are the array, with the first of two mesh axes varying slowest; negative axes
     count from the last; no slice shares memory with the array, and the slice does not vary along other mesh axes.
@@ -66,16 +62,7 @@ def _inverse(place: dict[str, Any]) -> dict[str, Any]:
     return {name: x for name, x in place.items() if name == "mesh"}
 
 
-@law(
-    "stack_params",
-    "definition",
-    cases=stacks,
-    strata=SMALL,
-    dtypes=("float32", "bfloat16"),
-    compiled_dtypes=("bfloat16",),
-    needs=("stack_params", "unstack_params"),
-    quick=True,
-)
+@law("stack_params", "definition", cases=stacks, strata=SMALL, needs=_BOTH, quick=True, **_NARROW)
 def roundtrip(checker: Checker, case: MeshCase) -> None:
     """Stacking adds an axis of size 1 that is labelled with the mesh axis, at the given position; a mask makes all
     other devices' shards zero and keeps the dtype; unstacking gives the parameters back; nothing shares memory.
@@ -83,7 +70,7 @@ def roundtrip(checker: Checker, case: MeshCase) -> None:
     unstack(stack(p)) = p,  stack(p)_d = p_d·[d = mask_except]
     """
     implementation, labels = checker.implementation, []
-    stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
+    stack, unstack = (implementation.functions[name] for name in _BOTH)
 
     def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
         stacked = stack({"p": value}, case.axis_name, axis=case.axis, mask_except=case.keep, **place)
@@ -108,15 +95,7 @@ def roundtrip(checker: Checker, case: MeshCase) -> None:
         _expect("unstacked", number, result["again"], kept, checker)
 
 
-@law(
-    "stack_params",
-    "definition",
-    cases=stacks,
-    strata=SMALL,
-    dtypes=SINGLE,
-    needs=("stack_params", "unstack_params"),
-    share=0.5,
-)
+@law("stack_params", "definition", cases=stacks, strata=SMALL, dtypes=SINGLE, needs=_BOTH, share=0.5)
 def two_axes(checker: Checker, case: MeshCase) -> None:
     """A parameter that is sharded over one axis can be stacked over another; its own label moves with its dimension,
     and unstacking either leaves the other.
@@ -124,7 +103,7 @@ def two_axes(checker: Checker, case: MeshCase) -> None:
     unstack_a(stack_b(stack_a(p))) = stack_b(p)
     """
     implementation = checker.implementation
-    stack, unstack = (implementation.functions[name] for name in ("stack_params", "unstack_params"))
+    stack, unstack = (implementation.functions[name] for name in _BOTH)
     labels: list[tuple] = []
 
     def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
