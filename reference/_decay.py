@@ -10,6 +10,7 @@ from reference._gates import log_sigmoid, sigmoid
 from reference.arguments import check_dtilde_matrix, check_scan
 
 
+@np.errstate(over="ignore")
 def causal_forget_matrix(forget_gates: np.ndarray) -> np.ndarray:
     """Log decay between every two steps: ``F[t,j] = Σ_{j<s≤t} a_s`` for t ≥ j, 0 on the diagonal, −∞ above it.
 
@@ -53,6 +54,7 @@ def causal_forget_matrix_backward(forget_gates: np.ndarray, *, dF: np.ndarray) -
     return {"forget_gates": da}
 
 
+@np.errstate(over="ignore")
 def dtilde_matrix(igate: np.ndarray, fgate: np.ndarray) -> np.ndarray:
     """Log weight of the write of step j when step t reads: ``D̃[t,j] = Σ_{j<s≤t} log σ(fgate_s) + igate_j``.
 

@@ -145,6 +145,7 @@ def _chunks(T: int, config: mLSTMBackendFwbwConfig) -> Iterator[slice]:
     return (slice(start, min(start + L, T)) for start in range(0, T, L))
 
 
+@np.errstate(over="ignore")
 def _chunk_forward(
     context: FwbwContext, chunk: slice, number: int, config: mLSTMBackendFwbwConfig, start: MLSTMState
 ) -> _Chunk:
@@ -258,6 +259,7 @@ def fwbw_backward(
     )
 
 
+@np.errstate(over="ignore")
 def _starts(
     ctx: FwbwContext, chunks: list[slice], config: mLSTMBackendFwbwConfig
 ) -> tuple[list[MLSTMState], MLSTMState, np.ndarray]:

@@ -171,6 +171,7 @@ def mlstm_step(
     return _read(q, state, eps), state
 
 
+@np.errstate(over="ignore")
 def _write(k: np.ndarray, v: np.ndarray, i: np.ndarray, a: np.ndarray, state: MLSTMState) -> MLSTMState:
     """The memory after a step: decay the old memory, add ``k vᵀ``, and scale both to the new stabiliser."""
     C, n, m = state
@@ -226,6 +227,7 @@ def mlstm_recurrent(
     return h, state
 
 
+@np.errstate(over="ignore")
 def mlstm_parallel(
     q: np.ndarray,
     k: np.ndarray,
@@ -391,6 +393,7 @@ def mlstm_step_backward(
     return {**{name: gradient[:, 0] for name, gradient in gradients.items()}, "state": dinitial}
 
 
+@np.errstate(over="ignore")
 def _backward(
     q: np.ndarray,
     k: np.ndarray,

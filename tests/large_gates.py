@@ -47,3 +47,28 @@ def falling(dtype: type = np.float32, S: int = 70) -> tuple[np.ndarray, ...]:
     i[:, 0] = 0.0
     f *= 16 / (S * float(np.finfo(dtype).eps) / 2) / -f.sum(axis=1).min()
     return tuple(x.astype(dtype) for x in (q, k, v, i, f))
+
+
+HUGE = {np.float16: (6e4,), np.float32: (1e8, 3e9, 1e20, 1e35), np.float64: (1e17, 1e100, 1e300)}
+"""Sizes of gates at which the roundoff of m adds up to more than any weight, or the largest that there are."""
+
+
+def huge(size: float, dtype: type = np.float32, S: int = 70) -> tuple[np.ndarray, ...]:
+    """Scores of both signs, and gates as large as ``size``: in the first sequence a write, then decays and nothing
+    else; in the second gates of both signs, with an empty memory in between."""
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.normal(size=(2, S, 2, 4)) for _ in range(3))
+    i, f = size * rng.uniform(-1, 1, (2, S, 2)), size * rng.uniform(-1, 1, (2, S, 2))
+    i[0], f[0] = -min(S * size, float(np.finfo(dtype).max)), -size * rng.random((S, 2))
+    i[0, 0] = 0.0
+    i[1, S // 2], f[1, S // 2] = -np.inf, -np.inf
+    return tuple(x.astype(dtype) for x in (q, k, v, i, f))
+
+
+def steadily_falling(S: int = 70) -> tuple[np.ndarray, ...]:
+    """A write of 10⁸, then equal decays, each of which float32 rounds up by 3: in float32 they add up."""
+    rng = np.random.default_rng(7)
+    q, k, v = (1 + rng.random((2, S, 2, 4)) for _ in range(3))
+    i, f = np.full((2, S, 2), -1e30), np.full((2, S, 2), -5.0)
+    i[:, 0] = 1e8
+    return tuple(x.astype(np.float32) for x in (q, k, v, i, f))

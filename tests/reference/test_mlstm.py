@@ -5,6 +5,7 @@ import pytest
 
 import reference
 from reference import MLSTMState
+from tests.large_gates import HUGE, huge
 from tests.reference.numeric import assert_gradient, mlstm_with_given_m, stabiliser
 
 FORMS = {
@@ -254,3 +255,12 @@ def test_nothing_is_written_to_and_nothing_aliased():
     for x, y in zip((*arrays, *state), before, strict=True):
         np.testing.assert_array_equal(x, y)
         assert not any(np.shares_memory(x, output) for output in outputs)
+
+
+@pytest.mark.parametrize("size", HUGE[np.float64])
+@pytest.mark.parametrize("chunk_size", [None, 1, 7])
+def test_everything_is_finite_for_gates_of_any_size(size, chunk_size):
+    arrays = huge(size, np.float64)
+    h, state = reference.mlstm(*arrays, return_state=True, chunk_size=chunk_size)
+    gradients = reference.mlstm_backward(*arrays, dh=np.ones_like(h))
+    assert all(np.isfinite(x).all() for x in (h, *state, *gradients.values()))

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import reference
-from tests.large_gates import CALLS, CHUNKS, falling, inputs, relative_error
-from torch_impl import MLSTMState, mlstm, mlstm_step
+from tests.large_gates import CALLS, CHUNKS, HUGE, falling, huge, inputs, relative_error, steadily_falling
+from torch_impl import MLSTMState, mlstm, mlstm_fwbw_custom_grad, mlstm_step, mLSTMBackendFwbwConfig
 
 INF = float("inf")
 
 
 def steps(arrays):
     B, S, N, K = arrays[0].shape
-    V, dtype = arrays[2].shape[-1], arrays[2].dtype
+    V, dtype = arrays[2].shape[-1], torch.promote_types(arrays[2].dtype, torch.float32)
     state, h = MLSTMState(*(torch.zeros(shape, dtype=dtype) for shape in ((B, N, K, V), (B, N, K), (B, N)))), []
     for t in range(S):
         h_t, state = mlstm_step(*(x[:, t] for x in arrays), state)
@@ -78,3 +78,58 @@ def test_everything_is_finite_up_to_the_stated_stabiliser(dtype, S):
         h = function(leaves)
         h.sum().backward()
         assert h.isfinite().all() and all(x.grad.isfinite().all() for x in leaves)
+
+
+def packed(q, *rest, **options):
+    """The two sequences of a batch, of different lengths, as three packed ones, one of which is empty."""
+    S = q.shape[1]
+    bounds = torch.tensor([0, S // 3, S // 3, 2 * S])
+    return mlstm(*(x.flatten(0, 1) for x in (q, *rest)), cu_seqlens=bounds, **options)
+
+
+def fwbw(keep):
+    """The fwbw interface over the first head."""
+    options = dict.fromkeys(("keep_G", "keep_gates", "keep_M", "keep_c"), keep)
+    function = mlstm_fwbw_custom_grad(mLSTMBackendFwbwConfig(chunk_size=16, return_state=True, **options))
+    return lambda *arrays, return_state: function(*(x[:, :, 0] for x in arrays))
+
+
+FORMS = {
+    "chunks": mlstm,
+    "short chunks": lambda *arrays, **options: mlstm(*arrays, chunk_size=7, **options),
+    "packed": packed,
+    "steps": lambda *arrays, return_state: (steps(arrays), ()),
+    "fwbw": fwbw(False),
+    "fwbw with residuals": fwbw(True),
+}
+
+
+@pytest.mark.parametrize("dtype", HUGE)
+@pytest.mark.parametrize("form", FORMS)
+def test_everything_is_finite_for_gates_of_any_size(form, dtype):
+    for size in HUGE[dtype]:
+        arrays = huge(size, dtype, S=20 if form == "steps" else 70)
+        leaves = [torch.from_numpy(x).requires_grad_() for x in arrays]
+        h, state = FORMS[form](*leaves, return_state=True)
+        results = [h, *state[:2]]
+        gradients = torch.autograd.grad(sum(x.sum() for x in results), leaves)
+        assert all(x.isfinite().all() for x in (*results, *gradients)), size
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "steps"])
+def test_a_memory_outlasts_roundoff_that_adds_up(form):
+    """All weights but that of the first write are 0, so h is the first v."""
+    arrays = steadily_falling()
+    h, _ = FORMS[form](*map(torch.from_numpy, arrays), return_state=True)
+    if form == "packed":
+        h = h.unflatten(0, (2, -1))[:, : arrays[0].shape[1] // 3]
+    v = arrays[2][:, :1] if h.ndim == 4 else arrays[2][:, :1, 0]
+    assert relative_error(h, np.broadcast_to(v, h.shape)[: h.shape[0]]) < 2e-6
+
+
+def test_a_state_that_is_passed_on_stays_finite_however_often_its_m_is_rounded():
+    arrays = [torch.from_numpy(x) for x in steadily_falling()]
+    _, state = mlstm(*arrays, return_state=True)
+    for _ in range(30):
+        h, state = mlstm(*(x[:, 1:] for x in arrays), initial_state=state, return_state=True)
+        assert all(x.isfinite().all() for x in (h, *state))

@@ -11,9 +11,10 @@ starts from the memory (C, n, m), with ``a = log σ(f)`` and ``q̂ = q/√K``::
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t
 
 α and ι are the gates in units of the stabiliser. None is above 0 except by rounding, so no sum of them cancels, and
-weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m. The chunk
-passes on ``C' = e_L C + Σ_j E[L,j] k_j v_jᵀ``, ``n'`` likewise, and ``m_L``. The backward pass treats the stabiliser m
-as a constant: h does not depend on it, apart from the stated exceptions. With δ = dh/Y::
+weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m. Where that
+adds up, the unit is exp(m + drift) instead: see `_in_larger_units`. The chunk passes on ``C' = e_L C + Σ_j E[L,j] k_j
+v_jᵀ``, ``n'`` likewise, and ``m_L``. The backward pass treats the stabiliser m as a constant: h does not depend on it,
+apart from the stated exceptions. With δ = dh/Y::
 
     dν = −(δ·num)/Y · [|ν| > floor] sign(ν)        dG = δ vᵀ + dν        W = G ⊙ dG        dS = E ⊙ dG
     dq̂ = dS k + ρ        ρ_t = e_t (C δ_t + n dν_t)        r_t = q̂_t·ρ_t
@@ -41,6 +42,12 @@ from torch_impl._mlstm.normaliser import Normaliser
 
 _LOG2_E = math.log2(math.e)
 """``exp(x) = exp2(x log₂ e)``. In PyTorch on a CPU, exp takes 3 to 15 times as long as exp2, most where it is 0."""
+
+_LITTLE = 2.0**-14
+"""The largest log weight of a memory in its unit that counts as roundoff: a million of them stay finite."""
+
+_LARGEST_EXACT = 10.0
+"""The size of an m, in inverse machine epsilons, from which its rounding alone may put a memory out of range."""
 
 _LONG = 32
 """Minimum number of steps at which a chunk is cut into two tiles."""
@@ -146,13 +153,15 @@ class GateWeights(NamedTuple):
 
 class Stabilisers(NamedTuple):
     """The values that determine the final m: a, i and the m before every step, ``(rows, L)``; m at the start of every
-    chunk, ``(chunks, N)``; the final m, ``(sequences, N)``."""
+    chunk, ``(chunks, N)``; the final m, and the weight in units of it of the final memory, ``(sequences, N)``. That is
+    None if the memory is in these units."""
 
     a: Tensor
     i: Tensor
     before: Tensor
     start: Tensor
     last: Tensor
+    last_weight: Tensor | None
 
 
 def _finite(m: Tensor) -> Tensor:
@@ -173,6 +182,38 @@ def stabilised_decay(a: Tensor, m_before: Tensor, finite: Tensor) -> Tensor:
     lost = (a - (total - rest)).add_(m_before - rest)
     # Where the sum is infinite nothing is lost.
     return (total - finite).add_(lost.nan_to_num_(0.0))
+
+
+def rounds_up(m: Tensor) -> bool:
+    """Whether the rounding of any m may add more than `_LITTLE` to a log weight. Only on a CPU is that read from the
+    values; another device would have to be synchronised."""
+    if m.device.type != "cpu":
+        return True
+    return m.numel() > 0 and m.abs().amax().item() > 2 * _LITTLE / torch.finfo(m.dtype).eps
+
+
+def _rounded_up(m: Tensor, drift: Tensor) -> Tensor:
+    """``m + drift`` as one number, the log of the unit of a memory that is passed on.
+
+    If rounding would add more than a little to the memory's log weight, the number is rounded up: a memory stays
+    finite, however often its unit is rounded.
+    """
+    unit = m + drift
+    up = (m - unit) + drift > _LITTLE
+    return torch.where(up, unit.nextafter(torch.full_like(unit, torch.inf)), unit)
+
+
+def _log_ratio(m: Tensor, drift: Tensor, unit: Tensor) -> Tensor:
+    """``m + drift − unit``, or 0 if the unit is so large that its rounding alone would put a memory out of range."""
+    return torch.where(unit.abs() < _LARGEST_EXACT / torch.finfo(m.dtype).eps, (m - unit) + drift, 0.0)
+
+
+def bounded(m: Tensor, alpha: Tensor, iota: Tensor) -> tuple[Tensor, Tensor]:
+    """Log decay and log input of a single step, the larger of which counts as 0 if m is too large for its rounding to
+    be exact."""
+    largest = _finite(torch.maximum(alpha, iota))
+    change = _log_ratio(m, largest, m).sub_(largest)
+    return alpha + change, iota + change
 
 
 def _log_decay(a: Tensor) -> Tensor:
@@ -218,31 +259,23 @@ def weights(
     (rows, L), N = i.shape, initial_m.shape[1]
     tiles = _tiles(L)
     a, b = gates(f) if kept.gates is None else kept.gates
-    shape = rows, tiles, L // tiles
-    a_tiles, b, i_tiles = a.view(shape), b.view(shape), i.view(shape)
     if kept.M is None:
-        largest = _running_max(a_tiles, i_tiles)
-        end = largest[:, -1, -1]
-        if tiles == 2:
-            end = torch.maximum(largest[:, 0, -1] + b[:, 1, -1], end)
-        states = _stabilisers(b[..., -1].sum(-1), end, initial_m, ranks)
+        m, states = _largest(a, b, i, initial_m, ranks, kept.m)
     else:
-        states = torch.cat([initial_m, kept.M[:, -1].unflatten(0, (ranks.chunks, N))])
+        m, states = kept.M, torch.cat([initial_m, kept.M[:, -1].unflatten(0, (ranks.chunks, N))])
     start = _at_starts(states, ranks) if kept.m is None else kept.m
-    if kept.M is None:
-        before = b.new_empty((rows, tiles, 1))
-        before[:, 0, 0] = start.flatten()
-        if tiles == 2:
-            torch.maximum(before[:, 0] + b[:, 0, -1:], largest[:, 0, -1:], out=before[:, 1])
-        m = torch.maximum(b + before, largest)
-        # This makes it equal, bit for bit, to the m from which the next chunk starts.
-        m[:, -1, -1] = states[ranks.sequences :].flatten()
-        m = m.view(rows, L)
-    else:
-        m = kept.M
     finite = _finite(m)
     before = torch.cat([start.reshape(rows, 1), m[:, :-1]], -1)
     alpha, iota = stabilised_decay(a, before, finite), i - finite
+    last, last_weight, unit = _at_last(states, ranks), None, m
+    if rounds_up(m):
+        alpha, iota, drift, last_drift = _in_larger_units(alpha, iota, initial_m, ranks)
+        unit = m + drift
+        # The unit after a single step is the m of that step.
+        unrounded, single = last, L == len(ranks.running) == 1
+        last = last if single else _rounded_up(last, last_drift)
+        last_weight = _log_ratio(unrounded, last_drift, last).exp_()
+    shape = rows, tiles, L // tiles
     alpha_tiles = alpha.view(shape)
     inner_e = alpha_tiles.cumsum(-1).exp_()
     inner_y = _sums_after(alpha_tiles).add_(iota.view(shape)).exp_()
@@ -252,9 +285,54 @@ def weights(
         e[:, 1] *= inner_e[:, 0, -1:]
         y[:, 0] *= inner_e[:, 1, -1:]
     e, y = (part.view(rows, L) for part in (e, y))
-    last = states.index_select(0, torch.from_numpy(ranks.forward_rows()[1]).to(states.device))
-    found = GateWeights(alpha, iota, m, e, y, inner_e, inner_y, normaliser.floor(m))
-    return found, Stabilisers(a, i, before, start, last)
+    found = GateWeights(alpha, iota, m, e, y, inner_e, inner_y, normaliser.floor(unit))
+    return found, Stabilisers(a, i, before, start, last, last_weight)
+
+
+def _largest(
+    a: Tensor, b: Tensor, i: Tensor, initial: Tensor, ranks: Ranks, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The stabiliser of every step ``(rows, L)``, and the states ``[initial | end of every chunk]`` with N heads each.
+
+    Args:
+        a, b, i: log decay, its sums from the start of the step's tile, and log input, ``(rows, L)``.
+        initial: of every sequence, ``(sequences, N)``.
+        start: stabiliser at the start of every chunk, ``(chunks, N)``, if it is known.
+    """
+    rows, L = i.shape
+    tiles = _tiles(L)
+    shape = rows, tiles, L // tiles
+    b = b.view(shape)
+    largest = _running_max(a.view(shape), i.view(shape))
+    end = largest[:, -1, -1]
+    if tiles == 2:
+        end = torch.maximum(largest[:, 0, -1] + b[:, 1, -1], end)
+    states = _stabilisers(b[..., -1].sum(-1), end, initial, ranks)
+    before = b.new_empty((rows, tiles, 1))
+    before[:, 0, 0] = (_at_starts(states, ranks) if start is None else start).flatten()
+    if tiles == 2:
+        torch.maximum(before[:, 0] + b[:, 0, -1:], largest[:, 0, -1:], out=before[:, 1])
+    m = torch.maximum(b + before, largest)
+    # This makes it equal, bit for bit, to the m from which the next chunk starts.
+    m[:, -1, -1] = states[ranks.sequences :].flatten()
+    return m.view(rows, L), states
+
+
+def _in_larger_units(
+    alpha: Tensor, iota: Tensor, initial: Tensor, ranks: Ranks
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log decay and log input in units of exp(m + drift), in which no weight is above 1; the drift of every step and
+    the last one of every sequence.
+
+    The drift is what the rounding of m adds up to: the stabiliser of log gates in units of exp(m). At each step the
+    larger of decay and input counts as 0, so that no roundoff of the drift itself adds up.
+    """
+    rows = len(alpha)
+    b = alpha.view(rows, _tiles(alpha.shape[1]), -1).cumsum(-1).view_as(alpha)
+    drift, states = _largest(alpha, b, iota, torch.zeros_like(initial), ranks)
+    alpha = alpha + torch.cat([_at_starts(states, ranks).reshape(rows, 1), drift[:, :-1]], -1)
+    largest = _finite(torch.maximum(alpha, iota))
+    return alpha - largest, iota - largest, drift, _at_last(states, ranks)
 
 
 def _sums_after(a: Tensor) -> Tensor:

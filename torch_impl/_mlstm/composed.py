@@ -184,6 +184,8 @@ def _forward(walk: _Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
             done.scores.append(G)
         if keeps_starts and start is not None:
             done.starts.append(start.flatten(0, 1))
+    if memory is not None and stabilisers.last_weight is not None:
+        memory *= stabilisers.last_weight[:, :, None, None]
     return done
 
 
@@ -319,6 +321,8 @@ def _backward(
     weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, ranks, walk.normaliser, kept)
     di, da, written = torch.empty_like(walk.i), torch.empty_like(walk.f), walk.i.new_empty(len(walk.i))
     dC, dm = (None, None) if initial is None else _final(chunks, initial, cotangents)
+    if dC is not None and stabilisers.last_weight is not None:
+        dC *= stabilisers.last_weight[:, :, None, None]
     starts = [] if initial is None else _segment_starts(walk, weights, initial, kept, residuals.segments)
     for number, (first, last) in reversed([*enumerate(walk.cuts)]):
         segment, rows = ranks.between(first, last), walk.rows(first, last)
@@ -401,8 +405,11 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
     a = logsigmoid(f.contiguous())
     m = torch.maximum(a + m_before, i)
     finite = m.clamp(min=torch.finfo(dtype).min)
-    kept = chunkwise.stabilised_decay(a, m_before, finite).exp_().view(B * N, 1, 1)
-    k = k.reshape(B * N, K, 1) * torch.sub(i, finite).exp_().view(B * N, 1, 1)
+    kept, written = chunkwise.stabilised_decay(a, m_before, finite), torch.sub(i, finite)
+    if chunkwise.rounds_up(m):
+        kept, written = chunkwise.bounded(m, kept, written)
+    kept = kept.exp_().view(B * N, 1, 1)
+    k = k.reshape(B * N, K, 1) * written.exp_().view(B * N, 1, 1)
     C = (C.reshape(B * N, K, V) * kept).addcmul_(k, v.reshape(B * N, 1, V))
     n = torch.addcmul(k, n.reshape(B * N, K, 1), kept)
     q, scale = q.reshape(B * N, 1, K), K**-0.5
