@@ -53,9 +53,19 @@ def dot_precision(dtype: torch.dtype) -> str:
     return fast
 
 
+def capability(device: torch.device) -> int | None:
+    """The first number of the compute capability of an NVIDIA GPU; None for others.
+
+    If there is no GPU, because a kernel is interpreted or compiled ahead of time, it is 9.
+    """
+    if torch.version.hip is not None:
+        return None
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+
+
 def hopper(device: torch.device) -> bool:
     """Whether to use the tiles of compute capability 9.0, whose products read shared memory and leave registers free.
 
     This is also True if there is no such device: under the interpreter, and when a kernel is compiled ahead of time.
     """
-    return device.type != "cuda" or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9)
+    return device.type != "cuda" or capability(device) == 9

@@ -1,6 +1,7 @@
 """The GRU's kernels against the float64 reference: values, all gradients, head counts, packing, strides, extremes."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -201,8 +202,8 @@ def test_the_same_call_gives_the_same_bits(device) -> None:
 
 def test_a_plan_for_every_width() -> None:
     for H in range(1, 1025):
-        for wide in (False, True):
-            chosen = default_plan(H, wide)
+        for wide, capability in product((False, True), (None, 8, 9, 10)):
+            chosen = default_plan(H, wide, capability)
             assert isinstance(chosen, GRUPlan) and chosen.block >= 16
             assert (chosen.block >= H) == (chosen.part is None) or chosen.part is not None
 

@@ -168,14 +168,15 @@ def test_plans_differ_in_no_block_length_and_are_few(dtype, wide) -> None:
             assert len(offered) <= 6
             assert all(plan.every >= 1 and plan.BK >= 16 and plan.BV >= 16 for plan in offered)
     for H in (16, 32, 64, 128, 256, 1024):
-        assert len(gru_plans(H, dtype is torch.float32)) <= 6
+        for capability in (None, 8, 9, 10):
+            assert len(gru_plans(H, dtype is torch.float32, capability)) <= 6
 
 
 @pytest.mark.parametrize("number", range(1, 6))
 def test_every_plan_computes_the_same(number, device) -> None:
     case = Case(1, 70, 1, 20, 40, device)
-    both = mlstm_plans.forward_plans, mlstm_plans.backward_plans
-    forward, backward = (plans(torch.float32, 20, 40)[number] for plans in both)
+    both = mlstm_plans.forward_plans(torch.float32, 20, 40), mlstm_plans.backward_plans(torch.float32, 20, 40)
+    forward, backward = (offered[min(number, len(offered) - 1)] for offered in both)
     (h, *last), residuals = mlstm.mlstm_forward(case.call(), plan=forward)
     d = mlstm.mlstm_backward(case.call(), case.cotangents, residuals, plan=backward)
     case.check(h, last, d)
@@ -191,8 +192,9 @@ def test_every_plan_of_a_gru_computes_the_same(H, dtype, device, monkeypatch) ->
     arrays = (draw(2, 3, 1, H), draw(1, H, H)) * 3
     dy = draw(2, 3, 1, H)
     results = []
-    for number in range(len(gru_plans(H, dtype is torch.float32))):
-        monkeypatch.setattr(gru, "tuned", lambda kernel, sizes, plans, device, run, number=number: plans()[number])
+    wide = dtype is torch.float32
+    for plan in dict.fromkeys(plan for capability in (8, 9, 10) for plan in gru_plans(H, wide, capability)):
+        monkeypatch.setattr(gru, "tuned", lambda kernel, sizes, plans, device, run, plan=plan: plan)
         call = gru_arguments.Arguments(*arrays)
         (y, last), _ = gru.gru_forward(call)
         results.append([y, last, *gru.gru_backward(call, gru_arguments.Cotangents(dy), gru.Residuals(y))])

@@ -16,7 +16,7 @@ from torch_impl._gru.arguments import Arguments, Cotangents, Result
 from torch_impl._gru.triton.plans import GRUPlan, plans
 from torch_impl._records import Axes
 from torch_impl._triton.interpreter import DTYPES, interpreted, unavailable
-from torch_impl._triton.launch import Launch, dot_precision, launch, power_of_two
+from torch_impl._triton.launch import Launch, capability, dot_precision, launch, power_of_two
 from torch_impl._triton.tuning import tuned
 
 
@@ -133,7 +133,7 @@ def _weights(shape: Shape, **weights: Tensor) -> dict[str, Any]:
 
 def _tuned(kernel: str, shape: Shape, operand: Operand, device: torch.device, run: Callable[[GRUPlan], Any]) -> GRUPlan:
     sizes = f"{str(operand.dtype).removeprefix('torch.')} {operand.precision} H{shape.H}"
-    return tuned(kernel, sizes, lambda: plans(shape.H, operand.wide), device, run)
+    return tuned(kernel, sizes, lambda: plans(shape.H, operand.wide, capability(device)), device, run)
 
 
 def gru_forward(x: Arguments, keep: Sequence[str] = (), plan: GRUPlan | None = None) -> tuple[Result, Residuals]:

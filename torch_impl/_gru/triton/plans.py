@@ -29,8 +29,11 @@ class GRUPlan(NamedTuple):
     unroll: int = 1
 
 
-def default_plan(H: int, wide: bool) -> GRUPlan:
-    """The plan for heads of ``H`` units with operands of 32 bits (``wide``) or 16 bits."""
+def default_plan(H: int, wide: bool, capability: int | None = 9) -> GRUPlan:
+    """The plan for heads of ``H`` units with operands of 32 bits (``wide``) or 16 bits.
+
+    Streamed plans depend on the compute ``capability`` (None for other GPUs): those of one spill on another.
+    """
     block = power_of_two(H)
     if block <= RESIDENT and not wide:
         # A tile of AMD's matrix cores has at least 16 rows.
@@ -40,14 +43,17 @@ def default_plan(H: int, wide: bool) -> GRUPlan:
         return GRUPlan(block, None, 8, Launch(1 if block == 16 else 4, 2))
     if wide:
         # Twice as many units spill under Triton 3.7 and 3.9.
-        return GRUPlan(64, 32, 8, Launch(8, 2))
+        block, part = (32, 16) if capability == 10 else (64, 32)
+        return GRUPlan(block, part, 8, Launch(4 if capability == 8 else 8, 2))
+    if capability == 8:
+        return GRUPlan(128, 32, 16, Launch(4, 3))
     # 64 kB of shared memory on AMD, 227 on Hopper.
     return GRUPlan(256, 32, 16, Launch(8, 2 if torch.version.hip else 3))
 
 
-def plans(H: int, wide: bool) -> tuple[GRUPlan, ...]:
+def plans(H: int, wide: bool, capability: int | None = 9) -> tuple[GRUPlan, ...]:
     """The plans among which a pass over the steps is tuned; that of `default_plan` is first. None spills on sm_90."""
-    first = default_plan(H, wide)
+    first = default_plan(H, wide, capability)
     warps, stages = first.how
     if first.part is not None:
         return (first,) if wide else (first, first._replace(how=Launch(warps, stages - 1)))

@@ -52,9 +52,10 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
         plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(warps, 2))
     else:
         BK, tile = (64, 64) if wide else (32, 32)
-        # For float16 values, a product that contributes to the returned states is split into three.
-        states = Launch(8 if wide and dtype is torch.float16 else 4, 2)
-        plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=64), tile, states, Launch(4, 2))
+        # For float16 values, a product that contributes to the returned states is split into three, and four warps are
+        # short of registers.
+        launch = Launch(8 if wide and dtype is torch.float16 else 4, 2)
+        plan = MLSTMPlan(64, 2, power_of_two(K, most=BK), power_of_two(V, most=64), tile, launch, launch)
     return _with_chunk(plan, chunk)
 
 
@@ -63,11 +64,11 @@ def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
     # Four of AMD's warps have as many threads as eight warps elsewhere, with twice the registers per warp.
     warps = 4 if torch.version.hip else 8
     if _scalar(dtype):
-        plan = MLSTMPlan(32, 1, power_of_two(K, most=32), power_of_two(V, most=32), 32, Launch(8, 2), Launch(warps, 1))
+        states = Launch(8, 2 if wide else 3)
+        plan = MLSTMPlan(32, 1, power_of_two(K, most=32), power_of_two(V, most=16), 32, states, Launch(warps, 2))
     elif dtype is torch.bfloat16:
-        BK = 128 if wide and K <= 128 else 64
         BV = 64 if wide else 32
-        plan = MLSTMPlan(64, 1, power_of_two(K, most=BK), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(warps, 2))
+        plan = MLSTMPlan(64, 1, power_of_two(K, most=64), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(warps, 2))
     else:
         BK, BV, tile = (64, 32, 64) if wide else (32, 16, 32)
         plan = MLSTMPlan(
@@ -83,7 +84,7 @@ def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
     warps, stages = first.inside
     others = [
         first._replace(inside=Launch(12 - warps, stages)),
-        first._replace(inside=Launch(warps, stages % 3 + 1)),
+        first._replace(inside=Launch(warps, 3 if stages < 3 else 1)),
         first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
     ]
     # For float16 values, any other number of blocks per chunk spills.
@@ -93,17 +94,23 @@ def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
 
 
 def backward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[MLSTMPlan, ...]:
-    """The plans among which `mlstm_backward` is tuned; that of `backward_plan` is first."""
+    """The plans among which `mlstm_backward` is tuned; that of `backward_plan` is first. None spills on sm_90 if Triton
+    3.6 compiles it; the larger tiles do under 3.9, so they are not the default."""
     first = backward_plan(dtype, K, V, chunk, wide)
-    warps, stages = first.inside
-    return (
-        first,
-        first._replace(inside=Launch(warps, stages % 3 + 1)),
-        first._replace(inside=Launch(warps, 1 if stages != 1 else 3)),
-        first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages)),
-        first._replace(BK=max(first.BK // 2, 16)),
-        first._replace(BV=max(first.BV // 2, 16)),
-    )
+    warps = first.inside.num_warps
+    states = first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages))
+    if _scalar(dtype):
+        larger = first._replace(BV=power_of_two(V, most=32), inside=Launch(warps, 1))
+        others = (larger, first._replace(BK=max(first.BK // 2, 16)))
+    else:
+        larger = first._replace(BK=power_of_two(K, most=128)) if wide and dtype is torch.bfloat16 else first
+        others = (
+            larger,
+            larger._replace(inside=Launch(warps, 1)),
+            larger._replace(BV=max(first.BV // 2, 16)),
+            first._replace(inside=Launch(warps, 1)),
+        )
+    return tuple(dict.fromkeys((first, *others, states)))
 
 
 def _with_chunk(plan: MLSTMPlan, chunk: int) -> MLSTMPlan:
