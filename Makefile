@@ -126,7 +126,7 @@ mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite
 	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
 
 strangers: $(READY)  ## judge implementations that are not ours: of how many the first cause is the true one (10 minutes)
-	$(PY) -m tests.suite.strangers --json reports/strangers.json
+	$(PY) -m tests.suite.strangers --json conformance/strangers/score.json
 
 calibration: $(READY)  ## every correct variant on ten thousand cases an operation: false alarms (15 minutes)
 	$(PY) -m tests.suite.calibration --jobs $(PYTEST_WORKERS) --json conformance/calibration/results.json

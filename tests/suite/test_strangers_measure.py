@@ -1,10 +1,16 @@
 """The measure of the strangers: of some, what the suite says is true."""
 
+import json
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
-from tests.suite.strangers.__main__ import strangers_command
-from tests.suite.strangers.measure import found_of
+from tests.suite.strangers.__main__ import NEEDED, strangers_command
+from tests.suite.strangers.catalogue import FAULTY, RIGHT
+from tests.suite.strangers.measure import COMMITTED, DTYPE, EXAMPLES, LAWS, STEPS, found_of, said_truly
+
+DOCS = Path(__file__).parents[2] / "docs" / "conformance.md"
 
 
 @pytest.mark.parametrize(
@@ -22,3 +28,21 @@ def test_the_command_prints_what_is_said_of_a_stranger() -> None:
     assert "1 of 1 right ones accepted" in " ".join(result.output.split())
     unknown = CliRunner().invoke(strangers_command, ["--stranger", "nobody"])
     assert unknown.exit_code == 2 and "there is no stranger 'nobody'; name one of torch_loop" in unknown.output
+
+
+def test_the_committed_result_is_of_the_present_strangers_and_true_of_enough() -> None:
+    kept = json.loads(COMMITTED.read_text(encoding="utf-8"))
+    settings = (LAWS, DTYPE, EXAMPLES, STEPS)
+    assert (tuple(kept["laws"]), kept["dtype"], kept["examples"], kept["max_steps"]) == settings
+    rows, known = {row["name"]: row for row in kept["rows"]}, {**RIGHT, **FAULTY}
+    assert list(rows) == list(known), "run `make strangers` again"
+    for name, stranger in known.items():
+        row = rows[name]
+        assert row["framework"] == stranger.framework
+        said = row["first_cause"]
+        true = bool(said) and said_truly(said, stranger) if stranger.causes else not row["broken"]
+        assert row["verdict_is_true"] == true, name
+    assert kept["right_accepted"] == kept["right"] == len(RIGHT)
+    said = f"the first cause is true of {kept['first_cause_true']} of {kept['faulty']} faulty"
+    assert said in " ".join(DOCS.read_text(encoding="utf-8").split())
+    assert kept["faulty"] == len(FAULTY) and kept["first_cause_true"] >= NEEDED * len(FAULTY)

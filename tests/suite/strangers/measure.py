@@ -5,14 +5,19 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import conformance
 from conformance.diagnosis.cause import Cause
 from conformance.diagnosis.diagnose import diagnose
 from conformance.options import RunOptions
 from conformance.runner import run
 from conformance.targets import load
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, Stranger, target
+
+COMMITTED = Path(conformance.__file__).parent / "strangers" / "score.json"
+"""The committed result; `make strangers` measures it again."""
 
 LAWS = ("value", "gradient", "packed", "packed_gradient", "clipping")
 """Values and gradients, as in a quick run, and those of packed calls, in which some strangers are wrong alone."""
