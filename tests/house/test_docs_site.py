@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -89,6 +90,16 @@ def test_every_bridge_has_its_place_in_the_api() -> None:
     files = [path for name in site.API for path in (ROOT / name / "interop").glob("*.py") if path.stem not in shared]
     assert files and {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files} == set(site.BRIDGES)
     assert all(f"::: {name}\n" in page for name in site.BRIDGES)
+
+
+def test_every_module_of_the_api_can_be_imported() -> None:
+    pytest.importorskip("mkdocs")
+    load("site_pages")
+    text = "\n".join(load("docs_site").api_pages().values())
+    # A package without its framework is not imported here.
+    modules = re.findall(r"^::: (conformance\S*)", text, re.MULTILINE)
+    assert len(modules) > 5
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
 
 
 @pytest.mark.parametrize(
