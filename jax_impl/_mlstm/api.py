@@ -111,7 +111,7 @@ def mlstm(
         initial_state: ``(C, n, m)`` before the first step, in the accumulation dtype; None means ``C = n = m = 0``.
         return_state: also return the state after the last step.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced. Sequences may share a chunk,
-            so that a NaN in one can reach its neighbours.
+            so that a NaN or an infinite value in one can make results of others NaN.
         max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
         chunk_size: steps per chunk; None chooses one to suit S. The value does not depend on it.
         eps: added to the normaliser, for parity with kernels that do so; its gradient treats m as a constant.
