@@ -65,10 +65,11 @@ def huge(size: float, dtype: type = np.float32, S: int = 70) -> tuple[np.ndarray
     return tuple(x.astype(dtype) for x in (q, k, v, i, f))
 
 
-def steadily_falling(S: int = 70) -> tuple[np.ndarray, ...]:
-    """A write of 10⁸, then equal decays, each of which float32 rounds up by 3: in float32 they add up."""
+def steadily_falling(decay: float = 5.0, size: float = 1e8, S: int = 70) -> tuple[np.ndarray, ...]:
+    """A write, then equal decays, each of which float32 rounds in the same way. At 10⁸ it makes 8 of 5, and 0 of 3:
+    what that takes or adds sums up."""
     rng = np.random.default_rng(7)
     q, k, v = (1 + rng.random((2, S, 2, 4)) for _ in range(3))
-    i, f = np.full((2, S, 2), -1e30), np.full((2, S, 2), -5.0)
-    i[:, 0] = 1e8
+    i, f = np.full((2, S, 2), -1e30), np.full((2, S, 2), -decay)
+    i[:, 0] = size
     return tuple(x.astype(np.float32) for x in (q, k, v, i, f))

@@ -116,15 +116,34 @@ def test_everything_is_finite_for_gates_of_any_size(form, dtype):
         assert all(x.isfinite().all() for x in (*results, *gradients)), size
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "steps"])
-def test_a_memory_outlasts_roundoff_that_adds_up(form):
+@pytest.mark.parametrize(("decay", "size"), [(5.0, 1e8), (3.0, 1e8), (5.0, 7e7), (3.0, 7e7), (90.0, 3e9)])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_memory_outlasts_roundoff_that_adds_up(form, decay, size):
     """All weights but that of the first write are 0, so h is the first v."""
-    arrays = steadily_falling()
+    arrays = steadily_falling(decay, size)
     h, _ = FORMS[form](*map(torch.from_numpy, arrays), return_state=True)
     if form == "packed":
         h = h.unflatten(0, (2, -1))[:, : arrays[0].shape[1] // 3]
     v = arrays[2][:, :1] if h.ndim == 4 else arrays[2][:, :1, 0]
     assert relative_error(h, np.broadcast_to(v, h.shape)[: h.shape[0]]) < 2e-6
+
+
+def test_gradients_outlast_roundoff_that_adds_up_over_single_steps():
+    """h is the first v, so that its gradient is the sum of all cotangents."""
+    leaves = [torch.from_numpy(x).requires_grad_() for x in steadily_falling(5.0, 7e7)]
+    dh = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 70, 2, 4)).astype(np.float32))
+    gradients = torch.autograd.grad(steps(leaves), leaves, dh)
+    assert all(x.isfinite().all() for x in gradients)
+    torch.testing.assert_close(gradients[2][:, 0], dh.sum(1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e12, 1e15, 1e20])
+def test_small_decays_count_however_large_the_stabiliser_is(size):
+    arrays = inputs("equal", size)
+    expected = reference.mlstm(*(x.astype(np.float64) for x in arrays))
+    tensors = [torch.from_numpy(x) for x in arrays]
+    for h in (mlstm(*tensors), mlstm(*tensors, chunk_size=7), steps(tensors)):
+        assert relative_error(h, expected) < 2e-6
 
 
 def test_a_state_that_is_passed_on_stays_finite_however_often_its_m_is_rounded():

@@ -49,6 +49,9 @@ _LITTLE = 2.0**-14
 _LARGEST_EXACT = 10.0
 """The size of an m, in inverse machine epsilons, from which its rounding alone may put a memory out of range."""
 
+_FAR = 40.0
+"""The log of n in its unit, in size, from which a single step rounds its m to the other side."""
+
 _LONG = 32
 """Minimum number of steps at which a chunk is cut into two tiles."""
 
@@ -169,13 +172,14 @@ def _finite(m: Tensor) -> Tensor:
     return m.clamp(min=torch.finfo(m.dtype).min)
 
 
-def stabilised_decay(a: Tensor, m_before: Tensor, finite: Tensor) -> Tensor:
+def stabilised_decay(a: Tensor, m_before: Tensor, finite: Tensor, large: bool) -> Tensor:
     """``a + m_before − m``: the log of what is left of a memory held in units of exp(m) before and after the step.
 
-    What rounding takes from the sum where a or m is large counts: float64 holds the sum of two float32, and of two
-    float64 it is added again (Knuth's two-sum gives it exactly). ``finite`` is m, or for −∞ the least finite number.
+    What rounding takes from the sum counts. Of two float32 that are not ``large`` (see `rounds_up`), float64 holds the
+    sum; of others it is added again (Knuth's two-sum gives it exactly). ``finite`` is m, or for −∞ the least finite
+    number.
     """
-    if a.dtype is not torch.float64:
+    if a.dtype is not torch.float64 and not large:
         return (a.double() + m_before).sub_(finite).to(a.dtype)
     total = a + m_before
     rest = total - a
@@ -203,17 +207,41 @@ def _rounded_up(m: Tensor, drift: Tensor) -> Tensor:
     return torch.where(up, unit.nextafter(torch.full_like(unit, torch.inf)), unit)
 
 
+def _is_exact(m: Tensor) -> Tensor:
+    """Whether the rounding of each m alone leaves a memory in range."""
+    return m.abs() < _LARGEST_EXACT / torch.finfo(m.dtype).eps
+
+
 def _log_ratio(m: Tensor, drift: Tensor, unit: Tensor) -> Tensor:
     """``m + drift − unit``, or 0 if the unit is so large that its rounding alone would put a memory out of range."""
-    return torch.where(unit.abs() < _LARGEST_EXACT / torch.finfo(m.dtype).eps, (m - unit) + drift, 0.0)
+    return torch.where(_is_exact(unit), (m - unit) + drift, 0.0)
 
 
-def bounded(m: Tensor, alpha: Tensor, iota: Tensor) -> tuple[Tensor, Tensor]:
-    """Log decay and log input of a single step, the larger of which counts as 0 if m is too large for its rounding to
-    be exact."""
+def _after_single_step(m: Tensor, alpha: Tensor, iota: Tensor, n: Tensor) -> Tensor:
+    """The m that a single step returns: m, or the next number above or below it where n would leave the range.
+
+    A step cannot pass on what rounding took from its m, as the steps of one call do by a drift. Where that has the same
+    sign for many steps, it would add up in the memory.
+
+    Args:
+        m, alpha, iota: the rounded stabiliser, log decay and log input in units of it, ``(…)``.
+        n: the normaliser's memory before the step, ``(…, K)``.
+    """
+    left = n.abs().amax(-1).log_().add_(alpha)
+    towards = torch.where(left > _FAR, torch.inf, -torch.inf)
+    rounds = (left.abs() > _FAR) & left.isfinite() & (alpha >= iota) & _is_exact(m)
+    return torch.where(rounds, m.nextafter(towards), m)
+
+
+def single_step(m: Tensor, alpha: Tensor, iota: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """m after a single step whose m is large, and the log decay and log input in units of it.
+
+    If m is so large that its rounding alone would put a memory out of range, the larger of the two counts as 0.
+    """
     largest = _finite(torch.maximum(alpha, iota))
-    change = _log_ratio(m, largest, m).sub_(largest)
-    return alpha + change, iota + change
+    unit = _after_single_step(m, alpha, iota, n)
+    change = _log_ratio(m, largest, unit).sub_(largest)
+    return unit, alpha + change, iota + change
 
 
 def _log_decay(a: Tensor) -> Tensor:
@@ -254,8 +282,12 @@ def weights(
     ranks: Ranks,
     normaliser: Normaliser,
     kept: ChunkResiduals = NO_RESIDUALS,
+    initial_n: Tensor | None = None,
 ) -> tuple[GateWeights, Stabilisers]:
-    """All weights except E, from gate preactivations ``(rows, L)`` and the initial m ``(sequences, N)``."""
+    """All weights except E, from gate preactivations ``(rows, L)`` and the initial m ``(sequences, N)``.
+
+    ``initial_n`` ``(sequences, N, K)`` counts only in a single step, which returns the m of `single_step`.
+    """
     (rows, L), N = i.shape, initial_m.shape[1]
     tiles = _tiles(L)
     a, b = gates(f) if kept.gates is None else kept.gates
@@ -266,14 +298,17 @@ def weights(
     start = _at_starts(states, ranks) if kept.m is None else kept.m
     finite = _finite(m)
     before = torch.cat([start.reshape(rows, 1), m[:, :-1]], -1)
-    alpha, iota = stabilised_decay(a, before, finite), i - finite
+    large = rounds_up(m)
+    alpha, iota = stabilised_decay(a, before, finite, large), i - finite
     last, last_weight, unit = _at_last(states, ranks), None, m
-    if rounds_up(m):
+    if large:
+        unrounded, alpha_step, iota_step = last, alpha, iota
         alpha, iota, drift, last_drift = _in_larger_units(alpha, iota, initial_m, ranks)
         unit = m + drift
-        # The unit after a single step is the m of that step.
-        unrounded, single = last, L == len(ranks.running) == 1
-        last = last if single else _rounded_up(last, last_drift)
+        if L != 1 or len(ranks.running) != 1:
+            last = _rounded_up(last, last_drift)
+        elif initial_n is not None:
+            last = _after_single_step(last, alpha_step.view_as(last), iota_step.view_as(last), initial_n)
         last_weight = _log_ratio(unrounded, last_drift, last).exp_()
     shape = rows, tiles, L // tiles
     alpha_tiles = alpha.view(shape)

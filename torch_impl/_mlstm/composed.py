@@ -162,7 +162,8 @@ class _Forward(NamedTuple):
 def _forward(walk: _Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
     """Write h of all chunks of a walk."""
     memory, m = walk.initial()
-    weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, walk.ranks, walk.normaliser)
+    initial_n = None if memory is None else memory[..., -1]
+    weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, walk.ranks, walk.normaliser, initial_n=initial_n)
     done = _Forward(memory=memory, weights=weights, stabilisers=stabilisers, scores=[], starts=[], segments=[])
     keeps_starts = not {"C_start", "n_start", "m_start"}.isdisjoint(keep)
     for first, last in walk.cuts:
@@ -318,7 +319,8 @@ def _backward(
     if residuals.segments is not None:
         length = _length_of(residuals.segments.shape[1] + 1, walk.count)
         walk.cuts = _cuts(ranks.running, lambda _: length)
-    weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, ranks, walk.normaliser, kept)
+    initial_n = None if initial is None else initial[..., -1]
+    weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, ranks, walk.normaliser, kept, initial_n)
     di, da, written = torch.empty_like(walk.i), torch.empty_like(walk.f), walk.i.new_empty(len(walk.i))
     dC, dm = (None, None) if initial is None else _final(chunks, initial, cotangents)
     if dC is not None and stabilisers.last_weight is not None:
@@ -405,9 +407,10 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
     a = logsigmoid(f.contiguous())
     m = torch.maximum(a + m_before, i)
     finite = m.clamp(min=torch.finfo(dtype).min)
-    kept, written = chunkwise.stabilised_decay(a, m_before, finite), torch.sub(i, finite)
-    if chunkwise.rounds_up(m):
-        kept, written = chunkwise.bounded(m, kept, written)
+    large = chunkwise.rounds_up(m)
+    kept, written = chunkwise.stabilised_decay(a, m_before, finite, large), torch.sub(i, finite)
+    if large:
+        m, kept, written = chunkwise.single_step(m, kept, written, n)
     kept = kept.exp_().view(B * N, 1, 1)
     k = k.reshape(B * N, K, 1) * written.exp_().view(B * N, 1, 1)
     C = (C.reshape(B * N, K, V) * kept).addcmul_(k, v.reshape(B * N, 1, V))

@@ -104,6 +104,25 @@ def test_steps_are_exact_to_roundoff_however_large_the_gates(kind, size, device)
     assert large_gates.relative_error(torch.stack(found, 1), expected) < 2e-6
 
 
+@pytest.mark.parametrize("size", [1e9, 1e30])
+def test_steps_leave_everything_finite_for_gates_of_any_size(size, device) -> None:
+    """What the rounding of m takes from a decay exceeds the largest exponent; h stays the one v that was written."""
+    rng = np.random.default_rng(0)
+    q, k, v = (torch.from_numpy(1 + rng.random((6, 1, 1, 4), np.float32)).to(device) for _ in "qkv")
+    f = torch.from_numpy(-size * rng.random((6, 1, 1), np.float32)).to(device)
+    i = torch.full_like(f, -1e35)
+    i[0] = 40 * size
+    leaves = [x.requires_grad_() for x in (q, k, v, i, f)]
+    state = MLSTMState(*(torch.zeros(1, 1, *shape, device=device) for shape in ((4, 4), (4,), ())))
+    found = []
+    for t in range(6):
+        h, state = mlstm_step(*(x[t] for x in leaves), state, kernel_backend="triton")
+        found.append(h)
+    torch.testing.assert_close(torch.stack(found), v[:1].expand(6, 1, 1, 4), rtol=2e-6, atol=0)
+    gradients = torch.autograd.grad(found[1].sum(), leaves)
+    assert all(x.isfinite().all() for x in (*state, *gradients))
+
+
 @pytest.mark.parametrize(
     ("kind", "size", "tolerance"),
     [("shifted", 2.0**20, 3e-5), ("cancelling", 1e20, 2e-5), ("sums that round", 1e6, 3e-5)],

@@ -46,7 +46,7 @@ overflow. Values per step that pass between kernels are float32, head-major, ``(
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._mlstm.triton.shared import LARGEST_M, finite, stabilised_decay
+from torch_impl._mlstm.triton.shared import LARGEST_M, LARGEST_UNIT, finite, stabilised_decay
 from torch_impl._triton.shared import (
     both,
     bound,
@@ -57,10 +57,6 @@ from torch_impl._triton.shared import (
     steps_at,
     store_tile,
 )
-
-LARGEST_UNIT = tl.constexpr(2.0**28)
-"""From this |m| on, the rounding of m alone may put a memory out of range in units of exp(m). The largest weight then
-counts as 1: results stay finite, and what a block writes is off by the rounding of m relative to earlier blocks."""
 
 
 @triton.jit

@@ -7,6 +7,11 @@ from torch_impl._mlstm import normaliser
 
 LARGEST_M = tl.constexpr(normaliser.LARGEST_M)
 
+LARGEST_UNIT = tl.constexpr(2.0**28)
+"""From this |m| on, the rounding of m alone may put a memory out of range in units of exp(m). The largest weight then
+counts as 1: results stay finite, and what a block or a single step writes is off by the rounding of m relative to
+earlier ones."""
+
 
 @triton.jit
 def finite(m):

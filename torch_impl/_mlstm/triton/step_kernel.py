@@ -7,7 +7,7 @@ computes a part of V of one head and loops over tiles of K. All arithmetic is fl
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._mlstm.triton.shared import LARGEST_M, finite, stabilised_decay
+from torch_impl._mlstm.triton.shared import LARGEST_M, LARGEST_UNIT, finite, stabilised_decay
 from torch_impl._triton.shared import both, log_sigmoid
 
 
@@ -33,7 +33,10 @@ def step(
     total = decay + before
     top = tl.maximum(total, gate)
     top_finite = finite(top)
-    kept, written = tl.exp(stabilised_decay(decay, before, total, top_finite)), tl.exp(gate - top_finite)
+    alpha, iota = stabilised_decay(decay, before, total, top_finite), gate - top_finite
+    largest = finite(tl.maximum(alpha, iota))
+    excess = tl.where(tl.abs(top) < LARGEST_UNIT, 0.0, largest)
+    kept, written = tl.exp(alpha - excess), tl.exp(iota - excess)
     values = tl.load(v + b * v_strides[0] + s * v_strides[1] + col * v_strides[2], mask=col < V, other=0.0)
     values = values.to(tl.float32) * written
     num = tl.zeros((BV,), tl.float32)
