@@ -6,13 +6,11 @@ from jax_impl._arrays import accumulation
 from jax_impl._gru import dense, packed
 from jax_impl._gru.arguments import Arguments, Gradients, Inputs, Options, Residuals, Result
 from jax_impl._gru.heads import (
-    by_group,
-    from_groups,
     from_steps,
     gradients_of,
     initial_state,
-    inputs_by_group,
     inputs_by_step,
+    inputs_of_all_heads,
     state_by_group,
     state_from_groups,
     weights_by_group,
@@ -33,8 +31,8 @@ def _states(options: Options, arguments: Arguments) -> tuple[jax.Array, jax.Arra
     h0 = state_by_group(initial_state(arguments), arguments)
     dot = product_in(options.precision)
     if arguments.cu_seqlens is None:
-        y, last = dense.forward(dot, inputs_by_group(arguments), weights, h0)
-        return from_groups(y), state_from_groups(last)
+        y, last = dense.forward(dot, inputs_of_all_heads(arguments), weights, h0)
+        return y, state_from_groups(last)
     y, last = packed.forward(dot, inputs_by_step(arguments), weights, h0, arguments.cu_seqlens, options.together)
     return from_steps(y, arguments), state_from_groups(last)
 
@@ -47,18 +45,17 @@ def backward(options: Options, residuals: Residuals, cotangents: Result) -> Grad
     dh = state_by_group(cotangents.state, arguments)
     h0 = state_by_group(initial_state(arguments), arguments)
     if arguments.cu_seqlens is None:
-        of_groups = dense.backward(
+        found = dense.backward(
             dot,
             options.bound,
-            inputs_by_group(arguments),
+            inputs_of_all_heads(arguments),
             weights,
-            y=by_group(y, arguments),
+            y=y,
             h0=h0,
-            dy=by_group(dy, arguments),
+            dy=dy,
             dlast=dh,
         )
-        dinputs = Inputs(*map(from_groups, of_groups.inputs))
-        return gradients_of(arguments, dinputs, of_groups.weights, of_groups.initial_state)
+        return gradients_of(arguments, found.inputs, found.weights, found.initial_state)
     values = values_of_all_steps(dot, arguments, inputs_by_step(arguments), weights, y=y, h0=h0, dy=dy)
     dinputs, dh0 = packed.backward(dot, options.bound, values, weights, dh, arguments.cu_seqlens, options.together)
     dweights = weight_gradients(dot, "wtgh,wtgk->whk", values, dinputs)

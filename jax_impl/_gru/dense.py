@@ -1,9 +1,10 @@
 """The GRU over dense sequences as array code: a loop over steps forward, a loop over blocks of steps backward.
 
 It is designed for the caches of a CPU as much as for an accelerator. Inputs are read and results are written in place,
-by group (`heads`), one step at a time (one block of steps in the backward pass), so that apart from inputs and results
-nothing as long as the sequence is transposed or stored. Within a block, the gates are recomputed and the gradients of
-the weights are summed by products over all its steps.
+one step at a time (one block of steps in the backward pass), so that apart from inputs and results nothing as long as
+the sequence is transposed or stored. Only what is read of them is put into groups (`heads`): a loop over arrays that
+were reshaped before it makes XLA copy each of them when a head has its own group. Within a block, the gates are
+recomputed and the gradients of the weights are summed by products over all its steps.
 """
 
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
 from jax_impl._gru.arguments import Inputs, Weights
+from jax_impl._gru.heads import from_groups, in_groups
 from jax_impl._gru.steps import (
     Product,
     StepValues,
@@ -30,7 +32,7 @@ BLOCK = 32
 
 
 class DenseGradients(NamedTuple):
-    """Gradients of the inputs, by group, of the weights of every group, and of the initial state."""
+    """Gradients of the inputs of all heads, of the weights of every group, and of the initial state by group."""
 
     inputs: Inputs
     weights: Weights
@@ -38,23 +40,23 @@ class DenseGradients(NamedTuple):
 
 
 def forward(dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The state after every step, ``(B, S, groups, heads, H)``, and the final state.
+    """The state after every step, ``(B, S, N, H)``, and the final state, ``(groups, B, heads, H)``.
 
     Args:
-        inputs: by group, in the accumulation dtype.
+        inputs: of all heads, ``(B, S, N, H)``, in the accumulation dtype.
         h0: ``(groups, B, heads, H)``.
     """
     y = vary_like(jnp.zeros(inputs.x.shape, h0.dtype), h0)
-    S = y.shape[1]
+    groups, S = h0.shape[0], y.shape[1]
     if S == 0:
         return y, jnp.copy(h0)
     side_by_side = gate_weights(weights)
 
     def body(t: jax.Array, loop: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         h, y = loop
-        x = Inputs(*(jnp.moveaxis(jax.lax.dynamic_index_in_dim(part, t, 1, False), 1, 0) for part in inputs))
+        x = Inputs(*(_step_by_group(part, t, groups) for part in inputs))
         h = step(dot, h, x, side_by_side)
-        return h, jax.lax.dynamic_update_index_in_dim(y, jnp.moveaxis(h, 0, 1), t, 1)
+        return h, jax.lax.dynamic_update_index_in_dim(y, from_groups(jnp.moveaxis(h, 0, 1)), t, 1)
 
     last, y = jax.lax.fori_loop(0, S, body, (h0, y))
     return y, last
@@ -75,13 +77,13 @@ def backward(
 
     Args:
         bound: the bound of clipping; None disables it.
-        inputs: by group.
-        y: the state after every step, ``(B, S, groups, heads, H)``.
+        inputs: of all heads, ``(B, S, N, H)``.
+        y: the state after every step, ``(B, S, N, H)``.
         h0: the initial state, ``(groups, B, heads, H)``.
-        dy: the cotangent of the output, ``(B, S, groups, heads, H)``.
+        dy: the cotangent of the output, ``(B, S, N, H)``.
         dlast: the cotangent of the final state, ``(groups, B, heads, H)``.
     """
-    S = dy.shape[1]
+    groups, S = h0.shape[0], dy.shape[1]
     blocks = -(-S // BLOCK)
     size = BLOCK if is_symbolic(S) else -(-S // max(blocks, 1))
     dinputs = Inputs(
@@ -91,7 +93,7 @@ def backward(
     if S == 0:
         return DenseGradients(inputs=dinputs, weights=dweights, initial_state=jnp.copy(dlast))
     # After the last step f is 1, so that a gradient passes through the padding unchanged.
-    *padded, y, dy = (jnp.pad(part, [(0, 0), (0, blocks * size - S), *[(0, 0)] * 3]) for part in (*inputs, y, dy))
+    *padded, y, dy = (jnp.pad(part, [(0, 0), (0, blocks * size - S), (0, 0), (0, 0)]) for part in (*inputs, y, dy))
     inputs = Inputs(*padded)
     side_by_side, back = gate_weights(weights), transposed(weights)
 
@@ -100,10 +102,10 @@ def backward(
         start = (blocks - 1 - number) * size
 
         def block(part: jax.Array) -> jax.Array:
-            return jnp.transpose(jax.lax.dynamic_slice_in_dim(part, start, size, 1), (2, 1, 0, 3, 4))
+            part = in_groups(jax.lax.dynamic_slice_in_dim(part, start, size, 1), groups)
+            return jnp.transpose(part, (2, 1, 0, 3, 4))
 
-        before = jnp.moveaxis(jax.lax.dynamic_index_in_dim(y, jnp.maximum(start - 1, 0), 1, False), 1, 0)
-        first = jnp.where(start == 0, h0, before)
+        first = jnp.where(start == 0, h0, _step_by_group(y, jnp.maximum(start - 1, 0), groups))
         h = jnp.concatenate([first[:, None], block(y)[:, :-1]], axis=1)
         found = gates(dot, h, Inputs(*map(block, inputs)), side_by_side)
         if blocks * size != S:
@@ -115,7 +117,7 @@ def backward(
         dweights = Weights(*(sum + part for sum, part in zip(dweights, of_block, strict=True)))
         dinputs = Inputs(
             *(
-                jax.lax.dynamic_update_slice_in_dim(all, jnp.transpose(one, (2, 1, 0, 3, 4)), start, 1)
+                jax.lax.dynamic_update_slice_in_dim(all, from_groups(jnp.transpose(one, (2, 1, 0, 3, 4))), start, 1)
                 for all, one in zip(dinputs, dblock, strict=True)
             )
         )
@@ -123,6 +125,11 @@ def backward(
 
     dh0, dinputs, dweights = jax.lax.fori_loop(0, blocks, body, (dlast, dinputs, dweights))
     return DenseGradients(inputs=Inputs(*(part[:, :S] for part in dinputs)), weights=dweights, initial_state=dh0)
+
+
+def _step_by_group(part: jax.Array, t: jax.Array, groups: int) -> jax.Array:
+    """Step t of ``(B, S, N, H)``, by group: ``(groups, B, heads, H)``."""
+    return jnp.moveaxis(in_groups(jax.lax.dynamic_index_in_dim(part, t, 1, False), groups), 1, 0)
 
 
 def _block_back(

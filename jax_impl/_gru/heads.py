@@ -3,7 +3,6 @@
 Heads are split into groups with separate weights, so that a step is one product of ``(B·heads, H)`` by ``(H, H)`` for
 each group and kind of weight. In these layouts, *heads* are the heads of one group:
 
-- by group: ``(B, S, groups, heads, H)``, or packed ``(T, groups, heads, H)``
 - by step: ``(S, groups, B, heads, H)``, or packed ``(groups, T, heads, H)``
 - states: ``(groups, B, heads, H)``
 """
@@ -36,10 +35,6 @@ def inputs_of_all_heads(arguments: Arguments) -> Inputs:
     return Inputs(*(jnp.repeat(x.astype(dtype), N // x.shape[-2], axis=-2) for x in arguments.inputs))
 
 
-def inputs_by_group(arguments: Arguments) -> Inputs:
-    return Inputs(*(by_group(x, arguments) for x in inputs_of_all_heads(arguments)))
-
-
 def inputs_by_step(arguments: Arguments) -> Inputs:
     return Inputs(*(by_step(x, arguments) for x in inputs_of_all_heads(arguments)))
 
@@ -54,12 +49,16 @@ def initial_state(arguments: Arguments) -> jax.Array:
 
 def by_group(x: jax.Array, arguments: Arguments) -> jax.Array:
     """``(…, N, H)`` → ``(…, groups, heads, H)``."""
-    groups = group_count(arguments)
+    return in_groups(x, group_count(arguments))
+
+
+def in_groups(x: jax.Array, groups: int) -> jax.Array:
+    """``(…, N, H)`` → ``(…, groups, heads, H)``."""
     return x.reshape(*x.shape[:-2], groups, x.shape[-2] // groups, x.shape[-1])
 
 
 def from_groups(x: jax.Array) -> jax.Array:
-    """Inverse of `by_group`."""
+    """Inverse of `in_groups`."""
     return x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])
 
 

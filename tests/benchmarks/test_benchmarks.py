@@ -2,7 +2,10 @@
 
 import json
 import math
+import platform
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,6 +213,27 @@ def test_a_run_leaves_json_a_picture_and_a_page(tmp_path: Path) -> None:
     assert document["machine"]["versions"]["torch"] == str(torch.__version__)
     assert invoke("report", str(path), "--html", str(page)).exit_code == 0
     assert "<svg" in picture.read_text() and "torch.nn.GRU" in page.read_text() and "https://" not in page.read_text()
+
+
+RESIDENT_AFTER_64_MIB = """
+import numpy as np
+from benchmarks.allocator import keep_freed_memory
+from benchmarks.memory import resident
+
+if {keep}:
+    assert keep_freed_memory()
+np.ones(2**23)
+print(resident("VmRSS") >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
+def test_the_process_of_a_timing_keeps_freed_memory() -> None:
+    def resident(keep: bool) -> int:
+        command = [sys.executable, "-c", RESIDENT_AFTER_64_MIB.format(keep=keep)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert resident(keep=True) > resident(keep=False) + 60
 
 
 def test_a_wrong_kernel_turns_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
