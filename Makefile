@@ -99,7 +99,7 @@ PALLAS_PART := --op mlstm --op mlstm_step --op gru --law value --law gradient --
 conformance: $(READY)  ## the laws, on the spec and on every implementation whose framework is installed
 	@mkdir -p reports
 	@$(LEFT_OUT)
-	$(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
+	GATESPEC_TORCH_PROCESSES=4 $(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
 	@if [[ -e $(READY_JAX) ]]; then set -x; \
 		$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json; \
 	fi

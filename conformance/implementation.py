@@ -28,6 +28,10 @@ class BrokenGraphError(Exception):
     """The framework's compiler cannot compile a call as one graph; its own error is the cause."""
 
 
+class NotShardedError(Exception):
+    """A call with sharded arrays raised an exception in another process; the text is its type and message."""
+
+
 @dataclass(frozen=True)
 class Launches:
     """The kernels that one call and its backward pass launched, by name.

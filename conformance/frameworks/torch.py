@@ -9,6 +9,7 @@ import torch
 
 from conformance.dtypes import Array
 from conformance.frameworks import _torch_cuda as cuda
+from conformance.frameworks import _torch_parts as parts
 from conformance.frameworks import _torch_transforms as transforms
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import Mesh
@@ -40,6 +41,7 @@ class TorchImplementation(Implementation):
     backends: Mapping[str, bool] = {"torch": False, "triton": True}
     untracked = staticmethod(torch.no_grad)
     _far: tuple[FarBuffer, torch.Tensor] | None = None
+    _parts: parts.Parts | None = None
 
     @property
     def tf32(self) -> bool:
@@ -57,7 +59,7 @@ class TorchImplementation(Implementation):
         if feature == "large grids" and self.device == "cpu":
             return "the CPU has no launch grids; use --device cuda"
         if feature == "sharding":
-            return "a process of PyTorch has one part of a DTensor, and this is one process"
+            return parts.why_none(self.device)
         if feature == "sharding by explicit axes":
             return "PyTorch's meshes have no explicit axes"
         return self._lacks_far_memory() if feature == "far memory" else None
@@ -132,6 +134,8 @@ class TorchImplementation(Implementation):
     def transformed(
         self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
     ) -> tuple[Results, Results]:
+        if kind == "sharding":
+            return self._sharded(operation, arrays, options, cotangents)
         of = self._flat(operation, arrays, options, cotangents)
         if kind in transforms.COMPILED:
             # Not a part of the call: the first one would take its time away.
@@ -142,6 +146,19 @@ class TorchImplementation(Implementation):
                 self.compiling(False)
         outputs, gradients = cuda.transformed(kind, of) if kind in cuda.KINDS else transforms.transformed(kind, of)
         return self._neutrals(outputs), self._neutrals(gradients)
+
+    def _sharded(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> tuple[Results, Results]:
+        if self._parts is not None and self._parts.alive:
+            return self._parts.results(operation, arrays, options, cotangents)
+        # The first answer includes an import of the target.
+        self.compiling(True)
+        try:
+            self._parts = parts.Parts((self.name, self.framework, self.device))
+            return self._parts.results(operation, arrays, options, cotangents)
+        finally:
+            self.compiling(False)
 
     def second_derivative(
         self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named

@@ -1,0 +1,197 @@
+"""Calls of a PyTorch target with DTensors, made by several processes, each of which has one part of every array.
+
+The processes belong to one that imports the target and copies itself. They are started by the first call, and end when
+the process that started them does.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping
+from datetime import timedelta
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.implementation import Implementation, Named, NotShardedError, Results, UsageError
+from conformance.operations import OPERATIONS
+
+VARIABLE = "GATESPEC_TORCH_PROCESSES"
+"""The environment variable with the number of processes: 2 shard the batch, 4 batch and heads."""
+COUNTS = ("2", "4")
+LIMIT = 300.0
+"""Seconds in which the processes must answer, the first time including the import of the target."""
+BATCH, HEADS = "batch", "heads"
+
+
+def why_none(device: str) -> str | None:
+    """The reason why no call can be made with DTensors; None if one can."""
+    if device != "cpu" or not sys.platform.startswith("linux"):
+        return "DTensors are tried on a CPU, by processes of Linux"
+    if not torch.distributed.is_available():
+        return "this PyTorch has no torch.distributed"
+    if (count := os.environ.get(VARIABLE)) is None:
+        return f"one process of PyTorch has one part of a DTensor; {VARIABLE}=4 starts several"
+    if count not in COUNTS:
+        raise UsageError(f"{VARIABLE} is {count!r}; expected {' or '.join(COUNTS)}")
+    return None
+
+
+class Parts:
+    """The processes of a target.
+
+    Args:
+        target: the name, framework and device by which it can be loaded.
+    """
+
+    def __init__(self, target: tuple[str, str, str]):
+        self._connection, theirs = Pipe()
+        self._folder = tempfile.TemporaryDirectory()
+        given = (target, os.environ[VARIABLE], str(Path(self._folder.name) / "store"), theirs.fileno())
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "ignore", "-m", __name__, pickle.dumps(given).hex()]
+        process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], start_new_session=True)
+        theirs.close()
+        self._end = weakref.finalize(self, _end, process, self._connection, self._folder)
+
+    @property
+    def alive(self) -> bool:
+        """Whether they can be asked; not after a call that ended them."""
+        return self._end.alive
+
+    def results(
+        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+    ) -> tuple[Results, Results]:
+        """Outputs and gradients of a call with sharded arrays, as whole arrays in the last of the processes.
+
+        Raises:
+            NotShardedError: the call raises.
+            RuntimeError: the processes end or do not answer.
+        """
+        try:
+            self._connection.send((operation, dict(arrays), dict(options), dict(cotangents)))
+            if not self._connection.poll(LIMIT):
+                raise EOFError
+            outputs, gradients, raised = self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._end()
+            raise RuntimeError(f"{operation} with DTensors: the processes ended or hung") from error
+        if raised is not None:
+            raise NotShardedError(raised)
+        return outputs, gradients
+
+
+def _end(process: subprocess.Popen, connection: Connection, folder: tempfile.TemporaryDirectory) -> None:
+    connection.close()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        # The processes wait for each other: they are a process group of their own.
+        os.killpg(process.pid, 9)
+        process.wait()
+    folder.cleanup()
+
+
+def serve(target: tuple[str, str, str], count: str, store: str, requests: int) -> None:
+    """The main function of the processes: answer calls until the connection is closed."""
+    # These imports are slow, and done once for all processes.
+    import torch.distributed.device_mesh
+    import torch.distributed.tensor
+
+    from conformance.targets import load
+
+    implementation, world = load(*target), int(count)
+    # A child leaves the loop; the first process forks all others.
+    rank = next((rank for rank in range(1, world) if os.fork() == 0), 0)
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=LIMIT)
+    )
+    connection = Connection(requests) if rank == 0 else None
+    while True:
+        given: list[Any] = [_received(connection)]
+        torch.distributed.broadcast_object_list(given, src=0)
+        if given[0] is None:
+            break
+        found: list[Any] | None = [None] * world if rank == 0 else None
+        torch.distributed.gather_object(_answer(implementation, *given[0]), found, dst=0)
+        if connection is not None and found is not None:
+            raised = next((each for each in found if each[2] is not None), None)
+            connection.send(raised or found[-1])
+    torch.distributed.destroy_process_group()
+    os._exit(0)
+
+
+def _received(connection: Connection | None) -> Any:
+    try:
+        return None if connection is None else connection.recv()
+    except EOFError:
+        return None
+
+
+def _answer(
+    implementation: Implementation, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
+) -> tuple[Results, Results, str | None]:
+    """Outputs and gradients, and the message of the exception if the call raises."""
+    try:
+        placed = _Placed(operation, arrays)
+        given = (
+            {name: placed(name, implementation.native(x)) for name, x in each.items()} for each in (arrays, cotangents)
+        )
+        results = implementation._differentiated(operation, next(given), options, next(given))
+        outputs, gradients = ({name: _whole(x) for name, x in each.items() if x is not None} for each in results)
+        return implementation._neutrals(outputs), implementation._neutrals(gradients), None
+    except Exception as error:
+        return {}, {}, f"{type(error).__name__}: {error}"
+
+
+def _whole(x: Any) -> torch.Tensor:
+    from torch.distributed.tensor import DTensor
+
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+class _Placed:
+    """Places the floating-point arrays of a call on a mesh of two processes, or of two by two.
+
+    Dense arrays are sharded over the batch where it is not 1. All are sharded over heads if the mesh's axis divides
+    every number of heads but 1; what has one head then is replicated.
+    """
+
+    def __init__(self, operation: str, arrays: Named):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        record, packed = OPERATIONS[operation], "cu_seqlens" in arrays
+        shapes = {part.name: part.shape for part in (*record.outputs, *record.arguments)}
+        self._letters = {name: (of.replace("B S", "T") if packed else of).split() for name, of in shapes.items()}
+        count = torch.distributed.get_world_size() // 2
+        self._mesh = init_device_mesh("cpu", (2, count), mesh_dim_names=(BATCH, HEADS))
+        found = ((self._axis(name, "N", x.values.ndim), x.values.shape) for name, x in arrays.items())
+        heads = {shape[axis] for axis, shape in found if axis is not None}
+        self._kinds = ("" if packed else "B", "N" if all(n == 1 or n % count == 0 for n in heads) else "")
+
+    def __call__(self, name: str, x: torch.Tensor) -> Any:
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+        if not x.is_floating_point():
+            return x
+        axes = (self._axis(name, kind, x.ndim) if kind else None for kind in self._kinds)
+        places = [Replicate() if axis is None or x.shape[axis] == 1 else Shard(axis) for axis in axes]
+        return distribute_tensor(x, self._mesh, places)
+
+    def _axis(self, name: str, kind: str, rank: int) -> int | None:
+        """The axis of the batch, ``"B"``, which is the first of several leading ones, or of the heads, ``"N"``."""
+        letters = self._letters.get(name, [])
+        if letters[:1] == ["..."]:
+            return 0 if kind == "B" and rank >= len(letters) else None
+        return next((at for at, letter in enumerate(letters) if letter.startswith(kind)), None)
+
+
+if __name__ == "__main__":
+    serve(*pickle.loads(bytes.fromhex(sys.argv[1])))
