@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from conformance.diagnosis.features import Feature
+from conformance.diagnosis.features import Feature, of_field
 
 
 def lengths(case: Any) -> tuple[int, ...]:
@@ -110,11 +110,46 @@ SEVERAL_SEQUENCES = Feature(
     name="several sequences",
     promise="B <= 1",
     sentence="there is more than one sequence",
-    phrase="where there is more than one sequence",
     present=lambda case: len(lengths(case)) > 1,
     without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
     added=lambda case: replace(case, B=max(case.B, 2)),
 )
+
+SEVERAL_HEADS = Feature(
+    name="several heads",
+    promise="N <= 1",
+    sentence="there is more than one head",
+    present=lambda case: case.N > 1,
+    without=lambda case: replace(case, N=1),
+    added=lambda case: replace(case, N=max(case.N, 2)),
+)
+
+STATE_COTANGENTS = of_field(
+    "cotangents",
+    "output only",
+    "dense",
+    name="state cotangents",
+    sentence="the gradient also has cotangents of the final state, not only of the output",
+    phrase="where the final state has cotangents",
+)
+
+
+def initial_state(none: Any, some: Any) -> Feature:
+    """The feature that a call has an initial state, given what a case says without one and with one."""
+    return of_field(
+        "state",
+        none,
+        some,
+        name="initial state",
+        sentence="the call is given an initial state",
+        phrase="where a call has an initial state",
+    )
+
+
+def scaled(arrays: str, scale: float) -> Feature:
+    """The feature that these arrays have another scale than 1, such as the given one."""
+    return of_field("scale", 1.0, scale, name="scaled values", sentence=f"{arrays} are far from 1 in magnitude")
+
 
 PACKING = (
     Feature(
@@ -128,18 +163,16 @@ PACKING = (
     Feature(
         name="max_seqlen",
         sentence="max_seqlen is given",
-        phrase="where max_seqlen is given",
         present=lambda case: case.room is not None,
         without=lambda case: replace(case, room=None),
         added=lambda case: replace(_packed(case), room=3),
     ),
 )
 
-LAYOUT = Feature(
+LAYOUT = of_field(
+    "layout",
+    "contiguous",
+    "transposed",
     name="layout",
     sentence="arrays are not contiguous in memory",
-    phrase="where arrays are not contiguous in memory",
-    present=lambda case: case.layout != "contiguous",
-    without=lambda case: replace(case, layout="contiguous"),
-    added=lambda case: replace(case, layout="transposed"),
 )

@@ -52,7 +52,7 @@ def of_fault(
 def sentence(fault: Fault) -> str:
     """A fault in words."""
     dtypes = "" if "float32" in fault.dtypes or "float64" in fault.dtypes else f" in {' and '.join(fault.dtypes)}"
-    where = " and ".join(feature.phrase for feature in fault.features)
+    where = " and ".join(feature.where for feature in fault.features)
     where = f" {where}" if where else "" if fault.formula is not None else " on every call that was tried"
     if fault.formula is not None:
         subject = fault.op if fault.formula.changes_value and fault.aspect == "value" else f"The gradient of {fault.op}"

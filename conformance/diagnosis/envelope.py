@@ -66,7 +66,7 @@ def of_trials(
                 for dtype in wanted
             }
             rows.append(Row(feature=name, sentence=sentence, cells=cells))
-    phrases = {feature.name: feature.phrase for feature in operation.features}
+    phrases = {feature.name: feature.where for feature in operation.features}
     return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases, untried))
 
 
@@ -128,7 +128,7 @@ def summary(
 
     Args:
         faults: the faults that were found.
-        phrases: `Feature.phrase` by the name of the feature.
+        phrases: `Feature.where` by the name of the feature.
         untried: features that would have been tried if there had been more time.
     """
     rows = tuple(rows)
@@ -165,5 +165,5 @@ def summary(
 
 
 def _where(fault: Fault) -> str:
-    where = " and ".join(feature.phrase for feature in fault.features)
+    where = " and ".join(feature.where for feature in fault.features)
     return f"in the gradient {where}" if fault.aspect == "gradient" else where

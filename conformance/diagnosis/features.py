@@ -5,7 +5,7 @@ same features by name. Each operation has its own list: `conformance.diagnosis.m
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Change = Callable[[Any], Any]
@@ -18,7 +18,7 @@ class Feature:
     Attributes:
         name: a few words, ``initial state``; the same property has the same name in every operation.
         sentence: its meaning, for a reader who sees the name for the first time.
-        phrase: a clause that follows "wrong", such as ``where a call has an initial state``.
+        phrase: the clause of `where`, if that is not ``where`` and the sentence.
         present: whether a case has it.
         without: returns the case without it; everything else changes as little as possible.
         added: returns a case that has it, made from one that does not.
@@ -31,13 +31,45 @@ class Feature:
 
     name: str
     sentence: str
-    phrase: str
     present: Callable[[Any], bool]
     without: Change
     added: Change
+    phrase: str = ""
     contract: bool = False
     promise: str = ""
     implies: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """A clause that follows "wrong", such as ``where a call has an initial state``."""
+        return self.phrase or f"where {self.sentence}"
+
+
+def of_field(field: str, off: Any, on: Any, **said: Any) -> Feature:
+    """Return the feature that a field of a case differs from one value.
+
+    Args:
+        field: the field.
+        off: its value in a case without the feature.
+        on: its value in a case to which the feature is added.
+        said: the other fields of the `Feature`.
+    """
+    return Feature(
+        present=lambda case: getattr(case, field) != off,
+        without=lambda case: replace(case, **{field: off}),
+        added=lambda case: replace(case, **{field: on}),
+        **said,
+    )
+
+
+def removed(name: str) -> Change:
+    """Return the change that removes a property from a case's arrays (`conformance.cases._removal`)."""
+    return lambda case: replace(case, removed=tuple(dict.fromkeys((*case.removed, name))))
+
+
+def restored(case: Any, name: str, **fields: Any) -> Any:
+    """Return the case whose arrays may have a property again."""
+    return replace(case, removed=tuple(each for each in case.removed if each != name), **fields)
 
 
 def names(case: Any, features: Iterable[Feature]) -> frozenset[str]:

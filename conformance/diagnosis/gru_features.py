@@ -1,6 +1,5 @@
 """Features of calls of `gru`."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -13,12 +12,16 @@ from conformance.diagnosis.call_features import (
     NO_SEQUENCES,
     NO_STEPS,
     PACKING,
+    SEVERAL_HEADS,
     SEVERAL_SEQUENCES,
     SEVERAL_STEPS,
+    STATE_COTANGENTS,
+    initial_state,
     not_multiple,
+    scaled,
     several_blocks,
 )
-from conformance.diagnosis.features import Feature
+from conformance.diagnosis.features import Feature, of_field, removed, restored
 
 BLOCK = 64
 MULTIPLE = 16
@@ -31,39 +34,20 @@ def _gates(case: GRUCase) -> np.ndarray:
     return np.concatenate([arrays[name].values.ravel() for name in GATES])
 
 
-def _without(name: str) -> Callable[[GRUCase], GRUCase]:
-    return lambda case: replace(case, removed=tuple(dict.fromkeys((*case.removed, name))))
-
-
 def _extreme(case: GRUCase, kept: str, other: str) -> GRUCase:
-    removed = tuple(dict.fromkeys((*(name for name in case.removed if name != kept), other)))
-    return replace(case, gates="extreme", removed=removed)
+    return removed(other)(restored(case, kept, gates="extreme"))
 
 
 GRU = (
-    Feature(
-        name="initial state",
-        sentence="the call is given an initial state",
-        phrase="where a call has an initial state",
-        present=lambda case: case.state,
-        without=lambda case: replace(case, state=False),
-        added=lambda case: replace(case, state=True),
-    ),
-    Feature(
-        name="state cotangents",
-        sentence="the gradient also has cotangents of the final state, not only of the output",
-        phrase="where the final state has cotangents",
-        present=lambda case: case.cotangents != "output only",
-        without=lambda case: replace(case, cotangents="output only"),
-        added=lambda case: replace(case, cotangents="dense"),
-    ),
+    initial_state(False, True),
+    STATE_COTANGENTS,
     Feature(
         name="infinite gates",
         promise="f finite",
         sentence="some preactivation of the forget or the reset gate is infinite",
         phrase="where a gate is infinite",
         present=lambda case: bool(np.isinf(_gates(case)).any()),
-        without=_without("infinite gates"),
+        without=removed("infinite gates"),
         added=lambda case: _extreme(case, "infinite gates", "large gates"),
     ),
     Feature(
@@ -71,17 +55,16 @@ GRU = (
         sentence="some finite preactivation of the forget or the reset gate is beyond ±20",
         phrase="where a finite gate is large",
         present=lambda case: bool(large(_gates(case)).any()),
-        without=_without("large gates"),
+        without=removed("large gates"),
         added=lambda case: _extreme(case, "large gates", "infinite gates"),
     ),
-    Feature(
+    of_field(
+        "clipping",
+        None,
+        0.1,
         name="clipping",
         promise="clipping == None",
         sentence="gradient_clipping is given",
-        phrase="where gradient_clipping is given",
-        present=lambda case: case.clipping is not None,
-        without=lambda case: replace(case, clipping=None),
-        added=lambda case: replace(case, clipping=0.1),
     ),
     NO_STEPS,
     NO_SEQUENCES,
@@ -91,12 +74,8 @@ GRU = (
     not_multiple(BLOCK),
     several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: BLOCK),
     SEVERAL_SEQUENCES,
-    Feature(
-        name="several heads",
-        promise="N <= 1",
-        sentence="there is more than one head",
-        phrase="where there is more than one head",
-        present=lambda case: case.N > 1,
+    replace(
+        SEVERAL_HEADS,
         without=lambda case: replace(case, heads=(1,) * 6),
         added=lambda case: case if case.N > 1 else replace(case, heads=(2,) * 6),
     ),
@@ -112,21 +91,13 @@ GRU = (
         name="uneven head dims",
         promise="H % 16 == 0",
         sentence="H is not a multiple of 16",
-        phrase="where H is not a multiple of 16",
         present=lambda case: bool(case.H % MULTIPLE),
         without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
         added=lambda case: replace(case, H=5),
     ),
     *PACKING,
     LAYOUT,
-    Feature(
-        name="scaled values",
-        sentence="inputs and weights are far from 1 in magnitude",
-        phrase="where inputs and weights are far from 1 in magnitude",
-        present=lambda case: case.scale != 1.0,
-        without=lambda case: replace(case, scale=1.0),
-        added=lambda case: replace(case, scale=2.0),
-    ),
+    scaled("inputs and weights", 2.0),
 )
 
 

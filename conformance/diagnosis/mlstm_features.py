@@ -17,12 +17,16 @@ from conformance.diagnosis.call_features import (
     NO_SEQUENCES,
     NO_STEPS,
     PACKING,
+    SEVERAL_HEADS,
     SEVERAL_SEQUENCES,
     SEVERAL_STEPS,
+    STATE_COTANGENTS,
+    initial_state,
     not_multiple,
+    scaled,
     several_blocks,
 )
-from conformance.diagnosis.features import Feature
+from conformance.diagnosis.features import Feature, of_field, removed, restored
 
 CHUNK = 64
 """The chunk length that is assumed if a call names none: most kernels process 64 steps or fewer at a time."""
@@ -50,14 +54,6 @@ def chunk(case: MLSTMCase) -> int:
     return case.chunk_size or CHUNK
 
 
-def _removed(name: str) -> Callable[[MLSTMCase], MLSTMCase]:
-    return lambda case: replace(case, removed=tuple(dict.fromkeys((*case.removed, name))))
-
-
-def _restored(case: MLSTMCase, name: str, **fields: Any) -> MLSTMCase:
-    return replace(case, removed=tuple(each for each in case.removed if each != name), **fields)
-
-
 def _exceeds(x: np.ndarray) -> bool:
     return bool((np.isfinite(x) & (x > LARGEST_M - 2)).any())
 
@@ -73,13 +69,13 @@ def _gates(name: str, sentence: str, phrase: str, found: Callable[[dict], Any], 
         return bool(np.any(found(_values(case))))
 
     def added(case: MLSTMCase) -> MLSTMCase:
-        removed = tuple(dict.fromkeys((*case.removed, HUGE_GATES, *INFINITE, *LARGE, ABOVE_64)))
-        removed = tuple(each for each in removed if name != ABOVE_64 or each != "large input gates")
-        alone = _restored(replace(case, gates=regime, removed=removed), name)
+        others = tuple(dict.fromkeys((*case.removed, HUGE_GATES, *INFINITE, *LARGE, ABOVE_64)))
+        others = tuple(each for each in others if name != ABOVE_64 or each != "large input gates")
+        alone = restored(replace(case, gates=regime, removed=others), name)
         seeds = (replace(alone, seed=case.seed + 1000 * number) for number in range(SEEDS))
         return next((other for other in seeds if present(other)), alone)
 
-    return Feature(name=name, sentence=sentence, phrase=phrase, present=present, without=_removed(name), added=added)
+    return Feature(name=name, sentence=sentence, phrase=phrase, present=present, without=removed(name), added=added)
 
 
 HUGE_FORGET_GATES = _gates(
@@ -147,28 +143,21 @@ NORMALISER = (
         sentence="at some step |n·q̂| exceeds exp(−min(m, 64)), so that h is divided by it",
         phrase="wherever |n·q̂| is above its floor",
         present=lambda case: _above(case)[0],
-        without=_removed(ABOVE),
-        added=lambda case: _removed(AT_FLOOR)(_restored(case, ABOVE)),
+        without=removed(ABOVE),
+        added=lambda case: removed(AT_FLOOR)(restored(case, ABOVE)),
     ),
     Feature(
         name=AT_FLOOR,
         sentence="at some step |n·q̂| is at most exp(−min(m, 64)), its floor, so that h is divided by the floor",
         phrase="wherever |n·q̂| is at its floor",
         present=lambda case: _above(case)[1],
-        without=_removed(AT_FLOOR),
-        added=lambda case: _restored(case, AT_FLOOR),
+        without=removed(AT_FLOOR),
+        added=lambda case: restored(case, AT_FLOOR),
     ),
 )
 
 STATE = (
-    Feature(
-        name="initial state",
-        sentence="the call is given an initial state",
-        phrase="where a call has an initial state",
-        present=lambda case: case.state != "none",
-        without=lambda case: replace(case, state="none"),
-        added=lambda case: replace(case, state="random"),
-    ),
+    initial_state("none", "random"),
     Feature(
         name="empty initial memory",
         sentence="the initial state is the empty memory C = n = 0, m = −∞",
@@ -179,21 +168,18 @@ STATE = (
     ),
 )
 
-FINAL_STATE = Feature(
+FINAL_STATE = of_field(
+    "return_state",
+    False,
+    True,
     name="final state",
     sentence="the call returns its final state",
     phrase="where the final state is returned",
-    present=lambda case: case.return_state,
-    without=without_states,
-    added=lambda case: replace(case, return_state=True),
 )
 
-STATE_COTANGENTS = Feature(
-    name="state cotangents",
-    sentence="the gradient also has cotangents of the final state, not only of the output",
-    phrase="where the final state has cotangents",
+_STATE_COTANGENTS = replace(
+    STATE_COTANGENTS,
     present=lambda case: case.return_state and case.cotangents != "output only",
-    without=lambda case: replace(case, cotangents="output only"),
     added=lambda case: replace(case, cotangents="dense", return_state=True),
 )
 
@@ -223,20 +209,11 @@ SIZES = (
     *MULTIPLES,
     SEVERAL_CHUNKS,
     SEVERAL_SEQUENCES,
-    Feature(
-        name="several heads",
-        promise="N <= 1",
-        sentence="there is more than one head",
-        phrase="where there is more than one head",
-        present=lambda case: case.N > 1,
-        without=lambda case: replace(case, N=1),
-        added=lambda case: replace(case, N=max(case.N, 2)),
-    ),
+    SEVERAL_HEADS,
     Feature(
         name="uneven head dims",
         promise="K % 16 == 0 and V % 16 == 0",
         sentence="K or V is not a multiple of 16",
-        phrase="where K or V is not a multiple of 16",
         present=lambda case: bool(case.K % MULTIPLE or case.V % MULTIPLE),
         without=lambda case: replace(case, K=-(-case.K // MULTIPLE) * MULTIPLE, V=-(-case.V // MULTIPLE) * MULTIPLE),
         added=lambda case: replace(case, K=5, V=3),
@@ -254,53 +231,44 @@ SIZES = (
 
 OPTIONS = (
     *PACKING,
-    Feature(
+    of_field(
+        "chunk_size",
+        None,
+        16,
         name="chunk_size",
         promise="chunk_size == None",
         sentence="chunk_size is given",
-        phrase="where chunk_size is given",
-        present=lambda case: case.chunk_size is not None,
-        without=lambda case: replace(case, chunk_size=None),
-        added=lambda case: replace(case, chunk_size=16),
     ),
 )
 
-EPS = Feature(
+EPS = of_field(
+    "eps",
+    0.0,
+    1e-3,
     name="eps",
     contract=True,
     promise="eps == 0",
     sentence="eps is above 0",
-    phrase="where eps is above 0",
-    present=lambda case: case.eps > 0,
-    without=lambda case: replace(case, eps=0.0),
-    added=lambda case: replace(case, eps=1e-3),
 )
 
 ARRAYS = (
-    Feature(
+    of_field(
+        "wide_gates",
+        False,
+        True,
         name="gates wider than values",
         sentence="the gates are float32, the values have 16 bits",
         phrase="where gates are float32 and values have 16 bits",
-        present=lambda case: case.wide_gates,
-        without=lambda case: replace(case, wide_gates=False),
-        added=lambda case: replace(case, wide_gates=True),
     ),
     LAYOUT,
-    Feature(
-        name="scaled values",
-        sentence="keys and values are far from 1 in magnitude",
-        phrase="where keys and values are far from 1 in magnitude",
-        present=lambda case: case.scale != 1.0,
-        without=lambda case: replace(case, scale=1.0),
-        added=lambda case: replace(case, scale=4.0),
-    ),
+    scaled("keys and values", 4.0),
 )
 
 MLSTM = (
     *NORMALISER,
     *STATE,
-    FINAL_STATE,
-    STATE_COTANGENTS,
+    replace(FINAL_STATE, without=without_states),
+    _STATE_COTANGENTS,
     *INFINITE_GATES,
     HUGE_FORGET_GATES,
     *LARGE_GATES,
@@ -311,7 +279,9 @@ MLSTM = (
 )
 
 _LENGTHS = (NO_STEPS, SEVERAL_STEPS, *MULTIPLES, SEVERAL_CHUNKS)
-MLSTM_STEP = tuple(feature for feature in MLSTM if feature not in (*OPTIONS, *_LENGTHS, FINAL_STATE))
+MLSTM_STEP = tuple(
+    feature for feature in MLSTM if feature not in (*OPTIONS, *_LENGTHS) and feature.name != FINAL_STATE.name
+)
 """A step always has a state (zeros if the case gives none), so ``initial state`` means a state other than zeros."""
 
 
@@ -339,21 +309,14 @@ def _with_inner(case: FwbwCase, inner: MLSTMCase) -> FwbwCase:
 _NOT_FWBW = ("packed", "max_seqlen", "several heads", "chunk_size", "eps", "final state", "state cotangents")
 FWBW = (
     *(_inner(feature) for feature in MLSTM if feature.name not in _NOT_FWBW),
-    Feature(
-        name="final state",
-        sentence="the call returns its final state, which then has cotangents",
-        phrase="where the final state is returned",
-        present=lambda case: case.return_state,
-        without=lambda case: replace(case, return_state=False),
-        added=lambda case: replace(case, return_state=True),
-    ),
-    Feature(
+    replace(FINAL_STATE, sentence=f"{FINAL_STATE.sentence}, which then has cotangents"),
+    of_field(
+        "stabilize_correctly",
+        True,
+        False,
         name="floor of 1",
         sentence="stabilize_correctly=False puts 1 in place of the normaliser's floor",
         phrase="where stabilize_correctly is False",
-        present=lambda case: not case.stabilize_correctly,
-        without=lambda case: replace(case, stabilize_correctly=True),
-        added=lambda case: replace(case, stabilize_correctly=False),
     ),
     Feature(
         name="kept residuals",
@@ -363,13 +326,12 @@ FWBW = (
         without=lambda case: replace(case, keep=("keep_gates",)),
         added=lambda case: replace(case, keep=("keep_G", "keep_gates", "keep_M", "keep_c")),
     ),
-    Feature(
+    of_field(
+        "flat_gates",
+        True,
+        False,
         name="gates (B, T, 1)",
         sentence="the gates have a last axis of 1",
-        phrase="where the gates have a last axis of 1",
-        present=lambda case: not case.flat_gates,
-        without=lambda case: replace(case, flat_gates=True),
-        added=lambda case: replace(case, flat_gates=False),
     ),
 )
 

@@ -11,7 +11,6 @@ SHARED = (
     Feature(
         name="no rows",
         sentence="a leading axis is 0",
-        phrase="where a leading axis is 0",
         present=lambda case: 0 in case.lead,
         without=lambda case: replace(case, lead=tuple(n or 1 for n in case.lead)),
         added=lambda case: replace(case, lead=(0,)),
@@ -31,7 +30,6 @@ SHARED = (
     Feature(
         name="scaled values",
         sentence="values differ by orders of magnitude",
-        phrase="where values differ by orders of magnitude",
         present=lambda case: case.values in ("wide", "small"),
         without=lambda case: replace(case, values="ordinary"),
         added=lambda case: replace(case, values="wide"),

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from conformance.diagnosis.formulas import tape
+from conformance.diagnosis.formulas.tape import Tensor
+
 ACCUMULATION = "accumulation"
 """Key among the options of a formula: the dtype in which the call computes, for formulas that round."""
 
@@ -53,21 +56,34 @@ class Forms:
     """The formulas of an operation, each of which differs from the definition in the choices that it names.
 
     Attributes:
-        compute: as `Formula.compute`, with the form as its first argument.
+        outputs: ``(form, inputs, cu_seqlens, options) → outputs``, each by name; arrays, packed or dense, are those of
+            a call of the operation.
         definition: the form of the definition, a dataclass, from which the others are made by changes. It has the
-            fields ``chunk`` and ``state_dtype``.
+            fields ``chunk`` and ``state_dtype``, and ``passes(name)`` says whether an output passes its cotangent on.
         gradients: changes of the gradient alone.
         values: changes of the value.
         rounding: changes of the value by rounding.
         vanishing: changes by which something is rounded to 0, with features as in `Formula.nan_at`.
     """
 
-    compute: Callable[..., Computed]
+    outputs: Callable[[Any, Mapping[str, Tensor], np.ndarray | None, Mapping[str, Any]], dict[str, Tensor]]
     definition: Any
     gradients: tuple[Named, ...]
     values: tuple[Named, ...]
     rounding: tuple[Named, ...] = ()
     vanishing: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...] = ()
+
+    def compute(self, form: Any, arrays: Values, options: Mapping[str, Any], cotangents: Values | None) -> Computed:
+        """Return outputs and gradients of a form, as `Formula.compute` does."""
+        inputs = {name: Tensor(x) for name, x in arrays.items() if name != "cu_seqlens"}
+        with np.errstate(all="ignore"):
+            outputs = self.outputs(form, inputs, arrays.get("cu_seqlens"), options)
+            found = {name: x.value for name, x in outputs.items()}
+            if cotangents is not None:
+                kept = {name: d for name, d in cotangents.items() if form.passes(name)}
+                gradients = tape.gradients(outputs, kept, inputs)
+                found |= {f"gradient of {name}": gradient for name, gradient in gradients.items()}
+        return found
 
     def formulas(self, chunk_size: int | None = None) -> tuple[Formula, ...]:
         """Return all formulas.

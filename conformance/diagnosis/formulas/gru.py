@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.diagnosis.formulas import tape
-from conformance.diagnosis.formulas.formula import Computed, Forms, Named, Values
+from conformance.diagnosis.formulas.formula import Forms, Named
 from conformance.diagnosis.formulas.tape import Tensor
 from conformance.dtypes import rounded
 
@@ -50,25 +50,15 @@ class GRUForm:
     chunk: int | None = None
     state_dtype: str | None = None
 
-
-def compute(form: GRUForm, arrays: Values, options: Mapping[str, Any], cotangents: Values | None) -> Computed:
-    """Return outputs and gradients of a form; arrays, packed or dense, are those of a call of `gru`."""
-    inputs = {name: Tensor(x) for name, x in arrays.items() if name != "cu_seqlens"}
-    clipping = options.get("gradient_clipping")
-    bound = np.inf if clipping is None or form.clips == "never" else abs(float(clipping))
-    with np.errstate(all="ignore"):
-        outputs = _outputs(form, inputs, arrays.get("cu_seqlens"), bound)
-        found = {name: x.value for name, x in outputs.items()}
-        if cotangents is not None:
-            kept = {name: d for name, d in cotangents.items() if name == "y" or form.state_cotangent}
-            gradients = tape.gradients(outputs, kept, inputs)
-            found |= {f"gradient of {name}": gradient for name, gradient in gradients.items()}
-    return found
+    def passes(self, output: str) -> bool:
+        return output == "y" or self.state_cotangent
 
 
 def _outputs(
-    form: GRUForm, inputs: Mapping[str, Tensor], cu_seqlens: np.ndarray | None, bound: float
+    form: GRUForm, inputs: Mapping[str, Tensor], cu_seqlens: np.ndarray | None, options: Mapping[str, Any]
 ) -> dict[str, Tensor]:
+    clipping = options.get("gradient_clipping")
+    bound = np.inf if clipping is None or form.clips == "never" else abs(float(clipping))
     heads = max(inputs[name].shape[-2 if name in TOKENS else 0] for name in (*TOKENS, *WEIGHTS))
     full = {name: _full(form, inputs[name], heads, -2 if name in TOKENS else 0) for name in (*TOKENS, *WEIGHTS)}
     H = inputs["weight"].shape[-1]
@@ -158,5 +148,5 @@ VALUES: tuple[Named, ...] = (
     ("the formula without the initial state", {"uses_state": False}),
     ("the formula without a boundary between packed sequences", {"packed_apart": False}),
 )
-FORMS = Forms(compute=compute, definition=DEFINITION, gradients=GRADIENTS, values=VALUES)
-formulas, combined = FORMS.formulas, FORMS.combined
+FORMS = Forms(outputs=_outputs, definition=DEFINITION, gradients=GRADIENTS, values=VALUES)
+compute, formulas, combined = FORMS.compute, FORMS.formulas, FORMS.combined

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.diagnosis.formulas import tape
-from conformance.diagnosis.formulas.formula import ACCUMULATION, DTYPES, Computed, Forms, Named, Values, differences
+from conformance.diagnosis.formulas.formula import ACCUMULATION, DTYPES, Forms, Named, differences
 from conformance.diagnosis.formulas.tape import Tensor
 from conformance.dtypes import rounded
 
@@ -67,18 +67,8 @@ class MLSTMForm:
     differences: bool = False
     rounded_gate: bool = False
 
-
-def compute(form: MLSTMForm, arrays: Values, options: Mapping[str, Any], cotangents: Values | None) -> Computed:
-    """Return outputs and gradients of a form; arrays, packed or dense, are those of a call of `mlstm`."""
-    inputs = {name: Tensor(x) for name, x in arrays.items() if name != "cu_seqlens"}
-    with np.errstate(all="ignore"):
-        outputs = _outputs(form, inputs, arrays.get("cu_seqlens"), options)
-        found = {name: x.value for name, x in outputs.items()}
-        if cotangents is not None:
-            kept = {name: d for name, d in cotangents.items() if name == "h" or name in form.state_cotangents}
-            gradients = tape.gradients(outputs, kept, inputs)
-            found |= {f"gradient of {name}": gradient for name, gradient in gradients.items()}
-    return found
+    def passes(self, output: str) -> bool:
+        return output == "h" or output in self.state_cotangents
 
 
 def _outputs(
@@ -241,11 +231,11 @@ VANISHING = (
     ),
 )
 FORMS = Forms(
-    compute=compute,
+    outputs=_outputs,
     definition=DEFINITION,
     gradients=GRADIENTS,
     values=VALUES,
     rounding=ROUNDING,
     vanishing=VANISHING,
 )
-formulas, combined = FORMS.formulas, FORMS.combined
+compute, formulas, combined = FORMS.compute, FORMS.formulas, FORMS.combined
