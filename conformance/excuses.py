@@ -1,6 +1,6 @@
 """Known breaks of laws: an entry excuses the breaks that its cause explains, found by experiment on the same case."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from conformance.diagnosis.recognition import matches
 from conformance.implementation import Implementation
 from conformance.known_failures import INEXACT, Known
 from conformance.laws import Law
-from conformance.operations import OPERATIONS, Operation
+from conformance.operations import BY_LAWS, Operation
 from conformance.outcome import ArrayOutcome, BreakKind
 
 Breaks = Callable[[Any], Sequence[BreakKind] | None]
@@ -74,15 +74,14 @@ class Excuses:
         too_large = kind.nature == "number" and (outcome is None or outcome.error > (entry.error_up_to or 0.0))
         if too_large and (entry.error_up_to is not None or not entry.formula):
             return False
-        operation = _operations().get(broken.law.op)
+        operation = BY_LAWS.get(broken.law.op)
         if entry.formula and not (operation is not None and self._equals(operation, entry.formula, broken)):
             return False
         return not entry.features or (operation is not None and _needs(operation, entry.features, broken, breaks))
 
     def _equals(self, operation: Operation, name: str, broken: Broken) -> bool:
         """Whether the target's answer for the case is that of a formula."""
-        assert operation.plain is not None
-        if not isinstance(broken.case, type(operation.plain(0))):
+        if not operation.describes(broken.case):
             return False
         formula = operation.formula_named(name, getattr(broken.case, "chunk_size", None))
         if formula is None:
@@ -100,17 +99,12 @@ class Excuses:
 
 def _needs(operation: Operation, names: Sequence[str], broken: Broken, breaks: Breaks) -> bool:
     """Whether the case has these features, and does not break the law in this way without them."""
-    assert operation.plain is not None
     case = broken.case
     features = [feature for feature in operation.features if feature.name in names]
-    if not isinstance(case, type(operation.plain(0))) or not all(feature.present(case) for feature in features):
+    if not operation.describes(case) or not all(feature.present(case) for feature in features):
         return False
     other = avoiding(case, names, operation.features)
     if any(feature.present(other) for feature in features):
         return True
     left = breaks(other)
     return left is None or broken.kind not in left
-
-
-def _operations() -> Mapping[str, Operation]:
-    return {operation.about: operation for operation in OPERATIONS.values() if operation.plain is not None}

@@ -148,7 +148,7 @@ def read(path: Path) -> tuple[Known, ...]:
 
 
 def _entry(at: str, entry: dict[str, Any]) -> Known:
-    from conformance.operations import OPERATIONS
+    from conformance.operations import BY_LAWS
 
     known = [field.name for field in fields(Known)]
     for key, value in entry.items():
@@ -167,13 +167,12 @@ def _entry(at: str, entry: dict[str, Any]) -> Known:
     if not given.get("reason", "").strip():
         raise UsageError(f'{at} ({named}) has no reason; write why it fails: reason = "…"')
     laws = all_laws()
-    records = {operation.about: operation for operation in OPERATIONS.values()}
     offered = {
         "operations": dict.fromkeys(law.op for law in laws),
         "breaks": BREAKS,
         "dtypes": FLOATING,
         "features": {
-            feature.name for op in given["operations"] for feature in (records[op].features if op in records else ())
+            feature.name for op in given["operations"] for feature in (BY_LAWS[op].features if op in BY_LAWS else ())
         },
     }
     for key, names in offered.items():
@@ -183,7 +182,7 @@ def _entry(at: str, entry: dict[str, Any]) -> Known:
     if given.get("law") and not any(law.name == given["law"] and law.op in given["operations"] for law in laws):
         raise UsageError(f"{at}: there is no law {given['law']!r} of {named}; `python -m conformance laws` lists them")
     formula = given.get("formula", "")
-    if formula and not any(op in records and records[op].formula_named(formula) for op in given["operations"]):
+    if formula and not any(op in BY_LAWS and BY_LAWS[op].formula_named(formula) for op in given["operations"]):
         raise UsageError(f"{at}: there is no formula {formula!r} of {named}; copy it from `causes` in the JSON report")
     if not formula and not given.get("breaks"):
         raise UsageError(f"{at} has no `breaks`; add some of these kinds of failure: {', '.join(BREAKS)}")

@@ -24,7 +24,7 @@ from conformance.excuses import Breaks, Broken, Excuses
 from conformance.implementation import Implementation, RefusedError
 from conformance.known_failures import Known, KnownOutcome
 from conformance.laws import Law, all_laws
-from conformance.operations import OPERATIONS
+from conformance.operations import BY_LAWS
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
 from conformance.search import Draw, Found, Search, sampled
@@ -310,7 +310,7 @@ class Runner:
 
 def _features_of(op: str) -> tuple[Feature, ...]:
     """The features of an operation's calls; none if its calls are not described by features."""
-    return next((record.features for record in OPERATIONS.values() if record.about == op), ())
+    return BY_LAWS[op].features if op in BY_LAWS else ()
 
 
 class _WithoutGradients:

@@ -9,7 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.diagnosis.features import Feature, avoiding
 from conformance.diagnosis.promises import Promises, parsed
-from conformance.operations import OPERATIONS, Operation
+from conformance.operations import BY_LAWS, Operation
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Admission:
             op: the operation under which the law is listed.
             decided: whether the law's answer depends on gatespec's own decisions, for features that are marked so.
         """
-        operation = _operations().get(op)
-        if operation is None or not isinstance(case, _kinds(operation)):
+        operation = BY_LAWS.get(op)
+        if operation is None or not operation.describes(case):
             return case
         if decided:
             kept = self.features(operation)
@@ -49,7 +49,7 @@ class Admission:
 
     def strategy(self, op: str, dtype: str, cases: SearchStrategy, *, decided: bool = False) -> SearchStrategy:
         """A strategy that draws only admitted cases of another strategy."""
-        if op not in _operations() or (self.contract and not self.texts):
+        if op not in BY_LAWS or (self.contract and not self.texts):
             return cases
         changed = cases.map(lambda case: self.admitted(op, dtype, case, decided=decided))
         return changed.filter(lambda case: case is not None)
@@ -67,12 +67,3 @@ def excluded(features: Sequence[Feature], admission: Admission, operation: Opera
         if kept is None or not feature.present(kept):
             names.append(feature.name)
     return names
-
-
-def _operations() -> dict[str, Operation]:
-    return {operation.about: operation for operation in OPERATIONS.values() if operation.plain is not None}
-
-
-def _kinds(operation: Operation) -> type:
-    assert operation.plain is not None
-    return type(operation.plain(0))

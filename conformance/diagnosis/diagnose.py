@@ -13,7 +13,7 @@ from conformance.diagnosis.faults import RANK, Fault, Faults
 from conformance.diagnosis.features import avoiding
 from conformance.diagnosis.judged import UNWATCHED, Clock, Judge, Watch
 from conformance.implementation import Implementation, RefusedError
-from conformance.operations import OPERATIONS, Operation
+from conformance.operations import BY_LAWS, Operation
 from conformance.options import RunOptions
 from conformance.outcome import ENDINGS, Counterexample, LawResult
 
@@ -53,7 +53,6 @@ def diagnose(
     """
     start = time.monotonic()
     clock = Clock(SECONDS)
-    operations = {each.about: each for each in OPERATIONS.values() if each.plain is not None}
     failed = [result for result in results if result.status == "failed"]
     found: list[Cause] = []
     envelopes: list[Envelope] = []
@@ -66,8 +65,9 @@ def diagnose(
         if options.hurried:
             saved = sum(result.saved for result in broken)
             clock, spare = Clock(QUICK_SECONDS + saved), Clock(saved)
-        if op in operations and not any(_ends_process(result) for result in broken):
-            examined = _Examined(implementation, options, operations[op], of_op, clock, spare, watch)
+        operation = BY_LAWS.get(op)
+        if operation is not None and operation.examined and not any(map(_ends_process, broken)):
+            examined = _Examined(implementation, options, operation, of_op, clock, spare, watch)
             examined.run(broken)
             found += examined.causes()
             envelopes += examined.envelopes()
@@ -93,12 +93,9 @@ def without_experiments(options: RunOptions, results: Sequence[LawResult]) -> Di
     for result in results:
         for pair in _pairs(result) if result.status == "failed" else ():
             alone.setdefault(causes.key_of_law(*pair), []).append(pair)
-    operations = {each.about: each for each in OPERATIONS.values() if each.plain is not None}
-    envelopes = [
-        counted
-        for op in dict.fromkeys(result.law.op for result in results)
-        if op in operations and (counted := _counted(operations[op], results)) is not None
-    ]
+    examined = (BY_LAWS[op] for op in dict.fromkeys(result.law.op for result in results) if op in BY_LAWS)
+    counted = (_counted(operation, results) for operation in examined if operation.examined)
+    envelopes = [each for each in counted if each is not None]
     return _put_together([], alone, envelopes, start, "")
 
 
@@ -214,8 +211,7 @@ class _Examined:
     def _explaining(self, result: LawResult, found: Counterexample) -> tuple[Fault, ...]:
         assert self._faults is not None
         case = from_json(found.stored) if found.stored else None
-        assert self._operation.plain is not None
-        if not isinstance(case, type(self._operation.plain(0))):
+        if not self._operation.describes(case):
             # A case of a law's own, which is not a call of the operation.
             return ()
         explained = self._faults.explain(case, result.dtype)

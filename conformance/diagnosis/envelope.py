@@ -8,7 +8,7 @@ from conformance.diagnosis.faults import Fault
 from conformance.diagnosis.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
 from conformance.diagnosis.promises import excluding
 from conformance.dtypes import FLOATING
-from conformance.operations import OPERATIONS, Operation
+from conformance.operations import BY_LAWS, Operation
 
 NOT_TRIED = "not tried"
 
@@ -103,8 +103,7 @@ def _rows(operation: Operation) -> list[tuple[str, str]]:
 
 def suggested(envelope: Envelope) -> list[str]:
     """The promises that exclude calls that are wrong or not served; none if even a plain call is wrong."""
-    operation = next(each for each in OPERATIONS.values() if each.about == envelope.op)
-    features = {feature.name: feature for feature in operation.features}
+    features = {feature.name: feature for feature in BY_LAWS[envelope.op].features}
     bad = [row.feature for row in envelope.rows if _bad(row)]
     if PLAIN in bad:
         return []

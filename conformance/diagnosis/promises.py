@@ -25,7 +25,7 @@ from typing import Any
 from conformance.diagnosis.features import Feature, avoiding
 from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
-from conformance.operations import OPERATIONS, Operation
+from conformance.operations import BY_LAWS, Operation
 
 SIZES = ("S", "B", "T", "N", "K", "V", "H")
 FINITE = {
@@ -132,14 +132,13 @@ def parsed(text: str) -> Promise:
     """
     op, _, rest = text.rpartition(":")
     op, rest = op.strip(), rest.strip()
-    known = {operation.about: operation for operation in OPERATIONS.values()}
-    if op and op not in known:
-        raise UsageError(f"--promise {text!r}: there is no operation {op!r}; name one of {', '.join(known)}")
+    if op and op not in BY_LAWS:
+        raise UsageError(f"--promise {text!r}: there is no operation {op!r}; name one of {', '.join(BY_LAWS)}")
     tree = _parsed(rest)
     for node in ast.walk(tree):
         _allowed(node, text)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    wanted = [known[op]] if op else list(known.values())
+    wanted = [BY_LAWS[op]] if op else list(BY_LAWS.values())
     offered = set().union(*(_names(operation) for operation in wanted)) | set(FLOATING)
     unknown = sorted(names - offered)
     if unknown:

@@ -38,6 +38,9 @@ RECORDS: tuple[Public, ...] = tuple(record for file in FILES for record in file.
 OPERATIONS = {record.name: record for record in RECORDS if isinstance(record, Operation)}
 """The operations that map arrays to arrays, by public name."""
 
+BY_LAWS = {record.about: record for record in OPERATIONS.values()}
+"""The same operations by the name of their laws."""
+
 OTHERS = tuple(record.name for record in RECORDS if record.name not in OPERATIONS)
 """Public functions and layers that do not map arrays to arrays; the laws about them define how they are called."""
 
@@ -57,6 +60,7 @@ __all__ = [
     "ABOUT",
     "Argument",
     "BACKWARDS",
+    "BY_LAWS",
     "Backward",
     "Call",
     "FILES",

@@ -87,6 +87,15 @@ class Operation(Record):
         """The name of the public function that is a target's own backward."""
         return self.name if self.backward.method is not None else f"{self.name}_backward"
 
+    @property
+    def examined(self) -> bool:
+        """Whether experiments can find out for which of its calls a target is right."""
+        return self.plain is not None
+
+    def describes(self, case: Any) -> bool:
+        """Whether a case of a law is a call of this operation, so that it can have features and be judged alone."""
+        return self.plain is not None and isinstance(case, type(self.plain(0)))
+
     def smallest(self, dtype: str) -> dict[str, Array]:
         """The arrays that no call may omit, with every size 1 and every element 1."""
         needed = (argument for argument in self.arguments if not argument.optional)
