@@ -11,7 +11,8 @@ import numpy as np
 
 from conformance import oracle
 from conformance.any_design import AnyDesign, TensorFloat32AnyDesign
-from conformance.budget import Expected, Precision, Verdict, allowed, judge, ratios
+from conformance.budget import Expected, Precision, Verdict
+from conformance.compared import compared
 from conformance.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.dtypes import ROUNDOFF, Array, accumulation
 from conformance.implementation import Implementation, Named, RefusedError, Results
@@ -208,43 +209,28 @@ class Checker:
         precision = self.precision(steps)
         if upcasts is not None:
             precision = replace(precision, upcasts=upcasts)
-        verdict, (given, m) = judge(got, expected, slack, precision, times), state or (got, None)
-        if got.shape != expected.shape:
-            self._compared(where, "shape", math.inf, math.inf, wrong=1.0)
-            self.breaks.append(LawError(where, _said(verdict), verdict, WrongShape(given, expected.shape), "shape"))
+        found, (given, m) = compared(where, got, expected, slack, precision, times), state or (got, None)
+        outcome, verdict, before = found.outcome, found.verdict, self.arrays.get(where)
+        if before is None or outcome.worst > before.worst:
+            self.arrays[where] = outcome
+        if outcome.nature is None:
+            self.worst = max(self.worst, outcome.worst)
+            self._measure(got, outcome, steps)
             return
-        finite = np.isfinite(expected)
-        largest = float(np.abs(expected[finite]).max(initial=0.0))
-        with np.errstate(invalid="ignore"):
-            error = float(np.abs(got.values[finite].astype(np.float64) - expected[finite]).max(initial=0.0))
-        relative = error / largest if largest else math.inf if error else 0.0
-        if verdict.worst <= 1:
-            self.worst = max(self.worst, verdict.worst)
-            self._compared(where, None, verdict.worst, relative, wrong=0.0, distance=error)
-            self._measure(got, error, largest, verdict.worst, steps)
-            return
-        alone = of_oracle or len(self.calls) == 1
-        dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
-        tolerance = allowed(expected, slack, precision, dtype, times)
-        wrong = ratios(got.values.astype(np.float64), expected, tolerance, dtype) > 1
-        verdict, nature = _first_of_its_nature(verdict, got, expected, tolerance, wrong)
-        share = float(np.count_nonzero(wrong)) / wrong.size
-        self._compared(where, nature, verdict.worst, relative, wrong=share, distance=error)
-        comparison = Comparison(given, expected, tolerance, m, alone)
-        self.breaks.append(LawError(where, _said(verdict), verdict, comparison, nature))
+        if found.tolerance is None:
+            evidence: Evidence = WrongShape(given, expected.shape)
+        else:
+            evidence = Comparison(given, expected, found.tolerance, m, of_oracle or len(self.calls) == 1)
+        self.breaks.append(LawError(where, _said(verdict), verdict, evidence, outcome.nature))
 
-    def _compared(self, where: str, nature: str | None, worst: float, error: float, **measured: float) -> None:
-        before = self.arrays.get(where)
-        if before is None or worst > before.worst:
-            self.arrays[where] = ArrayOutcome(where=where, nature=nature, worst=worst, error=error, **measured)
-
-    def _measure(self, got: Array, error: float, largest: float, worst: float, steps: int) -> None:
-        if not got.values.size or not math.isfinite(error):
+    def _measure(self, got: Array, outcome: ArrayOutcome, steps: int) -> None:
+        if not got.values.size or not math.isfinite(outcome.distance):
             return
-        unit = largest * ROUNDOFF.get("float64" if self.upcasts else got.dtype, ROUNDOFF["float64"])
-        roundoffs = error / unit if unit else 0.0
+        unit = ROUNDOFF.get("float64" if self.upcasts else got.dtype, ROUNDOFF["float64"])
+        roundoffs = outcome.error / unit if math.isfinite(outcome.error) else 0.0
         before = self._point or Point(steps, 0.0, 0.0)
-        self._point = Point(max(steps, before.steps), max(worst, before.budget_ratio), max(roundoffs, before.roundoffs))
+        worst = max(outcome.worst, before.budget_ratio)
+        self._point = Point(max(steps, before.steps), worst, max(roundoffs, before.roundoffs))
 
     def agree(
         self,
@@ -268,16 +254,10 @@ class Checker:
                 continue
             array, state = got[name], None
             if name in ("C", "n") and not of:
-                array, state = self._rescaled(name, got, expected), (got[name], expected.values["m"])
+                m = expected.values["m"]
+                array, state = oracle.in_units_of(m, name, got), (array, m)
             values, slack = expected.values[name], expected.slack[name]
             self.close(f"{of}{name}", array, values, slack, steps, times, state=state, of_oracle=True)
-
-    def _rescaled(self, name: str, got: Results, expected: Expected) -> Array:
-        m = expected.values["m"]
-        part = got[name]
-        if got["m"].shape != m.shape or part.shape[: m.ndim] != m.shape:
-            return part
-        return replace(part, values=oracle.rescaled(part.values, got["m"].values, m))
 
     def expect_dtype(self, where: str, got: Array, expected: str) -> None:
         wanted = "float64" if self.upcasts else expected
@@ -305,22 +285,6 @@ def raised_by_target() -> tuple[type[BaseException], ...]:
     """The exceptions of a target's call; an interrupt is its own if those of the terminal are ignored."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return (Exception, SystemExit, GeneratorExit, *((KeyboardInterrupt,) if ignored else ()))
-
-
-def _first_of_its_nature(
-    verdict: Verdict, got: Array, expected: np.ndarray, tolerance: np.ndarray, wrong: np.ndarray
-) -> tuple[Verdict, str]:
-    """The way in which an array is wrong (`conformance.outcome.BreakKind`), and the first element that is wrong so.
-
-    A NaN or an infinity where a number is expected comes before numbers that are merely wrong.
-    """
-    for nature, of_it in (("nan", np.isnan(got.values)), ("infinity", np.isinf(got.values) & np.isfinite(expected))):
-        places = np.argwhere(wrong & of_it)
-        if places.size:
-            at = tuple(int(n) for n in places[0])
-            value = float(got.values[at])
-            return Verdict(math.inf, at, value, float(expected[at]), float(tolerance[at])), nature
-    return verdict, "number"
 
 
 def _said(verdict: Verdict) -> str:

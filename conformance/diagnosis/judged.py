@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from conformance import oracle
-from conformance.budget import Expected, Precision, allowed, ratios
+from conformance.budget import Expected, Precision
 from conformance.cases import to_json
 from conformance.checker import Checker, raised_by_target
-from conformance.dtypes import ROUNDOFF, Array
-from conformance.implementation import Implementation, RefusedError, Results
+from conformance.compared import compared
+from conformance.dtypes import Array
+from conformance.implementation import Implementation, RefusedError
 from conformance.operations import Call, Operation
 from conformance.outcome import ArrayOutcome, BreakKind
 
@@ -102,52 +101,6 @@ class Judged:
     @property
     def wrong_arrays(self) -> tuple[ArrayOutcome, ...]:
         return tuple(array for array in self.arrays if array.nature is not None)
-
-
-def compared(
-    where: str, got: Array | None, expected: np.ndarray, slack: np.ndarray, precision: Precision
-) -> ArrayOutcome:
-    """Compare one array with its correct values: its largest errors, and the share of wrong elements."""
-    if got is None:
-        return ArrayOutcome(where=where, nature="missing", worst=math.inf, error=math.inf, wrong=1.0)
-    if got.shape != expected.shape:
-        return ArrayOutcome(where=where, nature="shape", worst=math.inf, error=math.inf, wrong=1.0)
-    if not expected.size:
-        return ArrayOutcome(where=where, nature=None, worst=0.0, error=0.0, wrong=0.0)
-    dtype = "float64" if precision.upcasts or got.dtype not in ROUNDOFF else got.dtype
-    values = got.values.astype(np.float64)
-    ratio = ratios(values, expected, allowed(expected, slack, precision, dtype), dtype)
-    worst, wrong = float(ratio.max()), float((ratio > 1).mean())
-    distance, error = errors(values, expected)
-    return ArrayOutcome(
-        where=where,
-        nature=nature(values, expected, ratio) if worst > 1 else None,
-        worst=worst,
-        error=error,
-        wrong=wrong,
-        distance=distance,
-    )
-
-
-def nature(got: np.ndarray, expected: np.ndarray, ratio: np.ndarray) -> str:
-    bad = ratio > 1
-    if np.isnan(got[bad]).any():
-        return "nan"
-    if np.isinf(got[bad & np.isfinite(expected)]).any():
-        return "infinity"
-    return "number"
-
-
-def errors(got: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
-    """The largest error of an array, and that error relative to the largest expected value."""
-    finite = np.isfinite(expected)
-    with np.errstate(invalid="ignore"):
-        distances = np.abs(got[finite] - expected[finite])
-    if np.isnan(distances).any() or not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
-        return math.inf, math.inf
-    largest = float(np.abs(expected[finite]).max(initial=0.0))
-    distance = float(distances.max(initial=0.0))
-    return distance, distance / largest if largest else (math.inf if distance else 0.0)
 
 
 class ProcessEndedError(Exception):
@@ -282,12 +235,14 @@ class Judge:
         for name in call.cotangents:
             array = got.get(name)
             if name in ("C", "n") and array is not None and "m" in got and "m" in expected.values:
-                array = in_units_of(array, got, expected.values["m"])
+                array = oracle.in_units_of(expected.values["m"], name, got)
             found.append(self._compared(name, array, expected, precision))
         return tuple(found)
 
     def _compared(self, name: str, got: Array | None, expected: Expected, precision: Precision) -> ArrayOutcome:
-        return compared(name, got, expected.values[name], expected.slack[name], precision)
+        if got is None:
+            return ArrayOutcome(where=name, nature="missing", worst=math.inf, error=math.inf, wrong=1.0)
+        return compared(name, got, expected.values[name], expected.slack[name], precision).outcome
 
     @staticmethod
     def _status(got: Any, arrays: tuple[ArrayOutcome, ...]) -> str:
@@ -296,13 +251,6 @@ class Judge:
         if isinstance(got, BaseException) or any(array.nature is not None for array in arrays):
             return WRONG
         return RIGHT
-
-
-def in_units_of(part: Array, got: Results, m: np.ndarray) -> Array:
-    """A state in units of a stabiliser other than the target's own."""
-    if got["m"].shape != m.shape or part.shape[: m.ndim] != m.shape:
-        return part
-    return Array(oracle.rescaled(part.values, got["m"].values, m), part.dtype)
 
 
 def _said(got: Any) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 
 from conformance import budget, oracle
 from conformance.budget import Precision, allowed, ratios
+from conformance.compared import dtype_of
 from conformance.diagnosis.formulas.formula import ACCUMULATION, DTYPES, Computed, Formula, Values
-from conformance.diagnosis.judged import GRADIENT, RIGHT, Judged, in_units_of
+from conformance.diagnosis.judged import GRADIENT, RIGHT, Judged
 from conformance.dtypes import FLOATING, ROUNDOFF, accumulation
 
 COPIES = 3
@@ -112,7 +113,7 @@ def matches(
     apart, equal = False, True
     for answer in answers:
         alternative = plain[answer.name]
-        dtype = _dtype(judged, answer.name, precision)
+        dtype = dtype_of(judged.got[answer.name], precision)
         own = allowed(alternative, slack[answer.name], precision, dtype)
         equal &= bool((ratios(answer.got, alternative, own, dtype) <= 1).all())
         with np.errstate(invalid="ignore"):
@@ -159,10 +160,10 @@ def _answer(name: str, judged: Judged, computed: Computed, precision: Precision)
     assert judged.expected is not None
     got, true = judged.got[name], judged.expected.values[name]
     if name in ("C", "n") and "m" in judged.got:
-        got = in_units_of(got, dict(judged.got), computed["m"])
+        got = oracle.in_units_of(computed["m"], name, judged.got)
         with np.errstate(invalid="ignore", over="ignore"):
             true = oracle.rescaled(true, judged.expected.values["m"], computed["m"])
-    dtype = _dtype(judged, name, precision)
+    dtype = dtype_of(judged.got[name], precision)
     return Answer(
         name=name,
         got=got.values.astype(np.float64),
@@ -177,11 +178,6 @@ def _largest_gradient(judged: Judged) -> float:
     assert judged.expected is not None
     gradients = [x for name, x in judged.expected.values.items() if name.startswith(GRADIENT)]
     return max((float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in gradients), default=0.0)
-
-
-def _dtype(judged: Judged, name: str, precision: Precision) -> str:
-    own = judged.got[name].dtype
-    return "float64" if precision.upcasts or own not in ROUNDOFF else own
 
 
 def _roughly(answer: Answer, computed: Computed, share: float = ROUGHLY) -> bool:

@@ -8,7 +8,6 @@ target has no such part, and for it these laws are as strict as those that compa
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ import numpy as np
 from conformance import oracle
 from conformance.budget import Expected, Precision, allowed
 from conformance.checker import Checker, LawError
-from conformance.dtypes import ROUNDOFF, Array
+from conformance.compared import dtype_of
+from conformance.dtypes import Array
 from conformance.implementation import Named, Results
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
 from conformance.operations import Call, Operation
@@ -48,7 +48,7 @@ def alike(
             if name not in results:
                 raise LawError(f"{of}{name}", "missing", nature="missing")
         if name in ("C", "n") and not of:
-            first, second = (_in_units_of(expected.values["m"], name, results) for results in (got, own))
+            first, second = (oracle.in_units_of(expected.values["m"], name, results) for results in (got, own))
         else:
             first, second = got[name], own[name]
         close(checker, f"{of}{name}", first, second, expected.values[name], expected.slack[name], steps, times)
@@ -75,17 +75,9 @@ def of_what_is_wrong(own: Array, expected: np.ndarray, slack: np.ndarray, precis
     """The rounding of the wrong part of a result: 0 for a result within its tolerance."""
     if not expected.size:
         return 0.0
-    dtype = "float64" if precision.upcasts or own.dtype not in ROUNDOFF else own.dtype
     with np.errstate(invalid="ignore", over="ignore"):
-        excess = np.abs(own.values - expected) - allowed(expected, slack, precision, dtype)
+        excess = np.abs(own.values - expected) - allowed(expected, slack, precision, dtype_of(own, precision))
     return precision.operand * float(np.where(np.isfinite(excess), excess, 0.0).max(initial=0.0))
-
-
-def _in_units_of(m: np.ndarray, name: str, results: Results) -> Array:
-    part, own = results[name], results["m"]
-    if own.shape != m.shape or part.shape[: m.ndim] != m.shape:
-        return part
-    return replace(part, values=oracle.rescaled(part.values, own.values, m))
 
 
 def results_of(

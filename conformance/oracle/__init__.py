@@ -11,6 +11,7 @@ from conformance.oracle._gru import gru, gru_gradient
 from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
 from conformance.oracle._packed import mlstm, mlstm_gradient
 from conformance.oracle._sums import dtilde, dtilde_gradient, sums, sums_gradient
+from conformance.oracle._units import in_units_of
 from conformance.oracle._weight_sums import fwbw, fwbw_gradient
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "fwbw_gradient",
     "gru",
     "gru_gradient",
+    "in_units_of",
     "joined",
     "mlstm",
     "mlstm_gradient",
