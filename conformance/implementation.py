@@ -14,6 +14,8 @@ from conformance.dtypes import Array
 
 Named = Mapping[str, Array]
 Results = dict[str, Array]
+Function = Callable[[dict[str, Any]], dict[str, Any]]
+"""A function of the framework's own arrays by name."""
 
 
 class UsageError(Exception):
@@ -54,7 +56,7 @@ class Layer:
 
     def __init__(self, made: Any, implementation: "Implementation"):
         self.made = made
-        self._native, self._neutral = implementation.native, implementation.neutral
+        self._implementation = implementation
 
     @property
     def parameters(self) -> Results:
@@ -70,16 +72,31 @@ class Layer:
             arrays: the arrays by the keywords of the layer's call.
             options: the keywords that are not arrays.
         """
-        raise NotImplementedError
+        results = self._implementation.run(self, self._function(parameters, options), {**parameters, **arrays})
+        return list(results.values())
 
     def vjp(
         self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
     ) -> tuple[list[Array], Results]:
         """Outputs, and the gradient with respect to every parameter and every floating-point array."""
+        function, of = self._function(parameters, options), _numbered(cotangents)
+        outputs, gradients = self._implementation.gradient_of(function, {**parameters, **arrays}, of)
+        return list(outputs.values()), gradients
+
+    def _function(self, parameters: Named, options: Mapping[str, Any]) -> "Function":
+        def function(given: dict[str, Any]) -> dict[str, Any]:
+            own = {name: x for name, x in given.items() if name in parameters}
+            return _numbered(self._apply(own, {name: x for name, x in given.items() if name not in own}, options))
+
+        return function
+
+    def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
+        """The outputs of a call, from and in the framework's own arrays."""
         raise NotImplementedError
 
-    def _natives(self, arrays: Named) -> dict[str, Any]:
-        return {name: self._native(x) for name, x in arrays.items()}
+
+def _numbered(arrays: list[Any]) -> dict[str, Any]:
+    return {str(number): x for number, x in enumerate(arrays)}
 
 
 class Implementation:
@@ -163,6 +180,11 @@ class Implementation:
         outputs, gradients = self._differentiated(operation, natives, options, dnatives)
         return self._neutrals(outputs), self._neutrals(gradients)
 
+    def gradient_of(self, function: Function, arrays: Named, cotangents: Named) -> tuple[Results, Results]:
+        """Outputs of a function, and its gradient with respect to every floating-point array."""
+        outputs, gradients = self._pulled(function, self._natives(arrays), self._natives(cotangents))
+        return self._neutrals(outputs), self._neutrals(gradients)
+
     def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
         """The outputs of a call that should be refused, made without compiling it; its exception is passed on."""
         return self._neutrals(self._results(operation, self._natives(arrays), options))
@@ -237,8 +259,8 @@ class Implementation:
         """Whether two of the framework's own arrays share memory."""
         return False
 
-    def run(self, key: Hashable, function: Callable[[dict[str, Any]], dict[str, Any]], arrays: Named) -> Results:
-        """Run a function of the framework's own arrays by name; if the framework compiles, once per ``key``."""
+    def run(self, key: Hashable, function: Function, arrays: Named) -> Results:
+        """Run a function; if the framework compiles, it is compiled once per ``key``."""
         with self.untracked():
             return self._neutrals(function(self._natives(arrays)))
 
@@ -288,7 +310,13 @@ class Implementation:
     def _differentiated(
         self, operation: str, natives: dict[str, Any], options: Mapping[str, Any], dnatives: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Outputs and gradients."""
+        """Outputs and gradients of a call."""
+        return self._pulled(lambda given: self._results(operation, given, options), natives, dnatives)
+
+    def _pulled(
+        self, function: Function, natives: dict[str, Any], dnatives: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Outputs and gradients of a function."""
         raise NotImplementedError
 
     def _copied(self, x: Any) -> Any:

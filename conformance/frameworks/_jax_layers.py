@@ -3,11 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
-from conformance.dtypes import Array
 from conformance.frameworks._trees import flattened, leaves, nested
-from conformance.implementation import Implementation, Layer, Named, Results
+from conformance.implementation import Implementation, Layer, Results
 
 
 class JaxLayer(Layer):
@@ -23,28 +20,9 @@ class JaxLayer(Layer):
 
     @property
     def parameters(self) -> Results:
-        return {name: self._neutral(x) for name, x in flattened(self._init().get("params", {})).items()}
+        created = flattened(self._init().get("params", {}))
+        return {name: self._implementation.neutral(x) for name, x in created.items()}
 
     def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
         variables = {"params": nested(parameters)} if parameters else {}
         return leaves(self.made.apply(variables, **arrays, **options))
-
-    def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
-        outputs = jax.jit(lambda p, x: self._apply(p, x, options))(self._natives(parameters), self._natives(arrays))
-        return [self._neutral(y) for y in outputs]
-
-    def vjp(
-        self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
-    ) -> tuple[list[Array], Results]:
-        natives = self._natives(arrays)
-        whole = {name: x for name, x in natives.items() if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating)}
-        floating = {name: x for name, x in natives.items() if name not in whole}
-
-        def both(parameters: Any, floating: Any, cotangents: Any) -> Any:
-            outputs, pull = jax.vjp(lambda p, x: self._apply(p, {**x, **whole}, options), parameters, floating)
-            return outputs, pull(cotangents)
-
-        given = [self._native(d) for d in cotangents]
-        outputs, gradients = jax.jit(both)(self._natives(parameters), floating, given)
-        named = {**gradients[0], **gradients[1]}
-        return [self._neutral(y) for y in outputs], {name: self._neutral(g) for name, g in named.items()}

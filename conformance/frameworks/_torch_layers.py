@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
-from conformance.dtypes import Array
 from conformance.frameworks._trees import leaves
-from conformance.implementation import Layer, Named, Results
+from conformance.implementation import Layer, Results
 
 
 class TorchLayer(Layer):
@@ -16,37 +15,13 @@ class TorchLayer(Layer):
 
     @property
     def parameters(self) -> Results:
-        return {_ours(name): self._neutral(_turned(name, x)) for name, x in self.made.named_parameters()}
+        named = self.made.named_parameters()
+        return {_ours(name): self._implementation.neutral(_turned(name, x)) for name, x in named}
 
-    def _tensors(self, parameters: Named) -> dict[str, torch.Tensor]:
-        return {
-            name: _turned(name, self._native(parameters[_ours(name)])).contiguous()
-            for name, _ in self.made.named_parameters()
-        }
-
-    def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
-        given = self._natives(arrays)
-        with torch.no_grad():
-            result = functional_call(self.made, self._tensors(parameters), (), {**given, **options})
-        return [self._neutral(x) for x in leaves(result)]
-
-    def vjp(
-        self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
-    ) -> tuple[list[Array], Results]:
-        tensors = {name: x.requires_grad_() for name, x in self._tensors(parameters).items()}
-        given = self._natives(arrays)
-        primals = {_ours(name): x for name, x in tensors.items()}
-        primals |= {name: x.requires_grad_() for name, x in given.items() if x.dtype.is_floating_point}
-        outputs = leaves(functional_call(self.made, tensors, (), {**given, **options}))
-        gradients = torch.autograd.grad(
-            outputs,
-            list(primals.values()),
-            [self._native(d) for d in cotangents],
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        named = dict(zip(primals, gradients, strict=True))
-        return [self._neutral(y) for y in outputs], {name: self._neutral(_turned(name, g)) for name, g in named.items()}
+    def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
+        named = self.made.named_parameters()
+        tensors = {name: _turned(name, parameters[_ours(name)]).contiguous() for name, _ in named}
+        return leaves(functional_call(self.made, tensors, (), {**arrays, **options}))
 
 
 def _ours(name: str) -> str:

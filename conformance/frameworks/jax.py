@@ -14,7 +14,7 @@ from conformance.dtypes import Array
 from conformance.frameworks._jax_layers import JaxLayer
 from conformance.frameworks._jax_sharding import sharded
 from conformance.frameworks._jaxpr import kernels
-from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
+from conformance.implementation import Function, Implementation, Launches, Layer, Named, Results, UsageError
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
@@ -135,18 +135,31 @@ class JaxImplementation(Implementation):
         return self.vjp(operation, arrays, options, zeros)[0]
 
     def _both(self, operation: str, options: Mapping[str, Any]) -> Callable:
+        return self._with_gradient(lambda given: self._results(operation, given, options))
+
+    @staticmethod
+    def _with_gradient(function: Function) -> Callable:
         """``(floating arrays, other arrays, cotangents) → (outputs, gradients)``."""
 
         def both(floating: Any, whole: Any, cotangents: Any, wrap: Callable = lambda f: f) -> Any:
-            outputs, pull = jax.vjp(wrap(lambda x: self._results(operation, {**x, **whole}, options)), floating)
+            outputs, pull = jax.vjp(wrap(lambda x: function({**x, **whole})), floating)
             zeros = {name: jnp.zeros_like(y) for name, y in outputs.items() if name not in cotangents}
             given = {name: cotangents[name].astype(outputs[name].dtype) for name in outputs if name in cotangents}
             return outputs, pull({**given, **zeros})[0]
 
         return both
 
+    def _pulled(
+        self, function: Function, natives: dict[str, Any], dnatives: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._jit(self._with_gradient(function))(*self._split(natives), dnatives)
+
     def _parts(self, arrays: Named) -> tuple[dict[str, Any], dict[str, Any]]:
-        natives = self._natives(arrays)
+        return self._split(self._natives(arrays))
+
+    @staticmethod
+    def _split(natives: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Floating-point arrays, and the others."""
         floating = {name: x for name, x in natives.items() if jnp.issubdtype(x.dtype, jnp.floating)}
         return floating, {name: x for name, x in natives.items() if name not in floating}
 

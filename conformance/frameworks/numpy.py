@@ -161,13 +161,14 @@ class NumPyLayer(Layer):
 
     @property
     def parameters(self) -> Results:
-        return {name: self._neutral(x) for name, x in flattened(getattr(self.made, "params", {})).items()}
+        own = flattened(getattr(self.made, "params", {}))
+        return {name: self._implementation.neutral(x) for name, x in own.items()}
 
-    def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
+    def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
         layer = copy.copy(self.made)
         if parameters:
-            layer.params = nested(self._natives(parameters))
-        return [self._neutral(x) for x in leaves(layer(**self._natives(arrays), **options))]
+            layer.params = nested(parameters)
+        return leaves(layer(**arrays, **options))
 
 
 def _filled(allocate: Callable) -> Callable:

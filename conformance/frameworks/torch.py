@@ -15,7 +15,7 @@ from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserv
 from conformance.frameworks._mesh import Mesh
 from conformance.frameworks._torch_launches import launches
 from conformance.frameworks._torch_layers import TorchLayer
-from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
+from conformance.implementation import Function, Implementation, Launches, Layer, Named, Results, UsageError
 
 SPARE = 3
 """Number of times that the buffer for far-apart arrays must fit into a GPU's free memory, because other processes of
@@ -99,11 +99,11 @@ class TorchImplementation(Implementation):
         array = array.detach().cpu()
         return Array((array.double() if array.dtype.is_floating_point else array).numpy(), name)
 
-    def _differentiated(
-        self, operation: str, natives: dict[str, Any], options: Mapping[str, Any], dnatives: dict[str, Any]
+    def _pulled(
+        self, function: Function, natives: dict[str, Any], dnatives: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         leaves = {name: x.requires_grad_() for name, x in natives.items() if x.dtype.is_floating_point}
-        outputs = self._results(operation, natives, options)
+        outputs = function(natives)
         reached = [name for name, y in outputs.items() if y.requires_grad and name in dnatives]
         if not reached:
             return outputs, {name: torch.zeros_like(x) for name, x in leaves.items()}
