@@ -85,8 +85,8 @@ def _make_room(folder: Path, force: bool) -> None:
 
 
 def _tensors(each: Vector) -> dict[str, Array]:
-    tensors = {f"argument/{name}": x for name, x in each.arguments.items()}
-    tensors |= {f"cotangent/{name}": x for name, x in each.cotangents.items()}
+    tensors = {f"argument/{name}": x for name, x in each.call.arrays.items()}
+    tensors |= {f"cotangent/{name}": x for name, x in each.call.cotangents.items()}
     for kind, answers in (("output", each.outputs), ("gradient", each.gradients)):
         for name, answer in answers.items():
             tensors[f"{kind}/{name}"] = Array(answer.values, "float64")
@@ -117,11 +117,11 @@ def _entry(each: Vector, file: str, digest: str) -> Entry:
         dtype=each.dtype,
         about=each.case.describe(),
         sizes=_sizes(each.case),
-        options=each.options,
+        options=OPERATIONS[each.operation].portable_options(each.call.options),
         file=file,
         sha256=digest,
-        arguments=given("argument", each.arguments),
-        cotangents=given("cotangent", each.cotangents),
+        arguments=given("argument", each.call.arrays),
+        cotangents=given("cotangent", each.call.cotangents),
         outputs=asked("output", each.outputs),
         gradients=asked("gradient", each.gradients),
         kinks=each.kinks,

@@ -15,7 +15,7 @@ from conformance.any_design import AnyDesign
 from conformance.budget import Expected
 from conformance.cases import FwbwCase
 from conformance.dtypes import LARGEST, Array
-from conformance.operations import OPERATIONS
+from conformance.operations import OPERATIONS, Call
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,6 @@ class Vector:
     """A call with its expected answers.
 
     Attributes:
-        arguments: arrays, in the order of the call.
-        options: all arguments that are not arrays.
-        cotangents: cotangents of the outputs, by the outputs' names.
         outputs: by name; C and n are in units of the expected m.
         gradients: by the name of the argument.
         kinks: elements at a kink, where the gradient of either side is within the allowed error.
@@ -51,9 +48,7 @@ class Vector:
     dtype: str
     index: int
     case: Any
-    arguments: dict[str, Array]
-    options: dict[str, Any]
-    cotangents: dict[str, Array]
+    call: Call
     outputs: dict[str, Answer]
     gradients: dict[str, Answer]
     kinks: int
@@ -118,9 +113,7 @@ def _of_case(name: str, dtype: str, index: int, case: Any) -> Vector:
         dtype=dtype,
         index=index,
         case=case,
-        arguments=call.arrays,
-        options=operation.portable_options(call.options),
-        cotangents=call.cotangents,
+        call=call,
         outputs=answers(value, call.cotangents),
         gradients=answers(gradient, {name: call.arrays[name] for name in call.primals}),
         kinks=gradient.kinks,
