@@ -53,6 +53,12 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv,
 }
+_WITHOUT_MEANING = (TypeError, ZeroDivisionError)
+"""Raised where a call has no such number: an option that is left out is None, which is neither small nor large.
+
+A comparison without a meaning excludes no call.
+"""
+
 FARTHEST = 130
 """A size is changed by at most this much to keep a promise."""
 
@@ -89,7 +95,7 @@ class Promise:
         tree = _parsed(self.text)
         try:
             return all(bool(_evaluated(tree, facts, self.text)) for facts in _facts(operation, case, dtype))
-        except (_AbsentError, AttributeError):
+        except (_AbsentError, AttributeError, *_WITHOUT_MEANING):
             return True
 
 
@@ -232,12 +238,11 @@ def _evaluated(node: ast.AST, facts: Mapping[str, Any], text: str) -> Any:
     if isinstance(node, ast.BinOp):
         return _ARITHMETIC[type(node.op)](value(node.left), value(node.right))
     if isinstance(node, ast.Compare):
-        values = [value(each) for each in (node.left, *node.comparators)]
-        pairs = zip(values, node.ops, values[1:], strict=False)
         try:
+            values = [value(each) for each in (node.left, *node.comparators)]
+            pairs = zip(values, node.ops, values[1:], strict=False)
             return all(_COMPARISONS[type(op)](x, y) for x, op, y in pairs)
-        except TypeError:
-            # An option that is left out is None, which is neither small nor large.
+        except _WITHOUT_MEANING:
             return True
     raise UsageError(f"--promise {text!r} cannot be understood")
 
