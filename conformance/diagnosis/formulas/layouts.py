@@ -53,8 +53,8 @@ def for_fwbw(formula: Formula) -> Formula:
 
     def found(arrays: Values, options: Mapping[str, Any], cotangents: Values | None) -> Computed:
         config = options["config"]
-        unstabilised = not config.get("stabilize_correctly", False) and "floor" not in formula.change
-        chosen = replace(form, floor="1") if unstabilised else form
+        floor_is_one = not config.get("stabilize_correctly", False) and "floor" not in formula.change
+        chosen = replace(form, floor="1") if floor_is_one else form
         flat = arrays["i"].ndim == 2
 
         def without_head(name: str, x: np.ndarray) -> np.ndarray:

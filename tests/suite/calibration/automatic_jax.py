@@ -64,7 +64,7 @@ class JaxForm:
         parts = []
         for b in range(0, max(B, 1), few):
             given, dgiven = ({name: x[b : b + few] for name, x in of.items()} for of in (arrays, cotangents))
-            parts.append(self._differentiated(_mlstm, given, dgiven, dtype, eps=eps, unit_floor=floor_is_one))
+            parts.append(self._differentiated(_mlstm, given, dgiven, dtype, eps=eps, floor_is_one=floor_is_one))
         outputs, gradients = (
             {name: np.concatenate([part[at][name] for part in parts]) for name in parts[0][at]} for at in (0, 1)
         )

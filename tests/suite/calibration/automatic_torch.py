@@ -81,7 +81,7 @@ class TorchForm:
     ) -> tuple[Values, Values]:
         """Outputs and gradients of a dense call with its state."""
         B, S, N = arrays["i"].shape
-        options = {**self._options(dtype), "eps": eps, "unit_floor": floor_is_one}
+        options = {**self._options(dtype), "eps": eps, "floor_is_one": floor_is_one}
 
         def call(x: Tensors) -> Tensors:
             state = (x["C0"], x["n0"], x["m0"])

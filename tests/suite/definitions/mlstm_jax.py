@@ -75,9 +75,9 @@ def write(state: State, k: jax.Array, v: jax.Array, i: jax.Array, a: jax.Array, 
     return State(C, decay * state.n + gain * k, m)
 
 
-def normaliser_of(nu: jax.Array, m: jax.Array, eps: float, unit_floor: bool) -> jax.Array:
+def normaliser_of(nu: jax.Array, m: jax.Array, eps: float, floor_is_one: bool) -> jax.Array:
     """``max(|ν|, floor) + eps``, with a floor of ``exp(−min(m, 64))`` or of 1."""
-    floor, size = frozen(m) if unit_floor else floor_of(m), jnp.abs(nu)
+    floor, size = frozen(m) if floor_is_one else floor_of(m), jnp.abs(nu)
     return jnp.where(size > floor, size, floor) + eps * frozen(m)
 
 
@@ -92,7 +92,7 @@ def mlstm(
     return_state: bool = False,
     chunk_size: int | None = None,
     eps: float = 0.0,
-    unit_floor: bool = False,
+    floor_is_one: bool = False,
     normalise: Normalise = divide,
     detach_m: bool = False,
     operand: Operand = as_it_is,
@@ -104,7 +104,7 @@ def mlstm(
     def step(state: State, token: tuple[jax.Array, ...]) -> tuple[State, jax.Array]:
         q, k, v, i, a = token
         state = write(state, k, v, i, a, detach_m)
-        return state, _read(state, q, eps, unit_floor, normalise, operand)
+        return state, _read(state, q, eps, floor_is_one, normalise, operand)
 
     state, h = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in (q, k, v, i, a)))
     h = jnp.moveaxis(h, 0, 1).astype(dtype)
@@ -121,7 +121,7 @@ def mlstm_associative(
     initial_state: tuple | None = None,
     return_state: bool = False,
     eps: float = 0.0,
-    unit_floor: bool = False,
+    floor_is_one: bool = False,
 ) -> jax.Array | tuple[jax.Array, State]:
     """Stabilisers by one `jax.lax.associative_scan`, memories by another; the arguments are those of `mlstm`."""
     dtype = v.dtype
@@ -146,7 +146,7 @@ def mlstm_associative(
     weights = jnp.concatenate([jnp.ones_like(initial.m)[:, None], decay], axis=1)[..., None, None]
     held = jax.lax.associative_scan(joined, (weights, jnp.concatenate([start, writes], axis=1)), axis=1)[1]
     found = _einsum("bsnkv,bsnk->bsnv", held[:, 1:], q / q.shape[-1] ** 0.5)
-    h = found[..., :-1] / normaliser_of(found[..., -1], m[:, 1:], eps, unit_floor)[..., None]
+    h = found[..., :-1] / normaliser_of(found[..., -1], m[:, 1:], eps, floor_is_one)[..., None]
     state = State(held[:, -1, ..., :-1], held[:, -1, ..., -1], m[:, -1])
     return (h.astype(dtype), state) if return_state else h.astype(dtype)
 
@@ -161,7 +161,7 @@ def mlstm_parallel(
     initial_state: tuple | None = None,
     return_state: bool = False,
     eps: float = 0.0,
-    unit_floor: bool = False,
+    floor_is_one: bool = False,
     detach_m: bool = False,
 ) -> jax.Array | tuple[jax.Array, State]:
     """All steps at once, with a matrix of weights (S, S); the arguments are those of `mlstm`."""
@@ -182,7 +182,7 @@ def mlstm_parallel(
     P = _einsum("bntk,bnjk->bntj", q, k) * E
     numerator = _einsum("bntj,bnjv->bntv", P, v) + e[..., None] * _einsum("bntk,bnkv->bntv", q, state.C)
     nu = P.sum(axis=-1) + e * _einsum("bntk,bnk->bnt", q, state.n)
-    h = jnp.moveaxis(numerator / normaliser_of(nu, m, eps, unit_floor)[..., None], 2, 1).astype(dtype)
+    h = jnp.moveaxis(numerator / normaliser_of(nu, m, eps, floor_is_one)[..., None], 2, 1).astype(dtype)
     last = E[..., -1, :, None] * k
     C = e[..., -1, None, None] * state.C + _einsum("bnjk,bnjv->bnkv", last, v)
     state = State(C, e[..., -1, None] * state.n + last.sum(axis=-2), m[..., -1])
@@ -193,13 +193,13 @@ _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 def _read(
-    state: State, q: jax.Array, eps: float, unit_floor: bool, normalise: Normalise, operand: Operand
+    state: State, q: jax.Array, eps: float, floor_is_one: bool, normalise: Normalise, operand: Operand
 ) -> jax.Array:
     """The result of a read, divided by the normaliser."""
     q_hat = operand(q / q.shape[-1] ** 0.5)
     numerator = operand(_einsum("bnkv,bnk->bnv", operand(state.C), q_hat))
     nu = _einsum("bnk,bnk->bn", state.n, q_hat)
-    return normalise(numerator, normaliser_of(nu, state.m, eps, unit_floor)[..., None])
+    return normalise(numerator, normaliser_of(nu, state.m, eps, floor_is_one)[..., None])
 
 
 def _widened(

@@ -70,9 +70,9 @@ def write(
     return State(C, decay * state.n + gain * k, m)
 
 
-def normaliser_of(nu: torch.Tensor, m: torch.Tensor, eps: float, unit_floor: bool) -> torch.Tensor:
+def normaliser_of(nu: torch.Tensor, m: torch.Tensor, eps: float, floor_is_one: bool) -> torch.Tensor:
     """``max(|ν|, floor) + eps``, with a floor of ``exp(−min(m, 64))`` or of 1."""
-    floor, size = frozen(m) if unit_floor else floor_of(m), nu.abs()
+    floor, size = frozen(m) if floor_is_one else floor_of(m), nu.abs()
     return torch.where(size > floor, size, floor) + eps * frozen(m)
 
 
@@ -87,7 +87,7 @@ def mlstm(
     return_state: bool = False,
     chunk_size: int | None = None,
     eps: float = 0.0,
-    unit_floor: bool = False,
+    floor_is_one: bool = False,
     normalise: Normalise = divide,
     detach_m: bool = False,
     operand: Operand = as_it_is,
@@ -96,7 +96,7 @@ def mlstm(
 
     Args:
         chunk_size: of no meaning to a loop over steps.
-        unit_floor: whether the normaliser's floor is 1, as in the fwbw interface.
+        floor_is_one: whether the normaliser's floor is 1, as in the fwbw interface.
         normalise: how the normaliser divides.
         detach_m: whether m is left out of the gradient, which is right for cotangents of h alone.
         operand: what becomes of an operand of a product that is computed with fewer digits.
@@ -109,7 +109,7 @@ def mlstm(
         q_hat = operand(q[:, t] / q.shape[-1] ** 0.5)
         numerator = operand(torch.einsum("bnkv,bnk->bnv", operand(state.C), q_hat))
         nu = torch.einsum("bnk,bnk->bn", state.n, q_hat)
-        h.append(normalise(numerator, normaliser_of(nu, state.m, eps, unit_floor)[..., None]))
+        h.append(normalise(numerator, normaliser_of(nu, state.m, eps, floor_is_one)[..., None]))
     result = torch.stack(h, dim=1).to(dtype) if h else torch.zeros_like(v, dtype=dtype)
     return (result, state) if return_state else result
 
@@ -124,7 +124,7 @@ def mlstm_parallel(
     initial_state: tuple | None = None,
     return_state: bool = False,
     eps: float = 0.0,
-    unit_floor: bool = False,
+    floor_is_one: bool = False,
     detach_m: bool = False,
     operand: Operand = as_it_is,
     running_sums: bool = False,
@@ -157,7 +157,7 @@ def mlstm_parallel(
     P = operand(operand(q) @ operand(k).mT) * E
     numerator = operand(operand(P) @ operand(v)) + e * operand(operand(q) @ operand(state.C))
     nu = P.sum(dim=-1) + (e * (q @ state.n[..., None]))[..., 0]
-    h = (numerator / normaliser_of(nu, m, eps, unit_floor)[..., None]).transpose(1, 2).to(dtype)
+    h = (numerator / normaliser_of(nu, m, eps, floor_is_one)[..., None]).transpose(1, 2).to(dtype)
     last = E[..., -1, :, None] * k
     C = e[..., -1, :, None] * state.C + last.mT @ v
     state = State(C, e[..., -1, :] * state.n + last.sum(dim=-2), m[..., -1])
