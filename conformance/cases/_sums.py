@@ -24,6 +24,7 @@ class SumCase:
         values: ``ordinary``, ``small``, ``same sign`` (sums grow like S), ``wide`` (magnitudes from 1e-4 to 1e4), and
             for gates also ``resets`` (including −∞) and ``extreme``.
         elements: the elements of every array, ``as drawn`` or one of `conformance.cases._elements.SIMPLE`.
+        masked_cotangents: whether elements of D̃ that are −∞ have cotangents.
     """
 
     lead: tuple[int, ...]
@@ -32,6 +33,7 @@ class SumCase:
     layout: str = "contiguous"
     seed: int = 0
     elements: str = AS_DRAWN
+    masked_cotangents: bool = True
 
     @property
     def steps(self) -> int:

@@ -52,7 +52,25 @@ DECAY = (
     ),
 )
 
+DTILDE = (
+    *DECAY,
+    Feature(
+        name="cotangents of masked elements",
+        contract=True,
+        sentence="elements of D̃ that are −∞ have cotangents",
+        phrase="where elements of D̃ that are −∞ have cotangents",
+        present=lambda case: case.masked_cotangents,
+        without=lambda case: replace(case, masked_cotangents=False),
+        added=lambda case: replace(case, masked_cotangents=True),
+    ),
+)
+
 
 def plain_sum(seed: int) -> SumCase:
     """The plainest call: one row of 16 ordinary values."""
     return SumCase((), 16, seed=seed)
+
+
+def plain_dtilde(seed: int) -> SumCase:
+    """The same for D̃, without cotangents of elements that are −∞."""
+    return replace(plain_sum(seed), masked_cotangents=False)

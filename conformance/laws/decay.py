@@ -158,7 +158,7 @@ def masked_rows(checker: Checker, case: SumCase) -> None:
         raise LawError("gradient of forget_gates", "includes the cotangent of a masked element")
 
 
-@law("dtilde_matrix", "definition", name="masked_rows", cases=cases.gate_sums, gradient="dtilde_matrix", **_MASKED)
+@law("dtilde_matrix", "contract", name="masked_rows", cases=cases.gate_sums, gradient="dtilde_matrix", **_MASKED)
 def masked_rows_of_dtilde(checker: Checker, case: SumCase) -> None:
     """The cotangent of a masked element reaches the input gate of its column, and no forget gate.
 

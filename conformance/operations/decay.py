@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from conformance import cases, oracle
 from conformance.budget import Precision
 from conformance.cases import SumCase
@@ -16,6 +18,15 @@ from conformance.operations._record import Argument, Call, Output
 
 def _call_of(arrays: Callable[[SumCase, str], dict[str, Array]], case: SumCase, dtype: str) -> Call:
     return Call(arrays(case, dtype), case.cotangent(dtype, square=True), {}, case.steps)
+
+
+def _dtilde_call_of(case: SumCase, dtype: str) -> Call:
+    call = _call_of(SumCase.preactivations, case, dtype)
+    if case.masked_cotangents:
+        return call
+    values = oracle.dtilde(oracle.values(call.arrays), Precision(dtype)).values["y"]
+    dy = call.cotangents["y"]
+    return replace(call, cotangents={"y": replace(dy, values=np.where(np.isneginf(values), 0.0, dy.values))})
 
 
 def _squared(precision: Precision) -> Precision:
@@ -62,11 +73,13 @@ DTILDE_MATRIX = replace(
     about="dtilde_matrix",
     arguments=(Argument(name="igate", shape="... S 1"), Argument(name="fgate", shape="... S 1")),
     outputs=(Output(name="y", shape="... S S", cotangent="dD"),),
-    call_of=partial(_call_of, SumCase.preactivations),
+    call_of=_dtilde_call_of,
     value=lambda arrays, options, precision: oracle.dtilde(arrays, precision),
     gradient=lambda arrays, options, cotangents, precision: oracle.dtilde_gradient(
         arrays, cotangents, _squared(precision)
     ),
+    features=sum_features.DTILDE,
+    plain=sum_features.plain_dtilde,
     formulas=partial(decay.formulas, "dtilde_matrix"),
 )
 
