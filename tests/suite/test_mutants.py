@@ -2,6 +2,7 @@
 
 import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from click.testing import CliRunner
 import reference
 from conformance.laws import all_laws
 from conformance.options import RunOptions
-from tests.suite.mutants.__main__ import SCORE, mutants_command
+from tests.suite.mutants.__main__ import mutants_command
 from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import NAME, Setting, copy_of_reference, planted
-from tests.suite.mutants.score import Score, first_broken, in_order, needed, sample, score
+from tests.suite.mutants.score import SCORE, Score, first_broken, in_order, needed, sample, score
+from tests.suite.mutants.visibility import why_unseen
 
 SAMPLE = 12
 ROTATION = 3
@@ -121,6 +123,32 @@ def test_a_copy_without_a_fault_breaks_no_law(op: str) -> None:
     assert score(None, op, (0,)).passes
 
 
+@pytest.mark.parametrize("op", ["causal_forget_matrix", "dtilde_matrix"])
+def test_a_loop_on_tensors_without_a_fault_breaks_no_law(op: str) -> None:
+    pytest.importorskip("torch")
+    assert score(None, op, (0,), setting=Setting.TENSORS).passes
+
+
+def test_the_gradient_of_an_exponential_that_overflows_is_0() -> None:
+    torch = pytest.importorskip("torch")
+    from tests.suite.mutants import tensor_numpy
+
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([1000.0, 1.0, -float("inf")], dtype=dtype, requires_grad=True)
+        y = tensor_numpy.exp(x)
+        assert y.dtype == dtype and y[0] == float("inf") and y[2] == 0
+        # As in a normaliser whose floor is infinite.
+        (gradient,) = torch.autograd.grad((1 / y[:2]).sum() + y[2], x)
+        assert gradient.tolist() == [0.0, pytest.approx(-torch.exp(-x[1]).item(), rel=1e-6), 0.0]
+
+
+def test_why_a_fault_cannot_be_seen_is_told() -> None:
+    unseen = [row for row in MUTANTS if row.op == "rev_cumsum_off" and "backward" in row.function]
+    assert why_unseen(unseen[0], Setting.REFUSING) is None
+    assert why_unseen(HARMLESS, Setting.REFUSING) == "no served call has another value or gradient"
+    assert why_unseen(replace(HARMLESS, op="stack_params"), Setting.REFUSING) == "its operation is not served"
+
+
 def test_needed_is_all_but_a_tenth() -> None:
     assert [needed(seeds) for seeds in (1, 5, 9, 10, 19, 20)] == [1, 5, 9, 9, 18, 18]
 
@@ -155,7 +183,7 @@ def test_the_command_prints_the_score_and_writes_it(tmp_path: Path) -> None:
 
 def test_a_mutant_that_slips_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     slips = Score(HARMLESS, "gru", (0,), (None,))
-    monkeypatch.setattr("tests.suite.mutants.__main__.scores", lambda *_: iter([slips, None]))
+    monkeypatch.setattr("tests.suite.mutants.__main__.scores", lambda *_: iter([slips]))
     monkeypatch.setattr("tests.suite.mutants.__main__.in_order", lambda found: found)
     status, said = run("--sample", "1", "--seeds", "1")
     assert status == 1 and "0 of 1 mutants caught (0%)" in said

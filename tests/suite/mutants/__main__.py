@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,9 +17,6 @@ from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import TENSOR_OPERATIONS, Setting
 from tests.suite.mutants.score import SEEDS, Score, document, in_order, needed, sample, scores
-
-SCORE = Path(__file__).parents[3] / "conformance" / "mutants" / "score.json"
-"""The committed score."""
 
 
 @click.command("mutants", context_settings={"show_default": True})
@@ -64,7 +62,7 @@ def mutants_command(
         json_path.parent.mkdir(parents=True, exist_ok=True)
     console, start = Console(), time.monotonic()
     found = _collect(console, chosen, tuple(range(seeds)), examples, jobs, seen)
-    _show(console, found, len(chosen), time.monotonic() - start)
+    _show(console, found, time.monotonic() - start)
     if json_path is not None:
         whole = json.loads(json_path.read_text(encoding="utf-8")) if json_path.exists() else {}
         whole[seen.value] = document(found, tuple(range(seeds)), examples)
@@ -107,17 +105,17 @@ def _collect(
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=total)
         for one in scores(chosen, seeds, examples, jobs, setting):
-            if one is not None:
-                found.append(one)
+            found.append(one)
             slipped = sum(not each.passes for each in found)
             progress.update(task, advance=1, description=f"[red]{slipped} slipped[/red]" if slipped else "")
     return in_order(found)
 
 
-def _show(console: Console, found: Sequence[Score], planted: int, seconds: float) -> None:
-    mutants = [one for one in found if one.mutant is not None]
+def _show(console: Console, found: Sequence[Score], seconds: float) -> None:
+    mutants = [one for one in found if one.mutant is not None and one.unseen is None]
+    unseen = Counter(one.unseen for one in found if one.unseen is not None)
     if not mutants:
-        console.print(f"none of {planted} mutants can be seen in this setting")
+        console.print(f"none of {unseen.total()} mutants can be seen in this setting")
         return
     seeds = len(found[0].seeds)
     table = Table(caption=f"caught: with how many of {seeds} seeds a law broke; {needed(seeds)} are needed")
@@ -139,8 +137,8 @@ def _show(console: Console, found: Sequence[Score], planted: int, seconds: float
         f"{needed(seeds)} of {seeds} seeds, in {seconds:.0f} s",
         highlight=False,
     )
-    if planted > len(mutants):
-        console.print(f"{planted - len(mutants)} more cannot be seen in this setting", highlight=False)
+    for why, count in unseen.items():
+        console.print(f"{count} more cannot be seen in this setting: {why}", highlight=False)
 
 
 if __name__ == "__main__":

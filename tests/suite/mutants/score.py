@@ -1,6 +1,7 @@
 """How well the suite catches the mutants: each one, with every seed, until the first law breaks."""
 
 import importlib.metadata
+import json
 import multiprocessing
 import os
 import platform
@@ -8,19 +9,28 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from conformance.implementation import Implementation
 from conformance.laws import all_laws
 from conformance.options import EXAMPLES, RunOptions
 from conformance.outcome import LawResult
-from conformance.runner import run_law
+from conformance.runner import Runner
 from conformance.selection import agenda
 from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import Setting, planted
-from tests.suite.mutants.visibility import visible
+from tests.suite.mutants.visibility import why_unseen
+
+SCORE = Path(__file__).parents[3] / "conformance" / "mutants" / "score.json"
+"""The committed score."""
 
 SEEDS = 10
+
+COPIES_OF_A_PROCESS = 24
+"""Number of copies that one process tries. Most are of one operation, so that the oracle has to answer a case once."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class Score:
         raised: with how many of them by an exception where there ought to be an answer; a fault that does nothing else
             tests no law.
         problem: what the first broken law said.
+        unseen: why the fault cannot be seen in the setting, and no law was tried; None if it can be.
     """
 
     mutant: Mutant | None
@@ -43,6 +54,7 @@ class Score:
     broken: tuple[str | None, ...]
     raised: int = 0
     problem: str | None = None
+    unseen: str | None = None
 
     @property
     def caught(self) -> int:
@@ -56,8 +68,10 @@ class Score:
 
     @property
     def passes(self) -> bool:
-        """Whether a mutant was caught often enough, or a copy without a fault never refused."""
-        return self.caught == 0 if self.mutant is None else self.caught >= needed(len(self.seeds))
+        """Whether a mutant was caught often enough if it can be seen, or a copy without a fault never refused."""
+        if self.mutant is None:
+            return self.caught == 0
+        return self.unseen is not None or self.caught >= needed(len(self.seeds))
 
 
 def needed(seeds: int) -> int:
@@ -65,9 +79,12 @@ def needed(seeds: int) -> int:
     return seeds - seeds // 10
 
 
-TENSOR_KINDS, TENSOR_DTYPES, TENSOR_STEPS = ("definition", "relation"), ("float64", "float32"), 70
-"""What the loop on tensors is judged by: its values and gradients. It is slow, and promises nothing of memory layouts,
+TENSOR_KINDS, TENSOR_DTYPES = ("definition", "relation"), ("float64", "float32")
+"""What the loops on tensors are judged by: their values and gradients. They promise nothing of memory layouts,
 transforms or messages."""
+
+TENSOR_STEPS = {"mlstm": 70, "gru": 70}
+"""Most steps of a loop of many small operations, which is slow under autograd; the other loops have as many as ever."""
 
 
 def first_broken(
@@ -76,28 +93,37 @@ def first_broken(
     first: Sequence[str] = (),
     setting: Setting = Setting.SPECIFICATION,
 ) -> LawResult | None:
-    """The first law that a fresh copy of the reference breaks; None where all hold.
+    """The first law that a copy of the reference breaks; None where all hold.
 
     Args:
         mutant: the fault in the copy; None for none.
         settings: which laws, how many examples, which seed.
-        first: laws with their dtypes, ``mlstm.value float32``, to try before the others: where one has broken with
-            another seed, that is mostly found again at once. No order changes whether some law breaks.
+        first: laws with their dtypes, ``mlstm.value float32``, to try before the others: where one has broken before,
+            that is mostly found again at once. No order changes whether some law breaks.
     """
+    with planted(mutant, setting) as implementation:
+        return _first_broken(implementation, settings, first, setting)
+
+
+def _first_broken(
+    implementation: Implementation, settings: RunOptions, first: Sequence[str], setting: Setting
+) -> LawResult | None:
     # An adapter is not held to decisions that only the specification has made, such as the text of an error.
     settings = replace(settings, contract=setting is Setting.SPECIFICATION)
     if setting is Setting.TENSORS:
-        settings = replace(settings, dtypes=TENSOR_DTYPES, max_steps=TENSOR_STEPS)
-    with planted(mutant, setting) as implementation:
-        pairs = agenda(implementation, settings)
-        if setting is Setting.TENSORS:
-            pairs = [(law, dtype) for law, dtype in pairs if law.kind in TENSOR_KINDS]
-        # Lists of bad calls cost next to nothing.
-        order = sorted(pairs, key=lambda pair: (label(*pair) not in first, pair[0].rows is None))
-        for law, dtype in order:
-            result = run_law(implementation, law, dtype, settings)
-            if result.status == "failed":
-                return result
+        steps = min(TENSOR_STEPS.get(op, settings.max_steps) for op in settings.ops)
+        settings = replace(settings, dtypes=TENSOR_DTYPES, max_steps=steps)
+    pairs = agenda(implementation, settings)
+    if setting is Setting.TENSORS:
+        pairs = [(law, dtype) for law, dtype in pairs if law.kind in TENSOR_KINDS]
+    # Lists of bad calls cost next to nothing.
+    order = sorted(pairs, key=lambda pair: (label(*pair) not in first, pair[0].rows is None))
+    # One runner for all laws, as in any run: what the copy refuses has to be found out once.
+    runner = Runner(implementation, replace(settings, failures=None))
+    for law, dtype in order:
+        result = runner.result(law, dtype)
+        if result.status == "failed":
+            return result
     return None
 
 
@@ -111,21 +137,36 @@ def score(
     seeds: tuple[int, ...],
     examples: int = EXAMPLES,
     setting: Setting = Setting.SPECIFICATION,
-) -> Score | None:
-    """Try one copy with every seed; nothing is shrunk. None for a fault that cannot be seen in the setting."""
-    if mutant is not None and setting is not Setting.SPECIFICATION and not visible(mutant, setting):
-        return None
+) -> Score:
+    """Try one copy with every seed; nothing is shrunk, and nothing is tried that cannot be seen in the setting."""
+    # The score itself says which law broke first of all; elsewhere what broke then is tried first.
+    known = () if mutant is None or setting is Setting.SPECIFICATION else _recorded().get(mutant.digest, ())
+    if mutant is not None and setting is not Setting.SPECIFICATION:
+        unseen = why_unseen(mutant, setting)
+        if unseen is not None:
+            return Score(mutant, op, seeds, (), unseen=unseen)
     broken: list[str | None] = []
     raised, problem = 0, None
-    for seed in seeds:
-        settings = RunOptions(ops=(op,), examples=examples, seed=seed, shrink_seconds=0.0)
-        found = first_broken(mutant, settings, [law for law in broken if law is not None], setting)
-        broken.append(None if found is None else label(found.law, found.dtype))
-        if found is not None and found.reason is not None:
-            # A law's own words begin with an array or a call; those about any other exception with "raised".
-            raised += found.reason.startswith("raised ")
-            problem = problem or found.reason
+    with planted(mutant, setting) as implementation:
+        for seed in seeds:
+            settings = RunOptions(ops=(op,), examples=examples, seed=seed, shrink_seconds=0.0)
+            first = [*known, *(law for law in broken if law is not None)]
+            found = _first_broken(implementation, settings, first, setting)
+            broken.append(None if found is None else label(found.law, found.dtype))
+            if found is not None and found.reason is not None:
+                # A law's own words begin with an array or a call; those about any other exception with "raised".
+                raised += found.reason.startswith("raised ")
+                problem = problem or found.reason
     return Score(mutant, op, seeds, tuple(broken), raised, problem)
+
+
+@cache
+def _recorded() -> dict[str, tuple[str, ...]]:
+    """The laws that the committed score says a fault breaks, by the fault's digest."""
+    if not SCORE.exists():
+        return {}
+    rows = json.loads(SCORE.read_text(encoding="utf-8"))[Setting.SPECIFICATION.value]["rows"]
+    return {row["digest"]: tuple(row["laws"]) for row in rows}
 
 
 def scores(
@@ -134,20 +175,17 @@ def scores(
     examples: int,
     jobs: int,
     setting: Setting = Setting.SPECIFICATION,
-) -> Iterator[Score | None]:
-    """Score every mutant, and for each of their operations a copy without a fault, as they become ready.
-
-    Each in a process of its own, so that nothing that one leaves behind reaches another.
-    """
+) -> Iterator[Score]:
+    """Score every mutant, and for each of their operations a copy without a fault, as they become ready."""
     ops = dict.fromkeys(mutant.op for mutant in mutants)
     # The copies without a fault take longest: no law breaks, and all are tried.
     tasks: list[tuple[Mutant | None, str]] = [*((None, op) for op in ops), *((mutant, mutant.op) for mutant in mutants)]
     context = multiprocessing.get_context("spawn")
-    with _one_thread_each(), context.Pool(jobs, maxtasksperchild=1) as pool:
+    with _one_thread_each(), context.Pool(jobs, maxtasksperchild=COPIES_OF_A_PROCESS) as pool:
         yield from pool.imap_unordered(_scored, [(mutant, op, seeds, examples, setting) for mutant, op in tasks])
 
 
-def _scored(task: tuple[Mutant | None, str, tuple[int, ...], int, Setting]) -> Score | None:
+def _scored(task: tuple[Mutant | None, str, tuple[int, ...], int, Setting]) -> Score:
     return score(*task)
 
 
@@ -180,7 +218,7 @@ def sample(mutants: Sequence[Mutant], count: int, rotation: int = 0) -> list[Mut
 def document(found: Sequence[Score], seeds: tuple[int, ...], examples: int) -> dict[str, Any]:
     """The whole result as plain values, the same for the same code, seeds and versions."""
     ordered = in_order(found)
-    mutants = [one for one in ordered if one.mutant is not None]
+    mutants = [one for one in ordered if one.mutant is not None and one.unseen is None]
     unmutated = [one for one in ordered if one.mutant is None]
     enough = sum(one.passes for one in mutants)
     return {
@@ -204,6 +242,11 @@ def document(found: Sequence[Score], seeds: tuple[int, ...], examples: int) -> d
             }
             for one in mutants
             if one.mutant is not None
+        ],
+        "unseen": [
+            {"op": one.op, "name": one.mutant.name, "digest": one.mutant.digest, "why": one.unseen}
+            for one in ordered
+            if one.mutant is not None and one.unseen is not None
         ],
     }
 

@@ -10,10 +10,9 @@ s_, errstate = numpy.s_, numpy.errstate
 ndarray = torch.Tensor
 float16, float32, float64 = torch.float16, torch.float32, torch.float64
 
-einsum, tanh, exp, log, log1p, abs, sqrt_of_tensor = (
+einsum, tanh, log, log1p, abs, sqrt_of_tensor = (
     torch.einsum,
     torch.tanh,
-    torch.exp,
     torch.log,
     torch.log1p,
     torch.abs,
@@ -24,6 +23,16 @@ isneginf, isfinite, isnan, sign = torch.isneginf, torch.isfinite, torch.isnan, t
 
 def _tensor(x: Any) -> torch.Tensor:
     return x if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=torch.get_default_dtype())
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    """An exponential that overflows is ∞ and has gradient 0.
+
+    The normaliser's floor exp(−m) overflows where m is very low. There h is 0, and so is the gradient that reaches the
+    floor, but autograd multiplies it by the exponential: 0·∞ is NaN.
+    """
+    infinite = torch.isposinf(torch.exp(x.detach()))
+    return torch.where(infinite, inf, torch.exp(torch.where(infinite, 0.0, x)))
 
 
 def sqrt(x: Any) -> Any:

@@ -1,6 +1,7 @@
 """Whether a fault can be seen at all in a setting: told by brute force, without any law or tolerance of the suite."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,30 +16,56 @@ CASES = 150
 DIFFERENCE = 1e-9
 """Relative to the largest element of an array: far above float64 rounding, far below any fault worth a name."""
 
+PART = 25
+"""Number of calls that are tried before it is decided whether more are needed."""
+
+DOES_NOT_RUN = "it does not run"
+"""Such as code that tensors do not have: there is no such fault to find."""
+
 _MLSTM_GATES = ("ordinary", "remembering", "saturated", "resets", "closed", "low m", "changing", "mixed")
 
 
-def visible(mutant: Mutant, setting: Setting) -> bool:
-    """Whether a value or a gradient of a served call differs from that of the copy without the fault, in float64.
+def why_unseen(mutant: Mutant, setting: Setting) -> str | None:
+    """Why a fault cannot be seen in a setting; None if it can be.
 
-    A mutant that cannot be planted in the setting (a backward pass where autograd differentiates, a form that the
-    adapter does not offer, code that tensors do not have) is not visible there.
+    It is seen where a value or a gradient of a served call differs from that of the copy without the fault, in float64.
     """
     if mutant.op not in TENSOR_OPERATIONS:
-        return False
+        return "its operation is not served"
     if setting is Setting.TENSORS and mutant.module not in TENSOR_MODULES:
-        return False
-    with planted(None, setting) as implementation:
-        expected = [_answer(implementation, mutant.op, *call) for call in _calls(mutant.op)]
-    try:
-        with planted(mutant, setting) as implementation:
-            got = [_answer(implementation, mutant.op, *call) for call in _calls(mutant.op)]
-    except Exception:
-        return False
-    pairs = [(x, y) for x, y in zip(expected, got, strict=True) if not isinstance(x, Exception)]
-    if pairs and all(isinstance(y, Exception) for _, y in pairs):
-        return False  # It does not run here at all: there is no such fault to find.
-    return any(isinstance(y, Exception) or _differ(x, y) for x, y in pairs)
+        return "not in the loop"
+    raises = runs = False
+    for part in range(len(_parts(mutant.op))):
+        try:
+            got = _answers(mutant, mutant.op, setting, part)
+        except Exception:
+            return DOES_NOT_RUN
+        for x, y in zip(_expected(mutant.op, setting, part), got, strict=True):
+            if isinstance(x, Exception):
+                continue
+            raises |= isinstance(y, Exception)
+            runs |= not isinstance(y, Exception)
+            if (raises and runs) or (not raises and _differ(x, y)):
+                return None
+    return DOES_NOT_RUN if raises else "no served call has another value or gradient"
+
+
+@cache
+def _expected(op: str, setting: Setting, part: int) -> list[Any]:
+    return _answers(None, op, setting, part)
+
+
+def _answers(mutant: Mutant | None, op: str, setting: Setting, part: int) -> list[Any]:
+    with planted(mutant, setting) as implementation:
+        return [_answer(implementation, op, *call) for call in _parts(op)[part]]
+
+
+@cache
+def _parts(op: str) -> list[list[tuple]]:
+    """The calls in parts, of which most faults need only the first; the longest calls come last."""
+    calls = list(_calls(op))
+    longest, shorter = calls[:2], calls[2:]
+    return [*(shorter[at : at + PART] for at in range(0, len(shorter), PART)), longest]
 
 
 def _calls(op: str) -> Iterator[tuple[dict[str, Array], dict[str, Array], dict[str, Any]]]:
