@@ -9,6 +9,7 @@ import numpy as np
 from conformance.cases import GRU_GATES, HEADS, GRUCase, MLSTMCase, SumCase
 from conformance.dtypes import Array
 from conformance.implementation import Implementation
+from conformance.operations import OPERATIONS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import TENSOR_MODULES, TENSOR_OPERATIONS, Setting, planted
 
@@ -108,10 +109,10 @@ def _calls(op: str) -> Iterator[tuple[dict[str, Array], dict[str, Array], dict[s
             )
             yield case.arrays("float64"), case.cotangent_arrays("float64"), case.options()
         else:
-            case = SumCase((2, 3), min(S, 160), str(rng.choice(["ordinary", "same sign", "resets", "wide"])), seed=seed)
-            arrays = {"causal_forget_matrix": case.log_gates, "dtilde_matrix": case.preactivations}.get(op, case.scan)
-            square = op in ("causal_forget_matrix", "dtilde_matrix")
-            yield arrays("float64"), case.cotangent("float64", square=square), {}
+            values = str(rng.choice(["ordinary", "same sign", "resets", "wide"]))
+            case = SumCase((2, 3), min(S, 160), values, seed=seed, masked_cotangents=False)
+            call = OPERATIONS[op].call_of(case, "float64")
+            yield call.arrays, call.cotangents, dict(call.options)
 
 
 def _first_step(x: Array) -> Array:
