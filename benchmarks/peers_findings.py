@@ -1,5 +1,6 @@
 """Findings about one peer: the checks that scripts confirmed, those left open, and a sentence that sums them up."""
 
+from collections.abc import Sequence
 from typing import Any
 
 WIDE, NARROW = ("float32", "float64"), ("bfloat16", "float16")
@@ -47,7 +48,9 @@ def take_away(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     without_gradient = not ("gradient" in held or "gradient" in broken)
     both = [dtype for dtype in right if dtype in held.get("gradient", ())]
     values = [dtype for dtype in right if dtype not in both]
-    parts = [f"{words} {_and(dtypes)}" for words, dtypes in (("right in", both), ("right values in", values)) if dtypes]
+    parts = [
+        f"{words} {and_list(dtypes)}" for words, dtypes in (("right in", both), ("right values in", values)) if dtypes
+    ]
     if parts and without_gradient:
         parts.append("gradients not judged")
     elif not parts:
@@ -61,5 +64,30 @@ def take_away(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     return said[0].upper() + said[1:] + "."
 
 
-def _and(words: list[str]) -> str:
+def recurring(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> dict[str, tuple[list[str], list[str]]]:
+    """Everything that scripts confirmed, in a few words: the peers that do it, and the scripts; the commonest first."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for peer in peers:
+        for script in by_script(peer, confirmations) if "error" not in peer else ():
+            names, scripts = found.setdefault(confirmations[script]["short"], ([], []))
+            names += [peer["name"]] if peer["name"] not in names else []
+            scripts += [script] if script not in scripts else []
+    return dict(sorted(found.items(), key=lambda each: -len(each[1][0])))
+
+
+def unsure_cells(peer: dict[str, Any], op: str, confirmations: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
+    """By kind of call, the dtypes and parts that an experiment found wrong and no script has confirmed."""
+    return {
+        feature: {
+            (dtype, part)
+            for dtype, parts in dtypes.items()
+            for part, script in parts.items()
+            if script is None or confirmations.get(script, {}).get("verdict") != "confirmed"
+        }
+        for feature, dtypes in peer["confirmed cells"][op].items()
+    }
+
+
+def and_list(words: Sequence[str]) -> str:
+    """The words as an English list."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import judged_peers, one_peer, peers_page
+from benchmarks import judged_peers, one_peer, peers_page, peers_section
 from benchmarks.command import main
 from benchmarks.peers.registry import PEERS, Confirmed, check_text
 from benchmarks.peers_command import PAGE, RESULTS
-from benchmarks.peers_findings import by_script, take_away
+from benchmarks.peers_findings import by_script, recurring, take_away, unsure_cells
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "peers"
@@ -166,8 +166,11 @@ def data() -> dict[str, Any]:
 
 def test_the_page_is_that_of_the_data_and_the_data_that_of_the_registry() -> None:
     document = data()
-    assert PAGE.read_text(encoding="utf-8") == peers_page.draw(document), "python -m benchmarks peers --draw"
-    assert judged_peers.document(document, None, {}) == document, "python -m benchmarks peers --draw"
+    again = "python -m benchmarks peers --draw"
+    assert PAGE.read_text(encoding="utf-8") == peers_page.draw(document), again
+    scripts = PAGE.with_name(peers_section.SCRIPTS_PAGE).read_text(encoding="utf-8")
+    assert scripts == peers_page.draw_scripts(document), again
+    assert judged_peers.document(document, None, {}) == document, again
     judged = [peer["name"] for peer in document["peers"]]
     assert judged == [peer.name for peer in PEERS if peer.name not in document["not judged"]]
 
@@ -183,7 +186,7 @@ def test_no_fault_is_stated_that_a_script_has_not_confirmed() -> None:
         assert found["verdict"] == "confirmed" and found["output"]
         assert found["states"] == judged_peers.title(judged_peers.CONFIRM / f"{name}.py")
     headings = re.findall(r"^\d+\. \*\*(.*?)\*\* Confirmed by", page, re.MULTILINE)
-    assert set(headings) == {peers_page._statement(document["confirmations"][name]) for name in stated}
+    assert set(headings) == {peers_section.statement(document["confirmations"][name]) for name in stated}
 
 
 def test_a_law_that_is_tried_again_replaces_its_results_and_no_others() -> None:
@@ -245,7 +248,7 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
         "note": "",
         "date": "2026-11-21",
         "only": ["value", "gradient"],
-        "again": {"vmap": {"date": "2026-11-23", "settings": {"examples": 2, "max_steps": 16}}},
+        "again": {"vmap": {"date": "2026-11-23", "minutes": 3.0, "settings": {"examples": 2, "max_steps": 16}}},
         "settings": {"examples": 4, "max_steps": 70},
         "minutes": 1.0,
         "interrupted": True,
@@ -253,7 +256,13 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
             "held": {"value": ["float64", "float32"]},
             "broken": {"gradient": {"float64": "gradient of q"}, "memory": {"float32": "q"}, "vmap": {"float32": "h"}},
             "contract": {},
-            "not served": {"packed": {"float64": "no packing"}, "value": {"float16": "no float16"}},
+            "not served": {
+                "packed": {"float64": "mlstm refuses this call: it refuses: no packing"},
+                "max_seqlen": {"float64": "mlstm refuses this call: no packing"},
+                "backend": {"float64": "mlstm takes no kernel_backend here"},
+                "stream": {"float64": "the CPU has no streams"},
+                "value": {"float16": "no float16"},
+            },
         },
         "causes": [
             cause("It is a rounding", "vmap", "float32"),
@@ -273,21 +282,29 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
     page = peers_page.draw(document)
     assert "Judged on 2026-11-21 and 2026-11-22 on a CPU (a CPU, 2 cores), Python 3.11, with 4 cases" in page
     said = "Right values in float64 and float32, but q is wrong; some results are not confirmed."
-    assert f"| [one kernel](#one-kernel) | a kernel, in chunks; `kernels` 1.0 | {said} | 1 | 3 | 2 | 1 | 1.0 |" in page
+    assert f"| [one kernel](#one-kernel) | a kernel, in chunks; `kernels` 1.0 | {said} | 1 | 3 | 4 |" in page
+    assert "| q is wrong | one kernel | [shown](peers-scripts.md#shown) |" in page
     assert f"A kernel, in chunks: `kernels` 1.0, judged as `mlstm`, where `H == 1`.\n\n**{said}**\n" in page
     assert "Not judged yet: a third." in page
     assert "| [one kernel](#one-kernel) | ✓ |  |" in page and "- *plain*: a call of the simplest kind." in page
     said = "It breaks `gradient` (float64). The smallest case seen has B=1, S=2, in float64."
-    assert f"1. **It is wrong.** Confirmed by [`shown.py`](#shown). {said}" in page
+    assert f"1. **It is wrong.** Confirmed by [`shown.py`](peers-scripts.md#shown). {said}" in page
     assert "Broken, and not confirmed without gatespec: `memory` (float32), `vmap` (float32)." in page
     assert "It writes to q" not in page and "2. **" not in page
-    assert "It was interrupted after 1 minutes; what it had not reached is missing." in page
-    assert "| plain call | value right, gradient (wrong) | right |" in page
-    assert "Judged on 2026-11-21 with 4 cases of each law in each dtype, of sequences of at most 70 steps." in page
-    assert "at most 70 steps. Only `value`, `gradient` were tried." in page
-    again = "on 2026-11-23 with 2 cases of each law in each dtype, of sequences of at most 16 steps"
-    assert f"Tried again, by themselves: `vmap`, {again}." in page
-    assert "no result within 5 minutes" in page and "[`peers/shown.py`](../peers/shown.py), confirmed." in page
+    assert "Held in float64 and float32: `value`." in page
+    assert "Not served: `packed`, `max_seqlen` (no packing); `backend` (it takes no kernel_backend here)." in page
+    assert "did not allow it): `stream`." in page
+    assert (
+        "| plain call | (gradient wrong) | value right |" not in page
+        and "| plain call | (gradient wrong) | right |" in page
+    )
+    tried = "Judged on 2026-11-21 with 4 cases of each law in each dtype, of at most 70 steps, in 1.0 minutes."
+    again = "on 2026-11-23 with 2 cases of each law in each dtype, of at most 16 steps, in 3.0 minutes"
+    only = "Only `value`, `gradient` were tried."
+    limit = "That was the time limit: what was not reached is missing."
+    assert f"{tried} {only} `vmap` were tried again by themselves {again}. {limit}" in page
+    assert "no result within 5 minutes" in page
+    assert "[`peers/shown.py`](../peers/shown.py), confirmed.\n\n```\n1\n```" in peers_page.draw_scripts(document)
 
 
 @pytest.mark.parametrize(
@@ -355,11 +372,36 @@ def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
         "forget gates of +inf": {"float32": {"value": None}},
     }
     confirmations = {name: {"verdict": "confirmed"} for name in ("first", "second")}
-    unsure = peers_page._unsure(found, "mlstm", confirmations)
+    unsure = unsure_cells(found, "mlstm", confirmations)
     assert {feature for feature, cells in unsure.items() if cells} == {"forget gates of +inf"}
-    assert "| forget gates of +inf | | value (wrong), gradient not tried |" in [
-        line.replace("  ", " ") for line in peers_page._envelope("mlstm", {"features": features}, unsure)
+    assert "| forget gates of +inf | | (value wrong) |" in [
+        line.replace("  ", " ") for line in peers_section._envelope("mlstm", {"features": features}, unsure)
     ]
+
+
+def test_kinds_of_calls_with_the_same_results_share_a_row() -> None:
+    def row(feature: str, value: str, gradient: str) -> dict[str, Any]:
+        return {"feature": feature, "cells": {"float32": {"value": value, "gradient": gradient}}}
+
+    cells = [("plain", "right", "right"), ("f", "wrong", "right"), ("i", "right", "right"), ("g", "wrong", "wrong")]
+    lines = peers_section._envelope("gru", {"features": [row(*each) for each in cells]}, {"g": {("float32", "value")}})
+    assert lines[2:] == ["| plain; i | right |", "| f | value wrong |", "| g | (value wrong), gradient wrong |"]
+    unsure = {"g": {("float32", "value"), ("float32", "gradient")}}
+    assert peers_section._envelope("gru", {"features": [row("g", "wrong", "wrong")]}, unsure)[2:] == ["| g | (wrong) |"]
+
+
+def test_what_was_confirmed_of_several_peers_is_listed_once() -> None:
+    def peer(name: str, script: str) -> dict[str, Any]:
+        return {"name": name, "laws": {}, "confirmed": {"finite": {"float32": script}}}
+
+    peers = [peer("kernels one", "a"), peer("kernels two", "a"), peer("torch.nn.GRU", "b"), peer("other", "c")]
+    short = {"a": "NaN", "b": "NaN", "c": "raises"}
+    confirmations = {name: {"verdict": "confirmed", "short": said} for name, said in short.items()}
+    assert recurring([peer("other", "c"), *peers], confirmations) == {
+        "NaN": (["kernels one", "kernels two", "torch.nn.GRU"], ["a", "b"]),
+        "raises": (["other"], ["c"]),
+    }
+    assert peers_page._by_family(["kernels one", "kernels two", "torch.nn.GRU"]) == "kernels: one, two; torch.nn.GRU"
 
 
 def test_the_first_script_that_fits_a_failed_check_confirms_it() -> None:
