@@ -14,18 +14,39 @@ VALUES = ("value", "sequence")
 
 
 def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """The failed checks that a script has confirmed, by script; wrong numbers in float32 and float64 first."""
+    """The failed checks that a script has confirmed, by script; wrong numbers in float32 and float64 first.
+
+    A script that has confirmed wrong kinds of calls alone has no checks.
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     for law, scripts in peer["confirmed"].items():
         for dtype, script in scripts.items():
             if script is not None and confirmations.get(script, {}).get("verdict") == "confirmed":
                 found.setdefault(script, []).append((law, dtype))
+    calls = wrong_calls(peer, confirmations)
+    for script in calls:
+        found.setdefault(script, [])
 
-    def order(checks: list[tuple[str, str]]) -> tuple[int, int, int]:
+    def order(each: tuple[str, list[tuple[str, str]]]) -> tuple[int, int, int]:
+        script, checks = each
         wide = [law for law, dtype in checks if dtype in WIDE]
+        if not checks:
+            wide = ["value"] if any(dtype in WIDE for _, dtype in calls[script]) else []
         return -sum(law in NUMERIC[:3] for law in wide), -sum(law in NUMERIC for law in wide), -len(checks)
 
-    return dict(sorted(found.items(), key=lambda each: order(each[1])))
+    return dict(sorted(found.items(), key=order))
+
+
+def wrong_calls(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """The kinds of calls, each with a dtype, whose errors a script has confirmed, by script."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for features in peer.get("confirmed cells", {}).values():
+        for feature, dtypes in features.items():
+            for dtype, parts in dtypes.items():
+                for script in dict.fromkeys(parts.values()):
+                    if script is not None and confirmations.get(script, {}).get("verdict") == "confirmed":
+                        found.setdefault(script, []).append((feature, dtype))
+    return found
 
 
 def unconfirmed(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[str]]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.peers_findings import DTYPES, and_list, by_script, take_away, unconfirmed, unsure_cells
+from benchmarks.peers_findings import DTYPES, and_list, by_script, take_away, unconfirmed, unsure_cells, wrong_calls
 
 SCRIPTS_PAGE = "peers-scripts.md"
 
@@ -18,9 +18,11 @@ def section(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     if "error" in peer:
         return "\n\n".join([*parts, f"```\n{peer['error'].strip()}\n```"]) + "\n"
     parts += [f"**{take_away(peer, confirmations)}**", _trial(peer)]
+    calls = wrong_calls(peer, confirmations)
     for number, (name, checks) in enumerate(by_script(peer, confirmations).items(), 1):
+        seen = _checks(peer, checks) if checks else f"It was seen in calls with {_listed(_by_first(calls[name]))}."
         link = f"[`{name}.py`]({SCRIPTS_PAGE}#{anchor(name)})"
-        parts.append(f"{number}. **{statement(confirmations[name])}** Confirmed by {link}. {_checks(peer, checks)}")
+        parts.append(f"{number}. **{statement(confirmations[name])}** Confirmed by {link}. {seen}")
     open_laws = unconfirmed(peer, confirmations)
     if open_laws:
         parts.append(f"Broken, and not confirmed without gatespec: {_listed(open_laws)}.")
@@ -114,10 +116,7 @@ def statement(confirmation: dict[str, Any]) -> str:
 
 def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
     """The checks in which the suite saw one fault, and the sizes of the smallest case that shows nothing else."""
-    laws: dict[str, list[str]] = {}
-    for law, dtype in checks:
-        laws.setdefault(law, []).append(dtype)
-    words = [f"It breaks {_listed(laws)}."]
+    words = [f"It breaks {_listed(_by_first(checks))}."]
     for cause in peer["causes"]:
         explained = {(each["id"].partition(".")[2], each["dtype"]) for each in cause["explains"]}
         if explained and explained <= set(checks) and cause["case"]:
@@ -125,6 +124,13 @@ def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
             words.append(f"The smallest case seen has {sizes}, in {cause['dtype']}.")
             break
     return " ".join(words)
+
+
+def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for first, second in pairs:
+        found.setdefault(first, []).append(second)
+    return found
 
 
 def _envelope(op: str, envelope: dict[str, Any], unsure: dict[str, set[tuple[str, str]]]) -> list[str]:

@@ -99,7 +99,7 @@ def _jax(function: str, about: str, *confirmed: Confirmed, **fields) -> Peer:
     )
 
 
-def _triton(function: str, about: str, attribute: str, **fields) -> Peer:
+def _triton(function: str, about: str, attribute: str, *confirmed: Confirmed, **fields) -> Peer:
     return Peer(
         name=f"mlstm_kernels {function}",
         about=about,
@@ -109,7 +109,7 @@ def _triton(function: str, about: str, attribute: str, **fields) -> Peer:
         framework="torch",
         dtypes=INTERPRETED,
         interpreted=True,
-        confirmed=(MLSTM_KERNELS_TRITON_NORMALISER, MLSTM_KERNELS_TRITON_FORGET_GATE),
+        confirmed=(MLSTM_KERNELS_TRITON_NORMALISER, *confirmed, MLSTM_KERNELS_TRITON_FORGET_GATE),
         **fields,
     )
 
@@ -137,6 +137,18 @@ MLSTM_KERNELS_TRITON_NORMALISER = Confirmed(
 )
 MLSTM_KERNELS_TRITON_FORGET_GATE = Confirmed(
     script="mlstm_kernels_triton_forget_gate", short=LATER_GATES, checks=r"^finite", cells=SHUT
+)
+MLSTM_KERNELS_TRITON_STATES = Confirmed(
+    script="mlstm_kernels_triton_states",
+    short="n and m of the state have no gradient",
+    checks=r"^(split_and_carry|floor) float32",
+    cells=r"^gradient \w+ (initial state|state cotangents)$",
+)
+MLSTM_KERNELS_TRITON_ONE_HEAD = Confirmed(
+    script="mlstm_kernels_triton_one_head",
+    short="several sequences with one head are wrong where the inputs are transposed views",
+    checks=r"(?!)",
+    cells=r" several sequences$",
 )
 MLSTM_KERNELS_TRITON_STEP_16_BITS = Confirmed(
     script="mlstm_kernels_triton_step_16_bits",
@@ -186,6 +198,11 @@ MLSTM_KERNELS_PARALLEL_16_BITS = Confirmed(
 MLSTM_KERNELS_EMPTY_STEP = Confirmed(
     script="mlstm_kernels_empty_step", short=EMPTY_STEP, checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
 )
+MLSTM_KERNELS_SECOND_DERIVATIVE = Confirmed(
+    script="mlstm_kernels_second_derivative",
+    short="second derivatives are returned, but not those of the gradient",
+    checks=r"^second_derivative",
+)
 MLSTM_KERNELS_FUNCTIONAL = Confirmed(
     script="mlstm_kernels_functional", short="`torch.func.grad` raises", checks=r"^functional \w+ RuntimeError$"
 )
@@ -222,6 +239,18 @@ MLSTM_KERNELS_JAX_STEP_16_BITS = Confirmed(
     short="in 16 bits the log of the forget gate is rounded to 16 bits, and h is returned in float32",
     checks=r"^((sequence|value|gradient|accumulation|split_and_carry) b?float16|dtypes b?float16 h$)",
     cells=NARROW_CELLS,
+)
+MLSTM_KERNELS_JAX_SCAN_16_BITS = Confirmed(
+    script="mlstm_kernels_jax_scan_16_bits",
+    short=GATES_16_BITS,
+    checks=r"^(value|gradient) b?float16",
+    cells=NARROW_CELLS,
+)
+MLSTM_KERNELS_JAX_FLOOR = Confirmed(
+    script="mlstm_kernels_jax_floor",
+    short="the gradient is NaN where exp(−m) overflows or its square underflows",
+    checks=r"^finite \w+ gradient of [qkvif]$",
+    cells=r"^gradient \w+ large input gates$|" + SHUT_GRADIENT,
 )
 TRANSFORMERS_FORGET_GATE = Confirmed(
     script="transformers_forget_gate", short=LATER_GATES, checks=r"^finite", cells=SHUT
@@ -305,6 +334,7 @@ PEERS: tuple[Peer, ...] = (
         MLSTM_KERNELS_STATES,
         MLSTM_KERNELS_CHUNKWISE_16_BITS,
         MLSTM_KERNELS_FORGET_GATE,
+        MLSTM_KERNELS_SECOND_DERIVATIVE,
         MLSTM_KERNELS_FUNCTIONAL,
         MLSTM_KERNELS_VMAP,
         promises=CHUNKS,
@@ -322,6 +352,7 @@ PEERS: tuple[Peer, ...] = (
         MLSTM_KERNELS_NORMALISER,
         MLSTM_KERNELS_FORGET_GATE,
         MLSTM_KERNELS_PARALLEL_16_BITS,
+        MLSTM_KERNELS_SECOND_DERIVATIVE,
         MLSTM_KERNELS_FUNCTIONAL,
         MLSTM_KERNELS_VMAP,
         promises=WITHOUT_STATES,
@@ -338,6 +369,7 @@ PEERS: tuple[Peer, ...] = (
         "PyTorch, all steps at once, decays summed for each pair of steps, with a backward pass of its own",
         MLSTM_KERNELS_NORMALISER,
         MLSTM_KERNELS_PARALLEL_16_BITS,
+        MLSTM_KERNELS_SECOND_DERIVATIVE,
         MLSTM_KERNELS_FUNCTIONAL,
         MLSTM_KERNELS_VMAP,
         promises=WITHOUT_STATES,
@@ -361,12 +393,16 @@ PEERS: tuple[Peer, ...] = (
         "chunkwise--triton_xl_chunk",
         "Triton kernels for chunks of any length, with a backward pass of their own",
         "xl_chunk",
+        MLSTM_KERNELS_TRITON_STATES,
+        MLSTM_KERNELS_TRITON_ONE_HEAD,
         promises=BLOCKS,
     ),
     _triton(
         "chunkwise--triton_limit_chunk",
         "Triton kernels for short chunks, with a backward pass of their own",
         "limit_chunk",
+        MLSTM_KERNELS_TRITON_STATES,
+        MLSTM_KERNELS_TRITON_ONE_HEAD,
         promises=BLOCKS,
     ),
     _triton(
@@ -433,6 +469,7 @@ PEERS: tuple[Peer, ...] = (
         "recurrent--sequence_native",
         "JAX, a Python loop over steps, differentiated by JAX, judged without initial states",
         MLSTM_KERNELS_JAX_STATE,
+        MLSTM_KERNELS_JAX_FLOOR,
         MLSTM_KERNELS_JAX_RECURRENT_16_BITS,
         promises=(*WITHOUT_STATES, "S <= 16"),
         note=JAX_RECURRENT + "; XLA unrolls its loop, and compiles long ones for minutes",
@@ -441,7 +478,8 @@ PEERS: tuple[Peer, ...] = (
         "recurrent--scan_native",
         "JAX, a `lax.scan` over steps, differentiated by JAX, judged without initial states",
         MLSTM_KERNELS_JAX_STATE,
-        MLSTM_KERNELS_JAX_STEP_16_BITS,
+        MLSTM_KERNELS_JAX_FLOOR,
+        MLSTM_KERNELS_JAX_SCAN_16_BITS,
         promises=WITHOUT_STATES,
         note=JAX_RECURRENT + " and with `state_dtype=float32`",
     ),

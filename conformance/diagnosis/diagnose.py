@@ -158,7 +158,7 @@ class _Examined:
         self._spare = spare
         self._watch = watch
         self._faults: Faults | None = None
-        self._table: Mapping[str, Any] = {}
+        self._table: dict[str, Any] = {}
         self._explained: dict[int, list[Pair]] = {}
         self._order: list[Fault] = []
 
@@ -180,6 +180,19 @@ class _Examined:
                 self._attribute(*pair)
         if hurried:
             exploration.explore()
+        else:
+            self._fill_table(dtypes)
+
+    def _fill_table(self, tried: Sequence[str]) -> None:
+        """Try each feature in the other dtypes, too: the cases of laws that held show few of them."""
+        others = dict.fromkeys(each.dtype for each in self._results if each.status == "passed" and each.dtype in RANK)
+        judges = {dtype: self._judge(dtype) for dtype in others if dtype not in tried}
+        if judges:
+            faults = Faults(self._operation, judges, self._clock, self._admission)
+            exploration = Exploration(faults, self._spare)
+            exploration.try_all()
+            for name, trials in exploration.table.items():
+                self._table.setdefault(name, {}).update(trials)
 
     def _judge(self, dtype: str) -> Judge:
         options = self._options

@@ -48,12 +48,12 @@ def of_trials(
     faults: Iterable[Fault],
     untried: Sequence[str] = (),
 ) -> Envelope:
-    """The envelope found by experiment, or by the laws in dtypes in which all of them held.
+    """The envelope found by experiment, or, where there was no time for one, by laws that held.
 
     Args:
         untried: features that would have been tried if there had been more time.
         table: the calls that were judged, by feature and dtype.
-        counts: as for `of_counts`, for dtypes without experiments.
+        counts: as for `of_counts`, for dtypes in which all laws held.
         dtypes: the dtypes of the run.
     """
     wanted = [dtype for dtype in FLOATING if dtype in set(dtypes)]
@@ -62,7 +62,9 @@ def of_trials(
         trials = table.get(name, {})
         if trials or name in untried:
             cells = {
-                dtype: _counted(name, counts[dtype]) if dtype in counts else cell(trials.get(dtype, ()))
+                dtype: cell(trials.get(dtype, ()))
+                if trials.get(dtype) or dtype not in counts
+                else _counted(name, counts[dtype])
                 for dtype in wanted
             }
             rows.append(Row(feature=name, sentence=sentence, cells=cells))

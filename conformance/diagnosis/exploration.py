@@ -50,6 +50,15 @@ class Exploration:
 
     def explore(self) -> None:
         """Try all features while there is time, then look for the faults of the calls that are wrong."""
+        self.try_all()
+        # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
+        for trials in self.table.values():
+            for judged in trials.get(self._dtypes[0], ()) if not self._faults.hurried else ():
+                self._explain(judged)
+        self._faults.absorb()
+
+    def try_all(self) -> None:
+        """Try all features while there is time; in a quick run, look for the fault of each wrong call at once."""
         first, *others = self._dtypes
         hurried = self._faults.hurried
         seeds = SEEDS[:1] if hurried else SEEDS
@@ -68,11 +77,6 @@ class Exploration:
                         self._explain(judged)
                 elif feature.name not in self.table and feature.name not in self.untried:
                     self.untried.append(feature.name)
-        # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
-        for trials in self.table.values():
-            for judged in trials.get(first, ()) if not hurried else ():
-                self._explain(judged)
-        self._faults.absorb()
 
     def _plain(self, seed: int) -> Any:
         assert self._operation.plain is not None

@@ -16,7 +16,7 @@ from benchmarks import judged_peers, one_peer, peers_page, peers_section
 from benchmarks.command import main
 from benchmarks.peers.registry import PEERS, Confirmed, check_text
 from benchmarks.peers_command import PAGE, RESULTS
-from benchmarks.peers_findings import by_script, recurring, take_away, unsure_cells
+from benchmarks.peers_findings import by_script, recurring, take_away, unsure_cells, wrong_calls
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "peers"
@@ -402,6 +402,18 @@ def test_what_was_confirmed_of_several_peers_is_listed_once() -> None:
         "raises": (["other"], ["c"]),
     }
     assert peers_page._by_family(["kernels one", "kernels two", "torch.nn.GRU"]) == "kernels: one, two; torch.nn.GRU"
+
+
+def test_a_script_that_confirms_kinds_of_calls_alone_is_stated_too() -> None:
+    cells = {"mlstm": {"several sequences": {"float16": {"value": "calls"}, "float32": {"value": "calls"}}}}
+    peer = {"confirmed": {"vmap": {"float32": "checks"}}, "confirmed cells": cells, "causes": []}
+    confirmations = {name: {"verdict": "confirmed"} for name in ("calls", "checks")}
+    assert list(by_script(peer, confirmations).items()) == [("calls", []), ("checks", [("vmap", "float32")])]
+    assert wrong_calls(peer, confirmations) == {
+        "calls": [("several sequences", "float16"), ("several sequences", "float32")]
+    }
+    confirmations["calls"]["verdict"] = "gone"
+    assert list(by_script(peer, confirmations)) == ["checks"] and not wrong_calls(peer, confirmations)
 
 
 def test_the_first_script_that_fits_a_failed_check_confirms_it() -> None:
