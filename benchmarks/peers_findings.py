@@ -86,14 +86,24 @@ def take_away(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
 
 
 def recurring(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> dict[str, tuple[list[str], list[str]]]:
-    """Everything that scripts confirmed, in a few words: the peers that do it, and the scripts; the commonest first."""
+    """Everything that scripts confirmed, in a few words: the peers that do it, and the scripts.
+
+    First what was seen in float32 or float64, then what was seen in 16 bits alone; of each the commonest first.
+    """
     found: dict[str, tuple[list[str], list[str]]] = {}
+    wide = set()
     for peer in peers:
-        for script in by_script(peer, confirmations) if "error" not in peer else ():
-            names, scripts = found.setdefault(confirmations[script]["short"], ([], []))
+        if "error" in peer:
+            continue
+        calls = wrong_calls(peer, confirmations)
+        for script, checks in by_script(peer, confirmations).items():
+            short = confirmations[script]["short"]
+            names, scripts = found.setdefault(short, ([], []))
             names += [peer["name"]] if peer["name"] not in names else []
             scripts += [script] if script not in scripts else []
-    return dict(sorted(found.items(), key=lambda each: -len(each[1][0])))
+            if any(dtype in WIDE for _, dtype in checks or calls[script]):
+                wide.add(short)
+    return dict(sorted(found.items(), key=lambda each: (each[0] not in wide, -len(each[1][0]))))
 
 
 def unsure_cells(peer: dict[str, Any], op: str, confirmations: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:

@@ -101,7 +101,7 @@ def draw(document: dict[str, Any]) -> str:
         INTRODUCTION,
         _when(document),
         "## What was found\n",
-        "What scripts have confirmed, the commonest first:\n",
+        "What scripts have confirmed, the commonest first; what was seen in 16 bits alone comes last:\n",
         _found(peers, confirmations),
         "## Overview\n",
         OVERVIEW,

@@ -45,7 +45,7 @@ def _sentence(peer: dict[str, Any]) -> str:
 
 
 def _trial(peer: dict[str, Any]) -> str:
-    """What was tried, when, and for how long."""
+    """The cases that were tried, when, and for how long."""
     said = [f"Judged {_effort(peer)}."]
     if peer["only"]:
         said.append(f"Only {_laws(peer['only'])} were tried.")

@@ -248,7 +248,7 @@ MLSTM_KERNELS_JAX_SCAN_16_BITS = Confirmed(
 )
 MLSTM_KERNELS_JAX_FLOOR = Confirmed(
     script="mlstm_kernels_jax_floor",
-    short="the gradient is NaN where exp(−m) overflows or its square underflows",
+    short="the gradient is NaN where the denominator exp(−m) overflows or, squared, underflows",
     checks=r"^finite \w+ gradient of [qkvif]$",
     cells=r"^gradient \w+ large input gates$|" + SHUT_GRADIENT,
 )
@@ -432,12 +432,14 @@ PEERS: tuple[Peer, ...] = (
     _jax(
         "chunkwise--native_autograd",
         "JAX, in chunks, differentiated by JAX",
+        MLSTM_KERNELS_JAX_FLOOR,
         MLSTM_KERNELS_JAX_FORGET_GATE,
         promises=CHUNKS,
     ),
     _jax(
         "parallel--native_autograd",
         "JAX, all steps at once, differentiated by JAX",
+        MLSTM_KERNELS_JAX_FLOOR,
         MLSTM_KERNELS_JAX_FORGET_GATE,
         MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
         promises=WITHOUT_STATES,
@@ -454,6 +456,7 @@ PEERS: tuple[Peer, ...] = (
     _jax(
         "parallel--native_stablef_autograd",
         "JAX, all steps at once, decays summed for each pair of steps, differentiated by JAX",
+        MLSTM_KERNELS_JAX_FLOOR,
         MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
         promises=WITHOUT_STATES,
     ),

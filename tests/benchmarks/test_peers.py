@@ -391,16 +391,19 @@ def test_kinds_of_calls_with_the_same_results_share_a_row() -> None:
 
 
 def test_what_was_confirmed_of_several_peers_is_listed_once() -> None:
-    def peer(name: str, script: str) -> dict[str, Any]:
-        return {"name": name, "laws": {}, "confirmed": {"finite": {"float32": script}}}
+    def peer(name: str, script: str, dtype: str = "float32") -> dict[str, Any]:
+        return {"name": name, "laws": {}, "confirmed": {"finite": {dtype: script}}}
 
     peers = [peer("kernels one", "a"), peer("kernels two", "a"), peer("torch.nn.GRU", "b"), peer("other", "c")]
-    short = {"a": "NaN", "b": "NaN", "c": "raises"}
+    peers += [peer(f"narrow {number}", "d", "float16") for number in range(4)]
+    short = {"a": "NaN", "b": "NaN", "c": "raises", "d": "rounds"}
     confirmations = {name: {"verdict": "confirmed", "short": said} for name, said in short.items()}
     assert recurring([peer("other", "c"), *peers], confirmations) == {
         "NaN": (["kernels one", "kernels two", "torch.nn.GRU"], ["a", "b"]),
         "raises": (["other"], ["c"]),
+        "rounds": ([f"narrow {number}" for number in range(4)], ["d"]),
     }
+    assert list(recurring(peers, confirmations)) == ["NaN", "raises", "rounds"]
     assert peers_page._by_family(["kernels one", "kernels two", "torch.nn.GRU"]) == "kernels: one, two; torch.nn.GRU"
 
 
