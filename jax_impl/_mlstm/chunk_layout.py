@@ -99,12 +99,18 @@ def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> ChunkTable:
 
 def to_chunks(x: jax.Array, axis: int, L: int, padding: float = 0.0) -> jax.Array:
     """Cut an axis into chunks of L steps, padding the last chunk: ``(…, S, …)`` → ``(c, …, L, …)``."""
-    S = x.shape[axis]
-    c = -(-S // L)
-    if is_symbolic(S) or S % L:
-        x = jnp.pad(x, [(0, c * L - S if a == axis else 0) for a in range(x.ndim)], constant_values=padding)
-    x = x.reshape(*x.shape[:axis], c, L, *x.shape[axis + 1 :])
+    x = padded(x, axis, L, padding)
+    x = x.reshape(*x.shape[:axis], x.shape[axis] // L, L, *x.shape[axis + 1 :])
     return jnp.moveaxis(x, axis, 0)
+
+
+def padded(x: jax.Array, axis: int, L: int, padding: float = 0.0) -> jax.Array:
+    """Lengthen an axis to a multiple of L."""
+    S = x.shape[axis]
+    if not is_symbolic(S) and S % L == 0:
+        return x
+    more = -(-S // L) * L - S
+    return jnp.pad(x, [(0, more if a == axis else 0) for a in range(x.ndim)], constant_values=padding)
 
 
 def from_chunks(x: jax.Array, axis: int, S: int) -> jax.Array:

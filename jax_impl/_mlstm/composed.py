@@ -12,10 +12,11 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
 from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
+from jax_impl._mesh_axes import vary_like
 from jax_impl._mlstm import chunkwise, packed
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
 from jax_impl._mlstm.blocks import block_size
-from jax_impl._mlstm.chunk_layout import PADDING, from_chunks, to_chunks
+from jax_impl._mlstm.chunk_layout import PADDING, from_chunks, padded, to_chunks
 from jax_impl._mlstm.chunkwise import Chunks
 from jax_impl._mlstm.state import (
     StateGradients,
@@ -39,20 +40,6 @@ class Residuals(NamedTuple):
     arguments: Arguments
     starts: MLSTMState
     last: MLSTMState
-
-
-class Block(NamedTuple):
-    """The values of a block that the backward pass reads, ``(B, steps, N, ·)``; for all blocks, with a leading axis.
-
-    Attributes:
-        tokens: the inputs.
-        dh: the cotangent of h.
-        start: the memory at the start of the block.
-    """
-
-    tokens: Tokens
-    dh: jax.Array
-    start: MLSTMState
 
 
 def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals | packed.Residuals]:
@@ -130,38 +117,65 @@ def drop_step_axis(tokens: Tokens) -> Tokens:
 
 def _dense(options: Options, tokens: Tokens, initial: MLSTMState) -> tuple[jax.Array, MLSTMState, MLSTMState]:
     """h, the memory at the start of every block, and the final state."""
+    S, size = tokens.v.shape[1], block_size(options, *tokens.i.shape)
+    if S == 0:
+        return jnp.zeros_like(tokens.v), jax.tree.map(lambda part: part[None][:0], initial), initial
+    tokens = _whole_blocks(tokens, size)
+    h = vary_like(jnp.zeros_like(tokens.v), tokens.v)
 
-    def block(state: MLSTMState, tokens: Tokens) -> tuple[MLSTMState, tuple[jax.Array, MLSTMState]]:
-        chunks = _to_chunks(options, tokens, state.C.dtype)
+    def block(
+        carry: tuple[MLSTMState, jax.Array], number: jax.Array
+    ) -> tuple[tuple[MLSTMState, jax.Array], MLSTMState]:
+        state, h = carry
+        x = _block_of(tokens, number, size)
+        chunks = _to_chunks(options, x, state.C.dtype)
         p = chunkwise.forward(options.chunkwise, chunks, state)
-        h = _from_chunks(chunkwise.output(options.chunkwise, chunks, p), tokens.v)
-        return p.last, (h, state)
+        one = _from_chunks(chunkwise.output(options.chunkwise, chunks, p), x.v)
+        return (p.last, _with_block(h, one, number)), state
 
-    last, (h, starts) = jax.lax.scan(block, initial, _to_blocks(options, tokens))
-    return from_chunks(h, 1, tokens.v.shape[1]), starts, last
+    (last, h), starts = jax.lax.scan(block, (initial, h), jnp.arange(tokens.i.shape[1] // size))
+    return h[:, :S], starts, last
 
 
 def _dense_gradient(
     options: Options, tokens: Tokens, starts: MLSTMState, dh: jax.Array, dlast: StateGradients
 ) -> tuple[Tokens, StateGradients]:
-    def block(dstate: StateGradients, x: Block) -> tuple[StateGradients, Tokens]:
-        dtype = x.start.C.dtype
-        chunks = _to_chunks(options, x.tokens, dtype)
-        p = chunkwise.forward(options.chunkwise, chunks, x.start)
-        gradients = chunkwise.backward(options.chunkwise, chunks, p, _array_to_chunks(options, x.dh, dtype), dstate)
-        dchunks = _of_unscaled_q(gradients.chunks)
-        return gradients.initial_state, Tokens(*map(_from_chunks, dchunks, x.tokens))
+    S, size = tokens.i.shape[1], block_size(options, *tokens.i.shape)
+    if S == 0:
+        return jax.tree.map(jnp.zeros_like, tokens), dlast
+    tokens, dh = _whole_blocks(tokens, size), padded(dh, 1, size)
+    dtokens = Tokens(*(vary_like(jnp.zeros_like(part), dh) for part in tokens))
 
-    blocks, size = _to_blocks(options, tokens), block_size(options, *tokens.i.shape)
-    blocks = Block(tokens=blocks, dh=to_chunks(dh, 1, size), start=starts)
-    dinitial, dtokens = jax.lax.scan(block, dlast, blocks, reverse=True)
-    return Tokens(*(from_chunks(part, 1, tokens.q.shape[1]) for part in dtokens)), dinitial
+    def block(
+        carry: tuple[StateGradients, Tokens], at: tuple[jax.Array, MLSTMState]
+    ) -> tuple[tuple[StateGradients, Tokens], None]:
+        (dstate, dtokens), (number, start) = carry, at
+        dtype = start.C.dtype
+        x, dh_x = _block_of(tokens, number, size), _block_of(dh, number, size)
+        chunks = _to_chunks(options, x, dtype)
+        p = chunkwise.forward(options.chunkwise, chunks, start)
+        gradients = chunkwise.backward(options.chunkwise, chunks, p, _array_to_chunks(options, dh_x, dtype), dstate)
+        one = Tokens(*map(_from_chunks, _of_unscaled_q(gradients.chunks), x))
+        return (gradients.initial_state, jax.tree.map(lambda all, d: _with_block(all, d, number), dtokens, one)), None
+
+    numbers = jnp.arange(tokens.i.shape[1] // size)
+    (dinitial, dtokens), _ = jax.lax.scan(block, (dlast, dtokens), (numbers, starts), reverse=True)
+    return Tokens(*(part[:, :S] for part in dtokens)), dinitial
 
 
-def _to_blocks(options: Options, tokens: Tokens) -> Tokens:
-    """``(B, S, N, …)`` → ``(blocks, B, steps per block, N, …)``."""
-    size = block_size(options, *tokens.i.shape)
-    return Tokens(**{name: to_chunks(part, 1, size, PADDING.get(name, 0)) for name, part in tokens._asdict().items()})
+def _whole_blocks(tokens: Tokens, size: int) -> Tokens:
+    """The inputs, with steps at the end that change nothing, so that they are a whole number of blocks."""
+    return Tokens(**{name: padded(part, 1, size, PADDING.get(name, 0)) for name, part in tokens._asdict().items()})
+
+
+def _block_of(tree: Any, number: jax.Array, size: int) -> Any:
+    """The steps of one block of arrays ``(B, S, …)``. Cutting all blocks at once would copy every array twice."""
+    return jax.tree.map(lambda part: jax.lax.dynamic_slice_in_dim(part, number * size, size, 1), tree)
+
+
+def _with_block(x: jax.Array, block: jax.Array, number: jax.Array) -> jax.Array:
+    """``x`` with the steps of one block replaced, in place inside a loop."""
+    return jax.lax.dynamic_update_slice_in_dim(x, block, number * block.shape[1], 1)
 
 
 def _to_chunks(options: Options, tokens: Tokens, dtype: Any) -> Chunks:
