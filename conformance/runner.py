@@ -14,7 +14,7 @@ from typing import Any, cast
 from hypothesis.strategies import SearchStrategy
 
 from conformance.avoidance import Avoidance, Blame
-from conformance.cases import Plan, pinned
+from conformance.cases import Limits, pinned
 from conformance.checker import Checker
 from conformance.comparison import CallRecord
 from conformance.diagnosis.admission import Admission
@@ -202,16 +202,16 @@ class Runner:
                 continue
             count = max(1, math.ceil(options.examples * law.share * SHARES[stratum] / total - 1e-9))
             layouts = ("contiguous", *self.implementation.layouts) if eager else ("contiguous",)
-            plan = Plan(stratum, eager, dtype, options.max_steps, layouts, quick=options.quick)
+            limits = Limits(stratum, eager, dtype, options.max_steps, layouts, quick=options.quick)
             # The seed depends on the operation, not the law: laws that draw from the same strategy see the same cases
             # and share the oracle's answers.
             seed = zlib.crc32(f"{options.seed}/{law.op}/{stratum}/{dtype}".encode())
-            parts = pinned(plan, count)
+            parts = pinned(limits, count)
             for part, examples in parts:
                 draws.append(Draw(self._admitted(law, dtype, part), seed, examples, pinned=bool(part.pin)))
             if all(part.pin for part, _ in parts):
                 # Freely drawn cases may include smaller ones than the pinned cases.
-                draws.append(Draw(self._admitted(law, dtype, plan), seed, count, shrinks_only=True))
+                draws.append(Draw(self._admitted(law, dtype, limits), seed, count, shrinks_only=True))
         return draws
 
     @cached_property
@@ -219,11 +219,11 @@ class Runner:
         """Decides on which cases the target is tried."""
         return Admission(self.options.promises, self.options.contract or self.implementation.keeps_contract)
 
-    def _admitted(self, law: Law, dtype: str, plan: Plan) -> SearchStrategy:
+    def _admitted(self, law: Law, dtype: str, limits: Limits) -> SearchStrategy:
         assert law.cases is not None
         # The definition determines a value; gradients also depend on what gatespec holds constant in them.
         decided = law.kind != "contract" and not law.forward
-        return self.admission.strategy(law.op, dtype, law.cases(plan), decided=decided)
+        return self.admission.strategy(law.op, dtype, law.cases(limits), decided=decided)
 
     def _with_script(self, law: Law, dtype: str, found: Found, number: int) -> Counterexample:
         options = self.options

@@ -9,8 +9,8 @@ from conformance.cases._fwbw import FwbwCase, fwbw
 from conformance.cases._gates import GATES
 from conformance.cases._gru import GRU_GATES, HEADS, GRUCase, gru, packed_gru
 from conformance.cases._json import from_json, register, to_json
+from conformance.cases._limits import COTANGENTS, LONG_STEPS, PINS, SEEDS, STRATA, Limits, Sequences, generator, pinned
 from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm, some_without_states, without_states
-from conformance.cases._plan import COTANGENTS, LONG_STEPS, PINS, SEEDS, STRATA, Plan, Sequences, generator, pinned
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
     "GRU_GATES",
     "HEADS",
     "LONG_STEPS",
+    "Limits",
     "MLSTMCase",
     "PINS",
-    "Plan",
     "SEEDS",
     "STRATA",
     "Sequences",

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance.cases._json import register
+from conformance.cases._limits import Limits
 from conformance.cases._mlstm import MLSTMCase, mlstm
-from conformance.cases._plan import Plan
 from conformance.dtypes import Array
 
 
@@ -61,13 +61,13 @@ class FwbwCase:
 
 
 @st.composite
-def fwbw(draw: Any, plan: Plan, **fixed: Any) -> FwbwCase:
-    inner = draw(mlstm(plan, N=1, eps=0.0))
+def fwbw(draw: Any, limits: Limits, **fixed: Any) -> FwbwCase:
+    inner = draw(mlstm(limits, N=1, eps=0.0))
     states = inner.state != "none"
-    if plan.eager:
+    if limits.eager:
         # A final state is of most interest after several chunks, and most sequences are short.
         chunks = (512, None, 1, 2, 3, 7, 16, 64)
-        if plan.stratum == "long":
+        if limits.stratum == "long":
             chunks = (64, 100)
         keep = tuple(name for name in ("keep_gates", "keep_G", "keep_M", "keep_c") if draw(st.booleans()))
         options: dict[str, Any] = {
@@ -79,8 +79,8 @@ def fwbw(draw: Any, plan: Plan, **fixed: Any) -> FwbwCase:
             "flat_gates": draw(st.booleans()),
         }
     else:
-        correct = plan.stratum != "small"
-        keep = ("keep_G", "keep_M") if plan.stratum == "small" else ("keep_gates", "keep_c")
+        correct = limits.stratum != "small"
+        keep = ("keep_G", "keep_M") if limits.stratum == "small" else ("keep_gates", "keep_c")
         options = {
             "chunk_size": 7 if correct else 2,
             "return_state": True,

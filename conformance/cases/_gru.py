@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._json import register
-from conformance.cases._plan import (
+from conformance.cases._limits import (
     COTANGENTS,
     LONG_STEPS,
     SEEDS,
-    Plan,
+    Limits,
     Sequences,
     cotangent,
     generator,
@@ -155,16 +155,16 @@ _PACKED_GRU_TABLE = {
 
 
 @st.composite
-def _gru_dynamic(draw: Any, plan: Plan) -> dict[str, Any]:
-    regimes = GRU_GATES if plan.stratum != "long" else ("remembering", "ordinary")
+def _gru_dynamic(draw: Any, limits: Limits) -> dict[str, Any]:
+    regimes = GRU_GATES if limits.stratum != "long" else ("remembering", "ordinary")
     fields = {
         "gates": draw(st.sampled_from(regimes)),
         "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 2.0))),
         "cotangents": draw(st.sampled_from(COTANGENTS)),
-        "layout": draw(st.sampled_from(plan.layouts)),
+        "layout": draw(st.sampled_from(limits.layouts)),
         "seed": draw(SEEDS),
     }
-    return {**fields, **_PINS.get(plan.pin, {})}
+    return {**fields, **_PINS.get(limits.pin, {})}
 
 
 _PINS: dict[str, dict[str, Any]] = {
@@ -175,37 +175,37 @@ _PINS: dict[str, dict[str, Any]] = {
 
 
 @st.composite
-def gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
-    if plan.eager:
-        B = 1 if plan.stratum == "long" else draw(st.sampled_from((2, 3) if plan.pin else (2, 1, 3, 0)))
-        S, H = draw(st.sampled_from(plan.steps())), draw(st.sampled_from((3, 1, 2, 5)))
+def gru(draw: Any, limits: Limits, **fixed: Any) -> GRUCase:
+    if limits.eager:
+        B = 1 if limits.stratum == "long" else draw(st.sampled_from((2, 3) if limits.pin else (2, 1, 3, 0)))
+        S, H = draw(st.sampled_from(limits.steps())), draw(st.sampled_from((3, 1, 2, 5)))
         heads, state = draw(st.sampled_from(HEADS)), draw(st.booleans())
         clipping = draw(st.sampled_from((None, 0.1, -0.5, 2.0)))
     else:
-        B, S, H, heads, state, clipping = draw(rows(_GRU_TABLE, plan))
-        S = limited(S, plan)
-    case = GRUCase(B, S, H, heads, state=state, clipping=clipping, **draw(_gru_dynamic(plan)))
+        B, S, H, heads, state, clipping = draw(rows(_GRU_TABLE, limits))
+        S = limited(S, limits)
+    case = GRUCase(B, S, H, heads, state=state, clipping=clipping, **draw(_gru_dynamic(limits)))
     return replace(case, **fixed)
 
 
 @st.composite
-def packed_gru(draw: Any, plan: Plan, **fixed: Any) -> GRUCase:
-    if plan.eager:
-        B = draw(st.sampled_from((3, 2) if plan.pin else (3, 1, 2, 5, 0)))
-        T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
+def packed_gru(draw: Any, limits: Limits, **fixed: Any) -> GRUCase:
+    if limits.eager:
+        B = draw(st.sampled_from((3, 2) if limits.pin else (3, 1, 2, 5, 0)))
+        T = 0 if B == 0 else draw(st.sampled_from(limits.steps()))
         H, heads, state = draw(st.sampled_from((3, 1, 2))), draw(st.sampled_from(HEADS)), draw(st.booleans())
         clipping = draw(st.sampled_from((None, 0.1)))
     else:
-        B, T, H, heads, clipping = draw(rows(_PACKED_GRU_TABLE, plan))
-        T, state = limited(T, plan), True
+        B, T, H, heads, clipping = draw(rows(_PACKED_GRU_TABLE, limits))
+        T, state = limited(T, limits), True
     case = GRUCase(
         B,
         0,
         H,
         heads,
-        lengths=lengths_of(draw, B, T, plan),
+        lengths=lengths_of(draw, B, T, limits),
         state=state,
         clipping=clipping,
-        **draw(_gru_dynamic(plan)),
+        **draw(_gru_dynamic(limits)),
     )
     return replace(case, **fixed)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._gates import GATES, gates, hold
 from conformance.cases._json import register
-from conformance.cases._plan import (
+from conformance.cases._limits import (
     COTANGENTS,
     LONG_STEPS,
     SEEDS,
-    Plan,
+    Limits,
     Sequences,
     cotangent,
     generator,
@@ -197,20 +197,20 @@ _EPS = (0.0, 0.0, 0.0, 1e-3)
 
 
 @st.composite
-def _dynamic(draw: Any, plan: Plan, state: bool) -> dict[str, Any]:
+def _dynamic(draw: Any, limits: Limits, state: bool) -> dict[str, Any]:
     """The fields that do not affect shapes."""
-    long = plan.stratum == "long"
-    states = ("random",) if plan.pin or long else ("random", "random", "random", "empty")
+    long = limits.stratum == "long"
+    states = ("random",) if limits.pin or long else ("random", "random", "random", "empty")
     fields = {
         "state": draw(st.sampled_from(states)) if state else "none",
         "gates": draw(st.sampled_from(("changing", "resets", "mixed") if long else GATES)),
-        "held": draw(st.sampled_from(_HELD[plan.stratum])),
+        "held": draw(st.sampled_from(_HELD[limits.stratum])),
         "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 4.0))),
         "cotangents": draw(st.sampled_from(COTANGENTS)),
-        "layout": draw(st.sampled_from(plan.layouts)),
+        "layout": draw(st.sampled_from(limits.layouts)),
         "seed": draw(SEEDS),
     }
-    return {**fields, **_PINS.get(plan.pin, {})}
+    return {**fields, **_PINS.get(limits.pin, {})}
 
 
 _HELD = {"small": (0.0, 1.0, 0.0, 0.5), "chunk": (0.3, 0.5, 0.2, 0.7), "long": (0.3, 0.5)}
@@ -223,27 +223,27 @@ _PINS: dict[str, dict[str, Any]] = {
 
 
 @st.composite
-def mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
+def mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
     """A dense mLSTM call; ``fixed`` pins fields.
 
     What gatespec's contract alone allows (float32 gates over 16-bit values, ``max_seqlen``) is drawn by the laws that
     are about it.
     """
-    if plan.eager:
-        if plan.stratum == "long":
+    if limits.eager:
+        if limits.stratum == "long":
             B, N, K, V = 1, draw(st.sampled_from((2, 1))), draw(st.sampled_from((4, 7))), draw(st.sampled_from((3, 5)))
         else:
-            B = draw(st.sampled_from((2, 3) if plan.pin else (1, 2, 3, 0)))
-            N = draw(st.sampled_from((3, 2) if plan.pin else (1, 2, 3)))
+            B = draw(st.sampled_from((2, 3) if limits.pin else (1, 2, 3, 0)))
+            N = draw(st.sampled_from((3, 2) if limits.pin else (1, 2, 3)))
             # With K = 1 a wrong 1/√K is right, so cases that no run may miss have a larger K.
-            K = draw(st.sampled_from((5, 3) if plan.pin else (1, 3, 5, 8, 17)))
-            V = draw(st.sampled_from((2, 5) if plan.pin else (1, 2, 5, 11)))
-        S, state = draw(st.sampled_from(plan.steps())), draw(st.sampled_from((False, True, True)))
+            K = draw(st.sampled_from((5, 3) if limits.pin else (1, 3, 5, 8, 17)))
+            V = draw(st.sampled_from((2, 5) if limits.pin else (1, 2, 5, 11)))
+        S, state = draw(st.sampled_from(limits.steps())), draw(st.sampled_from((False, True, True)))
         eps = draw(st.sampled_from(_EPS))
     else:
-        B, S, N, K, V, state, eps = draw(rows(_MLSTM_TABLE, plan))
-        S = limited(S, plan)
-    case = MLSTMCase(B, S, N, K, V, eps=eps, **draw(_dynamic(plan, state)))
+        B, S, N, K, V, state, eps = draw(rows(_MLSTM_TABLE, limits))
+        S = limited(S, limits)
+    case = MLSTMCase(B, S, N, K, V, eps=eps, **draw(_dynamic(limits, state)))
     return replace(case, **fixed)
 
 
@@ -253,34 +253,34 @@ def without_states(case: MLSTMCase) -> MLSTMCase:
     return replace(case, return_state=False, cotangents=cotangents)
 
 
-def some_without_states(strategy: Callable[[Plan], st.SearchStrategy]) -> Callable[[Plan], st.SearchStrategy]:
+def some_without_states(strategy: Callable[[Limits], st.SearchStrategy]) -> Callable[[Limits], st.SearchStrategy]:
     """The strategy with some cases that return no final state, if another option needs no compilation."""
 
-    def drawn(plan: Plan) -> st.SearchStrategy:
-        if plan.pin or not plan.eager:
-            return strategy(plan)
+    def drawn(limits: Limits) -> st.SearchStrategy:
+        if limits.pin or not limits.eager:
+            return strategy(limits)
         chosen = st.sampled_from((False, False, False, True))
-        return st.builds(lambda case, bare: without_states(case) if bare else case, strategy(plan), chosen)
+        return st.builds(lambda case, bare: without_states(case) if bare else case, strategy(limits), chosen)
 
     return drawn
 
 
 @st.composite
-def packed_mlstm(draw: Any, plan: Plan, **fixed: Any) -> MLSTMCase:
+def packed_mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
     """A packed mLSTM call, with empty sequences."""
-    if plan.eager:
-        B = draw(st.sampled_from((3, 2) if plan.pin else (3, 1, 2, 5, 0)))
-        T = 0 if B == 0 else draw(st.sampled_from(plan.steps()))
-        N, K = draw(st.sampled_from((1, 2))), draw(st.sampled_from((3, 8) if plan.pin else (1, 3, 8)))
+    if limits.eager:
+        B = draw(st.sampled_from((3, 2) if limits.pin else (3, 1, 2, 5, 0)))
+        T = 0 if B == 0 else draw(st.sampled_from(limits.steps()))
+        N, K = draw(st.sampled_from((1, 2))), draw(st.sampled_from((3, 8) if limits.pin else (1, 3, 8)))
         V = draw(st.sampled_from((2, 5)))
         state = draw(st.sampled_from((False, True, True)))
         options = {
             "eps": draw(st.sampled_from(_EPS)),
-            "chunk_size": draw(st.sampled_from((None, None, 1, 7, 16))) if plan.stratum != "long" else None,
+            "chunk_size": draw(st.sampled_from((None, None, 1, 7, 16))) if limits.stratum != "long" else None,
         }
     else:
-        B, T, N, K, V, eps = draw(rows(_PACKED_TABLE, plan))
-        T, state, options = limited(T, plan), True, {"eps": eps}
-    dynamic = draw(_dynamic(plan, state))
-    case = MLSTMCase(B, 0, N, K, V, lengths=lengths_of(draw, B, T, plan), **options, **dynamic)
+        B, T, N, K, V, eps = draw(rows(_PACKED_TABLE, limits))
+        T, state, options = limited(T, limits), True, {"eps": eps}
+    dynamic = draw(_dynamic(limits, state))
+    case = MLSTMCase(B, 0, N, K, V, lengths=lengths_of(draw, B, T, limits), **options, **dynamic)
     return replace(case, **fixed)

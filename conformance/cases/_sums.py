@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._json import register
-from conformance.cases._plan import LONG_STEPS, SEEDS, Plan, generator, limited, rows, words
+from conformance.cases._limits import LONG_STEPS, SEEDS, Limits, generator, limited, rows, words
 from conformance.dtypes import Array, array
 
 
@@ -94,22 +94,22 @@ _SUM_TABLE = {
 
 @st.composite
 def sums(
-    draw: Any, plan: Plan, values: tuple[str, ...] = ("ordinary", "small", "same sign", "wide"), **fixed: Any
+    draw: Any, limits: Limits, values: tuple[str, ...] = ("ordinary", "small", "same sign", "wide"), **fixed: Any
 ) -> SumCase:
-    if plan.eager:
-        leads = ((2,), (), (2, 3), (1, 1, 2), *(() if plan.pin else ((0,),)))
-        lead = draw(st.sampled_from(leads)) if plan.stratum != "long" else (2,)
+    if limits.eager:
+        leads = ((2,), (), (2, 3), (1, 1, 2), *(() if limits.pin else ((0,),)))
+        lead = draw(st.sampled_from(leads)) if limits.stratum != "long" else (2,)
         # Laws about matrices have no long stratum, so one case is pinned to their largest number of steps.
-        S = plan.steps()[-1] if plan.pin == "small magnitude" else draw(st.sampled_from(plan.steps()))
+        S = limits.steps()[-1] if limits.pin == "small magnitude" else draw(st.sampled_from(limits.steps()))
     else:
-        lead, S = draw(rows(_SUM_TABLE, plan))
-        S = limited(S, plan)
-    layout, value = draw(st.sampled_from(plan.layouts)), draw(st.sampled_from(values))
-    return replace(SumCase(lead, S, _PINS[plan.pin] if plan.pin else value, layout, draw(SEEDS)), **fixed)
+        lead, S = draw(rows(_SUM_TABLE, limits))
+        S = limited(S, limits)
+    layout, value = draw(st.sampled_from(limits.layouts)), draw(st.sampled_from(values))
+    return replace(SumCase(lead, S, _PINS[limits.pin] if limits.pin else value, layout, draw(SEEDS)), **fixed)
 
 
 _PINS = {"well-conditioned": "ordinary", "small magnitude": "small", "held": "same sign"}
 
 
-def gate_sums(plan: Plan) -> st.SearchStrategy:
-    return sums(plan, ("ordinary", "small", "resets", "wide", "extreme"))
+def gate_sums(limits: Limits) -> st.SearchStrategy:
+    return sums(limits, ("ordinary", "small", "resets", "wide", "extreme"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.budget import Expected
-from conformance.cases import PINS, Plan
+from conformance.cases import PINS, Limits
 from conformance.checker import Checker
 from conformance.dtypes import FLOATING, Array
 from conformance.implementation import Implementation, Results
@@ -119,9 +119,9 @@ def transformed(kind: str, operation: Operation, checker: Checker, call: Call) -
 def of_rows(operation: Operation) -> Strategy:
     """The operation's rows one after the other, one per pin; only the first for a target that compiles per shape."""
 
-    def strategy(plan: Plan) -> st.SearchStrategy:
-        rows = operation.rows if plan.eager else operation.rows[:1]
-        number = PINS[plan.stratum].index(plan.pin) if plan.pin else 0
+    def strategy(limits: Limits) -> st.SearchStrategy:
+        rows = operation.rows if limits.eager else operation.rows[:1]
+        number = PINS[limits.stratum].index(limits.pin) if limits.pin else 0
         return st.just(rows[number]) if number < len(rows) else st.nothing()
 
     return strategy

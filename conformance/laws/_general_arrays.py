@@ -20,7 +20,7 @@ def register(operation: Operation) -> None:
     @law(
         operation,
         "behaviour",
-        cases=lambda plan: st.one_of(operation.all_cases(plan), *map(st.just, operation.stepless)),
+        cases=lambda limits: st.one_of(operation.all_cases(limits), *map(st.just, operation.stepless)),
         dtypes=WIDE,
         share=0.75,
         skip=partial(lacking, "layouts"),
@@ -43,7 +43,7 @@ def register(operation: Operation) -> None:
     @law(
         operation,
         "contract",
-        cases=lambda plan: st.one_of(operation.all_cases(plan), *map(st.just, operation.stepless)),
+        cases=lambda limits: st.one_of(operation.all_cases(limits), *map(st.just, operation.stepless)),
         share=0.5,
         skip=partial(lacking, "layouts"),
     )

@@ -52,8 +52,8 @@ def register(operation: Operation, drawn: Strategy, in_chunks: Strategy) -> None
     """
     register_shift(operation, drawn)
 
-    def without_eps(plan: cases.Plan) -> st.SearchStrategy:
-        return drawn(plan).map(lambda case: replace(case, eps=0.0))
+    def without_eps(limits: cases.Limits) -> st.SearchStrategy:
+        return drawn(limits).map(lambda case: replace(case, eps=0.0))
 
     law(operation.name, "contract", cases=without_eps, **_OTHERS)(partial(cancelling_gates, operation))
     law(operation.name, "contract", cases=in_chunks, **_OTHERS)(partial(chunks_of_large_gates, operation))

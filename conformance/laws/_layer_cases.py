@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.cases import PINS, SEEDS, Plan, Sequences, generator, register
+from conformance.cases import PINS, SEEDS, Limits, Sequences, generator, register
 from conformance.dtypes import Array, accumulation, array
 
 COUNTS = (
@@ -109,10 +109,10 @@ _HEADS = ((1, 1, 1, 1, 1, 1), (4, 1, 2, 1, 2, 4), (1, 3, 1, 3, 3, 1), (2, 4, 1, 
 
 
 @st.composite
-def layers(draw: Any, plan: Plan) -> LayerCase:
+def layers(draw: Any, limits: Limits) -> LayerCase:
     """A layer and a call; for a target that compiles, only those of the table."""
-    number = PINS[plan.stratum].index(plan.pin) if plan.pin else len(_TABLE)
-    if number < len(_TABLE) or not plan.eager:
+    number = PINS[limits.stratum].index(limits.pin) if limits.pin else len(_TABLE)
+    if number < len(_TABLE) or not limits.eager:
         return draw(st.just(_TABLE[number]) if number < len(_TABLE) else st.nothing())
     lengths = draw(st.sampled_from((None, (3, 2), (0, 4), (1,))))
     B, S = (draw(st.sampled_from((2, 1))), draw(st.sampled_from((5, 1, 0, 13)))) if lengths is None else (0, 0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.cases import PINS, SEEDS, Plan, generator, register
+from conformance.cases import PINS, SEEDS, Limits, generator, register
 
 REPLICAS = "replicas"
 
@@ -77,17 +77,17 @@ _STACK_TABLE = (
 )
 
 
-def _pinned(table: tuple[MeshCase, ...], plan: Plan) -> st.SearchStrategy | None:
+def _pinned(table: tuple[MeshCase, ...], limits: Limits) -> st.SearchStrategy | None:
     """A row of the table for each pin; without a pin None, and for a target that compiles no other cases."""
-    if plan.pin:
-        return st.just(table[PINS[plan.stratum].index(plan.pin)])
-    return None if plan.eager else st.nothing()
+    if limits.pin:
+        return st.just(table[PINS[limits.stratum].index(limits.pin)])
+    return None if limits.eager else st.nothing()
 
 
 @st.composite
-def splits(draw: Any, plan: Plan) -> MeshCase:
+def splits(draw: Any, limits: Limits) -> MeshCase:
     """An array with an axis that the number of devices divides."""
-    pinned = _pinned(_SPLIT_TABLE, plan)
+    pinned = _pinned(_SPLIT_TABLE, limits)
     if pinned is not None:
         return draw(pinned)
     devices, replicas = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))
@@ -98,9 +98,9 @@ def splits(draw: Any, plan: Plan) -> MeshCase:
 
 
 @st.composite
-def stacks(draw: Any, plan: Plan) -> MeshCase:
+def stacks(draw: Any, limits: Limits) -> MeshCase:
     """A parameter, and the axis at which it is stacked."""
-    pinned = _pinned(_STACK_TABLE, plan)
+    pinned = _pinned(_STACK_TABLE, limits)
     if pinned is not None:
         return draw(pinned)
     devices, replicas = draw(st.sampled_from(DEVICES)), draw(st.sampled_from((1, 2)))

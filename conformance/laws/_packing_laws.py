@@ -18,7 +18,7 @@ from conformance.operations import Operation
 
 def _sequences(operation: Operation) -> Strategy:
     """Packed cases of one sequence or more."""
-    return lambda plan: operation.cases["packed"](plan).filter(lambda case: bool(case.lengths))
+    return lambda limits: operation.cases["packed"](limits).filter(lambda case: bool(case.lengths))
 
 
 def register(operation: Operation) -> None:

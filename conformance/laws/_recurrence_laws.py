@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.budget import Expected
-from conformance.cases import Plan
+from conformance.cases import Limits
 from conformance.checker import Checker
 from conformance.laws import UP_TO_BFLOAT16, Strategy, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
@@ -40,10 +40,10 @@ def register(operation: Operation, cuts: Strategy) -> None:
     """
     op, y, dense = operation.name, operation.output, operation.cases["dense"]
 
-    def batches(plan: Plan) -> st.SearchStrategy:
-        if plan.eager:
-            return dense(plan).map(lambda case: replace(case, B=2 + case.B % 2))
-        return dense(plan).filter(lambda case: case.B > 1)
+    def batches(limits: Limits) -> st.SearchStrategy:
+        if limits.eager:
+            return dense(limits).map(lambda case: replace(case, B=2 + case.B % 2))
+        return dense(limits).filter(lambda case: case.B > 1)
 
     @law(op, "relation", cases=cuts, dtypes=UP_TO_BFLOAT16, subject=("initial state", "final state"), share=0.75)
     def split_and_carry(checker: Checker, case: Any) -> None:

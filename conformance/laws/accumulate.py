@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.budget import DIFFERENCES
-from conformance.cases import SEEDS, Plan, generator, register
+from conformance.cases import SEEDS, Limits, generator, register
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, array
 from conformance.laws import SMALL, WIDE, law
@@ -42,8 +42,8 @@ class Batch:
         )
 
 
-def batches(plan: Plan) -> st.SearchStrategy:
-    if plan.eager:
+def batches(limits: Limits) -> st.SearchStrategy:
+    if limits.eager:
         counts, rows, widths = st.sampled_from((1, 2, 3, 5, 8)), st.sampled_from((1, 2, 3)), st.sampled_from((1, 3, 4))
         return st.builds(Batch, counts, rows, widths, st.booleans(), SEEDS)
     return st.builds(Batch, st.just(3), st.just(2), st.just(3), st.just(True), st.sampled_from((0, 1)))
@@ -141,7 +141,7 @@ def _of_linear(loss_fn: Any) -> Any:
 @law(
     OP,
     "behaviour",
-    cases=lambda plan: st.builds(Batch, st.just(16), st.just(1), st.just(3), st.just(False), st.sampled_from((0, 1))),
+    cases=lambda limits: st.builds(Batch, st.just(16), st.just(1), st.just(3), st.just(False), st.sampled_from((0, 1))),
     dtypes=("bfloat16", "float16"),
     share=0.25,
     skip=_no_exact_gradient,

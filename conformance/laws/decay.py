@@ -101,7 +101,7 @@ def composition(checker: Checker, case: SumCase) -> None:
     "causal_forget_matrix",
     "relation",
     compiled_dtypes=None,
-    cases=lambda plan: cases.sums(plan, ("ordinary", "wide")).filter(lambda case: case.S > 0),
+    cases=lambda limits: cases.sums(limits, ("ordinary", "wide")).filter(lambda case: case.S > 0),
     dtypes=SINGLE,
     share=0.25,
 )

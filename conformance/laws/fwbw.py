@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases
-from conformance.cases import FwbwCase, MLSTMCase, Plan
+from conformance.cases import FwbwCase, Limits, MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, law
@@ -75,10 +75,10 @@ def forward_and_backward(checker: Checker, case: FwbwCase) -> None:
     expect_gradient(FWBW, checker, case, call, gradients)
 
 
-def _keeps(plan: Plan) -> st.SearchStrategy:
-    if plan.eager:
-        return cases.fwbw(plan)
-    return cases.fwbw(plan, keep=("keep_G", "keep_gates", "keep_M", "keep_c"))
+def _keeps(limits: Limits) -> st.SearchStrategy:
+    if limits.eager:
+        return cases.fwbw(limits)
+    return cases.fwbw(limits, keep=("keep_G", "keep_gates", "keep_M", "keep_c"))
 
 
 @law(FWBW, "relation", cases=_keeps, gradient=OP, share=0.75)
@@ -95,10 +95,10 @@ def keep(checker: Checker, case: FwbwCase) -> None:
     same_results(FWBW, checker, case, call, everything, nothing)
 
 
-def _few(plan: Plan) -> st.SearchStrategy:
+def _few(limits: Limits) -> st.SearchStrategy:
     # A memory that ends empty is at a tie, where either side passes; with few elements, ties would be too many.
-    drawn = cases.fwbw(plan, use_initial_state=False).filter(lambda case: case.inner.gates not in ("closed", "mixed"))
-    if not plan.eager:
+    drawn = cases.fwbw(limits, use_initial_state=False).filter(lambda case: case.inner.gates not in ("closed", "mixed"))
+    if not limits.eager:
         return drawn
     return drawn.map(lambda case: replace(case, inner=replace(case.inner, B=3 * case.inner.B)))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.budget import Expected
-from conformance.cases import GRUCase, Plan
+from conformance.cases import GRUCase, Limits
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, _packing_laws, _recurrence_laws, law
@@ -30,7 +30,7 @@ def value(checker: Checker, case: GRUCase) -> None:
     check_value(GRU, checker, case)
 
 
-@law("gru", "definition", cases=lambda plan: cases.gru(plan, clipping=None), gradient="gru", quick=True)
+@law("gru", "definition", cases=lambda limits: cases.gru(limits, clipping=None), gradient="gru", quick=True)
 def gradient(checker: Checker, case: GRUCase) -> None:
     """The gradient is exact for every argument, initial state and final-state cotangent included.
 
@@ -39,12 +39,12 @@ def gradient(checker: Checker, case: GRUCase) -> None:
     check_gradient(GRU, checker, case)
 
 
-def _clipped(plan: Plan) -> st.SearchStrategy:
+def _clipped(limits: Limits) -> st.SearchStrategy:
     """Dense and packed cases if a new shape is cheap, else one row."""
-    if not plan.eager:
-        return cases.gru(plan, clipping=0.5).filter(lambda case: case.heads == cases.HEADS[0])
+    if not limits.eager:
+        return cases.gru(limits, clipping=0.5).filter(lambda case: case.heads == cases.HEADS[0])
     bounds = st.sampled_from((0.1, -0.5, 2.0))
-    either = st.one_of(cases.gru(plan), cases.packed_gru(plan))
+    either = st.one_of(cases.gru(limits), cases.packed_gru(limits))
     return st.builds(lambda case, bound: replace(case, clipping=bound), either, bounds)
 
 
@@ -67,19 +67,19 @@ def clipping(checker: Checker, case: GRUCase) -> None:
     check_gradient(GRU, checker, case)
 
 
-def _cuts(plan: Plan) -> st.SearchStrategy:
-    if plan.eager:
-        return _recurrence_laws.cut_anywhere(cases.gru(plan))
+def _cuts(limits: Limits) -> st.SearchStrategy:
+    if limits.eager:
+        return _recurrence_laws.cut_anywhere(cases.gru(limits))
     # Halves have the shape of a row that other laws compile.
-    whole = cases.gru(plan).filter(lambda case: case.heads == cases.HEADS[0])
-    return whole.map(lambda case: replace(case, S=min(2 * case.S, plan.max_steps)))
+    whole = cases.gru(limits).filter(lambda case: case.heads == cases.HEADS[0])
+    return whole.map(lambda case: replace(case, S=min(2 * case.S, limits.max_steps)))
 
 
-def _unclipped(plan: Plan, **fixed: Any) -> st.SearchStrategy:
-    if plan.eager:
+def _unclipped(limits: Limits, **fixed: Any) -> st.SearchStrategy:
+    if limits.eager:
         # There is a state to keep: from zeros, many wrong computations give the right result.
-        return cases.gru(plan, **{"clipping": None, "state": True, **fixed})
-    return cases.gru(plan, **fixed).filter(lambda case: not case.clipping)
+        return cases.gru(limits, **{"clipping": None, "state": True, **fixed})
+    return cases.gru(limits, **fixed).filter(lambda case: not case.clipping)
 
 
 _recurrence_laws.register(GRU, _cuts)
@@ -97,7 +97,7 @@ def packed(checker: Checker, case: GRUCase) -> None:
 @law(
     "gru",
     "definition",
-    cases=lambda plan: cases.packed_gru(plan, clipping=None),
+    cases=lambda limits: cases.packed_gru(limits, clipping=None),
     dtypes=UP_TO_BFLOAT16,
     gradient="gru",
     share=0.75,
@@ -116,7 +116,9 @@ _packing_laws.register(GRU)
 @law(
     "gru",
     "relation",
-    cases=lambda plan: cases.gru(plan) if plan.eager else cases.gru(plan).filter(lambda case: case.S in (5, 65)),
+    cases=lambda limits: (
+        cases.gru(limits) if limits.eager else cases.gru(limits).filter(lambda case: case.S in (5, 65))
+    ),
     share=0.5,
 )
 def grouped_heads(checker: Checker, case: GRUCase) -> None:
@@ -221,7 +223,7 @@ def zero_weights(checker: Checker, case: GRUCase) -> None:
 @law(
     "gru",
     "definition",
-    cases=lambda plan: _unclipped(plan).filter(lambda case: case.gates != "extreme"),
+    cases=lambda limits: _unclipped(limits).filter(lambda case: case.gates != "extreme"),
     strata=SHORT,
     dtypes=WIDE,
     compiled_dtypes=SINGLE,
@@ -252,7 +254,7 @@ register_refusals("gru", bad_calls)
 @law(
     "gru",
     "behaviour",
-    cases=lambda plan: cases.gru(plan, scale=1.0, state=True, clipping=None) if plan.eager else cases.gru(plan),
+    cases=lambda limits: cases.gru(limits, scale=1.0, state=True, clipping=None) if limits.eager else cases.gru(limits),
     strata=("chunk", "long"),
     dtypes=("bfloat16", "float16"),
     share=0.25,

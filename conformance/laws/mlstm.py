@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.budget import Expected
-from conformance.cases import MLSTMCase, Plan
+from conformance.cases import Limits, MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.laws import (
@@ -56,14 +56,14 @@ def gradient(checker: Checker, case: MLSTMCase) -> None:
     check_gradient(MLSTM, checker, case)
 
 
-def _chunks(plan: Plan) -> st.SearchStrategy:
-    if plan.eager:
+def _chunks(limits: Limits) -> st.SearchStrategy:
+    if limits.eager:
         usual = {"small": (2, 1, 3, 7, 64), "chunk": (16, 1, 2, 13, 32, 64, 128, 131), "long": (64, 100, 256)}
-        longest = {"small": 8, "chunk": 140, "long": 1100}[plan.stratum]
-        sizes = st.one_of(st.sampled_from(usual[plan.stratum]), st.integers(usual[plan.stratum][0], longest))
-        return st.builds(lambda case, size: replace(case, chunk_size=size), cases.mlstm(plan), sizes)
-    size = {"small": 2, "chunk": 16, "long": 100}[plan.stratum]
-    return cases.mlstm(plan, chunk_size=size).filter(lambda case: case.state != "none" and case.S > 1)
+        longest = {"small": 8, "chunk": 140, "long": 1100}[limits.stratum]
+        sizes = st.one_of(st.sampled_from(usual[limits.stratum]), st.integers(usual[limits.stratum][0], longest))
+        return st.builds(lambda case, size: replace(case, chunk_size=size), cases.mlstm(limits), sizes)
+    size = {"small": 2, "chunk": 16, "long": 100}[limits.stratum]
+    return cases.mlstm(limits, chunk_size=size).filter(lambda case: case.state != "none" and case.S > 1)
 
 
 @law("mlstm", "relation", strata=cases.STRATA, cases=_chunks, dtypes=UP_TO_BFLOAT16, share=0.75)
@@ -84,7 +84,7 @@ def chunk_invariance(checker: Checker, case: MLSTMCase) -> None:
 @law(
     "mlstm",
     "relation",
-    cases=lambda plan: _chunks(plan) if plan.eager else cases.mlstm(plan),
+    cases=lambda limits: _chunks(limits) if limits.eager else cases.mlstm(limits),
     needs=FORMS,
     subject=("final state",),
     share=0.5,
@@ -109,29 +109,29 @@ def forms(checker: Checker, case: MLSTMCase) -> None:
         alike(checker, results, own, expected, case.steps)
 
 
-def _cuts(plan: Plan) -> st.SearchStrategy:
-    if plan.eager:
-        return _recurrence_laws.cut_anywhere(cases.mlstm(plan))
+def _cuts(limits: Limits) -> st.SearchStrategy:
+    if limits.eager:
+        return _recurrence_laws.cut_anywhere(cases.mlstm(limits))
 
     # Halves have the shape of a row that other laws compile; the small ones may also be cut after one step or before.
     def cut(case: MLSTMCase, place: int) -> MLSTMCase:
         one, several = (1, case.S) if place == 1 else (case.S, 1)
-        if plan.stratum == "small" and place and case.S < plan.max_steps:
+        if limits.stratum == "small" and place and case.S < limits.max_steps:
             return replace(case, S=case.S + 1, cut=one / (one + several))
-        return replace(case, S=min(2 * case.S, plan.max_steps))
+        return replace(case, S=min(2 * case.S, limits.max_steps))
 
-    whole = cases.mlstm(plan).filter(lambda case: case.state != "none" and case.S > 1)
+    whole = cases.mlstm(limits).filter(lambda case: case.state != "none" and case.S > 1)
     return st.builds(cut, whole, st.sampled_from((0, 1, 2)))
 
 
-def _ordinary_with_state(plan: Plan) -> st.SearchStrategy:
-    if plan.eager:
-        return cases.mlstm(plan, gates="ordinary", state="random", eps=0.0, scale=1.0)
-    return cases.mlstm(plan).filter(lambda case: case.state != "none")
+def _ordinary_with_state(limits: Limits) -> st.SearchStrategy:
+    if limits.eager:
+        return cases.mlstm(limits, gates="ordinary", state="random", eps=0.0, scale=1.0)
+    return cases.mlstm(limits).filter(lambda case: case.state != "none")
 
 
-def _packed_without_eps(plan: Plan) -> st.SearchStrategy:
-    return cases.packed_mlstm(plan, eps=0.0).filter(lambda case: bool(case.lengths))
+def _packed_without_eps(limits: Limits) -> st.SearchStrategy:
+    return cases.packed_mlstm(limits, eps=0.0).filter(lambda case: bool(case.lengths))
 
 
 _recurrence_laws.register(MLSTM, _cuts)
@@ -264,8 +264,8 @@ def cap(checker: Checker, case: MLSTMCase) -> None:
 @law(
     "mlstm",
     "contract",
-    cases=lambda plan: (
-        cases.mlstm(plan, eps=1e-3) if plan.eager else cases.mlstm(plan).filter(lambda case: bool(case.eps))
+    cases=lambda limits: (
+        cases.mlstm(limits, eps=1e-3) if limits.eager else cases.mlstm(limits).filter(lambda case: bool(case.eps))
     ),
     dtypes=UP_TO_BFLOAT16,
     compiled_dtypes=SINGLE,
@@ -283,7 +283,7 @@ def eps_gradient(checker: Checker, case: MLSTMCase) -> None:
 @law(
     "mlstm",
     "contract",
-    cases=lambda plan: cases.mlstm(plan, wide_gates=True, eps=0.0),
+    cases=lambda limits: cases.mlstm(limits, wide_gates=True, eps=0.0),
     strata=SHORT,
     dtypes=("bfloat16", "float16"),
     compiled_dtypes=("bfloat16",),
@@ -351,7 +351,7 @@ def ties(checker: Checker, case: MLSTMCase) -> None:
 _large_gates.register(
     MLSTM,
     partial(cases.mlstm, **_large_gates.PLAIN),
-    lambda plan: _chunks(plan).map(lambda case: replace(case, **_large_gates.PLAIN)),
+    lambda limits: _chunks(limits).map(lambda case: replace(case, **_large_gates.PLAIN)),
 )
 
 register_refusals("mlstm", bad_calls)
@@ -360,7 +360,7 @@ register_refusals("mlstm", bad_calls)
 @law(
     "mlstm",
     "behaviour",
-    cases=lambda plan: cases.mlstm(plan, gates="remembering", held=0.0, scale=1.0),
+    cases=lambda limits: cases.mlstm(limits, gates="remembering", held=0.0, scale=1.0),
     strata=("chunk", "long"),
     dtypes=("bfloat16", "float16"),
     subject=("final state",),

@@ -22,7 +22,7 @@ OP = "mlstm_step"
 @law(
     OP,
     "definition",
-    cases=lambda plan: cases.mlstm(plan, layout="contiguous"),
+    cases=lambda limits: cases.mlstm(limits, layout="contiguous"),
     strata=SMALL,
     compiled_dtypes=("float32", "bfloat16"),
     forward=True,
@@ -47,18 +47,18 @@ def sequence(checker: Checker, case: MLSTMCase) -> None:
         )
 
 
-def _one_step(plan: cases.Plan) -> st.SearchStrategy:
+def _one_step(limits: cases.Limits) -> st.SearchStrategy:
     # A memory that ends empty is at a tie, where either side passes: `sequence` and `finite` meet it.
-    steps = cases.mlstm(plan, S=1, layout="contiguous").filter(
+    steps = cases.mlstm(limits, S=1, layout="contiguous").filter(
         lambda case: case.gates not in ("closed", "mixed") and (case.gates, case.state) != ("resets", "empty")
     )
-    return steps.map(lambda case: replace(case, B=3 * case.B)) if plan.eager else steps
+    return steps.map(lambda case: replace(case, B=3 * case.B)) if limits.eager else steps
 
 
 @law(
     OP,
     "definition",
-    cases=lambda plan: _one_step(plan).map(lambda case: replace(case, eps=0.0)),
+    cases=lambda limits: _one_step(limits).map(lambda case: replace(case, eps=0.0)),
     strata=SMALL,
     gradient=OP,
     quick=True,
@@ -72,10 +72,10 @@ def gradient(checker: Checker, case: MLSTMCase) -> None:
     checker.expect_dtypes(outputs, gradients, MLSTM_STEP.call_of(case, checker.dtype).arrays, MLSTM_STEP.in_dtype)
 
 
-def _with_eps(plan: cases.Plan) -> st.SearchStrategy:
-    if plan.eager:
-        return _one_step(plan).map(lambda case: replace(case, eps=1e-3))
-    return _one_step(plan).filter(lambda case: bool(case.eps))
+def _with_eps(limits: cases.Limits) -> st.SearchStrategy:
+    if limits.eager:
+        return _one_step(limits).map(lambda case: replace(case, eps=1e-3))
+    return _one_step(limits).filter(lambda case: bool(case.eps))
 
 
 @law(OP, "contract", cases=_with_eps, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, gradient=OP, share=0.5)
@@ -88,7 +88,7 @@ def eps_gradient(checker: Checker, case: MLSTMCase) -> None:
 
 
 _large_gates.register_shift(
-    MLSTM_STEP, lambda plan: _one_step(plan).map(lambda case: replace(case, **_large_gates.PLAIN))
+    MLSTM_STEP, lambda limits: _one_step(limits).map(lambda case: replace(case, **_large_gates.PLAIN))
 )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import reference
 from conformance import cases, oracle
-from conformance.cases import PINS, FwbwCase, MLSTMCase, Plan
+from conformance.cases import PINS, FwbwCase, Limits, MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array, array
 from conformance.implementation import Layer
@@ -117,12 +117,12 @@ register_uses(
 )
 
 
-def _fwbw_cases(plan: Plan) -> st.SearchStrategy:
-    if plan.eager:
-        return cases.fwbw(plan)
+def _fwbw_cases(limits: Limits) -> st.SearchStrategy:
+    if limits.eager:
+        return cases.fwbw(limits)
     inner = MLSTMCase(2, 5, 1, 3, 2, state="random", seed=1)
     only = FwbwCase(inner, 2, use_initial_state=True, stabilize_correctly=True, flat_gates=False)
-    return st.just(only) if plan.pin in ("", PINS[plan.stratum][0]) else st.nothing()
+    return st.just(only) if limits.pin in ("", PINS[limits.stratum][0]) else st.nothing()
 
 
 @law("mLSTMBackendFwbw", "definition", cases=_fwbw_cases, strata=SMALL, dtypes=WIDE, compiled_dtypes=SINGLE, share=0.5)

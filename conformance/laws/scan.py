@@ -113,7 +113,7 @@ def offset(checker: Checker, case: SumCase) -> None:
 @law(
     "rev_cumsum",
     "definition",
-    cases=lambda plan: cases.sums(plan).filter(lambda case: case.S > 0),
+    cases=lambda limits: cases.sums(limits).filter(lambda case: case.S > 0),
     dtypes=WIDE,
     compiled_dtypes=SINGLE,
     share=0.25,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.cases import Plan
+from conformance.cases import Limits
 from conformance.diagnosis.formulas.formula import Formula
 from conformance.dtypes import Array, array
 from conformance.operations._record import Options, Record
@@ -102,11 +102,13 @@ class Operation(Record):
         axes = {argument.name: sum(letter != "..." for letter in argument.axes) for argument in needed}
         return {name: array(np.ones((1,) * count), dtype) for name, count in axes.items()}
 
-    def all_cases(self, plan: Plan) -> st.SearchStrategy:
+    def all_cases(self, limits: Limits) -> st.SearchStrategy:
         """Dense and packed cases if a new shape is cheap; otherwise those that other laws have compiled already."""
-        if not self.packs or not plan.eager:
-            return self.cases["dense"](plan)
-        return st.one_of(self.cases["dense"](plan), self.cases["packed"](plan).filter(lambda case: bool(case.lengths)))
+        if not self.packs or not limits.eager:
+            return self.cases["dense"](limits)
+        return st.one_of(
+            self.cases["dense"](limits), self.cases["packed"](limits).filter(lambda case: bool(case.lengths))
+        )
 
     def representative(self, case: Any) -> Any:
         """The case that stands for all cases with the same value."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from conformance.budget import Expected, Precision
-from conformance.cases import STRATA, Plan
+from conformance.cases import STRATA, Limits
 from conformance.diagnosis.features import Feature
 from conformance.diagnosis.formulas.formula import Formula, no_formulas, no_pair
 from conformance.dtypes import FLOATING, Array
@@ -15,7 +15,7 @@ from conformance.oracle import Values
 
 Arrays = Mapping[str, Array]
 Options = Mapping[str, Any]
-Strategy = Callable[[Plan], st.SearchStrategy]
+Strategy = Callable[[Limits], st.SearchStrategy]
 Role = Literal["value", "gate", "state", "index"]
 
 

@@ -7,15 +7,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.cases import FwbwCase, MLSTMCase, Plan
+from conformance.cases import FwbwCase, Limits, MLSTMCase
 from conformance.diagnosis import mlstm_features
 from conformance.diagnosis.formulas import layouts
 from conformance.operations._operation import Operation, named
 from conformance.operations._record import Argument, Backward, Option, Options, Output, Public
 
 
-def _extremes(plan: Plan) -> st.SearchStrategy:
-    return cases.fwbw(plan).map(lambda case: replace(case, inner=replace(case.inner, gates="extreme")))
+def _extremes(limits: Limits) -> st.SearchStrategy:
+    return cases.fwbw(limits).map(lambda case: replace(case, inner=replace(case.inner, gates="extreme")))
 
 
 _INNER = MLSTMCase(2, 5, 1, 3, 2, state="random", seed=4)

@@ -3,15 +3,15 @@
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.cases import GRUCase, Plan
+from conformance.cases import GRUCase, Limits
 from conformance.diagnosis import gru_features
 from conformance.diagnosis.formulas import gru as gru_formulas
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, Argument, Option, Output
 
 
-def _extremes(plan: Plan) -> st.SearchStrategy:
-    return st.one_of(*(cases.gru(plan, gates=gates) for gates in ("extreme", "saturated")))
+def _extremes(limits: Limits) -> st.SearchStrategy:
+    return st.one_of(*(cases.gru(limits, gates=gates) for gates in ("extreme", "saturated")))
 
 
 _ONE_HEAD = (1, 1, 1, 1, 1, 1)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.budget import Expected
-from conformance.cases import MLSTMCase, Plan
+from conformance.cases import Limits, MLSTMCase
 from conformance.diagnosis import mlstm_features
 from conformance.diagnosis.formulas import mlstm as mlstm_formulas
 from conformance.operations._operation import Operation
@@ -17,8 +17,8 @@ FORMS = ("mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise")
 EXTREME_GATES = ("extreme", "closed", "resets", "saturated")
 
 
-def _extremes(plan: Plan) -> st.SearchStrategy:
-    return st.one_of(*(cases.mlstm(plan, gates=gates) for gates in EXTREME_GATES))
+def _extremes(limits: Limits) -> st.SearchStrategy:
+    return st.one_of(*(cases.mlstm(limits, gates=gates) for gates in EXTREME_GATES))
 
 
 def _cut_slack(expected: Expected, arrays: Arrays) -> Values:

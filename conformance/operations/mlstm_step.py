@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.budget import Expected, Precision
-from conformance.cases import MLSTMCase, Plan
+from conformance.cases import Limits, MLSTMCase
 from conformance.diagnosis import mlstm_features
 from conformance.diagnosis.formulas import layouts
 from conformance.dtypes import Array
@@ -59,12 +59,12 @@ def _gradient(arrays: Values, options: Options, cotangents: Values, precision: P
     return _of_step(oracle.mlstm_gradient(_as_sequence(arrays), options, _as_sequence(cotangents), precision))
 
 
-def _one_step(plan: Plan, **fixed: Any) -> st.SearchStrategy:
-    return cases.mlstm(plan, S=1, **fixed)
+def _one_step(limits: Limits, **fixed: Any) -> st.SearchStrategy:
+    return cases.mlstm(limits, S=1, **fixed)
 
 
-def _extremes(plan: Plan) -> st.SearchStrategy:
-    return st.one_of(*(_one_step(plan, gates=gates) for gates in EXTREME_GATES))
+def _extremes(limits: Limits) -> st.SearchStrategy:
+    return st.one_of(*(_one_step(limits, gates=gates) for gates in EXTREME_GATES))
 
 
 def _stepless(array: Any, **changes: Any) -> Any:

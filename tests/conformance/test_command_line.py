@@ -16,7 +16,7 @@ from hypothesis.errors import Unsatisfiable
 from rich.console import Console
 
 import reference
-from conformance.cases import Plan
+from conformance.cases import Limits
 from conformance.cli import main
 from conformance.laws import Kind, all_laws
 from conformance.options import EXAMPLES, INTERPRETED_EXAMPLES, INTERPRETED_STEPS, MAX_STEPS, RunOptions
@@ -259,7 +259,7 @@ def test_no_case_is_longer_than_the_steps_allowed(eager: bool) -> None:
 
     for law in all_laws():
         for stratum in law.strata if law.cases is not None else ():
-            _draw_two(law.cases(Plan(stratum, eager, "float32", 12)), keep)
+            _draw_two(law.cases(Limits(stratum, eager, "float32", 12)), keep)
     assert len(lengths) > 100 and max(lengths) == 12
 
 

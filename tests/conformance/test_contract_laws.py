@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import reference
-from conformance.cases import MLSTMCase, Plan
+from conformance.cases import Limits, MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.cli import main
 from conformance.laws import all_laws
@@ -74,8 +74,8 @@ def test_gradients_are_judged_on_cases_that_no_decision_of_ours_touches(op: str,
         if law.op != op or law.kind != "definition" or law.cases is None or "gradient" not in law.name:
             continue
         for stratum, eager in itertools.product(law.strata, (True, False)):
-            plan = Plan(stratum, eager, dtype, 130)
-            for case in drawn(law.cases(plan), 16, seed=3):
+            limits = Limits(stratum, eager, dtype, 130)
+            for case in drawn(law.cases(limits), 16, seed=3):
                 assert not getattr(case, "eps", 0) and not getattr(case, "wide_gates", False), law.id
                 assert getattr(case, "clipping", None) is None and case.room is None, law.id
                 if op != "gru":

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance import cases
-from conformance.cases import Plan
+from conformance.cases import Limits
 from conformance.diagnosis.features import Feature, avoiding, names, needed
 from conformance.diagnosis.gru_features import GRU, plain_gru
 from conformance.diagnosis.mlstm_features import FWBW, MLSTM, MLSTM_STEP, plain_fwbw, plain_mlstm, plain_mlstm_step
@@ -49,17 +49,17 @@ BROUGHT = {
 
 
 def _drawn(op: str) -> st.SearchStrategy:
-    plan = Plan("small", True, "float32", 130, ("contiguous", "strided"))
-    chunk = Plan("chunk", True, "float32", 130, ("contiguous", "strided"))
+    limits = Limits("small", True, "float32", 130, ("contiguous", "strided"))
+    chunk = Limits("chunk", True, "float32", 130, ("contiguous", "strided"))
     strategies = {
         "mlstm": (cases.mlstm, cases.packed_mlstm),
-        "mlstm_step": (lambda plan: cases.mlstm(plan, S=1),),
+        "mlstm_step": (lambda limits: cases.mlstm(limits, S=1),),
         "fwbw": (cases.fwbw,),
         "gru": (cases.gru, cases.packed_gru),
         "rev_cumsum": (cases.sums,),
         "causal_forget_matrix": (cases.gate_sums,),
     }[op]
-    return st.one_of(*(strategy(each) for strategy in strategies for each in (plan, chunk)))
+    return st.one_of(*(strategy(each) for strategy in strategies for each in (limits, chunk)))
 
 
 @pytest.mark.parametrize("op", BY_OPERATION)

@@ -16,8 +16,8 @@ from conformance.cases import (
     GRU_GATES,
     FwbwCase,
     GRUCase,
+    Limits,
     MLSTMCase,
-    Plan,
     SumCase,
     gate_sums,
     sums,
@@ -33,7 +33,7 @@ from conformance.report.html import render
 from conformance.report.html._formatting import MARKS
 from conformance.search import sampled
 
-PLANS = [Plan(stratum, True, "float32", 200) for stratum in ("small", "chunk")]
+LIMITS = [Limits(stratum, True, "float32", 200) for stratum in ("small", "chunk")]
 VOID = {"meta", "link", "input", "wbr"}
 HOSTILE = "</style></pre><script>alert('x')</script>\"><img src=x onerror=alert(1)> & ]]> \x00\udc80"
 FOUND = Counterexample(
@@ -284,7 +284,7 @@ def test_the_words_of_cases_and_verdicts_are_explained() -> None:
     # Told by what they hold: the regimes of gates and values; of the fwbw interface, the configuration is spelled out.
     of_cases -= {"gates", "values", "inner", "use initial state", "return state", "stabilize correctly", "keep"}
     families = (gate_sums, sums)
-    drawn = {case.values for family in families for plan in PLANS for case in sampled(family(plan), 0, 40)}
+    drawn = {case.values for family in families for limits in LIMITS for case in sampled(family(limits), 0, 40)}
     assert drawn == {"ordinary", "small", "same sign", "wide", "resets", "extreme"}
     regimes = {*GATES, *GRU_GATES, *drawn}
     verdicts = {mark.word for status, mark in MARKS.items() if status != "fixed"}

@@ -9,7 +9,7 @@ import pytest
 
 import reference
 from conformance.budget import allowed
-from conformance.cases import Plan
+from conformance.cases import Limits
 from conformance.checker import Checker
 from conformance.dtypes import Array
 from conformance.frameworks.numpy import NumPyImplementation
@@ -82,8 +82,8 @@ def whole(case: Any) -> bool:
 def elementary(law: Law, dtype: str) -> Any:
     """One such case of the law's own strategy; of a step, one step."""
     assert law.cases is not None
-    plan = Plan("small", True, dtype, 7, pin="well-conditioned")
-    case = drawn(law.cases(plan).filter(whole), 1, seed=7)[0]
+    limits = Limits("small", True, dtype, 7, pin="well-conditioned")
+    case = drawn(law.cases(limits).filter(whole), 1, seed=7)[0]
     return replace(case, S=1) if law.op == "mlstm_step" else case
 
 

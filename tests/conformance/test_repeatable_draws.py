@@ -14,8 +14,8 @@ DRAWN = """
 import json
 from conformance import cases
 from conformance.search import sampled
-plan = cases.Plan("small", True, "float32", 130, ("contiguous", "strided"))
-print(json.dumps([cases.to_json(case) for case in sampled(cases.mlstm(plan), 7, 40)]))
+limits = cases.Limits("small", True, "float32", 130, ("contiguous", "strided"))
+print(json.dumps([cases.to_json(case) for case in sampled(cases.mlstm(limits), 7, 40)]))
 """
 CONSTANTS = (
     "numbers = [" + ", ".join(map(str, range(5000, 6000, 7))) + "]\nword = 'a word that no other module holds'\n"

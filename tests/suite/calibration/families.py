@@ -15,7 +15,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
-from conformance.cases import LONG_STEPS, Plan
+from conformance.cases import LONG_STEPS, Limits
 from conformance.repeatable_draws import the_same_everywhere
 
 SIZES = {"small": 40, "chunk": 80, "long": 100}
@@ -71,7 +71,7 @@ def _holds(case: Any) -> bool:
 
 
 def families(
-    strategy: Callable[[Plan], st.SearchStrategy],
+    strategy: Callable[[Limits], st.SearchStrategy],
     name: str,
     strata: tuple[str, ...],
     dtypes: tuple[str, ...],
@@ -92,12 +92,12 @@ def families(
             wanted = max(1, round(count * SHARES[stratum] / total / len(dtypes)))
             if not eager:
                 wanted += -wanted % SIZES[stratum]
-            plan = Plan(stratum, eager, dtype, LONG_STEPS)
+            limits = Limits(stratum, eager, dtype, LONG_STEPS)
             key = zlib.crc32(f"{seed}/calibrate/{name}/{stratum}/{dtype}".encode())
-            cases = drawn(strategy(plan).filter(_holds), wanted, key)
+            cases = drawn(strategy(limits).filter(_holds), wanted, key)
             while len(cases) < wanted:
                 key += 1
-                cases += drawn(strategy(plan).filter(_holds), wanted - len(cases), key)
+                cases += drawn(strategy(limits).filter(_holds), wanted - len(cases), key)
             for start in range(0, wanted, SIZES[stratum]):
                 part = cases[start : start + SIZES[stratum]]
                 yield Family(dtype, stratum, tuple(shaped(case, part[0]) for case in part))

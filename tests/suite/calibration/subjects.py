@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.any_design import AnyDesign
 from conformance.budget import Expected, Precision
-from conformance.cases import Plan
+from conformance.cases import Limits
 from conformance.dtypes import FLOATING, Array, accumulation
 from conformance.operations import OPERATIONS, Operation
 from conformance.operations.gru import GRU
@@ -28,7 +28,7 @@ from tests.suite.calibration.families import Family
 from tests.suite.calibration.mlstm_lanes import CLOSED_FORMS, MLSTM_FORMS, STEP_FORMS
 
 Values = dict[str, np.ndarray]
-Strategy = Callable[[Plan], st.SearchStrategy]
+Strategy = Callable[[Limits], st.SearchStrategy]
 ALL = ("small", "chunk", "long")
 SHORT = ("small", "chunk")
 
@@ -270,21 +270,21 @@ CLOSED = "forget gates' gradients from sums that cancel"
 ANY_DESIGN = ("any_design.py", "oracle/_any_design.py", "oracle/_flushed.py", "oracle/_gate_sums.py")
 
 
-def _one_step(plan: Plan) -> st.SearchStrategy:
-    return cases.mlstm(plan, S=1)
+def _one_step(limits: Limits) -> st.SearchStrategy:
+    return cases.mlstm(limits, S=1)
 
 
-def _of_h_alone(plan: Plan) -> st.SearchStrategy:
-    return cases.mlstm(plan, cotangents="output only")
+def _of_h_alone(limits: Limits) -> st.SearchStrategy:
+    return cases.mlstm(limits, cotangents="output only")
 
 
-def _ordinary_gates(plan: Plan) -> st.SearchStrategy:
-    return cases.mlstm(plan, gates="ordinary")
+def _ordinary_gates(limits: Limits) -> st.SearchStrategy:
+    return cases.mlstm(limits, gates="ordinary")
 
 
-def _small_gates(plan: Plan) -> st.SearchStrategy:
+def _small_gates(limits: Limits) -> st.SearchStrategy:
     """Every forget gate is half closed, so that the sums grow at each step."""
-    return cases.mlstm(plan, gates="small")
+    return cases.mlstm(limits, gates="small")
 
 
 def _dense(operation: str) -> dict[str, tuple[Strategy, float]]:

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance.cases._json import register
-from conformance.cases._plan import COTANGENTS, SEEDS, Plan, cotangent, generator, limited, rows, words
+from conformance.cases._limits import COTANGENTS, SEEDS, Limits, cotangent, generator, limited, rows, words
 from conformance.dtypes import Array, accumulation, array
 
 
@@ -66,21 +66,21 @@ _TABLE = {"small": ((2, 5, 3, True),), "chunk": ((1, 65, 2, True),), "long": ((1
 
 
 @st.composite
-def ema(draw: Any, plan: Plan, **fixed: Any) -> EMACase:
-    if plan.eager:
+def ema(draw: Any, limits: Limits, **fixed: Any) -> EMACase:
+    if limits.eager:
         B, N = draw(st.sampled_from((2, 1, 3))), draw(st.sampled_from((3, 1, 2)))
-        S, state = draw(st.sampled_from(plan.steps())), draw(st.booleans())
+        S, state = draw(st.sampled_from(limits.steps())), draw(st.booleans())
     else:
-        B, S, N, state = draw(rows(_TABLE, plan))
+        B, S, N, state = draw(rows(_TABLE, limits))
     case = EMACase(
         B,
-        limited(S, plan),
+        limited(S, limits),
         N,
         state,
         draw(st.sampled_from(("ordinary", "extreme"))),
         draw(st.sampled_from((1.0, 0.01, 4.0))),
         draw(st.sampled_from(COTANGENTS)),
-        layout=draw(st.sampled_from(plan.layouts)),
+        layout=draw(st.sampled_from(limits.layouts)),
         seed=draw(SEEDS),
     )
     return replace(case, **fixed)

@@ -35,7 +35,9 @@ def gradient(checker: Checker, case: EMACase) -> None:
 _recurrence_laws.register(EMA, cases.ema)
 
 
-@law("ema", "definition", cases=lambda plan: cases.ema(plan, gates="ordinary"), strata=SHORT, dtypes=WIDE, share=0.25)
+@law(
+    "ema", "definition", cases=lambda limits: cases.ema(limits, gates="ordinary"), strata=SHORT, dtypes=WIDE, share=0.25
+)
 def constant(checker: Checker, case: EMACase) -> None:
     """The average of a constant that it starts from is that constant.
 

@@ -27,7 +27,7 @@ EMA = Operation(
     vector_cases=(EMACase(2, 5, 3, state=True), EMACase(1, 33, 2), EMACase(2, 0, 1, state=True)),
     stepless=(EMACase(2, 0, 3, state=True),),
     features=ema_features.EMA,
-    extremes=lambda plan: cases.ema(plan, gates="extreme"),
+    extremes=lambda limits: cases.ema(limits, gates="extreme"),
 )
 
 RECORDS = (EMA,)

@@ -27,7 +27,7 @@ SEEDS = st.integers(0, 2**16 - 1)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Limits:
     """The limits within which a strategy draws cases; the docstring of this module explains them.
 
     Attributes:
@@ -57,14 +57,14 @@ class Plan:
         return tuple(S for S in choice if self.max_steps >= S) or (self.max_steps,)
 
 
-def pinned(plan: Plan, count: int) -> list[tuple[Plan, int]]:
+def pinned(limits: Limits, count: int) -> list[tuple[Limits, int]]:
     """Distribute ``count`` examples: one for each pin of the stratum, as far as they reach, then the others.
 
-    If it is drawn with a single example, a plan gives the simplest case of its pin, the same in every run.
+    A single example of a pinned part is the simplest case of its pin, the same in every run.
     """
-    pins = PINS[plan.stratum][:count]
-    parts = [(replace(plan, pin=pin), 1) for pin in pins]
-    return [*parts, (plan, count - len(pins))] if count > len(pins) else parts
+    pins = PINS[limits.stratum][:count]
+    parts = [(replace(limits, pin=pin), 1) for pin in pins]
+    return [*parts, (limits, count - len(pins))] if count > len(pins) else parts
 
 
 class Sequences:
@@ -128,16 +128,16 @@ def cotangent(rng: np.random.Generator, name: str, shape: tuple[int, ...], patte
     return d
 
 
-def rows(table: Mapping[str, tuple], plan: Plan) -> st.SearchStrategy:
-    rows = table[plan.stratum]
-    return st.sampled_from(rows if plan.dtype == "float32" and not plan.quick else rows[:1])
+def rows(table: Mapping[str, tuple], limits: Limits) -> st.SearchStrategy:
+    rows = table[limits.stratum]
+    return st.sampled_from(rows if limits.dtype == "float32" and not limits.quick else rows[:1])
 
 
-def limited(S: int, plan: Plan) -> int:
-    return min(S, plan.max_steps)
+def limited(S: int, limits: Limits) -> int:
+    return min(S, limits.max_steps)
 
 
-def lengths_of(draw: Any, B: int, T: int, plan: Plan) -> tuple[int, ...]:
+def lengths_of(draw: Any, B: int, T: int, limits: Limits) -> tuple[int, ...]:
     """``B`` lengths with sum ``T``, often with empty sequences, from cut points that shrink to 0.
 
     For a pinned case, which is the simplest one, they are as equal as possible: if one sequence held all tokens,
@@ -145,7 +145,7 @@ def lengths_of(draw: Any, B: int, T: int, plan: Plan) -> tuple[int, ...]:
     """
     if B == 0:
         return ()
-    if plan.pin:
+    if limits.pin:
         return tuple((T * (b + 1)) // B - (T * b) // B for b in range(B))
     cuts = sorted(draw(st.lists(st.integers(0, T), min_size=B - 1, max_size=B - 1)))
     if B >= 3 and draw(st.booleans()):
