@@ -220,7 +220,8 @@ class Checker:
         if found.tolerance is None:
             evidence: Evidence = WrongShape(given, expected.shape)
         else:
-            evidence = Comparison(given, expected, found.tolerance, m, of_oracle or len(self.calls) == 1)
+            alone = of_oracle or len(self.calls) == 1
+            evidence = Comparison(got=given, expected=expected, allowed=found.tolerance, m=m, alone=alone)
         self.breaks.append(LawError(where, _said(verdict), verdict, evidence, outcome.nature))
 
     def _measure(self, got: Array, outcome: ArrayOutcome, steps: int) -> None:

@@ -29,7 +29,7 @@ class CallRecord:
     results: Results | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The complete comparison that broke a law.
 

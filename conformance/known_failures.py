@@ -104,7 +104,7 @@ class Known:
         return f"{' and '.join(self.operations)}: {', '.join(said)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KnownOutcome:
     """The outcome of a known failure.
 

@@ -19,7 +19,7 @@ from conformance.targets import TargetInfo
 from conformance.workers import TargetFailedError, Workers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Item:
     """One law in one dtype on one target."""
 
@@ -59,7 +59,7 @@ class LawTests:
                 each.stop()
             raise UsageError(str(error)) from error
         items = [
-            Item(each, info, own, law, dtype)
+            Item(workers=each, info=info, options=own, law=law, dtype=dtype)
             for each, info, own in zip(workers, infos, in_own_places(targets, options), strict=True)
             for law, dtype in agenda(info, own)
         ]

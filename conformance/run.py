@@ -74,15 +74,15 @@ def report_of(info: TargetInfo, options: RunOptions, results: list[LawResult], s
     """The report of a target that was judged from ``start``, a reading of ``time.monotonic``, until now."""
     seconds = time.monotonic() - start
     return TargetReport(
-        info.name,
-        info.framework,
-        info.device,
-        {**_own_version(), **info.versions},
-        options,
-        results,
-        seconds,
-        datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        options.framework,
+        target=info.name,
+        framework=info.framework,
+        device=info.device,
+        versions={**_own_version(), **info.versions},
+        options=options,
+        results=results,
+        seconds=seconds,
+        started=datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        named_framework=options.framework,
     )
 
 

@@ -304,7 +304,8 @@ class Runner:
             fails = self._examples.get(entry)
             if entry in excused or (own and fails is not None):
                 case = excused[entry] if entry in excused and not own else entry.example.revived()
-                outcomes.append(KnownOutcome(entry.reason, entry.link, entry.cause, case.describe(), bool(fails)))
+                told = {"reason": entry.reason, "link": entry.link, "cause": entry.cause}
+                outcomes.append(KnownOutcome(**told, case=case.describe(), fails=bool(fails)))
         return tuple(outcomes)
 
 

@@ -45,7 +45,7 @@ _LAYOUTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WrittenCall:
     """The call that a script makes, as text.
 
@@ -198,7 +198,16 @@ def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[s
     whole = tuple(name for name in arrays if name not in floating)
     text = written_call(operation, named, options, record.options)
     outputs = output_names(operation, record.options)
-    return tensors, [*load, *lines], WrittenCall(record, floating, whole, text, unpacked, outputs, backward)
+    call = WrittenCall(
+        record=record,
+        floating=floating,
+        whole=whole,
+        text=text,
+        unpacked=unpacked,
+        outputs=outputs,
+        backward=backward,
+    )
+    return tensors, [*load, *lines], call
 
 
 def _layout(x: Array) -> str:

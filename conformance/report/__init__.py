@@ -9,7 +9,7 @@ from conformance.options import INTERPRETERS, RunOptions
 from conformance.outcome import LawResult
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TargetReport:
     """The results of one target.
 

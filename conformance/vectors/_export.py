@@ -16,7 +16,7 @@ from conformance.vectors._manifest import MANIFEST, Asked, Entry, Given, Manifes
 from conformance.vectors._vector import Answer, Vector, vector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Selection:
     """The vectors that a set holds.
 

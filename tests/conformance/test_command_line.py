@@ -277,7 +277,8 @@ def test_kinks_are_flagged_as_a_note_on_the_suite_itself() -> None:
         LawResult(law=law, dtype="float64", status="passed", examples=5, kinks=1, elements=100, branches=spread),
     ]
     console = Console(record=True, width=300, file=io.StringIO())
-    show(console, TargetReport("target", "numpy", "cpu", {}, RunOptions(), results, 1.0))
+    facts = {"target": "target", "framework": "numpy", "device": "cpu", "versions": {}}
+    show(console, TargetReport(**facts, options=RunOptions(), results=results, seconds=1.0))
     said = console.export_text()
     assert "note on the suite itself: mlstm.gradient (float32) had 3.0 % of its elements at a kink" in said
     assert "(float64) had" not in said
@@ -288,7 +289,8 @@ def test_the_command_that_runs_a_failure_again_says_all_that_matters(monkeypatch
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     law = next(law for law in all_laws() if law.id == "mlstm.gradient")
     settings = RunOptions(examples=3, max_steps=9, seed=5, kernel_backend="triton", quick=True)
-    report = TargetReport("a file.py", "torch", "cuda", {}, settings, [], 1.0, named_framework="torch")
+    facts = {"target": "a file.py", "framework": "torch", "device": "cuda", "versions": {}}
+    report = TargetReport(**facts, options=settings, results=[], seconds=1.0, named_framework="torch")
     assert report.reproduce(LawResult(law=law, dtype="float32", status="failed")) == (
         "TRITON_INTERPRET=1 python -m conformance run 'a file.py' --op mlstm --law gradient --dtype float32 --seed 5 "
         "--examples 3 --max-steps 9 --device cuda --framework torch --kernel-backend triton --quick"

@@ -76,7 +76,7 @@ def seen(framework: str, operation: str, name: str, inputs: tuple[dict, dict, di
 
 def compared(checker: Checker, got: Array, off: float, m: np.ndarray | None = None) -> Scene:
     allowed = 1e-5 * (1 + np.abs(np.nan_to_num(got.values, posinf=0, neginf=0)))
-    comparison = Comparison(got, got.values + off, allowed, m)
+    comparison = Comparison(got=got, expected=got.values + off, allowed=allowed, m=m)
     return Scene(None, LawError("an array", "is wrong", comparison=comparison), checker.calls)
 
 

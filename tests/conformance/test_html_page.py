@@ -102,7 +102,8 @@ def read(reports: list[TargetReport]) -> Page:
 
 
 def target(results: list[LawResult], name: str = "sound", **settings: Any) -> TargetReport:
-    return TargetReport(name, "numpy", "cpu", {"numpy": "2.4"}, RunOptions(**settings), results, 1.5)
+    facts = {"target": name, "framework": "numpy", "device": "cpu", "versions": {"numpy": "2.4"}}
+    return TargetReport(**facts, options=RunOptions(**settings), results=results, seconds=1.5)
 
 
 def laws(op: str = "rev_cumsum") -> list[Law]:
@@ -138,7 +139,8 @@ def test_hostile_names_stay_names() -> None:
         script_text=HOSTILE,
         script_note=HOSTILE,
     )
-    known = (KnownOutcome(HOSTILE, "javascript:alert(1)", HOSTILE, HOSTILE, True),)
+    words = dict.fromkeys(("reason", "cause", "case"), HOSTILE)
+    known = (KnownOutcome(**words, link="javascript:alert(1)", fails=True),)
     broken = result(
         law,
         HOSTILE,
@@ -203,8 +205,9 @@ def test_a_thousand_failures_are_all_there() -> None:
 
 def test_known_failures_stand_apart_with_reason_and_link() -> None:
     one, other, *_ = laws()
-    fails = KnownOutcome("treated as a constant", "https://example.org/12", "y", "S=4", True)
-    holds = KnownOutcome("was repaired", "", "y", "S=4", False)
+    call, link = {"cause": "y", "case": "S=4"}, "https://example.org/12"
+    fails = KnownOutcome(reason="treated as a constant", link=link, **call, fails=True)
+    holds = KnownOutcome(reason="was repaired", link="", **call, fails=False)
     results = [
         result(
             one,

@@ -9,7 +9,7 @@ from conformance.report import TargetReport
 from conformance.report.html._formatting import names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Column:
     """One target.
 
@@ -51,7 +51,7 @@ def _column(index: int, name: str, report: TargetReport) -> Column:
     cells = {(result.law.id, result.dtype): result for result in report.results}
     broken = {id(result) for result in report.failures}
     statuses = {key: "failed" if id(result) in broken else result.status for key, result in cells.items()}
-    return Column(report, index, name, dtypes, cells, statuses)
+    return Column(report=report, index=index, name=name, dtypes=dtypes, cells=cells, statuses=statuses)
 
 
 def operations(targets: list[Column]) -> dict[str, list[Law]]:

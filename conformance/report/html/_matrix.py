@@ -8,7 +8,7 @@ from conformance.report.html._columns import Column, operations
 from conformance.report.html._formatting import Mark, counted, gravest, mark, number, plural
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """The result of one law, or of all laws of one operation, in one dtype on one target.
 
@@ -62,7 +62,8 @@ def _cell(target: Column, dtype: str, first: bool, law: Law) -> Cell:
     told = mark(status)
     link = f"#{target.anchor(law.id)}" if status in ("failed", "differs", "known", "fixed") else ""
     title = f"{target.name}, {law.id} in {dtype}: {summed(result, told)}"
-    return Cell(told, number(result.worst), _fill(result.worst), title, link, first)
+    worst = result.worst
+    return Cell(mark=told, worst=number(worst), fill=_fill(worst), title=title, link=link, first=first)
 
 
 def _summary(target: Column, dtype: str, first: bool, laws: list[Law]) -> Cell:
@@ -76,7 +77,7 @@ def _summary(target: Column, dtype: str, first: bool, laws: list[Law]) -> Cell:
     title = f"{target.name}, {laws[0].op} in {dtype}: {counts}"
     # NaN is worse than any number, but max would ignore it.
     most = next((each for each in worst if each != each), max(worst, default=None))
-    return Cell(told, number(most), _fill(most), title, "", first)
+    return Cell(mark=told, worst=number(most), fill=_fill(most), title=title, first=first)
 
 
 def _fill(worst: float | None) -> int | None:
