@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from torch_impl._mlstm import sequence_groups
-from torch_impl._mlstm.sequence_groups import chunk_length, groups
+from torch_impl._mlstm.sequence_groups import chunk_length, groups, longest_chunk
 
 
 def elements(L: int, several: bool) -> int:
@@ -50,3 +50,11 @@ def test_a_few_short_sequences_join_long_ones():
 def test_many_short_sequences_have_a_group_of_their_own():
     long, short = groups(np.array([20000] + [1] * 10000), 0, elements, None)
     assert (long.sequences.tolist(), long.L, short.L) == ([0], 64, 1)
+
+
+def test_chunks_of_narrow_heads_are_shorter():
+    assert [longest_chunk(K, V) for K, V in ((1, 1), (16, 16), (24, 24), (16, 33), (64, 64))] == [32, 32, 32, 64, 64]
+    lengths = np.array([1000, 33])
+    assert {each.L for each in groups(lengths, 0, elements, None, 32)} == {chunk_length(1000, 0, 32)} == {32}
+    (one,) = groups(lengths[1:], 0, elements, None, 32)
+    assert one.L == chunk_length(33, 0, 32) == 17 and chunk_length(33, 64, 32) == 33

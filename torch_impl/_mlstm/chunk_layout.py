@@ -42,32 +42,34 @@ class Ranks:
         running = self.running[first:last]
         return Ranks(running[0] if running else 0, running)
 
+    @property
+    def offsets(self) -> np.ndarray:
+        """The number of chunks before those of every rank, and the number of all."""
+        return np.cumsum([0, *self.running])
+
     def sequence_and_rank(self) -> tuple[np.ndarray, np.ndarray]:
         """The sequence and the rank of every chunk."""
-        sequences = [np.arange(count) for count in self.running]
-        return np.concatenate(sequences) if sequences else np.arange(0), np.repeat(
-            np.arange(len(self.running)), self.running
-        )
+        rank = np.repeat(np.arange(len(self.running)), self.running)
+        return np.arange(self.chunks) - self.offsets[rank], rank
 
     def forward_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows at which a scan that writes ``[initial states of all sequences | end state of every chunk]`` finds the
         state at the start of every chunk, and the final state of every sequence."""
-        starts, last, offset = [], np.arange(self.sequences), 0
-        for count in self.running:
-            starts.append(last[:count].copy())
-            last[:count] = self.sequences + offset + np.arange(count)
-            offset += count
-        return np.concatenate(starts) if starts else np.arange(0), last
+        sequence, rank = self.sequence_and_rank()
+        # Row of the end of a sequence's chunk of each rank, with that of its initial state before them.
+        first = np.concatenate([[0], self.sequences + self.offsets[:-1]])
+        sequences = np.arange(self.sequences)
+        counts = np.searchsorted(-np.asarray(self.running, int), -sequences, side="left")
+        return first[rank] + sequence, first[counts] + sequences
 
     def backward_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows at which a scan that writes ``[gradient at the start of every chunk | final cotangents of sequences]``
         finds the gradient at the end of every chunk, and that of every sequence's initial state."""
-        ends, following, offset = [], self.chunks + np.arange(self.sequences), self.chunks
-        for count in reversed(self.running):
-            offset -= count
-            ends.append(following[:count].copy())
-            following[:count] = offset + np.arange(count)
-        return np.concatenate(ends[::-1]) if ends else np.arange(0), following
+        sequence, rank = self.sequence_and_rank()
+        following = np.asarray([*self.running[1:], 0], int)
+        final, sequences = self.chunks, np.arange(self.sequences)
+        ends = np.where(sequence < following[rank], self.offsets[1:][rank], final) + sequence
+        return ends, np.where(sequences < (self.running[0] if self.running else 0), 0, final) + sequences
 
 
 def _longer(shape: tuple[int, ...], more: int) -> tuple[int, ...]:

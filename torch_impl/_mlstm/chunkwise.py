@@ -384,11 +384,20 @@ def _stabilisers(decays: Tensor, writes: Tensor, initial: Tensor, ranks: Ranks) 
     previous, *ends = states.split((ranks.sequences, *ranks.running))
     previous.copy_(initial)
     by_rank = (x.unflatten(0, (ranks.chunks, N)).split(ranks.running) for x in (decays, writes))
-    for end, decay, write in zip(ends, *by_rank, strict=True):
-        torch.add(previous[: len(end)], decay, out=end)
+    for end, decay, write, ended, count in zip(ends, *by_rank, *_ended(ranks), strict=True):
+        torch.add(previous[:count] if ended else previous, decay, out=end)
         torch.maximum(end, write, out=end)
         previous = end
     return states
+
+
+def _ended(ranks: Ranks) -> tuple[list[bool], tuple[int, ...]]:
+    """For every rank, whether sequences have ended before it, and the number of those that have a chunk of it.
+
+    Scans use these because a slice of a state, or its length, costs as much time as a step.
+    """
+    before = (ranks.sequences, *ranks.running)
+    return [last != count for last, count in zip(before, ranks.running, strict=False)], ranks.running
 
 
 def _at_starts(states: Tensor, ranks: Ranks) -> Tensor:
@@ -419,8 +428,8 @@ def _accumulate(states: Tensor, decay: Tensor, ranks: Ranks) -> None:
     """Turn ``[initial | write of every chunk]`` into ``[initial | end of every chunk]``; decay ``(chunks, N)``."""
     decay = decay.reshape(*decay.shape, *(1,) * (states.ndim - 2))
     previous, *ends = states.split((ranks.sequences, *ranks.running))
-    for end, factor in zip(ends, decay.split(ranks.running), strict=True):
-        end.addcmul_(previous[: len(end)], factor)
+    for end, factor, ended, count in zip(ends, decay.split(ranks.running), *_ended(ranks), strict=True):
+        end.addcmul_(previous[:count] if ended else previous, factor)
         previous = end
 
 
@@ -428,13 +437,15 @@ def _accumulate_back(gradients: Tensor, decay: Tensor, ranks: Ranks) -> None:
     """Turn ``[read of every chunk | final]`` into ``[gradient at the start of every chunk | final]``."""
     decay = decay.reshape(*decay.shape, *(1,) * (gradients.ndim - 2))
     *starts, final = gradients.split((*ranks.running, ranks.sequences))
-    following = final[:0]
-    for start, factor in zip(reversed(starts), reversed(decay.split(ranks.running)), strict=True):
-        still = len(following)
-        start[:still].addcmul_(following, factor[:still])
-        if still < len(start):
-            start[still:].addcmul_(final[still : len(start)], factor[still:])
-        following = start
+    following, still = final[:0], 0
+    by_rank = (starts, decay.split(ranks.running), ranks.running)
+    for start, factor, count in zip(*map(reversed, by_rank), strict=True):
+        if still == count:
+            start.addcmul_(following, factor)
+        else:
+            start[:still].addcmul_(following, factor[:still])
+            start[still:].addcmul_(final[still:count], factor[still:])
+        following, still = start, count
 
 
 def _memories(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:

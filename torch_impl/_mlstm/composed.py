@@ -22,7 +22,7 @@ from torch_impl._mlstm.arguments import Arguments, Cotangents, Result, StepArgum
 from torch_impl._mlstm.chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout
 from torch_impl._mlstm.chunkwise import ChunkGates, ChunkResiduals, ChunkTokens, GateWeights, Stabilisers
 from torch_impl._mlstm.normaliser import LARGEST_M, Normaliser
-from torch_impl._mlstm.sequence_groups import chunk_length, groups
+from torch_impl._mlstm.sequence_groups import chunk_length, groups, longest_chunk
 from torch_impl._operators import packing
 from torch_impl._records import ACCUMULATED, Axes
 
@@ -88,9 +88,13 @@ def _length_of(segments: int, ranks: int) -> int:
     return length
 
 
+def _longest_chunk(x: Arguments) -> int:
+    return longest_chunk(x.q.shape[-1], x.v.shape[-1])
+
+
 def _dense(x: Arguments) -> DenseChunkLayout:
     B, S, N, _ = x.q.shape
-    return DenseChunkLayout(B, S, N, chunk_length(S, x.chunk_size))
+    return DenseChunkLayout(B, S, N, chunk_length(S, x.chunk_size, _longest_chunk(x)))
 
 
 def _packed(x: Arguments, states: bool) -> list[PackedChunkLayout]:
@@ -98,7 +102,13 @@ def _packed(x: Arguments, states: bool) -> list[PackedChunkLayout]:
     assert x.cu_seqlens is not None
     bounds = packing("mlstm", "q", x.q, x.cu_seqlens)
     room = _SEGMENT if x.q.device.type == "cpu" else None
-    found = groups(np.diff(bounds), x.chunk_size, lambda L, several: _elements(x, L, states or several), room)
+    found = groups(
+        np.diff(bounds),
+        x.chunk_size,
+        lambda L, several: _elements(x, L, states or several),
+        room,
+        _longest_chunk(x),
+    )
     return [PackedChunkLayout(bounds, each.sequences, x.q.shape[1], each.L, x.q.device) for each in found]
 
 
@@ -275,7 +285,7 @@ def _apart(memory: Tensor) -> tuple[Tensor, Tensor]:
 def _residual_sizes(x: Arguments) -> dict[str, Any]:
     """The sizes of the letters that only residuals have; their sequences are dense."""
     B, S = x.q.shape[:2]
-    L = chunk_length(S, x.chunk_size)
+    L = chunk_length(S, x.chunk_size, _longest_chunk(x))
     count = -(-S // L)
     segments = max(0, len(_cuts((B,) * count, lambda sequences: _segment_length(x, sequences, L))) - 1)
     return {"L": L, "chunks": count, "segments": segments}

@@ -13,6 +13,9 @@ import numpy as np
 CHUNK = 64
 """Maximum number of steps per chunk if the caller does not state one."""
 
+_NARROW = 48
+"""K + V up to which half as many steps are faster: scores, L for every step, cost more than products with K and V."""
+
 _FEW = 1 << 17
 """Number of padded elements that cost less than one more group."""
 
@@ -33,18 +36,23 @@ class Group:
     L: int
 
 
-def chunk_length(steps: int, chunk_size: int) -> int:
-    """Steps per chunk: ``chunk_size``, or for 0 the most even split into at most 64 steps; at most ``steps``."""
+def longest_chunk(K: int, V: int) -> int:
+    """The maximum number of steps per chunk, for heads of this size, if the caller does not state one."""
+    return CHUNK if K + V > _NARROW else CHUNK // 2
+
+
+def chunk_length(steps: int, chunk_size: int, longest: int = CHUNK) -> int:
+    """Steps per chunk: ``chunk_size``, or for 0 the most even split into at most ``longest``; at most ``steps``."""
     if steps < 1:
         return 1
     if chunk_size:
         return min(chunk_size, steps)
-    return -(-steps // -(-steps // CHUNK))
+    return -(-steps // -(-steps // longest))
 
 
-def _even(lengths: np.ndarray, chunk_size: int) -> np.ndarray:
+def _even(lengths: np.ndarray, chunk_size: int, longest: int) -> np.ndarray:
     """`chunk_length` of every length."""
-    return np.minimum(lengths, chunk_size) if chunk_size else -(-lengths // -(-lengths // CHUNK))
+    return np.minimum(lengths, chunk_size) if chunk_size else -(-lengths // -(-lengths // longest))
 
 
 def _classes(even: np.ndarray) -> np.ndarray:
@@ -58,7 +66,13 @@ def _padding(lengths: np.ndarray, L: int) -> int:
     return int((-(-lengths // L) * L - lengths).sum())
 
 
-def groups(lengths: np.ndarray, chunk_size: int, elements: Callable[[int, bool], int], room: int | None) -> list[Group]:
+def groups(
+    lengths: np.ndarray,
+    chunk_size: int,
+    elements: Callable[[int, bool], int],
+    room: int | None,
+    longest: int = CHUNK,
+) -> list[Group]:
     """Divide sequences into groups; empty sequences are in none.
 
     Args:
@@ -68,10 +82,11 @@ def groups(lengths: np.ndarray, chunk_size: int, elements: Callable[[int, bool],
             whether its sequence has several chunks.
         room: the number of elements that are computed at once, of which a group with several sequences has no more in
             its first few chunks; None for any number.
+        longest: the maximum number of steps per chunk that is chosen.
     """
     order = np.argsort(-lengths, kind="stable")
     lengths = lengths[order[: np.count_nonzero(lengths)]]
-    even = _even(lengths, chunk_size)
+    even = _even(lengths, chunk_size, longest)
     classes = _classes(even)
     joined: list[list[np.ndarray]] = []
     L, steps, padding, few = 0, 0, 0, 0
