@@ -9,7 +9,7 @@ import numpy as np
 from conformance import oracle
 from conformance.checker import Checker
 from conformance.implementation import Implementation
-from conformance.laws import SHORT, SMALL, Strategy, law
+from conformance.laws import SHORT, SINGLE, SMALL, Strategy, law
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._recurrence import alike_when, changed, expect_zero, expected_of, rounding_of
 from conformance.laws._relations import alike, alike_in_another_way, close, results_of, results_of_call
@@ -19,6 +19,11 @@ from conformance.operations import Operation
 def _sequences(operation: Operation) -> Strategy:
     """Packed cases of one sequence or more."""
     return lambda limits: operation.cases["packed"](limits).filter(lambda case: bool(case.lengths))
+
+
+def _several(operation: Operation) -> Strategy:
+    """Packed cases of two sequences with steps or more."""
+    return lambda limits: operation.cases["packed"](limits).filter(lambda case: np.count_nonzero(case.lengths) > 1)
 
 
 def register(operation: Operation) -> None:
@@ -156,6 +161,49 @@ def register(operation: Operation) -> None:
             slack = np.asarray(slack + rounding_of(*(part[name] for part in apart)))
             own = replace(gradients[name], values=np.asarray(sum(part[name].values for part in apart)))
             close(checker, f"gradient of {name}", gradients[name], own, np.asarray(total), slack, steps)
+
+
+def register_nan(operation: Operation) -> None:
+    """Register the law about NaN for one operation."""
+    op = operation.name
+
+    @law(op, "contract", cases=_several(operation), compiled_dtypes=SINGLE, share=0.25)
+    def spoilt_sequence(checker: Checker, case: Any) -> None:
+        """A NaN in one packed sequence, its states or its cotangents changes no result and no gradient of the others.
+
+        a NaN in x_b ⇒ {op}(x)_c and its gradient are as without it, for c ≠ b
+        """
+        arrays, cotangents, options = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
+        outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
+        rng, bounds = np.random.default_rng(case.seed), [0, *np.cumsum(case.lengths).tolist()]
+        b = int(rng.choice(np.flatnonzero(case.lengths)))
+        shared = (*operation.weights, "cu_seqlens")
+        names = [name for name in (*arrays, *(cotangents if gradients else ())) if name not in shared]
+        spoilt, token = str(rng.choice(names)), int(rng.integers(bounds[b], bounds[b + 1]))
+
+        def with_nan(name: str, x: np.ndarray) -> np.ndarray:
+            x = x.copy()
+            if name == spoilt:
+                x[token if operation.stepped(name) else b] = np.nan
+            return x
+
+        def others(name: str, x: np.ndarray) -> np.ndarray:
+            if name in operation.weights:
+                return x
+            return np.delete(x, slice(*bounds[b : b + 2]) if operation.stepped(name) else b, axis=0)
+
+        of_spoilt = changed(arrays, with_nan), changed(cotangents, with_nan)
+        with np.errstate(invalid="ignore"):
+            outputs_of_spoilt, gradients_of_spoilt = results_of(operation, checker, *of_spoilt, options)
+        expected = expected_of(expected_value(operation, checker, case), others)
+        alike(checker, changed(outputs_of_spoilt, others), changed(outputs, others), expected, case.steps)
+        if gradients is not None and gradients_of_spoilt is not None:
+            expected = expected_of(expected_gradient(operation, checker, case), others)
+            names = tuple(name for name in operation.differentiable(arrays) if name not in operation.weights)
+            got, own = (
+                changed({name: each[name] for name in names}, others) for each in (gradients_of_spoilt, gradients)
+            )
+            alike(checker, got, own, expected, case.steps, of="gradient of ", only=names)
 
 
 def register_max_seqlen(operation: Operation) -> None:

@@ -246,6 +246,7 @@ def torch_layer(checker: Checker, case: GRUCase) -> None:
     agree(checker, case, arrays, *known, compared={"weight": diagonal})
 
 
+_packing_laws.register_nan(GRU)
 _packing_laws.register_max_seqlen(GRU)
 
 register_refusals("gru", bad_calls)

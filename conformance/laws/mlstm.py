@@ -302,6 +302,7 @@ def gate_dtypes(checker: Checker, case: MLSTMCase) -> None:
         checker.expect_dtypes({}, {name: gradients[name] for name in "if"}, call.arrays, ())
 
 
+_packing_laws.register_nan(MLSTM)
 _packing_laws.register_max_seqlen(MLSTM)
 
 

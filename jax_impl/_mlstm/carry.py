@@ -41,13 +41,17 @@ def stabilisers(b_last: jax.Array, largest: jax.Array, initial: jax.Array) -> ja
     return start
 
 
-def memories(decay: jax.Array, added: Memory, initial: Memory) -> tuple[Memory, Memory]:
-    """The memory at the start of every chunk and the final memory: ``C ← decay·C + added``."""
+def memories(decay: jax.Array, added: Memory, initial: Memory, begun: jax.Array | None = None) -> tuple[Memory, Memory]:
+    """The memory at the start of every chunk and the final memory: ``C ← decay·C + added``.
 
-    def chunk(memory: Memory, x: tuple[jax.Array, Memory]) -> tuple[Memory, Memory]:
-        return _decayed(x[0], memory, x[1]), memory
+    Args:
+        begun: whether a packed sequence begins in a chunk, which then keeps nothing of C, finite or not.
+    """
 
-    last, starts = jax.lax.scan(chunk, initial, (decay, added))
+    def chunk(memory: Memory, x: tuple[jax.Array, Memory, jax.Array | None]) -> tuple[Memory, Memory]:
+        return _decayed(x[0], memory, x[1], x[2]), memory
+
+    last, starts = jax.lax.scan(chunk, initial, (decay, added, begun))
     return starts, last
 
 
@@ -59,23 +63,28 @@ def final_memory(decay: jax.Array, added: Memory, starts: Memory, initial: Memor
 
 
 def memory_gradients(
-    decay: jax.Array, added: Memory, attains: jax.Array, dlast: StateGradients, ended: EndedSequence | None = None
+    decay: jax.Array,
+    added: Memory,
+    attains: jax.Array,
+    dlast: StateGradients,
+    ended: EndedSequence | None = None,
+    begun: jax.Array | None = None,
 ) -> tuple[StateGradients, StateGradients]:
     """Gradients of the memory, and g, at the end of every chunk and of the initial state.
 
     g is passed backward until it reaches a chunk with a step that attains m. Where a sequence of packed tokens ended,
-    its own g takes the place of that of the next chunk.
+    its own g takes the place of that of the next chunk. ``begun`` is as in `memories`.
     """
 
     def chunk(
-        dstate: StateGradients, x: tuple[jax.Array, Memory, jax.Array, EndedSequence | None]
+        dstate: StateGradients, x: tuple[jax.Array, Memory, jax.Array, EndedSequence | None, jax.Array | None]
     ) -> tuple[StateGradients, StateGradients]:
-        decay, added, attains, ended = x
-        dmemory = _decayed(decay, Memory(C=dstate.C, n=dstate.n), added)
+        decay, added, attains, ended, begun = x
+        dmemory = _decayed(decay, Memory(C=dstate.C, n=dstate.n), added, begun)
         g = dstate.g if ended is None else jnp.where(ended.here, ended.g, dstate.g)
         return StateGradients(C=dmemory.C, n=dmemory.n, g=jnp.where(attains, 0, g)), dstate
 
-    initial, ends = jax.lax.scan(chunk, dlast, (decay, added, attains, ended), reverse=True)
+    initial, ends = jax.lax.scan(chunk, dlast, (decay, added, attains, ended, begun), reverse=True)
     return ends, initial
 
 
@@ -84,5 +93,8 @@ def expand(x: jax.Array, like: jax.Array) -> jax.Array:
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
 
 
-def _decayed(decay: jax.Array, memory: Memory, added: Memory) -> Memory:
-    return jax.tree.map(lambda x, y: expand(decay, x) * x + y, memory, added)
+def _decayed(decay: jax.Array, memory: Memory, added: Memory, begun: jax.Array | None = None) -> Memory:
+    kept = jax.tree.map(lambda x: expand(decay, x) * x, memory)
+    if begun is not None:
+        kept = jax.tree.map(lambda x: jnp.where(expand(begun, x), 0, x), kept)
+    return jax.tree.map(jnp.add, kept, added)

@@ -97,14 +97,14 @@ def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> ChunkTable:
     )
 
 
-def to_chunks(x: jax.Array, axis: int, L: int, padding: float = 0.0) -> jax.Array:
+def to_chunks(x: jax.Array, axis: int, L: int, padding: float | jax.Array = 0.0) -> jax.Array:
     """Cut an axis into chunks of L steps, padding the last chunk: ``(…, S, …)`` → ``(c, …, L, …)``."""
     x = padded(x, axis, L, padding)
     x = x.reshape(*x.shape[:axis], x.shape[axis] // L, L, *x.shape[axis + 1 :])
     return jnp.moveaxis(x, axis, 0)
 
 
-def padded(x: jax.Array, axis: int, L: int, padding: float = 0.0) -> jax.Array:
+def padded(x: jax.Array, axis: int, L: int, padding: float | jax.Array = 0.0) -> jax.Array:
     """Lengthen an axis to a multiple of L."""
     S = x.shape[axis]
     if not is_symbolic(S) and S % L == 0:

@@ -4,7 +4,7 @@ The chunks divide the tokens, whichever sequences these belong to (`packed_chunk
 number of tokens and not their division into sequences. The forward pass saves the memory at the start of every block,
 from which the backward pass recomputes the block. Products with the initial states and with the cotangents of the final
 states are computed for all tokens before the chunks, and sums over the tokens of a sequence after them (`by_sequence`);
-a call without states has neither.
+a call without states has neither. What a NaN spoils is found before the chunks too (`isolation`).
 """
 
 from functools import partial
@@ -14,14 +14,15 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import einsum, zeros_like_states
-from jax_impl._mlstm import packed_chunks
+from jax_impl._mlstm import isolation, packed_chunks
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Tokens
 from jax_impl._mlstm.blocks import block_size
 from jax_impl._mlstm.by_sequence import Tiles
 from jax_impl._mlstm.carry import Memory, expand
 from jax_impl._mlstm.chunk_layout import PADDING, to_chunks
 from jax_impl._mlstm.chunkwise import Chunks
-from jax_impl._mlstm.segments import FinalCotangents, FinalParts, InitialReadGradients, InitialReads, Segments
+from jax_impl._mlstm.isolation import Spoilt
+from jax_impl._mlstm.segments import Borders, FinalCotangents, FinalParts, InitialReadGradients, InitialReads, Segments
 from jax_impl._mlstm.state import (
     StateGradients,
     given_or_zeros,
@@ -40,11 +41,13 @@ class Residuals(NamedTuple):
         arguments: the arguments of the call.
         starts: the state at the start of every block, ``(blocks, N, ·)``.
         last: the final states; None if they are not requested.
+        unusable: whether k, v or a gate of a token is not usable, ``(T, N)``.
     """
 
     arguments: Arguments
     starts: MLSTMState
     last: MLSTMState | None
+    unusable: jax.Array
 
 
 class _Reads(NamedTuple):
@@ -72,6 +75,7 @@ class _ByToken(NamedTuple):
         first, last: whether a token is the first or last one of its sequence, ``(T, 1)``.
         sequence: the sequence of a token, ``(T, 1)``.
         initial: the reads of the initial states; None if these are zeros.
+        spoilt: whether the results of a token are NaN, ``(T, N)``.
         dh: the cotangent of h; None in the forward pass.
         final: the cotangents of the final states; None if they have none.
     """
@@ -81,29 +85,9 @@ class _ByToken(NamedTuple):
     last: jax.Array
     sequence: jax.Array
     initial: _Reads | None
+    spoilt: jax.Array
     dh: jax.Array | None = None
     final: _Cotangents | None = None
-
-
-class _Borders(NamedTuple):
-    """The borders of the sequences, ``(B,)``, within bounds for any values of ``cu_seqlens``.
-
-    Attributes:
-        begin, end: the first and last token.
-        begin_chunk, end_chunk: the chunks of these tokens.
-        empty: whether a sequence has no tokens; its last token is then the one before its first.
-    """
-
-    begin: jax.Array
-    end: jax.Array
-    begin_chunk: jax.Array
-    end_chunk: jax.Array
-    empty: jax.Array
-
-    @property
-    def across(self) -> jax.Array:
-        """Whether a sequence has tokens in several chunks; an empty one may begin in a later chunk than it ends."""
-        return self.begin_chunk < self.end_chunk
 
 
 def forward(options: Options, arguments: Arguments) -> tuple[jax.Array, Residuals]:
@@ -111,9 +95,12 @@ def forward(options: Options, arguments: Arguments) -> tuple[jax.Array, Residual
     tokens, initial = arguments.tokens, arguments.initial_state
 
     def block(before: MLSTMState, x: _ByToken) -> tuple[MLSTMState, tuple[jax.Array, MLSTMState, FinalParts | None]]:
-        chunks, segments = _chunks(options, x.tokens, before.C.dtype), _segments(options, x, initial)
+        dtype = before.C.dtype
+        chunks = _chunks(options, isolation.usable(x.tokens)._replace(q=x.tokens.q), dtype)
+        segments = _segments(options, x, initial)
         p = packed_chunks.forward(options.chunkwise, chunks, before, segments)
-        h = _from_chunks(packed_chunks.output(options.chunkwise, chunks, p, segments)).astype(tokens.v.dtype)
+        h = _from_chunks(packed_chunks.output(options.chunkwise, chunks, p, segments))
+        h = isolation.spoil(x.spoilt, h).astype(tokens.v.dtype)
         if not options.return_state:
             return p.last, (h, before, None)
         parts = packed_chunks.final_parts(p, segments)
@@ -122,9 +109,13 @@ def forward(options: Options, arguments: Arguments) -> tuple[jax.Array, Residual
 
     N, K = tokens.q.shape[1:]
     start = MLSTMState(*zeros_like_states(tokens.v, (N, K, tokens.v.shape[-1]), (N, K), (N,)))
-    _, (h, starts, parts) = jax.lax.scan(block, start, _blocks(options, _by_token(options, arguments)))
-    last = None if parts is None else _final_states(options, arguments, parts)
-    return _joined(h, tokens.v), Residuals(arguments=arguments, starts=starts, last=last)
+    unusable = isolation.unusable_tokens(tokens, _zero(arguments))
+    spoilt = _spoilt_forward(options, arguments, unusable)
+    _, (h, starts, parts) = jax.lax.scan(block, start, _blocks(options, _by_token(options, arguments, spoilt)))
+    last = None
+    if parts is not None:
+        last = isolation.spoil(spoilt.sequences, _final_states(options, arguments, parts))
+    return _joined(h, tokens.v), Residuals(arguments=arguments, starts=starts, last=last, unusable=unusable)
 
 
 def backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTMState | None) -> Gradients:
@@ -144,18 +135,22 @@ def backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTM
         by_token, before = x
         assert by_token.dh is not None
         dtype = before.C.dtype
-        chunks, segments = _chunks(options, by_token.tokens, dtype), _segments(options, by_token, initial)
+        chunks = _chunks(options, isolation.usable(by_token.tokens), dtype)
+        segments = _segments(options, by_token, initial)
         p = packed_chunks.forward(options.chunkwise, chunks, before, segments)
-        dh, final = _to_chunks(options, by_token.dh).astype(dtype), _final_cotangents(options, by_token, dfinal)
+        dh = _to_chunks(options, isolation.usable_values(by_token.dh)).astype(dtype)
+        final = _final_cotangents(options, by_token, dfinal)
         found = packed_chunks.backward(options.chunkwise, chunks, p, dh, dafter, segments, final)
-        dtokens = Tokens(*map(_from_chunks, found.chunks))
+        dtokens = isolation.spoil(by_token.spoilt, Tokens(*map(_from_chunks, found.chunks)))
         g = None if found.g is None else _from_chunks(found.g)
         if found.initial is None:
             return found.before, (Tokens(*map(_cast_like, _of_unscaled_q(dtokens), tokens)), g, None)
         dinitial = InitialReadGradients(*map(_from_chunks, found.initial[:3]), outgoing=found.initial.outgoing)
         return found.before, (dtokens, g, dinitial)
 
-    by_token = _by_token(options, arguments)._replace(dh=dh, final=_cotangents_by_token(options, arguments, dfinal))
+    spoilt = _spoilt_backward(options, residuals, dh, dlast)
+    by_token = _by_token(options, arguments, spoilt)
+    by_token = by_token._replace(dh=dh, final=_cotangents_by_token(options, arguments, dfinal))
     dafter = jax.tree.map(lambda start: jnp.zeros_like(start[0]), residuals.starts)
     dafter = StateGradients(C=dafter.C, n=dafter.n, g=dafter.m)
     blocks = (_blocks(options, by_token), residuals.starts)
@@ -164,15 +159,40 @@ def backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTM
     if initial is None or dreads is None:
         return Gradients(tokens=dtokens, initial_state=None)
     dq, dinitial = _initial_gradients(options, arguments, g, dreads, dfinal)
+    dinitial = isolation.spoil(spoilt.sequences, dinitial)
     dtokens = _of_unscaled_q(dtokens._replace(q=dtokens.q + dq))
     return Gradients(
         tokens=Tokens(*map(_cast_like, dtokens, tokens)), initial_state=join_stabiliser_gradient(initial, dinitial)
     )
 
 
-def _by_token(options: Options, arguments: Arguments) -> _ByToken:
+def _spoilt_forward(options: Options, arguments: Arguments, unusable: jax.Array) -> Spoilt:
+    """The results that depend on values that are not usable: those of a sequence from such a token on.
+
+    A q that is not usable spoils the results of its own token alone, and needs no help for that.
+    """
+    found = isolation.spoilt_from(unusable, _borders(options, arguments))
+    if arguments.initial_state is None:
+        return found
+    states = isolation.unusable_states(arguments.initial_state, _zero(arguments))
+    return Spoilt(tokens=found.tokens | states[_sequence(arguments)], sequences=found.sequences | states)
+
+
+def _spoilt_backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTMState | None) -> Spoilt:
+    """The gradients that depend on values that are not usable: all of a sequence."""
+    arguments, unusable, zero = residuals.arguments, residuals.unusable, _zero(residuals.arguments)
+    unusable |= isolation.infinite_or_nan(arguments.tokens.q, zero) | isolation.infinite_or_nan(dh, zero)
+    sequences = isolation.spoilt_from(unusable, _borders(options, arguments)).sequences
+    if arguments.initial_state is not None:
+        sequences |= isolation.unusable_states(arguments.initial_state, zero)
+    if residuals.last is not None and dlast is not None:
+        sequences |= isolation.unusable_states(dlast, zero) | ~jnp.isfinite(dlast.m)
+    return Spoilt(tokens=sequences[_sequence(arguments)], sequences=sequences)
+
+
+def _by_token(options: Options, arguments: Arguments, spoilt: Spoilt) -> _ByToken:
     tokens, initial = arguments.tokens, arguments.initial_state
-    sequence = sequence_of_tokens(_cu_seqlens(arguments), tokens.q.shape[0])
+    sequence = _sequence(arguments)
     changes = sequence[1:] != sequence[:-1]
     first, last = (jnp.pad(changes, widths, constant_values=True) for widths in ((1, 0), (0, 1)))
     reads = None
@@ -184,8 +204,15 @@ def _by_token(options: Options, arguments: Arguments) -> _ByToken:
 
         q = _scaled_q(tokens, initial.C.dtype)
         C, n = _tiles(options, arguments).read(read, Memory(C=initial.C, n=initial.n), q)
-        reads = _Reads(m=initial.m[sequence], C=C, n=n)
-    return _ByToken(tokens=tokens, first=first[:, None], last=last[:, None], sequence=sequence[:, None], initial=reads)
+        reads = _Reads(m=isolation.usable_stabiliser(initial.m)[sequence], C=C, n=n)
+    return _ByToken(
+        tokens=tokens,
+        first=first[:, None],
+        last=last[:, None],
+        sequence=sequence[:, None],
+        initial=reads,
+        spoilt=spoilt.tokens,
+    )
 
 
 def _cotangents_by_token(options: Options, arguments: Arguments, dfinal: StateGradients | None) -> _Cotangents | None:
@@ -203,7 +230,7 @@ def _cotangents_by_token(options: Options, arguments: Arguments, dfinal: StateGr
 
     kv = (tokens.k.astype(dtype), tokens.v.astype(dtype))
     dk, dv = _tiles(options, arguments).read(read, Memory(C=dfinal.C, n=dfinal.n), kv)
-    sequence = sequence_of_tokens(_cu_seqlens(arguments), tokens.q.shape[0])
+    sequence = _sequence(arguments)
     of_initial = None if initial is None else inner_product(initial, dfinal.C, dfinal.n)[sequence]
     return _Cotangents(k=dk, v=dv, g=dfinal.g[sequence], initial=of_initial)
 
@@ -276,10 +303,18 @@ def _cu_seqlens(arguments: Arguments) -> jax.Array:
     return arguments.cu_seqlens
 
 
-def _borders(options: Options, arguments: Arguments) -> _Borders:
-    T, L, bounds = arguments.tokens.q.shape[0], options.chunkwise.L, _cu_seqlens(arguments)
-    begin, end = jnp.clip(bounds[:-1], 0, T - 1), jnp.clip(bounds[1:] - 1, 0, T - 1)
-    return _Borders(begin=begin, end=end, begin_chunk=begin // L, end_chunk=end // L, empty=bounds[1:] <= bounds[:-1])
+def _sequence(arguments: Arguments) -> jax.Array:
+    """The sequence of each token, ``(T,)``."""
+    return sequence_of_tokens(_cu_seqlens(arguments), arguments.tokens.q.shape[0])
+
+
+def _zero(arguments: Arguments) -> jax.Array:
+    """The start of the first sequence, which is 0."""
+    return _cu_seqlens(arguments)[0]
+
+
+def _borders(options: Options, arguments: Arguments) -> Borders:
+    return Borders.of(_cu_seqlens(arguments), arguments.tokens.q.shape[0], options.chunkwise.L)
 
 
 def _tiles(options: Options, arguments: Arguments) -> Tiles:
@@ -311,12 +346,13 @@ def _final_cotangents(options: Options, x: _ByToken, dfinal: StateGradients | No
 
 
 def _blocks(options: Options, by_token: _ByToken) -> _ByToken:
-    """``(T, ·)`` → ``(blocks, steps per block, ·)``."""
+    """``(T, ·)`` → ``(blocks, steps per block, ·)``; the padding continues the last sequence."""
     T, N = by_token.tokens.i.shape
     size = block_size(options, 1, T, N)
     blocks = jax.tree.map(lambda x: to_chunks(x, 0, size), by_token)
     gates = {name: to_chunks(getattr(by_token.tokens, name), 0, size, padding) for name, padding in PADDING.items()}
-    return blocks._replace(tokens=blocks.tokens._replace(**gates))
+    sequence = to_chunks(by_token.sequence, 0, size, by_token.sequence[-1, 0])
+    return blocks._replace(tokens=blocks.tokens._replace(**gates), sequence=sequence)
 
 
 def _joined(x: jax.Array, like: jax.Array) -> jax.Array:

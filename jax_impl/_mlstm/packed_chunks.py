@@ -6,7 +6,8 @@ because it needs no chunk. And a sequence may end in the middle of a chunk; a st
 as it has one in the outgoing memory.
 
 Products across sequences are no products of the definition and may be too large for the dtype. They are dropped where
-their weight is 0.
+their weight is 0. All inputs are usable (`isolation`), but products of one sequence may be too large as well: memories
+and δ that are not finite are kept from other sequences.
 """
 
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from jax_impl._gates import (
 )
 from jax_impl._mlstm.carry import EndedSequence, Memory, expand, memories, memory_gradients, stabilisers
 from jax_impl._mlstm.chunkwise import Chunks, ChunkwiseOptions
+from jax_impl._mlstm.isolation import spoil
 from jax_impl._mlstm.segments import FinalCotangents, FinalParts, InitialReadGradients, Segments
 from jax_impl._mlstm.state import StateGradients, normaliser_floor
 from reference.arguments import MLSTMState
@@ -99,7 +101,7 @@ def forward(options: ChunkwiseOptions, x: Chunks, before: MLSTMState, segments: 
         begun = jnp.where(segments.first, decays, -jnp.inf)
         e_initial = jnp.exp(jnp.max(between + begun[..., None, :], axis=-1))
         added = _sum(added, _scaled(e_initial[..., -1], segments.initial.outgoing))
-    start, last = memories(e[..., -1], added, Memory(C=before.C, n=before.n))
+    start, last = memories(e[..., -1], added, Memory(C=before.C, n=before.n), segments.begun)
     return ForwardPass(
         m=m,
         attained=x.i > a + m_before,
@@ -154,6 +156,7 @@ def backward(
     nu, floor = _normaliser(x, p, segments)
     Y = jnp.maximum(jnp.abs(nu), floor) + options.eps
     delta = dh / Y[..., None]
+    lost = ~jnp.all(jnp.isfinite(delta), axis=-1)
     delta_v = _where_weighted(p.E, _dot(options, "tv,jv->tj", delta, x.v))
     C_delta = _where_weighted(p.e[..., None], _dot(options, "tv,kv->tk", delta, p.start.C))
     delta_h = jnp.sum(p.G * delta_v, axis=-1) + p.e * jnp.sum(x.q * C_delta, axis=-1)
@@ -161,22 +164,28 @@ def backward(
         delta_initial = jnp.sum(initial.C * delta, axis=-1)
         delta_h += _weigh(p.e_initial, delta_initial)
     delta_h /= Y
-    dnu = jnp.where(jnp.abs(nu) > floor, -delta_h * jnp.sign(nu), 0)
-    dG = delta_v + dnu[..., None]
+    dnu = jnp.where(lost, jnp.nan, jnp.where(jnp.abs(nu) > floor, -delta_h * jnp.sign(nu), 0))
+    dG = _where_weighted(p.E, delta_v + dnu[..., None])
     W, dscores = p.G * dG, p.E * dG
     from_start = _weigh(p.e[..., None], C_delta + dnu[..., None] * p.start.n[..., None, :])
 
+    finite = jnp.where(lost[..., None], 0, delta)
     read = p.e[..., None] * x.q
-    added = Memory(C=_dot(options, "tk,tv->kv", read, delta), n=jnp.sum(read * dnu[..., None], axis=-2))
+    added = Memory(
+        C=_dot(options, "tk,tv->kv", read, finite),
+        n=jnp.sum(read * _where_weighted(p.e, dnu)[..., None], axis=-2),
+    )
+    added = spoil(jnp.any(lost & (p.e > 0), axis=-1), added)
     attains, ended = jnp.any(p.attained & (segments.number == segments.number[..., :1]), axis=-1), None
     if final is not None:
         added = _sum(added, _scaled(_kept_at_end(p, segments), final.incoming))
         ended = EndedSequence(here=segments.ended[..., 0], g=final.g[..., 0])
-    dend, dbefore = memory_gradients(decay, added, attains, dafter, ended)
+    dend, dbefore = memory_gradients(decay, added, attains, dafter, ended, segments.begun)
 
     written = p.E[..., -1, :, None]
     to_end = _weigh(written, _dot(options, "jv,kv->jk", x.v, dend.C) + dend.n[..., None, :])
-    dv = _dot(options, "tj,tv->jv", p.G, delta)
+    of_reads = jnp.sum(W, axis=-2)
+    dv = spoil(jnp.isnan(of_reads), _dot(options, "tj,tv->jv", p.G, finite))
     dv += _weigh(written, _dot(options, "jk,kv->jv", x.k, dend.C))
     if final is not None:
         at_end = _written_at_end(p, segments)[..., None]
@@ -204,7 +213,7 @@ def backward(
             weight=p.e_initial,
         )
     da = forget_matrix_gradient(W) + segments.sum_from(r) + segments.sum_before(w)
-    di = jnp.sum(W, axis=-2) + w
+    di = of_reads + w
 
     g_before = None
     if final is not None:
@@ -252,7 +261,7 @@ def _add_at_last_step(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _scaled(weight: jax.Array, memory: Memory) -> Memory:
-    return jax.tree.map(lambda x: expand(weight, x) * x, memory)
+    return jax.tree.map(lambda x: _weigh(expand(weight, x), x), memory)
 
 
 def _sum(x: Memory, y: Memory) -> Memory:

@@ -13,6 +13,43 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._mlstm.carry import Memory
+from jax_impl._packing import sequence_of_tokens
+
+
+class Borders(NamedTuple):
+    """The borders of the sequences, ``(B,)``, within bounds for any values of ``cu_seqlens``.
+
+    Attributes:
+        begin, end: the first and last token.
+        begin_chunk, end_chunk: the chunks of these tokens.
+        empty: whether a sequence has no tokens; its last token is then the one before its first.
+        sequence: the sequence of each token, ``(T,)``.
+    """
+
+    begin: jax.Array
+    end: jax.Array
+    begin_chunk: jax.Array
+    end_chunk: jax.Array
+    empty: jax.Array
+    sequence: jax.Array
+
+    @classmethod
+    def of(cls, cu_seqlens: jax.Array, T: int, L: int) -> "Borders":
+        """The borders of T tokens, with L tokens per chunk."""
+        begin, end = jnp.clip(cu_seqlens[:-1], 0, T - 1), jnp.clip(cu_seqlens[1:] - 1, 0, T - 1)
+        return cls(
+            begin=begin,
+            end=end,
+            begin_chunk=begin // L,
+            end_chunk=end // L,
+            empty=cu_seqlens[1:] <= cu_seqlens[:-1],
+            sequence=sequence_of_tokens(cu_seqlens, T),
+        )
+
+    @property
+    def across(self) -> jax.Array:
+        """Whether a sequence has tokens in several chunks; an empty one may begin in a later chunk than it ends."""
+        return self.begin_chunk < self.end_chunk
 
 
 class InitialReads(NamedTuple):
@@ -96,6 +133,11 @@ class Segments(NamedTuple):
     def initial_m(self) -> jax.Array | float:
         """The initial stabiliser of the sequence of a step."""
         return 0.0 if self.initial is None else self.initial.m
+
+    @property
+    def begun(self) -> jax.Array:
+        """Whether a sequence begins in a chunk, ``(c, 1)``; no memory passes through such a chunk."""
+        return jnp.any(self.first, axis=-1)
 
     @property
     def number(self) -> jax.Array:
