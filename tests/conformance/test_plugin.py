@@ -6,10 +6,14 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 import reference
+from conformance import pytest_plugin
+from conformance.cli import run_command
 from conformance.implementation import UsageError
 from conformance.law_tests import LawTests
 
@@ -110,6 +114,36 @@ def test_wrong_options_say_what_to_type(option: str, value: object, said: str) -
     given[f"conformance_{option}"] = value
     with pytest.raises(UsageError, match=said):
         LawTests.of(given.get)
+
+
+class Options(dict[str, dict[str, Any]]):
+    """The options that a plugin adds to pytest, by name."""
+
+    def getgroup(self, *_: str) -> "Options":
+        return self
+
+    def addoption(self, name: str, **settings: Any) -> None:
+        self[name.removeprefix("--conformance-")] = settings
+
+
+def test_the_options_of_pytest_are_those_of_the_command_line() -> None:
+    added = Options()
+    pytest_plugin.pytest_addoption(added)  # pyright: ignore[reportArgumentType]
+    del added["implementation"]
+    known = {name.removeprefix("--"): option for option in run_command.params for name in option.opts}
+    guide = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    for name, settings in added.items():
+        own = known[name]
+        choices = own.type.choices if isinstance(own.type, click.Choice) and name != "dtype" else None
+        assert settings.get("choices") == choices, name
+        assert _default(settings.get("default")) == _default(own.default), name
+        assert f"`-{name}`" in guide or name == "op", name
+
+
+def _default(value: Any) -> Any:
+    """A default as both command lines mean it: a path is its text, and nothing at all is None, however it is stated."""
+    stated = value if isinstance(value, int | float | str | Path) and value else None
+    return str(stated) if isinstance(stated, Path) else stated
 
 
 def test_the_plugin_imports_nothing_until_it_is_asked_for() -> None:
