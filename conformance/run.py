@@ -201,13 +201,13 @@ def known_of(cause: Cause) -> Known | None:
 ROOM = 4.0
 """The largest known error, relative to the largest one that was seen: other cases may be worse than those."""
 
-INEXACT = 0.1
+LARGEST_INEXACT = 0.1
 """Numbers with a larger error than this share of an array's largest value are not inexact but wrong."""
 
 
 def _bound(error: float) -> float:
     """The error up to which numbers are known failures, to one significant digit; None for numbers that are wrong."""
-    if not 0 < error < INEXACT:
+    if not 0 < error < LARGEST_INEXACT:
         return math.inf
     unit = 10.0 ** math.floor(math.log10(ROOM * error))
     return float(f"{math.ceil(ROOM * error / unit) * unit:.0e}")

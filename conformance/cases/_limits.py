@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.options import MAX_STEPS
+
 STRATA = ("small", "chunk", "long")
 SMALL_STEPS = (0, 1, 2, 3, 5, 7)
 CHUNK_STEPS = (13, 31, 32, 33, 63, 64, 65, 97, 130)
-LONG_STEPS = 1031
+LONG_STEPS = MAX_STEPS
 PINS = {
     "small": ("well-conditioned", "small magnitude", "held"),
     "chunk": ("small magnitude", "well-conditioned"),

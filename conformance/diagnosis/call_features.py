@@ -30,6 +30,9 @@ def _packed(case: Any) -> Any:
     return replace(case, lengths=(half, case.S - half, case.S)[: max(case.B, 2)], B=max(case.B, 2), S=0)
 
 
+MULTIPLE = 16
+"""Kernels pad head dims to a multiple of this."""
+
 FACTORS = (4, 16)
 """Lengths of vectors and of tiles, of which some kernels ask that the number of steps be a multiple."""
 

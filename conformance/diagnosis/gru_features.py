@@ -9,6 +9,7 @@ from conformance.cases import GRUCase
 from conformance.cases._removal import large
 from conformance.diagnosis.call_features import (
     LAYOUT,
+    MULTIPLE,
     NO_SEQUENCES,
     NO_STEPS,
     PACKING,
@@ -24,7 +25,6 @@ from conformance.diagnosis.call_features import (
 from conformance.diagnosis.features import Feature, of_field, removed, restored
 
 BLOCK = 64
-MULTIPLE = 16
 GATES = ("forget_input", "reset_input")
 
 

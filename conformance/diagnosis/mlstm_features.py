@@ -14,6 +14,7 @@ from conformance.cases._removal import INFINITE_GATES as INFINITE
 from conformance.cases._removal import LARGE_GATES as LARGE
 from conformance.diagnosis.call_features import (
     LAYOUT,
+    MULTIPLE,
     NO_SEQUENCES,
     NO_STEPS,
     PACKING,
@@ -30,9 +31,6 @@ from conformance.diagnosis.features import Feature, of_field, removed, restored
 
 CHUNK = 64
 """The chunk length that is assumed if a call names none: most kernels process 64 steps or fewer at a time."""
-
-MULTIPLE = 16
-"""Kernels pad head dims to a multiple of this."""
 
 
 @lru_cache(maxsize=512)

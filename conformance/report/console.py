@@ -13,10 +13,9 @@ from conformance.dtypes import FLOATING
 from conformance.laws import Law
 from conformance.outcome import LawResult
 from conformance.report import TargetReport, causes
-from conformance.report.failure import branches, headline, lines
+from conformance.report.failure import MOST_KINKS, branches, headline, lines
 
 SHOWN = 6
-KINKS_ALLOWED = 0.01
 
 
 def with_progress(
@@ -199,7 +198,7 @@ def _show_failure(console: Console, report: TargetReport, result: LawResult) -> 
 def _show_notes(console: Console, report: TargetReport) -> None:
     """The suite's notes about its own data, and about known failures."""
     for result in report.results:
-        if result.elements and result.kinks > KINKS_ALLOWED * result.elements:
+        if result.elements and result.kinks > MOST_KINKS * result.elements:
             console.print(
                 f"[yellow]note on the suite itself: {result.law.id} ({result.dtype}) had "
                 f"{100 * result.kinks / result.elements:.1f} % of its elements at a kink, where the gradient of either "

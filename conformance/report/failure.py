@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from conformance.outcome import LawResult
 from conformance.report import TargetReport
 
+MOST_KINKS = 0.01
+"""The share of elements at a kink that a law may have; at a kink the gradient of either side passes."""
+
 _BRANCHES = (("above", "floor"), ("carry", "write", "m0"))
 _SAID = {
     "above": "|n·q̂| above its floor",

@@ -4,13 +4,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from conformance.laws import Law
+from conformance.report.failure import MOST_KINKS
 from conformance.report.html._columns import Column, operations
 from conformance.report.html._formatting import percent
 
 LEAST = 0.1
 """The share that every branch should have; the page marks a branch with less."""
-MOST_KINKS = 0.01
-"""The share of elements at a kink that a law may have; at a kink the gradient of either side passes."""
 
 
 @dataclass(frozen=True)
