@@ -87,10 +87,10 @@ that dtype; it then lists what scripts have confirmed, worst first. The numbers 
 """
 
 LEGEND = """\
-Each cell is for float32, or for another dtype if float32 was not tried; the last column is for plain calls in 16
-bits. ✓ right, ✗ wrong, ∂ right value and wrong gradient, – not served, blank not tried. Results in brackets are not
-confirmed without gatespec, here and in the tables of each section: they come from experiments with one call or a few
-each, and there the suite itself may be wrong.
+Each cell is for float32, or for float64 if float32 was not tried; the last column is for plain calls in 16 bits.
+✓ right, ✗ wrong, ∂ right value and wrong gradient, – not served, blank not tried. Results in brackets are not confirmed
+without gatespec, here and in the tables of each section: they come from experiments with one call or a few each, and
+there the suite itself may be wrong.
 """
 
 
@@ -205,7 +205,7 @@ def _matrix(op: str, peers: list[dict[str, Any]], confirmations: dict[str, Any])
     for peer, features in rows:
         cells = {row["feature"]: row["cells"] for row in features}
         unsure = unsure_cells(peer, op, confirmations)
-        marks = [_mark(cells.get(feature, {}), (*WIDE, *NARROW), unsure.get(feature, set())) for feature, _ in columns]
+        marks = [_mark(cells.get(feature, {}), WIDE, unsure.get(feature, set())) for feature, _ in columns]
         marks.append(_mark(cells.get("plain call", {}), NARROW, unsure.get("plain call", set())))
         lines.append(f"| [{peer['name']}](#{anchor(peer['name'])}) | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"

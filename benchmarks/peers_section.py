@@ -20,7 +20,7 @@ def section(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     parts += [f"**{take_away(peer, confirmations)}**", _trial(peer)]
     calls = wrong_calls(peer, confirmations)
     for number, (name, checks) in enumerate(by_script(peer, confirmations).items(), 1):
-        seen = _checks(peer, checks) if checks else f"It was seen in calls with {_listed(_by_first(calls[name]))}."
+        seen = _checks(peer, checks) if checks else f"It was seen in calls of these kinds: {_kinds(calls[name])}."
         link = f"[`{name}.py`]({SCRIPTS_PAGE}#{anchor(name)})"
         parts.append(f"{number}. **{statement(confirmations[name])}** Confirmed by {link}. {seen}")
     open_laws = unconfirmed(peer, confirmations)
@@ -131,6 +131,10 @@ def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     for first, second in pairs:
         found.setdefault(first, []).append(second)
     return found
+
+
+def _kinds(calls: list[tuple[str, str]]) -> str:
+    return "; ".join(f"{feature} ({', '.join(dtypes)})" for feature, dtypes in _by_first(calls).items())
 
 
 def _envelope(op: str, envelope: dict[str, Any], unsure: dict[str, set[tuple[str, str]]]) -> list[str]:

@@ -150,6 +150,12 @@ MLSTM_KERNELS_TRITON_ONE_HEAD = Confirmed(
     checks=r"(?!)",
     cells=r" several sequences$",
 )
+MLSTM_KERNELS_TRITON_EPS = Confirmed(
+    script="mlstm_kernels_triton_eps",
+    short="the backward pass takes eps = 1e-6, whatever eps is given",
+    checks=r"(?!)",
+    cells=r"^gradient \w+ (?!normaliser above|forget gates of -)",
+)
 MLSTM_KERNELS_TRITON_STEP_16_BITS = Confirmed(
     script="mlstm_kernels_triton_step_16_bits",
     short="in 16 bits the decay of the float32 state is rounded to 16 bits",
@@ -409,6 +415,7 @@ PEERS: tuple[Peer, ...] = (
         "parallel--triton_limit_headdim",
         "Triton kernels for all steps at once, with a backward pass of their own",
         "limit_headdim",
+        MLSTM_KERNELS_TRITON_EPS,
         promises=("S % 64 == 0", "S > 0", "K == 64", "V == 64", *WITHOUT_STATES),
     ),
     _torch(
