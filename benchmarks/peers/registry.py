@@ -156,6 +156,12 @@ MLSTM_KERNELS_TRITON_EPS = Confirmed(
     checks=r"(?!)",
     cells=r"^gradient \w+ (?!normaliser above|forget gates of -)",
 )
+MLSTM_KERNELS_TRITON_FLOAT16 = Confirmed(
+    script="mlstm_kernels_triton_float16",
+    short="in float16 the gradient is NaN where the denominator of h is small",
+    checks=r"(?!)",
+    cells=r"^gradient float16 large (forget|input) gates$",
+)
 MLSTM_KERNELS_TRITON_STEP_16_BITS = Confirmed(
     script="mlstm_kernels_triton_step_16_bits",
     short="in 16 bits the decay of the float32 state is rounded to 16 bits",
@@ -401,6 +407,7 @@ PEERS: tuple[Peer, ...] = (
         "xl_chunk",
         MLSTM_KERNELS_TRITON_STATES,
         MLSTM_KERNELS_TRITON_ONE_HEAD,
+        MLSTM_KERNELS_TRITON_FLOAT16,
         promises=BLOCKS,
     ),
     _triton(
@@ -409,12 +416,14 @@ PEERS: tuple[Peer, ...] = (
         "limit_chunk",
         MLSTM_KERNELS_TRITON_STATES,
         MLSTM_KERNELS_TRITON_ONE_HEAD,
+        MLSTM_KERNELS_TRITON_FLOAT16,
         promises=BLOCKS,
     ),
     _triton(
         "parallel--triton_limit_headdim",
         "Triton kernels for all steps at once, with a backward pass of their own",
         "limit_headdim",
+        MLSTM_KERNELS_TRITON_FLOAT16,
         MLSTM_KERNELS_TRITON_EPS,
         promises=("S % 64 == 0", "S > 0", "K == 64", "V == 64", *WITHOUT_STATES),
     ),
