@@ -207,6 +207,12 @@ MLSTM_KERNELS_PARALLEL_16_BITS = Confirmed(
     checks=r"^(value|gradient|finite) b?float16",
     cells=NARROW_CELLS,
 )
+MLSTM_KERNELS_FLOAT16 = Confirmed(
+    script="mlstm_kernels_float16",
+    short="in float16 the result is NaN where its denominator is small",
+    checks=r"^finite float16",
+    cells=r"^\w+ float16 large (forget|input) gates$",
+)
 MLSTM_KERNELS_EMPTY_STEP = Confirmed(
     script="mlstm_kernels_empty_step", short=EMPTY_STEP, checks=r"^finite \w+ gradient of i", cells=SHUT_GRADIENT
 )
@@ -373,6 +379,7 @@ PEERS: tuple[Peer, ...] = (
         "parallel--native_stablef_autograd",
         "PyTorch, all steps at once, decays summed for each pair of steps, differentiated by autograd",
         MLSTM_KERNELS_EMPTY_STEP,
+        MLSTM_KERNELS_FLOAT16,
         MLSTM_KERNELS_PARALLEL_16_BITS,
         promises=WITHOUT_STATES,
     ),
@@ -380,6 +387,7 @@ PEERS: tuple[Peer, ...] = (
         "parallel--native_stablef_custbw",
         "PyTorch, all steps at once, decays summed for each pair of steps, with a backward pass of its own",
         MLSTM_KERNELS_NORMALISER,
+        MLSTM_KERNELS_FLOAT16,
         MLSTM_KERNELS_PARALLEL_16_BITS,
         MLSTM_KERNELS_SECOND_DERIVATIVE,
         MLSTM_KERNELS_FUNCTIONAL,
