@@ -163,11 +163,11 @@ class Judge:
         values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
         expected = self.operation.value(values, call.options, precision)
         key = f"{self.dtype} {json.dumps(to_json(case))}"
-        plainly = self._attempt(f"value {key}", self._checker.call, self.operation.name, call.arrays, call.options)
-        arrays = self._outputs(plainly, expected, call, precision)
-        value = self._status(plainly, arrays)
-        problem, got = _said(plainly), dict(plainly) if isinstance(plainly, dict) else {}
-        if not self.differentiable or value == NOT_SERVED or isinstance(plainly, ProcessEndedError):
+        alone = self._attempt(f"value {key}", self._checker.call, self.operation.name, call.arrays, call.options)
+        arrays = self._outputs(alone, expected, call, precision)
+        value = self._status(alone, arrays)
+        problem, got = _said(alone), dict(alone) if isinstance(alone, dict) else {}
+        if not self.differentiable or value == NOT_SERVED or isinstance(alone, ProcessEndedError):
             gradient = None if not self.differentiable else value
             return Judged(
                 case=case,

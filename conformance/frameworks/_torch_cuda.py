@@ -27,7 +27,7 @@ class _Given:
     values: tuple[torch.Tensor, ...]
     cotangents: tuple[torch.Tensor, ...]
 
-    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "_Given":
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "_Given":
         return _Given(tuple(map(change, self.values)), tuple(map(change, self.cotangents)))
 
     def write(self, other: "_Given") -> None:
@@ -52,7 +52,7 @@ def transformed(kind: str, of: Flat, cuda: Any = torch.cuda) -> tuple[Tensors, T
 
 def _on_busy_stream(of: Flat, given: _Given, cuda: Any) -> Pair:
     """The arguments hold NaN until the stream is no longer busy and writes them."""
-    late = given.each(lambda x: torch.full_like(x, torch.nan))
+    late = given.changed(lambda x: torch.full_like(x, torch.nan))
     stream = cuda.Stream()
     stream.wait_stream(cuda.current_stream())
     with cuda.stream(stream):
@@ -65,7 +65,7 @@ def _on_busy_stream(of: Flat, given: _Given, cuda: Any) -> Pair:
 
 def _replayed(of: Flat, given: _Given, cuda: Any, warm_up: int) -> Pair:
     """Capture the call with the rows of every argument in reverse order, then replay it with the arguments."""
-    static = given.each(lambda x: x.flip(0) if x.ndim else x.clone())
+    static = given.changed(lambda x: x.flip(0) if x.ndim else x.clone())
     if warm_up:
         stream = cuda.Stream()
         stream.wait_stream(cuda.current_stream())

@@ -28,17 +28,17 @@ def expected_value(
         call: the call, if it is not the case's own.
         form: the name of the form in which the case's own call is made, if it is another one.
     """
-    return _remembered("value", operation, checker, case, call, form)
+    return _answer("value", operation, checker, case, call, form)
 
 
 def expected_gradient(
     operation: Operation, checker: Checker, case: Any, call: Call | None = None, form: str = ""
 ) -> Expected:
     """The oracle's gradients for a case; arguments are those of `expected_value`."""
-    return _remembered("gradient", operation, checker, case, call, form)
+    return _answer("gradient", operation, checker, case, call, form)
 
 
-def _remembered(kind: str, operation: Operation, checker: Checker, case: Any, call: Call | None, form: str) -> Expected:
+def _answer(kind: str, operation: Operation, checker: Checker, case: Any, call: Call | None, form: str) -> Expected:
     def make() -> Expected:
         own = operation.call_of(case, checker.dtype) if call is None else call
         values, precision = oracle.values(own.arrays), checker.precision(own.steps)
