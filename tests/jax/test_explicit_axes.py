@@ -56,6 +56,9 @@ def by_hand(q, k, v, i, f, C, n, m):
     return h, jax_impl.fwbw_backward(ctx, v, CONFIG)
 
 
+LAYER = jax_impl.GRU(6, 4, 8, 2, 1, 2, 2, 1, 2, add_bias=True, gradient_clipping=None)
+
+
 def calls(rng):
     """By name: the function, its arguments, their partitions and those of its results."""
     f32: dict[str, Any] = {"dtype": np.float32}
@@ -66,9 +69,12 @@ def calls(rng):
     heads = (*inputs, normal(rng, B, N, 3, **f32), normal(rng, 1, 3, 3, **f32))
     one_head = (*(x[:, :, 0] for x in sequence[:5]), *(x[:, 0] for x in state))
     gates, batch = normal(rng, B, N, S, 1, **f32), P("batch")
+    x = normal(rng, B, S, 6, **f32)
+    variables = LAYER.init(jax.random.key(0), x)
     return {
         "mlstm": (mlstm, sequence, (TOKENS,) * 5 + (HEADS,) * 3, (TOKENS, (HEADS,) * 3)),
         "mlstm_step": (step, one_step, (HEADS,) * 8, (HEADS, (HEADS,) * 3)),
+        "GRU": (LAYER.apply, (variables, x), (jax.tree.map(lambda _: P(), variables), batch), (batch, batch)),
         "gru": (gru, heads, (TOKENS,) * 3 + (HEADS, P()), (TOKENS, HEADS)),
         "fwbw": (fwbw, one_head, (batch,) * 8, (batch, (batch,) * 3)),
         "fwbw by hand": (by_hand, one_head, (batch,) * 8, (batch, (batch,) * 8)),
@@ -86,7 +92,7 @@ NAMES = list(calls(np.random.default_rng(0)))
 def plain(name):
     """A call as in `calls`, with its result, cotangents and gradients where nothing is sharded."""
     function, arguments, partitions, of_results = calls(np.random.default_rng(0))[name]
-    arguments = tuple(jnp.asarray(x) for x in arguments)
+    arguments = jax.tree.map(jnp.asarray, arguments)
     expected = function(*arguments)
     cotangents = like(np.random.default_rng(1), expected)
     gradients = None if name == "fwbw by hand" else pull_back(function, arguments, cotangents)[1]
@@ -126,4 +132,4 @@ def test_sharded_over_batch_and_heads(name, context):
         _, gradients = both(x, placed(cotangents, of_results))
     assert_close(gradients, plain_gradients, 1e-4)
     if kind is AxisType.Explicit:
-        assert tuple(map(partition, gradients)) == partitions
+        assert jax.tree.map(partition, gradients) == partitions

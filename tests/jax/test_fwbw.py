@@ -271,3 +271,18 @@ def test_a_call_like_an_earlier_one_is_decided_by_what_it_is_given_now():
         jax_impl.fwbw_forward(arguments[0], wrong, *arguments[2:], config)
     with pytest.raises(ValueError, match=r"^fwbw_backward: `dh` is "):
         jax_impl.fwbw_backward(kept, wrong, config)
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "dict"])
+def test_a_configuration_is_read_when_a_function_is_made_of_it(kind):
+    x = [np.ones((2, 5, *width), np.float32) for width in ((3,), (3,), (4,), (), ())]
+    config = mLSTMBackendFwbwConfig(chunk_size=4) if kind == "dataclass" else {"chunk_size": 4}
+    function = jax_impl.mlstm_fwbw_custom_grad(config)
+    if isinstance(config, dict):
+        config["chunk_size"] = -5
+    else:
+        config.chunk_size = -5
+    h, gradient = jax.eval_shape(jax.value_and_grad(lambda q: function(q, *x[1:]).sum()), x[0])
+    assert (h.shape, gradient.shape) == ((), (2, 5, 3))
+    with pytest.raises(ValueError, match=r"`config\.chunk_size` is -5"):
+        jax_impl.mlstm_fwbw_custom_grad(config)(*x)

@@ -1,6 +1,7 @@
 """The default kernels compile for GPUs that are not there, spill nothing, and fit into shared memory."""
 
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -99,3 +100,18 @@ def test_launches_that_compile_alike_are_compiled_once() -> None:
     # The backward pass needs the stabilisers and the log weights again.
     assert all(names.count(name) == 2 for name in ("gates", "stabilisers", "log_weights", "memories"))
     assert len(different) == len(first) - 3
+
+
+def test_every_launch_states_whether_products_and_sums_are_fused() -> None:
+    """Triton's own default is to change."""
+    import torch
+
+    from torch_impl._triton.launch import Launch, launch
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda **options: seen.append((grid, options))
+
+    seen: list[Any] = []
+    launch(Kernel(), 3, torch.device("cpu"), Launch(2, 1), n=5)
+    assert seen == [((3,), {"n": 5, "num_warps": 2, "num_stages": 1, "enable_fp_fusion": True})]
