@@ -223,7 +223,7 @@ def document(kept: dict[str, Any], entry: dict[str, Any] | None, scripts: dict[s
 
 def _with_confirmations(entry: dict[str, Any], peer: Peer) -> dict[str, Any]:
     """An entry with what the peer is and, for each failed check and wrong cell, the script that confirms it."""
-    entry = {**entry, "about": peer.about}
+    entry = {**entry, "about": peer.about, "note": peer.note}
     if "laws" not in entry:
         return entry
     confirmed: dict[str, dict[str, str | None]] = {}

@@ -60,8 +60,9 @@ def _trial(peer: dict[str, Any]) -> str:
 
 def _effort(how: dict[str, Any]) -> str:
     settings = how["settings"]
+    cases = f"{settings['examples']} case{'' if settings['examples'] == 1 else 's'}"
     return (
-        f"on {how['date']} with {settings['examples']} cases of each law in each dtype, of at most "
+        f"on {how['date']} with {cases} of each law in each dtype, of at most "
         f"{settings['max_steps']} steps, in {how['minutes']:.1f} minutes"
     )
 
