@@ -1,6 +1,7 @@
 """Gate functions that stay exact and finite for preactivations from −∞ to +∞, and sums of log gates."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ from jax_impl._mesh_axes import vary_like
 
 _MOST_ROWS = 128
 """Maximum number of steps of a matrix that a CPU sums row by row."""
+
+_LARGEST_EXACT = 10.0
+"""The size of an m, in inverse machine epsilons, from which its rounding alone may put a memory out of range."""
 
 
 def log_sigmoid(x: jax.Array) -> jax.Array:
@@ -35,25 +39,46 @@ def stabilised_decay(a: jax.Array, m_before: jax.Array, m: jax.Array) -> jax.Arr
     total = a + m_before
     rest = total - a
     lost = (a - (total - rest)) + (m_before - rest)
-    return (total - finite_stabiliser(m)) + jnp.where(jnp.isfinite(total), lost, 0)
+    return (total - finite_stabiliser(m)) + jnp.where(jnp.isfinite(lost), lost, 0)
+
+
+def bounded(m: jax.Array, decay: jax.Array, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The log weights of a step's memory and write in units of exp(m), the larger of which is 0 but for rounding.
+
+    Where m is so large that its rounding alone may put a memory out of range, the larger one counts as 0.
+    """
+    largest = finite_stabiliser(jnp.maximum(decay, gain))
+    excess = jnp.where(jnp.abs(m) < _LARGEST_EXACT / float(jnp.finfo(m.dtype).eps), 0, largest)
+    return decay - excess, gain - excess
 
 
 def forget_matrix(a: jax.Array) -> jax.Array:
     """``F[t,j] = Σ_{j<s≤t} a_s`` for t ≥ j, −∞ above the diagonal: ``(..., S)`` → ``(..., S, S)``."""
+    return log_weights(a, vary_like(jnp.zeros(a.shape, a.dtype), a))
+
+
+def log_weights(a: jax.Array, i: jax.Array) -> jax.Array:
+    """``F[t,j] + i_j`` with the `forget_matrix` F of a: ``(..., S)`` each → ``(..., S, S)``.
+
+    Row by row, i is read from memory; added to F it would be computed again for every row.
+    """
     t, j = _steps(a.shape[-1])
 
-    def by_rows(a: jax.Array) -> jax.Array:
+    def by_rows(x: tuple[jax.Array, jax.Array]) -> jax.Array:
+        a, i = x
+
         def row(sums: jax.Array, x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            sums = jnp.where(j[0] < x[1], sums + x[0][..., None], 0)
+            sums = jnp.where(j[0] < x[1], sums + x[0][..., None], i)
             return sums, sums
 
-        _, sums = jax.lax.scan(row, vary_like(jnp.zeros(a.shape, a.dtype), a), (jnp.moveaxis(a, -1, 0), t[:, 0]))
+        _, sums = jax.lax.scan(row, i, (jnp.moveaxis(a, -1, 0), t[:, 0]))
         return jnp.moveaxis(sums, 0, -2)
 
-    def whole(a: jax.Array) -> jax.Array:
-        return jnp.cumsum(jnp.where(t > j, a[..., :, None], 0), axis=-2, dtype=a.dtype)
+    def whole(x: tuple[jax.Array, jax.Array]) -> jax.Array:
+        a, i = x
+        return jnp.cumsum(jnp.where(t > j, a[..., :, None], 0), axis=-2, dtype=a.dtype) + i[..., None, :]
 
-    return jnp.where(t >= j, _by_rows_on_a_cpu(by_rows, whole, a), -jnp.inf)
+    return jnp.where(t >= j, _by_rows_on_a_cpu(by_rows, whole, (a, i)), -jnp.inf)
 
 
 def running_largest(a: jax.Array, i: jax.Array) -> jax.Array:
@@ -103,15 +128,13 @@ def forget_matrix_gradient(W: jax.Array) -> jax.Array:
     return _by_rows_on_a_cpu(by_rows, whole, W)
 
 
-def _by_rows_on_a_cpu(
-    by_rows: Callable[[jax.Array], jax.Array], whole: Callable[[jax.Array], jax.Array], x: jax.Array
-) -> jax.Array:
+def _by_rows_on_a_cpu(by_rows: Callable[[Any], jax.Array], whole: Callable[[Any], jax.Array], x: Any) -> jax.Array:
     """``by_rows(x)`` on a CPU, whose cache holds a row; else ``whole(x)``, which passes over the matrix log S times.
 
     With many steps ``whole`` is used everywhere, because its pairwise sums have smaller rounding errors; so it is with
     a symbolic number of steps, which may be many.
     """
-    S = x.shape[-1]
+    S = jax.tree.leaves(x)[0].shape[-1]
     return whole(x) if is_symbolic(S) or S > _MOST_ROWS else jax.lax.platform_dependent(x, cpu=by_rows, default=whole)
 
 

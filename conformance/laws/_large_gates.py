@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.cases import MLSTMCase
-from conformance.checker import Checker
+from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.laws import SHORT, SINGLE, WIDE, Strategy, law
 from conformance.laws._recurrence import nothing_of
@@ -26,6 +26,8 @@ SHIFTS = (2.0**12, 2.0**16, 2.0**20)
 """Powers of two that leave multiples of 1/8 in float32 exact."""
 SIZES = (1e3, 2.0**16, 2.0**20)
 CANCELLING = (64.0, 1e3, 2.0**20, 3e9, 1e20)
+HUGE = {"float64": (1e18, 1e100, 1e300), "float32": (3e9, 1e20, 1e35)}
+"""Sizes at which a single rounding of m is larger than every log weight that matters."""
 
 PLAIN = {"gates": "ordinary", "held": 0.0, "scale": 1.0, "cotangents": "dense"}
 """Fields of cases for these laws, which choose all values themselves."""
@@ -57,6 +59,7 @@ def register(operation: Operation, drawn: Strategy, in_chunks: Strategy) -> None
 
     law(operation.name, "contract", cases=without_eps, **_OTHERS)(partial(cancelling_gates, operation))
     law(operation.name, "contract", cases=in_chunks, **_OTHERS)(partial(chunks_of_large_gates, operation))
+    law(operation.name, "contract", cases=drawn, **_OTHERS)(partial(huge_gates, operation))
 
 
 def _positive(operation: Operation, checker: Checker, case: MLSTMCase) -> tuple[Call, np.random.Generator]:
@@ -156,6 +159,30 @@ def chunks_of_large_gates(operation: Operation, checker: Checker, case: MLSTMCas
     own = checker.call(operation.name, arrays, replace(case, chunk_size=None).options())
     in_chunks = checker.call(operation.name, arrays, call.options)
     _same_mean(checker, in_chunks["h"], own["h"].values.astype(np.float64), call.steps, times=2)
+
+
+def huge_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
+    """Gates so large that the rounding of m outweighs every weight make no output and no gradient infinite or NaN.
+
+    finite i and f of any size ⇒ finite h, C, n, m and gradients
+    """
+    call, rng = _positive(operation, checker, case)
+    size, shape = float(rng.choice(HUGE[checker.dtype])), call.arrays["f"].shape
+    f = -size * rng.random(shape)
+    if rng.random() < 0.5:
+        # A write, then decays and nothing else.
+        i = np.full(shape, -size * max(case.S, 1))
+        i[:, :1] = 0.0
+    else:
+        i, f = size * rng.uniform(-1, 1, shape), f * rng.choice((-1, 1), shape)
+    arrays = {**call.arrays, "i": _with(call.arrays["i"], i, checker.dtype)}
+    arrays["f"] = _with(arrays["f"], f, checker.dtype)
+    outputs, gradients = results_of(operation, checker, arrays, call.cotangents, call.options)
+    for of, results in (("", outputs), ("gradient of ", gradients or {})):
+        checker.expect_no_nan(results, of)
+        for name, x in results.items():
+            if np.isinf(x.values).any():
+                raise LawError(f"{of}{name}", "an infinity for finite gates", nature="infinity")
 
 
 def _same_mean(checker: Checker, got: Array, expected: np.ndarray, steps: int, times: float) -> None:

@@ -10,7 +10,8 @@ accumulation dtype, and q̂ = q/√K. In a chunk that starts from the memory (C,
     h_t = (Σ_j G[t,j] v_j + e_t Cᵀq̂_t) / Y_t        ν_t = Σ_j G[t,j] + e_t n·q̂_t        Y_t = max(|ν_t|, floor_t) + eps
 
 α and ι are the gates in units of the stabiliser. None is above 0 except by rounding, so no sum of them cancels, and
-weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m.
+weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m. Where m is
+so large that its own rounding would make weights infinite, the larger of α and ι counts as 0 (`bounded`).
 
 Everything inside the chunks is computed for all of them at once; only m, then (C, n), and in the backward pass their
 gradients, pass from chunk to chunk. The backward pass treats m as a constant, except for the gradient of the final
@@ -24,10 +25,11 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
 from jax_impl._gates import (
+    bounded,
     finite_stabiliser,
-    forget_matrix,
     forget_matrix_gradient,
     log_sigmoid,
+    log_weights,
     running_largest,
     sigmoid,
     stabilised_decay,
@@ -129,10 +131,9 @@ def forward(
     """
     gates = log_gates(x.f) if precomputed.gates is None else precomputed.gates
     m, m_start = _stabilisers(gates, x.i, initial.m, precomputed)
-    decays = stabilised_decay(gates.a, _before(m_start, m), m)
-    between = forget_matrix(decays)
-    E = jnp.exp(between + (x.i - finite_stabiliser(m))[..., None, :])
-    e = jnp.exp(between[..., :, 0] + decays[..., :1])
+    decays, inputs = bounded(m, stabilised_decay(gates.a, _before(m_start, m), m), x.i - finite_stabiliser(m))
+    E = jnp.exp(log_weights(decays, inputs))
+    e = jnp.exp(jnp.cumsum(decays, axis=-1, dtype=decays.dtype))
     G = _dot(options, "tk,jk->tj", x.q, x.k) * E if precomputed.G is None else precomputed.G
 
     written = E[..., -1, :, None] * x.k

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
-from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
+from jax_impl._gates import bounded, finite_stabiliser, log_sigmoid, stabilised_decay
 from jax_impl._mesh_axes import vary_like
 from jax_impl._mlstm import chunkwise, packed
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
@@ -75,7 +75,7 @@ def step(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
     x = Tokens(*(part.astype(state.C.dtype) for part in arguments.tokens))
     a = log_sigmoid(x.f)
     m = jnp.maximum(a + state.m, x.i)
-    kept, written = jnp.exp(stabilised_decay(a, state.m, m)), jnp.exp(x.i - finite_stabiliser(m))
+    kept, written = map(jnp.exp, bounded(m, stabilised_decay(a, state.m, m), x.i - finite_stabiliser(m)))
     # Without the barrier XLA computes the gates again for every element of the memory.
     m, kept, written = jax.lax.optimization_barrier((m, kept, written))
 

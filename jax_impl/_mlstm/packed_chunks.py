@@ -17,10 +17,11 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
 from jax_impl._gates import (
+    bounded,
     finite_stabiliser,
-    forget_matrix,
     forget_matrix_gradient,
     log_sigmoid,
+    log_weights,
     running_largest,
     sigmoid,
     stabilised_decay,
@@ -86,11 +87,10 @@ def forward(options: ChunkwiseOptions, x: Chunks, before: MLSTMState, segments: 
     m_before = jnp.concatenate([m_start[..., None], m[..., :-1]], axis=-1)
     m_before = jnp.where(segments.first, segments.initial_m, m_before)
 
-    decays = stabilised_decay(a, m_before, m)
+    decays, inputs = bounded(m, stabilised_decay(a, m_before, m), x.i - finite_stabiliser(m))
     connected = jnp.where(segments.first, -jnp.inf, decays)
-    between = forget_matrix(connected)
-    E = jnp.exp(between + (x.i - finite_stabiliser(m))[..., None, :])
-    e = jnp.exp(between[..., :, 0] + connected[..., :1])
+    E = jnp.exp(log_weights(connected, inputs))
+    e = jnp.exp(jnp.cumsum(connected, axis=-1, dtype=connected.dtype))
     G = _weigh(E, _dot(options, "tk,jk->tj", x.q, x.k))
 
     written = E[..., -1, :, None] * x.k
@@ -99,7 +99,7 @@ def forward(options: ChunkwiseOptions, x: Chunks, before: MLSTMState, segments: 
     if segments.initial is not None:
         # Of the sequences that begin in the chunk, only a step's own one is connected to it.
         begun = jnp.where(segments.first, decays, -jnp.inf)
-        e_initial = jnp.exp(jnp.max(between + begun[..., None, :], axis=-1))
+        e_initial = jnp.exp(running_largest(connected, begun))
         added = _sum(added, _scaled(e_initial[..., -1], segments.initial.outgoing))
     start, last = memories(e[..., -1], added, Memory(C=before.C, n=before.n), segments.begun)
     return ForwardPass(

@@ -8,7 +8,7 @@ import pytest
 import jax_impl
 import reference
 from jax_impl import MLSTMState
-from tests.large_gates import CALLS, CHUNKS, falling, inputs, relative_error
+from tests.large_gates import CALLS, CHUNKS, HUGE, falling, huge, inputs, relative_error, steadily_falling
 
 INF = float("inf")
 
@@ -67,3 +67,39 @@ def test_everything_is_finite_up_to_the_stated_stabiliser(S):
         h = function(arrays)
         gradients = jax.grad(lambda arrays, function=function: jnp.sum(function(arrays)))(arrays)
         assert jnp.isfinite(h).all() and all(jnp.isfinite(x).all() for x in gradients)
+
+
+def packed(arrays):
+    """The sequences one after the other, each of them cut in three; h has the layout of the arrays."""
+    B, S = arrays[0].shape[:2]
+    bounds = np.array([b * S + at for b in range(B) for at in (0, S // 3, S // 2)] + [B * S])
+    h = jax_impl.mlstm(*(x.reshape(B * S, *x.shape[2:]) for x in arrays), cu_seqlens=bounds, chunk_size=16)
+    return h.reshape(B, S, *h.shape[1:])
+
+
+def dense(arrays):
+    return jax_impl.mlstm(*arrays, chunk_size=16)
+
+
+FORMS = [steps, *(pytest.param(form, marks=pytest.mark.whole_grid) for form in (dense, packed))]
+"""A law tries dense calls with gates of these sizes."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_everything_is_finite_for_gates_of_any_size(form):
+    dh = jnp.asarray(np.random.default_rng(0).normal(size=(2, 70, 2, 4)).astype(np.float32))
+    both = jax.jit(lambda arrays: jax.value_and_grad(lambda arrays: jnp.sum(dh * form(arrays)))(arrays))
+    for size in HUGE[np.float32]:
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(both(huge(size)))), size
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_memory_outlasts_roundoff_that_adds_up(form):
+    """All weights but that of the first write are 0, so h is the first v. Every size is above 8e7."""
+    run = jax.jit(form)
+    for decay, size in ((5.0, 1e8), (3.0, 1e8), (90.0, 3e9)):
+        arrays = steadily_falling(decay, size)
+        h, v = np.asarray(run(arrays)), arrays[2][:, :1]
+        if form is packed:
+            h = h[:, : h.shape[1] // 3]
+        assert relative_error(h, np.broadcast_to(v, h.shape)) < 2e-6, (decay, size)
