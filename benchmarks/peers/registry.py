@@ -303,6 +303,9 @@ XLSTM_EMPTY_CHUNK = Confirmed(
 XLSTM_CHUNKWISE_16_BITS = Confirmed(
     script="xlstm_chunkwise_16_bits", short=STATE_16_BITS, checks=r"^(?!finite).* b?float16 [Cnm]$", cells=NARROW_CELLS
 )
+XLSTM_PARALLEL_16_BITS = Confirmed(
+    script="xlstm_parallel_16_bits", short=SUMS_16_BITS, checks=r"^(value|gradient) b?float16", cells=NARROW_CELLS
+)
 XLSTM_VMAP = Confirmed(script="xlstm_vmap", short=VMAP, checks=r"^vmap")
 XLSTM_STEP_INPUTS = Confirmed(
     script="xlstm_step_inputs", short="it changes the shape of its arguments", checks=r"^memory float(32|64)"
@@ -557,7 +560,7 @@ PEERS: tuple[Peer, ...] = (
         "xlstm_backends:parallel",
         "xlstm",
         promises=WITHOUT_STATES,
-        confirmed=(XLSTM_FORGET_GATE,),
+        confirmed=(XLSTM_FORGET_GATE, XLSTM_PARALLEL_16_BITS),
     ),
     _torch(
         "xlstm chunkwise_simple",
