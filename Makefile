@@ -50,7 +50,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan versions matrix wheel docs test conformance mutants strangers calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop speed clean
+.PHONY: help setup setup-plan versions matrix wheel docs test conformance mutants mutants-adapted strangers calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop speed clean
 .PHONY: dead-environment
 
 help:  ## what there is
@@ -124,6 +124,10 @@ docs: $(READY)  ## build the documentation site in build/site, with warnings as 
 
 mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
 	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
+
+mutants-adapted: $(READY)  ## the same faults behind an adapter that refuses calls, and in a loop on PyTorch tensors (20 minutes)
+	$(PY) -m tests.suite.mutants --setting "refusing adapter" --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
+	$(PY) -m tests.suite.mutants --setting "PyTorch loop" --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
 
 strangers: $(READY)  ## judge implementations that are not ours: of how many the first cause is the true one (10 minutes)
 	$(PY) -m tests.suite.strangers --json conformance/strangers/score.json

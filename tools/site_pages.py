@@ -1,6 +1,7 @@
 """Pages of the documentation site that are made from data files: score, calibration and benchmarks."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,19 @@ ROOT = Path(__file__).resolve().parents[1]
 SCORE = ROOT / "conformance" / "mutants" / "score.json"
 CALIBRATION = ROOT / "conformance" / "calibration" / "results.json"
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
+
+SETTINGS = {
+    "specification": "The suite judges the copy itself, in NumPy.",
+    "refusing adapter": (
+        "The suite judges the copy behind an adapter that raises `NotImplementedError` for empty arrays, packed "
+        "sequences, initial states and clipping."
+    ),
+    "PyTorch loop": (
+        "The loops of the copy run on PyTorch tensors and are differentiated by autograd. The suite tries the laws of "
+        "values and gradients, in float64 and float32."
+    ),
+}
+"""How the suite sees a copy, by the name of the setting."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -33,13 +47,15 @@ def score(documents: dict[str, Any]) -> str:
             "This page shows how well the suite finds faults, for readers who want to know what a pass is worth. Each "
             "fault was planted (put in on purpose) in a copy of `reference` of its own. The suite then judged the copy "
             "with several seeds. A fault counts as caught if its laws break with most seeds. The data are in "
-            "`conformance/mutants/score.json`; `make mutants` measures them again."
+            "`conformance/mutants/score.json`; `make mutants` and `make mutants-adapted` measure them again."
         ),
     ]
     for name, found in documents.items():
         alarms = sum(found["unmutated"].values())
+        unseen = Counter(row["why"] for row in found.get("unseen", ()))
         text += [
-            f"## {name.capitalize()}",
+            f"## {name[:1].upper()}{name[1:]}",
+            SETTINGS[name],
             (
                 f"**{found['caught']} of {found['mutants']} faults are caught**, each with at least "
                 f"{found['needed']} of {len(found['seeds'])} seeds, by {found['laws']} laws with {found['examples']} "
@@ -53,6 +69,7 @@ def score(documents: dict[str, Any]) -> str:
                     for row in found["rows"]
                 ),
             ),
+            *(f"{count} more faults cannot be seen here: {why}." for why, count in unseen.items()),
         ]
     return "\n\n".join(text) + "\n"
 

@@ -14,7 +14,7 @@ from conformance.options import RunOptions
 from tests.suite.mutants.__main__ import mutants_command
 from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
-from tests.suite.mutants.planting import NAME, Setting, copy_of_reference, planted
+from tests.suite.mutants.planting import NAME, TENSOR_OPERATIONS, Setting, copy_of_reference, planted
 from tests.suite.mutants.score import SCORE, Score, first_broken, in_order, needed, sample, score
 from tests.suite.mutants.visibility import why_unseen
 
@@ -103,6 +103,18 @@ def test_the_committed_score_is_of_the_present_rows_and_whole() -> None:
     assert not any(found["unmutated"].values())
 
 
+def test_the_committed_score_of_the_loop_has_all_faults_of_its_operations() -> None:
+    found = committed(Setting.TENSORS)
+    ops = set(found["unmutated"])
+    here = [(mutant.op, mutant.name, mutant.digest) for mutant in MUTANTS if mutant.op in ops]
+    told = [(row["op"], row["name"], row["digest"]) for row in (*found["rows"], *found["unseen"])]
+    assert sorted(told) == sorted(here), "run `make mutants-adapted` again"
+    assert "mlstm" in ops <= set(TENSOR_OPERATIONS)
+    assert found["caught"] == found["mutants"] == len(found["rows"]) and found["score"] == 1.0
+    assert found["seeds"] == list(range(10)) and all(row["caught"] >= 9 for row in found["rows"])
+    assert not any(found["unmutated"].values())
+
+
 def test_hardly_a_mutant_is_caught_by_a_crash_alone() -> None:
     # A wrong shape or label may well raise further on; a fault that does nothing else tests no law.
     crashes = [(row["op"], row["name"]) for row in committed()["rows"] if row["raised"] == row["caught"]]
@@ -146,7 +158,16 @@ def test_why_a_fault_cannot_be_seen_is_told() -> None:
     unseen = [row for row in MUTANTS if row.op == "rev_cumsum_off" and "backward" in row.function]
     assert why_unseen(unseen[0], Setting.REFUSING) is None
     assert why_unseen(HARMLESS, Setting.REFUSING) == "no served call has another value or gradient"
+    backward = next(row for row in MUTANTS if row.function == "rev_cumsum_backward")
+    assert why_unseen(backward, Setting.TENSORS) == "no served call reaches it"
     assert why_unseen(replace(HARMLESS, op="stack_params"), Setting.REFUSING) == "its operation is not served"
+
+
+def test_a_fault_that_has_slipped_twice_in_ten_is_not_tried_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.suite.mutants.score._first_broken", lambda *_: None)
+    found = score(MUTANTS[0], MUTANTS[0].op, tuple(range(10)))
+    assert found.broken == (None, None) and not found.passes
+    assert score(None, MUTANTS[0].op, (0, 1, 2)).broken == (None, None, None)
 
 
 def test_needed_is_all_but_a_tenth() -> None:

@@ -29,6 +29,13 @@ from tests.suite.mutants.score import SEEDS, Score, document, in_order, needed, 
     help="How the suite gets to see the copy; in all but the first only what remains visible counts.",
 )
 @click.option("--seeds", metavar="N", type=click.IntRange(min=1), default=SEEDS, help="Try each with seeds 0 to N−1.")
+@click.option(
+    "--unmutated-seeds",
+    "unmutated",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Copies without a fault: only N seeds.",
+)
 @click.option("--sample", "count", metavar="N", type=click.IntRange(min=1), help="Only N of them, spread evenly.")
 @click.option("--jobs", metavar="J", type=click.IntRange(min=1), default=1, help="Processes at the same time.")
 @click.option("--examples", metavar="N", type=click.IntRange(min=1), default=EXAMPLES, help="Cases per law and dtype.")
@@ -40,6 +47,7 @@ def mutants_command(
     names: tuple[str, ...],
     setting: str,
     seeds: int,
+    unmutated: int | None,
     count: int | None,
     jobs: int,
     examples: int,
@@ -61,7 +69,7 @@ def mutants_command(
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     console, start = Console(), time.monotonic()
-    found = _collect(console, chosen, tuple(range(seeds)), examples, jobs, seen)
+    found = _collect(console, chosen, tuple(range(seeds)), examples, jobs, seen, unmutated)
     _show(console, found, time.monotonic() - start)
     if json_path is not None:
         whole = json.loads(json_path.read_text(encoding="utf-8")) if json_path.exists() else {}
@@ -91,7 +99,13 @@ def select(ops: Sequence[str] = (), names: Sequence[str] = ()) -> list[Mutant]:
 
 
 def _collect(
-    console: Console, chosen: Sequence[Mutant], seeds: tuple[int, ...], examples: int, jobs: int, setting: Setting
+    console: Console,
+    chosen: Sequence[Mutant],
+    seeds: tuple[int, ...],
+    examples: int,
+    jobs: int,
+    setting: Setting,
+    unmutated: int | None,
 ) -> list[Score]:
     found: list[Score] = []
     columns = (
@@ -104,7 +118,7 @@ def _collect(
     total = len(chosen) + len({mutant.op for mutant in chosen})
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=total)
-        for one in scores(chosen, seeds, examples, jobs, setting):
+        for one in scores(chosen, seeds, examples, jobs, setting, unmutated):
             found.append(one)
             slipped = sum(not each.passes for each in found)
             progress.update(task, advance=1, description=f"[red]{slipped} slipped[/red]" if slipped else "")
@@ -117,7 +131,7 @@ def _show(console: Console, found: Sequence[Score], seconds: float) -> None:
     if not mutants:
         console.print(f"none of {unseen.total()} mutants can be seen in this setting")
         return
-    seeds = len(found[0].seeds)
+    seeds = len(mutants[0].seeds)
     table = Table(caption=f"caught: with how many of {seeds} seeds a law broke; {needed(seeds)} are needed")
     for column in ("operation", "mutant", "caught", "by"):
         table.add_column(column, justify="right" if column == "caught" else "left", overflow="fold")

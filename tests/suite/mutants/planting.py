@@ -51,6 +51,9 @@ TENSOR_OPERATIONS = (
     "gru",
 )
 
+TENSOR_STEPS = {"mlstm": 70, "gru": 70}
+"""Most steps of a loop of many small operations, which is slow under autograd; the other loops have as many as ever."""
+
 _ADAPTERS = {Setting.REFUSING: "refusing_adapter.py", Setting.TENSORS: "tensor_adapter.py"}
 
 

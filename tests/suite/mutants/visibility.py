@@ -1,17 +1,21 @@
 """Whether a fault can be seen at all in a setting: told by brute force, without any law or tolerance of the suite."""
 
+import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from conformance.cases import GRU_GATES, HEADS, GRUCase, MLSTMCase, SumCase
+from conformance.diagnosis.admission import Admission
 from conformance.dtypes import Array
 from conformance.implementation import Implementation
 from conformance.operations import OPERATIONS
 from tests.suite.mutants.mutant import Mutant
-from tests.suite.mutants.planting import TENSOR_MODULES, TENSOR_OPERATIONS, Setting, planted
+from tests.suite.mutants.planting import NAME, TENSOR_MODULES, TENSOR_OPERATIONS, TENSOR_STEPS, Setting, planted
 
 CASES = 150
 DIFFERENCE = 1e-9
@@ -30,18 +34,21 @@ def why_unseen(mutant: Mutant, setting: Setting) -> str | None:
     """Why a fault cannot be seen in a setting; None if it can be.
 
     It is seen where a value or a gradient of a served call differs from that of the copy without the fault, in float64.
+    A gradient that gatespec's contract has decided (`conformance.diagnosis.admission`) is not judged, and not seen.
     """
     if mutant.op not in TENSOR_OPERATIONS:
         return "its operation is not served"
     if setting is Setting.TENSORS and mutant.module not in TENSOR_MODULES:
         return "not in the loop"
+    if mutant.function and not _is_entered(mutant, setting):
+        return "no served call reaches it"
     raises = runs = False
-    for part in range(len(_parts(mutant.op))):
+    for part in range(len(_parts(mutant.op, setting))):
         try:
             got = _answers(mutant, mutant.op, setting, part)
         except Exception:
             return DOES_NOT_RUN
-        for x, y in zip(_expected(mutant.op, setting, part), got, strict=True):
+        for x, y in zip(_expected(mutant.op, setting, part)[0], got, strict=True):
             if isinstance(x, Exception):
                 continue
             raises |= isinstance(y, Exception)
@@ -51,26 +58,51 @@ def why_unseen(mutant: Mutant, setting: Setting) -> str | None:
     return DOES_NOT_RUN if raises else "no served call has another value or gradient"
 
 
+def _is_entered(mutant: Mutant, setting: Setting) -> bool:
+    """Whether any of the calls reaches the function in which the fault is."""
+    entered = set().union(*(_expected(mutant.op, setting, part)[1] for part in range(len(_parts(mutant.op, setting)))))
+    own = (mutant.module, mutant.function)
+    return any((module, name.partition(".<locals>")[0]) == own for module, name in entered)
+
+
 @cache
-def _expected(op: str, setting: Setting, part: int) -> list[Any]:
-    return _answers(None, op, setting, part)
+def _expected(op: str, setting: Setting, part: int) -> tuple[list[Any], frozenset[tuple[str, str]]]:
+    """The answers of the copy without a fault, and the functions that it enters, each with its module."""
+    entered = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.parent.name == NAME:
+            entered.add((path.name, frame.f_code.co_qualname))
+
+    sys.setprofile(note)
+    try:
+        answers = _answers(None, op, setting, part)
+    finally:
+        sys.setprofile(None)
+    return answers, frozenset(entered)
 
 
 def _answers(mutant: Mutant | None, op: str, setting: Setting, part: int) -> list[Any]:
     with planted(mutant, setting) as implementation:
-        return [_answer(implementation, op, *call) for call in _parts(op)[part]]
+        return [_answer(implementation, op, *call) for call in _parts(op, setting)[part]]
 
 
 @cache
-def _parts(op: str) -> list[list[tuple]]:
-    """The calls in parts, of which most faults need only the first; the longest calls come last."""
+def _parts(op: str, setting: Setting) -> list[list[tuple]]:
+    """The calls in parts, of which most faults need only the first; the longest calls come last.
+
+    Loops that are tried with few steps have no long calls.
+    """
     calls = list(_calls(op))
     longest, shorter = calls[:2], calls[2:]
-    return [*(shorter[at : at + PART] for at in range(0, len(shorter), PART)), longest]
+    parts = [shorter[at : at + PART] for at in range(0, len(shorter), PART)]
+    return parts if setting is Setting.TENSORS and op in TENSOR_STEPS else [*parts, longest]
 
 
-def _calls(op: str) -> Iterator[tuple[dict[str, Array], dict[str, Array], dict[str, Any]]]:
-    """Arrays, cotangents and options of calls of every kind, in float64."""
+def _calls(op: str) -> Iterator[tuple[dict[str, Array], dict[str, Array], dict[str, Any], bool]]:
+    """Arrays, cotangents and options of calls of every kind, in float64, and whether the gradient is judged."""
+    anybody = Admission(contract=False)
     rng = np.random.default_rng(2024)
     for number in range(CASES):
         # Two of the cases are long enough for a fault that only shows after many steps.
@@ -94,7 +126,7 @@ def _calls(op: str) -> Iterator[tuple[dict[str, Array], dict[str, Array], dict[s
             if op == "mlstm_step":
                 arrays = {name: _first_step(x) if name in "qkvif" else x for name, x in arrays.items()}
                 cotangents = {name: _first_step(x) if name == "h" else x for name, x in cotangents.items()}
-            yield arrays, cotangents, options
+            yield arrays, cotangents, options, anybody.admitted("mlstm", "float64", case, decided=True) == case
         elif op == "gru":
             case = GRUCase(
                 int(rng.integers(1, 4)),
@@ -107,12 +139,12 @@ def _calls(op: str) -> Iterator[tuple[dict[str, Array], dict[str, Array], dict[s
                 clipping=0.1 if number % 7 == 6 else None,
                 seed=seed,
             )
-            yield case.arrays("float64"), case.cotangent_arrays("float64"), case.options()
+            yield case.arrays("float64"), case.cotangent_arrays("float64"), case.options(), True
         else:
             values = str(rng.choice(["ordinary", "same sign", "resets", "wide"]))
             case = SumCase((2, 3), min(S, 160), values, seed=seed, masked_cotangents=False)
             call = OPERATIONS[op].call_of(case, "float64")
-            yield call.arrays, call.cotangents, dict(call.options)
+            yield call.arrays, call.cotangents, dict(call.options), True
 
 
 def _first_step(x: Array) -> Array:
@@ -125,14 +157,15 @@ def _answer(
     arrays: dict[str, Array],
     cotangents: dict[str, Array],
     options: dict[str, Any],
+    judged: bool,
 ) -> Any:
-    """Outputs and gradients by name, or what the call raised."""
+    """Outputs by name, and gradients if they are judged, or what the call raised."""
     try:
         with np.errstate(all="ignore"):
             outputs, gradients = implementation.vjp(op, arrays, options, cotangents)
     except Exception as error:
         return error
-    return {**outputs, **{f"gradient of {name}": x for name, x in gradients.items()}}
+    return {**outputs, **({f"gradient of {name}": x for name, x in gradients.items()} if judged else {})}
 
 
 def _differ(x: dict[str, Array], y: dict[str, Array]) -> bool:
