@@ -73,7 +73,7 @@ def run_command(
 ) -> None:
     """Judge every contender of every case, then time those that conform, interleaved."""
     from benchmarks import results, table
-    from benchmarks.measure import Bench
+    from benchmarks.measure import Bench, use_best_rates
 
     if suite is not None and (shapes or backends or memory or device != "cpu"):
         raise click.UsageError(
@@ -106,6 +106,7 @@ def run_command(
             for case in cases:
                 progress.update(task, description=case.id)
                 measurements.append(_measured(bench, case))
+                use_best_rates(measurements)
                 table.show(console, measurements[-1])
                 progress.advance(task)
                 versions |= bench.versions()

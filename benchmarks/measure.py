@@ -84,7 +84,6 @@ class Bench:
         self.backends = backends
         self._drawn: tuple[Case | None, Any, dict[tuple[str, bool], Any]] = (None, {}, {})
         self._drivers: dict[tuple[str, str], Any] = {}
-        self._rates: dict[tuple[str, str], tuple[float, float]] = {}
 
     def driver(self, framework: str, dtype: str) -> Any:
         key = (framework, dtype)
@@ -180,7 +179,7 @@ class Bench:
         frameworks = dict.fromkeys(
             entry.contender.framework for entry in result.entries if entry.contender.name in runs
         )
-        rates = [self._rates_of(framework, case.dtype) for framework in frameworks]
+        rates = [self.driver(framework, case.dtype).rates(case.dtype) for framework in frameworks]
         result.flop_rate, result.byte_rate = (max(each) for each in zip(*rates, strict=True))
         driver = self.driver(next(iter(frameworks)), case.dtype)
         timings = measured(list(interleaved(runs, self.rounds, driver.clock())))
@@ -193,7 +192,14 @@ class Bench:
                 if best is not None:
                     entry.ratio = ratio(best, entry.timing)
 
-    def _rates_of(self, framework: str, dtype: str) -> tuple[float, float]:
-        if (framework, dtype) not in self._rates:
-            self._rates[framework, dtype] = self.driver(framework, dtype).rates(dtype)
-        return self._rates[framework, dtype]
+
+def use_best_rates(measurements: list[Measurement]) -> None:
+    """Give all measurements of a dtype the best rates of any of them; other programs can disturb a single one."""
+    for dtype in {each.case.dtype for each in measurements}:
+        of_dtype = [each for each in measurements if each.case.dtype == dtype]
+        flop_rate, byte_rate = max(each.flop_rate for each in of_dtype), max(each.byte_rate for each in of_dtype)
+        for each in of_dtype:
+            each.flop_rate, each.byte_rate = flop_rate, byte_rate
+            for entry in each.entries:
+                if entry.timing is not None:
+                    entry.fraction = each.floor / entry.timing.median

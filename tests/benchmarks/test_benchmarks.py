@@ -236,6 +236,18 @@ def test_the_process_of_a_timing_keeps_freed_memory() -> None:
     assert resident(keep=True) > resident(keep=False) + 60
 
 
+def test_floors_are_those_of_the_best_rates_of_the_run() -> None:
+    def measurement(flop_rate: float, dtype: str) -> measure.Measurement:
+        entry = measure.Entry(contender("torch_impl (torch)", right), timing=Timing((2.0, 2.0, 2.0)))
+        return measure.Measurement(replace(MLSTM, dtype=dtype), [entry], flop_rate, 1e12)
+
+    disturbed, best, other = measurement(1e9, "float32"), measurement(4e9, "float32"), measurement(1e9, "float64")
+    measure.use_best_rates([disturbed, best, other])
+    assert disturbed.floor == best.floor == MLSTM.flop / 4e9
+    assert disturbed.entries[0].fraction == best.floor / 2
+    assert other.flop_rate == 1e9
+
+
 def test_a_wrong_kernel_turns_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [contender("torch_impl (torch)", right), contender("unscaled", unscaled)]
     monkeypatch.setattr(measure, "contenders", lambda op, peers: rows)
