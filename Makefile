@@ -125,7 +125,7 @@ docs: $(READY)  ## build the documentation site in build/site, with warnings as 
 mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
 	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
 
-mutants-adapted: $(READY)  ## the same faults behind an adapter that refuses calls, and in a loop on PyTorch tensors (20 minutes)
+mutants-adapted: $(READY)  ## the same faults behind an adapter that refuses calls, and in a loop on PyTorch tensors
 	$(PY) -m tests.suite.mutants --setting "refusing adapter" --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
 	$(PY) -m tests.suite.mutants --setting "PyTorch loop" --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
 
