@@ -1,5 +1,6 @@
 """Interleaved timing: every round times every contender once, so that a slow minute of the machine slows them all."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,11 @@ from typing import Any
 import numpy as np
 
 LEAST_SECONDS = 0.02
+"""A round times so many calls of a contender that they take about this long."""
+
+TRIAL_CALLS, TRIAL_SECONDS = 20, 0.2
+"""Calls that are made to find that number: at most so many, and none more after so many seconds."""
+
 RESAMPLES = 2000
 
 Run = Callable[[], Any]
@@ -36,11 +42,19 @@ class Timing:
 
 
 def calls_per_round(run: Run, clock: Callable[[Run, int], float]) -> int:
-    """Number of calls that make a round long enough for the clock, found so that the cold first call does not count."""
-    count = 1
-    while (seconds := clock(run, count)) < LEAST_SECONDS / 4:
-        count *= 4
-    return max(1, round(count * LEAST_SECONDS / seconds))
+    """Number of calls that make a round long enough for the clock, from the fastest of several single calls.
+
+    The first calls after another contender's may take a hundred times as long as the later ones, until the other
+    library's threads sleep and its own are awake. A number found from such a call would be 1, and every round would
+    time nothing else than a first call.
+    """
+    fastest, spent = math.inf, 0.0
+    for _ in range(TRIAL_CALLS):
+        seconds = clock(run, 1)
+        fastest, spent = min(fastest, seconds), spent + seconds
+        if spent > TRIAL_SECONDS:
+            break
+    return max(1, round(LEAST_SECONDS / fastest))
 
 
 def interleaved(runs: dict[str, Run], rounds: int, clock: Callable[[Run, int], float]) -> Iterator[dict[str, float]]:

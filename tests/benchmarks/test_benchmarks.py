@@ -24,7 +24,7 @@ from benchmarks.cases import SHAPES, Case, parse
 from benchmarks.command import main
 from benchmarks.contenders import Contender, UnavailableError, contenders
 from benchmarks.suites import Part
-from benchmarks.timing import Timing, interleaved, measured, ratio
+from benchmarks.timing import Timing, calls_per_round, interleaved, measured, ratio
 
 MLSTM = Case("mlstm", 1, 32, 2, 8, 8)
 
@@ -155,6 +155,11 @@ def test_rounds_are_interleaved_and_start_with_another_each_time() -> None:
     rounds = list(interleaved({name: lambda name=name: order.append(name) for name in "abc"}, 3, clock))
     assert "".join(order) == "abc" + "abc" + "bca" + "cab"
     assert measured(rounds)["b"].median == 1.0
+
+
+def test_slow_first_calls_do_not_decide_how_many_calls_a_round_has() -> None:
+    calls = iter([0.02, 0.015, 0.02] + 20 * [1e-4])
+    assert calls_per_round(lambda: None, lambda run, count: next(calls)) == 200
 
 
 def test_the_floor_grows_linearly_with_the_tokens() -> None:
