@@ -155,6 +155,14 @@ def test_a_second_derivative_is_right_or_refused_but_never_detached():
     assert broken.status == "failed" and "second derivative by cotangent of y" in str(broken.reason)
 
 
+def test_a_call_that_is_refused_says_nothing_about_its_second_derivative():
+    def refusing(x: Any) -> Any:
+        raise NotImplementedError("not this one")
+
+    result = judged("rev_cumsum.second_derivative", "float64", rev_cumsum=refusing)
+    assert result.status == "not served" and "not this one" in str(result.reason)
+
+
 def test_poison_goes_away_again():
     from conformance.frameworks.torch import adapter
 
