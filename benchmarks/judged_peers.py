@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.registry import PEERS, Peer, cell_text, check_text
+from benchmarks.peers.faults import cell_text, check_text
+from benchmarks.peers.registry import PEERS, Peer
 from benchmarks.results import machine
 
 ROOT = Path(__file__).parents[1]
@@ -208,14 +209,19 @@ def document(kept: dict[str, Any], entry: dict[str, Any] | None, scripts: dict[s
     """``kept`` with a new entry at its position in the registry, and with new results of scripts."""
     entries = {each["name"]: each for each in (*kept.get("peers", []), *([entry] if entry is not None else []))}
     confirmations = {**kept.get("confirmations", {}), **scripts}
-    wanted = {each.script: each.short for peer in PEERS if peer.name in entries for each in peer.confirmed}
+    wanted = {each.script: each for peer in PEERS if peer.name in entries for each in peer.confirmed}
     return {
         "format": FORMAT,
         "machine": machine("cpu", {}) if entry is not None else kept["machine"],
         "peers": [_with_confirmations(entries[peer.name], peer) for peer in PEERS if peer.name in entries],
         "not judged": [peer.name for peer in PEERS if peer.name not in entries],
         "confirmations": {
-            name: {**confirmations[name], "states": title(CONFIRM / f"{name}.py"), "short": wanted[name]}
+            name: {
+                **confirmations[name],
+                "states": title(CONFIRM / f"{name}.py"),
+                "short": wanted[name].short,
+                "calls": str(wanted[name].calls),
+            }
             for name in sorted(wanted.keys() & confirmations.keys())
         },
     }
@@ -233,7 +239,8 @@ def _with_confirmations(entry: dict[str, Any], peer: Peer) -> dict[str, Any]:
             scripts = (each.script for each in peer.confirmed if re.search(each.checks, text))
             confirmed.setdefault(law, {})[dtype] = next(scripts, None)
     cells = {op: _cells(envelope["features"], peer) for op, envelope in entry["envelope"].items()}
-    return {**entry, "confirmed": confirmed, "confirmed cells": cells}
+    avoided = [each.script for each in peer.confirmed if each.avoided]
+    return {**entry, "confirmed": confirmed, "confirmed cells": cells, "avoided": avoided}
 
 
 def _cells(features: list[dict[str, Any]], peer: Peer) -> dict[str, dict[str, dict[str, str | None]]]:

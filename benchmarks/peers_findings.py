@@ -16,25 +16,29 @@ VALUES = ("value", "sequence")
 def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     """The failed checks that a script has confirmed, by script; wrong numbers in float32 and float64 first.
 
-    A script that has confirmed wrong kinds of calls alone has no checks.
+    A script has no checks that has confirmed wrong kinds of calls alone, or a fault that no case meets.
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for law, scripts in peer["confirmed"].items():
         for dtype, script in scripts.items():
-            if script is not None and confirmations.get(script, {}).get("verdict") == "confirmed":
+            if script is not None and _is_confirmed(script, confirmations):
                 found.setdefault(script, []).append((law, dtype))
     calls = wrong_calls(peer, confirmations)
-    for script in calls:
+    for script in (*calls, *(each for each in peer["avoided"] if _is_confirmed(each, confirmations))):
         found.setdefault(script, [])
 
     def order(each: tuple[str, list[tuple[str, str]]]) -> tuple[int, int, int]:
         script, checks = each
         wide = [law for law, dtype in checks if dtype in WIDE]
         if not checks:
-            wide = ["value"] if any(dtype in WIDE for _, dtype in calls[script]) else []
+            wide = ["value"] if any(dtype in WIDE for _, dtype in calls.get(script, ())) else []
         return -sum(law in NUMERIC[:3] for law in wide), -sum(law in NUMERIC for law in wide), -len(checks)
 
     return dict(sorted(found.items(), key=order))
+
+
+def _is_confirmed(script: str, confirmations: dict[str, Any]) -> bool:
+    return confirmations.get(script, {}).get("verdict") == "confirmed"
 
 
 def wrong_calls(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
@@ -44,7 +48,7 @@ def wrong_calls(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str
         for feature, dtypes in features.items():
             for dtype, parts in dtypes.items():
                 for script in dict.fromkeys(parts.values()):
-                    if script is not None and confirmations.get(script, {}).get("verdict") == "confirmed":
+                    if script is not None and _is_confirmed(script, confirmations):
                         found.setdefault(script, []).append((feature, dtype))
     return found
 
@@ -85,25 +89,14 @@ def take_away(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     return said[0].upper() + said[1:] + "."
 
 
-def recurring(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> dict[str, tuple[list[str], list[str]]]:
-    """Everything that scripts confirmed, in a few words: the peers that do it, and the scripts.
-
-    First what was seen in float32 or float64, then what was seen in 16 bits alone; of each the commonest first.
-    """
-    found: dict[str, tuple[list[str], list[str]]] = {}
-    wide = set()
+def recurring(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """Everything that scripts confirmed, in a few words: by script, the peers that do it. The commonest comes first."""
+    found: dict[str, dict[str, list[str]]] = {}
     for peer in peers:
-        if "error" in peer:
-            continue
-        calls = wrong_calls(peer, confirmations)
-        for script, checks in by_script(peer, confirmations).items():
-            short = confirmations[script]["short"]
-            names, scripts = found.setdefault(short, ([], []))
-            names += [peer["name"]] if peer["name"] not in names else []
-            scripts += [script] if script not in scripts else []
-            if any(dtype in WIDE for _, dtype in checks or calls[script]):
-                wide.add(short)
-    return dict(sorted(found.items(), key=lambda each: (each[0] not in wide, -len(each[1][0]))))
+        for script in by_script(peer, confirmations) if "error" not in peer else ():
+            scripts = found.setdefault(confirmations[script]["short"], {})
+            scripts.setdefault(script, []).append(peer["name"])
+    return dict(sorted(found.items(), key=lambda each: -sum(map(len, each[1].values()))))
 
 
 def unsure_cells(peer: dict[str, Any], op: str, confirmations: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
@@ -113,7 +106,7 @@ def unsure_cells(peer: dict[str, Any], op: str, confirmations: dict[str, Any]) -
             (dtype, part)
             for dtype, parts in dtypes.items()
             for part, script in parts.items()
-            if script is None or confirmations.get(script, {}).get("verdict") != "confirmed"
+            if script is None or not _is_confirmed(script, confirmations)
         }
         for feature, dtypes in peer["confirmed cells"][op].items()
     }

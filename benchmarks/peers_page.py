@@ -4,30 +4,39 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers_findings import NARROW, WIDE, recurring, take_away, unsure_cells
+from benchmarks.peers_findings import NARROW, WIDE, take_away, unsure_cells
 from benchmarks.peers_section import SCRIPTS_PAGE, anchor, plain, section, statement
+from benchmarks.peers_summary import summary
 
 INTRODUCTION = """\
 # Public implementations, judged
 
 This page shows for which calls public implementations of the mLSTM and the GRU compute what
 [the specification](spec.md) defines, and what else they compute. It is for anyone who chooses or maintains one of them.
+Every fault that it states has been shown by a [script](peers-scripts.md) that needs the implementation alone.
+"""
 
-- To choose, read [what was found](#what-was-found), then a row of the [overview](#overview) and of the tables of
-  [calls](#where-they-are-right).
-- To mend one, read its [section](#one-by-one) and run the [scripts](peers-scripts.md) that show its faults: they need
-  the implementation alone.
+FOUND = """\
+Letters are those of [the specification](spec.md#words): gates i and f, output h, and the state (C, n, m), whose m is
+the stabiliser. The mLSTM divides by a normaliser, the larger of |n·q̂| and its floor exp(−m).
+"""
 
+AFTER_FOUND = """\
+Rounding to 16 bits, or not supporting a transformation, may be a decision of the authors. The [overview](#overview) has
+a line about each implementation, the tables of [calls](#where-they-are-right) show for which calls each is right, and
+its [section](#one-by-one) lists all that was tried.
+"""
+
+HOW_TO_READ = """\
 [The conformance suite](conformance.md) tries *laws*: `value` and `gradient` compare results with the definition,
 `finite` asks for results without NaN at extreme gates, `vmap` for the same results under a transformation, and so on
 (`python -m conformance laws` lists them). A law is *held*, *broken*, or *not served* if the implementation supports
-none of its cases. Broken means that a result differs from gatespec's definition by more than the suite's tolerance.
-That is a fault if the implementation means to compute the same function; rounding to 16 bits, or not offering a
-transformation, may be a decision. Every cause that is stated here has been confirmed by a script that does not use
-gatespec. Where there is none, the page says *not confirmed* and states no cause: the suite itself may be wrong there.
+none of its cases. Broken means that a result differs from gatespec's definition by more than the suite's tolerance,
+which is a fault if the implementation means to compute the same function. Where no script has shown why a law breaks,
+the page says *not confirmed* and states no cause: the suite itself may be wrong there. What gatespec alone prescribes,
+as the cap of the floor exp(−m) at m = 64, counts neither as held nor as broken.
 
-Letters are those of [the specification](spec.md#words): S steps, N heads, head dims K and V (mLSTM) or H (GRU), gates i
-and f, and the state (C, n, m). The mLSTM divides by a normaliser, the larger of |n·q̂| and its floor exp(−m).
+S is the number of steps, N that of heads; head dims are K and V (mLSTM) or H (GRU). *16 bits* are bfloat16 and float16.
 """
 
 AGAIN = """\
@@ -99,14 +108,17 @@ def draw(document: dict[str, Any]) -> str:
     peers, confirmations = document["peers"], document["confirmations"]
     parts = [
         INTRODUCTION,
-        _when(document),
         "## What was found\n",
-        "What scripts have confirmed, the commonest first; what was seen in 16 bits alone comes last:\n",
-        _found(peers, confirmations),
+        FOUND,
+        summary(peers, confirmations),
+        AFTER_FOUND,
         "## Overview\n",
         OVERVIEW,
         _overview(peers, confirmations),
         *_missing(document["not judged"]),
+        "## How to read this page\n",
+        HOW_TO_READ,
+        _when(document),
         "## Where they are right\n",
         LEGEND,
         *(_matrix(op, peers, confirmations) for op in MATRIX),
@@ -153,28 +165,6 @@ def write(path: Path, document: dict[str, Any]) -> None:
 
 def _missing(names: list[str]) -> list[str]:
     return [f"Not judged yet: {', '.join(names)}.\n"] if names else []
-
-
-def _found(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str:
-    lines = ["| what | in | shown by |", "|---" * 3 + "|"]
-    for short, (names, scripts) in recurring(peers, confirmations).items():
-        links = ", ".join(f"[{script}]({SCRIPTS_PAGE}#{anchor(script)})" for script in scripts)
-        lines.append(f"| {short} | {_by_family(names)} | {links} |")
-    return "\n".join(lines) + "\n"
-
-
-def _by_family(names: list[str]) -> str:
-    """The names of peers, those of one package and framework behind its name, which stands once."""
-    families: dict[str, list[str]] = {}
-    for name in names:
-        family, _, member = name.partition(" ")
-        if member.startswith("JAX "):
-            family, member = f"{family} JAX", member.removeprefix("JAX ")
-        families.setdefault(family, []).append(member)
-    return "; ".join(
-        f"{family}: {', '.join(members)}" if members[1:] else f"{family} {members[0]}".strip()
-        for family, members in families.items()
-    )
 
 
 def _overview(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ def section(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     parts += [f"**{take_away(peer, confirmations)}**", _trial(peer)]
     calls = wrong_calls(peer, confirmations)
     for number, (name, checks) in enumerate(by_script(peer, confirmations).items(), 1):
-        seen = _checks(peer, checks) if checks else f"It was seen in calls of these kinds: {_kinds(calls[name])}."
+        seen = _checks(peer, checks) if checks else _seen(calls.get(name, []))
         link = f"[`{name}.py`]({SCRIPTS_PAGE}#{anchor(name)})"
         parts.append(f"{number}. **{statement(confirmations[name])}** Confirmed by {link}. {seen}")
     open_laws = unconfirmed(peer, confirmations)
@@ -125,6 +125,12 @@ def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
             words.append(f"The smallest case seen has {sizes}, in {cause['dtype']}.")
             break
     return " ".join(words)
+
+
+def _seen(calls: list[tuple[str, str]]) -> str:
+    if not calls:
+        return "The cases avoid it, so that no law breaks of it."
+    return f"It was seen in calls of these kinds: {_kinds(calls)}."
 
 
 def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import judged_peers, one_peer, peers_page, peers_section
+from benchmarks import judged_peers, one_peer, peers_page, peers_section, peers_summary
 from benchmarks.command import main
-from benchmarks.peers.registry import PEERS, Confirmed, check_text
+from benchmarks.peers.faults import Calls, Confirmed, check_text
+from benchmarks.peers.registry import PEERS
 from benchmarks.peers_command import PAGE, RESULTS
 from benchmarks.peers_findings import by_script, recurring, take_away, unsure_cells, wrong_calls
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "peers"
-ADAPTERS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "registry"))
+ADAPTERS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "faults", "registry"))
 SCRIPTS = sorted(judged_peers.CONFIRM.glob("*.py"))
 OURS = {"reference", "torch_impl", "jax_impl", "conformance", "benchmarks", "tests"}
 
@@ -270,11 +271,13 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
             cause("It writes to q", "memory", "float32"),
         ],
         "confirmed": {"gradient": {"float64": "shown"}, "memory": {"float32": None}, "vmap": {"float32": "gone"}},
+        "avoided": ["gone"],
         "confirmed cells": {"mlstm": {"plain call": {"float64": {"gradient": "gone"}}}},
         "envelope": {"mlstm": {"summary": "Right.", "features": [plain]}},
     }
     lost = {**peer, "name": "another", "date": "2026-11-22", "error": "no result within 5 minutes"}
     script = {"script": "peers/shown.py", "states": "It is wrong.", "short": "q is wrong", "verdict": "confirmed"}
+    script["calls"] = str(Calls.ORDINARY)
     script["output"] = "1"
     scripts = {"shown": script, "gone": {**script, "states": "It rounds.", "verdict": "gone"}}
     machine = {"device": "a CPU", "cores": 2, "python": "3.11"}
@@ -283,7 +286,8 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
     assert "Judged on 2026-11-21 and 2026-11-22 on a CPU (a CPU, 2 cores), Python 3.11, with 4 cases" in page
     said = "Right values in float64 and float32, but q is wrong; some results are not confirmed."
     assert f"| [one kernel](#one-kernel) | a kernel, in chunks; `kernels` 1.0 | {said} | 1 | 3 | 4 |" in page
-    assert "| q is wrong | one kernel | [shown](peers-scripts.md#shown) |" in page
+    assert "| **With ordinary arguments** | |\n| q is wrong | [one](peers-scripts.md#shown) kernel |" in page
+    assert "| values right, without gradients (1) | one kernel |\n| without a result (1) | another |" in page
     assert f"A kernel, in chunks: `kernels` 1.0, judged as `mlstm`, where `H == 1`.\n\n**{said}**\n" in page
     assert "Not judged yet: a third." in page
     assert "| [one kernel](#one-kernel) | ✓ |  |" in page and "- *plain*: a call of the simplest kind." in page
@@ -332,7 +336,7 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
 def test_a_sentence_sums_up_what_was_found_and_states_no_fault_that_is_not_confirmed(
     held: dict[str, list[str]], broken: dict[str, dict[str, str | None]], said: str
 ) -> None:
-    peer = {"laws": {"held": held, "broken": broken}, "confirmed": broken, "interrupted": False}
+    peer = {"laws": {"held": held, "broken": broken}, "confirmed": broken, "avoided": [], "interrupted": False}
     assert take_away(peer, {"shown": {"verdict": "confirmed", "short": "q is wrong"}}) == said
 
 
@@ -353,10 +357,11 @@ def test_an_unconfirmed_wrong_cell_stands_in_brackets() -> None:
 
 
 def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
+    calls = Calls.ORDINARY
     scripts = (
-        Confirmed(script="first", short="", checks="^gradient", cells="^gradient float64"),
-        Confirmed(script="second", short="", checks="^finite", cells=" forget gates of -inf$"),
-        Confirmed(script="third", short="", checks=""),
+        Confirmed(script="first", calls=calls, short="", checks="^gradient", cells="^gradient float64"),
+        Confirmed(script="second", calls=calls, short="", checks="^finite", cells=" forget gates of -inf$"),
+        Confirmed(script="third", calls=calls, short="", checks="(?!)", avoided=True),
     )
     peer = replace(PEERS[0], confirmed=scripts)
     features = [
@@ -371,6 +376,7 @@ def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
         "forget gates of -inf": {"float32": {"value": "second"}},
         "forget gates of +inf": {"float32": {"value": None}},
     }
+    assert found["avoided"] == ["third"]
     confirmations = {name: {"verdict": "confirmed"} for name in ("first", "second")}
     unsure = unsure_cells(found, "mlstm", confirmations)
     assert {feature for feature, cells in unsure.items() if cells} == {"forget gates of +inf"}
@@ -390,40 +396,69 @@ def test_kinds_of_calls_with_the_same_results_share_a_row() -> None:
     assert peers_section._envelope("gru", {"features": [row("g", "wrong", "wrong")]}, unsure)[2:] == ["| g | (wrong) |"]
 
 
-def test_what_was_confirmed_of_several_peers_is_listed_once() -> None:
-    def peer(name: str, script: str, dtype: str = "float32") -> dict[str, Any]:
-        return {"name": name, "laws": {}, "confirmed": {"finite": {dtype: script}}}
+def test_what_was_confirmed_of_several_peers_is_listed_once_with_calls_like_it() -> None:
+    def peer(name: str, script: str) -> dict[str, Any]:
+        return {"name": name, "laws": {}, "confirmed": {"finite": {"float32": script}}, "avoided": []}
 
-    peers = [peer("kernels one", "a"), peer("kernels two", "a"), peer("torch.nn.GRU", "b"), peer("other", "c")]
-    peers += [peer(f"narrow {number}", "d", "float16") for number in range(4)]
-    short = {"a": "NaN", "b": "NaN", "c": "raises", "d": "rounds"}
-    confirmations = {name: {"verdict": "confirmed", "short": said} for name, said in short.items()}
-    assert recurring([peer("other", "c"), *peers], confirmations) == {
-        "NaN": (["kernels one", "kernels two", "torch.nn.GRU"], ["a", "b"]),
-        "raises": (["other"], ["c"]),
-        "rounds": ([f"narrow {number}" for number in range(4)], ["d"]),
+    peers = [peer("other", "c"), peer("kernels one", "a"), peer("kernels JAX two", "a"), peer("torch.nn.GRU", "b")]
+    peers += [peer(f"narrow {number}", "d") for number in range(4)]
+    said = {"a": ("NaN", Calls.EXTREME), "b": ("NaN", Calls.EXTREME)}
+    said |= {"c": ("raises", Calls.ORDINARY), "d": ("rounds", Calls.NARROW)}
+    confirmations = {
+        name: {"verdict": "confirmed", "short": short, "calls": str(calls)} for name, (short, calls) in said.items()
     }
-    assert list(recurring(peers, confirmations)) == ["NaN", "raises", "rounds"]
-    assert peers_page._by_family(["kernels one", "kernels two", "torch.nn.GRU"]) == "kernels: one, two; torch.nn.GRU"
+    narrow = [f"narrow {number}" for number in range(4)]
+    assert list(recurring(peers, confirmations).items()) == [
+        ("rounds", {"d": narrow}),
+        ("NaN", {"a": ["kernels one", "kernels JAX two"], "b": ["torch.nn.GRU"]}),
+        ("raises", {"c": ["other"]}),
+    ]
+    link = "(peers-scripts.md#{})".format
+    assert peers_summary._faults(peers, confirmations).splitlines()[2:] == [
+        "| **With ordinary arguments** | |",
+        f"| raises | [other]{link('c')} |",
+        "| **With infinite or very large gates** | |",
+        f"| NaN | [kernels]{link('a')} one; [kernels JAX]{link('a')} two; [torch.nn.GRU]{link('b')} |",
+        "| **In 16 bits alone** | |",
+        f"| rounds | [narrow]{link('d')}: 0, 1, 2, 3 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("held", "broken", "said"),
+    [
+        (["value", "gradient"], [], "values and gradients right"),
+        (["sequence"], ["gradient", "vmap"], "values right, gradients wrong"),
+        (["value"], ["finite"], "values right, without gradients"),
+        (["gradient"], ["value"], "values wrong"),
+        (["causality"], [], "not compared with the definition"),
+    ],
+)
+def test_an_implementation_is_told_by_what_is_right_in_float32(held: list[str], broken: list[str], said: str) -> None:
+    laws = {"held": {law: ["float32"] for law in held}, "broken": {law: {"float32": ""} for law in broken}}
+    laws["broken"].setdefault("value", {})["float16"] = ""
+    assert peers_summary._verdict({"laws": laws}) == said
+    assert peers_summary._verdict({"error": "no result"}) == "without a result"
 
 
 def test_a_script_that_confirms_kinds_of_calls_alone_is_stated_too() -> None:
     cells = {"mlstm": {"several sequences": {"float16": {"value": "calls"}, "float32": {"value": "calls"}}}}
-    peer = {"confirmed": {"vmap": {"float32": "checks"}}, "confirmed cells": cells, "causes": []}
-    confirmations = {name: {"verdict": "confirmed"} for name in ("calls", "checks")}
-    assert list(by_script(peer, confirmations).items()) == [("calls", []), ("checks", [("vmap", "float32")])]
+    peer = {"confirmed": {"vmap": {"float32": "checks"}}, "confirmed cells": cells, "causes": [], "avoided": ["away"]}
+    confirmations = {name: {"verdict": "confirmed"} for name in ("calls", "checks", "away")}
+    stated = [("calls", []), ("checks", [("vmap", "float32")]), ("away", [])]
+    assert list(by_script(peer, confirmations).items()) == stated
     assert wrong_calls(peer, confirmations) == {
         "calls": [("several sequences", "float16"), ("several sequences", "float32")]
     }
-    confirmations["calls"]["verdict"] = "gone"
+    confirmations["calls"]["verdict"] = confirmations["away"]["verdict"] = "gone"
     assert list(by_script(peer, confirmations)) == ["checks"] and not wrong_calls(peer, confirmations)
 
 
 def test_the_first_script_that_fits_a_failed_check_confirms_it() -> None:
     assert check_text("vmap", "float32", "RuntimeError") == "vmap float32 RuntimeError"
     scripts = (
-        Confirmed(script="first", short="", checks="^value b?float16"),
-        Confirmed(script="second", short="", checks="float"),
+        Confirmed(script="first", calls=Calls.NARROW, short="", checks="^value b?float16"),
+        Confirmed(script="second", calls=Calls.ORDINARY, short="", checks="float"),
     )
     peer = replace(PEERS[0], confirmed=scripts)
     entry = {"laws": {"broken": {"value": {"float64": "h", "float16": "m"}}}, "envelope": {}}

@@ -23,7 +23,16 @@ except ImportError:
 from mlstm_kernels.jax.chunkwise import registry as chunkwise
 from mlstm_kernels.jax.parallel import registry as parallel
 from mlstm_kernels.jax.recurrent import mlstm_recurrent_sequence__native_fw as loop
+from mlstm_kernels.jax.recurrent import mlstm_recurrent_step__native as one_step
 from mlstm_kernels.jax.recurrent.native_sequence_scan import mlstm_recurrent_sequence__native_fw as scan
+
+
+def second_step(q, k, v, i, f, eps):
+    """The second of two steps by itself, from the state after the first: C = 1, n = 1, m = 0."""
+    one = jnp.ones((1, 1, 1, 1), jnp.float32)
+    vectors, gates, state = (x[:, :, 1] for x in (q, k, v)), (i[:, :, 1:], f[:, :, 1:]), (one, one[0], 0 * one[0])
+    return one_step(*vectors, *gates, *state, eps=eps)[0][:, :, None]
+
 
 FUNCTIONS = {
     "chunkwise.native_autograd": (chunkwise["native_autograd"], {"chunk_size": 2}),
@@ -31,13 +40,14 @@ FUNCTIONS = {
     "parallel.native_stablef_autograd": (parallel["native_stablef_autograd"], {}),
     "recurrent.native_sequence": (loop, {"return_last_states": False}),
     "recurrent.native_sequence_scan": (scan, {"return_last_states": False}),
+    "recurrent.native_step": (second_step, {}),
 }
 wrong = False
 for name, (function, options) in FUNCTIONS.items():
 
     def h(q, i, f, function=function, options=options):
         array, second = jnp.ones((1, 1, 2, 1), jnp.float32), jnp.array([[[0.0, 1.0]]])
-        return function(q * array, array, array, i * second, f * second, eps=0.0, **options)[0, 0, 1, 0]
+        return function(q * array, array, array, i * second, f * second, eps=0.0, **options)[0, 0, -1, 0]
 
     print(name)
     for q, i, f in ((0.0, 20.0, 5.0), (0.0, 40.0, 5.0), (0.0, 50.0, 5.0), (1.0, -50.0, -1e3), (1.0, -100.0, -1e3)):
