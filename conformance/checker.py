@@ -3,7 +3,7 @@
 import math
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from conformance import oracle
 from conformance.any_design import AnyDesign, TensorFloat32AnyDesign
 from conformance.budget import Expected, Precision, Verdict
+from conformance.call import Call
 from conformance.compared import compared
 from conformance.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.dtypes import ROUNDOFF, Array, accumulation
@@ -58,9 +59,7 @@ class Checker:
     Attributes:
         implementation: the target.
         dtype: the dtype of the values.
-        kernel_backend: the backend for every operation that takes one.
         forward: whether outputs must be those of a call without a gradient.
-        contract: whether the target must follow the decisions of gatespec's contract.
         gradients_only: whether arrays that are not gradients are left unjudged.
         calls: the calls of the present case.
         breaks: the breaks found in the present case.
@@ -73,9 +72,7 @@ class Checker:
 
     implementation: Implementation
     dtype: str
-    kernel_backend: str | None = None
     forward: bool = True
-    contract: bool = False
     gradients_only: bool = False
     calls: list[CallRecord] = field(default_factory=list)
     breaks: list[LawError] = field(default_factory=list)
@@ -86,9 +83,6 @@ class Checker:
     elements: int = 0
     branches: Counter[str] = field(default_factory=Counter)
     _point: Point | None = None
-
-    def __post_init__(self) -> None:
-        self.contract = self.contract or self.implementation.keeps_contract
 
     def run(self, check: Callable[["Checker", Any], None], case: Any) -> list[LawError]:
         """All breaks of its law that ``check`` finds with one case, in the order in which they are found.
@@ -115,6 +109,10 @@ class Checker:
     def upcasts(self) -> bool:
         return self.implementation.upcasts
 
+    @property
+    def contract(self) -> bool:
+        return self.implementation.keeps_contract
+
     def precision(self, steps: int) -> Precision:
         tf32 = self.implementation.tf32 and self.dtype == "float32"
         if self.contract:
@@ -123,14 +121,15 @@ class Checker:
             kind = TensorFloat32AnyDesign if tf32 else AnyDesign
         return kind(self.dtype, steps, self.upcasts)
 
-    def options(self, operation: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options of a call, with the requested kernel backend if the operation takes one."""
-        if self.kernel_backend is None or operation not in OPERATIONS or not OPERATIONS[operation].takes_backend:
-            return options
-        return {**options, "kernel_backend": self.kernel_backend}
+    def on_backend(self, call: Call) -> Call:
+        """The call with the requested kernel backend, if its operation takes one."""
+        backend, operation = self.implementation.kernel_backend, OPERATIONS.get(call.operation)
+        if backend is None or operation is None or not operation.takes_backend:
+            return call
+        return call.with_options(kernel_backend=backend)
 
-    def served(self, function: Callable, operation: str, *arguments: Any) -> Any:
-        """The result of ``function(operation, …)``.
+    def served(self, function: Callable[[Call], Any], call: Call) -> Any:
+        """The result of ``function(call)``.
 
         Raises:
             RefusedError: the target does not run that kernel backend here, or raises `NotImplementedError`; the law is
@@ -138,41 +137,38 @@ class Checker:
         """
         try:
             with np.errstate(all="ignore"):
-                return function(operation, *arguments)
+                return function(call)
         except NotImplementedError as error:
-            raise RefusedError(f"{operation} refuses this call: {error or 'NotImplementedError'}") from error
+            raise RefusedError(f"{call.operation} refuses this call: {error or 'NotImplementedError'}") from error
         except ValueError as error:
-            if self.kernel_backend is not None and "`kernel_backend`" in str(error):
+            if self.implementation.kernel_backend is not None and "`kernel_backend`" in str(error):
                 raise RefusedError(str(error)) from error
             raise
 
-    def call(self, operation: str, arrays: Named, options: Mapping[str, Any] | None = None) -> Results:
+    def call(self, call: Call) -> Results:
         """The target's outputs."""
-        options = self.options(operation, options or {})
         compiled = not self.forward and not self.implementation.eager
-        record = self._record(CallRecord("outputs" if compiled else "call", operation, arrays, options))
+        record = self._record("outputs" if compiled else "call", replace(self.on_backend(call), cotangents={}))
         function = self.implementation.call if self.forward else self.implementation.outputs
-        results = record.results = self.served(function, operation, arrays, options)
+        results = record.results = self.served(function, record.call)
         return results
 
-    def vjp(
-        self, operation: str, arrays: Named, cotangents: Named, options: Mapping[str, Any] | None = None
-    ) -> tuple[Results, Results]:
+    def vjp(self, call: Call) -> tuple[Results, Results]:
         """The target's outputs and gradients."""
-        options = self.options(operation, options or {})
-        record = self._record(CallRecord("vjp", operation, arrays, options, cotangents))
-        outputs, gradients = self.served(self.implementation.vjp, operation, arrays, options, cotangents)
+        record = self._record("vjp", self.on_backend(call))
+        outputs, gradients = self.served(self.implementation.vjp, record.call)
         record.results = {**outputs, **{f"gradient of {name}": gradient for name, gradient in gradients.items()}}
         return outputs, gradients
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
+    def attempt(self, call: Call) -> Results:
         """The outputs of a call that should be refused; its exception is passed on."""
-        record = self._record(CallRecord("attempt", operation, arrays, options))
-        results = self.implementation.attempt(operation, arrays, options)
+        record = self._record("attempt", call)
+        results = self.implementation.attempt(call)
         record.results = {}
         return results
 
-    def _record(self, record: CallRecord) -> CallRecord:
+    def _record(self, kind: str, call: Call) -> CallRecord:
+        record = CallRecord(kind, call)
         self.calls.append(record)
         return record
 

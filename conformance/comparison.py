@@ -1,31 +1,27 @@
 """Records of the target's calls and of what broke a law: enough for a script to show the failure without the law."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.call import Call
 from conformance.dtypes import Array
-from conformance.implementation import Named, Results
+from conformance.implementation import Results
 
 
 @dataclass
 class CallRecord:
-    """A call of the target.
+    """A call that the target answered, or was asked to answer.
 
     Attributes:
         kind: ``call``, ``vjp``, ``outputs`` for a call whose outputs came from a compiled gradient, or ``attempt`` for
             a call that should be refused.
-        operation, arrays, options, cotangents: the arguments.
+        call: the call, with the options and the cotangents that it was made with.
         results: outputs, and gradients as ``gradient of q``; None until the call returns.
     """
 
     kind: str
-    operation: str
-    arrays: Mapping[str, Any]
-    options: Mapping[str, Any]
-    cotangents: Named = field(default_factory=dict)
+    call: Call
     results: Results | None = None
 
 

@@ -41,14 +41,10 @@ class Excuses:
     Args:
         implementation: the target.
         entries: the entries for this target.
-        kernel_backend: the backend on which the operations run.
-        contract: whether the target must follow the decisions of gatespec's contract.
     """
 
     implementation: Implementation
     entries: tuple[Known, ...]
-    kernel_backend: str | None = None
-    contract: bool = False
     _judges: dict[tuple[str, str], Judge] = field(default_factory=dict)
 
     def of(self, law: Law, dtype: str) -> tuple[Known, ...]:
@@ -88,8 +84,7 @@ class Excuses:
             return False
         key = operation.about, broken.dtype
         if key not in self._judges:
-            backend, contract = self.kernel_backend, self.contract
-            self._judges[key] = Judge(self.implementation, operation, broken.dtype, backend, contract)
+            self._judges[key] = Judge(self.implementation, operation, broken.dtype)
         judge = self._judges[key]
         judged = judge(broken.case)
         if judged.call is None:

@@ -5,11 +5,13 @@ gradients for given cotangents, and gives the reason if it cannot. `conformance.
 framework; an adapter is imported when a target needs it.
 """
 
+import copy
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
+from conformance.call import Call
 from conformance.dtypes import Array
 
 Named = Mapping[str, Array]
@@ -112,8 +114,10 @@ class Implementation:
         upcasts: whether it computes and answers in float64 for every input dtype, as the reference does.
         tf32: whether the framework's own switch, as the target left it, lets products of float32 arrays use TF32
             operands.
-        keeps_contract: whether the target declares itself gatespec's own. It must then follow the decisions of
-            gatespec's contract where others may decide differently (laws of the kind ``contract``).
+        keeps_contract: whether the target declares itself gatespec's own, or a run holds it to gatespec's contract. It
+            must then follow the decisions of that contract where others may decide differently (laws of the kind
+            ``contract``).
+        kernel_backend: the backend that a run asks for in every operation that takes one.
         backends: the names of kernel backends whose launches the adapter can observe, each with whether it launches
             any.
         lacking: the reason why a law does not apply, by the feature that it needs.
@@ -129,6 +133,7 @@ class Implementation:
     upcasts: Any = False
     tf32: Any = False
     keeps_contract = False
+    kernel_backend: str | None = None
     lacking: Mapping[str, str] = {}
     untracked: Any = nullcontext
     compiling: Callable[[bool], None] = staticmethod(lambda begins: None)
@@ -141,6 +146,15 @@ class Implementation:
     def versions(self) -> dict[str, str]:
         """The versions of the packages that compute."""
         raise NotImplementedError
+
+    def in_run(self, *, kernel_backend: str | None = None, contract: bool = False) -> Self:
+        """The target as a run calls and judges it: with a kernel backend, or held to gatespec's contract."""
+        contract = contract or self.keeps_contract
+        if (kernel_backend, contract) == (self.kernel_backend, self.keeps_contract):
+            return self
+        other = copy.copy(self)
+        other.kernel_backend, other.keeps_contract = kernel_backend, contract
+        return other
 
     def with_functions(self, functions: Mapping[str, Any]) -> Self:
         """The same adapter with other functions: a law's own functions, built on the target's."""
@@ -163,21 +177,19 @@ class Implementation:
         """
         return self.lacking.get(feature)
 
-    def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+    def call(self, call: Call) -> Results:
         """The outputs of a call without gradients."""
         with self.untracked():
-            return self._neutrals(self._results(operation, self._natives(arrays), options))
+            return self._neutrals(self._results(call, self._natives(call.arrays)))
 
-    def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+    def outputs(self, call: Call) -> Results:
         """The outputs of a call, computed in whichever way is cheapest."""
-        return self.call(operation, arrays, options)
+        return self.call(call)
 
-    def vjp(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
+    def vjp(self, call: Call) -> tuple[Results, Results]:
         """Outputs, and the gradient with respect to every floating-point array."""
-        natives, dnatives = self._natives(arrays), self._natives(cotangents)
-        outputs, gradients = self._differentiated(operation, natives, options, dnatives)
+        natives, dnatives = self._natives(call.arrays), self._natives(call.cotangents)
+        outputs, gradients = self._differentiated(call, natives, dnatives)
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def gradient_of(self, function: Function, arrays: Named, cotangents: Named) -> tuple[Results, Results]:
@@ -185,19 +197,19 @@ class Implementation:
         outputs, gradients = self._pulled(function, self._natives(arrays), self._natives(cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
 
-    def attempt(self, operation: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
+    def attempt(self, call: Call) -> Results:
         """The outputs of a call that should be refused, made without compiling it; its exception is passed on."""
-        return self._neutrals(self._results(operation, self._natives(arrays), options))
+        return self._neutrals(self._results(call, self._natives(call.arrays)))
 
-    def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
+    def impurities(self, call: Call) -> list[str]:
         """Descriptions of inputs that a call and its gradient changed, and of results that share memory."""
-        natives, dnatives = self._natives(arrays), self._natives(cotangents)
+        natives, dnatives = self._natives(call.arrays), self._natives(call.cotangents)
         given = {**natives, **{f"cotangent of {name}": x for name, x in dnatives.items()}}
         before = {name: self._copied(x) for name, x in given.items()}
         with self.untracked():
-            results = dict(self._results(operation, natives, options))
-        if self.no_gradient(operation) is None:
-            _, gradients = self._differentiated(operation, natives, options, dnatives)
+            results = dict(self._results(call, natives))
+        if self.no_gradient(call.operation) is None:
+            _, gradients = self._differentiated(call, natives, dnatives)
             results |= {f"gradient of {name}": g for name, g in gradients.items() if g is not None}
         found = [f"{name} was written to" for name, x in given.items() if not self._equal(x, before[name])]
         found += [f"{a} shares memory with {b}" for a in results for b in given if self.overlap(results[a], given[b])]
@@ -205,9 +217,7 @@ class Implementation:
         pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
         return found + [f"{a} shares memory with {b}" for a, b in pairs if self.overlap(results[a], results[b])]
 
-    def transformed(
-        self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
+    def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
         """Outputs and gradients, in the form of `vjp`, of the call under a transformation of the framework.
 
         Args:
@@ -219,9 +229,7 @@ class Implementation:
         """
         raise NotImplementedError(self.lacks(kind))
 
-    def second_derivative(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
-    ) -> Results:
+    def second_derivative(self, call: Call, along: Named) -> Results:
         """The gradient of ``Σ ⟨gradient of x, along x⟩`` with respect to every floating-point array and cotangent.
 
         Args:
@@ -232,7 +240,7 @@ class Implementation:
         """
         raise NotImplementedError(self.lacks("second derivative"))
 
-    def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
+    def launched(self, call: Call) -> Launches:
         """The kernels that a call and its backward pass launch."""
         raise NotImplementedError
 
@@ -302,16 +310,17 @@ class Implementation:
     def _neutrals(self, arrays: Mapping[str, Any]) -> Results:
         return {name: self.neutral(array) for name, array in arrays.items() if array is not None}
 
-    def _results(self, operation: str, natives: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    def _results(self, call: Call, natives: dict[str, Any]) -> dict[str, Any]:
+        """The outputs of a call, from and in the framework's own arrays."""
         from conformance.operations import OPERATIONS
 
-        return OPERATIONS[operation].call(self.functions[operation], natives, options)
+        return OPERATIONS[call.operation].call(self.functions[call.operation], natives, call.options)
 
     def _differentiated(
-        self, operation: str, natives: dict[str, Any], options: Mapping[str, Any], dnatives: dict[str, Any]
+        self, call: Call, natives: dict[str, Any], dnatives: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Outputs and gradients of a call."""
-        return self._pulled(lambda given: self._results(operation, given, options), natives, dnatives)
+        return self._pulled(lambda given: self._results(call, given), natives, dnatives)
 
     def _pulled(
         self, function: Function, natives: dict[str, Any], dnatives: dict[str, Any]

@@ -45,11 +45,12 @@ def replay(
     laws = {each.id: each for each in all_laws()}
     if law not in laws:
         raise UsageError(f"there is no law {law!r}; `python -m conformance laws` lists them")
-    implementation = load(target, framework, device)
-    found, calls = retried(implementation, laws[law], dtype, from_json(case), kernel_backend)
+    implementation = load(target, framework, device).in_run(kernel_backend=kernel_backend)
+    found, calls = retried(implementation, laws[law], dtype, from_json(case))
     if arrays is not None and calls:
         stored = unpack(arrays.read_bytes())
-        drawn = {**calls[0].arrays, **{f"d_{name}": x for name, x in calls[0].cotangents.items()}}
+        first = calls[0].call
+        drawn = {**first.arrays, **{f"d_{name}": x for name, x in first.cotangents.items()}}
         for name, x in drawn.items():
             before = stored.get(f"0.{name}")
             if isinstance(x, Array) and before is not None and not _same(x, before):

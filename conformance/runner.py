@@ -63,6 +63,12 @@ class Runner:
     shrinking: float = SHRINK_SECONDS_OF_ALL
     _examples: dict[Known, bool | None] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        options = self.options
+        self.implementation = self.implementation.in_run(
+            kernel_backend=options.kernel_backend, contract=options.contract
+        )
+
     def result(
         self,
         law: Law,
@@ -84,8 +90,7 @@ class Runner:
         reason = why_not(implementation, law, dtype)
         if reason is not None:
             return LawResult(law=law, dtype=dtype, status="skipped", reason=reason)
-        options = self.options
-        checker = Checker(implementation, dtype, options.kernel_backend, law.forward, options.contract)
+        checker = Checker(implementation, dtype, law.forward)
         checker.gradients_only = self.options.only == "gradients"
         draws = [] if law.cases is None else self.draws(law, dtype)
 
@@ -170,18 +175,9 @@ class Runner:
         if not search.found:
             return 0.0
         case, checker = next(iter(search.found.values())).scene.case, search.checker
-        options, start = self.options, time.thread_time()
+        start = time.thread_time()
         with suppress(RefusedError):
-            retried(
-                checker.implementation,
-                search.law,
-                checker.dtype,
-                case,
-                options.kernel_backend,
-                self.announce,
-                search.fatal,
-                options.contract,
-            )
+            retried(checker.implementation, search.law, checker.dtype, case, self.announce, search.fatal)
         return time.thread_time() - start
 
     def _shrink_seconds(self) -> float:
@@ -217,7 +213,7 @@ class Runner:
     @cached_property
     def admission(self) -> Admission:
         """Decides on which cases the target is tried."""
-        return Admission(self.options.promises, self.options.contract or self.implementation.keeps_contract)
+        return Admission(self.options.promises, self.implementation.keeps_contract)
 
     def _admitted(self, law: Law, dtype: str, limits: Limits) -> SearchStrategy:
         assert law.cases is not None
@@ -237,7 +233,6 @@ class Runner:
             dtype,
             found.counterexample,
             found.scene,
-            options.kernel_backend,
             options.failures,
             number,
             run=not options.hurried,
@@ -245,8 +240,7 @@ class Runner:
 
     def _status(self, search: Search, found: list[Found], outcomes: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:
         if found:
-            contract = self.options.contract or self.implementation.keeps_contract
-            differs = search.law.kind == "contract" and not contract
+            differs = search.law.kind == "contract" and not self.implementation.keeps_contract
             return "differs" if differs else "failed", found[0].counterexample.problem
         if outcomes:
             status = "known" if any(outcome.fails for outcome in outcomes) else "fixed"
@@ -262,8 +256,7 @@ class Runner:
     @cached_property
     def excuses(self) -> Excuses:
         """The known failures of the target."""
-        options = self.options
-        return Excuses(self.implementation, options.known, options.kernel_backend, options.contract)
+        return Excuses(self.implementation, self.options.known)
 
     def _alive(self, law: Law, dtype: str, fatal: Mapping[str, BreakKind]) -> tuple[Known, ...]:
         """The known failures that may excuse breaks of a law, among those whose examples still fail."""
@@ -285,9 +278,7 @@ class Runner:
         if law is None or why_not(self.implementation, law, example.dtype) is not None:
             return None
         case = example.revived()
-        options = self.options
-        backend, contract = options.kernel_backend, options.contract
-        search = _alone(self.implementation, law, example.dtype, backend, self.announce, fatal, contract)
+        search = _alone(self.implementation, law, example.dtype, self.announce, fatal)
         search.excuse = partial(self._excuse, (entry,))
         if search.judge(case) is None:
             return None
@@ -349,17 +340,15 @@ def retried(
     law: Law,
     dtype: str,
     case: Any,
-    kernel_backend: str | None,
     announce: Callable[[str | None], None] = lambda case: None,
     fatal: Mapping[str, BreakKind] | None = None,
-    contract: bool = False,
 ) -> tuple[list[Counterexample], list[CallRecord]]:
     """The ways in which one case breaks a law, and the calls of the target that were made.
 
     Raises:
         RefusedError: the target refuses the case.
     """
-    search = _alone(implementation, law, dtype, kernel_backend, announce, fatal or {}, contract)
+    search = _alone(implementation, law, dtype, announce, fatal or {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if search.judge(case) is None:
@@ -371,13 +360,11 @@ def _alone(
     implementation: Implementation,
     law: Law,
     dtype: str,
-    kernel_backend: str | None,
     announce: Callable[[str | None], None],
     fatal: Mapping[str, BreakKind],
-    contract: bool,
 ) -> Search:
     """The search that judges single cases of a law."""
-    checker = Checker(implementation, dtype, kernel_backend, law.forward, contract)
+    checker = Checker(implementation, dtype, law.forward)
     return Search(law, checker, Avoidance((), list, max_steps=0), announce, fatal=fatal)
 
 

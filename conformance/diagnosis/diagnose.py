@@ -52,6 +52,7 @@ def diagnose(
         watch: notified of each call of the target.
     """
     start = time.monotonic()
+    implementation = implementation.in_run(kernel_backend=options.kernel_backend, contract=options.contract)
     clock = Clock(SECONDS)
     failed = [result for result in results if result.status == "failed"]
     found: list[Cause] = []
@@ -151,8 +152,7 @@ class _Examined:
         self._implementation = implementation
         self._options = options
         self._operation = operation
-        ours = options.contract or implementation.keeps_contract
-        self._admission = Admission(options.promises, ours)
+        self._admission = Admission(options.promises, implementation.keeps_contract)
         self._results = results
         self._clock = clock
         self._spare = spare
@@ -195,16 +195,8 @@ class _Examined:
                 self._table.setdefault(name, {}).update(trials)
 
     def _judge(self, dtype: str) -> Judge:
-        options = self._options
-        return Judge(
-            self._implementation,
-            self._operation,
-            dtype,
-            options.kernel_backend,
-            options.contract,
-            self._watch,
-            gradients=options.only != "values",
-        )
+        gradients = self._options.only != "values"
+        return Judge(self._implementation, self._operation, dtype, self._watch, gradients)
 
     def _attribute(self, result: LawResult, found: Counterexample | None) -> None:
         faults = self._explaining(result, found) if found is not None else ()
@@ -243,16 +235,13 @@ class _Examined:
             if not wanted or other == case or not self._clock.left:
                 continue
             try:
-                options = self._options
                 found, _ = retried(
                     self._implementation,
                     result.law,
                     result.dtype,
                     other,
-                    options.kernel_backend,
                     lambda case: self._watch.announce(case and f"{LAW}{case}"),
                     {key.removeprefix(LAW): kind for key, kind in self._watch.fatal.items() if key.startswith(LAW)},
-                    options.contract,
                 )
             except RefusedError:
                 continue

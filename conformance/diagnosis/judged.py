@@ -10,12 +10,13 @@ from typing import Any
 
 from conformance import oracle
 from conformance.budget import Expected, Precision
+from conformance.call import Call
 from conformance.cases import to_json
 from conformance.checker import Checker, raised_by_target
 from conformance.compared import compared
 from conformance.dtypes import Array
 from conformance.implementation import Implementation, RefusedError
-from conformance.operations import Call, Operation
+from conformance.operations import Operation
 from conformance.outcome import ArrayOutcome, BreakKind
 
 RIGHT, WRONG, NOT_SERVED, NOT_PROMISED = "right", "wrong", "not served", "not promised"
@@ -121,9 +122,6 @@ class Judge:
         implementation: the target.
         operation: the operation.
         dtype: the dtype of the values.
-        kernel_backend: the backend that the operation runs on.
-        contract: whether the target must follow gatespec's own decisions even if it does not declare itself gatespec's
-            own.
         watch: notified of each call.
         gradients: whether gradients are requested.
     """
@@ -133,8 +131,6 @@ class Judge:
         implementation: Implementation,
         operation: Operation,
         dtype: str,
-        kernel_backend: str | None,
-        contract: bool = False,
         watch: Watch = UNWATCHED,
         gradients: bool = True,
     ):
@@ -143,7 +139,7 @@ class Judge:
         self._watch = watch
         self.differentiable = gradients and implementation.no_gradient(operation.name) is None
         self.trials = 0
-        self._checker = Checker(implementation, dtype, kernel_backend, contract=contract)
+        self._checker = Checker(implementation, dtype)
         self._done: dict[Any, Judged] = {}
 
     def __call__(self, case: Any) -> Judged:
@@ -163,7 +159,7 @@ class Judge:
         values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
         expected = self.operation.value(values, call.options, precision)
         key = f"{self.dtype} {json.dumps(to_json(case))}"
-        alone = self._attempt(f"value {key}", self._checker.call, self.operation.name, call.arrays, call.options)
+        alone = self._attempt(f"value {key}", self._checker.call, call)
         arrays = self._outputs(alone, expected, call, precision)
         value = self._status(alone, arrays)
         problem, got = _said(alone), dict(alone) if isinstance(alone, dict) else {}
@@ -181,8 +177,7 @@ class Judge:
                 expected=expected,
             )
         of_gradient = self.operation.gradient(values, call.options, cotangents, precision)
-        arguments = (self.operation.name, call.arrays, call.cotangents, call.options)
-        both = self._attempt(f"gradient {key}", self._checker.vjp, *arguments)
+        both = self._attempt(f"gradient {key}", self._checker.vjp, call)
         expected = Expected(
             {**expected.values, **{GRADIENT + name: x for name, x in of_gradient.values.items()}},
             {**expected.slack, **{GRADIENT + name: x for name, x in of_gradient.slack.items()}},
@@ -215,14 +210,14 @@ class Judge:
             expected=expected,
         )
 
-    def _attempt(self, key: str, function: Any, *arguments: Any) -> Any:
+    def _attempt(self, key: str, function: Callable[[Call], Any], call: Call) -> Any:
         """The target's return value, or the exception that it raised."""
         self._checker.calls.clear()
         if key in self._watch.fatal:
             return ProcessEndedError(self._watch.fatal[key])
         self._watch.announce(key)
         try:
-            return function(*arguments)
+            return function(call)
         except raised_by_target() as error:
             return error
         finally:

@@ -14,18 +14,12 @@ from conformance.targets import absolute, path_lines
 from conformance.tensors import CODES
 
 
-def replay_script(
-    implementation: Implementation,
-    law: Law,
-    dtype: str,
-    found: Counterexample,
-    scene: Scene,
-    kernel_backend: str | None,
-) -> Script:
+def replay_script(implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene) -> Script:
     """The script; the inputs of every call that the law made are saved next to it."""
     tensors = {}
     for number, record in enumerate(scene.calls):
-        arrays = {**record.arrays, **{f"d_{name}": x for name, x in record.cotangents.items()}}
+        call = record.call
+        arrays = {**call.arrays, **{f"d_{name}": x for name, x in call.cotangents.items()}}
         tensors |= {f"{number}.{name}": x for name, x in arrays.items() if isinstance(x, Array) and x.dtype in CODES}
     case = pprint.pformat(found.stored, width=110, compact=True, sort_dicts=False)
     lines = rendered(
@@ -37,7 +31,7 @@ def replay_script(
         dtype=dtype,
         framework=implementation.framework,
         device=implementation.device,
-        kernel_backend=kernel_backend,
+        kernel_backend=implementation.kernel_backend,
     )
     marker = f"{law.id} is broken"
     if not isinstance(scene.error, LawError):

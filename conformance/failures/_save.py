@@ -80,7 +80,6 @@ def save(
     dtype: str,
     found: Counterexample,
     scene: Scene,
-    kernel_backend: str | None,
     directory: Path,
     number: int = 1,
     run: bool = True,
@@ -93,7 +92,7 @@ def save(
     """
     suffix = "" if number == 1 else f"-{number}"
     path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}{suffix}.py"
-    again = replay_script(implementation, law, dtype, found, scene, kernel_backend)
+    again = replay_script(implementation, law, dtype, found, scene)
     first = single_call_script(implementation, law, dtype, found, scene)
     kept, failed, note = again, None, ""
     for script in (first, again):

@@ -71,7 +71,7 @@ def single_call_script(
 ) -> Script | None:
     """The script; None if what broke the law is not one array of one call."""
     record = _call_that_broke(scene)
-    if record is None or record.operation not in OPERATIONS:
+    if record is None or record.call.operation not in OPERATIONS:
         return None
     evidence = getattr(scene.error, "comparison", None)
     try:
@@ -85,15 +85,15 @@ def single_call_script(
             framework=implementation.framework,
             got=f"got = {where}\n" if where and of is None else "",
             of=of,
-            gradient=partial(written_gradient, OPERATIONS[record.operation]),
+            gradient=partial(written_gradient, OPERATIONS[record.call.operation]),
         )
         if isinstance(evidence, Comparison):
             tensors |= {"expected": _wide(evidence.expected), "allowed": _wide(evidence.allowed)}
             if evidence.m is not None:
                 tensors["expected_m"] = _wide(evidence.m)
-        names = [record.operation]
+        names = [record.call.operation]
         if implementation.framework == "numpy" and call.backward and "gradients" in "\n".join(making):
-            names = [name for name in (*names, f"{record.operation}_backward") if name in implementation.functions]
+            names = [name for name in (*names, f"{record.call.operation}_backward") if name in implementation.functions]
         rest = [
             'saved = load_file(Path(__file__).with_suffix(".safetensors"))',
             *inputs,
@@ -156,11 +156,11 @@ def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[s
         KeyError, ValueError: an array or an option cannot be written down.
     """
     tensors: dict[str, Array] = {}
-    options = {name: literal(value, name, tensors) for name, value in record.options.items()}
+    options = {name: literal(value, name, tensors) for name, value in record.call.options.items()}
     spare = list(tensors)
     given: dict[str, Any] = {}
     lines, laid = [], []
-    for name, x in record.arrays.items():
+    for name, x in record.call.arrays.items():
         if not isinstance(x, Array):
             given[name] = x
             if x is not None:
@@ -187,17 +187,17 @@ def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[s
         load += ["", "", "def laid(x):", f"    return {laid[0]}", "", ""]
     arrays = {name: x for name, x in given.items() if isinstance(x, Array)}
     floating = tuple(name for name, x in arrays.items() if x.dtype in FLOATING)
-    operation = OPERATIONS[record.operation]
-    unpacked = written_result(operation, record.options)
+    operation = OPERATIONS[record.call.operation]
+    unpacked = written_result(operation, record.call.options)
     named = [name for name, x in given.items() if x is not None]
     backward = ""
     if implementation.framework == "numpy":
-        function = implementation.functions.get(f"{record.operation}_backward")
+        function = implementation.functions.get(f"{operation.name}_backward")
         known = [name.removeprefix("d_") for name in cotangents]
         backward = written_backward(operation, named, options, known, function) if known else ""
     whole = tuple(name for name in arrays if name not in floating)
-    text = written_call(operation, named, options, record.options)
-    outputs = output_names(operation, record.options)
+    text = written_call(operation, named, options, record.call.options)
+    outputs = output_names(operation, record.call.options)
     call = WrittenCall(
         record=record,
         floating=floating,
@@ -222,7 +222,7 @@ def _cotangents(record: CallRecord) -> dict[str, Array]:
         return {}
     given = {
         name: array(x.values, results[name].dtype if name in results else x.dtype)
-        for name, x in record.cotangents.items()
+        for name, x in record.call.cotangents.items()
     }
     zeros = {name: array(np.zeros(y.shape), y.dtype) for name, y in results.items() if name not in given}
     return {f"d_{name}": x for name, x in {**given, **zeros}.items()}
@@ -230,7 +230,7 @@ def _cotangents(record: CallRecord) -> dict[str, Array]:
 
 def _tuples(call: WrittenCall, target: list[str]) -> list[str]:
     """The tuple of states that the call takes, unless the target's source defines it."""
-    state = OPERATIONS[call.record.operation].state
+    state = OPERATIONS[call.record.call.operation].state
     if state is None:
         return []
     name, bound = state.type.__name__, bound_names(ast.parse("\n".join(target)))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping
 from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -19,7 +18,8 @@ from typing import Any
 
 import torch
 
-from conformance.implementation import Implementation, Named, NotShardedError, Results, UsageError
+from conformance.call import Call
+from conformance.implementation import Implementation, NotShardedError, Results, UsageError
 from conformance.operations import OPERATIONS
 
 VARIABLE = "GATESPEC_TORCH_PROCESSES"
@@ -65,9 +65,7 @@ class Parts:
         """Whether they can be asked; not after a call that ended them."""
         return self._end.alive
 
-    def results(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
+    def results(self, call: Call) -> tuple[Results, Results]:
         """Outputs and gradients of a call with sharded arrays, as whole arrays in the last of the processes.
 
         Raises:
@@ -75,13 +73,13 @@ class Parts:
             RuntimeError: the processes end or do not answer.
         """
         try:
-            self._connection.send((operation, dict(arrays), dict(options), dict(cotangents)))
+            self._connection.send(call)
             if not self._connection.poll(LIMIT):
                 raise EOFError
             outputs, gradients, raised = self._connection.recv()
         except (EOFError, OSError) as error:
             self._end()
-            raise RuntimeError(f"{operation} with DTensors: the processes ended or hung") from error
+            raise RuntimeError(f"{call.operation} with DTensors: the processes ended or hung") from error
         if raised is not None:
             raise NotShardedError(raised)
         return outputs, gradients
@@ -120,7 +118,7 @@ def serve(target: tuple[str, str, str], count: str, store: str, requests: int) -
         if given[0] is None:
             break
         found: list[Any] | None = [None] * world if rank == 0 else None
-        torch.distributed.gather_object(_answer(implementation, *given[0]), found, dst=0)
+        torch.distributed.gather_object(_answer(implementation, given[0]), found, dst=0)
         if connection is not None and found is not None:
             raised = next((each for each in found if each[2] is not None), None)
             connection.send(raised or found[-1])
@@ -135,16 +133,15 @@ def _received(connection: Connection | None) -> Any:
         return None
 
 
-def _answer(
-    implementation: Implementation, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-) -> tuple[Results, Results, str | None]:
+def _answer(implementation: Implementation, call: Call) -> tuple[Results, Results, str | None]:
     """Outputs and gradients, and the message of the exception if the call raises."""
     try:
-        placed = _Placed(operation, arrays)
-        given = (
-            {name: placed(name, implementation.native(x)) for name, x in each.items()} for each in (arrays, cotangents)
+        placed = _Placed(call)
+        natives, dnatives = (
+            {name: placed(name, implementation.native(x)) for name, x in each.items()}
+            for each in (call.arrays, call.cotangents)
         )
-        results = implementation._differentiated(operation, next(given), options, next(given))
+        results = implementation._differentiated(call, natives, dnatives)
         outputs, gradients = ({name: _whole(x) for name, x in each.items() if x is not None} for each in results)
         return implementation._neutrals(outputs), implementation._neutrals(gradients), None
     except Exception as error:
@@ -164,15 +161,15 @@ class _Placed:
     every number of heads but 1; what has one head then is replicated.
     """
 
-    def __init__(self, operation: str, arrays: Named):
+    def __init__(self, call: Call):
         from torch.distributed.device_mesh import init_device_mesh
 
-        record, packed = OPERATIONS[operation], "cu_seqlens" in arrays
+        record, packed = OPERATIONS[call.operation], "cu_seqlens" in call.arrays
         shapes = {part.name: part.shape for part in (*record.outputs, *record.arguments)}
         self._letters = {name: (of.replace("B S", "T") if packed else of).split() for name, of in shapes.items()}
         count = torch.distributed.get_world_size() // 2
         self._mesh = init_device_mesh("cpu", (2, count), mesh_dim_names=(BATCH, HEADS))
-        found = ((self._axis(name, "N", x.values.ndim), x.values.shape) for name, x in arrays.items())
+        found = ((self._axis(name, "N", x.values.ndim), x.values.shape) for name, x in call.arrays.items())
         heads = {shape[axis] for axis, shape in found if axis is not None}
         self._kinds = ("" if packed else "B", "N" if all(n == 1 or n % count == 0 for n in heads) else "")
 

@@ -4,12 +4,15 @@ Creating the adapter switches JAX to 64 bits for the whole process, because the 
 """
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from conformance.call import Call
 from conformance.dtypes import Array
 from conformance.frameworks._jax_layers import JaxLayer
 from conformance.frameworks._jax_sharding import sharded
@@ -121,21 +124,21 @@ class JaxImplementation(Implementation):
     def _jit(self, function: Callable) -> "_Compiled":
         return _Compiled(function, self.compiling)
 
-    def call(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
-        compiled = self._jitted("call", operation, options, lambda: lambda x: self._results(operation, x, options))
-        return self._neutrals(compiled(self._natives(arrays)))
+    def call(self, call: Call) -> Results:
+        compiled = self._jitted("call", call.operation, call.options, lambda: partial(self._results, call))
+        return self._neutrals(compiled(self._natives(call.arrays)))
 
-    def outputs(self, operation: str, arrays: Named, options: Mapping[str, Any]) -> Results:
+    def outputs(self, call: Call) -> Results:
         """The outputs of the compiled gradient, with zero cotangents: most laws have compiled it for these shapes."""
-        shapes = tuple((name, x.shape, x.dtype) for name, x in arrays.items())
-        key = (operation, repr(sorted(options.items())), shapes)
+        shapes = tuple((name, x.shape, x.dtype) for name, x in call.arrays.items())
+        key = (call.operation, repr(sorted(call.options.items())), shapes)
         if key not in self._shapes:
-            self._shapes[key] = jax.eval_shape(lambda a: self._results(operation, a, options), self._natives(arrays))
+            self._shapes[key] = jax.eval_shape(partial(self._results, call), self._natives(call.arrays))
         zeros = {name: Array(np.zeros(y.shape), str(y.dtype)) for name, y in self._shapes[key].items()}
-        return self.vjp(operation, arrays, options, zeros)[0]
+        return self.vjp(replace(call, cotangents=zeros))[0]
 
-    def _both(self, operation: str, options: Mapping[str, Any]) -> Callable:
-        return self._with_gradient(lambda given: self._results(operation, given, options))
+    def _both(self, call: Call) -> Callable:
+        return self._with_gradient(partial(self._results, call))
 
     @staticmethod
     def _with_gradient(function: Function) -> Callable:
@@ -163,17 +166,13 @@ class JaxImplementation(Implementation):
         floating = {name: x for name, x in natives.items() if jnp.issubdtype(x.dtype, jnp.floating)}
         return floating, {name: x for name, x in natives.items() if name not in floating}
 
-    def vjp(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
-        compiled = self._jitted("vjp", operation, options, lambda: self._both(operation, options))
-        outputs, gradients = compiled(*self._parts(arrays), self._natives(cotangents))
+    def vjp(self, call: Call) -> tuple[Results, Results]:
+        compiled = self._jitted("vjp", call.operation, call.options, lambda: self._both(call))
+        outputs, gradients = compiled(*self._parts(call.arrays), self._natives(call.cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
 
-    def transformed(
-        self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
-        both = self._both(operation, options)
+    def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
+        both = self._both(call)
         made = {
             "compile": lambda: both,
             "vmap": lambda: self._jit(jax.vmap(both, in_axes=(0, None, 0))),
@@ -181,30 +180,28 @@ class JaxImplementation(Implementation):
             "sharding": lambda: self._jit(both),
             "sharding by explicit axes": lambda: self._jit(both),
         }
-        given = (*self._parts(arrays), self._natives(cotangents))
+        given = (*self._parts(call.arrays), self._natives(call.cotangents))
         if kind.startswith("sharding"):
-            given = sharded(operation, given, self._devices(), explicit=kind != "sharding")
+            given = sharded(call.operation, given, self._devices(), explicit=kind != "sharding")
         outputs, gradients = made[kind]()(*given)
         return self._neutrals(outputs), self._neutrals(gradients)
 
-    def second_derivative(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
-    ) -> Results:
-        floating, whole = self._parts(arrays)
-        both, directions = self._both(operation, options), self._natives(along)
+    def second_derivative(self, call: Call, along: Named) -> Results:
+        floating, whole = self._parts(call.arrays)
+        both, directions = self._both(call), self._natives(along)
 
         def total(x: Any, d: Any) -> Any:
             gradients = both(x, whole, d)[1]
             return sum((gradients[name] * directions[name]).sum() for name in gradients)
 
-        second = self._jit(jax.grad(total, (0, 1)))(floating, self._natives(cotangents))
+        second = self._jit(jax.grad(total, (0, 1)))(floating, self._natives(call.cotangents))
         named = {**second[0], **{f"cotangent of {name}": x for name, x in second[1].items()}}
         return self._neutrals(named)
 
-    def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
-        floating, whole = self._parts(arrays)
-        forward = jax.make_jaxpr(lambda x: self._results(operation, {**x, **whole}, options))(floating)
-        both = jax.make_jaxpr(self._both(operation, options))(floating, whole, self._natives(cotangents))
+    def launched(self, call: Call) -> Launches:
+        floating, whole = self._parts(call.arrays)
+        forward = jax.make_jaxpr(lambda x: self._results(call, {**x, **whole}))(floating)
+        both = jax.make_jaxpr(self._both(call))(floating, whole, self._natives(call.cotangents))
         of_call = kernels(forward)
         # The second trace contains the call too, with the kernels that a differentiated call launches.
         return Launches(of_call, kernels(both)[len(of_call) :])
@@ -215,7 +212,7 @@ class JaxImplementation(Implementation):
         init = self._jitted("init", name, settings, lambda: module.init)
         return JaxLayer(module, lambda: init(self.rng(seed), **example), self)
 
-    def impurities(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> list[str]:
+    def impurities(self, call: Call) -> list[str]:
         return []
 
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:

@@ -11,11 +11,12 @@ from unittest.mock import patch
 
 import numpy as np
 
+from conformance.call import Call
 from conformance.dtypes import Array
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import place
 from conformance.frameworks._trees import flattened, leaves, nested
-from conformance.implementation import Implementation, Launches, Layer, Named, Results, UsageError
+from conformance.implementation import Implementation, Launches, Layer, Results, UsageError
 from conformance.operations import OPERATIONS
 
 
@@ -64,7 +65,7 @@ class NumPyImplementation(Implementation):
         for name, operation in OPERATIONS.items():
             if name in self.functions and operation.curried is None:
                 try:
-                    outputs = self.call(name, operation.smallest("float32"), {})
+                    outputs = self.call(Call(operation=name, arrays=operation.smallest("float32")))
                 except Exception:
                     continue  # The laws report this error, with a case of their own.
                 return outputs[operation.output].dtype == "float64"
@@ -111,12 +112,12 @@ class NumPyImplementation(Implementation):
         return Array(array.astype(np.float64) if array.dtype.kind not in "iub" else array, name)
 
     def _differentiated(
-        self, operation: str, natives: dict[str, Any], options: Mapping[str, Any], dnatives: dict[str, Any]
+        self, call: Call, natives: dict[str, Any], dnatives: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        binding = OPERATIONS[operation]
-        backward = self.functions[binding.backward_name]
-        outputs = self._results(operation, natives, options)
-        return outputs, binding.differentiate(backward, natives, options, dnatives)
+        operation = OPERATIONS[call.operation]
+        backward = self.functions[operation.backward_name]
+        outputs = self._results(call, natives)
+        return outputs, operation.differentiate(backward, natives, call.options, dnatives)
 
     def _copied(self, x: np.ndarray) -> bytes:
         return x.tobytes()
@@ -124,8 +125,8 @@ class NumPyImplementation(Implementation):
     def _equal(self, x: np.ndarray, before: bytes) -> bool:
         return x.tobytes() == before
 
-    def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
-        self.call(operation, arrays, options)
+    def launched(self, call: Call) -> Launches:
+        self.call(call)
         return Launches()
 
     @contextmanager

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from conformance.call import Call
 from conformance.dtypes import Array
 from conformance.frameworks import _torch_cuda as cuda
 from conformance.frameworks import _torch_parts as parts
@@ -125,18 +127,14 @@ class TorchImplementation(Implementation):
             return torch.equal(torch.nan_to_num(x), torch.nan_to_num(before))
         return torch.equal(x, before)
 
-    def _flat(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> transforms.Flat:
-        def call(natives: dict[str, Any]) -> dict[str, Any]:
-            return self._results(operation, natives, options)
+    def _flat(self, call: Call) -> transforms.Flat:
+        function = partial(self._results, call)
+        return transforms.flat(function, self._natives(call.arrays), self._natives(call.cotangents))
 
-        return transforms.flat(call, self._natives(arrays), self._natives(cotangents))
-
-    def transformed(
-        self, kind: str, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
+    def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
         if kind == "sharding":
-            return self._sharded(operation, arrays, options, cotangents)
-        of = self._flat(operation, arrays, options, cotangents)
+            return self._sharded(call)
+        of = self._flat(call)
         if kind in transforms.COMPILED:
             # Not a part of the call: the first one would take its time away.
             self.compiling(True)
@@ -147,34 +145,28 @@ class TorchImplementation(Implementation):
         outputs, gradients = cuda.transformed(kind, of) if kind in cuda.KINDS else transforms.transformed(kind, of)
         return self._neutrals(outputs), self._neutrals(gradients)
 
-    def _sharded(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named
-    ) -> tuple[Results, Results]:
+    def _sharded(self, call: Call) -> tuple[Results, Results]:
         if self._parts is not None and self._parts.alive:
-            return self._parts.results(operation, arrays, options, cotangents)
+            return self._parts.results(call)
         # The first answer includes an import of the target.
         self.compiling(True)
         try:
             self._parts = parts.Parts((self.name, self.framework, self.device))
-            return self._parts.results(operation, arrays, options, cotangents)
+            return self._parts.results(call)
         finally:
             self.compiling(False)
 
-    def second_derivative(
-        self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named, along: Named
-    ) -> Results:
-        of = self._flat(operation, arrays, options, cotangents)
-        return self._neutrals(transforms.second_derivative(of, self._natives(along)))
+    def second_derivative(self, call: Call, along: Named) -> Results:
+        return self._neutrals(transforms.second_derivative(self._flat(call), self._natives(along)))
 
-    def launched(self, operation: str, arrays: Named, options: Mapping[str, Any], cotangents: Named) -> Launches:
-        natives, dnatives = self._natives(arrays), self._natives(cotangents)
+    def launched(self, call: Call) -> Launches:
         with launches() as forward, torch.no_grad():
-            self._results(operation, natives, options)
-        of = self._flat(operation, arrays, options, cotangents)
+            self._results(call, self._natives(call.arrays))
+        of = self._flat(call)
         leaves = [x.requires_grad_() for x in of.primals.values()]
         outputs = of.function(*leaves)
         with launches() as backward:
-            torch.autograd.grad(outputs, leaves, list(dnatives.values()), allow_unused=True)
+            torch.autograd.grad(outputs, leaves, list(of.cotangents.values()), allow_unused=True)
         return Launches(tuple(forward), tuple(backward))
 
     @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 
 from conformance import oracle
 from conformance.budget import Expected, Precision, judge
+from conformance.call import Call
 from conformance.checker import LawError
 from conformance.dtypes import FLOATING, ROUNDOFF, Array, array
 from conformance.implementation import Implementation, Results
@@ -17,9 +18,7 @@ from conformance.operations import OPERATIONS, Operation
 
 
 def expect_right(
-    operation: str,
-    arrays: Mapping[str, Any],
-    options: Mapping[str, Any],
+    call: Call,
     good: Mapping[str, Array],
     got: Results,
     misshapen: bool,
@@ -39,15 +38,15 @@ def expect_right(
     Raises:
         LawError: the answer is a different one, or no answer can be right.
     """
-    record = OPERATIONS[operation]
-    counted = {name: option for name, option in options.items() if _changes_value(record, name)}
+    record = OPERATIONS[call.operation]
+    counted = {name: option for name, option in call.options.items() if _changes_value(record, name)}
     wrong: LawError | None = None
-    for meant in _meanings(arrays, good):
+    for meant in _meanings(call.arrays, good):
         try:
-            reference.attempt(operation, meant, counted)
+            reference.attempt(replace(call, arrays=meant, options=counted))
         except Exception:
             continue
-        wrong = _difference(record, meant, counted, _coarsest(arrays), got)
+        wrong = _difference(record, meant, counted, _coarsest(call.arrays), got)
         if wrong is None:
             return
     if wrong is not None:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.budget import Expected
+from conformance.call import Call
 from conformance.cases import PINS, Limits
 from conformance.checker import Checker
 from conformance.dtypes import FLOATING, Array
 from conformance.implementation import Implementation, Results
-from conformance.operations import Call, Operation, Strategy
+from conformance.operations import Operation, Strategy
 
 BROADCAST = "broadcast"
 """A layout that changes values: it has a stride of 0, so that all rows are the same."""
@@ -72,13 +73,13 @@ def expect_gradient(
 def check_value(operation: Operation, checker: Checker, case: Any) -> None:
     """The law that outputs are those of the definition."""
     call = operation.call_of(case, checker.dtype)
-    expect_value(operation, checker, case, call, checker.call(operation.name, call.arrays, call.options))
+    expect_value(operation, checker, case, call, checker.call(call))
 
 
 def check_gradient(operation: Operation, checker: Checker, case: Any) -> tuple[Results, Results]:
     """The law that gradients, and the outputs that come with them, are those of the definition; returns both."""
     call = operation.call_of(case, checker.dtype)
-    outputs, gradients = checker.vjp(operation.name, call.arrays, call.cotangents, call.options)
+    outputs, gradients = checker.vjp(call)
     checker.note_kinks(expected_gradient(operation, checker, case))
     expect_value(operation, checker, case, call, outputs)
     expect_gradient(operation, checker, case, call, gradients)
@@ -87,8 +88,7 @@ def check_gradient(operation: Operation, checker: Checker, case: Any) -> tuple[R
 
 def check_gradient_alone(operation: Operation, checker: Checker, case: Any) -> None:
     """The law that gradients are those of the definition, whatever the outputs are."""
-    call = operation.call_of(case, checker.dtype)
-    _, gradients = checker.vjp(operation.name, call.arrays, call.cotangents)
+    _, gradients = checker.vjp(operation.call_of(case, checker.dtype))
     checker.agree(gradients, expected_gradient(operation, checker, case), case.steps, of="gradient of ")
 
 
@@ -101,7 +101,7 @@ def broadcast(x: Array) -> Array:
 
 def laid_out(call: Call, layout: str) -> Call:
     """The call with all its arrays, including cotangents and packings, in another memory layout."""
-    return call.changed(broadcast if layout == BROADCAST else lambda x: replace(x, layout=layout))
+    return call.changed(lambda name, x: broadcast(x) if layout == BROADCAST else replace(x, layout=layout))
 
 
 def lacking(feature: str, implementation: Implementation) -> str | None:
@@ -109,11 +109,9 @@ def lacking(feature: str, implementation: Implementation) -> str | None:
     return implementation.lacks(feature)
 
 
-def transformed(kind: str, operation: Operation, checker: Checker, call: Call) -> tuple[Results, Results]:
+def transformed(kind: str, checker: Checker, call: Call) -> tuple[Results, Results]:
     """Outputs and gradients of a call under a transformation of the framework (`Implementation.transformed`)."""
-    options = checker.options(operation.name, call.options)
-    function = partial(checker.implementation.transformed, kind)
-    return checker.served(function, operation.name, call.arrays, options, call.cotangents)
+    return checker.served(partial(checker.implementation.transformed, kind), checker.on_backend(call))
 
 
 def of_rows(operation: Operation) -> Strategy:

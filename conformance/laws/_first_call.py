@@ -5,21 +5,17 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from conformance.call import Call
 from conformance.checker import LawError
 from conformance.implementation import Implementation, Results
-from conformance.operations import Call
 
 LIMIT = 300.0
 """Seconds, enough to import a framework and compile kernels."""
 
 
-def in_new_process(
-    implementation: Implementation, kind: str, operation: str, call: Call, options: Mapping[str, Any]
-) -> tuple[Results, Results] | None:
+def in_new_process(implementation: Implementation, kind: str, call: Call) -> tuple[Results, Results] | None:
     """Outputs and gradients of `Implementation.transformed`, as the first call in a new process.
 
     Returns:
@@ -31,7 +27,7 @@ def in_new_process(
     with tempfile.TemporaryDirectory() as name:
         given, results = Path(name) / "given", Path(name) / "results"
         target = (implementation.name, implementation.framework, implementation.device)
-        given.write_bytes(pickle.dumps((target, kind, operation, call.arrays, dict(options), call.cotangents)))
+        given.write_bytes(pickle.dumps((target, kind, call)))
         command = [sys.executable, "-m", __name__, str(given), str(results)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
@@ -48,10 +44,10 @@ def first_call_of(given: Path, results: Path) -> None:
     """The main function of the new process: make the call in ``given`` and write its results to ``results``."""
     from conformance.targets import load
 
-    target, kind, operation, arrays, options, cotangents = pickle.loads(given.read_bytes())
+    target, kind, call = pickle.loads(given.read_bytes())
     implementation = load(*target)
     try:
-        found = implementation.transformed(kind, operation, arrays, options, cotangents)
+        found = implementation.transformed(kind, call)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         found = None

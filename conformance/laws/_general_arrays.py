@@ -5,12 +5,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from conformance.call import Call
 from conformance.checker import Checker, LawError
 from conformance.implementation import Results
 from conformance.laws import WIDE, law
 from conformance.laws._answers import BROADCAST, has_gradient, lacking, laid_out
-from conformance.laws._relations import alike_in_another_way, results_of_call
-from conformance.operations import Call, Operation
+from conformance.laws._relations import alike_in_another_way, results_of
+from conformance.operations import Operation
 
 
 def register(operation: Operation) -> None:
@@ -32,11 +33,11 @@ def register(operation: Operation) -> None:
         {op}(x[::2]) = {op}(copy of x[::2])
         """
         call = laid_out(operation.call_of(case, checker.dtype), "contiguous")
-        own = results_of_call(operation, checker, call)
+        own = results_of(checker, call)
         for layout in (*checker.implementation.layouts, BROADCAST):
             laid, form = laid_out(call, layout), layout if layout == BROADCAST else ""
             if layout == BROADCAST:
-                own = results_of_call(operation, checker, laid_out(laid, "contiguous"))
+                own = results_of(checker, laid_out(laid, "contiguous"))
             alike_in_another_way(operation, checker, case, laid, own, form)
             _expect_none(checker, laid, f"{layout}: ", "was written to")
 
@@ -55,8 +56,7 @@ def register(operation: Operation) -> None:
         _expect_none(checker, operation.call_of(case, checker.dtype), "", "shares memory")
 
     def _expect_none(checker: Checker, call: Call, of: str, words: str) -> None:
-        options = checker.options(name, call.options)
-        found = checker.served(checker.implementation.impurities, name, call.arrays, options, call.cotangents)
+        found = checker.served(checker.implementation.impurities, checker.on_backend(call))
         found = [each for each in found if words in each]
         if found:
             raise LawError("", f"{of}{'; '.join(found[:4])}", nature="memory")
@@ -68,7 +68,7 @@ def register(operation: Operation) -> None:
         dtype(y) = dtype(x), dtype(state) = float32 or wider, dtype(dx) = dtype(x)
         """
         call = operation.call_of(case, checker.dtype)
-        outputs, gradients = checker.vjp(name, call.arrays, call.cotangents, call.options)
+        outputs, gradients = checker.vjp(call)
         gradients = {primal: gradients[primal] for primal in call.primals if primal in gradients}
         checker.expect_dtypes(outputs, gradients, call.arrays, operation.in_dtype)
 
@@ -79,10 +79,10 @@ def register(operation: Operation) -> None:
         {op}(x) = {op}(x), bit by bit
         """
         call = operation.call_of(case, checker.dtype)
-        once, again = (checker.call(name, call.arrays, call.options) for _ in "12")
+        once, again = (checker.call(call) for _ in "12")
         _same_bits(once, again)
         if has_gradient(operation, checker):
-            first, second = (checker.vjp(name, call.arrays, call.cotangents, call.options) for _ in "12")
+            first, second = (checker.vjp(call) for _ in "12")
             _same_bits(first[0], second[0])
             _same_bits(first[1], second[1], "gradient of ")
 
@@ -101,7 +101,7 @@ def register(operation: Operation) -> None:
         {op}(x) is the reference's where every uninitialised element is NaN
         """
         call = operation.call_of(case, checker.dtype)
-        own = results_of_call(operation, checker, call)
+        own = results_of(checker, call)
         with checker.implementation.poisoned():
             alike_in_another_way(operation, checker, case, call, own)
 
@@ -115,9 +115,9 @@ def register(operation: Operation) -> None:
         forget gates in [−∞, ∞], input gates in [−∞, ∞) ⇒ no NaN
         """
         call = operation.call_of(case, checker.dtype)
-        checker.expect_no_nan(checker.call(name, call.arrays, call.options))
+        checker.expect_no_nan(checker.call(call))
         if has_gradient(operation, checker):
-            outputs, gradients = checker.vjp(name, call.arrays, call.cotangents, call.options)
+            outputs, gradients = checker.vjp(call)
             checker.expect_no_nan(outputs)
             checker.expect_no_nan(gradients, "gradient of ")
 

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from conformance.call import Call
 from conformance.checker import Checker, LawError
 from conformance.implementation import Launches, RefusedError
 from conformance.laws import UP_TO_BFLOAT16, law
 from conformance.laws._answers import expect_value, of_rows
 from conformance.laws._refusals import BadUse, register_uses
-from conformance.operations import Call, Operation
+from conformance.operations import Operation
 
 
 def register(operation: Operation) -> None:
@@ -47,8 +48,7 @@ def _no_choice(operation: str, implementation: Any) -> str | None:
 
 
 def _named(operation: Operation, name: Any, implementation: Any) -> None:
-    call = operation.call_of(operation.rows[0], "float32")
-    implementation.attempt(operation.name, call.arrays, {**call.options, "kernel_backend": name})
+    implementation.attempt(operation.call_of(operation.rows[0], "float32").with_options(kernel_backend=name))
 
 
 def backend(operation: Operation, checker: Checker, case: Any) -> None:
@@ -58,18 +58,19 @@ def backend(operation: Operation, checker: Checker, case: Any) -> None:
     launched(kernel_backend=b) ≠ ∅ ⇔ b is a kernel's
     """
     call = operation.call_of(case, checker.dtype)
-    asked = checker.kernel_backend
+    asked, launched = checker.implementation.kernel_backend, checker.implementation.launched
     if "explain_backend" in checker.implementation.functions:
         chosen, against = _explained(checker, operation, call)
         if asked is None:
-            _expect_launches(checker, chosen, _launched(checker, operation, call, {}), "taken unasked")
+            _expect_launches(checker, chosen, launched(call), "taken unasked")
     elif asked is None:
         raise RefusedError("it offers no explain_backend, and --kernel-backend names no backend")
     else:
         chosen, against = asked, {}
     for name in (chosen, *against) if asked is None else (asked,):
+        on_it = call.with_options(kernel_backend=name)
         try:
-            launches = _launched(checker, operation, call, {"kernel_backend": name})
+            launches = launched(on_it)
         except ValueError as error:
             _expect_reason(name, chosen, against, str(error))
             if name == asked:
@@ -77,14 +78,7 @@ def backend(operation: Operation, checker: Checker, case: Any) -> None:
             continue
         _expect_launches(checker, name, launches, "asked for")
         if checker.implementation.eager:
-            options = {**call.options, "kernel_backend": name}
-            outputs = checker.implementation.call(operation.name, call.arrays, options)
-            expect_value(operation, checker, case, call, outputs)
-
-
-def _launched(checker: Checker, operation: Operation, call: Call, named: dict[str, Any]) -> Launches:
-    options = {**call.options, **named}
-    return checker.implementation.launched(operation.name, call.arrays, options, call.cotangents)
+            expect_value(operation, checker, case, call, checker.implementation.call(on_it))
 
 
 def _explained(checker: Checker, operation: Operation, call: Call) -> tuple[str, dict[str, str]]:

@@ -8,7 +8,7 @@ from conformance.implementation import RefusedError
 from conformance.laws import _large_grids, law
 from conformance.laws._answers import lacking, laid_out, of_rows, transformed
 from conformance.laws._first_call import in_new_process
-from conformance.laws._relations import alike_in_another_way, results_of_call, same_results
+from conformance.laws._relations import alike_in_another_way, results_of, same_results
 from conformance.operations import Operation
 
 FIRST = "graph at the first call"
@@ -50,7 +50,7 @@ def far_offsets(operation: Operation, checker: Checker, case: Any) -> None:
     f(x) = f(contiguous x), for every axis whose elements lie 2³¹ apart
     """
     call = operation.call_of(case, checker.dtype)
-    own = results_of_call(operation, checker, call)
+    own = results_of(checker, call)
     with checker.implementation.far_memory():
         for axis in range(max(x.values.ndim for x in call.arrays.values())):
             alike_in_another_way(operation, checker, case, laid_out(call, f"far {axis}"), own)
@@ -58,9 +58,9 @@ def far_offsets(operation: Operation, checker: Checker, case: Any) -> None:
 
 def _transformed(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     call = operation.call_of(case, checker.dtype)
-    own = results_of_call(operation, checker, call)
+    own = results_of(checker, call)
     try:
-        results = transformed(kind, operation, checker, call)
+        results = transformed(kind, checker, call)
     except RuntimeError as error:
         if kind != "graph":
             raise
@@ -75,7 +75,6 @@ def graph_first_call(operation: Operation, checker: Checker, case: Any) -> None:
     replay(capture(f, x), x′) = (f(x′), df(x′)), or an error at the capture
     """
     call = operation.call_of(case, checker.dtype)
-    options = checker.options(operation.name, call.options)
-    results = in_new_process(checker.implementation, FIRST, operation.name, call, options)
+    results = in_new_process(checker.implementation, FIRST, checker.on_backend(call))
     if results is not None:
-        same_results(operation, checker, case, call, results, results_of_call(operation, checker, call))
+        same_results(operation, checker, case, call, results, results_of(checker, call))

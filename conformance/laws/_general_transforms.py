@@ -1,20 +1,22 @@
 """Laws of every operation as its framework transforms it: compiled, mapped, sharded, differentiated twice."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from conformance.budget import KAPPA
+from conformance.call import Call
 from conformance.cases import generator
 from conformance.checker import Checker
-from conformance.dtypes import ROUNDOFF, Array
+from conformance.dtypes import FLOATING, ROUNDOFF, Array
 from conformance.implementation import BrokenGraphError, Named, NotShardedError, RefusedError, Results
 from conformance.laws import SINGLE, law
 from conformance.laws._answers import lacking, of_rows, transformed
 from conformance.laws._refusals import REFERENCE
-from conformance.laws._relations import results_of_call, same_results
-from conformance.operations import Call, Operation
+from conformance.laws._relations import results_of, same_results
+from conformance.operations import Operation
 
 _SENTENCES = {
     "compile": (
@@ -66,39 +68,37 @@ def register(operation: Operation) -> None:
     law(operation, "behaviour", dtypes=("float64",), skip=skip, **rows)(partial(second_derivative, operation))
 
 
-def _served(kind: str, operation: Operation, checker: Checker, call: Call) -> tuple[Results, Results]:
+def _served(kind: str, checker: Checker, call: Call) -> tuple[Results, Results]:
     try:
-        return transformed(kind, operation, checker, call)
+        return transformed(kind, checker, call)
     except NotShardedError as error:
         if checker.contract and "`kernel_backend`" not in str(error):
             raise
-        raise RefusedError(f"{operation.name} does not take sharded arrays: {error}") from error
+        raise RefusedError(f"{call.operation} does not take sharded arrays: {error}") from error
     except BrokenGraphError as error:
         if checker.contract:
             raise error.__cause__ or error from None
         # Nothing wrong was computed: whether a function may leave the graph is its author's choice.
-        raise RefusedError(f"{operation.name} cannot be compiled as one graph: {error}") from error
+        raise RefusedError(f"{call.operation} cannot be compiled as one graph: {error}") from error
 
 
 def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     call = operation.call_of(case, checker.dtype)
-    own = results_of_call(operation, checker, call)
-    same_results(operation, checker, case, call, _served(kind, operation, checker, call), own)
+    own = results_of(checker, call)
+    same_results(operation, checker, case, call, _served(kind, checker, call), own)
 
 
 def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     first = operation.call_of(case, checker.dtype)
     # These are other values of the same shapes, so that no element of the axis can replace another.
-    shuffled = {name: _reversed(x) if name in first.primals else x for name, x in first.arrays.items()}
-    second = Call(shuffled, {n: _reversed(d) for n, d in first.cotangents.items()}, first.options, first.steps)
-    arrays = {
-        name: _stacked(x, second.arrays[name]) if name in first.primals else x for name, x in first.arrays.items()
-    }
+    second = first.changed(lambda name, x: x if x.dtype not in FLOATING else _reversed(x))
+    arrays = {name: _stacked(first.arrays[name], second.arrays[name]) for name in first.primals}
     cotangents = {name: _stacked(d, second.cotangents[name]) for name, d in first.cotangents.items()}
-    outputs, gradients = _served(kind, operation, checker, Call(arrays, cotangents, first.options, first.steps))
+    both = replace(first.with_arrays(**arrays), cotangents=cotangents)
+    outputs, gradients = _served(kind, checker, both)
     for b, call in enumerate((first, second)):
         form = f"element {b}" if b else ""
-        own = results_of_call(operation, checker, call)
+        own = results_of(checker, call)
         same_results(operation, checker, case, call, (_element(outputs, b), _element(gradients, b)), own, form)
 
 
@@ -122,21 +122,20 @@ def second_derivative(operation: Operation, checker: Checker, case: Any) -> None
     call = operation.call_of(case, checker.dtype)
     rng = generator(0, 50)
     along = {name: Array(rng.normal(size=call.arrays[name].shape), checker.dtype) for name in call.primals}
-    options = checker.options(operation.name, call.options)
     try:
-        got = checker.implementation.second_derivative(operation.name, call.arrays, options, call.cotangents, along)
+        got = checker.implementation.second_derivative(checker.on_backend(call), along)
     except Exception as error:
-        if checker.kernel_backend is not None and "`kernel_backend`" in str(error):
+        if checker.implementation.kernel_backend is not None and "`kernel_backend`" in str(error):
             raise RefusedError(str(error)) from error
         if isinstance(error, NotImplementedError):
             # A target that refuses the call itself has said nothing about its second derivative.
-            results_of_call(operation, checker, call)
+            results_of(checker, call)
         return
-    for name, (expected, slack) in _quotients(operation, call, along).items():
+    for name, (expected, slack) in _quotients(call, along).items():
         checker.close(f"second derivative by {name}", got[name], expected, slack, call.steps)
 
 
-def _quotients(operation: Operation, call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _quotients(call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Difference quotients of the reference's gradients and outputs along a direction, and the error of each.
 
     A central quotient D(w) of width w is off by a series in w², whose first term cancels in Richardson's extrapolation
@@ -147,7 +146,7 @@ def _quotients(operation: Operation, call: Call, along: Named) -> dict[str, tupl
     """
     unit = ROUNDOFF["float64"]
     width = unit ** (1 / 5)
-    at = [_quotient(operation, call, along, width / divisor) for divisor in (1, 2, 4)]
+    at = [_quotient(call, along, width / divisor) for divisor in (1, 2, 4)]
     quotients = {}
     for name, (_, largest) in at[0].items():
         wide, middle, narrow = (quotient[name][0] for quotient in at)
@@ -159,16 +158,16 @@ def _quotients(operation: Operation, call: Call, along: Named) -> dict[str, tupl
     return quotients
 
 
-def _quotient(operation: Operation, call: Call, along: Named, width: float) -> dict[str, tuple[np.ndarray, float]]:
+def _quotient(call: Call, along: Named, width: float) -> dict[str, tuple[np.ndarray, float]]:
     """The quotient and the largest value in it, by name."""
     sides = []
     for sign in (1, -1):
         moved = {
-            name: Array(x.values + sign * width * along[name].values, x.dtype) if name in along else x
-            for name, x in call.arrays.items()
+            name: Array(call.arrays[name].values + sign * width * u.values, call.arrays[name].dtype)
+            for name, u in along.items()
         }
         with np.errstate(all="ignore"):
-            outputs, gradients = REFERENCE.vjp(operation.name, moved, call.options, call.cotangents)
+            outputs, gradients = REFERENCE.vjp(call.with_arrays(**moved))
         sides.append(
             {
                 **{name: gradients[name].values for name in call.primals},

@@ -7,9 +7,9 @@ import numpy as np
 
 from conformance import oracle
 from conformance.budget import Expected
+from conformance.call import Call
 from conformance.cases import GRUCase
 from conformance.checker import Checker
-from conformance.dtypes import Array
 from conformance.laws._relations import results_of
 from conformance.operations.gru import GRU
 from conformance.oracle import Values
@@ -26,20 +26,20 @@ def grouped(name: str, x: np.ndarray, heads: int) -> np.ndarray:
     return x.reshape(*x.shape[:axis], heads, x.shape[axis] // heads, *x.shape[axis + 1 :]).sum(axis=axis + 1)
 
 
-def with_values(arrays: dict[str, Array], **values: float) -> dict[str, Array]:
-    """The arrays, with some of them filled with one value."""
-    filled = {name: replace(arrays[name], values=np.full(arrays[name].shape, x)) for name, x in values.items()}
-    return {**arrays, **filled}
+def with_values(case: GRUCase, dtype: str, **values: float) -> Call:
+    """The case's call, with some of its arrays filled with one value."""
+    call = GRU.call_of(case, dtype)
+    shapes = {name: call.arrays[name].shape for name in values}
+    return call.with_arrays(**{n: replace(call.arrays[n], values=np.full(shapes[n], x)) for n, x in values.items()})
 
 
-def initial(case: GRUCase, arrays: dict[str, Array]) -> np.ndarray:
-    return arrays["input_state"].values if case.state else np.zeros((case.B, case.N, case.H))
+def initial(case: GRUCase, call: Call) -> np.ndarray:
+    return call.arrays["input_state"].values if case.state else np.zeros((case.B, case.N, case.H))
 
 
 def agree(
     checker: Checker,
-    case: GRUCase,
-    arrays: dict[str, Array],
+    call: Call,
     outputs: Values | None = None,
     gradients: Values | None = None,
     compared: Mapping[str, np.ndarray] | None = None,
@@ -49,18 +49,17 @@ def agree(
     Args:
         compared: where only some elements of a gradient have to agree, which ones; elsewhere ``gradients`` holds 0.
     """
-    cotangents = case.cotangent_arrays(checker.dtype)
-    values, of, precision = oracle.values(arrays), oracle.values(cotangents), checker.precision(case.steps)
+    values, of, precision = oracle.values(call.arrays), oracle.values(call.cotangents), checker.precision(call.steps)
     expected = oracle.gru(values, {}, precision)
-    got, dgot = results_of(GRU, checker, arrays, cotangents, case.options())
-    checker.agree(got, Expected(outputs or expected.values, expected.slack), case.steps)
+    got, dgot = results_of(checker, call)
+    checker.agree(got, Expected(outputs or expected.values, expected.slack), call.steps)
     if dgot is None:
         return
     for name, mask in (compared or {}).items():
         dgot[name] = replace(dgot[name], values=np.where(mask, dgot[name].values, 0.0))
     exact = oracle.gru_gradient(values, {}, of, precision)
-    known, names = Expected(gradients or exact.values, exact.slack), GRU.differentiable(arrays)
-    checker.agree(dgot, known, case.steps, of="gradient of ", only=names)
+    known, names = Expected(gradients or exact.values, exact.slack), GRU.differentiable(values)
+    checker.agree(dgot, known, call.steps, of="gradient of ", only=names)
 
 
 def closed_form(case: GRUCase, arrays: Values, cotangents: Values) -> tuple[Values, Values]:

@@ -14,13 +14,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
+from conformance.call import Call
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.laws import SHORT, SINGLE, WIDE, Strategy, law
 from conformance.laws._recurrence import nothing_of
 from conformance.laws._relations import alike, close, results_of
-from conformance.operations import Call, Operation
+from conformance.operations import Operation
 
 SHIFTS = (2.0**12, 2.0**16, 2.0**20)
 """Powers of two that leave multiples of 1/8 in float32 exact."""
@@ -81,6 +82,10 @@ def _with(x: Array, values: np.ndarray, dtype: str) -> Array:
     return replace(x, values=values.astype(np.float32 if dtype == "float32" else np.float64).astype(np.float64))
 
 
+def _with_gates(call: Call, i: np.ndarray, f: np.ndarray, dtype: str) -> Call:
+    return call.with_arrays(i=_with(call.arrays["i"], i, dtype), f=_with(call.arrays["f"], f, dtype))
+
+
 def shifted_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
     """Adding a power of two up to 2²⁰ to all input gates and to the initial m adds it to m and changes nothing else,
     including the gradients of h, where the floor is not active.
@@ -92,12 +97,13 @@ def shifted_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> No
         # There is no gate, and the m of a call without a state is 0.
         return
     shift = float(rng.choice(SHIFTS))
-    moved = {name: replace(x, values=x.values + shift) if name in ("i", "m0") else x for name, x in call.arrays.items()}
+    moved = {n: replace(x, values=x.values + shift) for n, x in call.arrays.items() if n in ("i", "m0")}
     # C and n are in units of exp(m), and m is rounded at its new size: their cotangents mean something else there.
-    dh = {**nothing_of(call.cotangents), operation.output: call.cotangents[operation.output]}
-    own = results_of(operation, checker, call.arrays, dh, call.options)
-    outputs, gradients = results_of(operation, checker, moved, dh, call.options)
-    values, cotangents = oracle.values(call.arrays), oracle.values(dh)
+    dh = call.cotangents[operation.output]
+    call = replace(call, cotangents={**nothing_of(call.cotangents), operation.output: dh})
+    own = results_of(checker, call)
+    outputs, gradients = results_of(checker, call.with_arrays(**moved))
+    values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
     precision = checker.precision(call.steps)
     expected = operation.value(values, call.options, precision)
     if "m" in outputs:
@@ -123,9 +129,8 @@ def cancelling_gates(operation: Operation, checker: Checker, case: MLSTMCase) ->
     even = np.arange(case.S) % 2 == 0
     i = np.where(even[:, None], size, np.zeros(call.arrays["i"].shape))
     f = np.where(even[:, None], call.arrays["f"].values, -size)
-    arrays = {**call.arrays, "i": _with(call.arrays["i"], i, checker.dtype)}
-    arrays["f"] = _with(arrays["f"], f, checker.dtype)
-    q, k, v = (arrays[name].values for name in "qkv")
+    call = _with_gates(call, i, f, checker.dtype)
+    q, k, v = (call.arrays[name].values for name in "qkv")
     scores, before = np.einsum("bsnk,bsnk->bsn", q, k), slice(None, -1)
     # An odd step reads its own write and that of the step before it.
     earlier = np.zeros(scores.shape)
@@ -133,8 +138,7 @@ def cancelling_gates(operation: Operation, checker: Checker, case: MLSTMCase) ->
     expected = scores[..., None] * v
     expected[:, 1:] += earlier[:, 1:, :, None] * v[:, before]
     expected /= (scores + earlier)[..., None]
-    outputs = checker.call(operation.name, arrays, call.options)
-    _same_mean(checker, outputs["h"], expected, call.steps, times=1)
+    _same_mean(checker, checker.call(call)["h"], expected, call.steps, times=1)
 
 
 def chunks_of_large_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
@@ -154,10 +158,9 @@ def chunks_of_large_gates(operation: Operation, checker: Checker, case: MLSTMCas
         # m falls at every step, and writes follow it down.
         f = -size * rng.random(f.shape)
         i = np.cumsum(f, axis=1) + rng.normal(size=f.shape) + size * case.S
-    arrays = {**call.arrays, "i": _with(call.arrays["i"], i, checker.dtype)}
-    arrays["f"] = _with(arrays["f"], f, checker.dtype)
-    own = checker.call(operation.name, arrays, replace(case, chunk_size=None).options())
-    in_chunks = checker.call(operation.name, arrays, call.options)
+    call = _with_gates(call, i, f, checker.dtype)
+    own = checker.call(replace(call, options=replace(case, chunk_size=None).options()))
+    in_chunks = checker.call(call)
     _same_mean(checker, in_chunks["h"], own["h"].values.astype(np.float64), call.steps, times=2)
 
 
@@ -175,9 +178,7 @@ def huge_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
         i[:, :1] = 0.0
     else:
         i, f = size * rng.uniform(-1, 1, shape), f * rng.choice((-1, 1), shape)
-    arrays = {**call.arrays, "i": _with(call.arrays["i"], i, checker.dtype)}
-    arrays["f"] = _with(arrays["f"], f, checker.dtype)
-    outputs, gradients = results_of(operation, checker, arrays, call.cotangents, call.options)
+    outputs, gradients = results_of(checker, _with_gates(call, i, f, checker.dtype))
     for of, results in (("", outputs), ("gradient of ", gradients or {})):
         checker.expect_no_nan(results, of)
         for name, x in results.items():

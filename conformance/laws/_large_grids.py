@@ -12,7 +12,7 @@ from conformance.dtypes import Array
 from conformance.laws import law
 from conformance.laws._answers import lacking
 from conformance.laws._recurrence import expect_zero
-from conformance.laws._relations import results_of_call, same_results
+from conformance.laws._relations import results_of, same_results
 from conformance.operations import Operation
 
 LIMIT = 65_535
@@ -52,7 +52,7 @@ def large_grids(operation: Operation, checker: Checker, case: Any) -> None:
     The call's sequences, or heads, are repeated beyond the limit; only the last copy has cotangents.
     """
     call = operation.call_of(case, checker.dtype)
-    own = results_of_call(operation, checker, call)
+    own = results_of(checker, call)
     for letter in AXES:
         axes = _axes(operation, letter)
         if not axes:
@@ -75,7 +75,7 @@ def large_grids(operation: Operation, checker: Checker, case: Any) -> None:
             arrays={name: repeated(name, x) for name, x in call.arrays.items()},
             cotangents={name: last_alone(name, x) for name, x in call.cotangents.items()},
         )
-        outputs, gradients = results_of_call(operation, checker, large)
+        outputs, gradients = results_of(checker, large)
         first, last = (_copies(outputs, own[0], axes, at) for at in (0, -1))
         same_results(operation, checker, case, call, (first, None), own)
         of_last = None if gradients is None or own[1] is None else _copies(gradients, own[1], axes, -1)

@@ -11,8 +11,8 @@ from conformance.checker import Checker
 from conformance.implementation import Implementation
 from conformance.laws import SHORT, SINGLE, SMALL, Strategy, law
 from conformance.laws._answers import expected_gradient, expected_value
-from conformance.laws._recurrence import alike_when, changed, expect_zero, expected_of, rounding_of
-from conformance.laws._relations import alike, alike_in_another_way, close, results_of, results_of_call
+from conformance.laws._recurrence import alike_when, changed, changed_call, expect_zero, expected_of, rounding_of
+from conformance.laws._relations import alike, alike_in_another_way, close, results_of
 from conformance.operations import Operation
 
 
@@ -62,16 +62,16 @@ def register(operation: Operation) -> None:
 
         {op}(x, cu)[b] = {op}(x[cu_b:cu_{b+1}]),  its gradient likewise
         """
-        arrays, cotangents, options = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
-        outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
+        call = operation.call_of(case, checker.dtype)
+        outputs, gradients = results_of(checker, call)
         expected = expected_value(operation, checker, case)
-        dense = {name: x for name, x in arrays.items() if name != "cu_seqlens"}
+        arrays = {name: x for name, x in call.arrays.items() if name != "cu_seqlens"}
         # The length of the longest of several sequences has no meaning for a call of one sequence.
-        options = replace(case, room=None).options()
+        dense = replace(call, arrays=arrays, options=replace(case, room=None).options())
         of_each = []
         for b in range(len(case.lengths)):
             own = partial(_own, operation, case.lengths, b)
-            alone, of_alone = results_of(operation, checker, changed(dense, own), changed(cotangents, own), options)
+            alone, of_alone = results_of(checker, changed_call(dense, own))
             alike(checker, changed(outputs, own), alone, expected_of(expected, own), case.steps)
             of_each.append(of_alone)
         if gradients is None:
@@ -96,8 +96,7 @@ def register(operation: Operation) -> None:
 
         d{op} = Σ_b d{op}_b,  d{op}_b/dx_c = 0 for c ≠ b
         """
-        arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
-        bounds = [0, *np.cumsum(case.lengths).tolist()]
+        call, bounds = operation.call_of(case, checker.dtype), [0, *np.cumsum(case.lengths).tolist()]
         parts = []
         for b in range(len(case.lengths)):
             tokens = slice(bounds[b], bounds[b + 1])
@@ -110,14 +109,14 @@ def register(operation: Operation) -> None:
                 only[at] = x[at]
                 return only
 
-            _, gradients = checker.vjp(op, arrays, changed(cotangents, own), case.options())
-            for name in operation.differentiable(arrays):
+            _, gradients = checker.vjp(replace(call, cotangents=changed(call.cotangents, own)))
+            for name in operation.differentiable(call.arrays):
                 rest = gradients[name].values - own(name, gradients[name].values)
                 expect_zero(name, rest, f"outside sequence {b}, which alone has cotangents")
             parts.append(gradients)
-        _, whole = checker.vjp(op, arrays, cotangents, case.options())
+        _, whole = checker.vjp(call)
         expected = expected_gradient(operation, checker, case)
-        for name in operation.differentiable(arrays):
+        for name in operation.differentiable(call.arrays):
             total = replace(parts[0][name], values=np.asarray(sum(part[name].values for part in parts)))
             slack = expected.slack[name] + rounding_of(*(part[name] for part in parts))
             where, times = f"gradient of {name}", 3 if name in operation.weights else 2
@@ -140,22 +139,21 @@ def register(operation: Operation) -> None:
 
         d({op}(x, cu) + {op}(x, cu′)) = d{op}(x, cu) + d{op}(x, cu′)
         """
-        arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
-        one = arrays["cu_seqlens"].values
+        # A max_seqlen that is right for one packing may be too short for the other.
+        call = operation.call_of(replace(case, room=None), checker.dtype)
+        packing = call.arrays["cu_seqlens"]
+        one = packing.values
         other = np.sort([0, *np.random.default_rng(case.seed).integers(0, one[-1] + 1, len(one) - 2), one[-1]])
         other = other.astype(one.dtype)
-        both = {**arrays, "cu_seqlens": replace(arrays["cu_seqlens"], values=np.stack([one, other]))}
-        # A max_seqlen that is right for one packing may be too short for the other.
-        options = checker.options(op, replace(case, room=None).options())
-        _, gradients = checker.served(_of_both(checker.implementation, op).vjp, op, both, options, cotangents)
-        apart = [
-            checker.vjp(op, {**arrays, "cu_seqlens": replace(arrays["cu_seqlens"], values=cu)}, cotangents, options)[1]
-            for cu in (one, other)
-        ]
+        both, *each = (
+            call.with_arrays(cu_seqlens=replace(packing, values=cu)) for cu in (np.stack([one, other]), one, other)
+        )
+        _, gradients = checker.served(_of_both(checker.implementation, op).vjp, checker.on_backend(both))
+        apart = [checker.vjp(alone)[1] for alone in each]
         steps = int(max(np.diff(one).max(), np.diff(other).max()))
-        values, of, precision = oracle.values(arrays), oracle.values(cotangents), checker.precision(steps)
-        parts = [operation.gradient({**values, "cu_seqlens": cu}, options, of, precision) for cu in (one, other)]
-        for name in operation.differentiable(arrays):
+        of, precision = oracle.values(call.cotangents), checker.precision(steps)
+        parts = [operation.gradient(oracle.values(alone.arrays), call.options, of, precision) for alone in each]
+        for name in operation.differentiable(call.arrays):
             total, slack = (sum(getattr(part, field)[name] for part in parts) for field in ("values", "slack"))
             # Each part is rounded to its dtype before the parts are added, and they may cancel.
             slack = np.asarray(slack + rounding_of(*(part[name] for part in apart)))
@@ -173,12 +171,12 @@ def register_nan(operation: Operation) -> None:
 
         a NaN in x_b ⇒ {op}(x)_c and its gradient are as without it, for c ≠ b
         """
-        arrays, cotangents, options = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype), case.options()
-        outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
+        call = operation.call_of(case, checker.dtype)
+        outputs, gradients = results_of(checker, call)
         rng, bounds = np.random.default_rng(case.seed), [0, *np.cumsum(case.lengths).tolist()]
         b = int(rng.choice(np.flatnonzero(case.lengths)))
         shared = (*operation.weights, "cu_seqlens")
-        names = [name for name in (*arrays, *(cotangents if gradients else ())) if name not in shared]
+        names = [name for name in (*call.arrays, *(call.cotangents if gradients else ())) if name not in shared]
         spoilt, token = str(rng.choice(names)), int(rng.integers(bounds[b], bounds[b + 1]))
 
         def with_nan(name: str, x: np.ndarray) -> np.ndarray:
@@ -192,14 +190,13 @@ def register_nan(operation: Operation) -> None:
                 return x
             return np.delete(x, slice(*bounds[b : b + 2]) if operation.stepped(name) else b, axis=0)
 
-        of_spoilt = changed(arrays, with_nan), changed(cotangents, with_nan)
         with np.errstate(invalid="ignore"):
-            outputs_of_spoilt, gradients_of_spoilt = results_of(operation, checker, *of_spoilt, options)
+            outputs_of_spoilt, gradients_of_spoilt = results_of(checker, changed_call(call, with_nan))
         expected = expected_of(expected_value(operation, checker, case), others)
         alike(checker, changed(outputs_of_spoilt, others), changed(outputs, others), expected, case.steps)
         if gradients is not None and gradients_of_spoilt is not None:
             expected = expected_of(expected_gradient(operation, checker, case), others)
-            names = tuple(name for name in operation.differentiable(arrays) if name not in operation.weights)
+            names = tuple(name for name in operation.differentiable(call.arrays) if name not in operation.weights)
             got, own = (
                 changed({name: each[name] for name in names}, others) for each in (gradients_of_spoilt, gradients)
             )
@@ -217,9 +214,9 @@ def register_max_seqlen(operation: Operation) -> None:
         {op}(x, cu, max_seqlen=L) = {op}(x, cu) for L ≥ the longest sequence
         """
         call = operation.call_of(replace(case, room=None), checker.dtype)
-        own = results_of_call(operation, checker, call)
+        own = results_of(checker, call)
         for room in (0, 3):
-            stated = replace(call, options={**call.options, "max_seqlen": case.steps + room})
+            stated = call.with_options(max_seqlen=case.steps + room)
             alike_in_another_way(operation, checker, case, stated, own)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.budget import Expected
+from conformance.call import Call
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array
 from conformance.laws._answers import expected_gradient, expected_value
@@ -19,16 +20,14 @@ Change = Callable[[str, np.ndarray], np.ndarray]
 
 def alike_when(operation: Operation, checker: Checker, case: Any, change: Change) -> None:
     """Check that a change of arguments and cotangents changes the target's results in the corresponding way."""
-    arrays, cotangents = case.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
-    options = case.options()
-    outputs, gradients = results_of(operation, checker, arrays, cotangents, options)
-    of_changed = changed(arrays, change), changed(cotangents, change)
-    outputs_of_changed, gradients_of_changed = results_of(operation, checker, *of_changed, options)
+    call = operation.call_of(case, checker.dtype)
+    outputs, gradients = results_of(checker, call)
+    outputs_of_changed, gradients_of_changed = results_of(checker, changed_call(call, change))
     expected = expected_of(expected_value(operation, checker, case), change)
     alike(checker, outputs_of_changed, changed(outputs, change), expected, case.steps)
     if gradients is not None and gradients_of_changed is not None:
         of_gradient = expected_of(expected_gradient(operation, checker, case), change)
-        names = operation.differentiable(arrays)
+        names = operation.differentiable(call.arrays)
         own = changed({name: gradients[name] for name in names}, change)
         alike(checker, gradients_of_changed, own, of_gradient, case.steps, of="gradient of ", only=names)
 
@@ -43,6 +42,10 @@ def along_steps(*parts: Array) -> Array:
 
 def changed(arrays: Mapping[str, Array], change: Change) -> Arrays:
     return {name: replace(x, values=change(name, x.values)) for name, x in arrays.items()}
+
+
+def changed_call(call: Call, change: Change) -> Call:
+    return call.changed(lambda name, x: replace(x, values=change(name, x.values)))
 
 
 def expected_of(expected: Expected, change: Change) -> Expected:

@@ -18,6 +18,7 @@ from conformance.laws._recurrence import (
     along_steps,
     at_steps,
     changed,
+    changed_call,
     expect_zero,
     nothing_of,
     rounding_of,
@@ -51,25 +52,22 @@ def register(operation: Operation, cuts: Strategy) -> None:
 
         {op}(x) = concat({op}(x[:t]), {op}(x[t:], state({op}(x[:t]))))
         """
-        arrays, options = case.arrays(checker.dtype), case.options()
+        call = operation.call_of(case, checker.dtype)
+        arrays, cotangents = call.arrays, call.cotangents
         cut = round(case.cut * case.S)
-        early = {**operation.part(arrays, slice(None, cut)), **operation.kept(arrays)}
-        late = operation.part(arrays, slice(cut, None))
-        whole, of_whole = results_of(operation, checker, arrays, case.cotangent_arrays(checker.dtype), options)
-        if of_whole is None:
-            first = checker.call(op, early, options)
-            second = checker.call(op, {**late, **operation.carried(first)}, options)
-        else:
-            cotangents = case.cotangent_arrays(checker.dtype)
-            of_early = {**nothing_of(cotangents), y: at_steps(cotangents[y], slice(None, cut))}
-            of_late = {**cotangents, y: at_steps(cotangents[y], slice(cut, None))}
-            first, _ = checker.vjp(op, early, of_early, options)
-            second, after = checker.vjp(op, {**late, **operation.carried(first)}, of_late, options)
+        of_early = {**nothing_of(cotangents), y: at_steps(cotangents[y], slice(None, cut))}
+        of_late = {**cotangents, y: at_steps(cotangents[y], slice(cut, None))}
+        kept = {**operation.part(arrays, slice(None, cut)), **operation.kept(arrays)}
+        early = replace(call, arrays=kept, cotangents=of_early)
+        late = replace(call, arrays=operation.part(arrays, slice(cut, None)), cotangents=of_late)
+        whole, of_whole = results_of(checker, call)
+        first, _ = results_of(checker, early)
+        second, after = results_of(checker, late.with_arrays(**operation.carried(first)))
         outputs = {y: along_steps(first[y], second[y]), **{name: second[name] for name in operation.states}}
         alike(checker, outputs, whole, expected_value(operation, checker, case), case.steps, times=3)
-        if of_whole is not None:
-            of_early |= {name: after[argument] for name, argument in operation.states.items()}
-            _, before = checker.vjp(op, early, of_early, options)
+        if of_whole is not None and after is not None:
+            of_states = {name: after[argument] for name, argument in operation.states.items()}
+            _, before = checker.vjp(replace(early, cotangents={**of_early, **of_states}))
             joined = {name: along_steps(before[name], after[name]) for name in operation.sequences}
             joined |= operation.kept(before)
             expected = expected_gradient(operation, checker, case)
@@ -90,25 +88,25 @@ def register(operation: Operation, cuts: Strategy) -> None:
     )
     def causality(checker: Checker, case: Any) -> None:
         """No output depends on a later input, and no later input has a gradient from an earlier output."""
-        arrays, options = case.arrays(checker.dtype), case.options()
+        call = operation.call_of(case, checker.dtype)
         cut = round(case.cut * case.S)
         other = replace(case, seed=case.seed + 1, scale=50.0, gates="extreme").arrays(checker.dtype)
         mixed = {
             name: along_steps(at_steps(x, slice(None, cut)), at_steps(other[name], slice(cut, None)))
             if operation.stepped(name)
             else x
-            for name, x in arrays.items()
+            for name, x in call.arrays.items()
         }
         expected = expected_value(operation, checker, case)
-        outputs, of_mixed = (checker.call(op, given, options)[y] for given in (arrays, mixed))
+        outputs, of_mixed = (checker.call(each)[y] for each in (call, replace(call, arrays=mixed)))
         early, own = (at_steps(x, slice(None, cut)) for x in (of_mixed, outputs))
         close(checker, y, early, own, expected.values[y][:, :cut], expected.slack[y][:, :cut], case.steps)
         if not has_gradient(operation, checker):
             return
-        cotangents = case.cotangent_arrays(checker.dtype)
-        cotangents = {**nothing_of(cotangents), y: cotangents[y]}
-        cotangents[y].values[:, cut:] = 0
-        _, gradients = checker.vjp(op, arrays, cotangents, options)
+        dy = call.cotangents[y].values.copy()
+        dy[:, cut:] = 0
+        of_early = {**nothing_of(call.cotangents), y: replace(call.cotangents[y], values=dy)}
+        _, gradients = checker.vjp(replace(call, cotangents=of_early))
         for name in operation.sequences:
             expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
 
@@ -142,24 +140,22 @@ def register(operation: Operation, cuts: Strategy) -> None:
         def alone(name: str, x: np.ndarray) -> np.ndarray:
             return x if name in operation.weights else x[:1]
 
-        arrays, options = case.arrays(checker.dtype), case.options()
-        companions, cotangents = other.arrays(checker.dtype), case.cotangent_arrays(checker.dtype)
-        of_first = changed(cotangents, lambda name, x: _first_alone(x))
-        batch = changed(arrays, lambda name, x: beside(name, x, companions))
-        single, of_single = changed(arrays, alone), changed(cotangents, alone)
-        values, precision = oracle.values(single), checker.precision(case.steps)
-        expected = operation.value(values, options, precision)
-        names = operation.differentiable(arrays)
-        calls = [(batch, of_first)]
+        call, companions = operation.call_of(case, checker.dtype), other.arrays(checker.dtype)
+        first = replace(call, cotangents=changed(call.cotangents, lambda name, x: _first_alone(x)))
+        batch = replace(first, arrays=changed(call.arrays, lambda name, x: beside(name, x, companions)))
+        single = changed_call(call, alone)
+        values, precision = oracle.values(single.arrays), checker.precision(case.steps)
+        expected = operation.value(values, call.options, precision)
+        names = operation.differentiable(call.arrays)
         # A batch of one has a different shape, for which a framework that compiles would have to compile again.
-        calls += [(single, of_single)] if checker.implementation.eager else []
-        outputs, gradients = results_of(operation, checker, arrays, of_first, options)
-        for given, dgiven in calls:
-            others, of_others = results_of(operation, checker, given, dgiven, options)
+        calls = [batch, single] if checker.implementation.eager else [batch]
+        outputs, gradients = results_of(checker, first)
+        for each in calls:
+            others, of_others = results_of(checker, each)
             alike(checker, changed(others, alone), changed(outputs, alone), expected, case.steps)
             if gradients is not None and of_others is not None:
-                of_gradient = operation.gradient(values, options, oracle.values(of_single), precision)
-                own, got = ({name: each[name] for name in names} for each in (gradients, of_others))
+                of_gradient = operation.gradient(values, call.options, oracle.values(single.cotangents), precision)
+                own, got = ({name: of[name] for name in names} for of in (gradients, of_others))
                 got, own = changed(got, alone), changed(own, alone)
                 alike(checker, got, own, of_gradient, case.steps, of="gradient of ", only=names)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 import reference
 from conformance import cases
+from conformance.call import Call
 from conformance.checker import Checker, LawError
 from conformance.comparison import Refusal
 from conformance.dtypes import Array, array
@@ -20,9 +21,6 @@ from conformance.frameworks.numpy import NumPyImplementation
 from conformance.implementation import Implementation
 from conformance.laws import law
 from conformance.laws._answered_calls import expect_right
-
-Given = tuple[dict[str, Any], dict[str, Any]]
-"""The arrays and the options of a call; those of a bad call need not all be arrays."""
 
 REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
 
@@ -54,14 +52,14 @@ class BadCall:
     Attributes:
         operation: the public function.
         label: what is wrong with the call.
-        make: returns the call, ``(arrays, options)``.
+        make: returns the call.
         good: the arrays of the valid call that it was made from.
         misshapen: whether a required array is missing or has another shape.
     """
 
     operation: str
     label: str
-    make: Callable[[], Given]
+    make: Callable[[], Call]
     good: Callable[[], Mapping[str, Array]]
     misshapen: bool
 
@@ -112,13 +110,13 @@ def register(operation: str, rows: Callable[[], list[BadCall]], *, op: str | Non
 
 def check_bad_call(checker: Checker, bad: BadCall) -> None:
     """A call whose arguments do not fit together raises, or returns the only result that it can mean."""
-    arrays, options = bad.make()
+    call = bad.make()
     try:
-        got = checker.attempt(bad.operation, arrays, options)
+        got = checker.attempt(call)
     except Exception:
         return
     try:
-        expect_right(bad.operation, arrays, options, bad.good(), got, bad.misshapen, REFERENCE)
+        expect_right(call, bad.good(), got, bad.misshapen, REFERENCE)
     except LawError as error:
         where = f"{bad.label}: {error.where}" if error.where else bad.label
         raise LawError(where, error.text, error.verdict, nature=error.nature) from error
@@ -129,10 +127,10 @@ def check_refusal(checker: Checker, bad: BadCall) -> None:
 
     error(target) = error(reference)
     """
-    arrays, options = bad.make()
-    expected = _raised(lambda: REFERENCE.attempt(bad.operation, arrays, options))
+    call = bad.make()
+    expected = _raised(lambda: REFERENCE.attempt(call))
     assert expected is not None, f"the reference accepts {bad.describe()}"
-    got = _raised(lambda: checker.attempt(bad.operation, arrays, options))
+    got = _raised(lambda: checker.attempt(call))
     same_text = "numpy" not in str(expected)
     _compare(bad.label, got, expected, str if same_text else None)
 
@@ -200,16 +198,20 @@ Rows = Sequence[tuple[str, dict[str, Any]]]
 def bad_arrays(operation: str, base: Base, rows: Rows, options: Mapping[str, Any] | None = None) -> list[BadCall]:
     """Bad calls whose arrays differ from ``base``'s: each change is an array, None, or a function of the array."""
 
-    def made(changes: Mapping[str, Any]) -> Given:
-        arrays = base()
-        return arrays | {n: x(arrays[n]) if callable(x) else x for n, x in changes.items()}, dict(options or {})
+    def made(changes: Mapping[str, Any]) -> Call:
+        call = Call(operation=operation, arrays=base(), options=dict(options or {}))
+        return call.with_arrays(**{n: x(call.arrays[n]) if callable(x) else x for n, x in changes.items()})
 
     return [BadCall(operation, label, partial(made, changes), base, misshapes(changes)) for label, changes in rows]
 
 
 def bad_options(operation: str, base: Base, rows: Rows) -> list[BadCall]:
     """Bad calls with these options."""
-    return [BadCall(operation, label, lambda given=given: (base(), given), base, False) for label, given in rows]
+
+    def made(options: Mapping[str, Any]) -> Call:
+        return Call(operation=operation, arrays=base(), options=options)
+
+    return [BadCall(operation, label, partial(made, options), base, False) for label, options in rows]
 
 
 def reshaped(*shape: int) -> Reshaped:

@@ -7,19 +7,19 @@ its size, so its largest value in an array, times the perturbation of an operand
 target has no such part, and for it these laws are as strict as those that compare with the oracle.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from conformance import oracle
 from conformance.budget import Expected, Precision, allowed
+from conformance.call import Call
 from conformance.checker import Checker, LawError
 from conformance.compared import dtype_of
 from conformance.dtypes import Array
-from conformance.implementation import Named, Results
-from conformance.laws._answers import expected_gradient, expected_value, has_gradient
-from conformance.operations import Call, Operation
+from conformance.implementation import Results
+from conformance.laws._answers import expected_gradient, expected_value
+from conformance.operations import Operation
 
 
 def alike(
@@ -80,13 +80,11 @@ def of_what_is_wrong(own: Array, expected: np.ndarray, slack: np.ndarray, precis
     return precision.operand * float(np.where(np.isfinite(excess), excess, 0.0).max(initial=0.0))
 
 
-def results_of(
-    operation: Operation, checker: Checker, arrays: Named, cotangents: Named, options: Mapping[str, Any]
-) -> tuple[Results, Results | None]:
+def results_of(checker: Checker, call: Call) -> tuple[Results, Results | None]:
     """Outputs, and gradients if the target has any."""
-    if has_gradient(operation, checker):
-        return checker.vjp(operation.name, arrays, cotangents, options)
-    return checker.call(operation.name, arrays, options), None
+    if checker.implementation.no_gradient(call.operation) is None:
+        return checker.vjp(call)
+    return checker.call(call), None
 
 
 def alike_in_another_way(
@@ -98,15 +96,9 @@ def alike_in_another_way(
     form: str = "",
 ) -> None:
     """Make a call, with and without a gradient, and compare it with the results of one that must give the same."""
-    outputs = checker.call(operation.name, call.arrays, call.options)
-    same_results(operation, checker, case, call, (outputs, None), own, form)
+    same_results(operation, checker, case, call, (checker.call(call), None), own, form)
     if own[1] is not None:
-        made = checker.vjp(operation.name, call.arrays, call.cotangents, call.options)
-        same_results(operation, checker, case, call, made, own, form)
-
-
-def results_of_call(operation: Operation, checker: Checker, call: Call) -> tuple[Results, Results | None]:
-    return results_of(operation, checker, call.arrays, call.cotangents, call.options)
+        same_results(operation, checker, case, call, checker.vjp(call), own, form)
 
 
 def same_results(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance import cases, oracle
+from conformance.call import Call
 from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import array
@@ -14,7 +15,7 @@ from conformance.laws import SHORT, SINGLE, WIDE, law
 from conformance.laws._answers import check_gradient_alone, check_value, expected_value
 from conformance.laws._refusals import BadCall, Rows, bad_arrays, degenerate, recast, reshaped
 from conformance.laws._refusals import register as register_refusals
-from conformance.operations import OPERATIONS
+from conformance.operations import OPERATIONS, Operation
 from conformance.operations.decay import CAUSAL_FORGET_MATRIX, DTILDE_MATRIX
 
 _EQUATIONS = {
@@ -74,7 +75,7 @@ def mask(checker: Checker, case: SumCase) -> None:
 
     F[t,t] = 0, F[t,j] = −∞ for t < j
     """
-    F = checker.call("causal_forget_matrix", case.log_gates(checker.dtype))["y"].values
+    F = checker.call(CAUSAL_FORGET_MATRIX.call_of(case, checker.dtype))["y"].values
     steps = np.arange(case.S)
     if (F[..., steps, steps] != 0).any():
         raise LawError("F", "the diagonal is not exactly 0")
@@ -89,7 +90,7 @@ def composition(checker: Checker, case: SumCase) -> None:
 
     F[t,j] = F[t,s] + F[s,j] for j ≤ s ≤ t
     """
-    F = checker.call("causal_forget_matrix", case.log_gates(checker.dtype))["y"]
+    F = checker.call(CAUSAL_FORGET_MATRIX.call_of(case, checker.dtype))["y"]
     slack = expected_value(CAUSAL_FORGET_MATRIX, checker, case).slack["y"]
     for s in {0, case.S // 3, case.S // 2, case.S - 1} if case.S else ():
         whole, allowed = F.values[..., s:, : s + 1], slack[..., s:, : s + 1]
@@ -110,12 +111,12 @@ def shut_gate(checker: Checker, case: SumCase) -> None:
 
     a_s = −∞ ⇒ F[t,j] = −∞ for j < s ≤ t; elsewhere F is as with a_s = 0
     """
-    a, s = case.log_gates(checker.dtype)["forget_gates"], case.S // 2
+    call, s = CAUSAL_FORGET_MATRIX.call_of(case, checker.dtype), case.S // 2
+    a = call.arrays["forget_gates"]
     shut, open_ = a.values.copy(), a.values.copy()
     shut[..., s], open_[..., s] = -np.inf, 0.0
     F, of_open = (
-        checker.call("causal_forget_matrix", {"forget_gates": replace(a, values=values)})["y"]
-        for values in (shut, open_)
+        checker.call(call.with_arrays(forget_gates=replace(a, values=values)))["y"] for values in (shut, open_)
     )
     cut = np.zeros((case.S, case.S), dtype=bool)
     cut[s:, :s] = True
@@ -132,11 +133,11 @@ def parts(checker: Checker, case: SumCase) -> None:
 
     D̃ = causal_forget_matrix(log σ(f)) + i_j
     """
-    arrays = case.preactivations(checker.dtype)
-    i, f = (arrays[name].values[..., 0] for name in ("igate", "fgate"))
-    D = checker.call("dtilde_matrix", arrays)["y"]
+    call = DTILDE_MATRIX.call_of(case, checker.dtype)
+    i, f = (call.arrays[name].values[..., 0] for name in ("igate", "fgate"))
+    D = checker.call(call)["y"]
     log_gates = array(-np.logaddexp(0.0, -f), "float64" if checker.upcasts else checker.dtype)
-    F = checker.call("causal_forget_matrix", {"forget_gates": log_gates})["y"]
+    F = checker.call(Call(operation="causal_forget_matrix", arrays={"forget_gates": log_gates}))["y"]
     checker.close(
         "D̃", D, F.values + i[..., None, :], 3 * expected_value(DTILDE_MATRIX, checker, case).slack["y"], case.steps
     )
@@ -145,15 +146,19 @@ def parts(checker: Checker, case: SumCase) -> None:
 _MASKED: dict[str, Any] = {"strata": SHORT, "dtypes": WIDE, "compiled_dtypes": SINGLE, "share": 0.25}
 
 
+def _masked(operation: Operation, case: SumCase, dtype: str) -> Call:
+    """The case's call with cotangents of masked elements alone."""
+    call, cotangent = operation.call_of(case, dtype), case.cotangent(dtype, square=True)["y"]
+    return replace(call, cotangents={"y": replace(cotangent, values=np.triu(cotangent.values, 1))})
+
+
 @law("causal_forget_matrix", "definition", cases=cases.gate_sums, gradient="causal_forget_matrix", **_MASKED)
 def masked_rows(checker: Checker, case: SumCase) -> None:
     """Elements above the diagonal are masked: their cotangents reach no gate.
 
     dF[t,j] = 0 for t ≥ j ⇒ da = 0
     """
-    cotangent = case.cotangent(checker.dtype, square=True)["y"]
-    above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
-    _, gradients = checker.vjp("causal_forget_matrix", case.log_gates(checker.dtype), above)
+    _, gradients = checker.vjp(_masked(CAUSAL_FORGET_MATRIX, case, checker.dtype))
     if (gradients["forget_gates"].values != 0).any():
         raise LawError("gradient of forget_gates", "includes the cotangent of a masked element")
 
@@ -164,10 +169,9 @@ def masked_rows_of_dtilde(checker: Checker, case: SumCase) -> None:
 
     dD̃[t,j] = 0 for t ≥ j ⇒ di_j = Σ_{t<j} dD̃[t,j], df = 0
     """
-    arrays, cotangent = case.preactivations(checker.dtype), case.cotangent(checker.dtype, square=True)["y"]
-    above = {"y": replace(cotangent, values=np.triu(cotangent.values, 1))}
-    _, gradients = checker.vjp("dtilde_matrix", arrays, above)
-    expected = oracle.dtilde_gradient(oracle.values(arrays), oracle.values(above), checker.precision(case.steps**2))
+    call, precision = _masked(DTILDE_MATRIX, case, checker.dtype), checker.precision(case.steps**2)
+    _, gradients = checker.vjp(call)
+    expected = oracle.dtilde_gradient(oracle.values(call.arrays), oracle.values(call.cotangents), precision)
     checker.agree(gradients, expected, case.steps, of="gradient of ", only=("igate",))
     if (gradients["fgate"].values != 0).any():
         raise LawError("gradient of fgate", "includes the cotangent of a masked element")

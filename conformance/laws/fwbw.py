@@ -89,7 +89,7 @@ def keep(checker: Checker, case: FwbwCase) -> None:
     """
     call = FWBW.call_of(case, checker.dtype)
     everything, nothing = (
-        checker.vjp(OP, call.arrays, call.cotangents, {"config": replace(case, keep=kept).config()})
+        checker.vjp(call.with_options(config=replace(case, keep=kept).config()))
         for kept in (("keep_G", "keep_gates", "keep_M", "keep_c"), ())
     )
     same_results(FWBW, checker, case, call, everything, nothing)
@@ -110,11 +110,11 @@ def zero_state(checker: Checker, case: FwbwCase) -> None:
     f(q, k, v, i, f) = f(q, k, v, i, f, 0, 0, 0)
     """
     call = FWBW.call_of(case, checker.dtype)
-    options = {"config": {**case.config(), "use_initial_state": True}}
+    stateful = call.with_options(config={**case.config(), "use_initial_state": True})
     random = replace(case, use_initial_state=True, inner=replace(case.inner, state="random")).arrays(checker.dtype)
     zeros = {name: replace(random[name], values=0 * random[name].values) for name in FWBW.state_arguments}
-    given = checker.vjp(OP, {**call.arrays, **zeros}, call.cotangents, options)
-    same_results(FWBW, checker, case, call, checker.vjp(OP, call.arrays, call.cotangents, options), given)
+    given = checker.vjp(stateful.with_arrays(**zeros))
+    same_results(FWBW, checker, case, call, checker.vjp(stateful), given)
 
 
 def _bad_calls() -> list[BadCall]:

@@ -126,14 +126,13 @@ def grouped_heads(checker: Checker, case: GRUCase) -> None:
 
     gru(x, W) = gru(repeat(x), repeat(W));  dW = Σ_group d repeat(W)
     """
-    arrays, N = case.arrays(checker.dtype), case.N
+    call = GRU.call_of(case, checker.dtype)
+    arrays = call.arrays
     written_out = {
-        name: replace(x, values=expanded(name, x.values, N)) if name in GRU.head_axis else x
-        for name, x in arrays.items()
+        name: replace(arrays[name], values=expanded(name, arrays[name].values, case.N)) for name in GRU.head_axis
     }
-    cotangents, options = case.cotangent_arrays(checker.dtype), case.options()
-    own, own_gradients = results_of(GRU, checker, arrays, cotangents, options)
-    outputs, gradients = results_of(GRU, checker, written_out, cotangents, options)
+    own, own_gradients = results_of(checker, call)
+    outputs, gradients = results_of(checker, call.with_arrays(**written_out))
     alike(checker, outputs, own, expected_value(GRU, checker, case), case.steps)
     if gradients is None or own_gradients is None:
         return
@@ -153,29 +152,28 @@ def fixed_point(checker: Checker, case: GRUCase) -> None:
 
     xf = +∞ ⇒ y_t = h_0, dh_0 = dh_T + Σ dy_t, all other gradients 0
     """
-    arrays = with_values(case.arrays(checker.dtype), forget_input=np.inf)
+    call = with_values(case, checker.dtype, forget_input=np.inf)
     if not checker.contract:
         # 1 − f may be rounded, or z and h may be mixed as z + f·(h − z), which returns h except for rounding.
-        agree(checker, case, arrays)
+        agree(checker, call)
         return
-    h0 = initial(case, arrays)
+    h0 = initial(case, call)
     kept = np.broadcast_to(h0[:, None], (case.B, case.S, case.N, case.H))
 
     def bit_by_bit(outputs: dict[str, Array]) -> None:
         if not np.array_equal(outputs["y"].values, kept) or not np.array_equal(outputs["state"].values, h0):
             raise LawError("y", "a state behind a forget gate of exactly 1 changed")
 
-    bit_by_bit(checker.call("gru", arrays, case.options()))
+    bit_by_bit(checker.call(call))
     if not has_gradient(GRU, checker):
         return
-    cotangents = case.cotangent_arrays(checker.dtype)
-    outputs, gradients = checker.vjp("gru", arrays, cotangents, case.options())
+    outputs, gradients = checker.vjp(call)
     bit_by_bit(outputs)
     for name in GRU.head_axis:
         if np.abs(gradients[name].values).max(initial=0.0) > 0:
             raise LawError(f"gradient of {name}", "is not 0 behind forget gates of exactly 1")
     if case.state:
-        dy, dstate = cotangents["y"].values, cotangents["state"].values
+        dy, dstate = call.cotangents["y"].values, call.cotangents["state"].values
         slack = checker.precision(case.steps).growth * (np.abs(dy).sum(axis=1) + np.abs(dstate))
         got = gradients["input_state"]
         checker.close("gradient of input_state", got, dstate + dy.sum(axis=1), slack, case.steps)
@@ -187,12 +185,12 @@ def candidate(checker: Checker, case: GRUCase) -> None:
 
     xf = −∞, W = 0 ⇒ y_t = tanh(x_t), dx_t = (1 − y_t²) dy_t, dh_0 = 0
     """
-    arrays = with_values(case.arrays(checker.dtype), forget_input=-np.inf, weight=0.0)
-    x, cotangents = expanded("input", arrays["input"].values, case.N), case.cotangent_arrays(checker.dtype)
-    last = np.tanh(x[:, -1]) if case.S else initial(case, arrays)
-    values, precision = oracle.values(arrays), checker.precision(case.steps)
+    call = with_values(case, checker.dtype, forget_input=-np.inf, weight=0.0)
+    x, cotangents = expanded("input", call.arrays["input"].values, case.N), call.cotangents
+    last = np.tanh(x[:, -1]) if case.S else initial(case, call)
+    values, precision = oracle.values(call.arrays), checker.precision(case.steps)
     expected = Expected({"y": np.tanh(x), "state": last}, oracle.gru(values, {}, precision).slack)
-    outputs, gradients = results_of(GRU, checker, arrays, cotangents, case.options())
+    outputs, gradients = results_of(checker, call)
     checker.agree(outputs, expected, case.steps)
     if gradients is None:
         return
@@ -205,7 +203,7 @@ def candidate(checker: Checker, case: GRUCase) -> None:
             raise LawError(where, "is not 0 behind forget gates of exactly 0 and a weight of 0")
     through = cotangents["y"].values.copy()
     through[:, -1:] += cotangents["state"].values[:, None]
-    exact = grouped("input", through * (1 - np.tanh(x) ** 2), arrays["input"].shape[-2])
+    exact = grouped("input", through * (1 - np.tanh(x) ** 2), call.arrays["input"].shape[-2])
     checker.close("gradient of input", gradients["input"], exact, slack["input"], case.steps)
 
 
@@ -215,9 +213,8 @@ def zero_weights(checker: Checker, case: GRUCase) -> None:
 
     W = Wf = Wr = 0 ⇒ h_t = P[t,0] h_0 + Σ_j P[t,j] (1−f_j) tanh(x_j), P[t,j] = Π_{j<s≤t} f_s
     """
-    arrays = with_values(case.arrays(checker.dtype), **dict.fromkeys(GRU.weights, 0.0))
-    cotangents = oracle.values(case.cotangent_arrays(checker.dtype))
-    agree(checker, case, arrays, *closed_form(case, oracle.values(arrays), cotangents))
+    call = with_values(case, checker.dtype, **dict.fromkeys(GRU.weights, 0.0))
+    agree(checker, call, *closed_form(case, oracle.values(call.arrays), oracle.values(call.cotangents)))
 
 
 @law(
@@ -238,12 +235,12 @@ def torch_layer(checker: Checker, case: GRUCase) -> None:
     W = diag(w) ⇒ gru(x, W, …) = torch.nn.GRU(x; Wr, Wf, W)
     """
     layer: Any = importlib.import_module("conformance.frameworks.torch_gru")
-    arrays, cotangents = dict(case.arrays(checker.dtype)), oracle.values(case.cotangent_arrays(checker.dtype))
-    diagonal = np.eye(case.H, dtype=bool)
-    arrays["weight"] = replace(arrays["weight"], values=np.where(diagonal, arrays["weight"].values, 0.0))
+    call, diagonal = GRU.call_of(case, checker.dtype), np.eye(case.H, dtype=bool)
+    weight = call.arrays["weight"]
+    call = call.with_arrays(weight=replace(weight, values=np.where(diagonal, weight.values, 0.0)))
     # r⊙(hW) and (r⊙h)W are one function of a diagonal W, and only there: the gradient off the diagonal is another's.
-    known = layer.outputs_and_gradients(oracle.values(arrays), cotangents, case.N)
-    agree(checker, case, arrays, *known, compared={"weight": diagonal})
+    known = layer.outputs_and_gradients(oracle.values(call.arrays), oracle.values(call.cotangents), case.N)
+    agree(checker, call, *known, compared={"weight": diagonal})
 
 
 _packing_laws.register_nan(GRU)
@@ -267,6 +264,6 @@ def accumulation(checker: Checker, case: GRUCase) -> None:
     W = 0, xf constant ⇒ h_T = fᵀh_0 + (1 − fᵀ) tanh(x), to a few float32 roundoffs
     """
     # Without weights there is no product whose operand could be rounded: only the carried state remains.
-    arrays = with_values(case.arrays(checker.dtype), forget_input=4.0, **dict.fromkeys(GRU.weights, 0.0))
-    expected = oracle.gru(oracle.values(arrays), {}, replace(checker.precision(case.steps), dtype="float32"))
-    checker.agree(checker.call("gru", arrays, case.options()), expected, case.steps, only=("state",))
+    call = with_values(case, checker.dtype, forget_input=4.0, **dict.fromkeys(GRU.weights, 0.0))
+    expected = oracle.gru(oracle.values(call.arrays), {}, replace(checker.precision(case.steps), dtype="float32"))
+    checker.agree(checker.call(call), expected, case.steps, only=("state",))

@@ -25,9 +25,9 @@ from conformance.laws import (
 )
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value, expected_value
 from conformance.laws._mlstm_calls import bad_calls
-from conformance.laws._recurrence import Arrays, rounding_of
+from conformance.laws._recurrence import Arrays, nothing_of, rounding_of
 from conformance.laws._refusals import register as register_refusals
-from conformance.laws._relations import alike, close, results_of, results_of_call, same_results
+from conformance.laws._relations import alike, close, results_of, same_results
 from conformance.operations.mlstm import FORMS, MLSTM
 from reference.arguments import MLSTMState
 
@@ -73,12 +73,10 @@ def chunk_invariance(checker: Checker, case: MLSTMCase) -> None:
     mlstm(…, chunk_size=L) = mlstm(…) for every L ≥ 1
     """
     call = MLSTM.call_of(case, checker.dtype)
-    own = results_of(MLSTM, checker, call.arrays, call.cotangents, replace(case, chunk_size=None).options())
-    in_chunks = results_of(MLSTM, checker, call.arrays, call.cotangents, call.options)
-    same_results(MLSTM, checker, case, call, in_chunks, own)
+    own = results_of(checker, replace(call, options=replace(case, chunk_size=None).options()))
+    same_results(MLSTM, checker, case, call, results_of(checker, call), own)
     if checker.implementation.eager and own[1] is not None:
-        outputs = checker.call("mlstm", call.arrays, call.options)
-        same_results(MLSTM, checker, case, call, (outputs, None), own)
+        same_results(MLSTM, checker, case, call, (checker.call(call), None), own)
 
 
 @law(
@@ -94,8 +92,8 @@ def forms(checker: Checker, case: MLSTMCase) -> None:
 
     mlstm_recurrent(x) = mlstm_parallel(x) = mlstm_chunkwise(x)
     """
-    expected, arrays = expected_value(MLSTM, checker, case), case.arrays(checker.dtype)
-    own = checker.call("mlstm", arrays, {"eps": case.eps} if case.eps else {})
+    expected, call = expected_value(MLSTM, checker, case), MLSTM.call_of(case, checker.dtype)
+    own = checker.call(replace(call, options={"eps": case.eps} if case.eps else {}))
     for name in FORMS:
         options = {"chunk_size": case.chunk_size} if name == "mlstm_chunkwise" and case.chunk_size else {}
         function = checker.implementation.functions[name]
@@ -105,7 +103,7 @@ def forms(checker: Checker, case: MLSTMCase) -> None:
             h, last = function(*(given[name] for name in "qkvif"), initial_state=state, eps=case.eps, **options)
             return {"h": h, **dict(zip(MLSTM.states, last, strict=True))}
 
-        results = checker.implementation.run((name, case.eps, repr(options)), run, arrays)
+        results = checker.implementation.run((name, case.eps, repr(options)), run, call.arrays)
         alike(checker, results, own, expected, case.steps)
 
 
@@ -151,7 +149,7 @@ def packed(checker: Checker, case: MLSTMCase) -> None:
     mlstm(x, cu_seqlens)[b] = mlstm(x[cu_b:cu_{b+1}])
     """
     if not case.lengths:
-        outputs = checker.call("mlstm", case.arrays(checker.dtype), case.options())
+        outputs = checker.call(MLSTM.call_of(case, checker.dtype))
         shapes = {
             "h": (0, case.N, case.V),
             "C": (0, case.N, case.K, case.V),
@@ -191,29 +189,31 @@ def linearity(checker: Checker, case: MLSTMCase) -> None:
 
     h(v + v′) = h(v) + h(v′),  dx(v + v′) = dx(v) + dx(v′) for x other than v, C₀
     """
-    arrays, options, precision = case.arrays(checker.dtype), case.options(), checker.precision(case.steps)
-    rng = cases.generator(case.seed, 20)
+    call, precision = MLSTM.call_of(case, checker.dtype), checker.precision(case.steps)
+    arrays, rng = call.arrays, cases.generator(case.seed, 20)
     parts: list[Arrays] = []
     for _ in range(2):
         # Eighths, whose sums are exact in any dtype.
         shapes = {name: x.shape for name, x in arrays.items() if name in ("v", "C0")}
         parts.append({name: replace(arrays[name], values=rng.integers(-16, 17, at) / 8) for name, at in shapes.items()})
     parts.append({name: replace(x, values=x.values + parts[1][name].values) for name, x in parts[0].items()})
-    given = [{**arrays, **part} for part in parts]
-    zero = {name: replace(x, values=0 * x.values) for name, x in case.cotangent_arrays(checker.dtype).items()}
-    cotangents = {**zero, "h": replace(case, cotangents="dense").cotangent_arrays(checker.dtype)["h"]}
+    dh = replace(case, cotangents="dense").cotangent_arrays(checker.dtype)["h"]
+    cotangents = {**nothing_of(call.cotangents), "h": dh}
+    given = [replace(call.with_arrays(**part), cotangents=cotangents) for part in parts]
 
     def additive(where: str, results: list[Array], name: str, expected: list[Expected]) -> None:
         slack = sum(each.slack[name] for each in expected) + rounding_of(*results[:2])
         own = replace(results[2], values=results[0].values + results[1].values)
         close(checker, where, results[2], own, expected[2].values[name], np.asarray(slack), case.steps, times=1)
 
-    results = [results_of(MLSTM, checker, each, cotangents, options) for each in given]
-    expected = [oracle.mlstm(oracle.values(each), options, precision) for each in given]
+    results = [results_of(checker, each) for each in given]
+    expected = [oracle.mlstm(oracle.values(each.arrays), call.options, precision) for each in given]
     additive("h", [outputs["h"] for outputs, _ in results], "h", expected)
     gradients = [each for _, each in results if each is not None]
     of = oracle.values(cotangents)
-    expected = [oracle.mlstm_gradient(oracle.values(each), options, of, precision) for each in given if gradients]
+    expected = [
+        oracle.mlstm_gradient(oracle.values(each.arrays), call.options, of, precision) for each in given if gradients
+    ]
     for name in MLSTM.differentiable(arrays) if gradients else ():
         if name not in ("v", "C0"):
             additive(f"gradient of {name}", [each[name] for each in gradients], name, expected)
@@ -221,20 +221,21 @@ def linearity(checker: Checker, case: MLSTMCase) -> None:
 
 def _on_the_floor(checker: Checker, case: MLSTMCase, stabilisers: tuple[float, ...]) -> None:
     # Nothing is written and no normaliser is carried, so ν = 0 exactly, for any m.
-    case = replace(case, state="random")
-    arrays = dict(case.arrays(checker.dtype))
-    rng = cases.generator(case.seed, 22)
-    arrays["i"] = replace(arrays["i"], values=np.full(arrays["i"].shape, -np.inf))
-    arrays["n0"] = replace(arrays["n0"], values=np.zeros(arrays["n0"].shape))
-    arrays["m0"] = replace(arrays["m0"], values=rng.choice(stabilisers, arrays["m0"].shape))
-    precision = checker.precision(case.steps)
-    expected = oracle.mlstm(oracle.values(arrays), case.options(), precision)
-    cotangents = case.cotangent_arrays(checker.dtype)
-    checker.agree(checker.call("mlstm", arrays, case.options()), expected, case.steps, only=tuple(cotangents))
+    call = MLSTM.call_of(replace(case, state="random"), checker.dtype)
+    i, n0, m0 = (call.arrays[name] for name in ("i", "n0", "m0"))
+    m = cases.generator(case.seed, 22).choice(stabilisers, m0.shape)
+    call = call.with_arrays(
+        i=replace(i, values=np.full(i.shape, -np.inf)),
+        n0=replace(n0, values=np.zeros(n0.shape)),
+        m0=replace(m0, values=m),
+    )
+    arrays, precision = oracle.values(call.arrays), checker.precision(call.steps)
+    expected = oracle.mlstm(arrays, call.options, precision)
+    checker.agree(checker.call(call), expected, call.steps, only=tuple(call.cotangents))
     if checker.implementation.no_gradient("mlstm") is None:
-        _, gradients = checker.vjp("mlstm", arrays, cotangents, case.options())
-        of_gradient = oracle.mlstm_gradient(oracle.values(arrays), case.options(), oracle.values(cotangents), precision)
-        checker.agree(gradients, of_gradient, case.steps, of="gradient of ", only=MLSTM.differentiable(arrays))
+        _, gradients = checker.vjp(call)
+        of_gradient = oracle.mlstm_gradient(arrays, call.options, oracle.values(call.cotangents), precision)
+        checker.agree(gradients, of_gradient, call.steps, of="gradient of ", only=MLSTM.differentiable(arrays))
 
 
 @law(
@@ -295,7 +296,7 @@ def gate_dtypes(checker: Checker, case: MLSTMCase) -> None:
     dtype(i) = dtype(f) = float32 with dtype(v) = bfloat16 or float16
     """
     call = MLSTM.call_of(case, checker.dtype)
-    outputs, gradients = results_of_call(MLSTM, checker, call)
+    outputs, gradients = results_of(checker, call)
     expect_value(MLSTM, checker, case, call, outputs)
     if gradients is not None:
         expect_gradient(MLSTM, checker, case, call, gradients)
@@ -322,7 +323,8 @@ _packing_laws.register_max_seqlen(MLSTM)
 def ties(checker: Checker, case: MLSTMCase) -> None:
     # log σ(+∞) = 0 and the input gates are small integers, so m is exact in any order of computation, and mostly tied.
     # Only zeros are written or carried, so the cotangent of m is all that is left, and its path is exact too.
-    arrays, cotangents = dict(case.arrays(checker.dtype)), dict(case.cotangent_arrays(checker.dtype))
+    call = MLSTM.call_of(case, checker.dtype)
+    arrays, cotangents = dict(call.arrays), dict(call.cotangents)
     rng = cases.generator(case.seed, 23)
     for name in ("k", "v", "C0", "n0"):
         if name in arrays:
@@ -341,7 +343,7 @@ def ties(checker: Checker, case: MLSTMCase) -> None:
     attained = raised.shape[1] - 1 - np.argmax(raised[:, ::-1], axis=1)
     reached = dm[:, None] * (np.arange(raised.shape[1])[:, None] == attained[:, None])
     expected = {"i": reached[:, 1:], "f": 0 * i, "m0": reached[:, 0]}
-    _, gradients = checker.vjp("mlstm", arrays, cotangents, case.options())
+    _, gradients = checker.vjp(replace(call, arrays=arrays, cotangents=cotangents))
     for name in MLSTM.differentiable(arrays):
         if name in expected and not np.array_equal(gradients[name].values, expected[name]):
             at = tuple(int(n) for n in np.argwhere(gradients[name].values != expected[name])[0])
@@ -373,12 +375,12 @@ def accumulation(checker: Checker, case: MLSTMCase) -> None:
     |C_T − C*_T| is a few float32 roundoffs for 16-bit v whose products are exact
     """
     # Powers of two are exact operands in any dtype, so the rounding of operands does not affect the state.
-    rng = cases.generator(case.seed, 21)
-    arrays = dict(case.arrays(checker.dtype))
+    call, rng = MLSTM.call_of(case, checker.dtype), cases.generator(case.seed, 21)
+    arrays = dict(call.arrays)
     for name in "kv":
         shape = arrays[name].shape
         arrays[name] = replace(arrays[name], values=2.0 ** rng.integers(-2, 2, shape) * rng.choice([-1.0, 1.0], shape))
     precise = replace(checker.precision(case.steps), dtype="float32")
-    expected = oracle.mlstm(oracle.values(arrays), case.options(), precise)
-    got = checker.call("mlstm", arrays, case.options())
+    expected = oracle.mlstm(oracle.values(arrays), call.options, precise)
+    got = checker.call(replace(call, arrays=arrays))
     checker.agree(got, expected, case.steps, only=tuple(MLSTM.states))

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance import cases
+from conformance.call import Call
 from conformance.cases import MLSTMCase
 from conformance.checker import Checker
 from conformance.laws import SINGLE, SMALL, UP_TO_BFLOAT16, _large_gates, law
@@ -35,7 +36,7 @@ def sequence(checker: Checker, case: MLSTMCase) -> None:
     arrays, options = with_state(case, checker.dtype), {"eps": case.eps} if case.eps else {}
     state, h, last = MLSTM_STEP.kept(arrays), [], {}
     for t in range(case.S):
-        last = checker.call(OP, {**at_step(arrays, t), **state}, options)
+        last = checker.call(Call(operation=OP, arrays={**at_step(arrays, t), **state}, options=options))
         h.append(replace(last["h"], values=last["h"].values[:, None]))
         state = MLSTM_STEP.carried(last)
     if h:

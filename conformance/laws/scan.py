@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from conformance import cases, oracle
+from conformance.call import Call
 from conformance.cases import SumCase
 from conformance.checker import Checker, LawError
-from conformance.dtypes import array
+from conformance.dtypes import Array, array
 from conformance.laws import SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_gradient_alone, check_value, expected_value
 from conformance.laws._refusals import BadCall, bad_arrays, degenerate, recast
@@ -17,6 +18,10 @@ from conformance.operations.scan import REV_CUMSUM
 
 _SCALE = 8.0
 EQUATIONS = {"rev_cumsum": "y_t = Σ_{s≥t} x_s", "rev_cumsum_off": "y_t = Σ_{s>t} x_s"}
+
+
+def _sums(checker: Checker, operation: str, x: Array) -> Array:
+    return checker.call(Call(operation=operation, arrays={"x": x}))["y"]
 
 
 def _register(operation: str, equation: str) -> None:
@@ -41,9 +46,7 @@ def _register(operation: str, equation: str) -> None:
         Y(x + x') = Y(x) + Y(x')
         """
         x, other = (np.round(8 * np.clip(case.draw(salt), -50, 50)) / 8 for salt in (5, 12))
-        y, y_other, y_both = (
-            checker.call(operation, {"x": array(each, checker.dtype)})["y"] for each in (x, other, x + other)
-        )
+        y, y_other, y_both = (_sums(checker, operation, array(each, checker.dtype)) for each in (x, other, x + other))
         slack = sum(
             oracle.sums(operation, {"x": each}, checker.precision(case.steps)).slack["y"]
             for each in (np.abs(x), np.abs(other), np.abs(x + other))
@@ -62,9 +65,7 @@ def _register(operation: str, equation: str) -> None:
         Y(2^p x) = 2^p Y(x), bit by bit
         """
         x = case.scan(checker.dtype)["x"]
-        y, scaled = (
-            checker.call(operation, {"x": replace(x, values=scale * x.values)})["y"].values for scale in (1, _SCALE)
-        )
+        y, scaled = (_sums(checker, operation, replace(x, values=scale * x.values)).values for scale in (1, _SCALE))
         if not np.array_equal(scaled, _SCALE * y):
             raise LawError("y", f"of {_SCALE}·x is not {_SCALE} times that of x")
 
@@ -77,9 +78,7 @@ def _register(operation: str, equation: str) -> None:
         x = case.scan(checker.dtype)["x"]
         changed = x.values.copy()
         changed[..., :1] = 3.0
-        y, of_changed = (
-            checker.call(operation, {"x": replace(x, values=values)})["y"].values for values in (x.values, changed)
-        )
+        y, of_changed = (_sums(checker, operation, replace(x, values=values)).values for values in (x.values, changed))
         if not np.array_equal(y[..., 1:], of_changed[..., 1:]):
             raise LawError("y", "depends on an element before it")
 
@@ -104,10 +103,10 @@ def offset(checker: Checker, case: SumCase) -> None:
 
     rev_cumsum(x) − rev_cumsum_off(x) = x
     """
-    arrays = case.scan(checker.dtype)
-    y, off = (checker.call(operation, arrays)["y"] for operation in EQUATIONS)
+    x = case.scan(checker.dtype)["x"]
+    y, off = (_sums(checker, operation, x) for operation in EQUATIONS)
     slack = 2 * expected_value(REV_CUMSUM, checker, case).slack["y"]
-    checker.close("y", y, off.values + arrays["x"].values, slack, case.steps)
+    checker.close("y", y, off.values + x.values, slack, case.steps)
 
 
 @law(
@@ -123,12 +122,12 @@ def total(checker: Checker, case: SumCase) -> None:
 
     y_0 = Σ_s x_s, y_{S−1} = x_{S−1}
     """
-    x = case.scan(checker.dtype)
-    y = checker.call("rev_cumsum", x)["y"]
+    x = case.scan(checker.dtype)["x"]
+    y = _sums(checker, "rev_cumsum", x)
     first = replace(y, values=y.values[..., 0])
     slack = expected_value(REV_CUMSUM, checker, case).slack["y"][..., 0]
-    checker.close("y_0", first, x["x"].values.sum(axis=-1), slack, case.steps)
-    if not np.array_equal(y.values[..., -1], x["x"].values[..., -1]):
+    checker.close("y_0", first, x.values.sum(axis=-1), slack, case.steps)
+    if not np.array_equal(y.values[..., -1], x.values[..., -1]):
         raise LawError("y", "the last element is not x's")
 
 
@@ -138,9 +137,9 @@ def flip(checker: Checker, case: SumCase) -> None:
 
     y = flip(cumsum(flip(x)))
     """
-    x = case.scan(checker.dtype)
-    y = checker.call("rev_cumsum", x)["y"]
-    turned = np.cumsum(x["x"].values[..., ::-1], axis=-1)[..., ::-1]
+    x = case.scan(checker.dtype)["x"]
+    y = _sums(checker, "rev_cumsum", x)
+    turned = np.cumsum(x.values[..., ::-1], axis=-1)[..., ::-1]
     checker.close("y", y, turned, expected_value(REV_CUMSUM, checker, case).slack["y"], case.steps)
 
 
@@ -157,8 +156,8 @@ def shift(checker: Checker, case: SumCase) -> None:
 
     rev_cumsum_off(x)_t = rev_cumsum(x)_{t+1}, rev_cumsum_off(x)_{S−1} = 0
     """
-    arrays = case.scan(checker.dtype)
-    y, off = (checker.call(operation, arrays)["y"] for operation in EQUATIONS)
+    x = case.scan(checker.dtype)["x"]
+    y, off = (_sums(checker, operation, x) for operation in EQUATIONS)
     slack = expected_value(REV_CUMSUM, checker, case).slack["y"]
     early = replace(off, values=off.values[..., :-1])
     checker.close("y", early, y.values[..., 1:], slack[..., 1:], case.steps, times=2)

@@ -19,7 +19,7 @@ from conformance.operations import (
     sharding,
 )
 from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Backward, Call, Option, Output, Public, StateTuple, Strategy
+from conformance.operations._record import Argument, Backward, Option, Output, Public, StateTuple, Strategy
 
 FILES: tuple[ModuleType, ...] = (
     scan,
@@ -62,7 +62,6 @@ __all__ = [
     "BACKWARDS",
     "BY_LAWS",
     "Backward",
-    "Call",
     "FILES",
     "HELPERS",
     "LAW_MODULES",

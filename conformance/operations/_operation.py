@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.call import Call
 from conformance.cases import Limits
 from conformance.diagnosis.formulas.formula import Formula
 from conformance.dtypes import Array, array
@@ -95,6 +96,10 @@ class Operation(Record):
     def describes(self, case: Any) -> bool:
         """Whether a case of a law is a call of this operation, so that it can have features and be judged alone."""
         return self.plain is not None and isinstance(case, type(self.plain(0)))
+
+    def call_of(self, case: Any, dtype: str) -> Call:
+        """The call that a case stands for."""
+        return self.make_call(self.name, case, dtype)
 
     def smallest(self, dtype: str) -> dict[str, Array]:
         """The arrays that no call may omit, with every size 1 and every element 1."""

@@ -1,16 +1,17 @@
 """The data about an operation, each stated once: `Operation`, and the small records that it consists of."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hypothesis import strategies as st
 
 from conformance.budget import Expected, Precision
+from conformance.call import Call
 from conformance.cases import STRATA, Limits
 from conformance.diagnosis.features import Feature
 from conformance.diagnosis.formulas.formula import Formula, no_formulas, no_pair
-from conformance.dtypes import FLOATING, Array
+from conformance.dtypes import Array
 from conformance.oracle import Values
 
 Arrays = Mapping[str, Array]
@@ -115,34 +116,15 @@ class Backward:
     in_order: bool = False
 
 
-@dataclass(frozen=True)
-class Call:
-    """The arrays and options of one call, and cotangents for its outputs.
-
-    Attributes:
-        options: only the options that the call passes.
-        steps: the number of steps of its longest sequence.
-    """
-
-    arrays: dict[str, Array]
-    cotangents: dict[str, Array]
-    options: Options = field(default_factory=dict)
-    steps: int = 1
-
-    @property
-    def primals(self) -> tuple[str, ...]:
-        """The arrays that have a gradient."""
-        return tuple(name for name, x in self.arrays.items() if x.dtype in FLOATING)
-
-    def changed(self, change: Callable[[Array], Array]) -> "Call":
-        """The call with every array, and every cotangent, changed."""
-        arrays, cotangents = ({name: change(x) for name, x in of.items()} for of in (self.arrays, self.cotangents))
-        return replace(self, arrays=arrays, cotangents=cotangents)
-
-
-def call_of(case: Any, dtype: str) -> Call:
+def make_call(operation: str, case: Any, dtype: str) -> Call:
     """The call that a case describes, for cases that describe it completely."""
-    return Call(case.arrays(dtype), case.cotangent_arrays(dtype), case.options(), case.steps)
+    return Call(
+        operation=operation,
+        arrays=case.arrays(dtype),
+        options=case.options(),
+        cotangents=case.cotangent_arrays(dtype),
+        steps=case.steps,
+    )
 
 
 def no_cut_slack(expected: Expected, arrays: Arrays) -> Values:
@@ -178,7 +160,7 @@ class Record(Public):
         curried: the option of a first call that returns the function of the arrays.
         backward: how a target's own backward is called.
         cases: strategies that draw cases, by name; ``dense`` and, where it takes ``cu_seqlens``, ``packed``.
-        call_of: the call that a case stands for, in a dtype.
+        make_call: makes the call of the operation with this name that a case stands for, in a dtype.
         value, gradient: the oracle's answer for the arrays of a call, dense or packed.
         immaterial: the fields of a case on which no value depends, each with one value that stands for all.
         rows: a few small cases, the first of them dense, for laws that are expensive to try.
@@ -211,7 +193,7 @@ class Record(Public):
     switched_on: bool = True
     curried: str | None = None
     backward: Backward = Backward()
-    call_of: Callable[[Any, str], Call] = call_of
+    make_call: Callable[[str, Any, str], Call] = make_call
     immaterial: Mapping[str, Any] = field(default_factory=dict)
     stepless: tuple[Any, ...] = ()
     features: tuple[Feature, ...] = ()

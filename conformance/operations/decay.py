@@ -8,20 +8,22 @@ import numpy as np
 
 from conformance import cases, oracle
 from conformance.budget import Precision
+from conformance.call import Call
 from conformance.cases import SumCase
 from conformance.diagnosis import sum_features
 from conformance.diagnosis.formulas import decay
 from conformance.dtypes import Array
 from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Call, Output
+from conformance.operations._record import Argument, Output
 
 
-def _call_of(arrays: Callable[[SumCase, str], dict[str, Array]], case: SumCase, dtype: str) -> Call:
-    return Call(arrays(case, dtype), case.cotangent(dtype, square=True), {}, case.steps)
+def _call(arrays: Callable[[SumCase, str], dict[str, Array]], operation: str, case: SumCase, dtype: str) -> Call:
+    cotangents = case.cotangent(dtype, square=True)
+    return Call(operation=operation, arrays=arrays(case, dtype), cotangents=cotangents, steps=case.steps)
 
 
-def _dtilde_call_of(case: SumCase, dtype: str) -> Call:
-    call = _call_of(SumCase.preactivations, case, dtype)
+def _dtilde_call(operation: str, case: SumCase, dtype: str) -> Call:
+    call = _call(SumCase.preactivations, operation, case, dtype)
     if case.masked_cotangents:
         return call
     values = oracle.dtilde(oracle.values(call.arrays), Precision(dtype)).values["y"]
@@ -52,7 +54,7 @@ CAUSAL_FORGET_MATRIX = Operation(
     outputs=(Output(name="y", shape="... S S", cotangent="dF"),),
     returns=("y",),
     cases={"dense": cases.gate_sums},
-    call_of=partial(_call_of, SumCase.log_gates),
+    make_call=partial(_call, SumCase.log_gates),
     value=lambda arrays, options, precision: oracle.sums("causal_forget_matrix", arrays, precision),
     gradient=lambda arrays, options, cotangents, precision: oracle.sums_gradient(
         "causal_forget_matrix", arrays, cotangents, _squared(precision)
@@ -73,7 +75,7 @@ DTILDE_MATRIX = replace(
     about="dtilde_matrix",
     arguments=(Argument(name="igate", shape="... S 1"), Argument(name="fgate", shape="... S 1")),
     outputs=(Output(name="y", shape="... S S", cotangent="dD"),),
-    call_of=_dtilde_call_of,
+    make_call=_dtilde_call,
     value=lambda arrays, options, precision: oracle.dtilde(arrays, precision),
     gradient=lambda arrays, options, cotangents, precision: oracle.dtilde_gradient(
         arrays, cotangents, _squared(precision)

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.budget import Expected, Precision
+from conformance.call import Call
 from conformance.cases import Limits, MLSTMCase
 from conformance.diagnosis import mlstm_features
 from conformance.diagnosis.formulas import layouts
 from conformance.dtypes import Array
 from conformance.operations._operation import Operation
-from conformance.operations._record import BACKEND, Call, Option, Options, StateTuple
+from conformance.operations._record import BACKEND, Option, Options, StateTuple
 from conformance.operations.mlstm import EXTREME_GATES, MLSTM
 from conformance.oracle import Values
 from reference.arguments import MLSTMState
@@ -35,9 +36,13 @@ def with_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
     return arrays | {name: replace(arrays[name], values=0 * arrays[name].values) for name in STATES}
 
 
-def _call_of(case: MLSTMCase, dtype: str) -> Call:
-    options = {"eps": case.eps} if case.eps else {}
-    return Call(at_step(with_state(case, dtype), 0), at_step(case.cotangent_arrays(dtype), 0), options)
+def _make_call(operation: str, case: MLSTMCase, dtype: str) -> Call:
+    return Call(
+        operation=operation,
+        arrays=at_step(with_state(case, dtype), 0),
+        options={"eps": case.eps} if case.eps else {},
+        cotangents=at_step(case.cotangent_arrays(dtype), 0),
+    )
 
 
 def _as_sequence(values: Values) -> Values:
@@ -93,7 +98,7 @@ MLSTM_STEP = Operation(
     options=(Option(name="eps", default=0.0), BACKEND),
     state=StateTuple(name="state", type=MLSTMState, cotangent="dstate", passed="position"),
     cases={"dense": _one_step},
-    call_of=_call_of,
+    make_call=_make_call,
     value=_value,
     gradient=_gradient,
     immaterial={"chunk_size": None, "room": None, "layout": "contiguous", "cut": 0.0},

@@ -1,14 +1,16 @@
 """Reverse cumulative sums: `rev_cumsum` and `rev_cumsum_off`."""
 
 from conformance import cases, oracle
+from conformance.call import Call
 from conformance.cases import SumCase
 from conformance.diagnosis import sum_features
 from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Call, Output
+from conformance.operations._record import Argument, Output
 
 
-def _call_of(case: SumCase, dtype: str) -> Call:
-    return Call(case.scan(dtype), case.cotangent(dtype, square=False), {}, case.steps)
+def _make_call(operation: str, case: SumCase, dtype: str) -> Call:
+    cotangents = case.cotangent(dtype, square=False)
+    return Call(operation=operation, arrays=case.scan(dtype), cotangents=cotangents, steps=case.steps)
 
 
 _VECTOR_CASES = (
@@ -31,7 +33,7 @@ def _scan(name: str) -> Operation:
         outputs=(Output(name="y", shape="... S", cotangent="dy"),),
         returns=("y",),
         cases={"dense": cases.sums},
-        call_of=_call_of,
+        make_call=_make_call,
         value=lambda arrays, options, precision: oracle.sums(name, arrays, precision),
         gradient=lambda arrays, options, cotangents, precision: oracle.sums_gradient(
             name, arrays, cotangents, precision

@@ -2,7 +2,7 @@
 
 import hashlib
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def _tensors(each: Vector) -> dict[str, Array]:
 
 
 def _entry(each: Vector, file: str, digest: str) -> Entry:
-    def given(kind: str, arrays: dict[str, Array]) -> tuple[Given, ...]:
+    def given(kind: str, arrays: Mapping[str, Array]) -> tuple[Given, ...]:
         return tuple(Given(name=name, key=f"{kind}/{name}", dtype=x.dtype, shape=x.shape) for name, x in arrays.items())
 
     def asked(kind: str, answers: dict[str, Answer]) -> tuple[Asked, ...]:

@@ -5,6 +5,7 @@ from the seed.
 """
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 from conformance import budget, oracle
 from conformance.any_design import AnyDesign
 from conformance.budget import Expected
+from conformance.call import Call
 from conformance.cases import FwbwCase
 from conformance.dtypes import LARGEST, Array
-from conformance.operations import OPERATIONS, Call
+from conformance.operations import OPERATIONS
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _of_case(name: str, dtype: str, index: int, case: Any) -> Vector:
     value = operation.value(arrays, call.options, precision)
     gradient = operation.gradient(arrays, call.options, cotangents, precision)
 
-    def answers(expected: Expected, like: dict[str, Array]) -> dict[str, Answer]:
+    def answers(expected: Expected, like: Mapping[str, Array]) -> dict[str, Answer]:
         found = {}
         for name, x in like.items():
             values = expected.values[name]

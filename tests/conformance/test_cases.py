@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from conformance import cases
 from conformance.budget import Expected
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase
 from conformance.checker import Checker
+from conformance.implementation import Implementation
 from conformance.laws import Law, all_laws
 from conformance.laws._answers import expected_gradient
 from conformance.operations.fwbw import FWBW
@@ -64,13 +64,20 @@ def test_a_class_that_never_joined_is_refused() -> None:
         cases.register()(MLSTMCase)
 
 
+class Target(Implementation):
+    """A target that nobody calls."""
+
+    framework = "numpy"
+    layouts = ("contiguous",)
+    keeps_contract = True
+
+
 class Collector:
     """The cases on which a law is tried."""
 
     def __init__(self, eager: bool, dtype: str, law: Law, options: RunOptions):
-        target: Any = SimpleNamespace(
-            eager=eager, layouts=("contiguous",), upcasts=False, tf32=False, keeps_contract=True, framework="numpy"
-        )
+        target = Target("a target", {})
+        target.eager = eager
         self.checker = Checker(target, dtype)
         draws = [draw for draw in Runner(target, options).draws(law, dtype) if not draw.shrinks_only]
         self.cases = [case for draw in draws for case in sampled(draw.cases, draw.seed, draw.examples)]

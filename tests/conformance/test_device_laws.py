@@ -268,7 +268,7 @@ def test_the_first_call_is_made_in_a_process_of_its_own(tmp_path: Path) -> None:
 
     def found(first: str) -> Any:
         path.write_text(SCANS.format(first=first))
-        return in_new_process(load(str(path), "torch", "cpu"), "checkpoint", "rev_cumsum", call, {})
+        return in_new_process(load(str(path), "torch", "cpu"), "checkpoint", call)
 
     results = found("pass")
     assert np.allclose(results[0]["y"].values, np.flip(np.flip(call.arrays["x"].values, -1).cumsum(-1), -1))
@@ -281,6 +281,6 @@ def test_a_first_call_may_raise(tmp_path: Path) -> None:
     path.write_text(SCANS.format(first="raise RuntimeError('not while a graph is captured')"))
     call = REV_CUMSUM.call_of(REV_CUMSUM.rows[0], "float32")
     target = (str(path), "torch", "cpu")
-    given.write_bytes(pickle.dumps((target, "checkpoint", "rev_cumsum", call.arrays, {}, call.cotangents)))
+    given.write_bytes(pickle.dumps((target, "checkpoint", call)))
     first_call_of(given, results)
     assert pickle.loads(results.read_bytes()) is None

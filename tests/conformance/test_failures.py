@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from conformance.call import Call
 from conformance.checker import Checker, LawError
 from conformance.cli import main
 from conformance.comparison import Comparison, HasNaN, Refusal, WrongDtype, WrongShape
@@ -26,11 +27,10 @@ FOUND = Counterexample(case="a case in words", kind=BreakKind("an array", "numbe
 TARGETS = {"numpy": "reference", "torch": "torch_impl", "jax": "jax_impl"}
 
 
-def inputs_of(operation: str, dtype: str, **fields: object) -> tuple[dict, dict, dict]:
-    """Arrays, cotangents and options of the first of an operation's small cases."""
+def call_of(operation: str, dtype: str, **fields: object) -> Call:
+    """The call of the first of an operation's small cases."""
     record = OPERATIONS[operation]
-    call = record.call_of(replace(record.rows[0], **fields), dtype)
-    return call.arrays, call.cotangents, dict(call.options)
+    return record.call_of(replace(record.rows[0], **fields), dtype)
 
 
 ALTERED = {"mlstm": {"layout": "strided"}, "gru": {"clipping": 0.5}}
@@ -63,15 +63,14 @@ def outcome(scene: Scene, framework: str, directory: Path) -> str:
     return "holds"
 
 
-def seen(framework: str, operation: str, name: str, inputs: tuple[dict, dict, dict], dtype: str = "float32") -> tuple:
+def seen(framework: str, name: str, call: Call, dtype: str = "float32") -> tuple:
     """A checker that has made the call, and the array of that name."""
-    arrays, cotangents, options = inputs
     if framework == "jax":
-        arrays = {name: replace(x, layout="contiguous") for name, x in arrays.items()}
+        call = replace(call, arrays={name: replace(x, layout="contiguous") for name, x in call.arrays.items()})
     checker = Checker(load(TARGETS[framework], None, "cpu"), dtype)
     if name.startswith("gradient of "):
-        return checker, checker.vjp(operation, arrays, cotangents, options)[1][name.removeprefix("gradient of ")]
-    return checker, checker.call(operation, arrays, options)[name]
+        return checker, checker.vjp(call)[1][name.removeprefix("gradient of ")]
+    return checker, checker.call(call)[name]
 
 
 def compared(checker: Checker, got: Array, off: float, m: np.ndarray | None = None) -> Scene:
@@ -94,16 +93,16 @@ def cases() -> list:
 def test_the_script_makes_the_very_call(framework: str, operation: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     output, argument = LOOKED_AT[operation]
-    inputs = inputs_of(operation, "float32", **ALTERED.get(operation, {}))
+    call = call_of(operation, "float32", **ALTERED.get(operation, {}))
     names = [f"gradient of {argument}"] if framework == "jax" else [output, f"gradient of {argument}"]
     for name in names:
-        checker, got = seen(framework, operation, name, inputs)
+        checker, got = seen(framework, name, call)
         assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
         assert "an array at [" in outcome(compared(checker, got, 1.0), framework, tmp_path)
 
 
 def test_a_state_is_compared_in_units_of_the_references_stabiliser(tmp_path: Path) -> None:
-    checker, got = seen("numpy", "mlstm", "C", inputs_of("mlstm", "float32"))
+    checker, got = seen("numpy", "C", call_of("mlstm", "float32"))
     m = checker.calls[0].results["m"].values
     scene = compared(checker, got, 0.0, m + 1.0)
     scaled = replace(scene.error.comparison, expected=got.values * np.exp(-1.0))
@@ -115,18 +114,16 @@ def test_a_state_is_compared_in_units_of_the_references_stabiliser(tmp_path: Pat
 def test_infinities_and_bfloat16_survive(framework: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     pytest.importorskip("ml_dtypes")
-    inputs = inputs_of("mlstm", "bfloat16", gates="extreme", state="empty", seed=3)
-    assert any(np.isinf(x.values).any() for x in inputs[0].values())
-    checker, got = seen(framework, "mlstm", "gradient of v", inputs, "bfloat16")
+    call = call_of("mlstm", "bfloat16", gates="extreme", state="empty", seed=3)
+    assert any(np.isinf(x.values).any() for x in call.arrays.values())
+    checker, got = seen(framework, "gradient of v", call, "bfloat16")
     assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
-    checker, got = seen(
-        framework, "mlstm", "m", inputs_of("mlstm", "bfloat16", gates="closed", state="empty"), "bfloat16"
-    )
+    checker, got = seen(framework, "m", call_of("mlstm", "bfloat16", gates="closed", state="empty"), "bfloat16")
     assert outcome(compared(checker, got, 0.0), framework, tmp_path) == "holds"
 
 
 def test_dtype_shape_nan_and_refusals_are_judged_too(tmp_path: Path) -> None:
-    checker, got = seen("numpy", "rev_cumsum", "y", inputs_of("rev_cumsum", "float32"))
+    checker, got = seen("numpy", "y", call_of("rev_cumsum", "float32"))
 
     def said(comparison: object) -> str:
         return outcome(Scene(None, LawError("y", "…", comparison=comparison), checker.calls), "numpy", tmp_path)
@@ -136,7 +133,7 @@ def test_dtype_shape_nan_and_refusals_are_judged_too(tmp_path: Path) -> None:
     assert said(HasNaN(got)) == "holds"
     checker.calls = []
     with pytest.raises(TypeError) as refused:
-        checker.attempt("rev_cumsum", {"x": [1.0, 2.0]}, {})
+        checker.attempt(Call(operation="rev_cumsum", arrays={"x": [1.0, 2.0]}))
     assert said(Refusal("TypeError", str(refused.value))) == "holds"
     assert "expected TypeError: another text" in said(Refusal("TypeError", "another text"))
     assert "expected ValueError" in said(Refusal("ValueError", str(refused.value), compares_text=False))

@@ -9,6 +9,7 @@ import pytest
 
 import reference
 from conformance.budget import allowed
+from conformance.call import Call
 from conformance.cases import Limits
 from conformance.checker import Checker
 from conformance.dtypes import Array
@@ -44,11 +45,11 @@ class Changed(NumPyImplementation):
     def _changed(self, results: Mapping[str, Array], of: str = "") -> dict[str, Array]:
         return {name: self.change(f"{of}{name}", result) for name, result in results.items()}
 
-    def call(self, operation: str, arrays: Any, options: Any) -> dict[str, Array]:
-        return self._changed(super().call(operation, arrays, options))
+    def call(self, call: Call) -> dict[str, Array]:
+        return self._changed(super().call(call))
 
-    def vjp(self, operation: str, arrays: Any, options: Any, cotangents: Any) -> tuple[dict, dict]:
-        outputs, gradients = super().vjp(operation, arrays, options, cotangents)
+    def vjp(self, call: Call) -> tuple[dict, dict]:
+        outputs, gradients = super().vjp(call)
         return self._changed(outputs), self._changed(gradients, "gradient of ")
 
     def run(self, key: Any, function: Any, arrays: Any) -> dict[str, Array]:
@@ -59,7 +60,7 @@ class Recording(Checker):
     """A checker that keeps what each array was held to."""
 
     def __init__(self, implementation: Any, dtype: str, forward: bool):
-        super().__init__(implementation, dtype, None, forward)
+        super().__init__(implementation, dtype, forward)
         self.held: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def close(
@@ -124,5 +125,5 @@ def test_an_error_of_ten_budgets_breaks_the_law_wherever_it_is(law: Law, dtype: 
             return replace(result, values=values)
 
         implementation.change = off
-        broken = Checker(implementation, dtype, None, law.forward).run(law.check, case)
+        broken = Checker(implementation, dtype, law.forward).run(law.check, case)
         assert broken, f"{law.id} passes {target}[{at}] off by {error:.3g}, ten times its budget"

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import reference
+from conformance.call import Call
 from conformance.dtypes import FLOATING, Array, accumulation
-from conformance.operations import ABOUT, BACKWARDS, HELPERS, OPERATIONS, PUBLIC, RECORDS, Argument, Call, Operation
+from conformance.operations import ABOUT, BACKWARDS, HELPERS, OPERATIONS, PUBLIC, RECORDS, Argument, Operation
 from conformance.operations import Output as Returned
 
 WITH_SIGNATURES = [operation for operation in OPERATIONS.values() if operation.curried is None]

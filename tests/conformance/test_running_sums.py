@@ -243,7 +243,7 @@ def test_the_fwbw_interface_is_allowed_the_same(correctly: bool) -> None:
 def test_who_is_held_to_what() -> None:
     stranger, ours = numpy_adapter("stranger", {}, "cpu"), load("reference", None, "cpu")
     assert type(Checker(stranger, "float32").precision(3)) is AnyDesign
-    assert type(Checker(stranger, "float32", contract=True).precision(3)) is Precision
+    assert type(Checker(stranger.in_run(contract=True), "float32").precision(3)) is Precision
     assert type(Checker(ours, "float32").precision(3)) is Precision
     tf32 = TensorFloat32AnyDesign("float32", 3)
     assert tf32.cancellation == TensorFloat32("float32", 3).cancellation

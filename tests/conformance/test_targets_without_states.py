@@ -88,11 +88,11 @@ def test_a_gradient_without_states_is_that_with_cotangents_of_zero() -> None:
         case = MLSTMCase(2, 5, 2, 3, 2, lengths=lengths, state="random", seed=3)
         bare = from_json(to_json(case) | {"return_state": False})
         implementation = load("reference", None, "cpu")
-        arrays, cotangents = case.arrays("float64"), case.cotangent_arrays("float64")
+        call = operation.call_of(case, "float64")
         for name in "Cnm":
-            cotangents[name].values[...] = 0
-        _, expected = implementation.vjp("mlstm", arrays, case.options(), cotangents)
-        outputs, gradients = implementation.vjp("mlstm", arrays, bare.options(), bare.cotangent_arrays("float64"))
+            call.cotangents[name].values[...] = 0
+        _, expected = implementation.vjp(call)
+        outputs, gradients = implementation.vjp(operation.call_of(bare, "float64"))
         assert set(outputs) == {"h"} and set(gradients) == set(expected) <= set(operation.primals)
         for name, gradient in gradients.items():
             np.testing.assert_array_equal(gradient.values, expected[name].values)

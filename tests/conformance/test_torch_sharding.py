@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.call import Call
 from conformance.dtypes import Array
 from conformance.implementation import Implementation, UsageError
 from conformance.laws import all_laws
@@ -83,8 +84,8 @@ def test_a_target_need_not_take_dtensors(target: Implementation) -> None:
 def test_processes_that_end_are_started_again(target: Implementation) -> None:
     gates, x = Array(np.ones((2, 3, 1)), "float32"), Array(np.ones((2, 3)), "float32")
     with pytest.raises(RuntimeError, match=r"^dtilde_matrix with DTensors: the processes ended or hung$"):
-        target.transformed("sharding", "dtilde_matrix", {"igate": gates, "fgate": gates}, {}, {})
-    outputs, _ = target.transformed("sharding", "rev_cumsum", {"x": x}, {}, {"y": x})
+        target.transformed("sharding", Call(operation="dtilde_matrix", arrays={"igate": gates, "fgate": gates}))
+    outputs, _ = target.transformed("sharding", Call(operation="rev_cumsum", arrays={"x": x}, cotangents={"y": x}))
     assert outputs["y"].values.tolist() == [[3, 2, 1]] * 2
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from conformance.call import Call
 from conformance.cases import LONG_STEPS
 from conformance.cli import main
 from conformance.dtypes import FLOATING, Array, array
@@ -64,7 +65,8 @@ def answer(target: str, folder: Path, answers: Path, dtypes: tuple[str, ...] = F
         arguments = {each["name"]: given[each["key"]] for each in case["arguments"]}
         cotangents = {each["name"]: given[each["key"]] for each in case["cotangents"]}
         options = {name: value for name, value in case["options"].items() if value is not None}
-        outputs, gradients = implementation.vjp(case["operation"], arguments, options, cotangents)
+        call = Call(operation=case["operation"], arrays=arguments, options=options, cotangents=cotangents)
+        outputs, gradients = implementation.vjp(call)
         found = {each["key"]: outputs[each["name"]] for each in case["outputs"]}
         found |= {each["key"]: gradients[each["name"]] for each in case["gradients"]}
         (answers / case["file"]).write_bytes(pack(found))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import reference
+from conformance.call import Call
 from conformance.cases import HEADS, GRUCase, MLSTMCase
 from conformance.dtypes import Array
 from conformance.implementation import Implementation
@@ -38,7 +39,8 @@ def _errors(implementation: Implementation) -> Iterator[float]:
         arrays, cotangents, options = case.arrays("float64"), case.cotangent_arrays("float64"), case.options()
         try:
             with np.errstate(all="ignore"):
-                outputs, gradients = implementation.vjp(op, arrays, options, cotangents)
+                call = Call(operation=op, arrays=arrays, options=options, cotangents=cotangents)
+                outputs, gradients = implementation.vjp(call)
         except NotImplementedError:
             continue
         except RuntimeError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.call import Call
 from conformance.cases import GRU_GATES, HEADS, GRUCase, MLSTMCase, SumCase
 from conformance.diagnosis.admission import Admission
 from conformance.dtypes import Array
@@ -144,7 +145,7 @@ def _calls(op: str) -> Iterator[tuple[dict[str, Array], dict[str, Array], dict[s
             values = str(rng.choice(["ordinary", "same sign", "resets", "wide"]))
             case = SumCase((2, 3), min(S, 160), values, seed=seed, masked_cotangents=False)
             call = OPERATIONS[op].call_of(case, "float64")
-            yield call.arrays, call.cotangents, dict(call.options), True
+            yield dict(call.arrays), dict(call.cotangents), dict(call.options), True
 
 
 def _first_step(x: Array) -> Array:
@@ -162,7 +163,8 @@ def _answer(
     """Outputs by name, and gradients if they are judged, or what the call raised."""
     try:
         with np.errstate(all="ignore"):
-            outputs, gradients = implementation.vjp(op, arrays, options, cotangents)
+            call = Call(operation=op, arrays=arrays, options=options, cotangents=cotangents)
+            outputs, gradients = implementation.vjp(call)
     except Exception as error:
         return error
     return {**outputs, **({f"gradient of {name}": x for name, x in gradients.items()} if judged else {})}

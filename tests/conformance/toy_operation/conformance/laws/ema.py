@@ -43,11 +43,9 @@ def constant(checker: Checker, case: EMACase) -> None:
 
     x = c, y_0 = c ⇒ y = c
     """
-    arrays = replace(case, state=True).arrays(checker.dtype)
-    given: dict[str, Any] = {n: replace(x, values=np.ones(x.shape)) for n, x in arrays.items()} | {
-        "decay": arrays["decay"]
-    }
-    y = checker.call("ema", given)["y"]
+    call = EMA.call_of(replace(case, state=True), checker.dtype)
+    given = {n: replace(x, values=np.ones(x.shape)) for n, x in call.arrays.items() if n != "decay"}
+    y = checker.call(call.with_arrays(**given))["y"]
     checker.close("y", y, np.ones(y.shape), np.full(y.shape, checker.precision(case.steps).growth), case.steps)
 
 
