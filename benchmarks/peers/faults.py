@@ -204,6 +204,13 @@ MLSTM_KERNELS_JAX_STATE = Confirmed(
     checks=r"AttributeError",
     avoided=True,
 )
+MLSTM_KERNELS_JAX_CHUNKWISE_16_BITS = Confirmed(
+    script="mlstm_kernels_jax_chunkwise_16_bits",
+    calls=Calls.NARROW,
+    short="in 16 bits sums of log gates are rounded to 16 bits, and h has the dtype of the state",
+    checks=r"^(value|gradient|split_and_carry|accumulation|dtypes) b?float16",
+    cells=NARROW_CELLS,
+)
 MLSTM_KERNELS_JAX_PARALLEL_16_BITS = Confirmed(
     script="mlstm_kernels_jax_parallel_16_bits",
     calls=Calls.NARROW,

@@ -226,6 +226,7 @@ PEERS: tuple[Peer, ...] = (
         "JAX, in chunks, differentiated by JAX",
         faults.MLSTM_KERNELS_JAX_FLOOR,
         faults.MLSTM_KERNELS_JAX_FORGET_GATE,
+        faults.MLSTM_KERNELS_JAX_CHUNKWISE_16_BITS,
         promises=CHUNKS,
     ),
     _jax(
