@@ -10,7 +10,15 @@ from conformance.cases._gates import GATES
 from conformance.cases._gru import GRU_GATES, HEADS, GRUCase, gru, packed_gru
 from conformance.cases._json import from_json, register, to_json
 from conformance.cases._limits import COTANGENTS, LONG_STEPS, PINS, SEEDS, STRATA, Limits, Sequences, generator, pinned
-from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm, some_without_states, without_states
+from conformance.cases._mlstm import (
+    MLSTMCase,
+    chunk_sizes,
+    mlstm,
+    packed_mlstm,
+    some_in_chunks,
+    some_without_states,
+    without_states,
+)
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
@@ -28,6 +36,7 @@ __all__ = [
     "STRATA",
     "Sequences",
     "SumCase",
+    "chunk_sizes",
     "from_json",
     "fwbw",
     "gate_sums",
@@ -40,6 +49,7 @@ __all__ = [
     "register",
     "simpler",
     "simplicity",
+    "some_in_chunks",
     "some_without_states",
     "sums",
     "to_json",

@@ -265,6 +265,35 @@ def some_without_states(strategy: Callable[[Limits], st.SearchStrategy]) -> Call
     return drawn
 
 
+_CHUNK_SIZES = {"small": (2, 1, 3, 7, 64), "chunk": (16, 1, 2, 13, 32, 64, 128, 131), "long": (64, 100, 256)}
+_LONGEST_CHUNKS = {"small": 8, "chunk": 140, "long": 1100}
+
+
+def chunk_sizes(limits: Limits) -> st.SearchStrategy:
+    """Chunk sizes that divide the number of steps or do not, and some above it."""
+    usual = _CHUNK_SIZES[limits.stratum]
+    return st.one_of(st.sampled_from(usual), st.integers(usual[0], _LONGEST_CHUNKS[limits.stratum]))
+
+
+def some_in_chunks(strategy: Callable[[Limits], st.SearchStrategy]) -> Callable[[Limits], st.SearchStrategy]:
+    """The strategy with a chunk size in two fifths of the cases, if another option needs no compilation.
+
+    Many targets compute chunks by other code, which relations between two calls judge only in part.
+    """
+
+    def drawn(limits: Limits) -> st.SearchStrategy:
+        if limits.pin or not limits.eager:
+            return strategy(limits)
+        chosen = st.sampled_from((False, False, False, True, True))
+
+        def built(case: MLSTMCase, size: int, chunked: bool) -> MLSTMCase:
+            return replace(case, chunk_size=size) if chunked else case
+
+        return st.builds(built, strategy(limits), chunk_sizes(limits), chosen)
+
+    return drawn
+
+
 @st.composite
 def packed_mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
     """A packed mLSTM call, with empty sequences."""

@@ -34,7 +34,13 @@ from reference.arguments import MLSTMState
 GRADIENT = "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for x in q, k, v, i, f, C₀, n₀, m₀ and out in h, C_T, n_T, m_T"
 
 
-@law("mlstm", "definition", cases=cases.some_without_states(cases.mlstm), forward=True, quick=True)
+@law(
+    "mlstm",
+    "definition",
+    cases=cases.some_in_chunks(cases.some_without_states(cases.mlstm)),
+    forward=True,
+    quick=True,
+)
 def value(checker: Checker, case: MLSTMCase) -> None:
     """Outputs and final state are the recurrence's.
 
@@ -47,7 +53,7 @@ def value(checker: Checker, case: MLSTMCase) -> None:
     "mlstm",
     "definition",
     equation=GRADIENT,
-    cases=cases.some_without_states(partial(cases.mlstm, eps=0.0)),
+    cases=cases.some_in_chunks(cases.some_without_states(partial(cases.mlstm, eps=0.0))),
     gradient="mlstm",
     quick=True,
 )
@@ -58,9 +64,7 @@ def gradient(checker: Checker, case: MLSTMCase) -> None:
 
 def _chunks(limits: Limits) -> st.SearchStrategy:
     if limits.eager:
-        usual = {"small": (2, 1, 3, 7, 64), "chunk": (16, 1, 2, 13, 32, 64, 128, 131), "long": (64, 100, 256)}
-        longest = {"small": 8, "chunk": 140, "long": 1100}[limits.stratum]
-        sizes = st.one_of(st.sampled_from(usual[limits.stratum]), st.integers(usual[limits.stratum][0], longest))
+        sizes = cases.chunk_sizes(limits)
         return st.builds(lambda case, size: replace(case, chunk_size=size), cases.mlstm(limits), sizes)
     size = {"small": 2, "chunk": 16, "long": 100}[limits.stratum]
     return cases.mlstm(limits, chunk_size=size).filter(lambda case: case.state != "none" and case.S > 1)
