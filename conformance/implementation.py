@@ -226,6 +226,7 @@ class Implementation:
                 ``checkpoint`` (nothing saved for the backward pass), ``vmap``: over a new leading axis of every
                 floating-point array, cotangent and result, ``sharding`` (arrays sharded over batch and heads) or
                 ``sharding by explicit axes`` (likewise, with axes that are part of the types of JAX's arrays).
+            call: without cotangents, a sharded call is not differentiated.
         """
         raise NotImplementedError(self.lacks(kind))
 

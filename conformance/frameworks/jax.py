@@ -140,6 +140,10 @@ class JaxImplementation(Implementation):
     def _both(self, call: Call) -> Callable:
         return self._with_gradient(partial(self._results, call))
 
+    def _alone(self, call: Call) -> Callable:
+        """`_both` without gradients."""
+        return lambda floating, whole, cotangents: (self._results(call, {**floating, **whole}), {})
+
     @staticmethod
     def _with_gradient(function: Function) -> Callable:
         """``(floating arrays, other arrays, cotangents) → (outputs, gradients)``."""
@@ -172,7 +176,7 @@ class JaxImplementation(Implementation):
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
-        both = self._both(call)
+        both = self._both(call) if call.cotangents else self._alone(call)
         made = {
             "compile": lambda: both,
             "vmap": lambda: self._jit(jax.vmap(both, in_axes=(0, None, 0))),

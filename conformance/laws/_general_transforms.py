@@ -63,7 +63,7 @@ def register(operation: Operation) -> None:
             dtypes=SINGLE,
             skip=partial(lacking, kind),
             **rows,
-        )(partial(_mapped if kind == "vmap" else _alike, kind, operation))
+        )(partial(_CHECKS.get(kind, _alike), kind, operation))
     skip = partial(lacking, "second derivative")
     law(operation, "behaviour", dtypes=("float64",), skip=skip, **rows)(partial(second_derivative, operation))
 
@@ -88,6 +88,18 @@ def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None
     same_results(operation, checker, case, call, _served(kind, checker, call), own)
 
 
+def _sharded(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
+    try:
+        _alike(kind, operation, checker, case)
+    except RefusedError:
+        # It may be the gradient alone that is refused, and a wrong value is wrong without it.
+        call = operation.call_of(case, checker.dtype)
+        own = checker.served(checker.implementation.call, checker.on_backend(call))
+        outputs, _ = _served(kind, checker, replace(call, cotangents={}))
+        same_results(operation, checker, case, call, (outputs, None), (own, None))
+        raise
+
+
 def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     first = operation.call_of(case, checker.dtype)
     # These are other values of the same shapes, so that no element of the axis can replace another.
@@ -100,6 +112,10 @@ def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> Non
         form = f"element {b}" if b else ""
         own = results_of(checker, call)
         same_results(operation, checker, case, call, (_element(outputs, b), _element(gradients, b)), own, form)
+
+
+_CHECKS = {"vmap": _mapped, "sharding": _sharded, "sharding by explicit axes": _sharded}
+"""The checks of the kinds that are not `_alike`."""
 
 
 def _reversed(x: Array) -> Array:

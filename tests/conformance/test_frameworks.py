@@ -120,6 +120,24 @@ def test_planted_faults_in_jax(right):
     assert judged("rev_cumsum.sharding_by_explicit_axes", doubled_where_sharded).status == "differs"
 
 
+def test_a_wrong_value_of_sharded_jax_arrays_stands_where_the_gradient_is_refused(right: Any) -> None:
+    import jax
+
+    def refuses(*_: Any) -> Any:
+        raise NotImplementedError("only the value is served")
+
+    def without_gradient(value: Any) -> Any:
+        function = jax.custom_vjp(value)
+        function.defvjp(lambda x: (value(x), None), refuses)
+        return function
+
+    wrong = without_gradient(lambda x: right(x) * (2 if any(jax.typeof(x).sharding.spec) else 1))
+    found = judged("rev_cumsum.sharding_by_explicit_axes", wrong)
+    assert found.status == "differs" and found.reason is not None and found.reason.startswith("y: at ")
+    found = judged("rev_cumsum.sharding_by_explicit_axes", without_gradient(right))
+    assert found.status == "not served" and "only the value is served" in str(found.reason)
+
+
 def test_one_device_is_a_reason_why_nothing_is_sharded(monkeypatch):
     from conformance.frameworks.jax import JaxImplementation, adapter
 

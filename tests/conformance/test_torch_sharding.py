@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 LAWS = {law.id: law for law in all_laws()}
 
 TARGET = """
+import torch
 from torch.distributed.tensor import DTensor
 
 import torch_impl
@@ -46,6 +47,27 @@ def dtilde_matrix(igate, fgate):
     if isinstance(igate, DTensor):
         raise SystemExit(3)
     return torch_impl.dtilde_matrix(igate, fgate)
+
+
+class _WithoutGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        raise NotImplementedError("only the value is served")
+
+
+def mlstm_step(*arrays, **options):
+    h, state = torch_impl.mlstm_step(*arrays, **options)
+    return _WithoutGradient.apply(2 * h if isinstance(h, DTensor) else h), state
+
+
+def mlstm(*arrays, return_state=False, **options):
+    h, state = torch_impl.mlstm(*arrays, return_state=True, **options)
+    h = _WithoutGradient.apply(h)
+    return (h, state) if return_state else h
 """
 
 
@@ -79,6 +101,15 @@ def test_a_target_need_not_take_dtensors(target: Implementation) -> None:
     text = "rev_cumsum_off does not take sharded arrays: RuntimeError: no strategy for this operator"
     assert result.status == "not served" and result.reason is not None and text in result.reason
     assert judged(target, "rev_cumsum_off", contract=True).status == "failed"
+
+
+def test_a_wrong_value_stands_where_the_gradient_is_refused(target: Implementation) -> None:
+    result = judged(target, "mlstm_step")
+    assert result.status == "failed" and result.counterexample is not None
+    assert "h: at [0, 0, 0]" in str(result.counterexample), result.counterexample
+    right = judged(target, "mlstm")
+    assert right.status == "not served" and right.reason is not None, right.counterexample
+    assert "only the value is served" in right.reason
 
 
 def test_processes_that_end_are_started_again(target: Implementation) -> None:
