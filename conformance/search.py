@@ -27,6 +27,7 @@ from conformance.known_failures import Known
 from conformance.laws import Law
 from conformance.outcome import ENDINGS, BreakKind, Counterexample, Refused
 from conformance.repeatable_draws import the_same_everywhere
+from conformance.without_gradients import without_gradients
 
 SUPPRESSED = (
     HealthCheck.too_slow,
@@ -38,6 +39,12 @@ SUPPRESSED = (
 
 KINDS = 4
 """Maximum number of kinds of break with a counterexample; further kinds of one law say nothing new."""
+
+UNSHARED = 4.0
+"""Ratio of elapsed time to computing time in the search for a smaller case: other programs may use the machine, too."""
+
+SMALL = 400
+"""Size of a case below which it is tried in any case when a smaller one is looked for."""
 
 FRUITLESS = 20
 """Number of refusals, without a single served case, after which the law counts as not served."""
@@ -158,8 +165,12 @@ class Search:
         return self.last and all(key in self._outcomes for key in self.fatal)
 
     def shrink(self, draws: list[Draw], seconds: float) -> list[Found]:
-        """The smallest case of each kind of break; a kind that another kind's smallest case also shows is omitted."""
-        deadline = time.monotonic() + seconds
+        """The smallest case of each kind of break; a kind that another kind's smallest case also shows is omitted.
+
+        Args:
+            seconds: of computation, that finding smaller cases may take.
+        """
+        end = time.thread_time() + seconds
         kept: list[Found] = []
         seen: set[BreakKind] = set()
         # The search for a smaller case of one kind may meet another kind.
@@ -168,17 +179,21 @@ class Search:
             if any(kind in found.kinds for found in kept):
                 continue
             if seconds > 0:
-                left = deadline - time.monotonic()
-                self._shrink(kind, draws, time.monotonic() + max(0.0, left / (1 if kept else 2)))
+                left = max(0.0, end - time.thread_time())
+                self._shrink(kind, draws, left if kept else left / 2)
                 self._simplify(kind)
             kept.append(self.found[kind])
         return kept
 
-    def _shrink(self, kind: BreakKind, draws: list[Draw], deadline: float) -> None:
+    def _shrink(self, kind: BreakKind, draws: list[Draw], seconds: float) -> None:
+        end, latest = time.thread_time() + seconds, time.monotonic() + UNSHARED * seconds
+
         def example(case: Any) -> None:
             case = self.avoidance.around(case)
             key = _key(case)
-            if time.monotonic() > deadline and key not in self._outcomes:
+            over = time.thread_time() > end or time.monotonic() > latest
+            large = case.size > 4 * self.found[kind].order[0] + SMALL
+            if (over or large) and key not in self._outcomes:
                 return
             if kind in (self.judge(case, counts=False) or ()):
                 raise _FaultError
@@ -224,7 +239,7 @@ class Search:
             return (kind,)
         self.announce(key)
         try:
-            broken = self.checker.run(self.law.check, case)
+            broken = self._tried(case)
         except RefusedError as refusal:
             self.refusal = self.refusal or str(refusal)
             return None
@@ -239,6 +254,24 @@ class Search:
         kinds = tuple(dict.fromkeys(each.kind for each in broken if each.kind in breaks))
         self._note(case, kinds, breaks)
         return kinds
+
+    def _tried(self, case: Any) -> list[LawError]:
+        """The breaks of the law; where a call is refused, without gradients if the law can do without them."""
+        checker = self.checker
+        implementation = checker.implementation
+        try:
+            return checker.run(self.law.check, case)
+        except RefusedError as refusal:
+            asked = [each for each in self.law.functions if implementation.no_gradient(each) is None]
+            if self.law.gradient or self.law.forward or not asked:
+                raise
+            checker.implementation = without_gradients(implementation, str(refusal))
+            try:
+                return checker.run(self.law.check, case)
+            except RefusedError:
+                raise refusal from None
+        finally:
+            checker.implementation = implementation
 
     def _is_excused(self, case: Any, key: str, kind: BreakKind) -> bool:
         """Whether a known failure explains this break."""

@@ -22,20 +22,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from conformance.diagnosis.facts import FINITE, AbsentError, facts_of, facts_of_arrays, identifier, names_in, of_mlstm
 from conformance.diagnosis.features import Feature, avoiding
-from conformance.dtypes import FLOATING
+from conformance.dtypes import FLOATING, Array
 from conformance.implementation import UsageError
 from conformance.operations import BY_LAWS, Operation
 
-SIZES = ("S", "B", "T", "N", "K", "V", "H")
-FINITE = {
-    "f finite": ("forget gates of -inf", "forget gates of +inf", "infinite gates"),
-    "i finite": ("input gates of -inf",),
-    "gates finite": ("forget gates of -inf", "forget gates of +inf", "input gates of -inf", "infinite gates"),
-}
-"""Names of two words, and the features that they exclude."""
-
-_OPTIONS = {"chunk_size": "chunk_size", "eps": "eps", "clipping": "clipping"}
 _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -63,16 +55,6 @@ FARTHEST = 130
 """A size is changed by at most this much to keep a promise."""
 
 
-def identifier(feature: str) -> str:
-    """The name of a feature in a promise."""
-    spelt = feature.replace("-inf", "minus_inf").replace("+inf", "plus_inf")
-    return re.sub(r"\W+", "_", spelt).strip("_")
-
-
-class _AbsentError(Exception):
-    """A promise contains a name that the operation does not have."""
-
-
 @dataclass(frozen=True)
 class Promise:
     """One promise.
@@ -90,12 +72,20 @@ class Promise:
 
     def holds(self, operation: Operation, case: Any, dtype: str) -> bool:
         """Whether a case of an operation keeps the promise; cases that it does not apply to always do."""
-        if self.op not in (None, operation.about):
-            return True
+        return not self._applies(operation) or self._true_of(lambda: facts_of(operation, case, dtype))
+
+    def holds_of_arrays(self, operation: Operation, arrays: Mapping[str, Array], dtype: str) -> bool:
+        """Whether a call of an operation with these arrays, and without options, keeps the promise."""
+        return not self._applies(operation) or self._true_of(lambda: facts_of_arrays(operation, arrays, dtype))
+
+    def _applies(self, operation: Operation) -> bool:
+        return self.op in (None, operation.about)
+
+    def _true_of(self, facts: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
         tree = _parsed(self.text)
         try:
-            return all(bool(_evaluated(tree, facts, self.text)) for facts in _facts(operation, case, dtype))
-        except (_AbsentError, AttributeError, *_WITHOUT_MEANING):
+            return all(bool(_evaluated(tree, each, self.text)) for each in facts())
+        except (AbsentError, AttributeError, *_WITHOUT_MEANING):
             return True
 
 
@@ -110,6 +100,9 @@ class Promises:
 
     def hold(self, operation: Operation, case: Any, dtype: str) -> bool:
         return all(promise.holds(operation, case, dtype) for promise in self.all)
+
+    def hold_of_arrays(self, operation: Operation, arrays: Mapping[str, Array], dtype: str) -> bool:
+        return all(promise.holds_of_arrays(operation, arrays, dtype) for promise in self.all)
 
     def kept(self, operation: Operation, case: Any, dtype: str) -> Any | None:
         """The case, changed as little as necessary to keep all promises; None if no such case was found."""
@@ -145,7 +138,7 @@ def parsed(text: str) -> Promise:
         _allowed(node, text)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     wanted = [BY_LAWS[op]] if op else list(BY_LAWS.values())
-    offered = set().union(*(_names(operation) for operation in wanted)) | set(FLOATING)
+    offered = set().union(*(names_in(operation) for operation in wanted)) | set(FLOATING)
     unknown = sorted(names - offered)
     if unknown:
         spoken = sorted({name.replace("__", " ") for name in offered - set(FLOATING)})
@@ -226,7 +219,7 @@ def _evaluated(node: ast.AST, facts: Mapping[str, Any], text: str) -> Any:
         if node.id in FLOATING:
             return node.id
         if node.id not in facts:
-            raise _AbsentError(node.id)
+            raise AbsentError(node.id)
         return facts[node.id]
     if isinstance(node, ast.Tuple | ast.List):
         return [value(each) for each in node.elts]
@@ -247,81 +240,13 @@ def _evaluated(node: ast.AST, facts: Mapping[str, Any], text: str) -> Any:
     raise UsageError(f"--promise {text!r} cannot be understood")
 
 
-class _Facts(Mapping[str, Any]):
-    """The names that a promise may use, with their values for one case; a feature is looked up when it is needed."""
-
-    def __init__(self, operation: Operation, case: Any, dtype: str, S: int | None):
-        self._known = {**_sizes(case), "dtype": dtype}
-        if S is not None:
-            self._known["S"] = S
-        self._features = {feature.name: feature for feature in operation.features}
-        self._case = case
-
-    def __getitem__(self, name: str) -> Any:
-        if name in self._known:
-            return self._known[name]
-        words = name.replace("__", " ")
-        if words in FINITE:
-            ruled_out = [self._features[each] for each in FINITE[words] if each in self._features]
-            if not ruled_out:
-                raise _AbsentError(name)
-            return not any(feature.present(self._case) for feature in ruled_out)
-        for feature in self._features.values():
-            if identifier(feature.name) == name:
-                return feature.present(self._case)
-        raise _AbsentError(name)
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-
-def _facts(operation: Operation, case: Any, dtype: str) -> list[_Facts]:
-    """The facts of a case: for a packed case, one entry for each length among its sequences."""
-    lengths = getattr(_of_mlstm(case), "lengths", None)
-    if lengths is None:
-        return [_Facts(operation, case, dtype, None)]
-    return [_Facts(operation, case, dtype, S) for S in sorted(set(lengths))] or [_Facts(operation, case, dtype, 0)]
-
-
-def _of_mlstm(case: Any) -> Any:
-    return getattr(case, "inner", case)
-
-
-def _sizes(case: Any) -> dict[str, Any]:
-    own = _of_mlstm(case)
-    lengths = getattr(own, "lengths", None)
-    found = {name: getattr(own, name) for name in SIZES if isinstance(getattr(own, name, None), int)}
-    if lengths is not None:
-        found |= {"B": len(lengths), "T": sum(lengths)}
-    elif "B" in found:
-        found["T"] = found["B"] * found["S"]
-    found |= {name: getattr(case, field) for name, field in _OPTIONS.items() if hasattr(case, field)}
-    return found
-
-
-def _names(operation: Operation) -> set[str]:
-    """Every name that may occur in a promise about an operation."""
-    assert operation.plain is not None or not operation.features
-    case = operation.plain(0) if operation.plain is not None else None
-    of_case = set(_sizes(case)) if case is not None else set()
-    features = {feature.name for feature in operation.features}
-    finite = {words.replace(" ", "__") for words, ruled_out in FINITE.items() if features & set(ruled_out)}
-    return {*of_case, *finite, *map(identifier, features), "dtype"}
-
-
 def _near(operation: Operation, case: Any) -> Iterator[Any]:
     """Cases similar to this one, nearest first: without a feature, with an added feature, or with another size."""
     present = [feature for feature in operation.features if feature.present(case)]
     for feature in present:
         yield feature.without(case)
     yield avoiding(case, ("forget gates of -inf", "forget gates of +inf", "input gates of -inf"), operation.features)
-    own = _of_mlstm(case)
+    own = of_mlstm(case)
     for step in range(1, FARTHEST):
         for change in (step, -step):
             for size in _resizable(own):

@@ -83,3 +83,40 @@ def test_other_laws_are_judged_too(tmp_path: Path, law: str) -> None:
     text = GRU.format(refusal=PLAIN, result=f"{noise}, state")
     dtype = "float32" if law == "gru.determinism" else "float64"
     assert judged(tmp_path, text, law, dtype).status == "failed"
+
+
+NO_GRADIENT = """
+import numpy as np
+import reference
+
+def mlstm_step({arguments}):
+    h, state = reference.mlstm_step({arguments})
+    return {result}, state
+
+def mlstm_step_backward(*arrays, **options):
+    raise NotImplementedError('gradients are not supported')
+"""
+ARGUMENTS = "q, k, v, i, f, state, *, eps=0.0, kernel_backend=None"
+STEP = NO_GRADIENT.replace("{arguments}", ARGUMENTS, 1).replace("{arguments}", "q, k, v, i, f, state, eps=eps")
+WITHOUT = ("memory", "dtypes", "determinism", "uninitialised", "finite", "shifted_gates")
+
+
+@pytest.mark.parametrize("law", WITHOUT)
+def test_a_law_that_can_do_without_gradients_is_tried_where_they_are_refused(tmp_path: Path, law: str) -> None:
+    result = judged(tmp_path, STEP.format(result="h"), f"mlstm_step.{law}", "float32")
+    assert result.status == "passed" and result.examples > 0 and result.refused.cases == 0, result.reason
+
+
+def test_gradients_that_are_refused_are_still_not_served(tmp_path: Path) -> None:
+    result = judged(tmp_path, STEP.format(result="h"), "mlstm_step.gradient", "float32")
+    assert result.status == "not served" and "gradients are not supported" in str(result.reason)
+
+
+NOISE = "h + np.random.default_rng().normal(size=h.shape)"
+
+
+# Where h is float32, the target computes in the dtype of its arguments, and its states have to be float32, too.
+@pytest.mark.parametrize(("law", "result", "where"), [("dtypes", "np.float32(h)", "C"), ("determinism", NOISE, "h")])
+def test_a_break_is_found_without_gradients(tmp_path: Path, law: str, result: str, where: str) -> None:
+    found = judged(tmp_path, STEP.format(result=result), f"mlstm_step.{law}", "float32")
+    assert found.status == "failed" and found.counterexamples[0].where == where

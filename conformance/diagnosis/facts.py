@@ -1,0 +1,130 @@
+"""The facts about a call, by the names that a promise may use: its sizes, options and features."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import Array
+from conformance.operations import Operation
+
+SIZES = ("S", "B", "T", "N", "K", "V", "H")
+FINITE = {
+    "f finite": ("forget gates of -inf", "forget gates of +inf", "infinite gates"),
+    "i finite": ("input gates of -inf",),
+    "gates finite": ("forget gates of -inf", "forget gates of +inf", "input gates of -inf", "infinite gates"),
+}
+"""Names of two words, and the features that they exclude."""
+
+_OPTIONS = {"chunk_size": "chunk_size", "eps": "eps", "clipping": "clipping"}
+
+
+def identifier(feature: str) -> str:
+    """The name of a feature in a promise."""
+    spelt = feature.replace("-inf", "minus_inf").replace("+inf", "plus_inf")
+    return re.sub(r"\W+", "_", spelt).strip("_")
+
+
+class AbsentError(Exception):
+    """A promise contains a name that the operation does not have."""
+
+
+class Facts(Mapping[str, Any]):
+    """The names that a promise may use, with their values for one case; a feature is looked up when it is needed."""
+
+    def __init__(self, operation: Operation, case: Any, dtype: str, S: int | None):
+        self._known = {**_sizes(case), "dtype": dtype}
+        if S is not None:
+            self._known["S"] = S
+        self._features = {feature.name: feature for feature in operation.features}
+        self._case = case
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._known:
+            return self._known[name]
+        words = name.replace("__", " ")
+        if words in FINITE:
+            ruled_out = [self._features[each] for each in FINITE[words] if each in self._features]
+            if not ruled_out:
+                raise AbsentError(name)
+            return not any(feature.present(self._case) for feature in ruled_out)
+        for feature in self._features.values():
+            if identifier(feature.name) == name:
+                return feature.present(self._case)
+        raise AbsentError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def facts_of(operation: Operation, case: Any, dtype: str) -> list[Facts]:
+    """The facts of a case: for a packed case, one entry for each length among its sequences."""
+    lengths = getattr(of_mlstm(case), "lengths", None)
+    if lengths is None:
+        return [Facts(operation, case, dtype, None)]
+    return [Facts(operation, case, dtype, S) for S in sorted(set(lengths))] or [Facts(operation, case, dtype, 0)]
+
+
+def facts_of_arrays(operation: Operation, arrays: Mapping[str, Array], dtype: str) -> list[Mapping[str, Any]]:
+    """The facts of a call of which only the arrays are known, as `facts_of` gives them for a case.
+
+    Of the features, packing and an initial state can be seen; a promise about another one does not apply.
+    """
+    found: dict[str, Any] = {}
+    packed = "cu_seqlens" in arrays
+    for argument in operation.arguments:
+        if argument.name not in arrays or argument.role == "index":
+            continue
+        axes, shape = argument.axes, arrays[argument.name].shape
+        if packed and "S" in axes:
+            axes = tuple("T" if axis == "S" else axis for axis in axes if axis != "B")
+        # From the last axis on: any number of axes may stand at the front.
+        sizes = dict(zip(reversed(axes), reversed(shape), strict=False))
+        # The operands of a GRU may share heads; the call has as many as the one with the most.
+        heads = [size for axis, size in sizes.items() if axis.startswith("N")]
+        found |= {axis: size for axis, size in sizes.items() if axis in SIZES and axis != "N"}
+        if heads:
+            found["N"] = max(*heads, found.get("N", 1))
+    if "S" not in found and not packed:
+        found["S"] = found.pop("T", 1)
+    if not packed and "B" in found:
+        found["T"] = found["B"] * found["S"]
+    given = {"packed": packed, "initial_state": any(name in arrays for name in operation.state_arguments)}
+    known = {**found, **given, "chunk_size": None, "eps": 0.0, "clipping": None, "dtype": dtype}
+    if not packed:
+        return [known]
+    lengths = {int(S) for S in np.diff(arrays["cu_seqlens"].values)}
+    return [{**known, "S": S} for S in sorted(lengths)]
+
+
+def of_mlstm(case: Any) -> Any:
+    return getattr(case, "inner", case)
+
+
+def _sizes(case: Any) -> dict[str, Any]:
+    own = of_mlstm(case)
+    lengths = getattr(own, "lengths", None)
+    found = {name: getattr(own, name) for name in SIZES if isinstance(getattr(own, name, None), int)}
+    if lengths is not None:
+        found |= {"B": len(lengths), "T": sum(lengths)}
+    elif "B" in found:
+        found["T"] = found["B"] * found["S"]
+    found |= {name: getattr(case, field) for name, field in _OPTIONS.items() if hasattr(case, field)}
+    return found
+
+
+def names_in(operation: Operation) -> set[str]:
+    """Every name that may occur in a promise about an operation."""
+    assert operation.plain is not None or not operation.features
+    case = operation.plain(0) if operation.plain is not None else None
+    of_case = set(_sizes(case)) if case is not None else set()
+    features = {feature.name for feature in operation.features}
+    finite = {words.replace(" ", "__") for words, ruled_out in FINITE.items() if features & set(ruled_out)}
+    return {*of_case, *finite, *map(identifier, features), "dtype"}
