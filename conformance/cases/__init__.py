@@ -4,7 +4,7 @@ A case is a small number of small numbers and words. NumPy draws its arrays from
 shrinks quickly and a failure can be described in one line.
 """
 
-from conformance.cases._elements import simpler, simplicity
+from conformance.cases._elements import as_drawn, simpler, simplicity
 from conformance.cases._fwbw import FwbwCase, fwbw
 from conformance.cases._gates import GATES
 from conformance.cases._gru import GRU_GATES, HEADS, GRUCase, gru, packed_gru
@@ -36,6 +36,7 @@ __all__ = [
     "STRATA",
     "Sequences",
     "SumCase",
+    "as_drawn",
     "chunk_sizes",
     "from_json",
     "fwbw",

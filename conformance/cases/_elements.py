@@ -35,3 +35,10 @@ def simpler(case: Any) -> list[Any]:
     if hasattr(case, "inner"):
         return [replace(case, inner=inner) for inner in simpler(case.inner)]
     return [replace(case, elements=elements) for elements in SIMPLE] if hasattr(case, "elements") else []
+
+
+def as_drawn(case: Any) -> Any:
+    """The case with its elements as they are drawn."""
+    if hasattr(case, "inner"):
+        return replace(case, inner=as_drawn(case.inner))
+    return replace(case, elements=AS_DRAWN) if hasattr(case, "elements") else case

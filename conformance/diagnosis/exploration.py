@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 from conformance.diagnosis.admission import excluded
-from conformance.diagnosis.faults import RANK, Faults, with_steps
+from conformance.diagnosis.faults import RANK, Faults
 from conformance.diagnosis.features import Feature
+from conformance.diagnosis.formula_search import with_steps
 from conformance.diagnosis.judged import NOT_PROMISED, Clock, Judged
 
 SEEDS = (0, 1)
@@ -117,7 +118,7 @@ def _short(plain: Any, judged: Judged, features: Iterable[Feature], tried: Calla
 def _shortened(plain: Any) -> Any | None:
     """The case with `SHORT_STEPS` steps; None if it does not have more."""
     short = with_steps(plain, SHORT_STEPS)
-    return short if short is not None and short.steps < plain.steps else None
+    return short if short.steps < plain.steps else None
 
 
 def _with(feature: Feature, plain: Any, short: Any | None) -> Any | None:

@@ -1,24 +1,23 @@
 """Finds the faults of one operation by experiment: a plain call, one feature at a time, the cases of failed laws."""
 
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from conformance.cases import as_drawn
 from conformance.diagnosis.admission import Admission
-from conformance.diagnosis.features import Feature, avoiding, names, needed, only
+from conformance.diagnosis.features import Feature, avoiding, names, needed
+from conformance.diagnosis.formula_search import FormulaSearch, similar, with_steps
 from conformance.diagnosis.formulas.formula import Formula
 from conformance.diagnosis.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judge, Judged
-from conformance.diagnosis.recognition import matches, patterns, recognised
+from conformance.diagnosis.patterns import patterns
+from conformance.diagnosis.recognition import matches
 from conformance.operations import Operation
 
 RANK = ("float32", "float64", "bfloat16", "float16")
 """Dtypes in the order in which a fault is examined: float32 first, because most kernels are written for it."""
 
 EXCEPTION = frozenset({"exception"})
-
-RECOGNITION_SECONDS = 12.0
-"""Time limit for trying formulas on one fault; pairs of formulas have the same limit again."""
 
 SHORT = (1, 2, 3, 5, 7, 13)
 """Numbers of steps with which a shorter example of a fault is looked for."""
@@ -34,7 +33,7 @@ class Fault:
         features: the features without which it does not show.
         example: a case that shows it.
         dtypes: the dtypes in which it was seen.
-        patterns: see `recognition.patterns`.
+        patterns: see `conformance.diagnosis.patterns`.
     """
 
     op: str
@@ -116,8 +115,8 @@ class Faults:
         return judged.status(fault.aspect) == WRONG and bool(fault.natures & _natures(judged))
 
     def _equals(self, fault: Fault, judged: Judged) -> bool:
-        assert fault.formula is not None and judged.call is not None
-        return matches(fault.formula, judged, self.judges[judged.dtype].precision(judged.call), closely=False) is True
+        assert fault.formula is not None
+        return matches(fault.formula, judged, self.judges[judged.dtype].precision_of(judged), closely=False) is True
 
     def _shows(self, fault: Fault, judged: Judged, present: frozenset[str]) -> bool:
         """Whether the fault alone could have made the case wrong: same features, same ways to be wrong."""
@@ -126,7 +125,7 @@ class Faults:
         return fault.aspect == "value" or judged.value != WRONG
 
     def _all(self, shown: Sequence[Fault], judged: Judged) -> bool:
-        """Whether the case is right without the features of these faults."""
+        """Whether the case is right, or follows a formula, without the features of these faults."""
         if any(not fault.features for fault in shown):
             of_faults = {array.where for fault in shown for array in fault.example.wrong_arrays}
             of_faults |= set().union(*(set(fault.natures) for fault in shown)) & {"exception"}
@@ -137,12 +136,14 @@ class Faults:
                 continue
             for feature in fault.features:
                 other = feature.without(judged.case)
-                if not feature.present(other) and self._status(other, judged.dtype, fault.aspect) == RIGHT:
+                status = NOT_PROMISED if feature.present(other) else self._status(other, judged.dtype, fault.aspect)
+                if status == RIGHT or (status == WRONG and self._follows_a_formula(self.judges[judged.dtype](other))):
                     return True
         removed = avoiding(
             judged.case, {each.name for fault in shown for each in fault.features}, self.operation.features
         )
-        return not self.judges[judged.dtype](removed).wrong
+        rest = self.judges[judged.dtype](removed)
+        return not rest.wrong or self._follows_a_formula(rest)
 
     def _status(self, case: Any, dtype: str, aspect: str) -> str | None:
         """The verdict on a case; a case outside the promises is not tried."""
@@ -176,27 +177,76 @@ class Faults:
             ()
             if formula is not None and not formula.occasional
             # A call without the feature that is refused, or outside the promises, says nothing about the feature.
-            else needed(small.case, lambda case: status(case) != RIGHT, self.operation.features)
+            else self._needed(small.case, lambda case: status(case) != RIGHT)
         )
+        fault = self._kept(aspect, formula, essential, small, happens)
+        # What rounds is only close to a formula that rounds, and departs from it here and there.
+        if formula is None or formula.noisy or self.hurried or self._equals(fault, judged):
+            return fault
+        return self._beside(judged, aspect) or fault
+
+    def _beside(self, judged: Judged, aspect: str) -> Fault | None:
+        """The fault of a case that departs from a formula which the target equals on simpler calls.
+
+        None if no feature of the case is responsible.
+        """
+
+        def departs(case: Any) -> bool:
+            wrong = self._status(case, judged.dtype, aspect) == WRONG
+            return wrong and not self._follows_a_formula(self.judges[judged.dtype](case))
+
+        def may_depart(case: Any) -> bool:
+            return self._status(case, judged.dtype, aspect) not in (RIGHT, WRONG) or departs(case)
+
+        small = self._smaller(judged, departs)
+        essential = self._needed(small.case, may_depart) if self.clock.left else ()
+        return self._kept(aspect, None, essential, small, departs) if essential else None
+
+    def _needed(self, case: Any, happens: Callable[[Any], bool]) -> tuple[Feature, ...]:
+        """The features that are each necessary, with simple elements, which hide some faults, and with drawn ones."""
+        found, drawn = needed(case, happens, self.operation.features), as_drawn(case)
+        if not found or drawn == case or not self.clock.left or not happens(drawn):
+            return found
+        return needed(drawn, happens, found)
+
+    def _follows_a_formula(self, judged: Judged) -> bool:
+        return any(fault.formula is not None and self._equals(fault, judged) for fault in self.found)
+
+    def _kept(
+        self,
+        aspect: str,
+        formula: Formula | None,
+        essential: tuple[Feature, ...],
+        small: Judged,
+        happens: Callable[[Any], bool],
+    ) -> Fault:
+        """The fault among those found so far, which is added if it is not known."""
+        judge = self.judges[small.dtype]
         for number, fault in enumerate(self.found):
             same = fault.formula is not None and formula is not None and fault.formula.name == formula.name
             alike = fault.formula is None and formula is None and fault.features == essential and fault.aspect == aspect
             if same or (alike and fault.natures == _natures(small)):
-                self.found[number] = replace(fault, dtypes=tuple(dict.fromkeys((*fault.dtypes, judged.dtype))))
+                self.found[number] = replace(fault, dtypes=tuple(dict.fromkeys((*fault.dtypes, small.dtype))))
                 return self.found[number]
-        assert small.call is not None
-        found = {} if formula is not None else patterns(small, judge.precision(small.call))
+
+        shown = [] if formula is not None else self._trials(small, happens)
         fault = Fault(
             op=self.operation.about,
             aspect=aspect,
             formula=formula,
             features=essential,
             example=small,
-            dtypes=(judged.dtype,),
-            patterns=found,
+            dtypes=(small.dtype,),
+            patterns=patterns(shown, judge.precision_of) if shown else {},
         )
         self.found.append(fault)
         return fault
+
+    def _trials(self, small: Judged, happens: Callable[[Any], bool]) -> list[Judged]:
+        """The case with drawn elements, if it shows the fault then, and with other ones."""
+        drawn, judge = as_drawn(small.case), self.judges[small.dtype]
+        first = judge(drawn) if drawn != small.case and self.clock.left and happens(drawn) else small
+        return [first, *(similar(first, judge, happens) if self.clock.left else ())]
 
     def _smaller(self, judged: Judged, happens: Callable[[Any], bool]) -> Judged:
         """The case without the features that the fault does not need, and with fewer steps if it still shows."""
@@ -214,95 +264,17 @@ class Faults:
         """The case with the fewest steps of `SHORT` with which the fault still shows."""
         for S in SHORT:
             shorter = with_steps(case, S)
-            if shorter is not None and S < case.steps and self.clock.left and happens(shorter):
+            if S < case.steps and self.clock.left and happens(shorter):
                 return shorter
         return case
 
     def _recognised(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
         """The formula that the target equals on this case and on similar ones."""
-        if judged.problem or not self.clock.left:
-            return None
-        judge = self.judges[judged.dtype]
-        trials = [judged]
-        for seed in range(1, 6):
-            other = _reseeded(judged.case, seed)
-            if len(trials) < 2 and happens(other):
-                trials.append(judge(other))
-        if (make := self.operation.rich or self.operation.plain) is not None:
-            # A call that shows all there is to see: of several formulas that agree on the smallest, one remains.
-            served = names(judged.case, self.operation.features) | self._served()
-            rich = judge(only(make(1), served, self.operation.features))
-            if rich.wrong and not rich.problem:
-                trials.append(rich)
-        found = self._formulas(judged)
-        if _natures(judged) == {"nan"}:
-            found = [formula for formula in found if formula.nan_at]
-            trials += self._with_features(judged, {name for formula in found for name in formula.nan_at})
-
-        def precision(trial: Judged) -> Any:
-            assert trial.call is not None
-            return judge.precision(trial.call)
-
-        single = recognised(self._timed(found), trials, precision)
-        if single is None:
-            # With a second, smaller fault the target equals no formula to within a tolerance.
-            single = recognised(self._timed(found), trials, precision, closely=False)
-        if single is not None:
-            return single
-        exact, pairs = [formula for formula in found if not formula.noisy], self.operation.pairs
-        if judged.value != WRONG:
-            return recognised(self._timed(pairs(itertools.combinations(exact, 2))), trials, precision)
-        # The gradient may have a fault of its own, so that outputs are compared first, with one or two wrong values.
-        of_gradient = [formula for formula in exact if not formula.changes_value]
-        of_value = [formula for formula in exact if formula.changes_value]
-        for formula in self._timed(itertools.chain(of_value, pairs(itertools.combinations(of_value, 2)))):
-            if recognised([formula], trials, precision, outputs_alone=True) is not None:
-                whole = itertools.chain([formula], pairs((formula, each) for each in of_gradient))
-                if (equal := recognised(whole, trials, precision)) is not None:
-                    return equal
-        return None
-
-    def _with_features(self, judged: Judged, wanted: set[str]) -> list[Judged]:
-        """Calls as plain as can be, each with one of some features."""
-        assert self.operation.plain is not None
-        plain = self.operation.plain(0)
-        plain = with_steps(plain, judged.case.steps) or plain
-        cases = [feature.added(plain) for feature in self.operation.features if feature.name in wanted]
-        return [self.judges[judged.dtype](case) for case in cases]
-
-    def _served(self) -> frozenset[str]:
-        """The features of calls that were right, or equal to a formula, or at least served."""
-        return frozenset(name for name, served in self.served.items() if served)
-
-    def _formulas(self, judged: Judged) -> list[Formula]:
-        """The formulas to try, the likely ones first."""
-        chunk_size = getattr(judged.case, "chunk_size", None)
-        found = self.operation.formulas(chunk_size)
-        of_aspect = [formula for formula in found if formula.changes_value == (judged.value == WRONG)]
-        return [*of_aspect, *(formula for formula in found if formula not in of_aspect)]
-
-    def _timed(self, formulas: Iterable[Formula]) -> Iterable[Formula]:
-        own = Clock(RECOGNITION_SECONDS)
-        for formula in formulas:
-            if not self.clock.left or not own.left:
-                return
-            yield formula
+        # Calls with these features were right, or equal to a formula, or at least served.
+        served = frozenset(name for name, served in self.served.items() if served)
+        search = FormulaSearch(self.operation, self.judges[judged.dtype], self.clock, served)
+        return search.formula_of(judged, happens)
 
 
 def _natures(judged: Judged) -> frozenset[str]:
     return frozenset(array.nature for array in judged.wrong_arrays if array.nature is not None) or EXCEPTION
-
-
-def _reseeded(case: Any, seed: int) -> Any:
-    """The case with other random values."""
-    if hasattr(case, "inner"):
-        return replace(case, inner=replace(case.inner, seed=case.inner.seed + seed))
-    return replace(case, seed=case.seed + seed)
-
-
-def with_steps(case: Any, S: int) -> Any | None:
-    """The case with this number of steps; None if it is packed."""
-    if hasattr(case, "inner"):
-        inner = with_steps(case.inner, S)
-        return None if inner is None else replace(case, inner=inner)
-    return None if getattr(case, "lengths", None) is not None else replace(case, S=S)

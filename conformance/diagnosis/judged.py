@@ -124,6 +124,8 @@ class Judge:
         dtype: the dtype of the values.
         watch: notified of each call.
         gradients: whether gradients are requested.
+        forward: whether outputs of calls without a gradient are judged, too; otherwise only those that come with a
+            gradient, where the target has one.
     """
 
     def __init__(
@@ -133,12 +135,14 @@ class Judge:
         dtype: str,
         watch: Watch = UNWATCHED,
         gradients: bool = True,
+        forward: bool = True,
     ):
         self.operation = operation
         self.dtype = dtype
         self._watch = watch
         self.differentiable = gradients and implementation.no_gradient(operation.name) is None
         self.trials = 0
+        self._forward = forward or not self.differentiable
         self._checker = Checker(implementation, dtype)
         self._done: dict[Any, Judged] = {}
 
@@ -153,13 +157,19 @@ class Judge:
     def precision(self, call: Call) -> Precision:
         return self._checker.precision(call.steps)
 
+    def precision_of(self, judged: Judged) -> Precision:
+        """The precision of the call that was judged."""
+        assert judged.call is not None
+        return self.precision(judged.call)
+
     def _judged(self, case: Any) -> Judged:
         call = self.operation.call_of(case, self.dtype)
         precision = self.precision(call)
         values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
         expected = self.operation.value(values, call.options, precision)
         key = f"{self.dtype} {json.dumps(to_json(case))}"
-        alone = self._attempt(f"value {key}", self._checker.call, call)
+        both = None if self._forward else self._attempt(f"gradient {key}", self._checker.vjp, call)
+        alone = both[0] if isinstance(both, tuple) else self._attempt(f"value {key}", self._checker.call, call)
         arrays = self._outputs(alone, expected, call, precision)
         value = self._status(alone, arrays)
         problem, got = _said(alone), dict(alone) if isinstance(alone, dict) else {}
@@ -177,14 +187,15 @@ class Judge:
                 expected=expected,
             )
         of_gradient = self.operation.gradient(values, call.options, cotangents, precision)
-        both = self._attempt(f"gradient {key}", self._checker.vjp, call)
+        if both is None:
+            both = self._attempt(f"gradient {key}", self._checker.vjp, call)
         expected = Expected(
             {**expected.values, **{GRADIENT + name: x for name, x in of_gradient.values.items()}},
             {**expected.slack, **{GRADIENT + name: x for name, x in of_gradient.slack.items()}},
         )
         if isinstance(both, tuple):
             outputs, gradients = both
-            again = self._outputs(outputs, expected, call, precision)
+            again = arrays if alone is outputs else self._outputs(outputs, expected, call, precision)
             # Of a call that raised there are none; its backward pass may have returned them all the same.
             worse = (max(pair, key=lambda array: array.worst) for pair in zip(arrays, again, strict=False))
             arrays = tuple(worse) or again

@@ -1,4 +1,4 @@
-"""Recognises what a target computes instead of the definition: one of the known formulas, or a simple pattern."""
+"""Recognises what a target computes instead of the definition: whether an answer is that of a known formula."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -90,7 +90,7 @@ def matches(
         names = [*outputs, *gradients]
         forward = formula.compute(values, options, None)
         if not formula.noisy and not all(
-            _roughly(_answer(name, judged, forward, precision), forward) for name in outputs
+            _roughly(answer_of(name, judged, forward, precision), forward) for name in outputs
         ):
             return False
     if formula.noisy and judged.value != RIGHT:
@@ -98,7 +98,7 @@ def matches(
         names, gradients = outputs, []
     cotangents = oracle.values(call.cotangents) if gradients else None
     plain = formula.compute(values, options, cotangents)
-    answers = [_answer(name, judged, plain, precision) for name in names]
+    answers = [answer_of(name, judged, plain, precision) for name in names]
     if formula.noisy:
         return _alike(answers, plain, math.sqrt(max(call.steps, 1)))
     if not all(_roughly(answer, plain) for answer in answers):
@@ -156,7 +156,7 @@ def _options(judged: Judged, precision: Precision) -> dict[str, Any]:
     return {**judged.call.options, ACCUMULATION: computing, DTYPES: dtypes}
 
 
-def _answer(name: str, judged: Judged, computed: Computed, precision: Precision) -> Answer:
+def answer_of(name: str, judged: Judged, computed: Computed, precision: Precision) -> Answer:
     assert judged.expected is not None
     got, true = judged.got[name], judged.expected.values[name]
     if name in ("C", "n") and "m" in judged.got:
@@ -287,71 +287,3 @@ def _alike(answers: Sequence[Answer], computed: Computed, growth: float) -> bool
         return False
     cosine = float(error @ other) / (size * other_size)
     return cosine > ALIKE and ALIKE < math.sqrt(size / other_size) < 1 / ALIKE
-
-
-def patterns(judged: Judged, precision: Precision) -> dict[str, str]:
-    """Simple patterns of wrong arrays in words, such as ``is 2 × what it should be``; most arrays show none."""
-    if judged.expected is None or judged.problem:
-        return {}
-    found = {}
-    for array in judged.wrong_arrays:
-        if array.nature in ("missing", "shape") or array.where not in judged.got:
-            continue
-        answer = _answer(array.where, judged, dict(judged.expected.values), precision)
-        said = _pattern(answer, judged)
-        if said is not None:
-            found[array.where] = said
-    return found
-
-
-FACTORS = (
-    (2.0, "2 ×"),
-    (0.5, "½ ×"),
-    (-1.0, "minus"),
-    (4.0, "4 ×"),
-    (0.25, "¼ ×"),
-)
-
-
-def _pattern(answer: Answer, judged: Judged) -> str | None:
-    got, true, tolerance = answer.got, answer.true, answer.tolerance
-    if not got.size or not np.isfinite(true).all():
-        return None
-    if np.isnan(got).all():
-        return "is NaN throughout"
-    if not np.isfinite(got).all():
-        return None
-
-    def equals(other: np.ndarray, times: float = 1.0) -> bool:
-        """Whether the array equals another: within the tolerance, and much closer to it than to the correct values."""
-        if other.shape != got.shape or (np.abs(got - other) > times * tolerance + 1e-300).any():
-            return False
-        return float(np.linalg.norm(got - other)) < 0.1 * float(np.linalg.norm(got - true))
-
-    if not np.any(got) and np.any(np.abs(true) > tolerance):
-        return "is 0 throughout"
-    for factor, said in (*FACTORS, *_factors_of_size(judged)):
-        if equals(factor * true, max(1.0, abs(factor))):
-            return f"is {said} what it should be"
-    if true.ndim > 1 and true.shape[-1] == true.shape[-2] and equals(true.swapaxes(-1, -2)):
-        return "is transposed in its last two axes"
-    assert judged.expected is not None
-    for name, other in judged.expected.values.items():
-        if name != answer.name and equals(other):
-            return f"is the {name}"
-    return None
-
-
-def _factors_of_size(judged: Judged) -> list[tuple[float, str]]:
-    assert judged.call is not None
-    arrays = judged.call.arrays
-    K = arrays["q"].shape[-1] if "q" in arrays else arrays["weight"].shape[-1] if "weight" in arrays else 1
-    letter = "K" if "q" in arrays else "H"
-    if K in (1, 2, 4):
-        return []
-    return [
-        (K**0.5, f"√{letter} ×"),
-        (K**-0.5, f"1/√{letter} ×"),
-        (float(K), f"{letter} ×"),
-        (1 / K, f"1/{letter} ×"),
-    ]

@@ -2,16 +2,20 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
+from conformance.cases import MLSTMCase
 from conformance.diagnosis.cause import Diagnosis
 from conformance.diagnosis.causes import array_line
 from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.envelope import suggested
+from conformance.diagnosis.judged import Judge
+from conformance.diagnosis.patterns import patterns
 from conformance.frameworks.torch import TorchImplementation
 from conformance.implementation import Implementation
 from conformance.operations import OPERATIONS
@@ -209,6 +213,51 @@ def test_two_wrong_values_and_a_gradient_of_its_own_are_recognised_together() ->
     assert first.formula == name and first.sentence == f"mlstm equals {name}"
     known = OPERATIONS["mlstm"].formula_named(name)
     assert known is not None and known.name == name and known.changes_value
+
+
+def test_a_formula_is_recognised_beside_another_fault_which_is_a_cause_of_its_own() -> None:
+    loop = mlstm_loop("normaliser detached")
+
+    def mlstm(*arrays: Any, initial_state: Any = None, **options: Any) -> Any:
+        """The initial n and m have no gradient."""
+        if initial_state is not None:
+            C, n, m = initial_state
+            initial_state = (C, n.detach(), m.detach())
+        return loop(*arrays, initial_state=initial_state, **options)
+
+    found = _diagnosis(_of_torch(mlstm), laws=("gradient",))
+    first, *others = found.causes
+    name = "the gradient with the normaliser held constant, its floor's dependence on m included"
+    assert first.formula == name
+    assert [cause.features for cause in others] == [("initial state",)]
+
+
+def _patterns(factor: float, *cases: MLSTMCase) -> list[dict[str, str]]:
+    """The patterns of each case where h is off by a factor and the normaliser has no gradient."""
+    target = _with_output(lambda h, q: factor * h, "normaliser detached")
+    judge = Judge(target, OPERATIONS["mlstm"], "float32")
+    return [patterns([judge(case)], judge.precision_of) for case in cases]
+
+
+def test_no_pattern_is_named_where_the_values_are_too_few_to_tell() -> None:
+    one = MLSTMCase(1, 1, 1, 1, 1, removed=("normaliser at its floor",), return_state=False)
+    ones, several = replace(one, elements="ones"), replace(one, S=3, K=2, V=4)
+    # The gradients of q and k are h there, and nothing else.
+    assert _patterns(1.0, ones) == [{}]
+    of_ones, of_one, of_several = _patterns(2.0, ones, one, several)
+    assert "h" not in of_ones
+    assert of_one["h"] == of_several["h"] == "is 2 × what it should be"
+
+
+def test_a_pattern_is_what_all_calls_show() -> None:
+    def one_and_a_half(h: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        return h * torch.where(q[:, :1, :, :1] > 0, 2.0, 0.5)
+
+    judge = Judge(_with_output(one_and_a_half), OPERATIONS["mlstm"], "float32", gradients=False)
+    trials = [judge(MLSTMCase(1, 1, 1, 2, 3, seed=seed, return_state=False)) for seed in range(6)]
+    alone = [patterns([trial], judge.precision_of) for trial in trials]
+    assert {each["h"] for each in alone} == {"is 2 × what it should be", "is ½ × what it should be"}
+    assert patterns(trials, judge.precision_of) == {}
 
 
 def test_a_cause_explains_no_checks_of_dtypes_that_it_is_not_seen_in() -> None:

@@ -1,0 +1,168 @@
+"""Looks for the known formula that a target computes instead of the definition, alone or with another fault."""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+from conformance.cases import as_drawn
+from conformance.diagnosis.features import names, only
+from conformance.diagnosis.formulas.formula import Formula
+from conformance.diagnosis.judged import WRONG, Clock, Judge, Judged
+from conformance.diagnosis.recognition import matches, recognised
+from conformance.operations import Operation
+
+SECONDS = 12.0
+"""Time limit for trying formulas on one fault; pairs of formulas have the same limit again."""
+
+SEEDS = range(1, 6)
+"""Seeds that are added to that of a case until the fault shows on other values, too."""
+
+
+class FormulaSearch:
+    """Compares a target with formulas on a wrong case and on cases similar to it.
+
+    Args:
+        operation: the operation.
+        judge: judges cases in the dtype of the wrong one.
+        clock: when its time is over, nothing new is tried.
+        served: names of the features of calls that the target serves.
+    """
+
+    def __init__(self, operation: Operation, judge: Judge, clock: Clock, served: Set[str]):
+        self._operation = operation
+        self._judge = judge
+        self._clock = clock
+        self._served = served
+
+    def formula_of(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
+        """The formula that the target equals on this case and on similar ones.
+
+        Args:
+            judged: a wrong case.
+            happens: whether another case shows the same fault.
+        """
+        if judged.problem or not self._clock.left:
+            return None
+        alike = [judged, *similar(judged, self._judge, happens)]
+        rich = self._rich(judged)
+        trials = alike if rich is None else [*alike, rich]
+        found = self._ordered(judged)
+        if all(array.nature == "nan" for array in judged.wrong_arrays):
+            found = [formula for formula in found if formula.nan_at]
+            trials += self._with_features(judged, {name for formula in found for name in formula.nan_at})
+        single = self._first(found, trials)
+        if single is None:
+            # With a second, smaller fault the target equals no formula to within a tolerance.
+            single = self._first(found, trials, closely=False)
+        if single is not None:
+            return single
+        exact = [formula for formula in found if not formula.noisy]
+        if rich is not None and (beside := self._beside_another(exact, alike, rich)) is not None:
+            return beside
+        return self._pair(exact, judged, trials)
+
+    def _pair(self, exact: Sequence[Formula], judged: Judged, trials: Sequence[Judged]) -> Formula | None:
+        """Two formulas at once that the target equals on all trials."""
+        pairs = self._operation.pairs
+        if judged.value != WRONG:
+            return self._first(pairs(itertools.combinations(exact, 2)), trials)
+        # The gradient may have a fault of its own, so that outputs are compared first, with one or two wrong values.
+        of_gradient = [formula for formula in exact if not formula.changes_value]
+        of_value = [formula for formula in exact if formula.changes_value]
+        for formula in self._timed(itertools.chain(of_value, pairs(itertools.combinations(of_value, 2)))):
+            if recognised([formula], trials, self._judge.precision_of, outputs_alone=True) is not None:
+                whole = itertools.chain([formula], pairs((formula, each) for each in of_gradient))
+                if (equal := recognised(whole, trials, self._judge.precision_of)) is not None:
+                    return equal
+        return None
+
+    def _beside_another(self, exact: Sequence[Formula], alike: Sequence[Judged], rich: Judged) -> Formula | None:
+        """The only formula that the target equals on simple calls, if the rich call shows another fault, too.
+
+        It must equal the target on the rich call, too, together with another formula or without the features that
+        another fault needs.
+        """
+        precision = self._judge.precision_of
+        fitting = [each for each in self._timed(exact) if recognised([each], alike, precision) is not None]
+        both = (self._operation.pairs((each, other) for other in exact if other is not each) for each in fitting)
+        pair = self._first(itertools.chain.from_iterable(both), [*alike, rich])
+        if pair is not None:
+            return pair
+        left = [formula for formula in fitting if self._holds_without_another(formula, alike[0].case, rich.case)]
+        return left[0] if len(left) == 1 else None
+
+    def _holds_without_another(self, formula: Formula, simple: Any, rich: Any) -> bool:
+        """Whether the target equals a formula on a rich call without the features by which a simple one departs."""
+        spoilt = set()
+        for feature in self._operation.features:
+            if not self._clock.left:
+                return False
+            if feature.present(rich) and not feature.present(simple):
+                other = feature.added(simple)
+                if feature.present(other) and self._same(formula, self._judge(other)) is False:
+                    spoilt.add(feature.name)
+        features = self._operation.features
+        rest = self._judge(only(rich, names(rich, features) - spoilt, features))
+        return bool(spoilt) and rest.wrong and self._same(formula, rest) is True
+
+    def _same(self, formula: Formula, judged: Judged) -> bool | None:
+        return matches(formula, judged, self._judge.precision_of(judged))
+
+    def _rich(self, judged: Judged) -> Judged | None:
+        """A call that shows all there is to see: of several formulas that agree on the smallest one, one remains."""
+        make = self._operation.rich or self._operation.plain
+        if make is None:
+            return None
+        served = names(judged.case, self._operation.features) | self._served
+        rich = self._judge(only(make(1), served, self._operation.features))
+        return rich if rich.wrong and not rich.problem else None
+
+    def _with_features(self, judged: Judged, wanted: Set[str]) -> list[Judged]:
+        """Calls as plain as can be, each with one of some features."""
+        assert self._operation.plain is not None
+        plain = self._operation.plain(0)
+        plain = with_steps(plain, judged.case.steps)
+        cases = [feature.added(plain) for feature in self._operation.features if feature.name in wanted]
+        return [self._judge(case) for case in cases]
+
+    def _ordered(self, judged: Judged) -> list[Formula]:
+        """The formulas to try, the likely ones first."""
+        chunk_size = getattr(judged.case, "chunk_size", None)
+        found = self._operation.formulas(chunk_size)
+        of_aspect = [formula for formula in found if formula.changes_value == (judged.value == WRONG)]
+        return [*of_aspect, *(formula for formula in found if formula not in of_aspect)]
+
+    def _first(self, formulas: Iterable[Formula], trials: Sequence[Judged], *, closely: bool = True) -> Formula | None:
+        return recognised(self._timed(formulas), trials, self._judge.precision_of, closely=closely)
+
+    def _timed(self, formulas: Iterable[Formula]) -> Iterable[Formula]:
+        own = Clock(SECONDS)
+        for formula in formulas:
+            if not self._clock.left or not own.left:
+                return
+            yield formula
+
+
+def similar(judged: Judged, judge: Judge, happens: Callable[[Any], bool]) -> list[Judged]:
+    """The case with other random values that show the same fault, if there are any."""
+    for seed in SEEDS:
+        other = _reseeded(as_drawn(judged.case), seed)
+        if happens(other):
+            return [judge(other)]
+    return []
+
+
+def _reseeded(case: Any, seed: int) -> Any:
+    """The case with other random values."""
+    if hasattr(case, "inner"):
+        return replace(case, inner=replace(case.inner, seed=case.inner.seed + seed))
+    return replace(case, seed=case.seed + seed)
+
+
+def with_steps(case: Any, S: int) -> Any:
+    """The case with this number of steps; if it is packed, with at most so many in each sequence."""
+    if hasattr(case, "inner"):
+        return replace(case, inner=with_steps(case.inner, S))
+    lengths = getattr(case, "lengths", None)
+    return replace(case, S=S) if lengths is None else replace(case, lengths=tuple(min(S, each) for each in lengths))
