@@ -69,9 +69,11 @@ def take_away(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     """
     causes = [confirmations[script]["short"] for script in by_script(peer, confirmations)]
     held, broken = peer["laws"]["held"], peer["laws"]["broken"]
+    plain = _plain_call(peer)
     right = [dtype for dtype in DTYPES if any(dtype in held.get(law, ()) for law in VALUES)]
+    right = [dtype for dtype in right if (dtype, "value") not in plain]
     without_gradient = not ("gradient" in held or "gradient" in broken)
-    both = [dtype for dtype in right if dtype in held.get("gradient", ())]
+    both = [dtype for dtype in right if dtype in held.get("gradient", ()) and (dtype, "gradient") not in plain]
     values = [dtype for dtype in right if dtype not in both]
     parts = [
         f"{words} {and_list(dtypes)}" for words, dtypes in (("right in", both), ("right values in", values)) if dtypes
@@ -87,6 +89,19 @@ def take_away(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     reached = "was reached" if peer["interrupted"] else "it serves"
     said += f", but {'; '.join(causes)}" if causes else f", and every law that {reached} holds"
     return said[0].upper() + said[1:] + "."
+
+
+def _plain_call(peer: dict[str, Any]) -> set[tuple[str, str]]:
+    """The dtypes and parts in which a plain call is wrong, though the few cases of a law may have been right."""
+    rows = [row for envelope in peer.get("envelope", {}).values() for row in envelope["features"]]
+    cells = [row["cells"] for row in rows if row["feature"] == "plain call"]
+    return {
+        (dtype, part)
+        for by_dtype in cells
+        for dtype, cell in by_dtype.items()
+        for part in ("value", "gradient")
+        if cell[part] == "wrong"
+    }
 
 
 def recurring(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> dict[str, dict[str, list[str]]]:

@@ -224,17 +224,17 @@ PEERS: tuple[Peer, ...] = (
     _jax(
         "chunkwise--native_autograd",
         "JAX, in chunks, differentiated by JAX",
-        faults.MLSTM_KERNELS_JAX_FLOOR,
         faults.MLSTM_KERNELS_JAX_FORGET_GATE,
         faults.MLSTM_KERNELS_JAX_CHUNKWISE_16_BITS,
+        faults.MLSTM_KERNELS_JAX_FLOOR,
         promises=CHUNKS,
     ),
     _jax(
         "parallel--native_autograd",
         "JAX, all steps at once, differentiated by JAX",
-        faults.MLSTM_KERNELS_JAX_FLOOR,
         faults.MLSTM_KERNELS_JAX_FORGET_GATE,
         faults.MLSTM_KERNELS_JAX_PARALLEL_16_BITS,
+        faults.MLSTM_KERNELS_JAX_FLOOR,
         promises=WITHOUT_STATES,
     ),
     _jax(

@@ -340,6 +340,14 @@ def test_a_sentence_sums_up_what_was_found_and_states_no_fault_that_is_not_confi
     assert take_away(peer, {"shown": {"verdict": "confirmed", "short": "q is wrong"}}) == said
 
 
+def test_a_dtype_in_which_a_plain_call_is_wrong_is_not_called_right() -> None:
+    held = {law: ["float64", "float32", "bfloat16"] for law in ("value", "gradient")}
+    cells = {"bfloat16": {"value": "wrong", "gradient": "right"}, "float32": {"value": "right", "gradient": "wrong"}}
+    peer = {"laws": {"held": held, "broken": {}}, "confirmed": {}, "avoided": [], "interrupted": False}
+    peer["envelope"] = {"mlstm": {"features": [{"feature": "plain call", "cells": cells}]}}
+    assert take_away(peer, {}).startswith("Right in float64, right values in float32, ")
+
+
 def test_every_script_prints_its_verdict() -> None:
     for path in judged_peers.CONFIRM.glob("*.py"):
         body = path.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@
 On a GPU if there is one, else under Triton's interpreter (numpy < 2.4 there). PyTorch counts a tensor as contiguous
 whatever the stride of an axis of length 1, so that `contiguous()` leaves these inputs as they are; the kernels take
 the stride of the axis of heads for the distance of two sequences. The same numbers in tensors of (B, 1, S, ·), and
-each sequence alone, are shown for comparison.
+each sequence alone, are shown for comparison. The size of the error changes from run to run.
 """
 
 import os
