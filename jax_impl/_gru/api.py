@@ -6,6 +6,7 @@ their grouping and the clipping of the state's gradient follow the GRU layer of 
     r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
 """
 
+import math
 from typing import Any
 
 import jax
@@ -20,6 +21,10 @@ from reference.backends import Request
 
 TOGETHER, TOGETHER_ON_CPU = 4096, 1024
 """Number of packed sequences that array code advances at once: enough to fill a GPU, or what fits in a CPU's cache."""
+
+MERGED, MERGED_ON_CPU = math.inf, 2**20 - 1
+"""Bound of `Options.merged`. A GPU does better with one product than with two. On a CPU the forget gate's product may
+run on a second thread while the candidate waits for that of the reset gate; from 2²⁰ multiplications this is faster."""
 
 
 def gru(
@@ -110,6 +115,7 @@ def _options(
         backend=backend.name,
         interpret=backend.interpret,
         together=TOGETHER_ON_CPU if asked.device == "cpu" else TOGETHER,
+        merged=MERGED_ON_CPU if asked.device == "cpu" else MERGED,
     )
 
 

@@ -99,6 +99,8 @@ class Options(NamedTuple):
         backend: the name of the backend that computes the call.
         interpret: whether Pallas kernels run under their interpreter.
         together: the number of packed sequences that array code advances at once.
+        merged: the most multiplications that the product of one gate's weights with the states of a step may have, if
+            array code computes it as one product with the other gate's.
     """
 
     bound: float | None
@@ -106,3 +108,4 @@ class Options(NamedTuple):
     backend: str
     interpret: bool
     together: int
+    merged: float

@@ -31,7 +31,7 @@ def _states(options: Options, arguments: Arguments) -> tuple[jax.Array, jax.Arra
     h0 = state_by_group(initial_state(arguments), arguments)
     dot = product_in(options.precision)
     if arguments.cu_seqlens is None:
-        y, last = dense.forward(dot, inputs_of_all_heads(arguments), weights, h0)
+        y, last = dense.forward(dot, inputs_of_all_heads(arguments), weights, h0, options.merged)
         return y, state_from_groups(last)
     y, last = packed.forward(dot, inputs_by_step(arguments), weights, h0, arguments.cu_seqlens, options.together)
     return from_steps(y, arguments), state_from_groups(last)

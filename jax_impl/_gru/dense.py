@@ -39,27 +39,34 @@ class DenseGradients(NamedTuple):
     initial_state: jax.Array
 
 
-def forward(dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array) -> tuple[jax.Array, jax.Array]:
+def forward(
+    dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array, merged: float
+) -> tuple[jax.Array, jax.Array]:
     """The state after every step, ``(B, S, N, H)``, and the final state, ``(groups, B, heads, H)``.
 
     Args:
         inputs: of all heads, ``(B, S, N, H)``, in the accumulation dtype.
         h0: ``(groups, B, heads, H)``.
+        merged: see `Options`.
     """
-    y = vary_like(jnp.zeros(inputs.x.shape, h0.dtype), h0)
-    groups, S = h0.shape[0], y.shape[1]
+    (B, S, N, H), groups = inputs.x.shape, h0.shape[0]
     if S == 0:
-        return y, jnp.copy(h0)
-    side_by_side = gate_weights(weights)
+        return vary_like(jnp.zeros(inputs.x.shape, h0.dtype), h0), jnp.copy(h0)
+    # With an axis of one head, XLA copies arrays that differ only in the order in which they count this axis.
+    inputs = Inputs(*(part.reshape(B, S, N * H) for part in inputs))
+    y = vary_like(jnp.zeros((B, S, N * H), h0.dtype), h0)
+    together = is_symbolic(*h0.shape) or h0.size * H <= merged
+    by_gate = gate_weights(weights) if together else weights
 
     def body(t: jax.Array, loop: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         h, y = loop
-        x = Inputs(*(_step_by_group(part, t, groups) for part in inputs))
-        h = step(dot, h, x, side_by_side)
-        return h, jax.lax.dynamic_update_index_in_dim(y, from_groups(jnp.moveaxis(h, 0, 1)), t, 1)
+        rows = (jax.lax.dynamic_index_in_dim(part, t, 1, False) for part in inputs)
+        x = Inputs(*(jnp.moveaxis(in_groups(row.reshape(B, N, H), groups), 1, 0) for row in rows))
+        h = step(dot, h, x, by_gate)
+        return h, jax.lax.dynamic_update_index_in_dim(y, jnp.moveaxis(h, 0, 1).reshape(B, N * H), t, 1)
 
     last, y = jax.lax.fori_loop(0, S, body, (h0, y))
-    return y, last
+    return y.reshape(B, S, N, H), last
 
 
 def backward(

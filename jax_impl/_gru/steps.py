@@ -56,15 +56,18 @@ def transposed(weights: Weights) -> Weights:
     return Weights(*(jnp.swapaxes(weight, -1, -2) for weight in weights))
 
 
-def gates(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights) -> Gates:
+def gates(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights | Weights) -> Gates:
     """The gates, ``(groups, …, H)``, from the states before each step and the inputs."""
-    H = h.shape[-1]
-    fr = dot("w...h,whk->w...k", h, weights.Wfr)
-    f, r = jax.nn.sigmoid(fr[..., :H] + inputs.xf), jax.nn.sigmoid(fr[..., H:] + inputs.xr)
+    if isinstance(weights, GateWeights):
+        fr = dot("w...h,whk->w...k", h, weights.Wfr)
+        f, r = fr[..., : h.shape[-1]], fr[..., h.shape[-1] :]
+    else:
+        f, r = dot("w...h,whk->w...k", h, weights.Wf), dot("w...h,whk->w...k", h, weights.Wr)
+    f, r = jax.nn.sigmoid(f + inputs.xf), jax.nn.sigmoid(r + inputs.xr)
     return Gates(r=r, f=f, z=jnp.tanh(dot("w...h,whk->w...k", r * h, weights.W) + inputs.x))
 
 
-def step(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights) -> jax.Array:
+def step(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights | Weights) -> jax.Array:
     """The state after a step."""
     _, f, z = gates(dot, h, inputs, weights)
     return f * h + (1 - f) * z

@@ -56,6 +56,13 @@ def test_gradients_are_those_of_the_loop(S, dtype, tolerance):
     against_loop((*inputs(rng, 2, S), state(rng, 2)), tolerance, dtype=dtype)
 
 
+def test_products_so_large_that_each_gate_has_its_own():
+    rng, H = np.random.default_rng(8), 256
+    arguments = (*inputs(rng, 16, 2, heads=(1,) * 6, H=H), state(rng, 16, heads=(1,), H=H))
+    assert 16 * H * H > api.MERGED_ON_CPU
+    against_loop([x / np.sqrt(H) if x.shape[-2:] == (H, H) else x for x in arguments], 1e-11)
+
+
 @pytest.mark.grid
 @pytest.mark.parametrize("heads", HEADS)
 def test_every_count_of_heads(heads):
