@@ -111,24 +111,29 @@ def forget_matrix_gradient(W: jax.Array) -> jax.Array:
     It sums the contributions that cross each step, ``y_t = Σ_{s≥t, j<t} W[s,j]``, without any subtraction, and is
     therefore exactly 0 where nothing crosses.
     """
+    return log_weights_gradient(W)[0]
+
+
+def log_weights_gradient(W: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Gradients of a and i, given the gradient W of their `log_weights`: `forget_matrix_gradient` and column sums."""
     s, t = _steps(W.shape[-1])
 
-    def by_rows(W: jax.Array) -> jax.Array:
+    def by_rows(W: jax.Array) -> tuple[jax.Array, jax.Array]:
         def row(sums: jax.Array, x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             sums += x[0]
             return sums, jnp.sum(jnp.where(t[0] < x[1], sums, 0), axis=-1)
 
         start = vary_like(jnp.zeros(W.shape[:-1], W.dtype), W)
-        _, y = jax.lax.scan(row, start, (jnp.moveaxis(W, -2, 0), s[:, 0]), reverse=True)
-        return jnp.moveaxis(y, 0, -1)
+        sums, y = jax.lax.scan(row, start, (jnp.moveaxis(W, -2, 0), s[:, 0]), reverse=True)
+        return jnp.moveaxis(y, 0, -1), sums
 
-    def whole(W: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(s >= t, sum_before(W), 0), axis=-2)
+    def whole(W: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.sum(jnp.where(s >= t, sum_before(W), 0), axis=-2), jnp.sum(W, axis=-2)
 
     return _by_rows_on_a_cpu(by_rows, whole, W)
 
 
-def _by_rows_on_a_cpu(by_rows: Callable[[Any], jax.Array], whole: Callable[[Any], jax.Array], x: Any) -> jax.Array:
+def _by_rows_on_a_cpu(by_rows: Callable[[Any], Any], whole: Callable[[Any], Any], x: Any) -> Any:
     """``by_rows(x)`` on a CPU, whose cache holds a row; else ``whole(x)``, which passes over the matrix log S times.
 
     With many steps ``whole`` is used everywhere, because its pairwise sums have smaller rounding errors; so it is with

@@ -27,9 +27,9 @@ from jax_impl._arrays import einsum
 from jax_impl._gates import (
     bounded,
     finite_stabiliser,
-    forget_matrix_gradient,
     log_sigmoid,
     log_weights,
+    log_weights_gradient,
     running_largest,
     sigmoid,
     stabilised_decay,
@@ -137,7 +137,7 @@ def forward(
     G = _dot(options, "tk,jk->tj", x.q, x.k) * E if precomputed.G is None else precomputed.G
 
     written = E[..., -1, :, None] * x.k
-    added = Memory(C=_dot(options, "jk,jv->kv", written, x.v), n=jnp.sum(written, axis=-2))
+    added = Memory(C=_dot(options, "jk,jv->kv", written, x.v), n=_dot(options, "j,jk->k", E[..., -1, :], x.k))
     decay, memory = e[..., -1], Memory(C=initial.C, n=initial.n)
     if precomputed.start is None:
         start, last = memories(decay, added, memory)
@@ -185,14 +185,15 @@ def backward(
     delta = dh / Y[..., None]
     delta_v = _dot(options, "tv,jv->tj", delta, x.v)
     C_delta = _dot(options, "tv,kv->tk", delta, C)
-    delta_h = (jnp.sum(p.G * delta_v, axis=-1) + p.e * jnp.sum(x.q * C_delta, axis=-1)) / Y
+    q_C_delta = jnp.sum(x.q * C_delta, axis=-1)
+    delta_h = (jnp.sum(p.G * delta_v, axis=-1) + p.e * q_C_delta) / Y
     dnu = jnp.where(jnp.abs(nu) > floor, -delta_h * jnp.sign(nu), 0)
     dG = delta_v + dnu[..., None]
     W, dscores = p.G * dG, p.E * dG
     from_start = p.e[..., None] * (C_delta + dnu[..., None] * n[..., None, :])
 
     read = p.e[..., None] * x.q
-    added = Memory(C=_dot(options, "tk,tv->kv", read, delta), n=jnp.sum(read * dnu[..., None], axis=-2))
+    added = Memory(C=_dot(options, "tk,tv->kv", read, delta), n=_dot(options, "tk,t->k", read, dnu))
     attained = x.i > p.gates.a + _before(p.start.m, p.m)
     attains = jnp.any(attained, axis=-1)
     dend, dinitial = memory_gradients(decay, added, attains, dlast)
@@ -203,11 +204,12 @@ def backward(
     dk = _dot(options, "tj,tk->jk", dscores, x.q) + to_end
     dv = _dot(options, "tj,tv->jv", p.G, delta) + written * _dot(options, "jk,kv->jv", x.k, dend.C)
 
-    r = jnp.sum(x.q * from_start, axis=-1)
+    r = p.e * (q_C_delta + dnu * _dot(options, "tk,k->t", x.q, n))
     w = jnp.sum(x.k * to_end, axis=-1)
     through = decay * (jnp.sum(C * dend.C, axis=(-2, -1)) + jnp.sum(n * dend.n, axis=-1))
-    da = forget_matrix_gradient(W) + sum_from(r) + sum_before(w) + through[..., None]
-    di = jnp.sum(W, axis=-2) + w
+    da, di = log_weights_gradient(W)
+    da += sum_from(r) + sum_before(w) + through[..., None]
+    di += w
 
     step = jnp.arange(attained.shape[-1]).reshape((1,) * (attained.ndim - 1) + (-1,))
     at = jnp.max(jnp.where(attained, step, -1), axis=-1, keepdims=True)
@@ -218,7 +220,7 @@ def backward(
 
 def _normaliser(options: ChunkwiseOptions, x: Chunks, p: ForwardPass) -> tuple[jax.Array, jax.Array]:
     """ν and its floor, ``(c, *rest, L)``."""
-    nu = jnp.sum(p.G, axis=-1) + p.e * jnp.sum(x.q * p.start.n[..., None, :], axis=-1)
+    nu = jnp.sum(p.G, axis=-1) + p.e * _dot(options, "tk,k->t", x.q, p.start.n)
     return nu, normaliser_floor(p.m) if options.stabilize_correctly else jnp.ones_like(p.m)
 
 

@@ -69,15 +69,19 @@ def backward(options: Options, residuals: Residuals | packed.Residuals, cotangen
 
 
 def step(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
-    """One step, by the recurrence itself: the memory is updated and then read."""
+    """One step, by the recurrence itself: the memory is updated and then read.
+
+    XLA compiles it to eight kernels for a CPU. That is the most that it runs one after the other in the calling thread;
+    longer programs are divided among threads, which for so little work takes longer than the work.
+    """
     state = arguments.initial_state
     assert state is not None
     x = Tokens(*(part.astype(state.C.dtype) for part in arguments.tokens))
     a = log_sigmoid(x.f)
     m = jnp.maximum(a + state.m, x.i)
     kept, written = map(jnp.exp, bounded(m, stabilised_decay(a, state.m, m), x.i - finite_stabiliser(m)))
-    # Without the barrier XLA computes the gates again for every element of the memory.
-    m, kept, written = jax.lax.optimization_barrier((m, kept, written))
+    # Without the barrier XLA computes the gates again for every element of the memory. One array is one kernel.
+    m, kept, written = jax.lax.optimization_barrier(jnp.stack([m, kept, written]))
 
     write = written[..., None] * x.k
     last = MLSTMState(
@@ -88,7 +92,7 @@ def step(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
     q = x.q * x.q.shape[-1] ** -0.5
     precision = options.chunkwise.precision
     numerator = einsum("...k,...kv->...v", q, last.C, precision)
-    nu = einsum("...k,...k->...", q, last.n, precision)
+    nu = _sum_by_halves(q * last.n)
     Y = jnp.maximum(jnp.abs(nu), normaliser_floor(m)) + options.chunkwise.eps
     h = (numerator / Y[..., None]).astype(arguments.tokens.v.dtype)
     return Result(h=h, state=last), Residuals(arguments=arguments, starts=state, last=last)
@@ -113,6 +117,13 @@ def add_step_axis(tokens: Tokens) -> Tokens:
 def drop_step_axis(tokens: Tokens) -> Tokens:
     """Inverse of `add_step_axis`."""
     return jax.tree.map(lambda part: part[:, 0], tokens)
+
+
+def _sum_by_halves(x: jax.Array) -> jax.Array:
+    """The sum over the last axis. XLA would compute one of more than 32 elements in several kernels."""
+    while (size := x.shape[-1]) > 32 and size % 2 == 0:
+        x = x[..., : size // 2] + x[..., size // 2 :]
+    return jnp.sum(x, axis=-1)
 
 
 def _dense(options: Options, tokens: Tokens, initial: MLSTMState) -> tuple[jax.Array, MLSTMState, MLSTMState]:

@@ -1,6 +1,7 @@
 """mLSTM: values and gradients against the definition, dense and packed, and at the edges of what is legal."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -122,6 +123,19 @@ def test_step_by_step_is_the_whole():
         result, got = pull_back(steps, [jnp.asarray(x) for x in arguments], cotangents)
     assert_close(result, expected, 1e-11)
     assert_close(got, gradients, 1e-11)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="counts the kernels of a program for a CPU")
+def test_a_step_is_no_more_than_eight_kernels():
+    """As many as XLA runs one after the other in the calling thread; more are divided among threads."""
+    N, K = 4, 64
+    vectors, gates = [jax.ShapeDtypeStruct((1, N, K), np.float32)] * 3, [jax.ShapeDtypeStruct((1, N), np.float32)] * 2
+    before = MLSTMState(C=jax.ShapeDtypeStruct((1, N, K, K), np.float32), n=vectors[0], m=gates[0])
+    program = jax.jit(jax_impl.mlstm_step).lower(*vectors, *gates, before).compile().as_text()
+    operations = re.findall(r"^ +(?:ROOT )?\S+ = .*? ([\w-]+)\(", program[program.index("\nENTRY") :], re.MULTILINE)
+    kernels = [name for name in operations if name not in ("parameter", "constant", "bitcast", "tuple")]
+    assert "dot" in kernels
+    assert len(kernels) <= 8, kernels
 
 
 def packed_call(rng, dtype=np.float64):
