@@ -9,10 +9,13 @@ import copy
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from conformance.call import Call
 from conformance.dtypes import Array
+
+if TYPE_CHECKING:
+    from conformance.layer import Layer
 
 Named = Mapping[str, Array]
 Results = dict[str, Array]
@@ -47,58 +50,6 @@ class Launches:
 
     forward: tuple[str, ...] = ()
     backward: tuple[str, ...] = ()
-
-
-class Layer:
-    """A layer of a target: `GRU` or `mLSTMBackendFwbw`.
-
-    Attributes:
-        made: the framework's own layer.
-    """
-
-    def __init__(self, made: Any, implementation: "Implementation"):
-        self.made = made
-        self._implementation = implementation
-
-    @property
-    def parameters(self) -> Results:
-        """The initial parameters by path: ``state_weight``, ``input_projection.kernel`` (from features in to features
-        out), ``input_projection.bias``."""
-        raise NotImplementedError
-
-    def call(self, parameters: Named, arrays: Named, options: Mapping[str, Any]) -> list[Array]:
-        """The arrays that the layer returns, as a flat list, with these parameters instead of its own.
-
-        Args:
-            parameters: parameters by path, as in `parameters`.
-            arrays: the arrays by the keywords of the layer's call.
-            options: the keywords that are not arrays.
-        """
-        results = self._implementation.run(self, self._function(parameters, options), {**parameters, **arrays})
-        return list(results.values())
-
-    def vjp(
-        self, parameters: Named, arrays: Named, options: Mapping[str, Any], cotangents: list[Array]
-    ) -> tuple[list[Array], Results]:
-        """Outputs, and the gradient with respect to every parameter and every floating-point array."""
-        function, of = self._function(parameters, options), _numbered(cotangents)
-        outputs, gradients = self._implementation.gradient_of(function, {**parameters, **arrays}, of)
-        return list(outputs.values()), gradients
-
-    def _function(self, parameters: Named, options: Mapping[str, Any]) -> "Function":
-        def function(given: dict[str, Any]) -> dict[str, Any]:
-            own = {name: x for name, x in given.items() if name in parameters}
-            return _numbered(self._apply(own, {name: x for name, x in given.items() if name not in own}, options))
-
-        return function
-
-    def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
-        """The outputs of a call, from and in the framework's own arrays."""
-        raise NotImplementedError
-
-
-def _numbered(arrays: list[Any]) -> dict[str, Any]:
-    return {str(number): x for number, x in enumerate(arrays)}
 
 
 class Implementation:
@@ -254,7 +205,7 @@ class Implementation:
         """Inside this context, memory that the framework allocates without writing to it holds NaN."""
         raise NotImplementedError(self.lacks("poisoned"))
 
-    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
+    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> "Layer":
         """A layer of the target.
 
         Args:

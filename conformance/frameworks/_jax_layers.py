@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from conformance.frameworks._trees import flattened, leaves, nested
-from conformance.implementation import Implementation, Layer, Results
+from conformance.implementation import Implementation, Results
+from conformance.layer import Layer
 
 
 class JaxLayer(Layer):
-    """See `conformance.implementation.Layer`.
+    """See `conformance.layer.Layer`.
 
     A flax module has parameters only once it knows its input, so ``init`` creates them from an example, and only when
     they are needed.

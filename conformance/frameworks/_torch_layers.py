@@ -7,11 +7,12 @@ import torch
 from torch.func import functional_call
 
 from conformance.frameworks._trees import leaves
-from conformance.implementation import Layer, Results
+from conformance.implementation import Results
+from conformance.layer import Layer
 
 
 class TorchLayer(Layer):
-    """See `conformance.implementation.Layer`."""
+    """See `conformance.layer.Layer`."""
 
     @property
     def parameters(self) -> Results:

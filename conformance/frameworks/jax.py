@@ -17,7 +17,8 @@ from conformance.dtypes import Array
 from conformance.frameworks._jax_layers import JaxLayer
 from conformance.frameworks._jax_sharding import sharded
 from conformance.frameworks._jaxpr import kernels
-from conformance.implementation import Function, Implementation, Launches, Layer, Named, Results, UsageError
+from conformance.implementation import Function, Implementation, Launches, Named, Results, UsageError
+from conformance.layer import Layer
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:

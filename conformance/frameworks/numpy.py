@@ -16,7 +16,8 @@ from conformance.dtypes import Array
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import place
 from conformance.frameworks._trees import flattened, leaves, nested
-from conformance.implementation import Implementation, Launches, Layer, Results, UsageError
+from conformance.implementation import Implementation, Launches, Results, UsageError
+from conformance.layer import Layer
 from conformance.operations import OPERATIONS
 
 
@@ -158,7 +159,7 @@ class NumPyImplementation(Implementation):
 
 
 class NumPyLayer(Layer):
-    """An object with ``params`` that can be called; see `conformance.implementation.Layer`."""
+    """An object with ``params`` that can be called; see `conformance.layer.Layer`."""
 
     @property
     def parameters(self) -> Results:

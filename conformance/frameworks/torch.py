@@ -17,7 +17,8 @@ from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserv
 from conformance.frameworks._mesh import Mesh
 from conformance.frameworks._torch_launches import launches
 from conformance.frameworks._torch_layers import TorchLayer
-from conformance.implementation import Function, Implementation, Launches, Layer, Named, Results, UsageError
+from conformance.implementation import Function, Implementation, Launches, Named, Results, UsageError
+from conformance.layer import Layer
 
 SPARE = 3
 """Number of times that the buffer for far-apart arrays must fit into a GPU's free memory, because other processes of

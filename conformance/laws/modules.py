@@ -14,11 +14,11 @@ from conformance import cases, oracle
 from conformance.cases import PINS, FwbwCase, Limits, MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array, array
-from conformance.implementation import Layer
 from conformance.laws import SINGLE, SMALL, WIDE, law
 from conformance.laws._layer_cases import COUNTS, LayerCase, layers
 from conformance.laws._layer_oracle import gru_layer
 from conformance.laws._refusals import BadUse, register_uses
+from conformance.layer import Layer
 
 
 def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
