@@ -239,8 +239,8 @@ def _with_confirmations(entry: dict[str, Any], peer: Peer) -> dict[str, Any]:
             scripts = (each.script for each in peer.confirmed if re.search(each.checks, text))
             confirmed.setdefault(law, {})[dtype] = next(scripts, None)
     cells = {op: _cells(envelope["features"], peer) for op, envelope in entry["envelope"].items()}
-    avoided = [each.script for each in peer.confirmed if each.avoided]
-    return {**entry, "confirmed": confirmed, "confirmed cells": cells, "avoided": avoided}
+    always = [each.script for each in peer.confirmed if each.always]
+    return {**entry, "confirmed": confirmed, "confirmed cells": cells, "always": always}
 
 
 def _cells(features: list[dict[str, Any]], peer: Peer) -> dict[str, dict[str, dict[str, str | None]]]:

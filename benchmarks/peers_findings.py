@@ -16,7 +16,7 @@ VALUES = ("value", "sequence")
 def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     """The failed checks that a script has confirmed, by script; wrong numbers in float32 and float64 first.
 
-    A script has no checks that has confirmed wrong kinds of calls alone, or a fault that no case meets.
+    A script has no checks that has confirmed wrong kinds of calls alone, or a fault that no case met.
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for law, scripts in peer["confirmed"].items():
@@ -24,7 +24,7 @@ def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, 
             if script is not None and _is_confirmed(script, confirmations):
                 found.setdefault(script, []).append((law, dtype))
     calls = wrong_calls(peer, confirmations)
-    for script in (*calls, *(each for each in peer["avoided"] if _is_confirmed(each, confirmations))):
+    for script in (*calls, *(each for each in peer["always"] if _is_confirmed(each, confirmations))):
         found.setdefault(script, [])
 
     def order(each: tuple[str, list[tuple[str, str]]]) -> tuple[int, int, int]:

@@ -129,7 +129,7 @@ def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
 
 def _seen(calls: list[tuple[str, str]]) -> str:
     if not calls:
-        return "No law breaks of it, because the adapter or the promises keep the cases away from it."
+        return "No case of the suite met it."
     return f"It was seen in calls of these kinds: {_kinds(calls)}."
 
 

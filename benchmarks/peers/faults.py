@@ -24,7 +24,8 @@ class Confirmed:
         checks: a regular expression for the failed checks that it confirms, searched in `check_text`.
         cells: one for the wrong cells of the table of features that it confirms, searched in `cell_text`; None if it
             confirms none.
-        avoided: whether the adapter or the promises keep every case away from it, so that no check fails of it.
+        always: whether it is stated of each of its peers even where no case met it: the script calls every one of them,
+            and the adapter, the promises or the number of cases may keep the suite away from it.
     """
 
     script: str
@@ -32,7 +33,7 @@ class Confirmed:
     short: str
     checks: str
     cells: str | None = None
-    avoided: bool = False
+    always: bool = False
 
 
 def check_text(law: str, dtype: str, where: str) -> str:
@@ -107,6 +108,7 @@ MLSTM_KERNELS_TRITON_STEP_GATE = Confirmed(
     short="a forget gate below about −88 counts as −∞",
     checks=r"^(sequence|finite|shifted_gates) \w+ [Cnm]$",
     cells=SHUT,
+    always=True,
 )
 MLSTM_KERNELS_TRITON_STEP_EMPTY = Confirmed(
     script="mlstm_kernels_triton_step_empty",
@@ -114,13 +116,14 @@ MLSTM_KERNELS_TRITON_STEP_EMPTY = Confirmed(
     short="a forget and an input gate of −∞ together give NaN",
     checks=r"^finite \w+ h$",
     cells=r" input gates of -inf$",
+    always=True,
 )
 MLSTM_KERNELS_TRITON_STEP_DIMS = Confirmed(
     script="mlstm_kernels_triton_step_dims",
     calls=Calls.ORDINARY,
     short="a head dim that is no power of 2 is read and written beyond its end",
     checks=r"(?!)",
-    avoided=True,
+    always=True,
 )
 MLSTM_KERNELS_FORGET_GATE = Confirmed(
     script="mlstm_kernels_forget_gate", calls=Calls.EXTREME, short=LATER_GATES, checks=r"^finite", cells=SHUT
@@ -172,6 +175,7 @@ MLSTM_KERNELS_SECOND_DERIVATIVE = Confirmed(
     calls=Calls.TRANSFORMED,
     short="second derivatives are returned, but not those of the gradient",
     checks=r"^second_derivative",
+    always=True,
 )
 MLSTM_KERNELS_FUNCTIONAL = Confirmed(
     script="mlstm_kernels_functional",
@@ -202,7 +206,7 @@ MLSTM_KERNELS_JAX_STATE = Confirmed(
     calls=Calls.ORDINARY,
     short="an initial state raises",
     checks=r"AttributeError",
-    avoided=True,
+    always=True,
 )
 MLSTM_KERNELS_JAX_CHUNKWISE_16_BITS = Confirmed(
     script="mlstm_kernels_jax_chunkwise_16_bits",
@@ -245,6 +249,7 @@ MLSTM_KERNELS_JAX_FLOOR = Confirmed(
     short="the gradient is NaN where the denominator exp(−m) overflows or, squared, underflows",
     checks=r"^finite \w+ gradient of [qkvif]$",
     cells=r"^gradient \w+ large input gates$|" + SHUT_GRADIENT,
+    always=True,
 )
 TRANSFORMERS_FORGET_GATE = Confirmed(
     script="transformers_forget_gate", calls=Calls.EXTREME, short=LATER_GATES, checks=r"^finite", cells=SHUT
@@ -308,7 +313,7 @@ XLSTM_STEP_INPUTS = Confirmed(
     calls=Calls.ORDINARY,
     short="it changes the shape of its arguments",
     checks=r"^memory float(32|64)",
-    avoided=True,
+    always=True,
 )
 XLSTM_STEP_16_BITS = Confirmed(
     script="xlstm_step_16_bits",

@@ -271,7 +271,7 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
             cause("It writes to q", "memory", "float32"),
         ],
         "confirmed": {"gradient": {"float64": "shown"}, "memory": {"float32": None}, "vmap": {"float32": "gone"}},
-        "avoided": ["gone"],
+        "always": ["gone"],
         "confirmed cells": {"mlstm": {"plain call": {"float64": {"gradient": "gone"}}}},
         "envelope": {"mlstm": {"summary": "Right.", "features": [plain]}},
     }
@@ -336,14 +336,14 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
 def test_a_sentence_sums_up_what_was_found_and_states_no_fault_that_is_not_confirmed(
     held: dict[str, list[str]], broken: dict[str, dict[str, str | None]], said: str
 ) -> None:
-    peer = {"laws": {"held": held, "broken": broken}, "confirmed": broken, "avoided": [], "interrupted": False}
+    peer = {"laws": {"held": held, "broken": broken}, "confirmed": broken, "always": [], "interrupted": False}
     assert take_away(peer, {"shown": {"verdict": "confirmed", "short": "q is wrong"}}) == said
 
 
 def test_a_dtype_in_which_a_plain_call_is_wrong_is_not_called_right() -> None:
     held = {law: ["float64", "float32", "bfloat16"] for law in ("value", "gradient")}
     cells = {"bfloat16": {"value": "wrong", "gradient": "right"}, "float32": {"value": "right", "gradient": "wrong"}}
-    peer = {"laws": {"held": held, "broken": {}}, "confirmed": {}, "avoided": [], "interrupted": False}
+    peer = {"laws": {"held": held, "broken": {}}, "confirmed": {}, "always": [], "interrupted": False}
     peer["envelope"] = {"mlstm": {"features": [{"feature": "plain call", "cells": cells}]}}
     assert take_away(peer, {}).startswith("Right in float64, right values in float32, ")
 
@@ -369,7 +369,7 @@ def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
     scripts = (
         Confirmed(script="first", calls=calls, short="", checks="^gradient", cells="^gradient float64"),
         Confirmed(script="second", calls=calls, short="", checks="^finite", cells=" forget gates of -inf$"),
-        Confirmed(script="third", calls=calls, short="", checks="(?!)", avoided=True),
+        Confirmed(script="third", calls=calls, short="", checks="(?!)", always=True),
     )
     peer = replace(PEERS[0], confirmed=scripts)
     features = [
@@ -384,7 +384,7 @@ def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
         "forget gates of -inf": {"float32": {"value": "second"}},
         "forget gates of +inf": {"float32": {"value": None}},
     }
-    assert found["avoided"] == ["third"]
+    assert found["always"] == ["third"]
     confirmations = {name: {"verdict": "confirmed"} for name in ("first", "second")}
     unsure = unsure_cells(found, "mlstm", confirmations)
     assert {feature for feature, cells in unsure.items() if cells} == {"forget gates of +inf"}
@@ -406,7 +406,7 @@ def test_kinds_of_calls_with_the_same_results_share_a_row() -> None:
 
 def test_what_was_confirmed_of_several_peers_is_listed_once_with_calls_like_it() -> None:
     def peer(name: str, script: str) -> dict[str, Any]:
-        return {"name": name, "laws": {}, "confirmed": {"finite": {"float32": script}}, "avoided": []}
+        return {"name": name, "laws": {}, "confirmed": {"finite": {"float32": script}}, "always": []}
 
     peers = [peer("other", "c"), peer("kernels one", "a"), peer("kernels JAX two", "a"), peer("torch.nn.GRU", "b")]
     peers += [peer(f"narrow {number}", "d") for number in range(4)]
@@ -451,7 +451,7 @@ def test_an_implementation_is_told_by_what_is_right_in_float32(held: list[str], 
 
 def test_a_script_that_confirms_kinds_of_calls_alone_is_stated_too() -> None:
     cells = {"mlstm": {"several sequences": {"float16": {"value": "calls"}, "float32": {"value": "calls"}}}}
-    peer = {"confirmed": {"vmap": {"float32": "checks"}}, "confirmed cells": cells, "causes": [], "avoided": ["away"]}
+    peer = {"confirmed": {"vmap": {"float32": "checks"}}, "confirmed cells": cells, "causes": [], "always": ["away"]}
     confirmations = {name: {"verdict": "confirmed"} for name in ("calls", "checks", "away")}
     stated = [("calls", []), ("checks", [("vmap", "float32")]), ("away", [])]
     assert list(by_script(peer, confirmations).items()) == stated
