@@ -5,10 +5,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import reference
+from conformance.dtypes import Array
 from conformance.laws import all_laws
 from conformance.options import RunOptions
 from tests.suite.mutants.__main__ import mutants_command
@@ -16,7 +18,7 @@ from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import NAME, TENSOR_OPERATIONS, Setting, copy_of_reference, planted
 from tests.suite.mutants.score import SCORE, Score, first_broken, in_order, needed, sample, score
-from tests.suite.mutants.visibility import why_unseen
+from tests.suite.mutants.visibility import _differ, why_unseen
 
 SAMPLE = 12
 ROTATION = 3
@@ -103,16 +105,23 @@ def test_the_committed_score_is_of_the_present_rows_and_whole() -> None:
     assert not any(found["unmutated"].values())
 
 
-def test_the_committed_score_of_the_loop_has_all_faults_of_its_operations() -> None:
-    found = committed(Setting.TENSORS)
-    ops = set(found["unmutated"])
-    here = [(mutant.op, mutant.name, mutant.digest) for mutant in MUTANTS if mutant.op in ops]
+@pytest.mark.parametrize("setting", [Setting.REFUSING, Setting.TENSORS], ids=lambda setting: setting.value)
+def test_a_committed_score_of_what_can_be_seen_has_all_faults_of_its_operations(setting: Setting) -> None:
+    found = committed(setting)
+    here = [(mutant.op, mutant.name, mutant.digest) for mutant in MUTANTS if mutant.op in TENSOR_OPERATIONS]
     told = [(row["op"], row["name"], row["digest"]) for row in (*found["rows"], *found["unseen"])]
     assert sorted(told) == sorted(here), "run `make mutants-adapted` again"
-    assert "mlstm" in ops <= set(TENSOR_OPERATIONS)
     assert found["caught"] == found["mutants"] == len(found["rows"]) and found["score"] == 1.0
     assert found["seeds"] == list(range(10)) and all(row["caught"] >= 9 for row in found["rows"])
-    assert not any(found["unmutated"].values())
+    assert set(found["unmutated"]) == set(TENSOR_OPERATIONS) and not any(found["unmutated"].values())
+
+
+def test_the_page_tells_the_committed_scores() -> None:
+    page = " ".join((Path(reference.__file__).parents[1] / "docs" / "conformance.md").read_text("utf-8").split())
+    behind, loops = committed(Setting.REFUSING), committed(Setting.TENSORS)
+    faults = len(behind["rows"]) + len(behind["unseen"])
+    assert f"Of {faults} faults of the mLSTM" in page
+    assert f"sees {behind['mutants']} behind the adapter" in page and f"sees {loops['mutants']} in the loops" in page
 
 
 def test_hardly_a_mutant_is_caught_by_a_crash_alone() -> None:
@@ -157,10 +166,20 @@ def test_the_gradient_of_an_exponential_that_overflows_is_0() -> None:
 def test_why_a_fault_cannot_be_seen_is_told() -> None:
     unseen = [row for row in MUTANTS if row.op == "rev_cumsum_off" and "backward" in row.function]
     assert why_unseen(unseen[0], Setting.REFUSING) is None
-    assert why_unseen(HARMLESS, Setting.REFUSING) == "no served call has another value or gradient"
     backward = next(row for row in MUTANTS if row.function == "rev_cumsum_backward")
+    steps = {"replace": "range(y.shape[-1] - 1)", "by": "range(0, y.shape[-1] - 1)"}
+    harmless = replace(backward, function="rev_cumsum", **steps)
+    assert why_unseen(harmless, Setting.REFUSING) == "no served call has another value or gradient"
     assert why_unseen(backward, Setting.TENSORS) == "no served call reaches it"
     assert why_unseen(replace(HARMLESS, op="stack_params"), Setting.REFUSING) == "its operation is not served"
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "differ"), [(0.0, 1e-16, False), (1e-12, 1.01e-12, False), (1.0, 1.0 + 1e-8, True)]
+)
+def test_the_rounding_of_terms_that_cancel_is_no_fault(expected: float, got: float, differ: bool) -> None:
+    one, other = ({"h": Array(np.array([x]), "float64")} for x in (expected, got))
+    assert _differ(one, other) is differ
 
 
 def test_a_fault_that_has_slipped_twice_in_ten_is_not_tried_further(monkeypatch: pytest.MonkeyPatch) -> None:
