@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.peers.faults import Calls
+
+GROUPS = [str(calls) for calls in Calls]
 WIDE, NARROW = ("float32", "float64"), ("bfloat16", "float16")
 DTYPES = ("float64", "float32", *NARROW)
 
@@ -14,7 +17,7 @@ VALUES = ("value", "sequence")
 
 
 def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """The failed checks that a script has confirmed, by script; wrong numbers in float32 and float64 first.
+    """The failed checks that a script has confirmed, by script; what ordinary calls show comes first.
 
     A script has no checks that has confirmed wrong kinds of calls alone, or a fault that no case met.
     """
@@ -27,12 +30,13 @@ def by_script(peer: dict[str, Any], confirmations: dict[str, Any]) -> dict[str, 
     for script in (*calls, *(each for each in peer["always"] if _is_confirmed(each, confirmations))):
         found.setdefault(script, [])
 
-    def order(each: tuple[str, list[tuple[str, str]]]) -> tuple[int, int, int]:
+    def order(each: tuple[str, list[tuple[str, str]]]) -> tuple[int, int, int, int]:
         script, checks = each
         wide = [law for law, dtype in checks if dtype in WIDE]
         if not checks:
             wide = ["value"] if any(dtype in WIDE for _, dtype in calls.get(script, ())) else []
-        return -sum(law in NUMERIC[:3] for law in wide), -sum(law in NUMERIC for law in wide), -len(checks)
+        group = GROUPS.index(confirmations[script].get("calls", GROUPS[0]))
+        return group, -sum(law in NUMERIC[:3] for law in wide), -sum(law in NUMERIC for law in wide), -len(checks)
 
     return dict(sorted(found.items(), key=order))
 

@@ -92,7 +92,7 @@ MATRIX = {
 
 OVERVIEW = """\
 A sentence says *right in* a dtype if values and gradients were right in all cases of the laws `value` and `gradient` in
-that dtype, and in a plain call; it then lists what scripts have confirmed, worst first. The numbers count laws.
+that dtype, and in a plain call; it then lists what scripts have shown, as in the table above. The numbers count laws.
 """
 
 LEGEND = """\

@@ -52,7 +52,7 @@ def _trial(peer: dict[str, Any]) -> str:
     again: dict[str, list[str]] = {}
     for law, how in peer.get("again", {}).items():
         again.setdefault(_effort(how), []).append(law)
-    said += [f"{_laws(laws)} were tried again by themselves {how}." for how, laws in again.items()]
+    said += [f"Tried again {how}: {_laws(laws)}." for how, laws in again.items()]
     if peer["interrupted"]:
         said.append("That was the time limit: what was not reached is missing.")
     return " ".join(said)

@@ -306,7 +306,7 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
     again = "on 2026-11-23 with 2 cases of each law in each dtype, of at most 16 steps, in 3.0 minutes"
     only = "Only `value`, `gradient` were tried."
     limit = "That was the time limit: what was not reached is missing."
-    assert f"{tried} {only} `vmap` were tried again by themselves {again}. {limit}" in page
+    assert f"{tried} {only} Tried again {again}: `vmap`. {limit}" in page
     assert "no result within 5 minutes" in page
     assert "[`peers/shown.py`](../peers/shown.py), confirmed.\n\n```\n1\n```" in peers_page.draw_scripts(document)
 
@@ -458,6 +458,8 @@ def test_a_script_that_confirms_kinds_of_calls_alone_is_stated_too() -> None:
     assert wrong_calls(peer, confirmations) == {
         "calls": [("several sequences", "float16"), ("several sequences", "float32")]
     }
+    confirmations["calls"]["calls"], confirmations["checks"]["calls"] = str(Calls.NARROW), str(Calls.TRANSFORMED)
+    assert list(by_script(peer, confirmations)) == ["away", "checks", "calls"]
     confirmations["calls"]["verdict"] = confirmations["away"]["verdict"] = "gone"
     assert list(by_script(peer, confirmations)) == ["checks"] and not wrong_calls(peer, confirmations)
 
