@@ -45,8 +45,7 @@ def handwritten_gradient(
 ) -> Callable[[Any, Any], Any]:
     """The differentiable function ``(options, arguments) → result`` made of a forward and a backward pass.
 
-    Forward mode raises with the name of the public ``function``, jitted or not. Under a map (``jax.jacfwd`` of the
-    function itself), JAX raises its own TypeError first.
+    Forward mode raises with the name of the public ``function``, jitted or not, mapped or not.
 
     Args:
         function: the public name that errors mention.
@@ -86,33 +85,39 @@ def without_second_derivative(function: str) -> Callable[[Callable], Callable]:
 
 
 def _in_reverse_only(function: str, x: jax.Array) -> jax.Array:
-    return _identity(function, x) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _identity(function: str, x: jax.Array) -> jax.Array:
-    return x
-
-
-@_identity.defjvp
-def _(function: str, primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    return primals[0], _TANGENT.bind(tangents[0], function=function)
+    return _IDENTITY.bind(x, function=function) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def _refuse_forward(*_: Any, function: str, **__: Any) -> NoReturn:
     raise NotImplementedError(_first_order_only(function))
 
 
-def _mapped(tangents: tuple, axes: tuple, *, function: str) -> tuple[Any, Any]:
-    return _TANGENT.bind(tangents[0], function=function), axes[0]
+def _differentiated(primals: tuple, tangents: tuple, *, function: str) -> tuple[Any, Any]:
+    tangent = tangents[0]
+    if not isinstance(tangent, ad.Zero):
+        tangent = _TANGENT.bind(tangent, function=function)
+    return _IDENTITY.bind(primals[0], function=function), tangent
 
+
+def _mapped(arrays: tuple, axes: tuple, *, function: str) -> tuple[Any, Any]:
+    return _IDENTITY.bind(arrays[0], function=function), axes[0]
+
+
+_IDENTITY = Primitive("in_reverse_only")
+"""The identity, whose tangent is `_TANGENT`. In the gradient of a mapped function it is mapped before it is
+differentiated; only forward mode maps tangents."""
+_IDENTITY.def_impl(lambda x, **_: x)
+_IDENTITY.def_abstract_eval(lambda x, **_: x)
+ad.primitive_jvps[_IDENTITY] = _differentiated
+batching.primitive_batchers[_IDENTITY] = _mapped
+mlir.register_lowering(_IDENTITY, lambda _, x, **__: [x])
 
 _TANGENT = Primitive("reverse_only")
-"""The identity on tangents. Reverse mode only transposes it; forward mode has to run it, and raises."""
+"""The identity on tangents. Reverse mode only transposes it; forward mode has to run it or to map it, and raises."""
 _TANGENT.def_impl(_refuse_forward)
 _TANGENT.def_abstract_eval(lambda tangent, **_: tangent)
 ad.deflinear2(_TANGENT, lambda cotangent, *_, **__: [cotangent])
-batching.primitive_batchers[_TANGENT] = _mapped
+batching.primitive_batchers[_TANGENT] = _refuse_forward
 mlir.register_lowering(_TANGENT, _refuse_forward)
 
 

@@ -277,19 +277,29 @@ def test_forward_mode_raises_by_name(name):
             jax.jvp(transformed, arguments, arguments)
         with refused:
             jax.linearize(transformed, *arguments)[1](*arguments)
+        with refused:
+            jax.jacfwd(transformed)(*arguments)
+        with refused:
+            jax.vmap(lambda x, f=transformed: jax.jvp(f, x, x))(jax.tree.map(lambda x: x[None], arguments))
     with refused:
         jax.jit(lambda x: jax.jvp(function, x, x))(arguments)
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jacfwd(function)(*arguments)
+    with refused:
+        jax.jit(jax.jacfwd(function))(*arguments)
 
 
 @each
 def test_gradient_of_vmap(name):
-    """Forward mode is refused by a rule on tangents, which mapping the function must not meet."""
+    """Forward mode is refused by a rule on tangents, which no mapped gradient and no gradient of a map may meet."""
     function, _, arguments, cotangents, _, gradients = plain(name)
     lanes = jax.tree.map(lambda x: x[None, None], (arguments, cotangents))
-    _, got = pull_back(jax.vmap(jax.vmap(function)), *lanes)
-    assert_close(jax.tree.map(lambda x: x[0, 0], got), gradients, 1e-5)
+    _, of_map = pull_back(jax.vmap(jax.vmap(function)), *lanes)
+
+    def in_a_loop(*x):
+        return jax.lax.scan(lambda _, x: (None, jax.checkpoint(function)(*x)), None, x)[1]
+
+    _, of_loop = jax.vmap(lambda x, dy: pull_back(in_a_loop, x, dy))(*lanes)
+    for got in (of_map, of_loop):
+        assert_close(jax.tree.map(lambda x: x[0, 0], got), gradients, 1e-5)
 
 
 @each
