@@ -28,7 +28,7 @@ def test_splits_divide_all_tokens():
     assert len(SPLITS) >= 8
 
 
-@pytest.mark.parametrize(("framework", "op", "tokens"), [("torch", "mlstm", 30000)])
+@pytest.mark.parametrize(("framework", "op", "tokens"), [("torch", "mlstm", 30000), ("torch", "gru", 6000)])
 def test_memory_follows_the_tokens(framework, op, tokens):
     words = [sys.executable, "-c", PROGRAMME, framework, op, str(tokens), *SPLITS]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -7,7 +7,7 @@ one product over all rows. Packed sequences are sorted by length; a dense batch 
 Everything is in the accumulation dtype. The equations are in the docstring of `torch_impl._gru.api`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -145,6 +145,22 @@ class StackedWeights(NamedTuple):
     rf: Tensor
 
 
+_STEPS = 1024
+"""Number of steps of which views exist at once: a view takes as much memory as a hundred elements."""
+
+
+def _by_step(running: Sequence[int], *columns: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, ...]]:
+    """The rows of every step, as views of each of the arrays ``(N, R, ·)``, from the first step or from the last."""
+    spans = [running[first : first + _STEPS] for first in range(0, len(running), _STEPS)]
+    rows = [sum(span) for span in spans]
+    for span, *parts in _in_order(zip(spans, *(x.split(rows, 1) for x in columns), strict=True), backwards):
+        yield from _in_order(zip(*(part.split(span, 1) for part in parts), strict=True), backwards)
+
+
+def _in_order(x: Iterator[tuple], backwards: bool) -> Iterator[tuple]:
+    return reversed([*x]) if backwards else x
+
+
 def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Tensor, states: Tensor) -> None:
     """Compute the steps in place: inputs become activations, and ``states`` are filled.
 
@@ -154,12 +170,10 @@ def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Ten
         states: ``(N, B + R, H)``, which already holds the initial states.
     """
     H = z.shape[-1]
-    running = steps.running
-    h, *after = states.split((steps.B, *running), 1)
-    gates = rf.split(running, 1)
-    resets, forgets = (part.split(running, 1) for part in (rf[..., :H], rf[..., H:]))
+    h = states[:, : steps.B]
     add_gates, add_candidate = _packed(steps, weights.rf), _packed(steps, weights.z)
-    for candidate, gate, r, f, h_new in zip(z.split(running, 1), gates, resets, forgets, after, strict=True):
+    columns = (z, rf, rf[..., :H], rf[..., H:], states[:, steps.B :])
+    for candidate, gate, r, f, h_new in _by_step(steps.running, *columns):
         h = h[:, : h_new.shape[1]]
         if add_gates is not None:
             torch.sigmoid(add_gates(h, gate), out=gate)
@@ -225,8 +239,8 @@ def _walk_backward(
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
     add_gates = _packed(steps, Wrf_T)
     carry = dlast[:, :0]
-    columns = [x.split(steps.running, 1) for x in (dy, r, f, dz, dr, df, drf)]
-    for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in zip(*map(reversed, columns), strict=True):
+    columns = _by_step(steps.running, dy, r, f, dz, dr, df, drf, backwards=True)
+    for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in columns:
         still, count = carry.shape[1], dy_t.shape[1]
         if still < count:
             carry = torch.cat([carry, dlast[:, still:count]], 1)
