@@ -12,9 +12,6 @@ from jax_impl._mesh_axes import vary_like
 _MOST_ROWS = 128
 """Maximum number of steps of a matrix that a CPU sums row by row."""
 
-_LARGEST_EXACT = 10.0
-"""The size of an m, in inverse machine epsilons, from which its rounding alone may put a memory out of range."""
-
 
 def log_sigmoid(x: jax.Array) -> jax.Array:
     """``log σ(x) = min(x, 0) − log(1 + exp(−|x|))``; −∞ at −∞, 0 at +∞."""
@@ -40,16 +37,6 @@ def stabilised_decay(a: jax.Array, m_before: jax.Array, m: jax.Array) -> jax.Arr
     rest = total - a
     lost = (a - (total - rest)) + (m_before - rest)
     return (total - finite_stabiliser(m)) + jnp.where(jnp.isfinite(lost), lost, 0)
-
-
-def bounded(m: jax.Array, decay: jax.Array, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The log weights of a step's memory and write in units of exp(m), the larger of which is 0 but for rounding.
-
-    Where m is so large that its rounding alone may put a memory out of range, the larger one counts as 0.
-    """
-    largest = finite_stabiliser(jnp.maximum(decay, gain))
-    excess = jnp.where(jnp.abs(m) < _LARGEST_EXACT / float(jnp.finfo(m.dtype).eps), 0, largest)
-    return decay - excess, gain - excess
 
 
 def forget_matrix(a: jax.Array) -> jax.Array:

@@ -49,7 +49,7 @@ def falling(dtype: type = np.float32, S: int = 70) -> tuple[np.ndarray, ...]:
     return tuple(x.astype(dtype) for x in (q, k, v, i, f))
 
 
-HUGE = {np.float16: (6e4,), np.float32: (1e8, 3e9, 1e20, 1e35), np.float64: (1e17, 1e100, 1e300)}
+HUGE = {np.float16: (6e4,), np.float32: (1e7, 7e7, 3e9, 1e20, 1e35), np.float64: (4e15, 1e17, 1e100, 1e300)}
 """Sizes of gates at which the roundoff of m adds up to more than any weight, or the largest that there are."""
 
 
@@ -63,6 +63,10 @@ def huge(size: float, dtype: type = np.float32, S: int = 70) -> tuple[np.ndarray
     i[0, 0] = 0.0
     i[1, S // 2], f[1, S // 2] = -np.inf, -np.inf
     return tuple(x.astype(dtype) for x in (q, k, v, i, f))
+
+
+STEADY = ((5.0, 7e7), (3.0, 7e7), (0.6, 2.0**23), (5.0, 1e8), (3.0, 1e8), (90.0, 3e9))
+"""Decays and sizes for `steadily_falling`."""
 
 
 def steadily_falling(decay: float = 5.0, size: float = 1e8, S: int = 70) -> tuple[np.ndarray, ...]:

@@ -29,6 +29,8 @@ SIZES = (1e3, 2.0**16, 2.0**20)
 CANCELLING = (64.0, 1e3, 2.0**20, 3e9, 1e20)
 HUGE = {"float64": (1e18, 1e100, 1e300), "float32": (3e9, 1e20, 1e35)}
 """Sizes at which a single rounding of m is larger than every log weight that matters."""
+ADDING_UP = {"float64": (2.0**42, 1e15), "float32": (2.0**23, 3e7, 7e7)}
+"""Sizes at which a single rounding of m leaves a memory in range, and the sum of those of many steps may not."""
 
 PLAIN = {"gates": "ordinary", "held": 0.0, "scale": 1.0, "cotangents": "dense"}
 """Fields of cases for these laws, which choose all values themselves."""
@@ -165,14 +167,21 @@ def chunks_of_large_gates(operation: Operation, checker: Checker, case: MLSTMCas
 
 
 def huge_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
-    """Gates so large that the rounding of m outweighs every weight make no output and no gradient infinite or NaN.
+    """Gates so large that the rounding of m outweighs every weight, at once or over many steps, make no output and no
+    gradient infinite or NaN. A write that only decays is read as it was written.
 
-    finite i and f of any size ⇒ finite h, C, n, m and gradients
+    finite i and f of any size ⇒ finite h, C, n, m and gradients; i₁ ≫ i_j for j > 1 ⇒ h_t = v₁
     """
     call, rng = _positive(operation, checker, case)
-    size, shape = float(rng.choice(HUGE[checker.dtype])), call.arrays["f"].shape
-    f = -size * rng.random(shape)
-    if rng.random() < 0.5:
+    size, shape = float(rng.choice(HUGE[checker.dtype] + ADDING_UP[checker.dtype])), call.arrays["f"].shape
+    kind, f = rng.choice(("falling", "steady", "any")), -size * rng.random(shape)
+    if kind == "steady":
+        # Every decay is rounded in the same way.
+        size = float(rng.choice(ADDING_UP[checker.dtype]))
+        decay = float(np.spacing(np.dtype(checker.dtype).type(size))) * rng.uniform(0.3, 0.7)
+        i, f = np.full(shape, -1e30), np.full(shape, -np.log(np.expm1(decay)))
+        i[:, :1] = size
+    elif kind == "falling":
         # A write, then decays and nothing else.
         i = np.full(shape, -size * max(case.S, 1))
         i[:, :1] = 0.0
@@ -184,6 +193,9 @@ def huge_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
         for name, x in results.items():
             if np.isinf(x.values).any():
                 raise LawError(f"{of}{name}", "an infinity for finite gates", nature="infinity")
+    if kind == "steady" and not call.options.get("eps"):
+        v = call.arrays["v"].values[:, :1]
+        _same_mean(checker, outputs["h"], np.broadcast_to(v, outputs["h"].values.shape), call.steps, times=1)
 
 
 def _same_mean(checker: Checker, got: Array, expected: np.ndarray, steps: int, times: float) -> None:

@@ -11,7 +11,7 @@ accumulation dtype, and q̂ = q/√K. In a chunk that starts from the memory (C,
 
 α and ι are the gates in units of the stabiliser. None is above 0 except by rounding, so no sum of them cancels, and
 weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m. Where m is
-so large that its own rounding would make weights infinite, the larger of α and ι counts as 0 (`bounded`).
+so large that its own roundoff adds up, the unit is exp(m + drift) instead of exp(m) (`units`).
 
 Everything inside the chunks is computed for all of them at once; only m, then (C, n), and in the backward pass their
 gradients, pass from chunk to chunk. The backward pass treats m as a constant, except for the gradient of the final
@@ -25,7 +25,6 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
 from jax_impl._gates import (
-    bounded,
     finite_stabiliser,
     log_sigmoid,
     log_weights,
@@ -38,6 +37,7 @@ from jax_impl._gates import (
 )
 from jax_impl._mlstm.carry import Memory, final_memory, memories, memory_gradients, stabilisers
 from jax_impl._mlstm.state import StateGradients, normaliser_floor
+from jax_impl._mlstm.units import Carried, LogWeights, without_drift
 from reference.arguments import MLSTMState
 
 
@@ -82,27 +82,36 @@ class Precomputed(NamedTuple):
         m: stabilisers, ``(c, *rest, L)``.
         G: decayed scores, ``(c, *rest, L, L)``.
         start: memory at the start of each chunk, ``(c, *rest, K, V)``, ``(c, *rest, K)``, ``(c, *rest)``.
+        weights: log weights of every step.
     """
 
     gates: LogGates | None = None
     m: jax.Array | None = None
     G: jax.Array | None = None
     start: MLSTMState | None = None
+    weights: LogWeights | None = None
 
 
 NOTHING_PRECOMPUTED = Precomputed()
 
 
 class ForwardPass(NamedTuple):
-    """The results of the forward pass, named as in the docstring of this module; `last` is the final state."""
+    """The results of the forward pass, named as in the docstring of this module.
+
+    Attributes:
+        unit: m + drift, the log of the unit of each step.
+        start: the memory at the start of every chunk.
+        last: the memory after the last chunk.
+    """
 
     gates: LogGates
     m: jax.Array
+    unit: jax.Array
     start: MLSTMState
     E: jax.Array
     e: jax.Array
     G: jax.Array
-    last: MLSTMState
+    last: Carried
 
 
 class ChunkGradients(NamedTuple):
@@ -120,20 +129,24 @@ def log_gates(f: jax.Array) -> LogGates:
 def forward(
     options: ChunkwiseOptions,
     x: Chunks,
-    initial: MLSTMState,
+    before: Carried,
     precomputed: Precomputed = NOTHING_PRECOMPUTED,
 ) -> ForwardPass:
     """The forward pass up to the numerator.
 
     Args:
-        initial: state before the first chunk, ``(*rest, ·)``.
+        before: the memory before the first chunk, ``(*rest, ·)``.
         precomputed: results that are used instead of being computed.
     """
+    initial = before.state
     gates = log_gates(x.f) if precomputed.gates is None else precomputed.gates
     m, m_start = _stabilisers(gates, x.i, initial.m, precomputed)
-    decays, inputs = bounded(m, stabilised_decay(gates.a, _before(m_start, m), m), x.i - finite_stabiliser(m))
-    E = jnp.exp(log_weights(decays, inputs))
-    e = jnp.exp(jnp.cumsum(decays, axis=-1, dtype=decays.dtype))
+    w = precomputed.weights
+    if w is None:
+        decay = stabilised_decay(gates.a, _before(m_start, m), m)
+        w = without_drift(m, decay, x.i - finite_stabiliser(m), before.drift)
+    E = jnp.exp(log_weights(w.decay, w.gain))
+    e = jnp.exp(jnp.cumsum(w.decay, axis=-1, dtype=m.dtype))
     G = _dot(options, "tk,jk->tj", x.q, x.k) * E if precomputed.G is None else precomputed.G
 
     written = E[..., -1, :, None] * x.k
@@ -144,14 +157,16 @@ def forward(
     else:
         start = Memory(C=precomputed.start.C, n=precomputed.start.n)
         last = final_memory(decay, added, start, memory)
+    m_last, drift_last = (initial.m, before.drift) if m.shape[0] == 0 else (m[-1, ..., -1], w.drift[-1, ..., -1])
     return ForwardPass(
         gates=gates,
         m=m,
+        unit=m + w.drift,
         start=MLSTMState(C=start.C, n=start.n, m=m_start),
         E=E,
         e=e,
         G=G,
-        last=MLSTMState(C=last.C, n=last.n, m=m[-1, ..., -1] if m.shape[0] else initial.m),
+        last=Carried(state=MLSTMState(C=last.C, n=last.n, m=m_last), drift=drift_last),
     )
 
 
@@ -221,7 +236,7 @@ def backward(
 def _normaliser(options: ChunkwiseOptions, x: Chunks, p: ForwardPass) -> tuple[jax.Array, jax.Array]:
     """ν and its floor, ``(c, *rest, L)``."""
     nu = jnp.sum(p.G, axis=-1) + p.e * _dot(options, "tk,k->t", x.q, p.start.n)
-    return nu, normaliser_floor(p.m) if options.stabilize_correctly else jnp.ones_like(p.m)
+    return nu, normaliser_floor(p.unit) if options.stabilize_correctly else jnp.ones_like(p.m)
 
 
 def _before(start: jax.Array, m: jax.Array) -> jax.Array:

@@ -11,20 +11,22 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
-from jax_impl._gates import bounded, finite_stabiliser, log_sigmoid, stabilised_decay
+from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
 from jax_impl._mesh_axes import vary_like
 from jax_impl._mlstm import chunkwise, packed
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
 from jax_impl._mlstm.blocks import block_size
 from jax_impl._mlstm.chunk_layout import PADDING, from_chunks, padded, to_chunks
-from jax_impl._mlstm.chunkwise import Chunks
+from jax_impl._mlstm.chunkwise import NOTHING_PRECOMPUTED, Chunks, Precomputed
 from jax_impl._mlstm.state import (
     StateGradients,
     given_or_zeros,
     join_stabiliser_gradient,
     normaliser_floor,
     split_stabiliser_gradient,
+    weighted,
 )
+from jax_impl._mlstm.units import Carried, LogWeights, begin, bounded, pass_on
 from reference.arguments import MLSTMState
 
 
@@ -35,10 +37,19 @@ class Residuals(NamedTuple):
         arguments: the arguments of the call.
         starts: the memory at the start of every block, ``(blocks, B, N, ·)``.
         last: the final state.
+        weight: the weight in it of the memory that the call carried, ``(B, N)``; see `units`.
     """
 
     arguments: Arguments
-    starts: MLSTMState
+    starts: Carried
+    last: MLSTMState
+    weight: jax.Array
+
+
+class StepResiduals(NamedTuple):
+    """The arguments and the final state of one step."""
+
+    arguments: Arguments
     last: MLSTMState
 
 
@@ -47,8 +58,9 @@ def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals |
     tokens = arguments.tokens
     if arguments.cu_seqlens is None:
         initial = given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B)
-        h, starts, last = _dense(options, tokens, initial)
-        residuals = Residuals(arguments=arguments, starts=starts, last=last)
+        h, starts, carried = _dense(options, tokens, initial)
+        last, weight = pass_on(carried)
+        residuals = Residuals(arguments=arguments, starts=starts, last=last, weight=weight)
     else:
         h, residuals = packed.forward(options, arguments)
     return Result(h=h, state=residuals.last if options.return_state else None), residuals
@@ -60,7 +72,7 @@ def backward(options: Options, residuals: Residuals | packed.Residuals, cotangen
         return packed.backward(options, residuals, cotangents.h, cotangents.state)
     arguments, last = residuals.arguments, residuals.last
     dlast = jax.tree.map(jnp.zeros_like, last) if cotangents.state is None else cotangents.state
-    dlast = split_stabiliser_gradient(last, dlast)
+    dlast = weighted(split_stabiliser_gradient(last, dlast), residuals.weight)
     tokens, dinitial = _dense_gradient(options, arguments.tokens, residuals.starts, cotangents.h, dlast)
     initial = arguments.initial_state
     return Gradients(
@@ -68,7 +80,7 @@ def backward(options: Options, residuals: Residuals | packed.Residuals, cotangen
     )
 
 
-def step(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
+def step(options: Options, arguments: Arguments) -> tuple[Result, StepResiduals]:
     """One step, by the recurrence itself: the memory is updated and then read.
 
     XLA compiles it to eight kernels for a CPU. That is the most that it runs one after the other in the calling thread;
@@ -95,18 +107,23 @@ def step(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
     nu = _sum_by_halves(q * last.n)
     Y = jnp.maximum(jnp.abs(nu), normaliser_floor(m)) + options.chunkwise.eps
     h = (numerator / Y[..., None]).astype(arguments.tokens.v.dtype)
-    return Result(h=h, state=last), Residuals(arguments=arguments, starts=state, last=last)
+    return Result(h=h, state=last), StepResiduals(arguments=arguments, last=last)
 
 
-def step_backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
+def step_backward(options: Options, residuals: StepResiduals, cotangents: Result) -> Gradients:
     """Gradients of the inputs and of the state before the step."""
-    assert cotangents.state is not None
-    starts = jax.tree.map(lambda part: part[None], residuals.starts)
-    dlast = split_stabiliser_gradient(residuals.last, cotangents.state)
-    tokens, dinitial = _dense_gradient(
-        options, add_step_axis(residuals.arguments.tokens), starts, cotangents.h[:, None], dlast
-    )
-    return Gradients(tokens=drop_step_axis(tokens), initial_state=join_stabiliser_gradient(residuals.starts, dinitial))
+    (tokens, state, *_), last = residuals.arguments, residuals.last
+    assert cotangents.state is not None and state is not None
+    dlast = split_stabiliser_gradient(last, cotangents.state)
+    # In units of the m that the step returned.
+    i, m = tokens.i.astype(last.m.dtype), last.m
+    decay = stabilised_decay(log_sigmoid(tokens.f.astype(m.dtype)), state.m, m)
+    by_step = (m, *bounded(m, decay, i - finite_stabiliser(m)))
+    m, decay, gain = (x[None, ..., None] for x in by_step)
+    given = Precomputed(m=m, weights=LogWeights(decay=decay, gain=gain, drift=jnp.zeros_like(m)))
+    starts = jax.tree.map(lambda part: part[None], begin(state))
+    tokens, dinitial = _dense_gradient(options, add_step_axis(tokens), starts, cotangents.h[:, None], dlast, given)
+    return Gradients(tokens=drop_step_axis(tokens), initial_state=join_stabiliser_gradient(state, dinitial))
 
 
 def add_step_axis(tokens: Tokens) -> Tokens:
@@ -126,30 +143,34 @@ def _sum_by_halves(x: jax.Array) -> jax.Array:
     return jnp.sum(x, axis=-1)
 
 
-def _dense(options: Options, tokens: Tokens, initial: MLSTMState) -> tuple[jax.Array, MLSTMState, MLSTMState]:
-    """h, the memory at the start of every block, and the final state."""
+def _dense(options: Options, tokens: Tokens, initial: MLSTMState) -> tuple[jax.Array, Carried, Carried]:
+    """h, the memory at the start of every block, and the final memory."""
     S, size = tokens.v.shape[1], block_size(options, *tokens.i.shape)
+    before = begin(initial)
     if S == 0:
-        return jnp.zeros_like(tokens.v), jax.tree.map(lambda part: part[None][:0], initial), initial
+        return jnp.zeros_like(tokens.v), jax.tree.map(lambda part: part[None][:0], before), before
     tokens = _whole_blocks(tokens, size)
     h = vary_like(jnp.zeros_like(tokens.v), tokens.v)
 
-    def block(
-        carry: tuple[MLSTMState, jax.Array], number: jax.Array
-    ) -> tuple[tuple[MLSTMState, jax.Array], MLSTMState]:
-        state, h = carry
+    def block(carry: tuple[Carried, jax.Array], number: jax.Array) -> tuple[tuple[Carried, jax.Array], Carried]:
+        before, h = carry
         x = _block_of(tokens, number, size)
-        chunks = _to_chunks(options, x, state.C.dtype)
-        p = chunkwise.forward(options.chunkwise, chunks, state)
+        chunks = _to_chunks(options, x, before.drift.dtype)
+        p = chunkwise.forward(options.chunkwise, chunks, before)
         one = _from_chunks(chunkwise.output(options.chunkwise, chunks, p), x.v)
-        return (p.last, _with_block(h, one, number)), state
+        return (p.last, _with_block(h, one, number)), before
 
-    (last, h), starts = jax.lax.scan(block, (initial, h), jnp.arange(tokens.i.shape[1] // size))
+    (last, h), starts = jax.lax.scan(block, (before, h), jnp.arange(tokens.i.shape[1] // size))
     return h[:, :S], starts, last
 
 
 def _dense_gradient(
-    options: Options, tokens: Tokens, starts: MLSTMState, dh: jax.Array, dlast: StateGradients
+    options: Options,
+    tokens: Tokens,
+    starts: Carried,
+    dh: jax.Array,
+    dlast: StateGradients,
+    given: Precomputed = NOTHING_PRECOMPUTED,
 ) -> tuple[Tokens, StateGradients]:
     S, size = tokens.i.shape[1], block_size(options, *tokens.i.shape)
     if S == 0:
@@ -158,13 +179,13 @@ def _dense_gradient(
     dtokens = Tokens(*(vary_like(jnp.zeros_like(part), dh) for part in tokens))
 
     def block(
-        carry: tuple[StateGradients, Tokens], at: tuple[jax.Array, MLSTMState]
+        carry: tuple[StateGradients, Tokens], at: tuple[jax.Array, Carried]
     ) -> tuple[tuple[StateGradients, Tokens], None]:
         (dstate, dtokens), (number, start) = carry, at
-        dtype = start.C.dtype
+        dtype = start.drift.dtype
         x, dh_x = _block_of(tokens, number, size), _block_of(dh, number, size)
         chunks = _to_chunks(options, x, dtype)
-        p = chunkwise.forward(options.chunkwise, chunks, start)
+        p = chunkwise.forward(options.chunkwise, chunks, start, given)
         gradients = chunkwise.backward(options.chunkwise, chunks, p, _array_to_chunks(options, dh_x, dtype), dstate)
         one = Tokens(*map(_from_chunks, _of_unscaled_q(gradients.chunks), x))
         return (gradients.initial_state, jax.tree.map(lambda all, d: _with_block(all, d, number), dtokens, one)), None

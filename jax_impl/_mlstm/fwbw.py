@@ -24,7 +24,8 @@ from jax_impl._mlstm import chunkwise
 from jax_impl._mlstm.arguments import Arguments, Gradients, Tokens
 from jax_impl._mlstm.chunk_layout import PADDING, chunk_length, from_chunks, to_chunks
 from jax_impl._mlstm.chunkwise import Chunks, ChunkwiseOptions, ForwardPass, LogGates, Precomputed
-from jax_impl._mlstm.state import join_stabiliser_gradient, split_stabiliser_gradient
+from jax_impl._mlstm.state import join_stabiliser_gradient, split_stabiliser_gradient, weighted
+from jax_impl._mlstm.units import begin, pass_on
 from reference.arguments import (
     MLSTMState,
     check_fwbw,
@@ -287,11 +288,12 @@ def _parts(state: MLSTMState | None) -> tuple | None:
 
 def _forward(options: Options, arguments: Arguments) -> tuple[Result, FwbwContext]:
     chunks, state = _to_chunks(options, arguments)
-    p = chunkwise.forward(options.chunkwise, chunks, state)
+    p = chunkwise.forward(options.chunkwise, chunks, begin(state))
     v = arguments.tokens.v
     h = from_chunks(chunkwise.output(options.chunkwise, chunks, p), 1, v.shape[1]).astype(v.dtype)
     context = _context(options, arguments, p)
-    return Result(h=h, state=p.last if options.config.return_state else None, context=context), context
+    last = pass_on(p.last)[0] if options.config.return_state else None
+    return Result(h=h, state=last, context=context), context
 
 
 @without_second_derivative("fwbw_backward")
@@ -300,9 +302,11 @@ def _gradient(options: Options, ctx: FwbwContext, dh: jax.Array, dlast: tuple | 
     chunks, state = _to_chunks(options, Arguments(tokens=tokens, initial_state=ctx.state))
     given = (None, None, None) if dlast is None else dlast
     dlast = MLSTMState(*(jnp.zeros_like(s) if d is None else d for s, d in zip(state, given, strict=True)))
-    p = chunkwise.forward(options.chunkwise, chunks, state, precomputed=_precomputed(options, ctx))
+    p = chunkwise.forward(options.chunkwise, chunks, begin(state), precomputed=_precomputed(options, ctx))
     dh = to_chunks(dh.astype(state.C.dtype), 1, options.chunkwise.L)
-    found = chunkwise.backward(options.chunkwise, chunks, p, dh, split_stabiliser_gradient(p.last, dlast))
+    last, weight = pass_on(p.last)
+    dlast = weighted(split_stabiliser_gradient(last, dlast), weight)
+    found = chunkwise.backward(options.chunkwise, chunks, p, dh, dlast)
     dchunks = found.chunks._replace(q=found.chunks.q * tokens.q.shape[-1] ** -0.5)
     joined = (
         from_chunks(part, 1, of.shape[1]).reshape(of.shape).astype(of.dtype)

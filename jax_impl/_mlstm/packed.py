@@ -29,7 +29,9 @@ from jax_impl._mlstm.state import (
     inner_product,
     join_stabiliser_gradient,
     split_stabiliser_gradient,
+    weighted,
 )
+from jax_impl._mlstm.units import Carried, begin, pass_on
 from jax_impl._packing import sequence_of_tokens
 from reference.arguments import MLSTMState
 
@@ -39,14 +41,16 @@ class Residuals(NamedTuple):
 
     Attributes:
         arguments: the arguments of the call.
-        starts: the state at the start of every block, ``(blocks, N, ·)``.
+        starts: the memory at the start of every block, ``(blocks, N, ·)``.
         last: the final states; None if they are not requested.
+        weight: the weight in them of the memories that the call carried, ``(B, N)``; see `units`.
         unusable: whether k, v or a gate of a token is not usable, ``(T, N)``.
     """
 
     arguments: Arguments
-    starts: MLSTMState
+    starts: Carried
     last: MLSTMState | None
+    weight: jax.Array | None
     unusable: jax.Array
 
 
@@ -94,8 +98,8 @@ def forward(options: Options, arguments: Arguments) -> tuple[jax.Array, Residual
     """h, and the final states among the residuals."""
     tokens, initial = arguments.tokens, arguments.initial_state
 
-    def block(before: MLSTMState, x: _ByToken) -> tuple[MLSTMState, tuple[jax.Array, MLSTMState, FinalParts | None]]:
-        dtype = before.C.dtype
+    def block(before: Carried, x: _ByToken) -> tuple[Carried, tuple[jax.Array, Carried, FinalParts | None]]:
+        dtype = before.drift.dtype
         chunks = _chunks(options, isolation.usable(x.tokens)._replace(q=x.tokens.q), dtype)
         segments = _segments(options, x, initial)
         p = packed_chunks.forward(options.chunkwise, chunks, before, segments)
@@ -108,14 +112,16 @@ def forward(options: Options, arguments: Arguments) -> tuple[jax.Array, Residual
         return p.last, (h, before, by_token._replace(incoming=parts.incoming))
 
     N, K = tokens.q.shape[1:]
-    start = MLSTMState(*zeros_like_states(tokens.v, (N, K, tokens.v.shape[-1]), (N, K), (N,)))
+    start = begin(MLSTMState(*zeros_like_states(tokens.v, (N, K, tokens.v.shape[-1]), (N, K), (N,))))
     unusable = isolation.unusable_tokens(tokens, _zero(arguments))
     spoilt = _spoilt_forward(options, arguments, unusable)
     _, (h, starts, parts) = jax.lax.scan(block, start, _blocks(options, _by_token(options, arguments, spoilt)))
-    last = None
+    last, weight = None, None
     if parts is not None:
-        last = isolation.spoil(spoilt.sequences, _final_states(options, arguments, parts))
-    return _joined(h, tokens.v), Residuals(arguments=arguments, starts=starts, last=last, unusable=unusable)
+        last, weight = _final_states(options, arguments, parts)
+        last = isolation.spoil(spoilt.sequences, last)
+    residuals = Residuals(arguments=arguments, starts=starts, last=last, weight=weight, unusable=unusable)
+    return _joined(h, tokens.v), residuals
 
 
 def backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTMState | None) -> Gradients:
@@ -126,15 +132,15 @@ def backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTM
     """
     arguments, dfinal = residuals.arguments, None
     tokens, initial = arguments.tokens, arguments.initial_state
-    if residuals.last is not None and dlast is not None:
-        dfinal = split_stabiliser_gradient(residuals.last, dlast)
+    if residuals.last is not None and residuals.weight is not None and dlast is not None:
+        dfinal = weighted(split_stabiliser_gradient(residuals.last, dlast), residuals.weight)
 
     def block(
-        dafter: StateGradients, x: tuple[_ByToken, MLSTMState]
+        dafter: StateGradients, x: tuple[_ByToken, Carried]
     ) -> tuple[StateGradients, tuple[Tokens, jax.Array | None, InitialReadGradients | None]]:
         by_token, before = x
         assert by_token.dh is not None
-        dtype = before.C.dtype
+        dtype = before.drift.dtype
         chunks = _chunks(options, isolation.usable(by_token.tokens), dtype)
         segments = _segments(options, by_token, initial)
         p = packed_chunks.forward(options.chunkwise, chunks, before, segments)
@@ -151,7 +157,7 @@ def backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTM
     spoilt = _spoilt_backward(options, residuals, dh, dlast)
     by_token = _by_token(options, arguments, spoilt)
     by_token = by_token._replace(dh=dh, final=_cotangents_by_token(options, arguments, dfinal))
-    dafter = jax.tree.map(lambda start: jnp.zeros_like(start[0]), residuals.starts)
+    dafter = jax.tree.map(lambda start: jnp.zeros_like(start[0]), residuals.starts.state)
     dafter = StateGradients(C=dafter.C, n=dafter.n, g=dafter.m)
     blocks = (_blocks(options, by_token), residuals.starts)
     _, (dtokens, g, dreads) = jax.lax.scan(block, dafter, blocks, reverse=True)
@@ -235,8 +241,9 @@ def _cotangents_by_token(options: Options, arguments: Arguments, dfinal: StateGr
     return _Cotangents(k=dk, v=dv, g=dfinal.g[sequence], initial=of_initial)
 
 
-def _final_states(options: Options, arguments: Arguments, parts: FinalParts) -> MLSTMState:
-    """The final states: writes near the end of each sequence, and what is left of the memory from before them."""
+def _final_states(options: Options, arguments: Arguments, parts: FinalParts) -> tuple[MLSTMState, jax.Array]:
+    """The final states: writes near the end of each sequence, and what is left of the memory from before them; and the
+    weight in them of these sums."""
     tokens, initial, borders = arguments.tokens, arguments.initial_state, _borders(options, arguments)
     incoming = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parts.incoming)
     written, m = (_joined(part, tokens.i) for part in (parts.written, parts.m))
@@ -255,8 +262,9 @@ def _final_states(options: Options, arguments: Arguments, parts: FinalParts) -> 
     if initial is not None and parts.initial is not None:
         weight = _joined(parts.initial, tokens.i)[borders.end]
         memory = Memory(C=memory.C + weight[..., None, None] * initial.C, n=memory.n + weight[..., None] * initial.n)
-    last = MLSTMState(C=memory.C, n=memory.n, m=m[borders.end])
-    return jax.tree.map(lambda x, empty: _where(borders.empty, empty, x), last, zeros if initial is None else initial)
+    last, weight = pass_on(begin(MLSTMState(C=memory.C, n=memory.n, m=m[borders.end])))
+    last = jax.tree.map(lambda x, empty: _where(borders.empty, empty, x), last, zeros if initial is None else initial)
+    return last, _where(~borders.empty, weight, 1)
 
 
 def _initial_gradients(

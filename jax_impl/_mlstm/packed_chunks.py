@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
 from jax_impl._gates import (
-    bounded,
     finite_stabiliser,
     forget_matrix_gradient,
     log_sigmoid,
@@ -31,6 +30,7 @@ from jax_impl._mlstm.chunkwise import Chunks, ChunkwiseOptions
 from jax_impl._mlstm.isolation import spoil
 from jax_impl._mlstm.segments import FinalCotangents, FinalParts, InitialReadGradients, Segments
 from jax_impl._mlstm.state import StateGradients, normaliser_floor
+from jax_impl._mlstm.units import Carried, returned_stabiliser, without_drift
 from reference.arguments import MLSTMState
 
 
@@ -38,20 +38,25 @@ class ForwardPass(NamedTuple):
     """The results of the forward pass, named as in `chunkwise`.
 
     Attributes:
+        unit: m + drift, the log of the unit of each step.
         attained: whether i_t attains m_t, ``(c, N, L)``.
         e_initial: the weight of the initial memory of a step's sequence at that step, 0 if it began in an earlier
             chunk; None if all initial states are zeros.
-        last: the state after the last chunk.
+        last: the memory after the last chunk.
+        final_m, final_weight: m of a final state that would end with a step, and the weight in it of the memory after
+            the step, ``(c, N, L)``; see `units`.
     """
 
-    m: jax.Array
+    unit: jax.Array
     attained: jax.Array
     start: Memory
     E: jax.Array
     e: jax.Array
     e_initial: jax.Array | None
     G: jax.Array
-    last: MLSTMState
+    last: Carried
+    final_m: jax.Array
+    final_weight: jax.Array
 
 
 class ChunkGradients(NamedTuple):
@@ -70,26 +75,28 @@ class ChunkGradients(NamedTuple):
     initial: InitialReadGradients | None
 
 
-def forward(options: ChunkwiseOptions, x: Chunks, before: MLSTMState, segments: Segments) -> ForwardPass:
+def forward(options: ChunkwiseOptions, x: Chunks, before: Carried, segments: Segments) -> ForwardPass:
     """The forward pass up to the numerator.
 
     Args:
         x: ``(c, N, L, ·)``.
-        before: the state before the first chunk, ``(N, ·)``.
+        before: the memory before the first chunk, ``(N, ·)``.
     """
+    state = before.state
     a = log_sigmoid(x.f)
     restarted = jnp.where(segments.first, -jnp.inf, a)
     b = jnp.cumsum(restarted, axis=-1, dtype=a.dtype)
     candidates = jnp.where(segments.first, jnp.maximum(a + segments.initial_m, x.i), x.i)
     largest = running_largest(restarted, candidates)
-    m_start = stabilisers(b[..., -1], largest[..., -1], before.m)
+    m_start = stabilisers(b[..., -1], largest[..., -1], state.m)
     m = jnp.maximum(b + m_start[..., None], largest)
     m_before = jnp.concatenate([m_start[..., None], m[..., :-1]], axis=-1)
     m_before = jnp.where(segments.first, segments.initial_m, m_before)
 
-    decays, inputs = bounded(m, stabilised_decay(a, m_before, m), x.i - finite_stabiliser(m))
-    connected = jnp.where(segments.first, -jnp.inf, decays)
-    E = jnp.exp(log_weights(connected, inputs))
+    decay = stabilised_decay(a, m_before, m)
+    w = without_drift(m, decay, x.i - finite_stabiliser(m), before.drift, segments.first)
+    connected = jnp.where(segments.first, -jnp.inf, w.decay)
+    E = jnp.exp(log_weights(connected, w.gain))
     e = jnp.exp(jnp.cumsum(connected, axis=-1, dtype=connected.dtype))
     G = _weigh(E, _dot(options, "tk,jk->tj", x.q, x.k))
 
@@ -98,19 +105,22 @@ def forward(options: ChunkwiseOptions, x: Chunks, before: MLSTMState, segments: 
     e_initial = None
     if segments.initial is not None:
         # Of the sequences that begin in the chunk, only a step's own one is connected to it.
-        begun = jnp.where(segments.first, decays, -jnp.inf)
+        begun = jnp.where(segments.first, w.decay, -jnp.inf)
         e_initial = jnp.exp(running_largest(connected, begun))
         added = _sum(added, _scaled(e_initial[..., -1], segments.initial.outgoing))
-    start, last = memories(e[..., -1], added, Memory(C=before.C, n=before.n), segments.begun)
+    start, last = memories(e[..., -1], added, Memory(C=state.C, n=state.n), segments.begun)
+    final_m, final_weight = returned_stabiliser(m, w.drift, jnp.zeros_like(m))
     return ForwardPass(
-        m=m,
+        unit=m + w.drift,
         attained=x.i > a + m_before,
         start=start,
         E=E,
         e=e,
         e_initial=e_initial,
         G=G,
-        last=MLSTMState(C=last.C, n=last.n, m=m[-1, :, -1]),
+        last=Carried(state=MLSTMState(C=last.C, n=last.n, m=m[-1, :, -1]), drift=w.drift[-1, :, -1]),
+        final_m=final_m,
+        final_weight=final_weight,
     )
 
 
@@ -128,8 +138,8 @@ def final_parts(p: ForwardPass, segments: Segments) -> FinalParts:
     """The contributions of the chunks to the final states."""
     return FinalParts(
         written=_written_at_end(p, segments),
-        initial=p.e_initial,
-        m=p.m,
+        initial=None if p.e_initial is None else p.final_weight * p.e_initial,
+        m=p.final_m,
         incoming=_scaled(_kept_at_end(p, segments), p.start),
     )
 
@@ -199,18 +209,20 @@ def backward(
     dend_memory = Memory(C=dend.C, n=dend.n)
     r = _add_at_last_step(r, _weigh(decay, _inner_product(p.start, dend_memory)))
     if final is not None:
-        r += jnp.where(segments.last, _weigh(p.e, _inner_product(p.start, final.incoming)[..., None]), 0)
+        r += jnp.where(
+            segments.last, _weigh(p.final_weight * p.e, _inner_product(p.start, final.incoming)[..., None]), 0
+        )
     of_initial = None
     if initial is not None and p.e_initial is not None:
         r += _weigh(p.e_initial, delta_initial + dnu * initial.n)
         r = _add_at_last_step(r, _weigh(p.e_initial[..., -1], _inner_product(initial.outgoing, dend_memory)))
         if final is not None and final.initial is not None:
-            r += jnp.where(segments.last, _weigh(p.e_initial, final.initial), 0)
+            r += jnp.where(segments.last, _weigh(p.final_weight * p.e_initial, final.initial), 0)
         of_initial = InitialReadGradients(
             C=p.e_initial[..., None] * delta,
             n=p.e_initial * dnu,
             outgoing=_scaled(p.e_initial[..., -1], dend_memory),
-            weight=p.e_initial,
+            weight=p.final_weight * p.e_initial,
         )
     da = forget_matrix_gradient(W) + segments.sum_from(r) + segments.sum_before(w)
     di = of_reads + w
@@ -232,17 +244,17 @@ def _normaliser(x: Chunks, p: ForwardPass, segments: Segments) -> tuple[jax.Arra
     nu = jnp.sum(p.G, axis=-1) + _weigh(p.e, jnp.sum(x.q * p.start.n[..., None, :], axis=-1))
     if segments.initial is not None and p.e_initial is not None:
         nu += _weigh(p.e_initial, segments.initial.n)
-    return nu, normaliser_floor(p.m)
+    return nu, normaliser_floor(p.unit)
 
 
 def _written_at_end(p: ForwardPass, segments: Segments) -> jax.Array:
     """The weight of a step's write in the final memory of its sequence, ``(c, N, L)``; 0 if it ends later."""
-    return jnp.sum(jnp.where(segments.last[..., :, None], p.E, 0), axis=-2)
+    return jnp.sum(jnp.where(segments.last[..., :, None], p.final_weight[..., None] * p.E, 0), axis=-2)
 
 
 def _kept_at_end(p: ForwardPass, segments: Segments) -> jax.Array:
     """The weight of the incoming memory where its sequence ends, ``(c, N)``; 0 if it ends later."""
-    return jnp.sum(jnp.where(segments.last, p.e, 0), axis=-1)
+    return jnp.sum(jnp.where(segments.last, p.final_weight * p.e, 0), axis=-1)
 
 
 def _weigh(weight: jax.Array, x: jax.Array) -> jax.Array:

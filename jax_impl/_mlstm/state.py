@@ -46,6 +46,11 @@ def split_stabiliser_gradient(last: MLSTMState, dlast: MLSTMState) -> StateGradi
     return StateGradients(C=dlast.C, n=dlast.n, g=dlast.m - inner_product(last, dlast.C, dlast.n))
 
 
+def weighted(d: StateGradients, weight: jax.Array) -> StateGradients:
+    """The gradient of a memory that counts with a weight ``(…)`` in the state to which ``d`` belongs."""
+    return StateGradients(C=weight[..., None, None] * d.C, n=weight[..., None] * d.n, g=d.g)
+
+
 def join_stabiliser_gradient(initial: MLSTMState, gradients: StateGradients) -> MLSTMState:
     """Inverse of `split_stabiliser_gradient`, for the initial state: ``dm = g + ⟨C, dC⟩ + ⟨n, dn⟩``."""
     dC, dn, g = gradients.C, gradients.n, gradients.g

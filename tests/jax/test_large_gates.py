@@ -8,7 +8,7 @@ import pytest
 import jax_impl
 import reference
 from jax_impl import MLSTMState
-from tests.large_gates import CALLS, CHUNKS, HUGE, falling, huge, inputs, relative_error, steadily_falling
+from tests.large_gates import CALLS, CHUNKS, HUGE, STEADY, falling, huge, inputs, relative_error, steadily_falling
 
 INF = float("inf")
 
@@ -81,8 +81,14 @@ def dense(arrays):
     return jax_impl.mlstm(*arrays, chunk_size=16)
 
 
-FORMS = [steps, *(pytest.param(form, marks=pytest.mark.whole_grid) for form in (dense, packed))]
-"""A law tries dense calls with gates of these sizes."""
+def fwbw(arrays):
+    """Both heads through the fwbw interface, of which nothing is a residual; mapped, as its callers do."""
+    function = jax_impl.mlstm_fwbw_custom_grad({"chunk_size": 16, "keep_gates": False})
+    return jax.vmap(function, in_axes=2, out_axes=2)(*arrays)
+
+
+FORMS = [steps, *(pytest.param(form, marks=pytest.mark.whole_grid) for form in (dense, packed, fwbw))]
+"""Laws try dense calls and steps with gates of these sizes."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -95,11 +101,44 @@ def test_everything_is_finite_for_gates_of_any_size(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_memory_outlasts_roundoff_that_adds_up(form):
-    """All weights but that of the first write are 0, so h is the first v. Every size is above 8e7."""
+    """All weights but that of the first write are 0, so h is the first v. Single steps keep it from 8e7 on."""
     run = jax.jit(form)
-    for decay, size in ((5.0, 1e8), (3.0, 1e8), (90.0, 3e9)):
+    for decay, size in STEADY:
+        if form is steps and size < 8e7:
+            continue
         arrays = steadily_falling(decay, size)
         h, v = np.asarray(run(arrays)), arrays[2][:, :1]
         if form is packed:
             h = h[:, : h.shape[1] // 3]
         assert relative_error(h, np.broadcast_to(v, h.shape)) < 2e-6, (decay, size)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_outlast_roundoff_that_adds_up(form):
+    """h is the first v, so that its gradient is the sum of all cotangents."""
+    arrays = tuple(map(jnp.asarray, steadily_falling(5.0, 1e8 if form is steps else 7e7)))
+    dh = jnp.asarray(np.random.default_rng(0).normal(size=(2, 70, 2, 4)).astype(np.float32))
+    gradients = jax.jit(jax.grad(lambda arrays: jnp.sum(dh * form(arrays))))(arrays)
+    assert all(np.isfinite(x).all() for x in gradients)
+    first = 70 // 3 if form is packed else 70
+    np.testing.assert_allclose(gradients[2][:, 0], dh[:, :first].sum(1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("packing", [None, pytest.param([0, 69, 138], marks=pytest.mark.whole_grid)])
+def test_a_state_that_is_passed_on_keeps_its_memory_however_often_its_m_is_rounded(packing):
+    """Thirty calls, of which each loses or gains what the rounding of its final m takes."""
+    *qkv, i, f = (x[:, 1:] for x in steadily_falling(5.0, 7e7))
+    arrays = [x if packing is None else x.reshape(-1, *x.shape[2:]) for x in (*qkv, i, f)]
+    bounds = None if packing is None else np.array(packing)
+
+    def sums(arrays, state):
+        h, state = jax_impl.mlstm(*arrays, initial_state=state, cu_seqlens=bounds, chunk_size=16, return_state=True)
+        return jnp.sum(h), (h, state)
+
+    run = jax.jit(jax.value_and_grad(sums, argnums=1, has_aux=True))
+    C = np.random.default_rng(0).uniform(1, 2, (2, 2, 1, 4)).astype(np.float32)
+    state = MLSTMState(C=np.repeat(C, 4, axis=2), n=np.ones((2, 2, 4), np.float32), m=np.full((2, 2), 7e7, np.float32))
+    for _ in range(30):
+        (_, (h, state)), gradients = run(arrays, state)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, gradients)))
+        assert relative_error(h.reshape(2, 69, 2, 4), np.broadcast_to(C.reshape(2, 1, 2, 4), (2, 69, 2, 4))) < 1e-5

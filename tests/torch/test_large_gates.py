@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import reference
-from tests.large_gates import CALLS, CHUNKS, HUGE, falling, huge, inputs, relative_error, steadily_falling
+from tests.large_gates import CALLS, CHUNKS, HUGE, STEADY, falling, huge, inputs, relative_error, steadily_falling
 from torch_impl import MLSTMState, mlstm, mlstm_fwbw_custom_grad, mlstm_step, mLSTMBackendFwbwConfig
 
 INF = float("inf")
@@ -116,7 +116,7 @@ def test_everything_is_finite_for_gates_of_any_size(form, dtype):
         assert all(x.isfinite().all() for x in (*results, *gradients)), size
 
 
-@pytest.mark.parametrize(("decay", "size"), [(5.0, 1e8), (3.0, 1e8), (5.0, 7e7), (3.0, 7e7), (90.0, 3e9)])
+@pytest.mark.parametrize(("decay", "size"), STEADY)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_memory_outlasts_roundoff_that_adds_up(form, decay, size):
     """All weights but that of the first write are 0, so h is the first v."""

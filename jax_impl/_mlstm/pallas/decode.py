@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from jax_impl._mlstm.pallas.sequence import LARGEST
 from jax_impl._mlstm.state import normaliser_floor
+from jax_impl._mlstm.units import LARGEST_EXACT
 from jax_impl._pallas import (
     FLOAT,
     REDUCTION_SCRATCH,
@@ -162,7 +163,10 @@ def step(
 
 
 def _gates(i: Any, f: Any, m: Any) -> tuple[Any, Any, Any]:
-    """The stabiliser after the step, and the weights of the memory and of the write; that of an empty memory is 0."""
+    """The stabiliser after the step, and the weights of the memory and of the write; that of an empty memory is 0.
+
+    Where m is so large that its rounding alone may put the memory out of range, the larger weight counts as 1.
+    """
     small = jnp.exp(-jnp.abs(f))
     near_1 = 1 + small
     log1p = jnp.where(near_1 == 1, small, jnp.log(near_1) * (small / (near_1 - 1)))
@@ -172,8 +176,12 @@ def _gates(i: Any, f: Any, m: Any) -> tuple[Any, Any, Any]:
     # What rounding took from the sum (Knuth's two-sum): without it, C would be off by u·|m| of itself at every step.
     rest = kept - a
     lost = (a - (kept - rest)) + (m - rest)
-    decay = jnp.where(kept == -jnp.inf, 0.0, jnp.exp((kept - new) + lost))
-    return new, decay, jnp.where(i == -jnp.inf, 0.0, jnp.exp(i - new))
+    alpha = jnp.where(kept == -jnp.inf, -jnp.inf, (kept - new) + lost)
+    iota = jnp.where(i == -jnp.inf, -jnp.inf, i - new)
+    exact = jnp.abs(new) < LARGEST_EXACT / float(jnp.finfo(FLOAT).eps)
+    excess = jnp.where(exact, 0.0, jnp.maximum(alpha, iota))
+    decay = jnp.where(alpha == -jnp.inf, 0.0, jnp.exp(alpha - excess))
+    return new, decay, jnp.where(iota == -jnp.inf, 0.0, jnp.exp(iota - excess))
 
 
 def _padded(x: jax.Array, *multiples: int) -> jax.Array:

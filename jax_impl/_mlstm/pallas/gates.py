@@ -5,9 +5,8 @@ weights are sums of log gates in units of exp(m), so that they are exact to roun
 
     α_t = a_t + m_{t−1} − m_t        ι_j = i_j − m_j        E[t,j] = exp(F[t,j] + ι_j)        F[t,j] = Σ_{j<s≤t} α_s
 
-Where m is large, its rounding puts the largest weight of a step at exp(δ) instead of 1. Inside a chunk, m_t + δ_t is
-the unit in place of m_t: no weight is above 1, whatever the gates are. The memory that a chunk passes on is in units of
-exp(m) of its last step; see `LARGEST_UNIT`.
+Where m is large, its rounding adds up over the steps, to the drift δ_t of `jax_impl._mlstm.units`. The units are
+therefore exp(m_t + δ_t): no weight is above 1, whatever the gates are.
 
 Inside a chunk of L = 2^6 steps, the pairs t > j whose indices differ first in bit ℓ lie in the right and the left half
 of one block of 2^(ℓ+1) steps. Their log decay is a sum of two entries of one vector, level ℓ::
@@ -29,9 +28,6 @@ from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
 from jax_impl._pallas import L
 
 LEVELS = L.bit_length() - 1
-LARGEST_UNIT = 2.0**28
-"""From this |m| on, the rounding of m alone may put a memory out of range in units of exp(m). The largest weight then
-counts as 1: results stay finite, and what a chunk writes is off by the rounding of m relative to earlier chunks."""
 
 
 class ChunkRanges(NamedTuple):
@@ -54,13 +50,14 @@ class ChunkWeights(NamedTuple):
 
     Attributes:
         a: log forget gates.
-        iota: input gates in units of exp(m).
+        iota: input gates in units of exp(unit).
         levels: the vectors of all levels, ``(c, N, 6, L)``.
         m: stabilisers; `m_before` is the one before each step.
+        unit: m + δ.
         e: weight of the chunk's incoming memory at each step.
         written: weight of each step's write in the chunk's outgoing memory.
         decay: weight of the incoming memory in the outgoing memory, ``(c, N)``.
-        m_last: stabiliser after each sequence, ``(B, N)``.
+        m_last, drift_last: stabiliser after each sequence, and its δ, ``(B, N)``.
     """
 
     a: jax.Array
@@ -68,10 +65,12 @@ class ChunkWeights(NamedTuple):
     levels: jax.Array
     m: jax.Array
     m_before: jax.Array
+    unit: jax.Array
     e: jax.Array
     written: jax.Array
     decay: jax.Array
     m_last: jax.Array
+    drift_last: jax.Array
 
 
 def chunk_weights(i: jax.Array, f: jax.Array, m_initial: jax.Array, ranges: ChunkRanges) -> ChunkWeights:
@@ -84,7 +83,7 @@ def chunk_weights(i: jax.Array, f: jax.Array, m_initial: jax.Array, ranges: Chun
     # The same bits as the m with which the next chunk starts.
     m = m.at[..., -1].set(m_end)
     m_before = jnp.concatenate([m_start[..., None], m[..., :-1]], axis=-1)
-    alpha, iota, rest = _units(stabilised_decay(a, m_before, m), i - finite_stabiliser(m), m)
+    alpha, iota, drift = _without_drift(stabilised_decay(a, m_before, m), i - finite_stabiliser(m), ranges)
     levels, before, after = log_decays(alpha)
     last = jnp.clip(ranges.begin + ranges.count - 1, 0, i.shape[0] - 1)
     return ChunkWeights(
@@ -93,22 +92,25 @@ def chunk_weights(i: jax.Array, f: jax.Array, m_initial: jax.Array, ranges: Chun
         levels=levels,
         m=m,
         m_before=m_before,
+        unit=m + drift,
         e=jnp.exp(before),
-        written=jnp.exp(after + iota + rest),
-        decay=jnp.exp(before[..., -1:] + rest)[..., 0],
+        written=jnp.exp(after + iota),
+        decay=jnp.exp(before[..., -1]),
         m_last=jnp.where((ranges.count > 0)[:, None], m_end[last], m_initial),
+        drift_last=jnp.where((ranges.count > 0)[:, None], drift[last, :, -1], 0),
     )
 
 
-def _units(alpha: jax.Array, iota: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """α and ι in units of exp(m + δ), none above 0; and the δ of the last step, ``(c, N, 1)``."""
+def _without_drift(alpha: jax.Array, iota: jax.Array, ranges: ChunkRanges) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """α and ι in units of exp(m + δ), none above 0; and δ."""
     prefix = before_by_level(alpha)
-    delta = jnp.maximum(prefix[-1], _largest(iota, prefix))
-    alpha = alpha + jnp.concatenate([jnp.zeros_like(delta[..., :1]), delta[..., :-1]], axis=-1)
+    largest = _largest(iota, prefix)
+    zeros = jnp.zeros((ranges.begin.shape[0], alpha.shape[1]), alpha.dtype)
+    end, start = _stabilisers(prefix[-1][..., -1], largest[..., -1], zeros, ranges)
+    drift = jnp.maximum(prefix[-1] + start[..., None], largest).at[..., -1].set(end)
+    alpha = alpha + jnp.concatenate([start[..., None], drift[..., :-1]], axis=-1)
     most = finite_stabiliser(jnp.maximum(alpha, iota))
-    rest, unit = most[..., -1:], m[..., -1:]
-    rest = jnp.where((rest > -LARGEST_UNIT) & (jnp.abs(unit) < LARGEST_UNIT), rest, 0)
-    return alpha - most, iota - most, rest
+    return alpha - most, iota - most, drift
 
 
 def log_decays(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

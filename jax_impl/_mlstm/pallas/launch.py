@@ -17,6 +17,7 @@ from jax_impl._mlstm.pallas import decode, sequence
 from jax_impl._mlstm.pallas.gates import ChunkRanges
 from jax_impl._mlstm.pallas.sequence import Outputs, Rows
 from jax_impl._mlstm.state import given_or_zeros
+from jax_impl._mlstm.units import is_exact
 from jax_impl._pallas import L
 from reference.arguments import MLSTMState
 
@@ -36,9 +37,10 @@ class Residuals(NamedTuple):
 
 
 class StepResiduals(NamedTuple):
-    """The residuals of one step: its arguments, and none of the kernel's results."""
+    """The residuals of one step: its arguments and the state after it."""
 
     arguments: Arguments
+    last: MLSTMState
 
 
 def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
@@ -94,7 +96,8 @@ def _backward(options: Options, arguments: Arguments, outputs: Outputs, dh: jax.
 
 def step(options: Options, arguments: Arguments) -> tuple[Result, StepResiduals]:
     """One step, with the inputs ``(B, N, ·)``."""
-    return _step(options, arguments), StepResiduals(arguments=arguments)
+    result = _step(options, arguments)
+    return result, StepResiduals(arguments=arguments, last=result.state)
 
 
 @without_second_derivative("mlstm_step")
@@ -110,6 +113,12 @@ def step_backward(options: Options, residuals: StepResiduals, cotangents: Result
     """Gradients of the inputs and of the state before the step, computed as those of a sequence of length 1."""
     arguments = residuals.arguments._replace(tokens=add_step_axis(residuals.arguments.tokens))
     _, of_sequence = forward(options, arguments)
+    if of_sequence.outputs is not None:
+        # The cotangents belong to the state that the step returned, in units of exp of its m.
+        last, outputs = residuals.last, of_sequence.outputs
+        moved = jnp.where(is_exact(last.m), outputs.last.m - last.m, 0)
+        outputs = outputs._replace(last=last, weight=outputs.weight * jnp.exp(moved))
+        of_sequence = of_sequence._replace(outputs=outputs, last=last)
     gradients = backward(options, of_sequence, cotangents._replace(h=cotangents.h[:, None]))
     return gradients._replace(tokens=drop_step_axis(gradients.tokens))
 

@@ -32,7 +32,9 @@ from jax_impl._mlstm.state import (
     join_stabiliser_gradient,
     normaliser_floor,
     split_stabiliser_gradient,
+    weighted,
 )
+from jax_impl._mlstm.units import Carried, pass_on
 from jax_impl._pallas import FLOAT, TERMS, L, split, unavailable
 from reference.arguments import MLSTMState
 from reference.backends import Row
@@ -69,11 +71,13 @@ class Outputs(NamedTuple):
         h: ``(c·L, N, V)``.
         nu: ν, ``(c, N, L)``.
         last: the state after each sequence.
+        weight: the weight in it of the memory that the kernels computed, ``(B, N)``; see `jax_impl._mlstm.units`.
     """
 
     h: jax.Array
     nu: jax.Array
     last: MLSTMState
+    weight: jax.Array
 
 
 def forward(rows: Rows, initial: MLSTMState, ranges: ChunkRanges, *, eps: float, interpret: bool) -> Outputs:
@@ -94,7 +98,7 @@ def forward(rows: Rows, initial: MLSTMState, ranges: ChunkRanges, *, eps: float,
     plan = plan_for(q.shape[0], 0, interpret)
     G, within = scores(plan, q=q, k=k, vectors=vector_rows(weights), scale=scale)
     nu = within + scale * weights.e * _read(rows.q, found.n)
-    Y = _normaliser(nu, weights.m, eps)
+    Y = _normaliser(nu, weights.unit, eps)
     h, _ = mix(
         plan_for(v.shape[0], v.shape[-1], interpret),
         A=G,
@@ -107,7 +111,8 @@ def forward(rows: Rows, initial: MLSTMState, ranges: ChunkRanges, *, eps: float,
     )
     K, V = rows.q.shape[-1], rows.v.shape[-1]
     last = MLSTMState(C=found.C_last[..., :K, :V], n=found.n_last[..., :K], m=weights.m_last)
-    return Outputs(h=h[..., :V], nu=nu, last=last)
+    last, weight = pass_on(Carried(state=last, drift=weights.drift_last))
+    return Outputs(h=h[..., :V], nu=nu, last=last, weight=weight)
 
 
 def backward(
@@ -129,7 +134,7 @@ def backward(
     memory = _memories(k, v, weights, initial, ranges, interpret)
     nu = outputs.nu
 
-    floor = normaliser_floor(weights.m)
+    floor = normaliser_floor(weights.unit)
     Y = jnp.maximum(jnp.abs(nu), floor) + eps
     dh_h = _by_step(jnp.sum(dh.astype(FLOAT) * outputs.h.astype(FLOAT), axis=-1))
     dnu = jnp.where(jnp.abs(nu) > floor, -dh_h / Y * jnp.sign(nu), 0)
@@ -145,13 +150,14 @@ def backward(
     )
     read_C, read_n = scale * weights.e / Y, scale * weights.e * dnu
     plan_K, plan_V = (plan_for(terms, part.shape[-1], interpret) for part in (q, v))
+    d = weighted(split_stabiliser_gradient(outputs.last, dlast), outputs.weight)
     of_memory = states(
         plan_V,
         x=q,
         y=dh_,
         weights=state_weights(read_C, read_n, weights.decay),
-        initial_C=_pad(dlast.C, (-2, -1)),
-        initial_n=_pad(dlast.n, (-1,)),
+        initial_C=_pad(d.C, (-2, -1)),
+        initial_n=_pad(d.n, (-1,)),
         ranges=ranges,
         against=memory.C,
         reverse=True,
@@ -204,14 +210,13 @@ def backward(
     di = of_scores.W_by_step + w
 
     at = _attaining_step(rows.i, weights, ranges)
-    g_last = split_stabiliser_gradient(outputs.last, dlast).g
     step = jnp.arange(rows.i.shape[0])[:, None, None] * L + jnp.arange(L)
-    at_chunk, g_chunk = at[ranges.sequence][..., None], g_last[ranges.sequence][..., None]
+    at_chunk, g_chunk = at[ranges.sequence][..., None], d.g[ranges.sequence][..., None]
     di += jnp.where(step == at_chunk, g_chunk, 0)
     da += jnp.where(step > at_chunk, g_chunk, 0)
 
     dC0, dn0 = of_memory.C_last[..., :K, :V], of_memory.n_last[..., :K]
-    g_initial = jnp.where(at < 0, g_last, 0)
+    g_initial = jnp.where(at < 0, d.g, 0)
     dinitial = join_stabiliser_gradient(initial, StateGradients(C=dC0, n=dn0, g=g_initial))
     return Rows(q=dq[..., :K], k=dk[..., :K], v=dv[..., :V], i=di, f=da * sigmoid(-rows.f)), dinitial
 
@@ -255,8 +260,8 @@ def _read(q: jax.Array, n: jax.Array) -> jax.Array:
     return jnp.swapaxes(jnp.sum(rows * n[:, None, :, :K], axis=-1), 1, 2)
 
 
-def _normaliser(nu: jax.Array, m: jax.Array, eps: float) -> jax.Array:
-    return jnp.maximum(jnp.abs(nu), normaliser_floor(m)) + eps
+def _normaliser(nu: jax.Array, unit: jax.Array, eps: float) -> jax.Array:
+    return jnp.maximum(jnp.abs(nu), normaliser_floor(unit)) + eps
 
 
 def _attaining_step(i: jax.Array, weights: ChunkWeights, ranges: ChunkRanges) -> jax.Array:
