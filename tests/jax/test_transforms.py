@@ -310,9 +310,12 @@ def test_second_derivative_raises(name):
     def gradient(x):
         return jax.grad(lambda x: jnp.sum(function(x, *arguments[1:])[0] ** 2))(x)
 
-    for twice in (jax.grad(lambda x: jnp.sum(gradient(x))), jax.jit(jax.jacfwd(gradient)), jax.jacrev(gradient)):
+    for twice in (jax.grad(lambda x: jnp.sum(gradient(x))), jax.jacrev(gradient)):
         with pytest.raises(NotImplementedError, match=f"^{named}: {REFUSED}"):
             twice(arguments[0])
+    # Mapped forward mode meets the function before its gradient.
+    with pytest.raises(NotImplementedError, match=f"^{PUBLIC.get(name, name)}: {REFUSED}"):
+        jax.jit(jax.jacfwd(gradient))(arguments[0])
 
 
 @each
