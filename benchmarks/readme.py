@@ -37,9 +37,9 @@ def section(name: str, document: dict[str, Any]) -> str:
     figures = f"{met} of the {len(goals)} speed goals are met. " if goals else ""
     how = (
         f"Medians of interleaved rounds on {machine['cores']} cores of an {machine['device']}, in float32, with {shown}"
-        ", after a comparison with the oracle. Ours are `torch_impl` and `jax_impl`; in brackets, the peer's time "
-        "divided by the faster. *Floor*: the operations at the rate of a large matrix product; *products*: the mLSTM's "
-        "matrix products alone, measured."
+        ", after a comparison with the oracle; freed memory is kept. Ours: `torch_impl`, `jax_impl`; in brackets, the "
+        "peer's time over the faster. *Floor*: the operations at the rate of a large matrix product; *products*: the "
+        "mLSTM's products alone."
     )
     more = (
         f"{figures}[docs/cpu-speed.md](docs/cpu-speed.md) explains what was done for speed and what limits it; all "
