@@ -12,6 +12,9 @@ import numpy as np
 LEAST_SECONDS = 0.02
 """A round times so many calls of a contender that they take about this long."""
 
+SHORTEST = 1e-6
+"""Seconds that a call counts at least: a clock of a device may read 0 for a call that launches nothing."""
+
 TRIAL_CALLS, TRIAL_SECONDS = 20, 0.2
 """Calls that are made to find that number: at most so many, and none more after so many seconds."""
 
@@ -54,7 +57,7 @@ def calls_per_round(run: Run, clock: Callable[[Run, int], float]) -> int:
         fastest, spent = min(fastest, seconds), spent + seconds
         if spent > TRIAL_SECONDS:
             break
-    return max(1, round(LEAST_SECONDS / fastest))
+    return max(1, round(LEAST_SECONDS / max(fastest, SHORTEST)))
 
 
 def interleaved(runs: dict[str, Run], rounds: int, clock: Callable[[Run, int], float]) -> Iterator[dict[str, float]]:

@@ -160,6 +160,7 @@ def test_rounds_are_interleaved_and_start_with_another_each_time() -> None:
 def test_slow_first_calls_do_not_decide_how_many_calls_a_round_has() -> None:
     calls = iter([0.02, 0.015, 0.02] + 20 * [1e-4])
     assert calls_per_round(lambda: None, lambda run, count: next(calls)) == 200
+    assert calls_per_round(lambda: None, lambda run, count: 0.0) == 20_000
 
 
 def test_the_floor_grows_linearly_with_the_tokens() -> None:

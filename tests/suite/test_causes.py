@@ -125,8 +125,10 @@ def test_a_logarithm_of_a_sigmoid_is_one_cause_of_nan_at_resets_and_at_large_gat
 
     found = _diagnosis(_of_torch(guarded), laws=("gradient", "finite"), examples=10, max_steps=33)
     cause, *others = found.causes
-    # At gates of 8 the logarithm loses digits as well, which is another cause than NaN.
-    assert not any(array.nature == "nan" for other in others for array in other.arrays)
+    # At gates of 6 to 8 the logarithm's gradient loses digits as well (errors of 2e-5 to 6e-5 of an element, 1e-7 with
+    # logsigmoid), which is another cause than NaN.
+    wrong = {(array.where, array.nature) for other in others for array in other.arrays if array.nature}
+    assert wrong <= {("gradient of f", "number")}
     assert {str(check) for check in cause.explains} == {"mlstm.finite (float32)", "mlstm.gradient (float32)"}
     name = "the formula with log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0"
     assert cause.sentence == f"The gradient of mlstm equals the gradient of {name}"
