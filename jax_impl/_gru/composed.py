@@ -15,7 +15,7 @@ from jax_impl._gru.heads import (
     state_from_groups,
     weights_by_group,
 )
-from jax_impl._gru.steps import product_in, values_of_all_steps, weight_gradients
+from jax_impl._gru.steps import values_of_all_steps, weight_gradients
 
 
 def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:
@@ -29,25 +29,23 @@ def _states(options: Options, arguments: Arguments) -> tuple[jax.Array, jax.Arra
     """Every state and the final state, in the accumulation dtype."""
     weights = weights_by_group(arguments, accumulation(arguments.x))
     h0 = state_by_group(initial_state(arguments), arguments)
-    dot = product_in(options.precision)
     if arguments.cu_seqlens is None:
-        y, last = dense.forward(dot, inputs_of_all_heads(arguments), weights, h0, options.merged)
+        y, last = dense.forward(options, inputs_of_all_heads(arguments), weights, h0)
         return y, state_from_groups(last)
-    y, last = packed.forward(dot, inputs_by_step(arguments), weights, h0, arguments.cu_seqlens, options.together)
+    y, last = packed.forward(options, inputs_by_step(arguments), weights, h0, arguments.cu_seqlens)
     return from_steps(y, arguments), state_from_groups(last)
 
 
 def backward(options: Options, residuals: Residuals, cotangents: Result) -> Gradients:
     """Gradients, by the equations of ``gru_backward`` in the reference."""
     arguments, y = residuals.arguments, residuals.y
-    dot, dy = product_in(options.precision), cotangents.output.astype(y.dtype)
+    dy = cotangents.output.astype(y.dtype)
     weights = weights_by_group(arguments, accumulation(arguments.x))
     dh = state_by_group(cotangents.state, arguments)
     h0 = state_by_group(initial_state(arguments), arguments)
     if arguments.cu_seqlens is None:
         found = dense.backward(
-            dot,
-            options.bound,
+            options,
             inputs_of_all_heads(arguments),
             weights,
             y=y,
@@ -56,7 +54,7 @@ def backward(options: Options, residuals: Residuals, cotangents: Result) -> Grad
             dlast=dh,
         )
         return gradients_of(arguments, found.inputs, found.weights, found.initial_state)
-    values = values_of_all_steps(dot, arguments, inputs_by_step(arguments), weights, y=y, h0=h0, dy=dy)
-    dinputs, dh0 = packed.backward(dot, options.bound, values, weights, dh, arguments.cu_seqlens, options.together)
-    dweights = weight_gradients(dot, "wtgh,wtgk->whk", values, dinputs)
+    values = values_of_all_steps(options, arguments, inputs_by_step(arguments), weights, y=y, h0=h0, dy=dy)
+    dinputs, dh0 = packed.backward(options, values, weights, dh, arguments.cu_seqlens)
+    dweights = weight_gradients(options, "wtgh,wtgk->whk", values, dinputs)
     return gradients_of(arguments, Inputs(*(from_steps(d, arguments) for d in dinputs)), dweights, dh0)

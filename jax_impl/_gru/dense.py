@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
-from jax_impl._gru.arguments import Inputs, Weights
+from jax_impl._gru.arguments import Inputs, Options, Weights
 from jax_impl._gru.heads import from_groups, in_groups
 from jax_impl._gru.steps import (
-    Product,
     StepValues,
     gate_weights,
     gates,
@@ -39,15 +38,12 @@ class DenseGradients(NamedTuple):
     initial_state: jax.Array
 
 
-def forward(
-    dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array, merged: float
-) -> tuple[jax.Array, jax.Array]:
+def forward(options: Options, inputs: Inputs, weights: Weights, h0: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The state after every step, ``(B, S, N, H)``, and the final state, ``(groups, B, heads, H)``.
 
     Args:
         inputs: of all heads, ``(B, S, N, H)``, in the accumulation dtype.
         h0: ``(groups, B, heads, H)``.
-        merged: see `Options`.
     """
     (B, S, N, H), groups = inputs.x.shape, h0.shape[0]
     if S == 0:
@@ -55,14 +51,14 @@ def forward(
     # With an axis of one head, XLA copies arrays that differ only in the order in which they count this axis.
     inputs = Inputs(*(part.reshape(B, S, N * H) for part in inputs))
     y = vary_like(jnp.zeros((B, S, N * H), h0.dtype), h0)
-    together = is_symbolic(*h0.shape) or h0.size * H <= merged
+    together = is_symbolic(*h0.shape) or h0.size * H <= options.merged
     by_gate = gate_weights(weights) if together else weights
 
     def body(t: jax.Array, loop: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         h, y = loop
         rows = (jax.lax.dynamic_index_in_dim(part, t, 1, False) for part in inputs)
         x = Inputs(*(jnp.moveaxis(in_groups(row.reshape(B, N, H), groups), 1, 0) for row in rows))
-        h = step(dot, h, x, by_gate)
+        h = step(options, h, x, by_gate)
         return h, jax.lax.dynamic_update_index_in_dim(y, jnp.moveaxis(h, 0, 1).reshape(B, N * H), t, 1)
 
     last, y = jax.lax.fori_loop(0, S, body, (h0, y))
@@ -70,8 +66,7 @@ def forward(
 
 
 def backward(
-    dot: Product,
-    bound: float | None,
+    options: Options,
     inputs: Inputs,
     weights: Weights,
     *,
@@ -83,7 +78,6 @@ def backward(
     """Gradients of the inputs, the weights and the initial state.
 
     Args:
-        bound: the bound of clipping; None disables it.
         inputs: of all heads, ``(B, S, N, H)``.
         y: the state after every step, ``(B, S, N, H)``.
         h0: the initial state, ``(groups, B, heads, H)``.
@@ -114,13 +108,13 @@ def backward(
 
         first = jnp.where(start == 0, h0, _step_by_group(y, jnp.maximum(start - 1, 0), groups))
         h = jnp.concatenate([first[:, None], block(y)[:, :-1]], axis=1)
-        found = gates(dot, h, Inputs(*map(block, inputs)), side_by_side)
+        found = gates(options, h, Inputs(*map(block, inputs)), side_by_side)
         if blocks * size != S:
             in_sequence = (start + jnp.arange(size) < S)[:, None, None, None]
             found = found._replace(f=jnp.where(in_sequence, found.f, 1))
         values = StepValues(h=h, gates=found, dy=block(dy))
-        dh, dblock = _block_back(dot, bound, back, dh, values)
-        of_block = weight_gradients(dot, "wsbgh,wsbgk->whk", values, dblock)
+        dh, dblock = _block_back(options, back, dh, values)
+        of_block = weight_gradients(options, "wsbgh,wsbgk->whk", values, dblock)
         dweights = Weights(*(sum + part for sum, part in zip(dweights, of_block, strict=True)))
         dinputs = Inputs(
             *(
@@ -139,9 +133,7 @@ def _step_by_group(part: jax.Array, t: jax.Array, groups: int) -> jax.Array:
     return jnp.moveaxis(in_groups(jax.lax.dynamic_index_in_dim(part, t, 1, False), groups), 1, 0)
 
 
-def _block_back(
-    dot: Product, bound: float | None, transposed: Weights, dh: jax.Array, values: StepValues
-) -> tuple[jax.Array, Inputs]:
+def _block_back(options: Options, transposed: Weights, dh: jax.Array, values: StepValues) -> tuple[jax.Array, Inputs]:
     """Apply `step_back` to the steps of a block; arrays are ``(groups, steps, B, heads, H)``."""
     size = values.h.shape[1]
 
@@ -149,7 +141,7 @@ def _block_back(
         dh, dinputs = loop
         t = size - 1 - number
         here = jax.tree.map(lambda part: jax.lax.dynamic_index_in_dim(part, t, 1, False), values)
-        dh, found = step_back(dot, bound, transposed, dh, here)
+        dh, found = step_back(options, transposed, dh, here)
         put = jax.lax.dynamic_update_index_in_dim
         return dh, Inputs(*(put(all, one, t, 1) for all, one in zip(dinputs, found, strict=True)))
 

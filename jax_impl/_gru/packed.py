@@ -14,41 +14,31 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
-from jax_impl._gru.arguments import Inputs, Weights
-from jax_impl._gru.steps import Product, StepValues, gate_weights, step, step_back, transposed
+from jax_impl._gru.arguments import Inputs, Options, Weights
+from jax_impl._gru.steps import StepValues, gate_weights, step, step_back, transposed
 from jax_impl._mesh_axes import vary_like
 from jax_impl._packing import sequence_of_tokens
 
 
 def forward(
-    dot: Product, inputs: Inputs, weights: Weights, h0: jax.Array, cu_seqlens: jax.Array, together: int
+    options: Options, inputs: Inputs, weights: Weights, h0: jax.Array, cu_seqlens: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The state after every step, ``(groups, T, heads, H)``, and the final state of each sequence.
-
-    Args:
-        together: maximum number of sequences that are advanced at once.
-    """
+    """The state after every step, ``(groups, T, heads, H)``, and the final state of each sequence."""
     side_by_side = gate_weights(weights)
 
     def advance(h: jax.Array, x: Inputs) -> tuple[jax.Array, jax.Array]:
-        h = step(dot, h, x, side_by_side)
+        h = step(options, h, x, side_by_side)
         return h, h
 
-    return _over_steps(advance, h0, inputs, cu_seqlens, together)
+    return _over_steps(advance, h0, inputs, cu_seqlens, options.together)
 
 
 def backward(
-    dot: Product,
-    bound: float | None,
-    values: StepValues,
-    weights: Weights,
-    dlast: jax.Array,
-    cu_seqlens: jax.Array,
-    together: int,
+    options: Options, values: StepValues, weights: Weights, dlast: jax.Array, cu_seqlens: jax.Array
 ) -> tuple[Inputs, jax.Array]:
     """Gradients of the inputs, ``(groups, T, heads, H)``, and of the initial state."""
-    retreat = partial(step_back, dot, bound, transposed(weights))
-    return _over_steps(retreat, dlast, values, cu_seqlens, together, reverse=True)
+    retreat = partial(step_back, options, transposed(weights))
+    return _over_steps(retreat, dlast, values, cu_seqlens, options.together, reverse=True)
 
 
 _FEW = 4

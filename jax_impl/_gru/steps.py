@@ -3,22 +3,15 @@
 `heads` describes the layouts.
 """
 
-from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
-from jax_impl._gru.arguments import Arguments, Inputs, Weights
+from jax_impl._gru.arguments import Arguments, Inputs, Options, Weights
 from jax_impl._gru.heads import by_step
 from jax_impl._packing import sequence_of_tokens
-
-
-class Product(Protocol):
-    """An einsum with the precision of the call."""
-
-    def __call__(self, letters: str, x: jax.Array, y: jax.Array) -> jax.Array: ...
 
 
 class Gates(NamedTuple):
@@ -44,10 +37,6 @@ class GateWeights(NamedTuple):
     Wfr: jax.Array
 
 
-def product_in(precision: str) -> Product:
-    return partial(einsum, precision=precision)
-
-
 def gate_weights(weights: Weights) -> GateWeights:
     return GateWeights(W=weights.W, Wfr=jnp.concatenate([weights.Wf, weights.Wr], axis=-1))
 
@@ -56,54 +45,64 @@ def transposed(weights: Weights) -> Weights:
     return Weights(*(jnp.swapaxes(weight, -1, -2) for weight in weights))
 
 
-def gates(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights | Weights) -> Gates:
+def gates(options: Options, h: jax.Array, inputs: Inputs, weights: GateWeights | Weights) -> Gates:
     """The gates, ``(groups, …, H)``, from the states before each step and the inputs."""
+
+    def times(h: jax.Array, weight: jax.Array) -> jax.Array:
+        return einsum("w...h,whk->w...k", h, weight, precision=options.precision)
+
     if isinstance(weights, GateWeights):
-        fr = dot("w...h,whk->w...k", h, weights.Wfr)
+        fr = times(h, weights.Wfr)
         f, r = fr[..., : h.shape[-1]], fr[..., h.shape[-1] :]
     else:
-        f, r = dot("w...h,whk->w...k", h, weights.Wf), dot("w...h,whk->w...k", h, weights.Wr)
+        f, r = times(h, weights.Wf), times(h, weights.Wr)
     f, r = jax.nn.sigmoid(f + inputs.xf), jax.nn.sigmoid(r + inputs.xr)
-    return Gates(r=r, f=f, z=jnp.tanh(dot("w...h,whk->w...k", r * h, weights.W) + inputs.x))
+    return Gates(r=r, f=f, z=jnp.tanh(times(r * h, weights.W) + inputs.x))
 
 
-def step(dot: Product, h: jax.Array, inputs: Inputs, weights: GateWeights | Weights) -> jax.Array:
+def step(options: Options, h: jax.Array, inputs: Inputs, weights: GateWeights | Weights) -> jax.Array:
     """The state after a step."""
-    _, f, z = gates(dot, h, inputs, weights)
+    _, f, z = gates(options, h, inputs, weights)
     return f * h + (1 - f) * z
 
 
-def step_back(
-    dot: Product, bound: float | None, transposed: Weights, dh: jax.Array, values: StepValues
-) -> tuple[jax.Array, Inputs]:
+def step_back(options: Options, transposed: Weights, dh: jax.Array, values: StepValues) -> tuple[jax.Array, Inputs]:
     """Compute the gradient that reaches h_{t−1} from the one that reaches h_t, and the gradients of the inputs.
 
     Args:
         transposed: the weights, transposed once for all steps.
         dh: ``(groups, B, heads, H)``.
     """
-    h, (r, f, z), dy = values
+
+    def times(d: jax.Array, weight: jax.Array) -> jax.Array:
+        return einsum("wbgk,wkh->wbgh", d, weight, precision=options.precision)
+
+    (h, (r, f, z), dy), bound = values, options.bound
     dh = dy + (dh if bound is None else jnp.clip(dh, -bound, bound))
     dx = dh * (1 - f) * (1 - z * z)
     dxf = dh * (h - z) * f * (1 - f)
-    drh = dot("wbgk,wkh->wbgh", dx, transposed.W)
+    drh = times(dx, transposed.W)
     dxr = drh * h * r * (1 - r)
-    through = dot("wbgk,wkh->wbgh", dxf, transposed.Wf) + dot("wbgk,wkh->wbgh", dxr, transposed.Wr)
+    through = times(dxf, transposed.Wf) + times(dxr, transposed.Wr)
     return dh * f + drh * r + through, Inputs(x=dx, xf=dxf, xr=dxr)
 
 
-def weight_gradients(dot: Product, letters: str, values: StepValues, dinputs: Inputs) -> Weights:
+def weight_gradients(options: Options, letters: str, values: StepValues, dinputs: Inputs) -> Weights:
     """The gradients of the weights, as products over all given steps.
 
     Args:
         letters: the einsum of states and input gradients.
     """
+
+    def times(h: jax.Array, d: jax.Array) -> jax.Array:
+        return einsum(letters, h, d, precision=options.precision)
+
     h, r = values.h, values.gates.r
-    return Weights(W=dot(letters, r * h, dinputs.x), Wf=dot(letters, h, dinputs.xf), Wr=dot(letters, h, dinputs.xr))
+    return Weights(W=times(r * h, dinputs.x), Wf=times(h, dinputs.xf), Wr=times(h, dinputs.xr))
 
 
 def values_of_all_steps(
-    dot: Product,
+    options: Options,
     arguments: Arguments,
     inputs: Inputs,
     weights: Weights,
@@ -124,10 +123,10 @@ def values_of_all_steps(
     side_by_side = gate_weights(weights)
     if arguments.cu_seqlens is None:
         h_first, *inputs_first = (jnp.moveaxis(part, 0, 1) for part in (h, *inputs))
-        found = gates(dot, h_first, Inputs(*inputs_first), side_by_side)
+        found = gates(options, h_first, Inputs(*inputs_first), side_by_side)
         found = Gates(*(jnp.moveaxis(part, 1, 0) for part in found))
     else:
-        found = gates(dot, h, inputs, side_by_side)
+        found = gates(options, h, inputs, side_by_side)
     return StepValues(h=h, gates=found, dy=by_step(dy, arguments))
 
 

@@ -24,7 +24,7 @@ from jax_impl._gru.heads import (
 )
 from jax_impl._gru.pallas import passes
 from jax_impl._gru.pallas.parts import Plan
-from jax_impl._gru.steps import StepValues, product_in, values_of_all_steps, weight_gradients
+from jax_impl._gru.steps import StepValues, values_of_all_steps, weight_gradients
 from jax_impl._handwritten_gradient import without_second_derivative
 from jax_impl._mesh_axes import vary_like
 from jax_impl._pallas import FLOAT, L
@@ -52,18 +52,18 @@ def backward(options: Options, residuals: Residuals, cotangents: Result) -> Grad
     arguments, y = residuals.arguments, residuals.y
     if not arguments.x.size:
         return composed.backward(options, residuals, cotangents)
-    dot, dy, dtype = product_in(options.precision), cotangents.output.astype(y.dtype), arguments.x.dtype
+    dy, dtype = cotangents.output.astype(y.dtype), arguments.x.dtype
     weights = weights_by_group(arguments, accumulation(arguments.x))
     dh = state_by_group(cotangents.state, arguments)
     h0 = state_by_group(initial_state(arguments), arguments)
-    values = values_of_all_steps(dot, arguments, inputs_by_step(arguments), weights, y=y, h0=h0, dy=dy)
+    values = values_of_all_steps(options, arguments, inputs_by_step(arguments), weights, y=y, h0=h0, dy=dy)
     narrow = values._replace(dy=values.dy.astype(dtype))
     dinputs, dh0 = run_backward(
         options.interpret, options.bound, narrow, weights_by_group(arguments, dtype), dh, arguments.cu_seqlens
     )
     dinputs = Inputs(*(part.astype(y.dtype) for part in dinputs))
     letters = "swbgh,swbgk->whk" if arguments.cu_seqlens is None else "wtgh,wtgk->whk"
-    dweights = weight_gradients(dot, letters, values, dinputs)
+    dweights = weight_gradients(options, letters, values, dinputs)
     return gradients_of(arguments, Inputs(*(from_steps(d, arguments) for d in dinputs)), dweights, dh0)
 
 
