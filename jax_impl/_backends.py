@@ -71,6 +71,7 @@ def request(call: Call, values: Any, packed: bool = False) -> Request:
         packed=packed,
         architecture=architecture(values),
         versions=VERSIONS,
+        options=call.options,
     )
 
 

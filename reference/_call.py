@@ -93,12 +93,13 @@ def _shape(x: Any) -> Sequence[Any] | None:
 
 
 class Call:
-    """The checks of one call: holds the function's name, the dtype of its arrays and the size bound to each letter."""
+    """The checks of one call: holds the function's name, the size bound to each letter and the options noted."""
 
     def __init__(self, function: str, framework: Framework):
         self.function = function
         self.framework = framework
         self.sizes: dict[str, int] = {}
+        self.options: tuple[str, ...] = ()
         self._bound_by: dict[str, str] = {}
         self._place: tuple[str, Any] | None = None
 
@@ -220,6 +221,10 @@ class Call:
         if not isinstance(value, bool):
             self.refuse(TypeError, argument, describe(value), "True or False")
         return value
+
+    def option(self, argument: str) -> None:
+        """Note that the call gives an option that a kernel may lack."""
+        self.options += (argument,)
 
     def packing(self, cu_seqlens: Any, max_seqlen: Any, argument: str) -> None:
         """Check a packing of ``T`` tokens (bound by ``argument``) and bind ``B``, its number of sequences."""

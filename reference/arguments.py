@@ -336,6 +336,7 @@ def _bind_heads(call: Call, arguments: Mapping[str, tuple[Any, str]]) -> None:
 def _check_clipping(call: Call, gradient_clipping: Any) -> None:
     if gradient_clipping is not None:
         call.number("gradient_clipping", gradient_clipping, "None or a number", lambda number: True)
+        call.option("gradient_clipping")
 
 
 def check_gru_sizes(

@@ -39,6 +39,7 @@ class Request:
         architecture: the architecture of the arrays' GPU, for which kernels are compiled, ``"sm_90"``; empty for other
             devices.
         versions: the versions of the packages that evidence about kernels is compared by.
+        options: the options that the call gives and that a kernel may lack (`reference.arguments.Call.option`).
     """
 
     operation: str
@@ -48,6 +49,7 @@ class Request:
     packed: bool = False
     architecture: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Row:
         packed: whether it takes packed sequences.
         unavailable: returns the reason why the backend cannot run in this process (a missing package or interpreter),
             or None if it can.
+        options: the options of `Request.options` that a kernel takes. Composed code, which has no ``proofs``, takes
+            all, so that a kernel refuses a new option until it has it.
         implementation: the code that computes the operation on this backend; its type is up to the package.
         proofs: the runs on hardware that a kernel has passed for this operation; None for composed code, which needs
             none.
@@ -75,6 +79,7 @@ class Row:
     largest: tuple[tuple[str, int], ...] = ()
     packed: bool = True
     unavailable: Callable[[Request], str | None] | None = None
+    options: tuple[str, ...] = ()
     implementation: Any = None
     proofs: tuple[Proof, ...] | None = None
 
@@ -93,6 +98,8 @@ class Row:
                 reasons.append(f"it takes {letter} up to {most}, but the call has {letter}={request.sizes[letter]}")
         if request.packed and not self.packed:
             reasons.append("it takes no packed sequences")
+        if self.proofs is not None:
+            reasons += [f"it takes no {option}" for option in request.options if option not in self.options]
         return reasons
 
     def proof(self, request: Request) -> Proof | None:

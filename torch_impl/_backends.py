@@ -61,10 +61,16 @@ _REQUESTS: dict[str, Callable[..., Request]] = {}
 
 def request(call: Call, values: torch.Tensor, packed: bool = False) -> Request:
     """The request of a checked call to the backends."""
-    return request_of(call.function, values, call.sizes, packed)
+    return request_of(call.function, values, call.sizes, packed, call.options)
 
 
-def request_of(operation: str, values: torch.Tensor, sizes: Mapping[str, int], packed: bool = False) -> Request:
+def request_of(
+    operation: str,
+    values: torch.Tensor,
+    sizes: Mapping[str, int],
+    packed: bool = False,
+    options: tuple[str, ...] = (),
+) -> Request:
     """The request of an operation on arrays that lie where ``values`` do and have their dtype."""
     return Request(
         operation=operation,
@@ -74,6 +80,7 @@ def request_of(operation: str, values: torch.Tensor, sizes: Mapping[str, int], p
         packed=packed,
         architecture=architecture(values.device) if values.device.type == "cuda" else "",
         versions=VERSIONS,
+        options=options,
     )
 
 

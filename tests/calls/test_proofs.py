@@ -55,6 +55,15 @@ def test_a_proven_kernel_is_taken_and_its_proof_is_said():
     assert select(ROWS, CALL, None, Backend) is Backend.kernel
 
 
+def test_a_kernel_refuses_an_option_until_its_row_has_it():
+    call = replace(CALL, options=("bound",))
+    assert str(explain(ROWS, call, Backend)) == "takes composed\nnot kernel: it takes no bound"
+    with pytest.raises(ValueError, match="`kernel_backend` is kernel, which does not support this call: it takes no b"):
+        select(ROWS, call, "kernel", Backend)
+    (kernel,) = with_proofs([replace(ROWS[0], options=("bound",))], [PROOF])
+    assert explain((kernel, ROWS[1]), call, Backend).chosen is Backend.kernel
+
+
 def test_a_patch_release_needs_no_new_proof():
     call = replace(CALL, versions={"torch": "2.15.1+cpu", "triton": "3.9.4"})
     assert explain(ROWS, call, Backend).chosen is Backend.kernel

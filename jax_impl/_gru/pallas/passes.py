@@ -35,6 +35,7 @@ ROW = Row(
     dtypes=tuple(TERMS),
     largest=(("H", LARGEST),),
     packed=True,
+    options=("gradient_clipping",),
     unavailable=unavailable,
 )
 

@@ -340,6 +340,7 @@ ROWS = (
         dtypes=DTYPES,
         largest=(("H", 1024),),
         unavailable=unavailable,
+        options=("gradient_clipping",),
         implementation=Implementation(
             residuals=Residuals,
             forward=gru_forward,
