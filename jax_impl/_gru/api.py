@@ -14,8 +14,8 @@ import jax
 from jax_impl._arrays import JAX, matmul_precision
 from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
-from jax_impl._gru.arguments import Options
 from jax_impl._gru.autograd import run_gru
+from jax_impl._gru.steps import Options
 from reference.arguments import check_gru
 from reference.backends import Request
 

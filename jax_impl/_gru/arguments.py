@@ -1,4 +1,4 @@
-"""The data of a call of `gru`: its arrays, its static options, its residuals, its results and their gradients."""
+"""The data of a call of `gru`: its arrays, its residuals, its results and their gradients."""
 
 from typing import NamedTuple
 
@@ -88,24 +88,3 @@ class Gradients(NamedTuple):
     xr: jax.Array
     Wr: jax.Array
     initial_state: jax.Array | None
-
-
-class Options(NamedTuple):
-    """The static part of a call: everything except its arrays.
-
-    Attributes:
-        bound: the bound of gradient clipping; None disables it.
-        precision: the precision of the products.
-        backend: the name of the backend that computes the call.
-        interpret: whether Pallas kernels run under their interpreter.
-        together: the number of packed sequences that array code advances at once.
-        merged: the most multiplications that the product of one gate's weights with the states of a step may have, if
-            array code computes it as one product with the other gate's.
-    """
-
-    bound: float | None
-    precision: str
-    backend: str
-    interpret: bool
-    together: int
-    merged: float

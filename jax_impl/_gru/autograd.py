@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jax_impl._gru import composed
-from jax_impl._gru.arguments import Arguments, Options, Result
+from jax_impl._gru.arguments import Arguments, Result
 from jax_impl._gru.heads import initial_state
 from jax_impl._gru.pallas import launch
+from jax_impl._gru.steps import Options
 from jax_impl._handwritten_gradient import Passes, differentiable_operation
 from jax_impl._mesh_axes import partition, vary_alike, vary_like, with_auto_axes
 

@@ -4,7 +4,7 @@ import jax
 
 from jax_impl._arrays import accumulation
 from jax_impl._gru import dense, packed
-from jax_impl._gru.arguments import Arguments, Gradients, Inputs, Options, Residuals, Result
+from jax_impl._gru.arguments import Arguments, Gradients, Inputs, Residuals, Result
 from jax_impl._gru.heads import (
     from_steps,
     gradients_of,
@@ -15,7 +15,7 @@ from jax_impl._gru.heads import (
     state_from_groups,
     weights_by_group,
 )
-from jax_impl._gru.steps import values_of_all_steps, weight_gradients
+from jax_impl._gru.steps import Options, values_of_all_steps, weight_gradients
 
 
 def forward(options: Options, arguments: Arguments) -> tuple[Result, Residuals]:

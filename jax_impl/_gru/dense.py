@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
-from jax_impl._gru.arguments import Inputs, Options, Weights
+from jax_impl._gru.arguments import Inputs, Weights
 from jax_impl._gru.heads import from_groups, in_groups
 from jax_impl._gru.steps import (
+    Options,
     StepValues,
     gate_weights,
     gates,

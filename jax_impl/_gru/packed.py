@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
-from jax_impl._gru.arguments import Inputs, Options, Weights
-from jax_impl._gru.steps import StepValues, gate_weights, step, step_back, transposed
+from jax_impl._gru.arguments import Inputs, Weights
+from jax_impl._gru.steps import Options, StepValues, gate_weights, step, step_back, transposed
 from jax_impl._mesh_axes import vary_like
 from jax_impl._packing import sequence_of_tokens
 

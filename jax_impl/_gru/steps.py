@@ -1,4 +1,4 @@
-"""The equations of one step of the GRU, forward and backward, for many sequences and heads at once.
+"""The equations of one step of the GRU, forward and backward, for many sequences and heads at once, and their options.
 
 `heads` describes the layouts.
 """
@@ -9,9 +9,30 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
-from jax_impl._gru.arguments import Arguments, Inputs, Options, Weights
+from jax_impl._gru.arguments import Arguments, Inputs, Weights
 from jax_impl._gru.heads import by_step
 from jax_impl._packing import sequence_of_tokens
+
+
+class Options(NamedTuple):
+    """The static part of a call: everything except its arrays.
+
+    Attributes:
+        bound: the bound of gradient clipping; None disables it.
+        precision: the precision of the products.
+        backend: the name of the backend that computes the call.
+        interpret: whether Pallas kernels run under their interpreter.
+        together: the number of packed sequences that array code advances at once.
+        merged: the most multiplications that the product of one gate's weights with the states of a step may have, if
+            array code computes it as one product with the other gate's.
+    """
+
+    bound: float | None
+    precision: str
+    backend: str
+    interpret: bool
+    together: int
+    merged: float
 
 
 class Gates(NamedTuple):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import accumulation
 from jax_impl._gru import composed
-from jax_impl._gru.arguments import Arguments, Gradients, Inputs, Options, Residuals, Result, Weights
+from jax_impl._gru.arguments import Arguments, Gradients, Inputs, Residuals, Result, Weights
 from jax_impl._gru.heads import (
     from_steps,
     gradients_of,
@@ -24,7 +24,7 @@ from jax_impl._gru.heads import (
 )
 from jax_impl._gru.pallas import passes
 from jax_impl._gru.pallas.parts import Plan
-from jax_impl._gru.steps import StepValues, values_of_all_steps, weight_gradients
+from jax_impl._gru.steps import Options, StepValues, values_of_all_steps, weight_gradients
 from jax_impl._handwritten_gradient import without_second_derivative
 from jax_impl._mesh_axes import vary_like
 from jax_impl._pallas import FLOAT, L
