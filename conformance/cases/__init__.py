@@ -7,7 +7,7 @@ shrinks quickly and a failure can be described in one line.
 from conformance.cases._elements import as_drawn, simpler, simplicity
 from conformance.cases._fwbw import FwbwCase, fwbw
 from conformance.cases._gates import GATES
-from conformance.cases._gru import GRU_GATES, HEADS, GRUCase, gru, packed_gru
+from conformance.cases._gru import GRU_GATES, HEADS, NO_GRU_OPTIONS, GRUCase, gru, packed_gru
 from conformance.cases._json import from_json, register, to_json
 from conformance.cases._limits import COTANGENTS, LONG_STEPS, PINS, SEEDS, STRATA, Limits, Sequences, generator, pinned
 from conformance.cases._mlstm import (
@@ -31,6 +31,7 @@ __all__ = [
     "LONG_STEPS",
     "Limits",
     "MLSTMCase",
+    "NO_GRU_OPTIONS",
     "PINS",
     "SEEDS",
     "STRATA",

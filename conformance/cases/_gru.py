@@ -24,6 +24,12 @@ from conformance.cases._limits import (
 from conformance.cases._removal import MODERATE, moderate
 from conformance.dtypes import Array, accumulation, array
 
+GRU_OPTIONS = {"clipping": "gradient_clipping"}
+"""The fields of a case that hold an option on which the result depends; None omits it."""
+
+NO_GRU_OPTIONS: dict[str, Any] = dict.fromkeys(GRU_OPTIONS)
+"""These fields for a call without options."""
+
 GRU_GATES = ("ordinary", "small", "remembering", "saturated", "closed", "extreme")
 
 
@@ -72,8 +78,9 @@ class GRUCase(Sequences):
         return (math.prod(self.tokens) + 1) * sum(self.heads) * self.H + self.steps
 
     def options(self) -> dict[str, Any]:
-        clipping = {} if self.clipping is None else {"gradient_clipping": self.clipping}
-        return clipping if self.room is None else {**clipping, "max_seqlen": self.steps + self.room}
+        fields = {option: getattr(self, field) for field, option in GRU_OPTIONS.items()}
+        given = {option: value for option, value in fields.items() if value is not None}
+        return given if self.room is None else {**given, "max_seqlen": self.steps + self.room}
 
     def arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 3)

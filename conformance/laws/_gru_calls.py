@@ -4,15 +4,16 @@ from functools import partial
 
 from conformance.cases import GRUCase
 from conformance.laws._refusals import (
-    BACKENDS,
     PACKINGS,
     BadCall,
     bad_arrays,
     bad_options,
+    bad_values,
     integers,
     recast,
     reshaped,
 )
+from conformance.operations.gru import GRU
 
 _HEADS = (4, 2, 1, 4, 2, 1)
 
@@ -44,17 +45,11 @@ def bad_calls() -> list[BadCall]:
         ("a state in float16", {"input_state": recast("float16")}),
         ("a state of integers", {"input_state": recast("int32")}),
     ]
-    options = [
-        ("a word for the clipping", {"gradient_clipping": "1"}),
-        ("a clipping of NaN", {"gradient_clipping": float("nan")}),
-        ("`max_seqlen` without `cu_seqlens`", {"max_seqlen": 3}),
-        *BACKENDS,
-    ]
     return [
         *bad_arrays("gru", base, arrays),
         *bad_arrays("gru", stateful, states),
         *bad_arrays("gru", packed, PACKINGS),
         *bad_arrays("gru", base, [("`cu_seqlens` with dense arrays", {"cu_seqlens": integers(0, 3)})]),
-        *bad_options("gru", base, options),
+        *bad_values(GRU, base),
         *bad_options("gru", packed, [("a `max_seqlen` that is too short", {"max_seqlen": 3})]),
     ]

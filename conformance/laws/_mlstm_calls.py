@@ -4,16 +4,17 @@ from functools import partial
 
 from conformance.cases import MLSTMCase
 from conformance.laws._refusals import (
-    BACKENDS,
     PACKINGS,
     BadCall,
     bad_arrays,
     bad_options,
+    bad_values,
     degenerate,
     integers,
     recast,
     reshaped,
 )
+from conformance.operations.mlstm import MLSTM
 
 
 def bad_calls() -> list[BadCall]:
@@ -59,20 +60,10 @@ def bad_calls() -> list[BadCall]:
         ("a list for `cu_seqlens`", {"cu_seqlens": [0, 2, 6]}),
         ("packed `k` of another T", {"k": reshaped(5, 2, 4)}),
     ]
-    options = [
-        ("a chunk size of 0", {"chunk_size": 0}),
-        ("a negative chunk size", {"chunk_size": -4}),
-        ("a chunk size of 2.5", {"chunk_size": 2.5}),
-        ("a chunk size of True", {"chunk_size": True}),
-        ("a negative eps", {"eps": -1e-6}),
-        ("an eps of NaN", {"eps": float("nan")}),
-        ("an infinite eps", {"eps": float("inf")}),
-        ("a word for eps", {"eps": "0"}),
-        ("`max_seqlen` without `cu_seqlens`", {"max_seqlen": 3}),
+    other_states = [
         ("a pair for a state", {"initial_state": (1, 2)}),
         ("a number for a state", {"initial_state": 1.0}),
         ("a word for a state", {"initial_state": "CNM"}),
-        *BACKENDS,
     ]
     packed_options = [
         ("a `max_seqlen` that is too short", {"max_seqlen": 3}),
@@ -84,6 +75,7 @@ def bad_calls() -> list[BadCall]:
         *bad_arrays("mlstm", stateful, states),
         *bad_arrays("mlstm", packed, packings),
         *bad_arrays("mlstm", base, [("`cu_seqlens` with dense arrays", {"cu_seqlens": integers(0, 3)})]),
-        *bad_options("mlstm", base, options),
+        *bad_values(MLSTM, base),
+        *bad_options("mlstm", base, other_states),
         *bad_options("mlstm", packed, packed_options),
     ]

@@ -21,6 +21,7 @@ from conformance.frameworks.numpy import NumPyImplementation
 from conformance.implementation import Implementation
 from conformance.laws import law
 from conformance.laws._answered_calls import expect_right
+from conformance.operations import Operation
 
 REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
 
@@ -214,6 +215,12 @@ def bad_options(operation: str, base: Base, rows: Rows) -> list[BadCall]:
     return [BadCall(operation, label, partial(made, options), base, False) for label, options in rows]
 
 
+def bad_values(operation: Operation, base: Base) -> list[BadCall]:
+    """Calls with the values that the options of an operation must not have."""
+    rows = [(label, {option.name: value}) for option in operation.options for label, value in option.refused.items()]
+    return bad_options(operation.name, base, rows)
+
+
 def reshaped(*shape: int) -> Reshaped:
     return Reshaped(shape)
 
@@ -241,8 +248,3 @@ PACKINGS: Rows = [
     ("floating `cu_seqlens`", {"cu_seqlens": array(np.array([0.0, 2.0, 6.0]), "float32")}),
 ]
 """Packings that do not fit 6 tokens."""
-
-BACKENDS: Rows = [
-    ("an unknown kernel backend", {"kernel_backend": "no such backend"}),
-    ("a number for a kernel backend", {"kernel_backend": 3}),
-]

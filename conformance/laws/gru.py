@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.budget import Expected
-from conformance.cases import GRUCase, Limits
+from conformance.cases import NO_GRU_OPTIONS, GRUCase, Limits
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, _packing_laws, _recurrence_laws, law
@@ -30,7 +30,7 @@ def value(checker: Checker, case: GRUCase) -> None:
     check_value(GRU, checker, case)
 
 
-@law("gru", "definition", cases=lambda limits: cases.gru(limits, clipping=None), gradient="gru", quick=True)
+@law("gru", "definition", cases=lambda limits: cases.gru(limits, **NO_GRU_OPTIONS), gradient="gru", quick=True)
 def gradient(checker: Checker, case: GRUCase) -> None:
     """The gradient is exact for every argument, initial state and final-state cotangent included.
 
@@ -75,11 +75,11 @@ def _cuts(limits: Limits) -> st.SearchStrategy:
     return whole.map(lambda case: replace(case, S=min(2 * case.S, limits.max_steps)))
 
 
-def _unclipped(limits: Limits, **fixed: Any) -> st.SearchStrategy:
+def _without_options(limits: Limits, **fixed: Any) -> st.SearchStrategy:
     if limits.eager:
         # There is a state to keep: from zeros, many wrong computations give the right result.
-        return cases.gru(limits, **{"clipping": None, "state": True, **fixed})
-    return cases.gru(limits, **fixed).filter(lambda case: not case.clipping)
+        return cases.gru(limits, **{**NO_GRU_OPTIONS, "state": True, **fixed})
+    return cases.gru(limits, **fixed).filter(lambda case: not case.options())
 
 
 _recurrence_laws.register(GRU, _cuts)
@@ -97,7 +97,7 @@ def packed(checker: Checker, case: GRUCase) -> None:
 @law(
     "gru",
     "definition",
-    cases=lambda limits: cases.packed_gru(limits, clipping=None),
+    cases=lambda limits: cases.packed_gru(limits, **NO_GRU_OPTIONS),
     dtypes=UP_TO_BFLOAT16,
     gradient="gru",
     share=0.75,
@@ -145,7 +145,7 @@ def grouped_heads(checker: Checker, case: GRUCase) -> None:
         close(checker, where, summed, own_gradients[name], of, slack, case.steps, times=3)
 
 
-@law("gru", "definition", cases=_unclipped, strata=SHORT, dtypes=WIDE, share=0.25)
+@law("gru", "definition", cases=_without_options, strata=SHORT, dtypes=WIDE, share=0.25)
 def fixed_point(checker: Checker, case: GRUCase) -> None:
     """A forget gate of 1 keeps the state bit for bit, and the whole gradient goes to the earlier state: none reaches
     anything else.
@@ -179,7 +179,7 @@ def fixed_point(checker: Checker, case: GRUCase) -> None:
         checker.close("gradient of input_state", got, dstate + dy.sum(axis=1), slack, case.steps)
 
 
-@law("gru", "definition", cases=_unclipped, strata=SHORT, dtypes=WIDE, share=0.25)
+@law("gru", "definition", cases=_without_options, strata=SHORT, dtypes=WIDE, share=0.25)
 def candidate(checker: Checker, case: GRUCase) -> None:
     """With a forget gate of 0 the new state is the candidate, and the previous state has no gradient.
 
@@ -207,7 +207,9 @@ def candidate(checker: Checker, case: GRUCase) -> None:
     checker.close("gradient of input", gradients["input"], exact, slack["input"], case.steps)
 
 
-@law("gru", "definition", cases=_unclipped, strata=SHORT, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, share=0.25)
+@law(
+    "gru", "definition", cases=_without_options, strata=SHORT, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, share=0.25
+)
 def zero_weights(checker: Checker, case: GRUCase) -> None:
     """With weights of 0 the recurrence is linear in the state, and value and gradient are those of its closed form.
 
@@ -220,7 +222,7 @@ def zero_weights(checker: Checker, case: GRUCase) -> None:
 @law(
     "gru",
     "definition",
-    cases=lambda limits: _unclipped(limits).filter(lambda case: case.gates != "extreme"),
+    cases=lambda limits: _without_options(limits).filter(lambda case: case.gates != "extreme"),
     strata=SHORT,
     dtypes=WIDE,
     compiled_dtypes=SINGLE,
@@ -252,7 +254,9 @@ register_refusals("gru", bad_calls)
 @law(
     "gru",
     "behaviour",
-    cases=lambda limits: cases.gru(limits, scale=1.0, state=True, clipping=None) if limits.eager else cases.gru(limits),
+    cases=lambda limits: (
+        cases.gru(limits, scale=1.0, state=True, **NO_GRU_OPTIONS) if limits.eager else cases.gru(limits)
+    ),
     strata=("chunk", "long"),
     dtypes=("bfloat16", "float16"),
     share=0.25,

@@ -12,7 +12,7 @@ from conformance.checker import Checker
 from conformance.laws import SINGLE, SMALL, UP_TO_BFLOAT16, _large_gates, law
 from conformance.laws._answers import check_gradient, expected_value
 from conformance.laws._recurrence import along_steps
-from conformance.laws._refusals import BACKENDS, BadCall, bad_arrays, bad_options, recast, reshaped
+from conformance.laws._refusals import BadCall, bad_arrays, bad_options, bad_values, recast, reshaped
 from conformance.laws._refusals import register as register_refusals
 from conformance.operations.mlstm import MLSTM
 from conformance.operations.mlstm_step import MLSTM_STEP, at_step, with_state
@@ -110,13 +110,8 @@ def _bad_calls() -> list[BadCall]:
         ("`C` of another K", {"C0": reshaped(2, 2, 5, 5)}),
         ("`n` in bfloat16", {"n0": recast("bfloat16")}),
     ]
-    options = [
-        ("a negative eps", {"eps": -1.0}),
-        ("no state", {"state": None}),
-        *BACKENDS,
-        ("a pair for a state", {"state": (1, 2)}),
-    ]
-    return [*bad_arrays(OP, _base, arrays), *bad_options(OP, _base, options)]
+    states = [("no state", {"state": None}), ("a pair for a state", {"state": (1, 2)})]
+    return [*bad_arrays(OP, _base, arrays), *bad_values(MLSTM_STEP, _base), *bad_options(OP, _base, states)]
 
 
 register_refusals(OP, _bad_calls)

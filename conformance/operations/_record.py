@@ -71,15 +71,28 @@ class Option:
         default: the value that a call without the option means.
         changes_value: whether results may depend on it; if not, a target's own backward need not take it.
         portable: whether it has a meaning in other languages, so that test vectors name it.
+        refused: values that a valid dense call must not have, each by what is wrong with it.
     """
 
     name: str
     default: Any = None
     changes_value: bool = True
     portable: bool = True
+    refused: Mapping[str, Any] = field(default_factory=dict)
 
 
-BACKEND = Option(name="kernel_backend", changes_value=False, portable=False)
+MAX_SEQLEN = Option(
+    name="max_seqlen",
+    changes_value=False,
+    portable=False,
+    refused={"`max_seqlen` without `cu_seqlens`": 3},
+)
+BACKEND = Option(
+    name="kernel_backend",
+    changes_value=False,
+    portable=False,
+    refused={"an unknown kernel backend": "no such backend", "a number for a kernel backend": 3},
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """The multi-head GRU: `gru`."""
 
+import math
+
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
@@ -7,7 +9,7 @@ from conformance.cases import GRUCase, Limits
 from conformance.diagnosis import gru_features
 from conformance.diagnosis.formulas import gru as gru_formulas
 from conformance.operations._operation import Operation
-from conformance.operations._record import BACKEND, Argument, Option, Output
+from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Option, Output
 
 
 def _extremes(limits: Limits) -> st.SearchStrategy:
@@ -49,8 +51,11 @@ GRU = Operation(
     ),
     returns=("y", "state"),
     options=(
-        Option(name="gradient_clipping"),
-        Option(name="max_seqlen", changes_value=False, portable=False),
+        Option(
+            name="gradient_clipping",
+            refused={"a word for the clipping": "1", "a clipping of NaN": math.nan},
+        ),
+        MAX_SEQLEN,
         BACKEND,
     ),
     cases={"dense": cases.gru, "packed": cases.packed_gru},

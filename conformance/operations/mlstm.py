@@ -1,5 +1,7 @@
 """The mLSTM over whole sequences: `mlstm`."""
 
+import math
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from conformance.cases import Limits, MLSTMCase
 from conformance.diagnosis import mlstm_features
 from conformance.diagnosis.formulas import mlstm as mlstm_formulas
 from conformance.operations._operation import Operation
-from conformance.operations._record import BACKEND, Argument, Arrays, Option, Output, StateTuple
+from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Arrays, Option, Output, StateTuple
 from conformance.oracle import Values
 from reference.arguments import MLSTMState
 
@@ -71,9 +73,27 @@ MLSTM = Operation(
     returns=("h", ("C", "n", "m")),
     options=(
         Option(name="return_state", default=False, changes_value=False, portable=False),
-        Option(name="chunk_size", changes_value=False),
-        Option(name="eps", default=0.0),
-        Option(name="max_seqlen", changes_value=False, portable=False),
+        Option(
+            name="chunk_size",
+            changes_value=False,
+            refused={
+                "a chunk size of 0": 0,
+                "a negative chunk size": -4,
+                "a chunk size of 2.5": 2.5,
+                "a chunk size of True": True,
+            },
+        ),
+        Option(
+            name="eps",
+            default=0.0,
+            refused={
+                "a negative eps": -1e-6,
+                "an eps of NaN": math.nan,
+                "an infinite eps": math.inf,
+                "a word for eps": "0",
+            },
+        ),
+        MAX_SEQLEN,
         BACKEND,
     ),
     state=StateTuple(name="initial_state", type=MLSTMState, cotangent="dstate"),

@@ -95,7 +95,7 @@ MLSTM_STEP = Operation(
     arguments=tuple(_stepless(argument, optional=False) for argument in MLSTM.arguments if argument.role != "index"),
     outputs=tuple(map(_stepless, MLSTM.outputs)),
     returns=MLSTM.returns,
-    options=(Option(name="eps", default=0.0), BACKEND),
+    options=(Option(name="eps", default=0.0, refused={"a negative eps": -1.0}), BACKEND),
     state=StateTuple(name="state", type=MLSTMState, cotangent="dstate", passed="position"),
     cases={"dense": _one_step},
     make_call=_make_call,
