@@ -6,19 +6,15 @@ their paths; what is added to files that there are already stands here.
 """
 
 import json
-import os
-import re
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conformance.package_copies import PACKAGES, ROOT, conformance, copy_packages, listed
+
 TOY = Path(__file__).parent / "toy_operation"
-PACKAGES = ("reference", "conformance", "torch_impl", "jax_impl")
 CHECK = """
 
 def check_ema(framework: Framework, x: Any, decay: Any, initial: Any) -> Call:
@@ -62,20 +58,12 @@ def ema_backward(x, decay, initial=None, *, dy, dlast):
 """
 
 
-def listed() -> list[str]:
-    """The files of the table in CONTRIBUTING, with ``NAME`` for the operation's name."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    section = text.partition("## Add an operation\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
-
-
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the packages with the moving average in it."""
     folder = tmp_path_factory.mktemp("packages")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for row in listed():
+    copy_packages(folder)
+    for row in listed("Add an operation"):
         path = row.replace("NAME", "ema")
         if not path.startswith(PACKAGES):
             continue
@@ -92,14 +80,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def conformance(packages: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "conformance", *map(str, arguments)]
-    return subprocess.run(command, cwd=packages, env=environment, capture_output=True, text=True, timeout=600)
-
-
 def test_the_list_names_files_that_there_are_and_all_that_the_moving_average_has() -> None:
-    rows = listed()
+    rows = listed("Add an operation")
     assert len(set(rows)) == len(rows) and len([row for row in rows if not row.startswith("tests/")]) <= 20
     for row in rows:
         assert "NAME" in row or (ROOT / row).exists(), row
