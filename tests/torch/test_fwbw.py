@@ -1,5 +1,7 @@
 """The fwbw interface: its configuration, its context, its gradients, heads by vmap."""
 
+import copy
+import pickle
 from dataclasses import replace
 from itertools import product
 
@@ -308,3 +310,20 @@ def test_a_context_of_inference_tensors_is_taken():
         arrays = [x.detach().clone() for x in arguments()]
         (h, _), context = fwbw_forward(*arrays[:5], WHOLE, *arrays[5:])
         assert context.versions is None and len(fwbw_backward(context, torch.ones_like(h), WHOLE)) == 8
+
+
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda context: pickle.loads(pickle.dumps(context))}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_context_is_a_context(copied):
+    arrays = [x.detach().clone() for x in arguments()]
+    (h, _), context = fwbw_forward(*arrays[:5], WHOLE, *arrays[5:])
+    twin = copied(context)
+    for x, y in zip(fwbw_backward(twin, h, WHOLE), fwbw_backward(context, h, WHOLE), strict=True):
+        assert torch.equal(x, y)
+    twin.k.mul_(2.0)
+    with pytest.raises(RuntimeError, match=r"^fwbw_backward: `k` was overwritten"):
+        fwbw_backward(twin, h, WHOLE)
+    with pytest.raises(RuntimeError, match=r"^FwbwContext: `k` was overwritten"):
+        copied(twin)

@@ -59,6 +59,15 @@ class FwbwContext:
     config: mLSTMBackendFwbwConfig
     versions: tuple[int | None, ...] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        _check_versions(self, "FwbwContext")
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # PyTorch counts the writes to a copied or unpickled tensor from 0.
+        counted = state["versions"] is not None
+        vars(self).update(state, versions=_versions([state[name] for name in _INPUTS]) if counted else None)
+
 
 def _versions(inputs: Sequence[Tensor | None]) -> tuple[int | None, ...] | None:
     """PyTorch's counts of writes to the tensors; None under a transform or a tracer, and for inference tensors."""
@@ -69,7 +78,7 @@ def _versions(inputs: Sequence[Tensor | None]) -> tuple[int | None, ...] | None:
     return tuple(None if x is None else x._version for x in inputs)
 
 
-def _check_versions(context: FwbwContext) -> None:
+def _check_versions(context: FwbwContext, function: str) -> None:
     """Raise if an input of the context was written to since it was made, as autograd does for a saved tensor."""
     inputs = [getattr(context, name) for name in _INPUTS]
     now = None if context.versions is None else _versions(inputs)
@@ -78,7 +87,7 @@ def _check_versions(context: FwbwContext) -> None:
     for name, before, after in zip(_INPUTS, context.versions, now, strict=True):
         if before != after:
             raise RuntimeError(
-                f"fwbw_backward: `{name}` was overwritten after fwbw_forward had saved it in `ctx`; expected it "
+                f"{function}: `{name}` was overwritten after fwbw_forward had saved it in `ctx`; expected it "
                 "unchanged, or a copy given to fwbw_forward"
             )
 
@@ -180,7 +189,7 @@ def fwbw_backward(
     """
     config = normalise_config(config, "fwbw_backward")
     check_fwbw_context(ctx, FwbwContext, config)
-    _check_versions(ctx)
+    _check_versions(ctx, "fwbw_backward")
     tokens, state = (ctx.q, ctx.k, ctx.v, ctx.i, ctx.f), (ctx.initial_C, ctx.initial_n, ctx.initial_m)
     call = check_fwbw(TORCH, *tokens, config, *state, "fwbw_backward")
     check_fwbw_cotangents(call, ctx.v, dh, dc_last, dn_last, dm_last)
