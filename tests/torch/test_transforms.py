@@ -201,6 +201,18 @@ def test_checkpoint(case):
             agree([x.grad for x in leaves], case.gradients)
 
 
+def test_checkpoint_of_a_call_that_returns_a_state():
+    def call(*arrays):
+        return mlstm(*arrays, return_state=True)
+
+    leaves = [x.detach().clone().requires_grad_() for x in dense[:5]]
+    expected = torch.autograd.grad(call(*leaves)[1].C.square().sum(), leaves[1:])
+    state = checkpoint(call, *leaves, use_reentrant=False)[1]
+    agree(torch.autograd.grad(state.C.square().sum(), leaves[1:]), expected)
+    # PyTorch's other form loses it, as docs/transforms.md says.
+    assert not checkpoint(call, *leaves, use_reentrant=True)[1].C.requires_grad
+
+
 def test_second_derivatives_raise(case):
     if case.name == "forget matrix":
         return
