@@ -10,15 +10,8 @@ from conformance.cases._gates import GATES
 from conformance.cases._gru import GRU_GATES, HEADS, NO_GRU_OPTIONS, GRUCase, gru, packed_gru
 from conformance.cases._json import from_json, register, to_json
 from conformance.cases._limits import COTANGENTS, LONG_STEPS, PINS, SEEDS, STRATA, Limits, Sequences, generator, pinned
-from conformance.cases._mlstm import (
-    MLSTMCase,
-    chunk_sizes,
-    mlstm,
-    packed_mlstm,
-    some_in_chunks,
-    some_without_states,
-    without_states,
-)
+from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm
+from conformance.cases._mlstm_options import chunk_sizes, some_in_chunks, some_without_states, without_states
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
