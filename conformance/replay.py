@@ -9,7 +9,7 @@ from conformance.cases import from_json
 from conformance.dtypes import Array
 from conformance.implementation import UsageError
 from conformance.laws import all_laws
-from conformance.runner import retried
+from conformance.single_cases import retried
 from conformance.targets import load
 from conformance.tensors import unpack
 

@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import json
 import math
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +25,13 @@ from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.selection import agenda
 from conformance.targets import TargetInfo
-from conformance.workers import Workers, usual
+from conformance.workers import Item, Workers
 
 Progress = Callable[[str, int, Iterator[LawResult], list[LawResult]], None]
 """Shows progress: takes a target's name, the number of results, the results, and a list to append them to."""
+
+WORTHWHILE = {True: 24, False: 4}
+"""Least number of laws for which a second worker is worthwhile, by whether the target is eager or compiles."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def judge(workers: Workers, info: TargetInfo, options: RunOptions, show: Progres
     items = agenda(info, options)
     results: list[LawResult] = []
     try:
-        show(info.name, len(items), workers.results(items, options, options.jobs or usual(info, items)), results)
+        show(info.name, len(items), workers.results(items, options, options.jobs or usual_jobs(info, items)), results)
     except KeyboardInterrupt:
         return Judged(report_of(info, options, workers.interrupted(), start), interrupted=True)
     try:
@@ -211,3 +215,11 @@ def _bound(error: float) -> float:
         return math.inf
     unit = 10.0 ** math.floor(math.log10(ROOM * error))
     return float(f"{math.ceil(ROOM * error / unit) * unit:.0e}")
+
+
+def usual_jobs(info: TargetInfo, items: Sequence[Item]) -> int:
+    """The default number of workers: two on a CPU with two cores, one with an accelerator."""
+    if info.device != "cpu" or len(items) < WORTHWHILE[info.eager]:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(2, cores)

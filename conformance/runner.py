@@ -1,9 +1,7 @@
 """Tries laws on a target: chooses the number and sizes of cases, and collects the results."""
 
-import math
 import time
 import warnings
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -11,16 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from hypothesis.strategies import SearchStrategy
-
 from conformance.avoidance import Avoidance, Blame
-from conformance.cases import Limits, pinned
 from conformance.checker import Checker
-from conformance.comparison import CallRecord
 from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.features import Feature, names
-from conformance.dtypes import HALF
+from conformance.draws import Draw, planned, sampled
 from conformance.excuses import Breaks, Broken, Excuses
+from conformance.findings import Found
 from conformance.implementation import Implementation, RefusedError
 from conformance.known_failures import Known, KnownOutcome
 from conformance.laws import Law, all_laws
@@ -28,11 +23,10 @@ from conformance.laws._refusals import BadCall
 from conformance.operations import BY_LAWS
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
-from conformance.search import Draw, Found, Search, sampled
+from conformance.search import Search
 from conformance.selection import agenda, why_not
+from conformance.single_cases import retried, search_of
 from conformance.without_gradients import without_gradients
-
-SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 
 SHRINK_SECONDS_OF_ALL = 60.0
 """Seconds for finding smaller cases in all laws that one process tries; a broken target breaks most of them."""
@@ -94,7 +88,7 @@ class Runner:
             return LawResult(law=law, dtype=dtype, status="skipped", reason=reason)
         checker = Checker(implementation, dtype, law.forward)
         checker.gradients_only = self.options.only == "gradients"
-        draws = [] if law.cases is None else self.draws(law, dtype)
+        draws = [] if law.cases is None else planned(law, dtype, self.implementation, self.options, self.admission)
 
         def sample() -> list[Any]:
             return [case for draw in draws for case in sampled(draw.cases, draw.seed, SAMPLE)]
@@ -193,41 +187,10 @@ class Runner:
         share = max(self.shrinking / 4, LEAST_SHRINK_SECONDS)
         return min(self.options.shrink_seconds, share)
 
-    def draws(self, law: Law, dtype: str) -> list[Draw]:
-        """The cases on which a law is tried, in order."""
-        assert law.cases is not None
-        options, eager = self.options, self.implementation.eager
-        total = sum(SHARES[stratum] for stratum in law.strata)
-        draws = []
-        for stratum in _quick(law.strata, eager) if options.quick else law.strata:
-            if stratum == "long" and options.max_steps <= 130 and len(law.strata) > 1:
-                continue
-            if stratum == "long" and dtype in HALF and not eager:
-                continue
-            count = max(1, math.ceil(options.examples * law.share * SHARES[stratum] / total - 1e-9))
-            layouts = ("contiguous", *self.implementation.layouts) if eager else ("contiguous",)
-            limits = Limits(stratum, eager, dtype, options.max_steps, layouts, quick=options.quick)
-            # The seed depends on the operation, not the law: laws that draw from the same strategy see the same cases
-            # and share the oracle's answers.
-            seed = zlib.crc32(f"{options.seed}/{law.op}/{stratum}/{dtype}".encode())
-            parts = pinned(limits, count)
-            for part, examples in parts:
-                draws.append(Draw(self._admitted(law, dtype, part), seed, examples, pinned=bool(part.pin)))
-            if all(part.pin for part, _ in parts):
-                # Freely drawn cases may include smaller ones than the pinned cases.
-                draws.append(Draw(self._admitted(law, dtype, limits), seed, count, shrinks_only=True))
-        return draws
-
     @cached_property
     def admission(self) -> Admission:
         """Decides on which cases the target is tried."""
         return Admission(self.options.promises, self.implementation.keeps_contract)
-
-    def _admitted(self, law: Law, dtype: str, limits: Limits) -> SearchStrategy:
-        assert law.cases is not None
-        # The definition determines a value; gradients also depend on what gatespec holds constant in them.
-        decided = law.kind != "contract" and not law.forward
-        return self.admission.strategy(law.op, dtype, law.cases(limits), decided=decided)
 
     def _with_script(self, law: Law, dtype: str, found: Found, number: int) -> Counterexample:
         options = self.options
@@ -286,7 +249,7 @@ class Runner:
         if law is None or why_not(self.implementation, law, example.dtype) is not None:
             return None
         case = example.revived()
-        search = _alone(self.implementation, law, example.dtype, self.announce, fatal)
+        search = search_of(self.implementation, law, example.dtype, self.announce, fatal)
         search.excuse = partial(self._excuse, (entry,))
         if search.judge(case) is None:
             return None
@@ -325,45 +288,6 @@ def run_law(implementation: Implementation, law: Law, dtype: str, options: RunOp
     return Runner(implementation, replace(options, failures=None)).result(law, dtype)
 
 
-def retried(
-    implementation: Implementation,
-    law: Law,
-    dtype: str,
-    case: Any,
-    announce: Callable[[str | None], None] = lambda case: None,
-    fatal: Mapping[str, BreakKind] | None = None,
-) -> tuple[list[Counterexample], list[CallRecord]]:
-    """The ways in which one case breaks a law, and the calls of the target that were made.
-
-    Raises:
-        RefusedError: the target refuses the case.
-    """
-    search = _alone(implementation, law, dtype, announce, fatal or {})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if search.judge(case) is None:
-            raise RefusedError(search.refusal)
-    return [found.counterexample for found in search.found.values()], search.checker.calls
-
-
-def _alone(
-    implementation: Implementation,
-    law: Law,
-    dtype: str,
-    announce: Callable[[str | None], None],
-    fatal: Mapping[str, BreakKind],
-) -> Search:
-    """The search that judges single cases of a law."""
-    checker = Checker(implementation, dtype, law.forward)
-    return Search(law, checker, Avoidance((), list, max_steps=0), announce, fatal=fatal)
-
-
 def _freely_first(draws: list[Draw]) -> list[Draw]:
     """The freely drawn parts before the pinned ones, the smallest sizes first, since they contain the small cases."""
     return sorted(draws, key=lambda draw: draw.pinned)
-
-
-def _quick(strata: tuple[str, ...], eager: bool) -> tuple[str, ...]:
-    """The strata of a quick run: without the long one, and a single one if each shape has to be compiled."""
-    short = tuple(stratum for stratum in strata if stratum != "long") or strata
-    return short if eager else short[-1:]

@@ -13,29 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
-from hypothesis import HealthCheck, Phase, Verbosity
-from hypothesis.errors import HypothesisException, Unsatisfiable
-from hypothesis.strategies import SearchStrategy
+from hypothesis import Phase
+from hypothesis.errors import HypothesisException
 
 from conformance.avoidance import Avoidance
 from conformance.cases import simpler, simplicity, to_json
 from conformance.checker import Checker, LawError, raised_by_target
-from conformance.comparison import CallRecord
+from conformance.draws import Draw, run_draw
 from conformance.excuses import Breaks, Broken
+from conformance.findings import Found, Scene
 from conformance.implementation import RefusedError
 from conformance.known_failures import Known
 from conformance.laws import Law
 from conformance.outcome import ENDINGS, BreakKind, Counterexample, Refused
-from conformance.repeatable_draws import the_same_everywhere
 from conformance.without_gradients import without_gradients
-
-SUPPRESSED = (
-    HealthCheck.too_slow,
-    HealthCheck.filter_too_much,
-    HealthCheck.data_too_large,
-    # The features that a target refuses are searched for while its cases are drawn, which draws a few more cases.
-    HealthCheck.nested_given,
-)
 
 KINDS = 4
 """Maximum number of kinds of break with a counterexample; further kinds of one law say nothing new."""
@@ -48,55 +39,6 @@ SMALL = 400
 
 FRUITLESS = 20
 """Number of refusals, without a single served case, after which the law counts as not served."""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """The circumstances of a broken law, in more detail than in a report, for the script that reproduces it.
-
-    Attributes:
-        case: the case.
-        error: the exception raised by the law or by the target.
-        calls: the calls of the target up to that point.
-    """
-
-    case: Any
-    error: BaseException
-    calls: list[CallRecord]
-
-
-@dataclass(frozen=True)
-class Found:
-    """The smallest case seen so far that breaks the law in one way.
-
-    Attributes:
-        order: smaller cases come first; among those of one size, those with simpler elements, then shorter words.
-        kinds: all the ways in which it breaks the law.
-    """
-
-    order: tuple[int, int, int, str]
-    kinds: tuple[BreakKind, ...]
-    counterexample: Counterexample
-    scene: Scene
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Cases to draw.
-
-    Attributes:
-        cases: the strategy.
-        seed: the seed from which they are drawn.
-        examples: the number of cases.
-        pinned: whether they are pinned to values that no law may miss, instead of being drawn freely.
-        shrinks_only: whether they are drawn only to find a smaller case that breaks the law.
-    """
-
-    cases: SearchStrategy
-    seed: int
-    examples: int
-    pinned: bool = False
-    shrinks_only: bool = False
 
 
 @dataclass
@@ -159,7 +101,7 @@ class Search:
             if kinds is None:
                 hypothesis.reject()
 
-        _run(example, draw, Phase.generate)
+        run_draw(example, draw, Phase.generate)
 
     def _at_its_end(self) -> bool:
         return self.last and all(key in self._outcomes for key in self.fatal)
@@ -200,7 +142,7 @@ class Search:
 
         for draw in draws:
             try:
-                _run(example, draw, Phase.generate, Phase.shrink)
+                run_draw(example, draw, Phase.generate, Phase.shrink)
             except (_FaultError, HypothesisException):
                 return  # The results are in `found`, whatever Hypothesis concludes from a search that was cut short.
 
@@ -331,17 +273,6 @@ class _FaultError(Exception):
     """The exception by which Hypothesis sees a break of the kind that it should shrink."""
 
 
-def sampled(cases: SearchStrategy, seed: int, number: int) -> list[Any]:
-    """Some cases of a strategy."""
-    drawn: list[Any] = []
-
-    def example(case: Any) -> None:
-        drawn.append(case)
-
-    _run(example, Draw(cases, seed, number), Phase.generate)
-    return drawn
-
-
 def _key(case: Any) -> str:
     return json.dumps(to_json(case))
 
@@ -359,24 +290,3 @@ def _raised(error: BaseException) -> tuple[BreakKind, str]:
         return BreakKind(name, "exit"), f"called sys.exit({error.code!r}) ({at})"
     text = str(error).strip().split("\n")[0][:300]
     return BreakKind(name, "exception"), f"raised {name}: {text} ({at})"
-
-
-def _run(example: Callable[[Any], None], draw: Draw, *phases: Phase) -> None:
-    """Let Hypothesis draw cases for ``example``, whose exceptions are passed on."""
-    test = hypothesis.given(draw.cases)(example)
-    test = hypothesis.seed(draw.seed)(test)
-    test = hypothesis.settings(
-        max_examples=draw.examples,
-        database=None,
-        deadline=None,
-        phases=phases,
-        print_blob=False,
-        report_multiple_bugs=False,
-        verbosity=Verbosity.quiet,
-        suppress_health_check=SUPPRESSED,
-    )(test)
-    try:
-        with the_same_everywhere():
-            test()
-    except Unsatisfiable:
-        return  # No case of this kind fits: the law is skipped if none fits in any stratum.

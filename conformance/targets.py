@@ -6,12 +6,13 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from conformance.framework_detection import detect
 from conformance.implementation import Implementation, UsageError
 from conformance.operations import BACKWARDS, HELPERS, PUBLIC
 
@@ -47,7 +48,7 @@ def _namespace(target: str) -> dict[str, Any]:
         if entry.name == target:
             return _members(entry.load(), target)
     module, _, attribute = target.partition(":")
-    found = _import(module)
+    found = import_named(module)
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):
             raise UsageError(f"{module} has no attribute {part!r}; name one that it has, as in {module}:NAME")
@@ -71,7 +72,7 @@ def _members(found: Any, target: str) -> dict[str, Any]:
     return offered
 
 
-def _import(module: str) -> ModuleType:
+def import_named(module: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -116,67 +117,6 @@ def _load_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     return module
-
-
-def detect(functions: Mapping[str, Any], home: str, target: str) -> str:
-    """The framework that a target's functions take: torch, jax, or else NumPy.
-
-    It is the one that the target's own modules import, or else the one imported by the modules that their names come
-    from, and so on. If there are two, the annotations of the functions decide. It does not matter whether a framework
-    is installed, or loaded by something else.
-
-    Raises:
-        UsageError: there are two, and annotations do not decide.
-    """
-    package = home.partition(".")[0]
-    own = [module for name, module in list(sys.modules.items()) if name == home or name.partition(".")[0] == package]
-    level = [vars(module) for module in own if module is not None]
-    level += [getattr(function, "__globals__", {}) for function in functions.values()]
-    visited = {module.__name__ for module in own if module is not None}
-    while level:
-        origins = {origin for space in level for origin in _origins(space)}
-        found = [framework for framework in _TENSORS if any(_within(origin, framework) for origin in origins)]
-        if len(found) > 1:
-            found = [framework for framework in found if framework in _annotated(functions)] or found
-        if len(found) > 1:
-            raise UsageError(
-                f"{target} imports both torch and jax; say which its functions take: --framework torch or jax"
-            )
-        if found:
-            return found[0]
-        new = {
-            origin
-            for origin in origins - visited
-            if origin in sys.modules and origin.partition(".")[0] not in (*sys.stdlib_module_names, *_OF_NO_FRAMEWORK)
-        }
-        visited |= new
-        level = [vars(sys.modules[origin]) for origin in sorted(new)]
-    return "numpy"
-
-
-_TENSORS = ("torch", "jax")
-_OF_NO_FRAMEWORK = ("numpy", "scipy", "reference", "conformance", "builtins", "pytest", "hypothesis")
-
-
-def _origins(space: Mapping[str, Any]) -> set[str]:
-    """The modules that the names of a module come from."""
-    found = set()
-    for value in list(space.values()):
-        origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if isinstance(origin, str):
-            found.add(origin)
-    return found
-
-
-def _within(module: str, package: str) -> bool:
-    return module == package or module.startswith(f"{package}.")
-
-
-def _annotated(functions: Mapping[str, Any]) -> set[str]:
-    """The packages that the annotations of functions name, as text or as types."""
-    said = [note for function in functions.values() for note in getattr(function, "__annotations__", {}).values()]
-    words = [note if isinstance(note, str) else getattr(note, "__module__", None) or "" for note in said]
-    return {framework for framework in _TENSORS for word in words if word.partition(".")[0] == framework}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,65 +181,3 @@ def declares_contract(home: str) -> bool:
     """Whether the module or the package of a target holds ``__conformance__ = "gatespec"``."""
     modules = (sys.modules.get(name) for name in (home, home.partition(".")[0]))
     return any(getattr(module, "__conformance__", None) == "gatespec" for module in modules)
-
-
-def absolute(target: str) -> str:
-    """The TARGET in a form that works from any directory."""
-    return str(Path(target).resolve()) if target.endswith(".py") else target
-
-
-def imports(target: str, names: Sequence[str]) -> list[str]:
-    """Lines of Python that bind a TARGET's functions to their own names."""
-    listed = ", ".join(names)
-    if target.endswith(".py"):
-        path = Path(target).resolve()
-        if _importable(path):
-            return [f'sys.path.insert(0, "{path.parent}")', f"from {path.stem} import {listed}"]
-        held = f'runpy.run_path("{path}")'
-        return ["import runpy", *(f'{name} = {held}["{name}"]' for name in names)]
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        if entry.name == target:
-            target = entry.value
-    module, _, attribute = target.partition(":")
-    found = _import(module)
-    lines = path_lines(_root(found))
-    if not attribute:
-        return [*lines, f"from {module} import {listed}"]
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    first, *rest = attribute.split(".")
-    lines.append(f"from {module} import {first}")
-    holder = ".".join((first, *rest))
-    for name in names:
-        if isinstance(found, Mapping):
-            lines.append(f'{name} = {holder}["{name}"]')
-        elif hasattr(found, name) and not inspect.isfunction(found):
-            lines.append(f"{name} = {holder}.{name}")
-        elif holder != name:
-            lines.append(f"{name} = {holder}")
-    return lines
-
-
-def path_lines(root: Path) -> list[str]:
-    """A line that makes the contents of ``root`` importable, unless they are installed."""
-    return [] if "site-packages" in root.parts else [f'sys.path.insert(0, "{root}")']
-
-
-def _importable(path: Path) -> bool:
-    """Whether ``import stem`` would find this very file if its directory were first on the path."""
-    return path.stem.isidentifier() and path.stem not in sys.stdlib_module_names and path.stem not in _taken(path)
-
-
-def _taken(path: Path) -> set[str]:
-    loaded = getattr(sys.modules.get(path.stem), "__file__", None)
-    return {path.stem} if loaded is not None and Path(loaded).resolve() != path else set()
-
-
-def _root(module: ModuleType) -> Path:
-    """The directory from which a module's top-level package is imported."""
-    package = sys.modules[module.__name__.partition(".")[0]]
-    file = getattr(package, "__file__", None)
-    if file is None:
-        return Path(next(iter(package.__path__))).parent
-    path = Path(file).resolve()
-    return path.parents[1] if path.name == "__init__.py" else path.parent

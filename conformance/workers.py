@@ -8,10 +8,7 @@ were requested, and are the same for any number of workers.
 """
 
 import multiprocessing
-import os
-import signal
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from conformance.implementation import UsageError
+from conformance.worker_process import Job, ending, work
 
 if TYPE_CHECKING:
     from conformance.laws import Law
@@ -44,9 +42,6 @@ FATAL_LAWS = 2
 TIMEOUTS = 4
 """Number of cases, of any operation, that may take too long before nothing more is tried."""
 
-WORTHWHILE = {True: 24, False: 4}
-"""Least number of laws for which a second worker is worthwhile, by whether the target is eager or compiles."""
-
 _WEIGHTS = {"mlstm": 4, "fwbw": 4, "gru": 3, "mlstm_step": 3}
 """Rough relative time of one law of an operation: what takes time is a recurrence that has to be compiled."""
 
@@ -55,33 +50,6 @@ Item = tuple["Law", str]
 
 class TargetFailedError(Exception):
     """The target cannot be judged at all; the text gives the reason, with the target's own traceback."""
-
-
-def usual(info: "TargetInfo", items: Sequence[Item]) -> int:
-    """The default number of workers: two on a CPU with two cores, one with an accelerator."""
-    if info.device != "cpu" or len(items) < WORTHWHILE[info.eager]:
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(2, cores)
-
-
-@dataclass
-class _Job:
-    """A law in a dtype that is to be tried.
-
-    Attributes:
-        number: the number of its result.
-        fatal: cases, as JSON, that have ended a worker, each with how it ended.
-        since: when it first ended a worker.
-        last: whether this is the last try, which ends after the known fatal cases.
-    """
-
-    number: int
-    law: "Law"
-    dtype: str
-    fatal: dict[str, "BreakKind"] = field(default_factory=dict)
-    since: float | None = None
-    last: bool = False
 
 
 @dataclass
@@ -97,7 +65,7 @@ class _Worker:
 
     process: Any
     connection: Connection
-    group: list[_Job] = field(default_factory=list)
+    group: list[Job] = field(default_factory=list)
     case: str | None = None
     found: list["Counterexample"] = field(default_factory=list)
     deadline: float | None = None
@@ -119,7 +87,7 @@ class Workers:
         self._timeout = timeout
         self._options: RunOptions | None = None
         self._workers: list[_Worker] = []
-        self._groups: list[list[_Job]] = []
+        self._groups: list[list[Job]] = []
         self._fatal_laws: Counter[str] = Counter()
         self._timeouts = 0
         self._how = "timeout"
@@ -146,7 +114,7 @@ class Workers:
             self.stop()
             raise TargetFailedError(
                 f"{self._loading[0]} cannot be imported: the process that imported it ended "
-                f"({_ending(worker.process.exitcode)[1]})"
+                f"({ending(worker.process.exitcode)[1]})"
             ) from None
         if said == "usage":
             self.stop()
@@ -159,9 +127,9 @@ class Workers:
     def results(self, items: Sequence[Item], options: "RunOptions", processes: int = 1) -> "Iterator[LawResult]":
         """Try laws in up to ``processes`` workers and return their results in the order of ``items``."""
         self._options, self.finished = options, {}
-        groups: dict[tuple[str, str], list[_Job]] = {}
+        groups: dict[tuple[str, str], list[Job]] = {}
         for number, (law, dtype) in enumerate(items):
-            groups.setdefault((law.op, dtype), []).append(_Job(number, law, dtype))
+            groups.setdefault((law.op, dtype), []).append(Job(number, law, dtype))
         # The largest group comes first: the last group to be taken should not be the one that takes longest.
         self._groups = sorted(groups.values(), key=lambda group: -_WEIGHTS.get(group[0].law.op, 1) * len(group))
         self._give_up()
@@ -198,7 +166,7 @@ class Workers:
         worker.process.join(5)
         self._workers.remove(worker)
         worker.connection.close()
-        nature, how = ("timeout", "") if overdue else _ending(worker.process.exitcode)
+        nature, how = ("timeout", "") if overdue else ending(worker.process.exitcode)
         return BreakKind(how, nature)
 
     def stop(self) -> None:
@@ -211,7 +179,7 @@ class Workers:
 
     def _start(self) -> _Worker:
         here, there = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(there, *self._loading))
+        process = self._context.Process(target=work, args=(there, *self._loading))
         process.start()
         there.close()
         worker = _Worker(process, here)
@@ -286,7 +254,7 @@ class Workers:
         self._workers.remove(worker)
         worker.connection.close()
         job, *rest = worker.group
-        nature, how = ("timeout", "timeout") if worker.overdue else _ending(worker.process.exitcode)
+        nature, how = ("timeout", "timeout") if worker.overdue else ending(worker.process.exitcode)
         self._timeouts += nature == "timeout"
         if worker.case is None or worker.case in job.fatal:
             # It ended between two cases, so there is no case to blame or to omit.
@@ -322,61 +290,10 @@ class Workers:
                 self._finish(job, reason, (), status="skipped")
         self._groups = [group for group in self._groups if group]
 
-    def _finish(self, job: _Job, reason: str, found: "tuple[Counterexample, ...]", status: str = "failed") -> None:
+    def _finish(self, job: Job, reason: str, found: "tuple[Counterexample, ...]", status: str = "failed") -> None:
         from conformance.outcome import LawResult
 
         reason = found[0].problem if found else reason
         self.finished[job.number] = LawResult(
             law=job.law, dtype=job.dtype, status=status, reason=reason, counterexamples=found
         )
-
-
-def _ending(exitcode: int | None) -> tuple[str, str]:
-    """The way in which a process ended: its nature, as in `conformance.outcome.BreakKind`, and a description."""
-    if exitcode is None or exitcode >= 0:
-        return "exit", f"exit status {exitcode}"
-    try:
-        return "abort", signal.Signals(-exitcode).name
-    except ValueError:
-        return "abort", f"signal {-exitcode}"
-
-
-def _work(connection: Connection, target: str, framework: str | None, device: str) -> None:
-    """The main function of a worker: load the target, try groups of laws, and report the result of each."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        from conformance.runner import Runner
-        from conformance.targets import ImportFailedError, info_of, load
-
-        try:
-            implementation = load(target, framework, device)
-        except UsageError as error:
-            connection.send(("usage", str(error)))
-            return
-        except ImportFailedError as error:
-            connection.send(("unusable", str(error)))
-            return
-        connection.send(("loaded", info_of(implementation, framework)))
-        implementation.compiling = lambda begins: connection.send(("compiling", begins))
-        runner: Runner | None = None
-
-        def announce(case: str | None) -> None:
-            connection.send(("case", case))
-
-        def note(found: "Counterexample") -> None:
-            connection.send(("found", found))
-
-        while True:
-            asked = connection.recv()
-            if not isinstance(asked, tuple):
-                asked.answer(implementation, connection)
-                continue
-            options, group = asked
-            if runner is None or runner.options != options:
-                runner = Runner(implementation, options, announce=announce, note=note)
-            for job in group:
-                connection.send(("result", runner.result(job.law, job.dtype, fatal=job.fatal, last=job.last)))
-    except (EOFError, OSError):
-        return
-    except Exception:
-        connection.send(("fault", traceback.format_exc()))

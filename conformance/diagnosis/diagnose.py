@@ -240,7 +240,7 @@ class _Examined:
     def _without_faults(self, result: LawResult, case: Any) -> tuple[Fault, ...]:
         """For a case whose own call is right: the faults without whose features the law holds."""
         assert self._faults is not None
-        from conformance.runner import retried
+        from conformance.single_cases import retried
 
         for fault in self._faults.seen_in(result.dtype):
             wanted = {feature.name for feature in fault.features}

@@ -6,11 +6,11 @@ from pathlib import Path
 from conformance.checker import LawError
 from conformance.dtypes import Array
 from conformance.failures._script import Script, environment, heading, rendered
+from conformance.findings import Scene
 from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.outcome import Counterexample
-from conformance.search import Scene
-from conformance.targets import absolute, path_lines
+from conformance.target_imports import absolute, path_lines
 from conformance.tensors import CODES
 
 

@@ -9,10 +9,10 @@ from conformance.failures._law_replay import replay_script
 from conformance.failures._runs import Runs
 from conformance.failures._script import Script
 from conformance.failures._single_call import single_call_script
+from conformance.findings import Scene
 from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.outcome import Counterexample
-from conformance.search import Scene
 from conformance.tensors import pack
 
 _runs = Runs()

@@ -21,11 +21,11 @@ from conformance.failures._call_lines import (
 )
 from conformance.failures._script import Script, assigned, environment, heading, literal, rendered
 from conformance.failures._target_source import bound_names, target_lines
+from conformance.findings import Scene
 from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.operations import OPERATIONS
 from conformance.outcome import Counterexample
-from conformance.search import Scene
 from conformance.tensors import CODES
 
 _OF = "gradient of "

@@ -12,6 +12,7 @@ from conformance import cases
 from conformance.budget import Expected
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase
 from conformance.checker import Checker
+from conformance.draws import planned, sampled
 from conformance.implementation import Implementation
 from conformance.laws import Law, all_laws
 from conformance.laws._answers import expected_gradient
@@ -19,7 +20,6 @@ from conformance.operations.fwbw import FWBW
 from conformance.operations.mlstm import MLSTM
 from conformance.options import RunOptions
 from conformance.runner import Runner
-from conformance.search import sampled
 
 CASES = (
     MLSTMCase(2, 5, 3, 3, 2, state="random", gates="large m", eps=1e-3, seed=65535),
@@ -79,7 +79,8 @@ class Collector:
         target = Target("a target", {})
         target.eager = eager
         self.checker = Checker(target, dtype)
-        draws = [draw for draw in Runner(target, options).draws(law, dtype) if not draw.shrinks_only]
+        draws = planned(law, dtype, target, options, Runner(target, options).admission)
+        draws = [draw for draw in draws if not draw.shrinks_only]
         self.cases = [case for draw in draws for case in sampled(draw.cases, draw.seed, draw.examples)]
 
 

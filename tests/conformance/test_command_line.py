@@ -18,12 +18,12 @@ from rich.console import Console
 import reference
 from conformance.cases import Limits
 from conformance.cli import main
+from conformance.draws import SUPPRESSED
 from conformance.laws import Kind, all_laws
 from conformance.options import EXAMPLES, INTERPRETED_EXAMPLES, INTERPRETED_STEPS, MAX_STEPS, RunOptions
 from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.report.console import show
-from conformance.search import SUPPRESSED
 from conformance.selection import agenda, options_of
 from conformance.targets import load
 

@@ -9,7 +9,13 @@ import pytest
 import reference
 
 ROOT = Path(reference.__file__).resolve().parents[1]
-CODE = "from conformance.targets import find, detect; f, h = find({path!r}); print(detect(f, h, {path!r}))"
+CODE = """
+from conformance.framework_detection import detect
+from conformance.targets import find
+
+functions, home = find({path!r})
+print(detect(functions, home, {path!r}))
+"""
 KERNEL = "import {framework}\n\ndef kernel(x):\n    return x\n"
 
 

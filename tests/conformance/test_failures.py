@@ -15,10 +15,10 @@ from conformance.comparison import Comparison, HasNaN, Refusal, WrongDtype, Wron
 from conformance.dtypes import Array
 from conformance.failures._single_call import single_call_script
 from conformance.failures._target_source import LONGEST
+from conformance.findings import Scene
 from conformance.laws import all_laws
 from conformance.operations import OPERATIONS
 from conformance.outcome import BreakKind, Counterexample
-from conformance.search import Scene
 from conformance.targets import load
 from conformance.tensors import pack
 

@@ -23,6 +23,7 @@ from conformance.cases import (
     sums,
 )
 from conformance.comparison import Point
+from conformance.draws import sampled
 from conformance.dtypes import FLOATING
 from conformance.known_failures import KnownOutcome
 from conformance.laws import Law, all_laws
@@ -31,7 +32,6 @@ from conformance.outcome import BreakKind, Counterexample, LawResult
 from conformance.report import TargetReport, html
 from conformance.report.html import render
 from conformance.report.html._formatting import MARKS
-from conformance.search import sampled
 
 LIMITS = [Limits(stratum, True, "float32", 200) for stratum in ("small", "chunk")]
 VOID = {"meta", "link", "input", "wbr"}

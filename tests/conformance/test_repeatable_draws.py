@@ -13,7 +13,7 @@ from conformance import repeatable_draws
 DRAWN = """
 import json
 from conformance import cases
-from conformance.search import sampled
+from conformance.draws import sampled
 limits = cases.Limits("small", True, "float32", 130, ("contiguous", "strided"))
 print(json.dumps([cases.to_json(case) for case in sampled(cases.mlstm(limits), 7, 40)]))
 """

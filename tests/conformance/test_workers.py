@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import reference
-from conformance import workers
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, LawResult
+from conformance.run import usual_jobs
 from conformance.runner import run
 from conformance.selection import agenda
 from conformance.targets import info_of, load
@@ -159,10 +159,10 @@ def test_an_accelerator_or_little_work_means_one_process(monkeypatch: pytest.Mon
     target = load("reference", None, "cpu")
     cpu, items = info_of(target, None), agenda(target, RunOptions())
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert workers.usual(cpu, items) == 2
-    assert workers.usual(replace(cpu, device="cuda"), items) == 1 and workers.usual(cpu, items[:5]) == 1
+    assert usual_jobs(cpu, items) == 2
+    assert usual_jobs(replace(cpu, device="cuda"), items) == 1 and usual_jobs(cpu, items[:5]) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    assert workers.usual(cpu, items) == 1
+    assert usual_jobs(cpu, items) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as a terminal sends them")
