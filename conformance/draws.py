@@ -28,6 +28,7 @@ SUPPRESSED = (
 )
 
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
+"""The share of each stratum among the examples of a law."""
 
 
 @dataclass(frozen=True)

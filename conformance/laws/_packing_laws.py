@@ -9,8 +9,8 @@ import numpy as np
 from conformance import oracle
 from conformance.checker import Checker
 from conformance.implementation import Implementation
-from conformance.laws import SHORT, SINGLE, SMALL, Strategy, law
-from conformance.laws._answers import expected_gradient, expected_value
+from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, Strategy, law
+from conformance.laws._answers import check_gradient, expected_gradient, expected_value
 from conformance.laws._recurrence import alike_when, changed, changed_call, expect_zero, expected_of, rounding_of
 from conformance.laws._relations import alike, alike_in_another_way, close, results_of
 from conformance.operations import Operation
@@ -26,9 +26,21 @@ def _several(operation: Operation) -> Strategy:
     return lambda limits: operation.cases["packed"](limits).filter(lambda case: np.count_nonzero(case.lengths) > 1)
 
 
-def register(operation: Operation) -> None:
-    """Register the laws of packed sequences for one operation."""
+def register(operation: Operation, without_options: Strategy) -> None:
+    """Register the laws of packed sequences for one operation.
+
+    Args:
+        without_options: packed cases whose gradient the definition alone determines.
+    """
     op, packed = operation.name, _sequences(operation)
+
+    @law(op, "definition", cases=without_options, dtypes=UP_TO_BFLOAT16, gradient=op, share=0.75)
+    def packed_gradient(checker: Checker, case: Any) -> None:
+        """The gradient of a packed call is that of a loop over its sequences.
+
+        d {op}(x, cu_seqlens)[b] = d {op}(x[cu_b:cu_{b+1}])
+        """
+        check_gradient(operation, checker, case)
 
     @law(op, "relation", cases=packed, share=0.5)
     def packing_order(checker: Checker, case: Any) -> None:

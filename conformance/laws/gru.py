@@ -94,23 +94,7 @@ def packed(checker: Checker, case: GRUCase) -> None:
     check_value(GRU, checker, case)
 
 
-@law(
-    "gru",
-    "definition",
-    cases=lambda limits: cases.packed_gru(limits, **NO_GRU_OPTIONS),
-    dtypes=UP_TO_BFLOAT16,
-    gradient="gru",
-    share=0.75,
-)
-def packed_gradient(checker: Checker, case: GRUCase) -> None:
-    """The gradient of a packed call is that of a loop over its sequences.
-
-    d gru(x, cu_seqlens)[b] = d gru(x[cu_b:cu_{b+1}])
-    """
-    check_gradient(GRU, checker, case)
-
-
-_packing_laws.register(GRU)
+_packing_laws.register(GRU, lambda limits: cases.packed_gru(limits, **NO_GRU_OPTIONS))
 
 
 @law(

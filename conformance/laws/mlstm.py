@@ -145,23 +145,7 @@ def packed(checker: Checker, case: MLSTMCase) -> None:
     check_value(MLSTM, checker, case)
 
 
-@law(
-    "mlstm",
-    "definition",
-    cases=cases.some_without_states(_packed_without_eps),
-    dtypes=UP_TO_BFLOAT16,
-    gradient="mlstm",
-    share=0.75,
-)
-def packed_gradient(checker: Checker, case: MLSTMCase) -> None:
-    """The gradient of a packed call is that of a loop over its sequences.
-
-    d mlstm(x, cu_seqlens)[b] = d mlstm(x[cu_b:cu_{b+1}])
-    """
-    check_gradient(MLSTM, checker, case)
-
-
-_packing_laws.register(MLSTM)
+_packing_laws.register(MLSTM, cases.some_without_states(_packed_without_eps))
 
 
 law("mlstm", "relation", cases=cases.mlstm, share=0.5)(_mlstm_relations.linearity)

@@ -16,12 +16,10 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from conformance.cases import LONG_STEPS, Limits
+from conformance.draws import SHARES
 from conformance.repeatable_draws import the_same_everywhere
 
 SIZES = {"small": 40, "chunk": 80, "long": 100}
-SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
-"""The share of each stratum among the examples of a law (as in `conformance.runner`)."""
-
 _SUPPRESSED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 CONTENTS = ("gates", "held", "scale", "cotangents", "seed", "values")
 
