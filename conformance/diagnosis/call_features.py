@@ -63,6 +63,7 @@ def not_multiple(factor: int, *wider: str, block: Callable[[Any], int] | None = 
         without=lambda case: with_lengths(case, lambda S: -(-S // of(case)) * of(case)),
         added=lambda case: with_lengths(case, lambda S: longer(S, of(case))),
         implies=wider,
+        of_sizes=True,
     )
 
 
@@ -76,6 +77,7 @@ def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any],
         present=lambda case: any(S > block(case) for S in lengths(case)),
         without=lambda case: with_lengths(case, lambda S: S if S <= block(case) else S % block(case) or block(case)),
         added=lambda case: with_lengths(case, lambda S: S + block(case)),
+        of_sizes=True,
     )
 
 
@@ -116,6 +118,7 @@ SEVERAL_SEQUENCES = Feature(
     present=lambda case: len(lengths(case)) > 1,
     without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
     added=lambda case: replace(case, B=max(case.B, 2)),
+    of_sizes=True,
 )
 
 SEVERAL_HEADS = Feature(
@@ -125,6 +128,7 @@ SEVERAL_HEADS = Feature(
     present=lambda case: case.N > 1,
     without=lambda case: replace(case, N=1),
     added=lambda case: replace(case, N=max(case.N, 2)),
+    of_sizes=True,
 )
 
 STATE_COTANGENTS = of_field(

@@ -8,6 +8,7 @@ from typing import Any
 from conformance.cases import to_json
 from conformance.diagnosis.cause import Cause, Check
 from conformance.diagnosis.faults import RANK, Fault
+from conformance.dtypes import FLOATING
 from conformance.outcome import ENDINGS, ArrayOutcome, Counterexample, LawResult
 
 NOISE = 1e-3
@@ -15,20 +16,25 @@ NOISE = 1e-3
 
 
 def of_fault(
-    fault: Fault, found: Sequence[tuple[LawResult, Counterexample | None]], shown: Sequence[LawResult] = ()
+    fault: Fault,
+    found: Sequence[tuple[LawResult, Counterexample | None]],
+    shown: Sequence[LawResult] = (),
+    *,
+    spared: bool = False,
 ) -> Cause:
     """Return a fault as a cause.
 
     Args:
         found: the failed laws that it explains.
         shown: failed laws that its own example breaks.
+        spared: whether its own example is right in float32 or float64.
     """
     example = fault.example
     checks = _checks([*found, *((result, None) for result in shown)])
     wrong = _breaks(found) or tuple(array for array in example.arrays if array.nature is not None)
     smallest = _with_case(example.case, found)
     return Cause(
-        sentence=sentence(fault),
+        sentence=sentence(fault, spared=spared),
         ops=(fault.op,),
         kind=fault.aspect,
         formula=None if fault.formula is None else fault.formula.name,
@@ -49,11 +55,15 @@ def of_fault(
     )
 
 
-def sentence(fault: Fault) -> str:
-    """A fault in words."""
-    dtypes = "" if "float32" in fault.dtypes or "float64" in fault.dtypes else f" in {' and '.join(fault.dtypes)}"
-    where = " and ".join(feature.where for feature in fault.features)
-    where = f" {where}" if where else "" if fault.formula is not None else " on every call that was tried"
+def sentence(fault: Fault, *, spared: bool = False) -> str:
+    """A fault in words.
+
+    Args:
+        spared: whether its own example is right in float32 or float64.
+    """
+    narrow = "float32" not in fault.dtypes and "float64" not in fault.dtypes
+    dtypes = f" in {_listed(tuple(each for each in FLOATING if each in fault.dtypes))}" if narrow or spared else ""
+    where = f" {fault.where}" if fault.features else "" if fault.formula else " on every call that was tried"
     if fault.formula is not None:
         subject = fault.op if fault.formula.changes_value and fault.aspect == "value" else f"The gradient of {fault.op}"
         name = fault.formula.name
@@ -100,8 +110,12 @@ def merged(causes: Iterable[Cause]) -> list[Cause]:
         breaks = (*before.breaks, *cause.breaks)
         example = before.example or cause.example
         found[key] = replace(before, ops=ops, sentence=said, explains=explains, breaks=breaks, example=example)
-    # Roundings come last. Of two causes that explain as much, the value's comes first, then what was found first.
-    return sorted(found.values(), key=lambda cause: (_is_noise(cause), -len(cause.explains), cause.kind != "value"))
+    # Roundings come last. Of two causes that explain as much, a formula comes first, then the value's, then what was
+    # found first.
+    return sorted(
+        found.values(),
+        key=lambda cause: (_is_noise(cause), -len(cause.explains), cause.formula is None, cause.kind != "value"),
+    )
 
 
 def _is_noise(cause: Cause) -> bool:

@@ -11,7 +11,7 @@ from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
 from conformance.diagnosis.exploration import Exploration
 from conformance.diagnosis.faults import RANK, Fault, Faults
 from conformance.diagnosis.features import avoiding
-from conformance.diagnosis.judged import UNWATCHED, Clock, Judge, Watch
+from conformance.diagnosis.judged import RIGHT, UNWATCHED, Clock, Judge, Watch
 from conformance.implementation import Implementation, RefusedError
 from conformance.operations import BY_LAWS, Operation
 from conformance.options import RunOptions
@@ -27,6 +27,8 @@ ending at a break. Other experiments have only what was saved."""
 FATAL = tuple(nature for nature in ENDINGS if nature != "exit")
 
 QUICK_NOTE = "a quick run looks for the first cause; without --quick there are more experiments"
+
+WIDE = ("float64", "float32")
 
 ASPECTS = ("value", "gradient")
 """The laws whose cases are counted by their features."""
@@ -175,9 +177,9 @@ class _Examined:
             exploration.first_call()
         else:
             exploration.explore()
-        for result in broken:
-            for pair in _pairs(result):
-                self._attribute(*pair)
+        self._attribute_all(broken)
+        if not hurried and self._faults.absorb():
+            self._attribute_all(broken)
         if hurried:
             exploration.explore()
         else:
@@ -211,12 +213,19 @@ class _Examined:
         }
         return judged.get("value") == "passed" and judged.get("gradient") in ("passed", "failed")
 
+    def _attribute_all(self, broken: Sequence[LawResult]) -> None:
+        self.alone, self._explained, self._order = [], {}, []
+        for result in broken:
+            for pair in _pairs(result):
+                self._attribute(*pair)
+
     def _attribute(self, result: LawResult, found: Counterexample | None) -> None:
         faults = self._explaining(result, found) if found is not None else ()
         if not faults:
             self.alone.append((result, found))
             return
-        self._explained.setdefault(self._number(faults[0]), []).append((result, found))
+        for number in dict.fromkeys(map(self._number, faults)):
+            self._explained.setdefault(number, []).append((result, found))
 
     def _number(self, fault: Fault) -> int:
         """The position of a fault, which does not change when more is learnt about it."""
@@ -273,8 +282,24 @@ class _Examined:
             shown = [result for result in self._results if _shows(result, fault)]
             # What breaks no law that failed is seen in the envelope.
             if explained or shown:
-                found.append(causes.of_fault(fault, explained, shown))
+                found.append(causes.of_fault(fault, explained, shown, spared=self._spared(fault)))
         return found
+
+    def _spared(self, fault: Fault) -> bool:
+        """Whether a fault that float32 or float64 shows is not there in the other one."""
+        assert self._faults is not None
+        tried = {result.dtype for result in self._results if result.status in ("passed", "failed")}
+        others = [dtype for dtype in WIDE if dtype in tried and dtype not in fault.dtypes]
+        if self._options.hurried or len(others) == len(WIDE):
+            return False
+        case = fault.example.case
+        for dtype in others:
+            judge = self._faults.judges.get(dtype) or self._judge(dtype)
+            if self._admission.admitted(self._operation.about, dtype, case) != case:
+                continue
+            if judge(case).status(fault.aspect) == RIGHT:
+                return True
+        return False
 
     def envelopes(self) -> list[Envelope]:
         if self._faults is None:

@@ -166,5 +166,4 @@ def summary(
 
 
 def _where(fault: Fault) -> str:
-    where = " and ".join(feature.where for feature in fault.features)
-    return f"in the gradient {where}" if fault.aspect == "gradient" else where
+    return f"in the gradient {fault.where}" if fault.aspect == "gradient" else fault.where

@@ -6,7 +6,7 @@ from typing import Any
 
 from conformance.diagnosis.admission import excluded
 from conformance.diagnosis.faults import RANK, Faults
-from conformance.diagnosis.features import Feature
+from conformance.diagnosis.features import Feature, names
 from conformance.diagnosis.formula_search import with_steps
 from conformance.diagnosis.judged import NOT_PROMISED, Clock, Judged
 
@@ -53,8 +53,9 @@ class Exploration:
         """Try all features while there is time, then look for the faults of the calls that are wrong."""
         self.try_all()
         # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
-        for trials in self.table.values():
-            for judged in trials.get(self._dtypes[0], ()) if not self._faults.hurried else ():
+        first = (trials.get(self._dtypes[0], ()) for trials in self.table.values())
+        for judged in {judged.case: judged for trials in first for judged in trials}.values():
+            if not self._faults.hurried:
                 self._explain(judged)
         self._faults.absorb()
 
@@ -68,8 +69,9 @@ class Exploration:
             short = _shortened(plain)
             if not hurried and self._clock.left:
                 short = _short(plain, self._tried(dtype, PLAIN, plain), self._features, partial(self._tried, dtype))
+            together, together_have = (None, frozenset()) if hurried else self._together(dtype, plain)
             for feature in self._features:
-                case = _with(feature, plain, short)
+                case = together if feature.name in together_have else _with(feature, plain, short)
                 if case is None:
                     continue
                 if self._clock.left or feature.name in self._outside[dtype]:
@@ -78,6 +80,25 @@ class Exploration:
                         self._explain(judged)
                 elif feature.name not in self.table and feature.name not in self.untried:
                     self.untried.append(feature.name)
+
+    def _together(self, dtype: str, plain: Any) -> tuple[Any | None, frozenset[str]]:
+        """A call with all features of sizes at once, and their names; none if its verdict differs from a plain call's.
+
+        Each new shape takes time: XLA compiles for it, an interpreter runs through it.
+        """
+        added = [each for each in self._features if each.of_sizes and not each.present(plain)]
+        added = [each for each in added if each.name not in self._outside[dtype]]
+        case = plain
+        for feature in added:
+            case = case if feature.present(case) else feature.added(case)
+        found = names(case, self._features) - names(plain, self._features)
+        inside = [self._faults.admission.admitted(self._operation.about, dtype, each) for each in (plain, case)]
+        if len(found) < 2 or found != {each.name for each in added} or inside != [plain, case] or not self._clock.left:
+            return None, frozenset()
+        alone, together = (self._faults.judges[dtype](each) for each in (plain, case))
+        if not together.served or (together.value, together.gradient) != (alone.value, alone.gradient):
+            return None, frozenset()
+        return case, found
 
     def _plain(self, seed: int) -> Any:
         assert self._operation.plain is not None

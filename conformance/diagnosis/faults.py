@@ -1,15 +1,17 @@
 """Finds the faults of one operation by experiment: a plain call, one feature at a time, the cases of failed laws."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance.cases import as_drawn
 from conformance.diagnosis.admission import Admission
-from conformance.diagnosis.features import Feature, avoiding, names, needed
+from conformance.diagnosis.features import Feature, avoiding, names
 from conformance.diagnosis.formula_search import FormulaSearch, similar, with_steps
 from conformance.diagnosis.formulas.formula import Formula
 from conformance.diagnosis.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judge, Judged
+from conformance.diagnosis.necessity import Necessity, natures_of
 from conformance.diagnosis.patterns import patterns
 from conformance.diagnosis.recognition import matches
 from conformance.operations import Operation
@@ -17,7 +19,8 @@ from conformance.operations import Operation
 RANK = ("float32", "float64", "bfloat16", "float16")
 """Dtypes in the order in which a fault is examined: float32 first, because most kernels are written for it."""
 
-EXCEPTION = frozenset({"exception"})
+MOST = 3
+"""Number of features that a sentence names; more of them describe one call rather than a condition."""
 
 SHORT = (1, 2, 3, 5, 7, 13)
 """Numbers of steps with which a shorter example of a fault is looked for."""
@@ -46,7 +49,14 @@ class Fault:
 
     @property
     def natures(self) -> frozenset[str]:
-        return _natures(self.example)
+        return natures_of(self.example)
+
+    @property
+    def where(self) -> str:
+        """The calls that show it, as a clause; empty if every call does."""
+        if len(self.features) > MOST:
+            return f"in rare calls, those that combine {len(self.features)} features"
+        return " and ".join(feature.where for feature in self.features)
 
 
 class Faults:
@@ -72,7 +82,7 @@ class Faults:
         self.served: dict[str, bool] = {}
 
     def explain(self, case: Any, dtype: str) -> tuple[Fault, ...]:
-        """The faults that a wrong case shows; if no known fault explains it, look for a new one.
+        """The faults each of which makes a case wrong; if no known fault explains it, look for a new one.
 
         Returns an empty list if the case is not served, if time is over, or if the case is right and its roundings are
         not those of a known fault.
@@ -85,26 +95,22 @@ class Faults:
             rounding = (each for each in self.found if each.formula is not None and each.formula.noisy)
             return tuple(self._seen(each, dtype) for each in rounding if judged.got and self._equals(each, judged))
         present = names(case, self.operation.features)
-        for fault in self.found:
-            if fault.formula is not None and self._equals(fault, judged):
-                return (self._seen(fault, dtype),)
+        followed = self._followed(judged)
+        if followed:
+            return tuple(self._seen(fault, dtype) for fault in followed)
         unrecognised = [fault for fault in self.seen_in(dtype) if fault.formula is None]
         shown = [fault for fault in unrecognised if self._shows(fault, judged, present)]
-        if shown and self._all(shown, judged):
-            return tuple(self._seen(fault, dtype) for fault in shown)
+        explaining = self._explaining(shown, judged) if shown else ()
+        if explaining:
+            return tuple(self._seen(fault, dtype) for fault in explaining)
         fault = self._new(judged)
-        if fault is None:
-            return tuple(shown)
-        return (fault, *(each for each in shown if each is not fault))
+        return tuple(shown[:1]) if fault is None else (fault,)
 
-    def absorb(self) -> None:
-        """Drop faults that are explained by a formula that another call showed later."""
-        formulas = [fault for fault in self.found if fault.formula is not None]
-        self.found = [
-            fault
-            for fault in self.found
-            if fault.formula is not None or not any(self._equals(formula, fault.example) for formula in formulas)
-        ]
+    def absorb(self) -> bool:
+        """Drop faults that are explained by formulas that other calls showed later; return whether there were any."""
+        before = len(self.found)
+        self.found = [fault for fault in self.found if fault.formula is not None or not self._followed(fault.example)]
+        return len(self.found) < before
 
     def seen_in(self, dtype: str) -> list[Fault]:
         """The faults that calls in a dtype show; most of them were found in another dtype."""
@@ -112,38 +118,50 @@ class Faults:
 
     def _shown_in(self, fault: Fault, dtype: str) -> bool:
         judged = self.judges[dtype](fault.example.case)
-        return judged.status(fault.aspect) == WRONG and bool(fault.natures & _natures(judged))
+        return judged.status(fault.aspect) == WRONG and bool(fault.natures & natures_of(judged))
 
     def _equals(self, fault: Fault, judged: Judged) -> bool:
         assert fault.formula is not None
-        return matches(fault.formula, judged, self.judges[judged.dtype].precision_of(judged), closely=False) is True
+        return self._matches(fault.formula, judged)
+
+    def _matches(self, formula: Formula, judged: Judged) -> bool:
+        return matches(formula, judged, self.judges[judged.dtype].precision_of(judged), closely=False) is True
 
     def _shows(self, fault: Fault, judged: Judged, present: frozenset[str]) -> bool:
         """Whether the fault alone could have made the case wrong: same features, same ways to be wrong."""
-        if not {feature.name for feature in fault.features} <= present or not fault.natures & _natures(judged):
+        if not {feature.name for feature in fault.features} <= present or not fault.natures & natures_of(judged):
             return False
         return fault.aspect == "value" or judged.value != WRONG
 
-    def _all(self, shown: Sequence[Fault], judged: Judged) -> bool:
-        """Whether the case is right, or follows a formula, without the features of these faults."""
-        if any(not fault.features for fault in shown):
+    def _explaining(self, shown: Sequence[Fault], judged: Judged) -> tuple[Fault, ...]:
+        """The faults without whose features the case is right, and those of the formula that it follows without them.
+
+        Empty if the case is wrong without these features, and follows no formula.
+        """
+        everywhere = tuple(fault for fault in shown if not fault.features)
+        if everywhere:
             of_faults = {array.where for fault in shown for array in fault.example.wrong_arrays}
             of_faults |= set().union(*(set(fault.natures) for fault in shown)) & {"exception"}
             wrong = {array.where for array in judged.wrong_arrays} or {"exception"}
-            return wrong <= of_faults or bool(judged.problem) == bool(shown[0].example.problem)
+            explained = wrong <= of_faults or bool(judged.problem) == bool(shown[0].example.problem)
+            return everywhere if explained else ()
         for fault in shown:
             if judged.status(fault.aspect) != WRONG:
                 continue
             for feature in fault.features:
                 other = feature.without(judged.case)
                 status = NOT_PROMISED if feature.present(other) else self._status(other, judged.dtype, fault.aspect)
-                if status == RIGHT or (status == WRONG and self._follows_a_formula(self.judges[judged.dtype](other))):
-                    return True
+                if status == RIGHT:
+                    return (fault,)
+                followed = self._followed(self.judges[judged.dtype](other)) if status == WRONG else ()
+                if followed:
+                    return (*followed, fault)
         removed = avoiding(
             judged.case, {each.name for fault in shown for each in fault.features}, self.operation.features
         )
         rest = self.judges[judged.dtype](removed)
-        return not rest.wrong or self._follows_a_formula(rest)
+        followed = self._followed(rest) if rest.wrong else ()
+        return (*followed, *shown) if followed or not rest.wrong else ()
 
     def _status(self, case: Any, dtype: str, aspect: str) -> str | None:
         """The verdict on a case; a case outside the promises is not tried."""
@@ -177,7 +195,7 @@ class Faults:
             ()
             if formula is not None and not formula.occasional
             # A call without the feature that is refused, or outside the promises, says nothing about the feature.
-            else self._needed(small.case, lambda case: status(case) != RIGHT)
+            else self._needed(judged, small, happens, lambda case: status(case) != RIGHT)
         )
         fault = self._kept(aspect, formula, essential, small, happens)
         # What rounds is only close to a formula that rounds, and departs from it here and there.
@@ -193,24 +211,31 @@ class Faults:
 
         def departs(case: Any) -> bool:
             wrong = self._status(case, judged.dtype, aspect) == WRONG
-            return wrong and not self._follows_a_formula(self.judges[judged.dtype](case))
+            return wrong and not self._followed(self.judges[judged.dtype](case))
 
         def may_depart(case: Any) -> bool:
             return self._status(case, judged.dtype, aspect) not in (RIGHT, WRONG) or departs(case)
 
         small = self._smaller(judged, departs)
-        essential = self._needed(small.case, may_depart) if self.clock.left else ()
+        essential = self._needed(judged, small, departs, may_depart) if self.clock.left else ()
         return self._kept(aspect, None, essential, small, departs) if essential else None
 
-    def _needed(self, case: Any, happens: Callable[[Any], bool]) -> tuple[Feature, ...]:
-        """The features that are each necessary, with simple elements, which hide some faults, and with drawn ones."""
-        found, drawn = needed(case, happens, self.operation.features), as_drawn(case)
-        if not found or drawn == case or not self.clock.left or not happens(drawn):
-            return found
-        return needed(drawn, happens, found)
+    def _needed(
+        self, judged: Judged, small: Judged, happens: Callable[[Any], bool], may_happen: Callable[[Any], bool]
+    ) -> tuple[Feature, ...]:
+        experiments = Necessity(self.operation, self.judges[judged.dtype], self.clock, thorough=not self.hurried)
+        return experiments.features(judged.case, small, happens, may_happen)
 
-    def _follows_a_formula(self, judged: Judged) -> bool:
-        return any(fault.formula is not None and self._equals(fault, judged) for fault in self.found)
+    def _followed(self, judged: Judged) -> tuple[Fault, ...]:
+        """The faults whose formula the target follows on a case: one, or two at once; none if there are no such."""
+        found = [(fault, fault.formula) for fault in self.found if fault.formula is not None]
+        for fault, formula in found:
+            if self._matches(formula, judged):
+                return (fault,)
+        for (first, formula), (second, other) in itertools.combinations(found, 2):
+            if any(self._matches(both, judged) for both in self.operation.pairs([(formula, other)])):
+                return first, second
+        return ()
 
     def _kept(
         self,
@@ -225,7 +250,7 @@ class Faults:
         for number, fault in enumerate(self.found):
             same = fault.formula is not None and formula is not None and fault.formula.name == formula.name
             alike = fault.formula is None and formula is None and fault.features == essential and fault.aspect == aspect
-            if same or (alike and fault.natures == _natures(small)):
+            if same or (alike and fault.natures == natures_of(small)):
                 self.found[number] = replace(fault, dtypes=tuple(dict.fromkeys((*fault.dtypes, small.dtype))))
                 return self.found[number]
 
@@ -254,7 +279,7 @@ class Faults:
         for feature in self.operation.features:
             if not self.clock.left:
                 break
-            if feature.present(case):
+            if feature.present(case) and feature.present(judged.case):
                 other = feature.without(case)
                 if not feature.present(other) and other.size <= 4 * case.size + 400 and happens(other):
                     case = other
@@ -272,9 +297,6 @@ class Faults:
         """The formula that the target equals on this case and on similar ones."""
         # Calls with these features were right, or equal to a formula, or at least served.
         served = frozenset(name for name, served in self.served.items() if served)
-        search = FormulaSearch(self.operation, self.judges[judged.dtype], self.clock, served)
+        known = [fault.formula for fault in self.found if fault.formula is not None]
+        search = FormulaSearch(self.operation, self.judges[judged.dtype], self.clock, served, known)
         return search.formula_of(judged, happens)
-
-
-def _natures(judged: Judged) -> frozenset[str]:
-    return frozenset(array.nature for array in judged.wrong_arrays if array.nature is not None) or EXCEPTION

@@ -27,6 +27,7 @@ class Feature:
         promise: the expression that excludes it (`conformance.diagnosis.promises`); empty if that is ``not`` and its
             name.
         implies: names of wider features, which every case with this one has.
+        of_sizes: whether it concerns the sizes of arrays alone, so that one call can have all such features at once.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Feature:
     contract: bool = False
     promise: str = ""
     implies: tuple[str, ...] = ()
+    of_sizes: bool = False
 
     @property
     def where(self) -> str:

@@ -27,13 +27,17 @@ class FormulaSearch:
         judge: judges cases in the dtype of the wrong one.
         clock: when its time is over, nothing new is tried.
         served: names of the features of calls that the target serves.
+        known: formulas that the target follows in other calls.
     """
 
-    def __init__(self, operation: Operation, judge: Judge, clock: Clock, served: Set[str]):
+    def __init__(
+        self, operation: Operation, judge: Judge, clock: Clock, served: Set[str], known: Sequence[Formula] = ()
+    ):
         self._operation = operation
         self._judge = judge
         self._clock = clock
         self._served = served
+        self._known = known
 
     def formula_of(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
         """The formula that the target equals on this case and on similar ones.
@@ -55,6 +59,8 @@ class FormulaSearch:
         if single is None:
             # With a second, smaller fault the target equals no formula to within a tolerance.
             single = self._first(found, trials, closely=False)
+        if single is None:
+            single = self._beside_a_known_one(found, trials)
         if single is not None:
             return single
         exact = [formula for formula in found if not formula.noisy]
@@ -75,6 +81,19 @@ class FormulaSearch:
                 whole = itertools.chain([formula], pairs((formula, each) for each in of_gradient))
                 if (equal := recognised(whole, trials, self._judge.precision_of)) is not None:
                     return equal
+        return None
+
+    def _beside_a_known_one(self, found: Sequence[Formula], trials: Sequence[Judged]) -> Formula | None:
+        """The formula that the target equals on all trials together with one that it follows in other calls.
+
+        What only rounds is left out: next to another formula almost any rounding would do.
+        """
+        exact = [known for known in self._known if not known.noisy]
+        wanted = (each for each in found if exact and (each.nan_at or not each.noisy))
+        for formula in self._timed(wanted):
+            both = list(self._operation.pairs((formula, known) for known in exact if known is not formula))
+            if recognised(both, trials, self._judge.precision_of, closely=not formula.noisy) is not None:
+                return formula
         return None
 
     def _beside_another(self, exact: Sequence[Formula], alike: Sequence[Judged], rich: Judged) -> Formula | None:
@@ -147,13 +166,13 @@ class FormulaSearch:
 def similar(judged: Judged, judge: Judge, happens: Callable[[Any], bool]) -> list[Judged]:
     """The case with other random values that show the same fault, if there are any."""
     for seed in SEEDS:
-        other = _reseeded(as_drawn(judged.case), seed)
+        other = reseeded(as_drawn(judged.case), seed)
         if happens(other):
             return [judge(other)]
     return []
 
 
-def _reseeded(case: Any, seed: int) -> Any:
+def reseeded(case: Any, seed: int) -> Any:
     """The case with other random values."""
     if hasattr(case, "inner"):
         return replace(case, inner=replace(case.inner, seed=case.inner.seed + seed))

@@ -86,6 +86,7 @@ GRU = (
         present=lambda case: len(set(case.heads)) > 1,
         without=lambda case: replace(case, heads=(case.N,) * 6),
         added=lambda case: replace(case, heads=(4, 2, 1, 4, 2, 2)),
+        of_sizes=True,
     ),
     Feature(
         name="uneven head dims",
@@ -94,6 +95,7 @@ GRU = (
         present=lambda case: bool(case.H % MULTIPLE),
         without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
         added=lambda case: replace(case, H=5),
+        of_sizes=True,
     ),
     *PACKING,
     LAYOUT,

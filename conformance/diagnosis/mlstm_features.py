@@ -215,6 +215,7 @@ SIZES = (
         present=lambda case: bool(case.K % MULTIPLE or case.V % MULTIPLE),
         without=lambda case: replace(case, K=-(-case.K // MULTIPLE) * MULTIPLE, V=-(-case.V // MULTIPLE) * MULTIPLE),
         added=lambda case: replace(case, K=5, V=3),
+        of_sizes=True,
     ),
     Feature(
         name="K differs from V",
@@ -224,6 +225,7 @@ SIZES = (
         present=lambda case: case.K != case.V,
         without=lambda case: replace(case, K=max(case.K, case.V), V=max(case.K, case.V)),
         added=lambda case: replace(case, V=2 * case.K),
+        of_sizes=True,
     ),
 )
 

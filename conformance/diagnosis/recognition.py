@@ -253,7 +253,7 @@ def _near(name: str, x: np.ndarray, judged: Judged, precision: Precision, rng: n
 def _alike(answers: Sequence[Answer], computed: Computed, growth: float) -> bool | None:
     """Whether a target's error has the direction and the size of the error of a formula that rounds.
 
-    If a formula is NaN where the definition is not, the target must be NaN at the same elements.
+    Where the definition is not NaN, the target must be NaN at the elements at which the formula is, and at no other.
 
     Args:
         growth: by which roundoff grows over the steps of the call.
@@ -262,9 +262,9 @@ def _alike(answers: Sequence[Answer], computed: Computed, growth: float) -> bool
         [np.isnan(x) & ~np.isnan(answer.true) for answer, x in zip(answers, of, strict=True)]
         for of in ([answer.got for answer in answers], [computed[answer.name] for answer in answers])
     )
-    nan = any(place.any() for place in places)
-    if nan and not all(map(np.array_equal, nans, places)):
+    if not all(map(np.array_equal, nans, places)):
         return False
+    nan = any(place.any() for place in places)
     errors, others, noise = [], [], []
     for answer in answers:
         finite = np.isfinite(answer.true) & np.isfinite(answer.got) & np.isfinite(computed[answer.name])

@@ -17,12 +17,12 @@ from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.judged import Judge
 from conformance.diagnosis.patterns import patterns
 from conformance.frameworks.torch import TorchImplementation
-from conformance.implementation import Implementation
 from conformance.operations import OPERATIONS
 from conformance.options import QUICK_EXAMPLES, RunOptions
 from conformance.outcome import ArrayOutcome
 from conformance.runner import run
 from conformance.targets import load
+from tests.suite.diagnosing import cells, diagnosis
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, target
 from tests.suite.strangers.torch_loops import gru_loop, mlstm_chunks, mlstm_loop
 
@@ -30,14 +30,7 @@ from tests.suite.strangers.torch_loops import gru_loop, mlstm_chunks, mlstm_loop
 @cache
 def _diagnosed(name: str) -> Diagnosis:
     stranger = {**RIGHT, **FAULTY}[name]
-    return _diagnosis(load(target(name), stranger.framework, "cpu"))
-
-
-def _diagnosis(implementation: Implementation, **changed: Any) -> Diagnosis:
-    (op,) = implementation.functions
-    usual = {"laws": ("value", "gradient"), "dtypes": ("float32",), "examples": 6, "max_steps": 70}
-    options = RunOptions(ops=(op,), shrink_seconds=1.0, **{**usual, **changed})
-    return diagnose(implementation, options, list(run(implementation, options)))
+    return diagnosis(load(target(name), stranger.framework, "cpu"))
 
 
 def _of_torch(mlstm: Callable) -> TorchImplementation:
@@ -53,12 +46,6 @@ def _with_output(change: Callable[..., torch.Tensor], *faults: str) -> TorchImpl
         return (change(found[0], q), *found[1:]) if isinstance(found, tuple) else change(found, q)
 
     return _of_torch(mlstm)
-
-
-def _cells(found: Diagnosis, feature: str) -> dict[str, tuple[str, str]]:
-    (envelope,) = found.envelopes
-    row = next(row for row in envelope.rows if row.feature == feature)
-    return {dtype: (cell.value, cell.gradient) for dtype, cell in row.cells.items()}
 
 
 def test_a_right_stranger_has_no_cause_and_is_right_wherever_it_was_tried():
@@ -97,11 +84,11 @@ def test_a_feature_that_a_failure_needs_is_named():
         h = torch.where(torch.isneginf(f)[..., None], torch.nan, found[0] if isinstance(found, tuple) else found)
         return (h, *found[1:]) if isinstance(found, tuple) else h
 
-    found = _diagnosis(_of_torch(undefined), laws=("value", "finite"), max_steps=33)
+    found = diagnosis(_of_torch(undefined), laws=("value", "finite"), max_steps=33)
     assert "forget gates of -inf" in found.causes[0].features and found.causes[0].formula is None
     assert "infinite" in found.causes[0].sentence
-    assert _cells(found, "forget gates of -inf")["float32"][0] == "wrong"
-    assert _cells(found, "plain call")["float32"] == ("right", "right")
+    assert cells(found, "forget gates of -inf")["float32"][0] == "wrong"
+    assert cells(found, "plain call")["float32"] == ("right", "right")
 
 
 SUMS = "mlstm equals the formula with log decays as differences of cumulative sums"
@@ -109,12 +96,12 @@ SUMS = "mlstm equals the formula with log decays as differences of cumulative su
 
 def test_differences_of_cumulative_sums_are_recognised_and_explain_nan_at_resets() -> None:
     chunks = _of_torch(mlstm_chunks("differences of cumulative sums", length=64))
-    found = _diagnosis(chunks, laws=("finite",), dtypes=("float32", "float64"), examples=3)
+    found = diagnosis(chunks, laws=("finite",), dtypes=("float32", "float64"), examples=3)
     (cause,) = found.causes
     assert cause.sentence == SUMS
     assert {str(check) for check in cause.explains} == {"mlstm.finite (float32)", "mlstm.finite (float64)"}
     for feature in ("forget gates of -1e30", "forget gates of -inf"):
-        assert set(_cells(found, feature).values()) == {("wrong", "wrong")}
+        assert set(cells(found, feature).values()) == {("wrong", "wrong")}
     (envelope,) = found.envelopes
     assert "wrong where a forget gate is minus infinite (a hard reset), and where a finite forget" in envelope.summary
 
@@ -123,7 +110,7 @@ def test_a_logarithm_of_a_sigmoid_is_one_cause_of_nan_at_resets_and_at_large_gat
     def guarded(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
         return mlstm_loop(log_gate=lambda f: torch.log(torch.sigmoid(f)))(q, k, v, i, f, **options)
 
-    found = _diagnosis(_of_torch(guarded), laws=("gradient", "finite"), examples=10, max_steps=33)
+    found = diagnosis(_of_torch(guarded), laws=("gradient", "finite"), examples=10, max_steps=33)
     cause, *others = found.causes
     # At gates of 6 to 8 the logarithm's gradient loses digits as well (errors of 2e-5 to 6e-5 of an element, 1e-7 with
     # logsigmoid), which is another cause than NaN.
@@ -133,7 +120,7 @@ def test_a_logarithm_of_a_sigmoid_is_one_cause_of_nan_at_resets_and_at_large_gat
     name = "the formula with log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0"
     assert cause.sentence == f"The gradient of mlstm equals the gradient of {name}"
     for feature in ("forget gates of -1e30", "forget gates of -inf"):
-        assert _cells(found, feature)["float32"] == ("right", "wrong")
+        assert cells(found, feature)["float32"] == ("right", "wrong")
 
 
 def test_a_log_gate_in_16_bits_is_one_cause_of_all_laws_that_it_breaks() -> None:
@@ -146,7 +133,7 @@ def test_a_log_gate_in_16_bits_is_one_cause_of_all_laws_that_it_breaks() -> None
         return (narrow if f.dtype == torch.bfloat16 else wide)(q, k, v, i, f, **options)
 
     laws = ("value", "gradient", "accumulation")
-    found = _diagnosis(_of_torch(mlstm), laws=laws, dtypes=("bfloat16",), examples=8, max_steps=65)
+    found = diagnosis(_of_torch(mlstm), laws=laws, dtypes=("bfloat16",), examples=8, max_steps=65)
     (cause,) = found.causes
     assert cause.sentence.startswith("mlstm equals the formula with log σ(f) rounded to the 16 bits of f")
     assert "mlstm.accumulation (bfloat16)" in map(str, cause.explains)
@@ -159,7 +146,7 @@ def test_a_decay_matrix_from_differences_of_cumulative_sums_is_recognised() -> N
         return torch.where(lower, sums[..., :, None] - sums[..., None, :], -torch.inf)
 
     stranger = TorchImplementation("stranger", {"causal_forget_matrix": causal_forget_matrix}, "cpu")
-    found = _diagnosis(stranger, dtypes=("float64", "float32"), examples=10)
+    found = diagnosis(stranger, dtypes=("float64", "float32"), examples=10)
     said = "causal_forget_matrix equals the formula with differences of cumulative sums"
     assert found.causes[0].sentence == said
     assert {"causal_forget_matrix.value (float32)", "causal_forget_matrix.value (float64)"} <= {
@@ -188,7 +175,7 @@ def test_the_number_that_has_to_divide_S_is_found(factor: int, promise: str) -> 
         return torch.where(kept[None, :, None, None], y, 0.0), state
 
     stranger = TorchImplementation("stranger", {"gru": dropping}, "cpu")
-    found = _diagnosis(stranger, laws=("value",), only="values", promises=("not packed",), examples=3)
+    found = diagnosis(stranger, laws=("value",), only="values", promises=("not packed",), examples=3)
     assert f"where S is not a multiple of {factor}" in found.causes[0].sentence
     assert "not a multiple of 64" not in found.causes[0].sentence
     assert [text for text in _promises(found) if text.startswith("S")] == [promise]
@@ -203,8 +190,8 @@ def test_a_quick_run_names_the_first_cause() -> None:
     found = diagnose(refusing, options, results)
     assert "the gradient with the normaliser held constant" in found.causes[0].sentence
     # Experiments have the time that the law saved, which does not suffice for every feature.
-    assert _cells(found, "plain call") == {"float32": ("right", "wrong")}
-    assert _cells(found, "layout") == {"float32": ("not tried", "not tried")}
+    assert cells(found, "plain call") == {"float32": ("right", "wrong")}
+    assert cells(found, "layout") == {"float32": ("not tried", "not tried")}
     assert "Not tried for lack of time: " in found.envelopes[0].summary
     assert "without --quick there are more experiments" in found.note
 
@@ -230,7 +217,7 @@ def test_a_formula_is_recognised_beside_another_fault_which_is_a_cause_of_its_ow
             initial_state = (C, n.detach(), m.detach())
         return loop(*arrays, initial_state=initial_state, **options)
 
-    found = _diagnosis(_of_torch(mlstm), laws=("gradient",))
+    found = diagnosis(_of_torch(mlstm), laws=("gradient",))
     first, *others = found.causes
     name = "the gradient with the normaliser held constant, its floor's dependence on m included"
     assert first.formula == name
@@ -269,7 +256,7 @@ def test_a_cause_explains_no_checks_of_dtypes_that_it_is_not_seen_in() -> None:
     def rounded(h: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         return h * 1.1 if q.dtype == torch.bfloat16 and q.shape[1] > 1 else h
 
-    found = _diagnosis(
+    found = diagnosis(
         _with_output(rounded, "NaN where a gate is minus infinity"),
         laws=("value", "finite"),
         dtypes=("float64", "float32", "bfloat16"),
@@ -295,7 +282,7 @@ def _gru_of_one(*arrays: torch.Tensor, **options: Any) -> Any:
 def test_a_cause_names_no_feature_that_a_promise_forces() -> None:
     stranger = TorchImplementation("stranger", {"gru": _gru_of_one}, "cpu")
     for promises in (("H == 1",), ()):
-        found = _diagnosis(stranger, dtypes=("float64", "bfloat16"), promises=promises, examples=3)
+        found = diagnosis(stranger, dtypes=("float64", "bfloat16"), promises=promises, examples=3)
         sentences = [cause.sentence for cause in found.causes]
         assert sentences and not any("where H" in sentence for sentence in sentences)
         # All laws held in float64, and yet each kind of call is tried there.

@@ -1,0 +1,24 @@
+"""Diagnoses of strangers in this process, in float32 and with few cases unless a test says otherwise."""
+
+from typing import Any
+
+from conformance.diagnosis.cause import Diagnosis
+from conformance.diagnosis.diagnose import diagnose
+from conformance.implementation import Implementation
+from conformance.options import RunOptions
+from conformance.runner import run
+
+
+def diagnosis(implementation: Implementation, **changed: Any) -> Diagnosis:
+    """Try laws on a target of one operation, and look for the causes of what fails."""
+    (op,) = implementation.functions
+    usual = {"laws": ("value", "gradient"), "dtypes": ("float32",), "examples": 6, "max_steps": 70}
+    options = RunOptions(ops=(op,), shrink_seconds=1.0, **{**usual, **changed})
+    return diagnose(implementation, options, list(run(implementation, options)))
+
+
+def cells(found: Diagnosis, feature: str) -> dict[str, tuple[str, str]]:
+    """The verdicts on value and gradient of calls with a feature, by dtype."""
+    (envelope,) = found.envelopes
+    row = next(row for row in envelope.rows if row.feature == feature)
+    return {dtype: (cell.value, cell.gradient) for dtype, cell in row.cells.items()}
