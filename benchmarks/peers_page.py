@@ -1,11 +1,11 @@
-"""Writes ``docs/peers.md`` and ``docs/peers-scripts.md`` from the results of `benchmarks.judged_peers`."""
+"""Writes ``docs/peers.md``, ``peers-details.md`` and ``peers-scripts.md`` from what `judged_peers` found."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers_findings import NARROW, WIDE, take_away, unsure_cells
-from benchmarks.peers_section import SCRIPTS_PAGE, anchor, plain, section, statement
+from benchmarks.peers_section import DETAILS_PAGE, SCRIPTS_PAGE, anchor, plain, section, statement
 from benchmarks.peers_summary import summary
 
 INTRODUCTION = """\
@@ -13,7 +13,16 @@ INTRODUCTION = """\
 
 This page shows for which calls public implementations of the mLSTM and the GRU compute what
 [the specification](spec.md) defines, and what else they compute. It is for anyone who chooses or maintains one of them.
-Every fault that it states has been shown by a [script](peers-scripts.md) that needs the implementation alone.
+Every fault that it states has been shown by a [script](peers-scripts.md) that needs the implementation alone. What was
+tried on each implementation, law by law, is on a [page of its own](peers-details.md).
+"""
+
+DETAILS_INTRODUCTION = """\
+# Public implementations: what was tried
+
+This page lists, for each implementation that [the suite judged](peers.md), the laws that it holds, breaks or does not
+serve, the faults that scripts have confirmed, and the kinds of calls for which it is right. It is for anyone who wants
+to know how far a line of that page reaches. [How to read it](peers.md#how-to-read-this-page) is explained there.
 """
 
 FOUND = """\
@@ -24,7 +33,7 @@ the stabiliser. The mLSTM divides by a normaliser, the larger of |n·q̂| and it
 AFTER_FOUND = """\
 Rounding to 16 bits, or not supporting a transformation, may be a decision of the authors. The [overview](#overview) has
 a line about each implementation, the tables of [calls](#where-they-are-right) show for which calls each is right, and
-its [section](#one-by-one) lists all that was tried.
+its [section](peers-details.md) lists all that was tried.
 """
 
 HOW_TO_READ = """\
@@ -98,7 +107,7 @@ that dtype, and in a plain call; it then lists what scripts have shown, as in th
 LEGEND = """\
 Each cell is for float32, or for float64 if float32 was not tried; the last column is for plain calls in 16 bits.
 ✓ right, ✗ wrong, ∂ right value and wrong gradient, – not served, blank not tried. Results in brackets are not confirmed
-without gatespec, here and in the tables of each section: they come from experiments with one call or a few each, and
+without gatespec, here and in the tables of the details: they come from experiments with one call or a few each, and
 there the suite itself may be wrong.
 """
 
@@ -123,12 +132,16 @@ def draw(document: dict[str, Any]) -> str:
         LEGEND,
         *(_matrix(op, peers, confirmations) for op in MATRIX),
         *_columns(peers),
-        "## One by one\n",
-        *(section(peer, confirmations) for peer in peers),
         "## Judge them again\n",
         AGAIN,
     ]
     return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def draw_details(document: dict[str, Any]) -> str:
+    """The page with a section for each implementation, Markdown."""
+    sections = (section(peer, document["confirmations"]) for peer in document["peers"])
+    return "\n".join([DETAILS_INTRODUCTION, *sections]).rstrip("\n") + "\n"
 
 
 def draw_scripts(document: dict[str, Any]) -> str:
@@ -158,9 +171,15 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
-    """Writes the page to ``path``, and the page of the scripts next to it."""
+    """Writes the page to ``path``, and the pages of the details and of the scripts next to it."""
     path.write_text(draw(document), encoding="utf-8")
+    path.with_name(DETAILS_PAGE).write_text(draw_details(document), encoding="utf-8")
     path.with_name(SCRIPTS_PAGE).write_text(draw_scripts(document), encoding="utf-8")
+
+
+def _link(peer: dict[str, Any]) -> str:
+    """The name of a peer with a link to its section."""
+    return f"[{peer['name']}]({DETAILS_PAGE}#{anchor(peer['name'])})"
 
 
 def _missing(names: list[str]) -> list[str]:
@@ -171,7 +190,7 @@ def _overview(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str
     lines = ["| implementation | what it is | what to take away | held | broken | not served |", "|---" * 6 + "|"]
     for peer in peers:
         words = [
-            f"[{peer['name']}](#{anchor(peer['name'])})",
+            _link(peer),
             f"{peer['about']}; `{peer['package']}` {peer['version']}",
         ]
         if "error" in peer:
@@ -197,7 +216,7 @@ def _matrix(op: str, peers: list[dict[str, Any]], confirmations: dict[str, Any])
         unsure = unsure_cells(peer, op, confirmations)
         marks = [_mark(cells.get(feature, {}), WIDE, unsure.get(feature, set())) for feature, _ in columns]
         marks.append(_mark(cells.get("plain call", {}), NARROW, unsure.get("plain call", set())))
-        lines.append(f"| [{peer['name']}](#{anchor(peer['name'])}) | {' | '.join(marks)} |")
+        lines.append(f"| {_link(peer)} | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,12 +1,13 @@
-"""One peer's section of ``docs/peers.md``: what it is, what was tried, what was confirmed, and a table of calls."""
+"""One peer's section of ``docs/peers-details.md``: what was tried, what was confirmed, and a table of calls."""
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.peers_findings import DTYPES, and_list, by_script, take_away, unconfirmed, unsure_cells, wrong_calls
+from benchmarks.peers_findings import DTYPES, and_list, by_script, unconfirmed, unsure_cells, wrong_calls
 
 SCRIPTS_PAGE = "peers-scripts.md"
+DETAILS_PAGE = "peers-details.md"
 
 ABOUT_THE_PEER = re.compile(r"^\w+ (refuses this call: (it refuses: )?|takes )")
 """The beginning of a reason that is the implementation's own, and not the framework's or this machine's."""
@@ -14,15 +15,12 @@ ABOUT_THE_PEER = re.compile(r"^\w+ (refuses this call: (it refuses: )?|takes )")
 
 def section(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     """The section of one peer, Markdown."""
-    parts = [f"### {peer['name']}", _sentence(peer)]
+    parts = [f"## {peer['name']}", _sentence(peer)]
     if "error" in peer:
         return "\n\n".join([*parts, f"```\n{peer['error'].strip()}\n```"]) + "\n"
-    parts += [f"**{take_away(peer, confirmations)}**", _trial(peer)]
-    calls = wrong_calls(peer, confirmations)
-    for number, (name, checks) in enumerate(by_script(peer, confirmations).items(), 1):
-        seen = _checks(peer, checks) if checks else _seen(calls.get(name, []))
-        link = f"[`{name}.py`]({SCRIPTS_PAGE}#{anchor(name)})"
-        parts.append(f"{number}. **{statement(confirmations[name])}** Confirmed by {link}. {seen}")
+    parts.append(_trial(peer))
+    faults = [_fault(peer, name, checks, confirmations) for name, checks in by_script(peer, confirmations).items()]
+    parts += ["\n".join(faults)] if faults else []
     open_laws = unconfirmed(peer, confirmations)
     if open_laws:
         parts.append(f"Broken, and not confirmed without gatespec: {_listed(open_laws)}.")
@@ -33,6 +31,13 @@ def section(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     for op, envelope in peer["envelope"].items():
         parts.append("\n".join(_envelope(op, envelope, unsure_cells(peer, op, confirmations))))
     return "\n\n".join(parts) + "\n"
+
+
+def _fault(peer: dict[str, Any], script: str, checks: list[tuple[str, str]], confirmations: dict[str, Any]) -> str:
+    """A fault in one line, with its script and the checks that it breaks or the calls that show it."""
+    said = confirmations[script]["short"]
+    seen = _checks(peer, checks) if checks else _seen(wrong_calls(peer, confirmations).get(script, []))
+    return f"- **{said[0].upper()}{said[1:]}** ([script]({SCRIPTS_PAGE}#{anchor(script)})). {seen}"
 
 
 def _sentence(peer: dict[str, Any]) -> str:
@@ -117,12 +122,12 @@ def statement(confirmation: dict[str, Any]) -> str:
 
 def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
     """The checks in which the suite saw one fault, and the sizes of the smallest case that shows nothing else."""
-    words = [f"It breaks {_listed(_by_first(checks))}."]
+    words = [f"Breaks {_listed(_by_first(checks))}."]
     for cause in peer["causes"]:
         explained = {(each["id"].partition(".")[2], each["dtype"]) for each in cause["explains"]}
         if explained and explained <= set(checks) and cause["case"]:
             sizes = ", ".join(re.findall(r"\b[A-Z]=\d+", cause["case"]))
-            words.append(f"The smallest case seen has {sizes}, in {cause['dtype']}.")
+            words.append(f"Smallest case seen: {sizes}, in {cause['dtype']}.")
             break
     return " ".join(words)
 
@@ -130,7 +135,7 @@ def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
 def _seen(calls: list[tuple[str, str]]) -> str:
     if not calls:
         return "No case of the suite met it."
-    return f"It was seen in calls of these kinds: {_kinds(calls)}."
+    return f"Seen in calls of these kinds: {_kinds(calls)}."
 
 
 def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -169,6 +169,8 @@ def test_the_page_is_that_of_the_data_and_the_data_that_of_the_registry() -> Non
     document = data()
     again = "python -m benchmarks peers --draw"
     assert PAGE.read_text(encoding="utf-8") == peers_page.draw(document), again
+    details = PAGE.with_name(peers_section.DETAILS_PAGE).read_text(encoding="utf-8")
+    assert details == peers_page.draw_details(document), again
     scripts = PAGE.with_name(peers_section.SCRIPTS_PAGE).read_text(encoding="utf-8")
     assert scripts == peers_page.draw_scripts(document), again
     assert judged_peers.document(document, None, {}) == document, again
@@ -177,7 +179,7 @@ def test_the_page_is_that_of_the_data_and_the_data_that_of_the_registry() -> Non
 
 
 def test_no_fault_is_stated_that_a_script_has_not_confirmed() -> None:
-    document, page = data(), PAGE.read_text(encoding="utf-8")
+    document, page = data(), PAGE.with_name(peers_section.DETAILS_PAGE).read_text(encoding="utf-8")
     stated = {
         name for peer in document["peers"] if "laws" in peer for name in by_script(peer, document["confirmations"])
     }
@@ -186,8 +188,9 @@ def test_no_fault_is_stated_that_a_script_has_not_confirmed() -> None:
         found = document["confirmations"][name]
         assert found["verdict"] == "confirmed" and found["output"]
         assert found["states"] == judged_peers.title(judged_peers.CONFIRM / f"{name}.py")
-    headings = re.findall(r"^\d+\. \*\*(.*?)\*\* Confirmed by", page, re.MULTILINE)
-    assert set(headings) == {peers_section.statement(document["confirmations"][name]) for name in stated}
+    faults = re.findall(r"^- \*\*(.*?)\*\* \(\[script\]\(peers-scripts.md#(\w+)\)\)", page, re.MULTILINE)
+    shorts = {(document["confirmations"][name]["short"].lower(), name) for name in stated}
+    assert {(said.lower(), name) for said, name in faults} == shorts
 
 
 def test_a_law_that_is_tried_again_replaces_its_results_and_no_others() -> None:
@@ -282,32 +285,38 @@ def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
     scripts = {"shown": script, "gone": {**script, "states": "It rounds.", "verdict": "gone"}}
     machine = {"device": "a CPU", "cores": 2, "python": "3.11"}
     document = {"machine": machine, "peers": [peer, lost], "not judged": ["a third"], "confirmations": scripts}
-    page = peers_page.draw(document)
+    page, details = peers_page.draw(document), peers_page.draw_details(document)
     assert "Judged on 2026-11-21 and 2026-11-22 on a CPU (a CPU, 2 cores), Python 3.11, with 4 cases" in page
     said = "Right values in float64 and float32, but q is wrong; some results are not confirmed."
-    assert f"| [one kernel](#one-kernel) | a kernel, in chunks; `kernels` 1.0 | {said} | 1 | 3 | 4 |" in page
+    assert (
+        f"| [one kernel](peers-details.md#one-kernel) | a kernel, in chunks; `kernels` 1.0 | {said} | 1 | 3 | 4 |"
+        in page
+    )
     assert "| **With ordinary arguments** | |\n| q is wrong | [one](peers-scripts.md#shown) kernel |" in page
     assert "| values right, without gradients (1) | one kernel |\n| without a result (1) | another |" in page
-    assert f"A kernel, in chunks: `kernels` 1.0, judged as `mlstm`, where `H == 1`.\n\n**{said}**\n" in page
+    assert "A kernel, in chunks: `kernels` 1.0, judged as `mlstm`, where `H == 1`.\n" in details
     assert "Not judged yet: a third." in page
-    assert "| [one kernel](#one-kernel) | ✓ |  |" in page and "- *plain*: a call of the simplest kind." in page
-    said = "It breaks `gradient` (float64). The smallest case seen has B=1, S=2, in float64."
-    assert f"1. **It is wrong.** Confirmed by [`shown.py`](peers-scripts.md#shown). {said}" in page
-    assert "Broken, and not confirmed without gatespec: `memory` (float32), `vmap` (float32)." in page
-    assert "It writes to q" not in page and "2. **" not in page
-    assert "Held in float64 and float32: `value`." in page
-    assert "Not served: `packed`, `max_seqlen` (no packing); `backend` (it takes no kernel_backend here)." in page
-    assert "did not allow it): `stream`." in page
     assert (
-        "| plain call | (gradient wrong) | value right |" not in page
-        and "| plain call | (gradient wrong) | right |" in page
+        "| [one kernel](peers-details.md#one-kernel) | ✓ |  |" in page
+        and "- *plain*: a call of the simplest kind." in page
+    )
+    said = "Breaks `gradient` (float64). Smallest case seen: B=1, S=2, in float64."
+    assert f"- **Q is wrong** ([script](peers-scripts.md#shown)). {said}" in details
+    assert "Broken, and not confirmed without gatespec: `memory` (float32), `vmap` (float32)." in details
+    assert "It writes to q" not in details and "- **It rounds" not in details
+    assert "Held in float64 and float32: `value`." in details
+    assert "Not served: `packed`, `max_seqlen` (no packing); `backend` (it takes no kernel_backend here)." in details
+    assert "did not allow it): `stream`." in details
+    assert (
+        "| plain call | (gradient wrong) | value right |" not in details
+        and "| plain call | (gradient wrong) | right |" in details
     )
     tried = "Judged on 2026-11-21 with 4 cases of each law in each dtype, of at most 70 steps, in 1.0 minutes."
     again = "on 2026-11-23 with 2 cases of each law in each dtype, of at most 16 steps, in 3.0 minutes"
     only = "Only `value`, `gradient` were tried."
     limit = "That was the time limit: what was not reached is missing."
-    assert f"{tried} {only} Tried again {again}: `vmap`. {limit}" in page
-    assert "no result within 5 minutes" in page
+    assert f"{tried} {only} Tried again {again}: `vmap`. {limit}" in details
+    assert "no result within 5 minutes" in details
     assert "[`peers/shown.py`](../peers/shown.py), confirmed.\n\n```\n1\n```" in peers_page.draw_scripts(document)
 
 
