@@ -17,7 +17,9 @@ def main() -> None:
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     from conformance.cli import main as command
+    from conformance.streams import keep_writable
 
+    keep_writable()
     command()
 
 

@@ -1,12 +1,14 @@
 """The process of one worker: it loads a target, tries the jobs that it is sent, and reports what it does."""
 
 import signal
+import sys
 import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from conformance.implementation import UsageError
+from conformance.streams import keep_writable
 
 if TYPE_CHECKING:
     from conformance.laws import Law
@@ -45,6 +47,9 @@ def ending(exitcode: int | None) -> tuple[str, str]:
 def work(connection: Connection, target: str, framework: str | None, device: str) -> None:
     """The main function of a worker: load the target, try groups of laws, and report the result of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_writable()
+    # A target may parse the command line when it is imported; the arguments of this one are none of its own.
+    sys.argv = [target]
     try:
         from conformance.runner import Runner
         from conformance.targets import ImportFailedError, info_of, load

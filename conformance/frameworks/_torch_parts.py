@@ -191,4 +191,5 @@ class _Placed:
 
 
 if __name__ == "__main__":
-    serve(*pickle.loads(bytes.fromhex(sys.argv[1])))
+    told = pickle.loads(bytes.fromhex(sys.argv.pop()))
+    serve(*told)

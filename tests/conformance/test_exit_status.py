@@ -1,6 +1,9 @@
 """Whatever a target does, the command ends with a sentence and the right exit status."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,3 +124,43 @@ def test_a_quick_run_saves_scripts_and_runs_none(tmp_path: Path) -> None:
     found = [each for law in told["laws"] for each in law["counterexamples"]]
     assert {each["script_note"] for each in found} == {"not run, to save time in a quick run"}
     assert len(found) > 1 and all(Path(each["script"]).exists() for each in found)
+
+
+UNKIND = """
+import argparse
+import numpy as np
+from reference import rev_cumsum as exact
+
+argparse.ArgumentParser().parse_args()
+print("imported → ✓", flush=True)
+
+def rev_cumsum(x):
+    print("called", flush=True)
+    return exact(x)
+"""
+
+
+def started(path: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    path.write_text(UNKIND)
+    selected = ("--op", "rev_cumsum", "--law", "value", "--quick", "--jobs", "1", "--failures", str(path.parent / "f"))
+    return subprocess.Popen(
+        [sys.executable, "-m", "conformance", "run", str(path), *selected, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_target_that_parses_arguments_and_an_encoding_without_signs(tmp_path: Path) -> None:
+    process = started(tmp_path / "kernel.py", PYTHONIOENCODING="ascii")
+    output = process.communicate()[0].decode("ascii")
+    assert process.returncode == 0, output
+    assert r"imported \u2192 \u2713" in output and r"\u2713" in output.partition("rev_cumsum.value")[2]
+
+
+def test_a_reader_that_leaves_does_not_change_the_verdict(tmp_path: Path) -> None:
+    process = started(tmp_path / "kernel.py", "--json", str(tmp_path / "report.json"))
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait() == 0
+    assert json.loads((tmp_path / "report.json").read_text())[0]["summary"]["passed"] == 1
