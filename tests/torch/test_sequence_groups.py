@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from torch_impl._mlstm import sequence_groups
-from torch_impl._mlstm.sequence_groups import chunk_length, groups, longest_chunk
+from torch_impl._mlstm.sequence_groups import NARROW, WIDE, chunk_length, groups, longest_chunk
 
 
 def elements(L: int, several: bool) -> int:
@@ -53,8 +53,25 @@ def test_many_short_sequences_have_a_group_of_their_own():
 
 
 def test_chunks_of_narrow_heads_are_shorter():
-    assert [longest_chunk(K, V) for K, V in ((1, 1), (16, 16), (24, 24), (16, 33), (64, 64))] == [32, 32, 32, 64, 64]
+    assert [longest_chunk(K, V) for K, V in ((1, 1), (16, 16), (24, 24))] == [NARROW] * 3
+    assert [longest_chunk(K, V) for K, V in ((16, 33), (64, 64))] == [WIDE] * 2
+    assert NARROW.several < NARROW.alone < WIDE.alone == WIDE.several
     lengths = np.array([1000, 33])
-    assert {each.L for each in groups(lengths, 0, elements, None, 32)} == {chunk_length(1000, 0, 32)} == {32}
-    (one,) = groups(lengths[1:], 0, elements, None, 32)
-    assert one.L == chunk_length(33, 0, 32) == 17 and chunk_length(33, 64, 32) == 33
+    assert {each.L for each in groups(lengths, 0, elements, None, NARROW)} == {chunk_length(1000, 0, NARROW)} == {16}
+    (one,) = groups(lengths[1:], 0, elements, None, NARROW)
+    assert one.L == chunk_length(33, 0, NARROW) == 11 and chunk_length(33, 64, NARROW) == 33
+
+
+def test_sequences_that_fit_into_one_chunk_are_not_cut():
+    """A single chunk reads no memory and passes none on."""
+    for steps in range(1, 33):
+        (group,) = groups(np.array([steps, steps]), 0, elements, None, NARROW)
+        assert group.L == chunk_length(steps, 0, NARROW) == steps
+
+
+def test_many_sequences_of_one_chunk_are_not_cut_to_join_long_ones():
+    lengths = np.array([1000, *[30] * 500, *[20] * 500, 25, 3])
+    long, short = groups(lengths, 0, elements, None, NARROW)
+    assert (long.sequences.tolist(), long.L, short.L) == ([0], 16, 30)
+    (joined,) = groups(lengths[[0, 1]], 0, elements, None, NARROW)
+    assert (joined.sequences.tolist(), joined.L) == ([0, 1], 16)

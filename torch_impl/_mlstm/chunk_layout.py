@@ -35,7 +35,7 @@ class Ranks:
     @property
     def uniform(self) -> bool:
         """Whether every sequence has a chunk of every rank."""
-        return all(count == self.sequences for count in self.running)
+        return not self.running or self.running[-1] == self.sequences
 
     def between(self, first: int, last: int) -> "Ranks":
         """Restrict to these ranks, with the sequences that have chunks in them."""

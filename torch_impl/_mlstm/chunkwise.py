@@ -39,6 +39,15 @@ from torch.nn.functional import logsigmoid
 
 from torch_impl._mlstm.chunk_layout import Ranks
 from torch_impl._mlstm.normaliser import Normaliser
+from torch_impl._mlstm.state_scans import (
+    accumulate,
+    accumulate_back,
+    at_ends,
+    at_first,
+    at_last,
+    at_starts,
+    scan_stabilisers,
+)
 
 _LOG2_E = math.log2(math.e)
 """``exp(x) = exp2(x log₂ e)``. In PyTorch on a CPU, exp takes 3 to 15 times as long as exp2, most where it is 0."""
@@ -295,12 +304,12 @@ def weights(
         m, states = _largest(a, b, i, initial_m, ranks, kept.m)
     else:
         m, states = kept.M, torch.cat([initial_m, kept.M[:, -1].unflatten(0, (ranks.chunks, N))])
-    start = _at_starts(states, ranks) if kept.m is None else kept.m
+    start = at_starts(states, ranks) if kept.m is None else kept.m
     finite = _finite(m)
     before = torch.cat([start.reshape(rows, 1), m[:, :-1]], -1)
     large = rounds_up(m)
     alpha, iota = stabilised_decay(a, before, finite, large), i - finite
-    last, last_weight, unit = _at_last(states, ranks), None, m
+    last, last_weight, unit = at_last(states, ranks), None, m
     if large:
         unrounded, alpha_step, iota_step = last, alpha, iota
         alpha, iota, drift, last_drift = _in_larger_units(alpha, iota, initial_m, ranks)
@@ -342,9 +351,9 @@ def _largest(
     end = largest[:, -1, -1]
     if tiles == 2:
         end = torch.maximum(largest[:, 0, -1] + b[:, 1, -1], end)
-    states = _stabilisers(b[..., -1].sum(-1), end, initial, ranks)
+    states = scan_stabilisers(b[..., -1].sum(-1), end, initial, ranks)
     before = b.new_empty((rows, tiles, 1))
-    before[:, 0, 0] = (_at_starts(states, ranks) if start is None else start).flatten()
+    before[:, 0, 0] = (at_starts(states, ranks) if start is None else start).flatten()
     if tiles == 2:
         torch.maximum(before[:, 0] + b[:, 0, -1:], largest[:, 0, -1:], out=before[:, 1])
     m = torch.maximum(b + before, largest)
@@ -365,9 +374,9 @@ def _in_larger_units(
     rows = len(alpha)
     b = alpha.view(rows, _tiles(alpha.shape[1]), -1).cumsum(-1).view_as(alpha)
     drift, states = _largest(alpha, b, iota, torch.zeros_like(initial), ranks)
-    alpha = alpha + torch.cat([_at_starts(states, ranks).reshape(rows, 1), drift[:, :-1]], -1)
+    alpha = alpha + torch.cat([at_starts(states, ranks).reshape(rows, 1), drift[:, :-1]], -1)
     largest = _finite(torch.maximum(alpha, iota))
-    return alpha - largest, iota - largest, drift, _at_last(states, ranks)
+    return alpha - largest, iota - largest, drift, at_last(states, ranks)
 
 
 def _sums_after(a: Tensor) -> Tensor:
@@ -377,85 +386,14 @@ def _sums_after(a: Tensor) -> Tensor:
     return sums
 
 
-def _stabilisers(decays: Tensor, writes: Tensor, initial: Tensor, ranks: Ranks) -> Tensor:
-    """``m' = max(b_L + m, max_j D[L,j])`` over chunks, as ``[initial | end of every chunk]`` with N heads each."""
-    N = initial.shape[1]
-    states = initial.new_empty((ranks.sequences + ranks.chunks, N))
-    previous, *ends = states.split((ranks.sequences, *ranks.running))
-    previous.copy_(initial)
-    by_rank = (x.unflatten(0, (ranks.chunks, N)).split(ranks.running) for x in (decays, writes))
-    for end, decay, write, ended, count in zip(ends, *by_rank, *_ended(ranks), strict=True):
-        torch.add(previous[:count] if ended else previous, decay, out=end)
-        torch.maximum(end, write, out=end)
-        previous = end
-    return states
-
-
-def _ended(ranks: Ranks) -> tuple[list[bool], tuple[int, ...]]:
-    """For every rank, whether sequences have ended before it, and the number of those that have a chunk of it.
-
-    Scans use these because a slice of a state, or its length, costs as much time as a step.
-    """
-    before = (ranks.sequences, *ranks.running)
-    return [last != count for last, count in zip(before, ranks.running, strict=False)], ranks.running
-
-
-def _at_starts(states: Tensor, ranks: Ranks) -> Tensor:
-    """Select the start of every chunk from ``[initial | end of every chunk]``."""
-    if ranks.uniform:
-        return states[: ranks.chunks]
-    return states.index_select(0, torch.from_numpy(ranks.forward_rows()[0]).to(states.device))
-
-
-def _at_ends(gradients: Tensor, ranks: Ranks) -> Tensor:
-    """Select the end of every chunk from ``[start of every chunk | final]``."""
-    if ranks.uniform:
-        return gradients[ranks.sequences :]
-    return gradients.index_select(0, torch.from_numpy(ranks.backward_rows()[0]).to(gradients.device))
-
-
-def _at_last(states: Tensor, ranks: Ranks) -> Tensor:
-    """Copy the last state of every sequence from ``[initial | end of every chunk]``."""
-    return states.index_select(0, torch.from_numpy(ranks.forward_rows()[1]).to(states.device))
-
-
-def _at_first(gradients: Tensor, ranks: Ranks) -> Tensor:
-    """Copy the first gradient of every sequence from ``[start of every chunk | final]``."""
-    return gradients.index_select(0, torch.from_numpy(ranks.backward_rows()[1]).to(gradients.device))
-
-
-def _accumulate(states: Tensor, decay: Tensor, ranks: Ranks) -> None:
-    """Turn ``[initial | write of every chunk]`` into ``[initial | end of every chunk]``; decay ``(chunks, N)``."""
-    decay = decay.reshape(*decay.shape, *(1,) * (states.ndim - 2))
-    previous, *ends = states.split((ranks.sequences, *ranks.running))
-    for end, factor, ended, count in zip(ends, decay.split(ranks.running), *_ended(ranks), strict=True):
-        end.addcmul_(previous[:count] if ended else previous, factor)
-        previous = end
-
-
-def _accumulate_back(gradients: Tensor, decay: Tensor, ranks: Ranks) -> None:
-    """Turn ``[read of every chunk | final]`` into ``[gradient at the start of every chunk | final]``."""
-    decay = decay.reshape(*decay.shape, *(1,) * (gradients.ndim - 2))
-    *starts, final = gradients.split((*ranks.running, ranks.sequences))
-    following, still = final[:0], 0
-    by_rank = (starts, decay.split(ranks.running), ranks.running)
-    for start, factor, count in zip(*map(reversed, by_rank), strict=True):
-        if still == count:
-            start.addcmul_(following, factor)
-        else:
-            start[:still].addcmul_(following, factor[:still])
-            start[still:].addcmul_(final[still:count], factor[still:])
-        following, still = start, count
-
-
 def _memories(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
     """``y⊙k``; the memory at the start of every chunk, ``(chunks, N, K, V+1)``; the final memory of every sequence."""
     k_weighted = x.k * w.y[:, :, None]
     states = initial.new_empty((ranks.sequences + ranks.chunks, *initial.shape[1:]))
     states[: ranks.sequences] = initial
     torch.bmm(k_weighted.mT, x.v, out=states[ranks.sequences :].flatten(0, 1))
-    _accumulate(states, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
-    return k_weighted, _at_starts(states, ranks), _at_last(states, ranks)
+    accumulate(states, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
+    return k_weighted, at_starts(states, ranks), at_last(states, ranks)
 
 
 def advance(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> Tensor:
@@ -538,8 +476,8 @@ def backward(
     dC = dh.new_empty((ranks.chunks + ranks.sequences, *initial.shape[1:]))
     torch.bmm(q_weighted.mT, dh, out=dC[: ranks.chunks].flatten(0, 1))
     dC[ranks.chunks :] = dC_last
-    _accumulate_back(dC, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
-    dC_end = _at_ends(dC, ranks).flatten(0, 1)
+    accumulate_back(dC, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
+    dC_end = at_ends(dC, ranks).flatten(0, 1)
 
     omega = torch.bmm(x.v, dC_end.mT).mul_(w.y[:, :, None])
     written = torch.mul(x.k, omega, out=products).sum(-1)
@@ -551,7 +489,7 @@ def backward(
     da = r.flip(-1).cumsum_(-1).flip(-1).add_(through[:, None])
     across = _across(W)
     da[:, 1:] += across.add_(written.cumsum(-1))[:, :-1]
-    return ChunkGradients(q=dq, k=dk, v=dv, i=di, a=da), _at_first(dC, ranks), written.sum(-1).add_(through)
+    return ChunkGradients(q=dq, k=dk, v=dv, i=di, a=da), at_first(dC, ranks), written.sum(-1).add_(through)
 
 
 def backward_alone(x: ChunkTokens, w: GateWeights, dh: Tensor, normaliser: Normaliser, scale: float) -> ChunkGradients:

@@ -22,7 +22,7 @@ from torch_impl._mlstm.arguments import Arguments, Cotangents, Result, StepArgum
 from torch_impl._mlstm.chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout
 from torch_impl._mlstm.chunkwise import ChunkGates, ChunkResiduals, ChunkTokens, GateWeights, Stabilisers
 from torch_impl._mlstm.normaliser import LARGEST_M, Normaliser
-from torch_impl._mlstm.sequence_groups import chunk_length, groups, longest_chunk
+from torch_impl._mlstm.sequence_groups import LongestChunk, chunk_length, groups, longest_chunk
 from torch_impl._operators import packing
 from torch_impl._records import ACCUMULATED, Axes
 
@@ -88,7 +88,7 @@ def _length_of(segments: int, ranks: int) -> int:
     return length
 
 
-def _longest_chunk(x: Arguments) -> int:
+def _longest_chunk(x: Arguments) -> LongestChunk:
     return longest_chunk(x.q.shape[-1], x.v.shape[-1])
 
 

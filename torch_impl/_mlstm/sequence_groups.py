@@ -7,14 +7,12 @@ that padding adds at most about half of their steps; and as few sequences as kee
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-CHUNK = 64
-"""Maximum number of steps per chunk if the caller does not state one."""
-
 _NARROW = 48
-"""K + V up to which half as many steps are faster: scores, L for every step, cost more than products with K and V."""
+"""K + V up to which fewer steps are faster: scores, L for every step, cost more than products with K and V."""
 
 _FEW = 1 << 17
 """Number of padded elements that cost less than one more group."""
@@ -36,23 +34,44 @@ class Group:
     L: int
 
 
-def longest_chunk(K: int, V: int) -> int:
-    """The maximum number of steps per chunk, for heads of this size, if the caller does not state one."""
-    return CHUNK if K + V > _NARROW else CHUNK // 2
+class LongestChunk(NamedTuple):
+    """The maximum number of steps per chunk if the caller does not state one.
+
+    Attributes:
+        alone: of a sequence that is a single chunk, which has no memory to read or to pass on.
+        several: of one that is cut into several chunks.
+    """
+
+    alone: int
+    several: int
 
 
-def chunk_length(steps: int, chunk_size: int, longest: int = CHUNK) -> int:
+WIDE, NARROW = LongestChunk(alone=64, several=64), LongestChunk(alone=32, several=16)
+
+
+def longest_chunk(K: int, V: int) -> LongestChunk:
+    """The maximum number of steps per chunk for heads of this size."""
+    return WIDE if K + V > _NARROW else NARROW
+
+
+def chunk_length(steps: int, chunk_size: int, longest: LongestChunk = WIDE) -> int:
     """Steps per chunk: ``chunk_size``, or for 0 the most even split into at most ``longest``; at most ``steps``."""
     if steps < 1:
         return 1
     if chunk_size:
         return min(chunk_size, steps)
-    return -(-steps // -(-steps // longest))
+    # A number of steps that is traced is compared with no more limits than are needed.
+    if longest.alone > longest.several and steps <= longest.alone:
+        return steps
+    return -(-steps // -(-steps // longest.several))
 
 
-def _even(lengths: np.ndarray, chunk_size: int, longest: int) -> np.ndarray:
+def _chunk_lengths(lengths: np.ndarray, chunk_size: int, longest: LongestChunk) -> np.ndarray:
     """`chunk_length` of every length."""
-    return np.minimum(lengths, chunk_size) if chunk_size else -(-lengths // -(-lengths // longest))
+    if chunk_size:
+        return np.minimum(lengths, chunk_size)
+    even = -(-lengths // -(-lengths // longest.several))
+    return np.where(lengths <= longest.alone, lengths, even)
 
 
 def _classes(even: np.ndarray) -> np.ndarray:
@@ -71,7 +90,7 @@ def groups(
     chunk_size: int,
     elements: Callable[[int, bool], int],
     room: int | None,
-    longest: int = CHUNK,
+    longest: LongestChunk = WIDE,
 ) -> list[Group]:
     """Divide sequences into groups; empty sequences are in none.
 
@@ -86,24 +105,30 @@ def groups(
     """
     order = np.argsort(-lengths, kind="stable")
     lengths = lengths[order[: np.count_nonzero(lengths)]]
-    even = _even(lengths, chunk_size, longest)
-    classes = _classes(even)
-    joined: list[list[np.ndarray]] = []
-    L, steps, padding, few = 0, 0, 0, 0
-    # From the longest chunks to the shortest, a class joins the group before it where that adds little.
-    for length in np.unique(classes)[::-1]:
-        members = np.flatnonzero(classes == length)
+    even = _chunk_lengths(lengths, chunk_size, longest)
+    # The class of a sequence that is cut into several chunks is larger than any other.
+    whole = _classes(even)
+    classes = whole + (lengths > even) * (whole.max(initial=0) + 1)
+    joined: list[tuple[int, list[np.ndarray]]] = []
+    steps, padding, few = 0, 0, 0
+    # Sequences of several chunks first, and from the longest chunks to the shortest: a class joins the group before it
+    # where that adds little. Many sequences of a single chunk are not cut for it.
+    for each in np.unique(classes)[::-1]:
+        members = np.flatnonzero(classes == each)
         own = lengths[members]
-        if joined and padding + _padding(own, L) <= max((steps + own.sum()) // 2, few):
-            joined[-1].append(members)
+        L = joined[-1][0] if joined else 0
+        suits = even[members[0]] < own[0] or own[0] <= L or own.sum() <= few
+        if joined and suits and padding + _padding(own, L) <= max((steps + own.sum()) // 2, few):
+            joined[-1][1].append(members)
         else:
-            joined.append([members])
-            L, steps, padding = int(even[members].max()), 0, 0
-            few = _FEW * L // elements(L, False)
+            L = int(even[members].max())
+            joined.append((L, [members]))
+            steps, padding, few = 0, 0, _FEW * L // elements(L, False)
         steps, padding = steps + own.sum(), padding + _padding(own, L)
     found = []
-    for members in (np.sort(np.concatenate(parts)) for parts in joined):
-        L, count = int(even[members].max()), len(members)
+    for L, parts in joined:
+        members = np.sort(np.concatenate(parts))
+        count = len(members)
         if room is not None:
             chunks = -(-int(lengths[members[0]]) // L)
             count = max(1, room // (elements(L, chunks > 1) * min(chunks, _RANKS)))
