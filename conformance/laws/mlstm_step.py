@@ -88,9 +88,12 @@ def eps_gradient(checker: Checker, case: MLSTMCase) -> None:
     gradient(checker, case)
 
 
-_large_gates.register_shift(
-    MLSTM_STEP, lambda limits: _one_step(limits).map(lambda case: replace(case, **_large_gates.PLAIN))
-)
+def _plain(limits: cases.Limits) -> st.SearchStrategy:
+    return _one_step(limits).map(lambda case: replace(case, **_large_gates.PLAIN))
+
+
+_large_gates.register_shift(MLSTM_STEP, _plain)
+_large_gates.register_steps(MLSTM_STEP, _plain)
 
 
 def _base() -> dict[str, Any]:

@@ -26,7 +26,7 @@ from jax_impl._mlstm.state import (
     split_stabiliser_gradient,
     weighted,
 )
-from jax_impl._mlstm.units import Carried, LogWeights, begin, bounded, pass_on
+from jax_impl._mlstm.units import Carried, LogWeights, after_single_step, begin, bounded, pass_on
 from reference.arguments import MLSTMState
 
 
@@ -89,11 +89,7 @@ def step(options: Options, arguments: Arguments) -> tuple[Result, StepResiduals]
     state = arguments.initial_state
     assert state is not None
     x = Tokens(*(part.astype(state.C.dtype) for part in arguments.tokens))
-    a = log_sigmoid(x.f)
-    m = jnp.maximum(a + state.m, x.i)
-    kept, written = map(jnp.exp, bounded(m, stabilised_decay(a, state.m, m), x.i - finite_stabiliser(m)))
-    # Without the barrier XLA computes the gates again for every element of the memory. One array is one kernel.
-    m, kept, written = jax.lax.optimization_barrier(jnp.stack([m, kept, written]))
+    m, kept, written = _gates_of_step(x.i, x.f, state)
 
     write = written[..., None] * x.k
     last = MLSTMState(
@@ -108,6 +104,19 @@ def step(options: Options, arguments: Arguments) -> tuple[Result, StepResiduals]
     Y = jnp.maximum(jnp.abs(nu), normaliser_floor(m)) + options.chunkwise.eps
     h = (numerator / Y[..., None]).astype(arguments.tokens.v.dtype)
     return Result(h=h, state=last), StepResiduals(arguments=arguments, last=last)
+
+
+def _gates_of_step(i: jax.Array, f: jax.Array, state: MLSTMState) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """m after a step, and the weights of the memory before it and of its write in units of exp(m)."""
+    a = log_sigmoid(f)
+    m = jnp.maximum(a + state.m, i)
+    m = after_single_step(m, stabilised_decay(a, state.m, m), i - finite_stabiliser(m), state.n)
+    # Two kernels. Without the first barrier XLA makes kernels of their own of what both compute, and without the second
+    # it computes the gates again for every element of the memory.
+    i, f, before, m = jax.lax.optimization_barrier((i, f, state.m, m))
+    weights = map(jnp.exp, bounded(m, stabilised_decay(log_sigmoid(f), before, m), i - finite_stabiliser(m)))
+    kept, written = jax.lax.optimization_barrier(jnp.stack([*weights]))
+    return m, kept, written
 
 
 def step_backward(options: Options, residuals: StepResiduals, cotangents: Result) -> Gradients:

@@ -139,6 +139,21 @@ def _towards_range(m: jax.Array, size: jax.Array) -> jax.Array:
     return jnp.where(rounds, jnp.nextafter(m, towards), m)
 
 
+def after_single_step(m: jax.Array, decay: jax.Array, gain: jax.Array, n: jax.Array) -> jax.Array:
+    """The m that a single step returns: m, or the next number above or below it where n would leave the range.
+
+    A step cannot pass on what rounding took from its m, as the steps of one call do by the drift. Where that has the
+    same sign for many steps, it would add up in the memory.
+
+    Args:
+        m: the rounded stabiliser, ``(…)``.
+        decay, gain: log weights of the step in units of exp(m).
+        n: the memory before the step, ``(…, K)``.
+    """
+    size = jnp.log(_largest_by_halves(jnp.abs(n))) + decay
+    return _towards_range(m, jnp.where(decay >= gain, size, 0))
+
+
 def bounded(m: jax.Array, decay: jax.Array, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The log weights of a single step in units of exp(m), of which the larger is 0 but for rounding.
 
@@ -146,6 +161,14 @@ def bounded(m: jax.Array, decay: jax.Array, gain: jax.Array) -> tuple[jax.Array,
     """
     excess = jnp.where(is_exact(m), 0, finite_stabiliser(jnp.maximum(decay, gain)))
     return decay - excess, gain - excess
+
+
+def _largest_by_halves(x: jax.Array) -> jax.Array:
+    """The largest element of the last axis. XLA would compare more than 32 in several kernels, and eight take less time
+    than 32, which it compares one after the other."""
+    while (size := x.shape[-1]) > 8 and size % 2 == 0:
+        x = jnp.maximum(x[..., : size // 2], x[..., size // 2 :])
+    return jnp.max(x, axis=-1, initial=0)
 
 
 def _zeros(like: jax.Array) -> jax.Array:

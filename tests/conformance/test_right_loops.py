@@ -3,6 +3,7 @@
 Only dense calls: the loops serve no packed ones.
 """
 
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 
@@ -69,6 +70,36 @@ def test_autograd_of_autograd_is_a_second_derivative() -> None:
     result = run_law(target, LAWS["mlstm_step.second_derivative"], "float64", options)
     assert result.status == "passed", result.reason
     assert result.worst is not None and result.worst < 0.3
+
+
+def exact_decays(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    i: torch.Tensor,
+    f: torch.Tensor,
+    state: tuple,
+    *,
+    eps: float = 0.0,
+) -> tuple[torch.Tensor, tuple]:
+    """`mlstm_step` whose weights are exact, also where its m is rounded."""
+    a, (C, n, before) = torch.nn.functional.logsigmoid(f), state
+    m = torch.maximum(a + before, i).detach()
+    kept, written = torch.exp(a - (m - before)), torch.exp(i - m)
+    n = kept[..., None] * n + written[..., None] * k
+    C = kept[..., None, None] * C + (written[..., None] * k)[..., None] * v[..., None, :]
+    q = q / q.shape[-1] ** 0.5
+    Y = torch.maximum((q * n).sum(-1).abs(), torch.exp(-m.clamp(max=64.0))) + eps
+    return torch.einsum("bnk,bnkv->bnv", q, C) / Y[..., None], (C, n, m)
+
+
+def test_a_step_whose_m_is_always_the_nearest_number_loses_a_memory_at_huge_gates() -> None:
+    """Whoever claims the contract has to choose the side to which m is rounded."""
+    target = of_torch.adapter("step", {"mlstm_step": exact_decays}, "cpu")
+    options = RunOptions(examples=4, shrink_seconds=0.0)
+    law = LAWS["mlstm_step.huge_gates"]
+    assert run_law(target, law, "float32", options).status == "differs"
+    assert run_law(target, law, "float32", replace(options, contract=True)).status == "failed"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
