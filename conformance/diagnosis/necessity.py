@@ -53,7 +53,8 @@ class Necessity:
         if not self._thorough:
             return found
         either = {name for each in (wrong, case) for name in names(each, self._features)}
-        return tuple(each for each in found if not self._is_coincidence(each, small, either, happens))
+        # If none were left, the fault would be said to show on every call, though some without a feature are right.
+        return tuple(each for each in found if not self._is_coincidence(each, small, either, happens)) or found
 
     def _is_coincidence(
         self, feature: Feature, small: Judged, either: Set[str], happens: Callable[[Any], bool]
