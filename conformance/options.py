@@ -13,7 +13,7 @@ EXAMPLES = 20
 MAX_STEPS = 1031
 TIMEOUT = 180.0
 """Seconds. The slowest case of torch_impl, its first compiled call, took 60 s on two cores shared by eight jobs."""
-QUICK_EXAMPLES = 6
+QUICK_EXAMPLES = 8
 INTERPRETED_EXAMPLES = 8
 INTERPRETED_STEPS = 33
 """Limits for kernel interpreters, which take seconds where a device takes microseconds: fewer and shorter cases."""

@@ -163,7 +163,8 @@ _PACKED_GRU_TABLE = {
 
 @st.composite
 def _gru_dynamic(draw: Any, limits: Limits) -> dict[str, Any]:
-    regimes = GRU_GATES if limits.stratum != "long" else ("remembering", "ordinary")
+    extreme = ("closed", "saturated", "extreme")
+    regimes = ("remembering", "ordinary") if limits.stratum == "long" else extreme if limits.quick else GRU_GATES
     fields = {
         "gates": draw(st.sampled_from(regimes)),
         "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 2.0))),

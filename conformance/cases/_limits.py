@@ -39,7 +39,7 @@ class Limits:
         max_steps: the number of steps of the longest sequence.
         layouts: the memory layouts that arrays may have.
         pin: one of `PINS`, to which the regimes of values are pinned; "" for none.
-        quick: whether one row of a table is enough.
+        quick: whether one row of a table is enough, and the few cases without a pin have extreme values.
     """
 
     stratum: str

@@ -201,9 +201,10 @@ def _dynamic(draw: Any, limits: Limits, state: bool) -> dict[str, Any]:
     """The fields that do not affect shapes."""
     long = limits.stratum == "long"
     states = ("random",) if limits.pin or long else ("random", "random", "random", "empty")
+    regimes = ("changing", "resets", "mixed") if long else ("resets", "changing", "extreme") if limits.quick else GATES
     fields = {
         "state": draw(st.sampled_from(states)) if state else "none",
-        "gates": draw(st.sampled_from(("changing", "resets", "mixed") if long else GATES)),
+        "gates": draw(st.sampled_from(regimes)),
         "held": draw(st.sampled_from(_HELD[limits.stratum])),
         "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 4.0))),
         "cotangents": draw(st.sampled_from(COTANGENTS)),

@@ -196,6 +196,13 @@ def test_a_quick_run_names_the_first_cause() -> None:
     assert "without --quick there are more experiments" in found.note
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_quick_run_sees_what_fails_at_a_hard_reset_alone(seed: int) -> None:
+    loaded = load(target("differences_of_sums"), "torch", "cpu")
+    options = RunOptions(ops=("mlstm",), quick=True, examples=QUICK_EXAMPLES, seed=seed)
+    assert [result.law.name for result in run(loaded, options) if result.status == "failed"] == ["value", "gradient"]
+
+
 def test_two_wrong_values_and_a_gradient_of_its_own_are_recognised_together() -> None:
     first = _diagnosed("floor_of_1_and_no_initial_m").causes[0]
     name = (
