@@ -75,6 +75,9 @@ def whole_number(value: Any) -> int | None:
     """``value`` as an int; None for booleans, arrays with an axis, and anything else that is not an integer."""
     if value is None or isinstance(value, bool):
         return None
+    if isinstance(value, int):
+        # So is an integer that a compiler traces, which has no attributes to ask for.
+        return operator.index(value)
     is_array = hasattr(value, "dtype") and hasattr(value, "shape")
     if is_array and (tuple(value.shape) or dtype_name(value).rstrip("0123456789") not in ("int", "uint")):
         return None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from reference.arguments import axis_names, check_seed, check_split, check_stack, check_unstack, unknown_axis
+from reference.arguments import axis_names, check_seed, check_split, check_stack, check_unstack, describe, unknown_axis
 from torch_impl._arrays import TORCH
 from torch_impl._seeds import DEVICES, derived_seed
 
@@ -60,7 +60,7 @@ def fold_rng_over_axis(rng: int, axis_name: Axis, *, mesh: Any) -> int:
         An integer seed: the state of ``SeedSequence(rng, spawn_key=(1, index))``.
 
     Raises:
-        TypeError: `axis_name` is neither a name nor a tuple of names.
+        TypeError: `axis_name` is neither a name nor a tuple of names, or `mesh` is not a device mesh.
         ValueError: the axis does not exist.
     """
     index, _ = _place("fold_rng_over_axis", axis_name, mesh)
@@ -80,7 +80,7 @@ def split_array_over_mesh(x: Tensor, axis_name: Axis, split_axis: int, *, mesh: 
         The slice, with the dtype of `x`.
 
     Raises:
-        TypeError: `axis_name` is neither a name nor a tuple of names.
+        TypeError: `axis_name` is neither a name nor a tuple of names, or `mesh` is not a device mesh.
         ValueError: the mesh axis or the tensor axis does not exist, or the tensor axis is not a multiple of the mesh
             axis.
     """
@@ -106,7 +106,7 @@ def stack_params(
         The tree with `Partitioned` leaves: this rank's shard, of size 1 along the new axis, and its labels.
 
     Raises:
-        TypeError: `axis_name` is neither a name nor a tuple of names.
+        TypeError: `axis_name` is neither a name nor a tuple of names, or `mesh` is not a device mesh.
         ValueError: an axis does not exist, `mask_except` is not an index of it, or a parameter is already sharded over
             it.
     """
@@ -141,7 +141,7 @@ def unstack_params(params: Any, axis_name: Axis, *, mesh: Any = None) -> Any:
         The tree; a leaf without any label left is a bare tensor again.
 
     Raises:
-        TypeError: `axis_name` is neither a name nor a tuple of names.
+        TypeError: `axis_name` is neither a name nor a tuple of names, or `mesh` is not a device mesh.
         ValueError: the axis does not exist, or a shard's size along it is not 1.
     """
     axis_names("unstack_params", axis_name)
@@ -173,6 +173,8 @@ def _map_boxes(function: Callable[[str, Any], Any], params: Any) -> Any:
 
 def _place(function: str, axis_name: Any, mesh: Any) -> tuple[int, int]:
     """Index and size of one axis, or of a tuple of axes treated as one."""
+    if not all(hasattr(mesh, name) for name in ("mesh_dim_names", "get_local_rank", "size")):
+        raise TypeError(f"{function}: `mesh` is {describe(mesh)}; expected a device mesh with named dimensions")
     index, size = 0, 1
     known = tuple(mesh.mesh_dim_names or ())
     for name in axis_names(function, axis_name):

@@ -170,6 +170,16 @@ def test_autocast_and_compile():
     torch._dynamo.reset()
 
 
+def test_compile_with_a_changing_max_seqlen():
+    """After the first change PyTorch traces the number as a symbol."""
+    layer, x, cu_seqlens = build(), torch.randn(12, 5, dtype=torch.float64), torch.tensor([0, 5, 12])
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for room in (7, 8, 12):
+        (y, last), (expected, of_last) = (f(x, cu_seqlens=cu_seqlens, max_seqlen=room) for f in (compiled, layer))
+        assert relative_error(y, expected) < 1e-12 and relative_error(last, of_last) < 1e-12
+    torch._dynamo.reset()
+
+
 def test_bad_inputs():
     layer = GRU(**SIZES)
     with pytest.raises(ValueError, match=r"^GRU: `input` is f32\[2,3,4\]; expected \[B, S, 5\]"):

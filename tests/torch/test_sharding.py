@@ -135,6 +135,9 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match="`axis_name` is 'pp'; expected an axis of the mesh: 'dp', 'tp'"):
             call()
+    for refused, received in ((None, "None"), ("dp", "'dp'"), (x, r"f32\[4,6\]")):
+        with pytest.raises(TypeError, match=f"^stack_params: `mesh` is {received}; expected a device mesh with named"):
+            stack_params(x, "dp", mesh=refused)
     with pytest.raises(ValueError, match="expected axis 1 to be a multiple of 4"):
         split_array_over_mesh(x, ("dp", "tp"), 1, mesh=mesh)
     with pytest.raises(ValueError, match=r"`params\['w'\]` is sharded over 'dp' already"):

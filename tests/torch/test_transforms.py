@@ -114,6 +114,16 @@ def test_compile(case, dynamic):
     agree(compiled(case.function, dynamic=dynamic)(*case.arrays), case.function(*case.arrays))
 
 
+def test_compile_with_changing_chunk_size_and_room():
+    function = compiled(lambda *x, **options: mlstm(*x, **options)[0])
+    q, k, v, i, f = (x.detach() for x in torch.randn(5, 12, 2, 3, dtype=torch.float64))
+    packed = (q, k, v, i[..., 0], f[..., 0])
+    for chunk_size, room in ((4, 7), (5, 8), (7, 12)):
+        options = {"cu_seqlens": torch.tensor([0, 5, 12]), "max_seqlen": room, "chunk_size": chunk_size}
+        agree([function(*packed, **options)], [mlstm(*packed, **options)[0]])
+    torch._dynamo.reset()
+
+
 def test_compile_without_gradient(case):
     with torch.no_grad():
         agree(compiled(case.function)(*case.arrays), case.function(*case.arrays))
