@@ -89,6 +89,17 @@ def test_chunk_size_changes_no_value(chunk_size):
         assert relative_error(x, y) < 1e-11
 
 
+@pytest.mark.parametrize("S", [130, 600])
+def test_many_chunks_of_no_sequence(S):
+    """Long enough to be scanned in blocks and by NumPy, which divide rows among sequences."""
+    q, k, v = torch.zeros(3, 0, S, 1, 4, requires_grad=True).unbind(0)
+    i, f = torch.zeros(2, 0, S, 1, requires_grad=True).unbind(0)
+    h, (C, n, m) = mlstm(q, k, v, i, f, return_state=True)
+    assert h.shape == (0, S, 1, 4) and C.shape == (0, 1, 4, 4) and n.shape == (0, 1, 4) and m.shape == (0, 1)
+    gradients = torch.autograd.grad([h.sum() + C.sum() + n.sum()], [q, k, v, i, f])
+    assert [x.shape for x in gradients] == [x.shape for x in (q, k, v, i, f)]
+
+
 def test_chunk_size_sets_the_chunks_that_are_computed():
     q, k, v, i, f = (x.detach() for x in mlstm_arguments(2, 50, 2, 3, 4))
     for chunk_size, shape in ((7, (2, 8, 2, 7, 7)), (64, (2, 1, 2, 50, 50)), (0, (2, 4, 2, 13, 13))):

@@ -67,7 +67,8 @@ def _by_rank(x: Tensor, counts: tuple[int, ...]) -> list[np.ndarray]:
 
 def _is_small(states: Tensor, ranks: Ranks) -> bool:
     """Whether the start of an operator takes longer than its work on the states of a rank, ``(·, N, ...)``."""
-    return states.device.type == "cpu" and ranks.sequences * states.shape[1:].numel() <= _SMALL
+    # Without sequences there is nothing to scan, and rows cannot be divided among them.
+    return states.device.type == "cpu" and 0 < ranks.sequences * states.shape[1:].numel() <= _SMALL
 
 
 def accumulate(states: Tensor, decay: Tensor, ranks: Ranks) -> None:
