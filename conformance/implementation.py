@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from conformance.call import Call
 from conformance.dtypes import Array
+from conformance.result_form import ArrayKind, expect_shapes
 
 if TYPE_CHECKING:
     from conformance.layer import Layer
@@ -59,6 +60,7 @@ class Implementation:
         name: the name under which the target was given.
         framework: ``numpy``, ``torch`` or ``jax``.
         device: the device of its arrays.
+        kind: the framework's arrays, which its functions must return.
         functions: its functions by public name.
         eager: whether a call with new shapes costs no compilation.
         layouts: the memory layouts that the framework supports, except ``broadcast``, which needs equal rows.
@@ -78,6 +80,7 @@ class Implementation:
     """
 
     framework: str
+    kind: ArrayKind
     layouts: tuple[str, ...]
     backends: Mapping[str, bool]
     eager = True
@@ -266,13 +269,16 @@ class Implementation:
         """The outputs of a call, from and in the framework's own arrays."""
         from conformance.operations import OPERATIONS
 
-        return OPERATIONS[call.operation].call(self.functions[call.operation], natives, call.options)
+        operation = OPERATIONS[call.operation]
+        return operation.call(self.functions[call.operation], natives, call.options, self.kind)
 
     def _differentiated(
         self, call: Call, natives: dict[str, Any], dnatives: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Outputs and gradients of a call."""
-        return self._pulled(lambda given: self._results(call, given), natives, dnatives)
+        return self._pulled(
+            lambda given: expect_shapes(call.operation, self._results(call, given), dnatives), natives, dnatives
+        )
 
     def _pulled(
         self, function: Function, natives: dict[str, Any], dnatives: dict[str, Any]

@@ -36,7 +36,7 @@ _TEXTS = ("target", "formula", "law", "reason", "link")
 _EXAMPLE = ("law", "dtype", "case")
 BREAKS = (
     *("number", "nan", "infinity", "shape", "dtype", "missing"),
-    *("exception", "exit", "abort", "timeout", "memory", "text"),
+    *("result", "exception", "exit", "abort", "timeout", "memory", "text"),
 )
 """The kinds of failure, as in `conformance.outcome.BreakKind`."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from conformance.dtypes import Array
 from conformance.implementation import Function, Implementation, Named, Results
+from conformance.result_form import expect_array
 
 
 class Layer:
@@ -46,7 +47,10 @@ class Layer:
     def _function(self, parameters: Named, options: Mapping[str, Any]) -> Function:
         def function(given: dict[str, Any]) -> dict[str, Any]:
             own = {name: x for name, x in given.items() if name in parameters}
-            return _numbered(self._apply(own, {name: x for name, x in given.items() if name not in own}, options))
+            outputs = self._apply(own, {name: x for name, x in given.items() if name not in own}, options)
+            for number, x in enumerate(outputs):
+                expect_array(type(self.made).__name__, f"output {number}", x, self._implementation.kind)
+            return _numbered(outputs)
 
         return function
 

@@ -21,10 +21,11 @@ class BreakKind:
     """A kind of break: where a law breaks, and how. Shrinking preserves it; each kind has its own counterexample.
 
     Attributes:
-        where: the array, ``gradient of k``; or the name of the exception.
+        where: the array, ``gradient of k``; or the name of the exception, or of the function.
         nature: ``number`` (outside its tolerance), ``nan``, ``infinity``, ``shape``, ``dtype``, ``missing``,
-            ``exception``, ``exit``, ``abort``, ``timeout``, ``memory`` (an input written to, results that share
-            memory) or ``text`` (of an error, or whatever else a law says in words).
+            ``result`` (not of the form of the function's result), ``exception``, ``exit``, ``abort``, ``timeout``,
+            ``memory`` (an input written to, results that share memory) or ``text`` (of an error, or whatever else a law
+            says in words).
     """
 
     where: str

@@ -26,6 +26,7 @@ from conformance.implementation import RefusedError
 from conformance.known_failures import Known
 from conformance.laws import Law
 from conformance.outcome import ENDINGS, BreakKind, Counterexample, Refused
+from conformance.result_form import WrongResultError
 from conformance.without_gradients import without_gradients
 
 KINDS = 4
@@ -284,6 +285,8 @@ def _ended(kind: BreakKind) -> str:
 
 
 def _raised(error: BaseException) -> tuple[BreakKind, str]:
+    if isinstance(error, WrongResultError):
+        return BreakKind(error.function, "result"), str(error)
     name, frame = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
     at = f"{Path(frame.filename).name}:{frame.lineno}"
     if isinstance(error, SystemExit):

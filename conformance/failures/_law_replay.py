@@ -10,6 +10,7 @@ from conformance.findings import Scene
 from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.outcome import Counterexample
+from conformance.result_form import WrongResultError
 from conformance.target_imports import absolute, path_lines
 from conformance.tensors import CODES
 
@@ -34,6 +35,6 @@ def replay_script(implementation: Implementation, law: Law, dtype: str, found: C
         kernel_backend=implementation.kernel_backend,
     )
     marker = f"{law.id} is broken"
-    if not isinstance(scene.error, LawError):
+    if not isinstance(scene.error, LawError | WrongResultError):
         marker = f"{marker}: raised {type(scene.error).__name__}"
     return Script("\n".join([*heading(law, dtype, found), *lines]) + "\n", tensors, marker)

@@ -26,6 +26,7 @@ from conformance.implementation import Implementation
 from conformance.laws import Law
 from conformance.operations import OPERATIONS
 from conformance.outcome import Counterexample
+from conformance.result_form import WrongResultError
 from conformance.tensors import CODES
 
 _OF = "gradient of "
@@ -69,9 +70,9 @@ class WrittenCall:
 def single_call_script(
     implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene
 ) -> Script | None:
-    """The script; None if what broke the law is not one array of one call."""
+    """The script; None if what broke the law is not one array of one call, or if the target returned no such array."""
     record = _call_that_broke(scene)
-    if record is None or record.call.operation not in OPERATIONS:
+    if record is None or record.call.operation not in OPERATIONS or isinstance(scene.error, WrongResultError):
         return None
     evidence = getattr(scene.error, "comparison", None)
     try:

@@ -25,5 +25,5 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def leaves(result: Any) -> list[Any]:
-    """The result of a layer, possibly nested tuples, as a list of arrays."""
-    return [leaf for part in result for leaf in leaves(part)] if isinstance(result, tuple) else [result]
+    """The result of a layer, possibly nested tuples or lists, as a list of arrays."""
+    return [leaf for part in result for leaf in leaves(part)] if isinstance(result, tuple | list) else [result]

@@ -19,6 +19,7 @@ from conformance.frameworks._jax_sharding import sharded
 from conformance.frameworks._jaxpr import kernels
 from conformance.implementation import Function, Implementation, Launches, Named, Results, UsageError
 from conformance.layer import Layer
+from conformance.result_form import ArrayKind, expect_shapes
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
@@ -56,10 +57,25 @@ class _Compiled:
         return self._ready[key](*arguments, **named)
 
 
+def _is_array(x: Any) -> bool:
+    """Whether ``x`` is an array of real numbers; `jax.jit` makes one of NumPy's own."""
+    if not isinstance(x, jax.Array | np.ndarray | np.generic):
+        return False
+    return jnp.issubdtype(x.dtype, jnp.floating) or jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool
+
+
+def _cotangent(y: Any, given: Any) -> Any:
+    """The cotangent of an output in the dtype that JAX requires; zero if none is given or the output has none."""
+    if not jnp.issubdtype(y.dtype, jnp.floating):
+        return np.zeros(y.shape, jax.dtypes.float0)
+    return jnp.zeros_like(y) if given is None else given.astype(y.dtype)
+
+
 class JaxImplementation(Implementation):
     """See `conformance.implementation.Implementation`."""
 
     framework = "jax"
+    kind = ArrayKind("jax.Array", jax.Array, _is_array)
     eager = False
     layouts = ("contiguous",)
     backends: Mapping[str, bool] = {"xla": False, "pallas": True}
@@ -139,21 +155,26 @@ class JaxImplementation(Implementation):
         return self.vjp(replace(call, cotangents=zeros))[0]
 
     def _both(self, call: Call) -> Callable:
-        return self._with_gradient(partial(self._results, call))
+        return self._with_gradient(partial(self._results, call), call.operation)
 
     def _alone(self, call: Call) -> Callable:
         """`_both` without gradients."""
         return lambda floating, whole, cotangents: (self._results(call, {**floating, **whole}), {})
 
     @staticmethod
-    def _with_gradient(function: Function) -> Callable:
-        """``(floating arrays, other arrays, cotangents) → (outputs, gradients)``."""
+    def _with_gradient(function: Function, operation: str | None = None) -> Callable:
+        """``(floating arrays, other arrays, cotangents) → (outputs, gradients)``.
+
+        Args:
+            operation: the operation that the function calls, whose outputs have the shapes of the cotangents.
+        """
 
         def both(floating: Any, whole: Any, cotangents: Any, wrap: Callable = lambda f: f) -> Any:
             outputs, pull = jax.vjp(wrap(lambda x: function({**x, **whole})), floating)
-            zeros = {name: jnp.zeros_like(y) for name, y in outputs.items() if name not in cotangents}
-            given = {name: cotangents[name].astype(outputs[name].dtype) for name in outputs if name in cotangents}
-            return outputs, pull({**given, **zeros})[0]
+            if operation is not None:
+                expect_shapes(operation, outputs, cotangents)
+            given = {name: _cotangent(y, cotangents.get(name)) for name, y in outputs.items()}
+            return outputs, pull(given)[0]
 
         return both
 

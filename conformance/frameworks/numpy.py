@@ -19,6 +19,7 @@ from conformance.frameworks._trees import flattened, leaves, nested
 from conformance.implementation import Implementation, Launches, Results, UsageError
 from conformance.layer import Layer
 from conformance.operations import OPERATIONS
+from conformance.result_form import ArrayKind
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
@@ -35,10 +36,16 @@ def _dtype(name: str) -> np.dtype:
     return np.dtype(name)
 
 
+def _is_array(x: Any) -> bool:
+    """Whether ``x`` is an array of real numbers; another framework's array becomes one."""
+    return hasattr(x, "__array__") and getattr(getattr(x, "dtype", None), "kind", "f") not in "OSUMmc"
+
+
 class NumPyImplementation(Implementation):
     """See `conformance.implementation.Implementation`."""
 
     framework = "numpy"
+    kind = ArrayKind("numpy.ndarray", np.ndarray, _is_array)
     layouts = ("contiguous", "strided", "reversed", "transposed")
     backends: Mapping[str, bool] = {"numpy": False}
     lacking = dict.fromkeys(
@@ -118,7 +125,7 @@ class NumPyImplementation(Implementation):
         operation = OPERATIONS[call.operation]
         backward = self.functions[operation.backward_name]
         outputs = self._results(call, natives)
-        return outputs, operation.differentiate(backward, natives, call.options, dnatives)
+        return outputs, operation.differentiate(backward, natives, call.options, dnatives, self.kind)
 
     def _copied(self, x: np.ndarray) -> bytes:
         return x.tobytes()

@@ -19,6 +19,7 @@ from conformance.frameworks._torch_launches import launches
 from conformance.frameworks._torch_layers import TorchLayer
 from conformance.implementation import Function, Implementation, Launches, Named, Results, UsageError
 from conformance.layer import Layer
+from conformance.result_form import ArrayKind
 
 SPARE = 3
 """Number of times that the buffer for far-apart arrays must fit into a GPU's free memory, because other processes of
@@ -36,10 +37,16 @@ def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementat
     return TorchImplementation(name, functions, device)
 
 
+def _is_tensor(x: Any) -> bool:
+    """Whether ``x`` is a dense tensor of real numbers."""
+    return isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_complex()
+
+
 class TorchImplementation(Implementation):
     """See `conformance.implementation.Implementation`."""
 
     framework = "torch"
+    kind = ArrayKind("torch.Tensor", torch.Tensor, _is_tensor)
     layouts = ("contiguous", "strided", "transposed")
     backends: Mapping[str, bool] = {"torch": False, "triton": True}
     untracked = staticmethod(torch.no_grad)

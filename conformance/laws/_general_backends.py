@@ -60,7 +60,7 @@ def backend(operation: Operation, checker: Checker, case: Any) -> None:
     call = operation.call_of(case, checker.dtype)
     asked, launched = checker.implementation.kernel_backend, checker.implementation.launched
     if "explain_backend" in checker.implementation.functions:
-        chosen, against = _explained(checker, operation, call)
+        chosen, against = explained(checker, operation, call)
         if asked is None:
             _expect_launches(checker, chosen, launched(call), "taken unasked")
     elif asked is None:
@@ -81,7 +81,7 @@ def backend(operation: Operation, checker: Checker, case: Any) -> None:
             expect_value(operation, checker, case, call, checker.implementation.call(on_it))
 
 
-def _explained(checker: Checker, operation: Operation, call: Call) -> tuple[str, dict[str, str]]:
+def explained(checker: Checker, operation: Operation, call: Call) -> tuple[str, dict[str, str]]:
     """The backend that a call takes according to explain_backend, and the reason against each other one, by name."""
     explain: Callable = checker.implementation.functions["explain_backend"]
     found: list[Any] = []

@@ -247,10 +247,10 @@ def _of_both(implementation: Implementation, op: str) -> Implementation:
 
     def summed(*arrays: Any, cu_seqlens: Any, **keywords: Any) -> Any:
         first, second = (function(*arrays, cu_seqlens=cu_seqlens[row], **keywords) for row in (0, 1))
-        if not isinstance(first, tuple):
+        if not isinstance(first, tuple | list):
             return first + second
         (y, state), (y_other, other) = first, second
-        if isinstance(state, tuple):
+        if isinstance(state, tuple | list):
             return y + y_other, tuple(a + b for a, b in zip(state, other, strict=True))
         return y + y_other, state + other
 

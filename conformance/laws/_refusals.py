@@ -22,6 +22,7 @@ from conformance.implementation import Implementation
 from conformance.laws import law
 from conformance.laws._answered_calls import expect_right
 from conformance.operations import Operation
+from conformance.result_form import WrongResultError
 
 REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
 
@@ -114,6 +115,8 @@ def check_bad_call(checker: Checker, bad: BadCall) -> None:
     call = bad.make()
     try:
         got = checker.attempt(call)
+    except WrongResultError:
+        raise
     except Exception:
         return
     try:
@@ -164,6 +167,8 @@ def _compare(label: str, got: Exception | None, expected: Exception, text: Calla
 def _raised(act: Callable[[], Any]) -> Exception | None:
     try:
         act()
+    except WrongResultError:
+        raise
     except Exception as error:
         return error
     return None

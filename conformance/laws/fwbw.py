@@ -62,7 +62,7 @@ def forward_and_backward(checker: Checker, case: FwbwCase) -> None:
     def run(given: dict[str, Any]) -> dict[str, Any]:
         arrays = {name: x for name, x in given.items() if not name.startswith("cotangent of ")}
         cotangents = {name: given[f"cotangent of {name}"] for name in names}
-        outputs, gradients = by_hand(functions, arrays, call.options, cotangents)
+        outputs, gradients = by_hand(functions, arrays, call.options, cotangents, checker.implementation.kind)
         return {**outputs, **{f"gradient of {name}": x for name, x in gradients.items()}}
 
     given = {**arrays, **{f"cotangent of {name}": x for name, x in call.cotangents.items()}}

@@ -16,6 +16,7 @@ from conformance.laws import SINGLE, SMALL, law
 from conformance.laws._mesh_cases import REPLICAS, MeshCase, splits, stacks
 from conformance.laws._refusals import register_uses
 from conformance.laws._sharding_refusals import fold_bad_uses, split_bad_uses, stack_bad_uses, unstack_bad_uses
+from conformance.result_form import expect_array
 
 
 def _expect(what: str, number: int, result: Any, expected: np.ndarray, checker: Checker) -> None:
@@ -42,6 +43,7 @@ def concatenation(checker: Checker, case: MeshCase) -> None:
 
     def device(place: dict[str, Any], x: Any) -> dict[str, Any]:
         part = split(x, case.axis_name, case.axis, **place)
+        expect_array("split_array_over_mesh", "the slice", part, implementation.kind)
         shared.append(implementation.overlap(x, part))
         return {"part": part}
 

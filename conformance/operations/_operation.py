@@ -19,6 +19,7 @@ from conformance.cases import Limits
 from conformance.diagnosis.formulas.formula import Formula
 from conformance.dtypes import Array, array
 from conformance.operations._record import Options, Record
+from conformance.result_form import ANYTHING, ArrayKind, Structure, expect_arrays, expect_form, named
 
 Given = Mapping[str, Any]
 
@@ -174,7 +175,7 @@ class Operation(Record):
         others = {name: option for name, option in options.items() if name != self.state_switch}
         return {**others, self.state_switch: True} if self.returns_states(options) else others
 
-    def result_of(self, options: Options) -> tuple[str | tuple[str, ...], ...]:
+    def result_of(self, options: Options) -> Structure:
         """The structure of the result of a call with these options."""
         return self.returns if self.returns_states(options) else self.returns[:1]
 
@@ -231,38 +232,58 @@ class Operation(Record):
             keywords[self.state.cotangent] = make_tuple(*(cotangents[name] for name in self.states))
         return positional, keywords
 
-    def call(self, function: Callable[..., Any], arrays: Given, options: Options) -> dict[str, Any]:
-        """Call the public function and return its outputs by name."""
+    def call(
+        self, function: Callable[..., Any], arrays: Given, options: Options, kind: ArrayKind = ANYTHING
+    ) -> dict[str, Any]:
+        """Call the public function and return its outputs by name.
+
+        Raises:
+            WrongResultError: the result has another form.
+        """
         positional, keywords = self.arguments_of(arrays, self.passed(options), self._make_tuple)
         target = function if self.curried is None else function(options[self.curried])
-        return named(self.result_of(options), target(*positional, **keywords))
+        result = target(*positional, **keywords)
+        told = {} if self.state_switch is None else {self.state_switch: self.returns_states(options)}
+        return named(self.name, self.result_of(options), result, kind, told)
 
     def differentiate(
-        self, function: Callable[..., Any], arrays: Given, options: Options, cotangents: Given
+        self,
+        function: Callable[..., Any],
+        arrays: Given,
+        options: Options,
+        cotangents: Given,
+        kind: ArrayKind = ANYTHING,
     ) -> dict[str, Any]:
-        """Call a target's own backward, or the function of which it is a method, and return the gradients by name."""
+        """Call a target's own backward, or the function of which it is a method, and return the gradients by name.
+
+        Raises:
+            WrongResultError: the result has another form.
+        """
         if self.backward.method is not None:
             function = getattr(function(options[self.curried or ""]), self.backward.method)
         taken = set(inspect.signature(function).parameters)
         positional, keywords = self.backward_arguments_of(arrays, options, cotangents, taken, self._make_tuple)
         gradients = function(*positional, **keywords)
+        name = self.backward_name if self.backward.method is None else f"{self.name}.{self.backward.method}"
         if self.backward.in_order:
-            return dict(zip(self.primals, gradients, strict=True))
+            fits = isinstance(gradients, tuple | list) and len(gradients) == len(self.primals)
+            expect_form(name, f"the gradients of ({', '.join(self.primals)})", fits, gradients, kind)
+            named_gradients = dict(zip(self.primals, gradients, strict=True))
+            expect_arrays(name, named_gradients, kind)
+            return named_gradients
+        expect_form(name, "a dict of gradients by argument name", isinstance(gradients, Mapping), gradients, kind)
+        flat = {key: x for key, x in gradients.items() if self.state is None or key != self.state.name}
+        expect_arrays(name, flat, kind)
         if self.state is None or self.state.name not in gradients:
-            return dict(gradients)
-        flat = {name: x for name, x in gradients.items() if name != self.state.name}
-        return {**flat, **dict(zip(self.state_arguments, gradients[self.state.name], strict=True))}
+            return flat
+        states = gradients[self.state.name]
+        fits = isinstance(states, tuple | list) and len(states) == len(self.state_arguments)
+        form = f"a dict whose {self.state.name!r} is a tuple of {len(self.state_arguments)} gradients"
+        expect_form(f"{name} with a state", form, fits, gradients, kind)
+        of_states = dict(zip(self.state_arguments, states, strict=True))
+        expect_arrays(name, of_states, kind)
+        return {**flat, **of_states}
 
     def _make_tuple(self, *parts: Any) -> Any:
         assert self.state is not None
         return self.state.type(*parts)
-
-
-def named(structure: tuple[str | tuple[str, ...], ...], result: Any) -> dict[str, Any]:
-    named: dict[str, Any] = {}
-    for names, part in zip(structure, (result,) if len(structure) == 1 else result, strict=True):
-        if isinstance(names, tuple):
-            named |= zip(names, part, strict=True)
-        else:
-            named[names] = part
-    return named

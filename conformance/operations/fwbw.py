@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.cases import FwbwCase, Limits, MLSTMCase
-from conformance.diagnosis import mlstm_features
+from conformance.diagnosis import fwbw_features
 from conformance.diagnosis.formulas import layouts
-from conformance.operations._operation import Operation, named
+from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Backward, Option, Options, Output, Public
+from conformance.result_form import ArrayKind, expect_form, named
 
 
 def _extremes(limits: Limits) -> st.SearchStrategy:
@@ -74,11 +75,11 @@ FWBW = Operation(
         FwbwCase(_INNER, 2, keep=("keep_G", "keep_M", "keep_c"), flat_gates=False),
     ),
     vector_cases=_VECTOR_CASES,
-    features=mlstm_features.FWBW,
+    features=fwbw_features.FWBW,
     stepless=(FwbwCase(replace(_INNER, S=0), return_state=True, use_initial_state=True),),
     extremes=_extremes,
-    plain=mlstm_features.plain_fwbw,
-    rich=mlstm_features.rich_fwbw,
+    plain=fwbw_features.plain_fwbw,
+    rich=fwbw_features.rich_fwbw,
     formulas=layouts.fwbw_formulas,
     paired=layouts.fwbw_pair,
     strata=("small", "chunk"),
@@ -86,16 +87,25 @@ FWBW = Operation(
 
 
 def by_hand(
-    functions: Mapping[str, Callable[..., Any]], arrays: Mapping[str, Any], options: Options, cotangents: Mapping
+    functions: Mapping[str, Callable[..., Any]],
+    arrays: Mapping[str, Any],
+    options: Options,
+    cotangents: Mapping,
+    kind: ArrayKind,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """``fwbw_forward``, then ``fwbw_backward`` with its context: ``(outputs, gradients)``, no gradients of None."""
     config = options["config"]
     (q, k, v, i, f, *states), _ = FWBW.arguments_of(arrays, options, tuple)
-    result, context = functions["fwbw_forward"](q, k, v, i, f, config, *states)
+    both = functions["fwbw_forward"](q, k, v, i, f, config, *states)
+    fits = isinstance(both, tuple | list) and len(both) == 2
+    expect_form("fwbw_forward", "(result, context for fwbw_backward)", fits, both, kind)
+    result, context = both
     last = {str(output.cotangent): cotangents[output.name] for output in FWBW.outputs[1:] if output.name in cotangents}
     gradients = functions["fwbw_backward"](context, cotangents["h"], config, **last)
-    by_name = zip(FWBW.primals, gradients, strict=True)
-    return named(FWBW.result_of(options), result), {name: x for name, x in by_name if x is not None}
+    fits = isinstance(gradients, tuple | list) and len(gradients) == len(FWBW.primals)
+    expect_form("fwbw_backward", f"the gradients of ({', '.join(FWBW.primals)})", fits, gradients, kind)
+    by_name = {name: x for name, x in zip(FWBW.primals, gradients, strict=True) if x is not None}
+    return named("fwbw_forward", FWBW.result_of(options), result, kind), by_name
 
 
 RECORDS = (FWBW, Public(name="fwbw_forward", about="fwbw"), Public(name="fwbw_backward", about="fwbw"))

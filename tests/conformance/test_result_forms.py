@@ -1,0 +1,172 @@
+"""A result that does not have the form of the operation's result is reported in one sentence, and breaks the law."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import jax_impl
+import reference
+import torch_impl
+from conformance.cli import main
+from conformance.frameworks import jax as of_jax
+from conformance.frameworks import numpy as of_numpy
+from conformance.frameworks import torch as of_torch
+from conformance.laws import all_laws
+from conformance.operations import OPERATIONS
+from conformance.options import RunOptions
+from conformance.outcome import LawResult
+from conformance.result_form import FEW, ArrayKind, WrongResultError, named
+from conformance.runner import run_law
+
+LAWS = {law.id: law for law in all_laws()}
+PACKAGES = {"numpy": (of_numpy, reference), "torch": (of_torch, torch_impl), "jax": (of_jax, jax_impl)}
+BACKWARDS = ("gru_backward", "mlstm_backward", "rev_cumsum_backward")
+
+
+def judged(framework: str, law: str, change: Callable[[Any], Any], only: str | None = None) -> LawResult:
+    """The result of a law on a package whose results, or only those of one function, are changed."""
+    adapter, package = PACKAGES[framework]
+
+    def changed(name: str) -> Any:
+        function = getattr(package, name)
+        if only not in (None, name):
+            return function
+        if OPERATIONS[name.removesuffix("_backward")].curried is not None:
+            return lambda config: lambda *arrays, **given: change(function(config)(*arrays, **given))
+        return lambda *arrays, **given: change(function(*arrays, **given))
+
+    names = [*OPERATIONS, *BACKWARDS] if framework == "numpy" else list(OPERATIONS)
+    target = adapter.adapter("changed", {name: changed(name) for name in names}, "cpu")
+    return run_law(target, LAWS[law], "float32", RunOptions(examples=2, shrink_seconds=0.0, max_steps=5))
+
+
+def first(result: Any) -> Any:
+    return result[0] if isinstance(result, tuple) else result
+
+
+WRONG = {
+    "None": lambda result: None,
+    "a dict with the keys 'h'": lambda result: {"h": result},
+    "the string 'wrong'": lambda result: "wrong",
+    "the number 1.5": lambda result: 1.5,
+    "an empty tuple": lambda result: (),
+    "of complex": lambda result: (first(result) + 0j, *result[1:]) if isinstance(result, tuple) else result + 0j,
+    "with the shape": lambda result: (
+        (first(result)[..., :0], *result[1:]) if isinstance(result, tuple) else result[..., :0]
+    ),
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+@pytest.mark.parametrize("law", [f"{each.about}.gradient" for each in OPERATIONS.values()])
+def test_every_operation_s_wrong_result_is_one_sentence(law: str, said: str) -> None:
+    (found,) = judged("torch", law, WRONG[said]).counterexamples
+    name = next(each.name for each in OPERATIONS.values() if f"{each.about}.gradient" == law)
+    assert (found.kind.where, found.kind.nature) == (name, "result")
+    assert found.problem.startswith(f"{name} ") and said in found.problem and "; its " in found.problem
+
+
+@pytest.mark.parametrize("said", WRONG)
+@pytest.mark.parametrize(("framework", "name"), [("numpy", "gru"), ("jax", "mlstm_step")])
+def test_other_frameworks_say_the_same(framework: str, name: str, said: str) -> None:
+    law = f"{name}.value" if framework == "numpy" else f"{name}.gradient"
+    (found,) = judged(framework, law, WRONG[said], only=name).counterexamples
+    if framework == "numpy" and "shape" in said:
+        assert (found.kind.where, found.kind.nature) == ("y", "shape"), "no cotangent says what the shape should be"
+    else:
+        assert (found.kind.where, found.kind.nature) == (name, "result") and said in found.problem
+
+
+def test_the_sentence_says_what_came_back_and_what_the_result_is() -> None:
+    found = judged("torch", "gru.value", lambda result: (result[0], None)).counterexample
+    assert found is not None and found.problem == (
+        "gru returned (a torch.Tensor, None); its result is (y, state), where each is a torch.Tensor of real numbers"
+    )
+    found = judged("torch", "rev_cumsum.value", lambda y: [y]).counterexample
+    assert found is not None and found.problem == (
+        "rev_cumsum returned [a torch.Tensor]; its result is y, a torch.Tensor of real numbers"
+    )
+    found = judged("torch", "mlstm.value", lambda result: torch.zeros(2)).counterexample
+    assert found is not None and found.problem == (
+        "mlstm with return_state=True returned a torch.Tensor; its result is (h, (C, n, m)), where each is a "
+        "torch.Tensor of real numbers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (np.zeros(3), "a numpy.ndarray of float64"),
+        (torch.eye(2).to_sparse(), "a sparse torch.Tensor of float32"),
+        (jnp.zeros(2), "a jaxlib.ArrayImpl of float32"),
+        (object(), "an object"),
+        ([[1.0, 2.0], [3.0, 4.0]], "[a list of 2 numbers, a list of 2 numbers]"),
+        (
+            (torch.zeros(1), (torch.zeros(1), [torch.zeros(1)])),
+            "(a torch.Tensor, (a torch.Tensor, a list of 1 element))",
+        ),
+        ((None,) * (FEW + 1), "a tuple of 5 elements"),
+        ("a long string, which is cut", "the string 'a long string, which'…"),
+        ({}, "an empty dict"),
+        (dict.fromkeys(range(FEW + 1)), "a dict with the keys 0, 1, 2, 3, …"),
+    ],
+)
+def test_what_came_back_is_described_in_a_few_words(result: Any, said: str) -> None:
+    tensors = ArrayKind("torch.Tensor", torch.Tensor, lambda x: isinstance(x, torch.Tensor) and not x.is_sparse)
+    with pytest.raises(WrongResultError) as raised:
+        named("f", ("y",), result, tensors)
+    assert str(raised.value) == f"f returned {said}; its result is y, a torch.Tensor of real numbers"
+
+
+@pytest.mark.parametrize("law", ["gru.packings", "mlstm.packings"])
+def test_a_list_counts_as_the_tuple_of_its_elements(law: str) -> None:
+    def listed(result: Any) -> Any:
+        return [listed(part) for part in result] if isinstance(result, tuple) else result
+
+    assert judged("torch", law, listed).status == "passed"
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda gradients: None, "returned None; its result is a dict of gradients by argument name"),
+        (lambda gradients: list(gradients.values()), "its result is a dict of gradients by argument name"),
+        (lambda gradients: dict.fromkeys(gradients, "x"), "as the gradient of"),
+    ],
+)
+def test_a_backward_of_another_form_is_named(name: str, change: Callable[[Any], Any], said: str) -> None:
+    law = f"{name.removesuffix('_backward')}.gradient"
+    (found,) = judged("numpy", law, change, only=name).counterexamples
+    assert (found.kind.where, found.kind.nature) == (name, "result") and said in found.problem
+
+
+def test_no_law_takes_a_wrong_result_for_a_refusal() -> None:
+    """Laws about bad calls and second derivatives are satisfied by an exception, but not by one of the suite's own."""
+    for law in ("gru.second_derivative", "gru.bad_calls"):
+        result = judged("torch", law, lambda result: None)
+        assert law == "gru.bad_calls" or result.status == "failed"
+    adapter = of_torch.adapter("careless", {"gru": lambda *arrays, **options: None}, "cpu")
+    assert run_law(adapter, LAWS["gru.bad_calls"], "float32", RunOptions(examples=2)).status == "failed"
+
+
+def test_an_integer_result_has_no_gradient_in_jax() -> None:
+    result = judged("jax", "rev_cumsum.gradient", lambda y: y.astype(jnp.int32))
+    assert {each.kind.nature for each in result.counterexamples} == {"number"}
+
+
+def test_the_command_ends_with_the_sentence_and_status_1(tmp_path: Path) -> None:
+    path = tmp_path / "target.py"
+    path.write_text("import numpy\n\ndef rev_cumsum(x):\n    return {'y': x}\n")
+    arguments = ["--law", "rev_cumsum.value", "--dtype", "float64", "--examples", "2", "--jobs", "1"]
+    done = CliRunner().invoke(main, ["run", str(path), *arguments, "--failures", str(tmp_path / "failures")])
+    assert done.exit_code == 1
+    sentence = "returned a dict with the keys 'y'; its result is y, a numpy.ndarray of real numbers"
+    assert f"1. rev_cumsum on every call that was tried {sentence}" in " ".join(done.output.split())
+    assert "Error" not in done.output and "ran once and failed again" in done.output
