@@ -6,7 +6,10 @@ from conformance.requirements import complaint
 
 
 def main() -> None:
-    """Run the command line; if a package that it needs is missing or hidden, exit with status 2 and a message."""
+    """Run the command line; if a package that it needs is missing or hidden, exit with status 2 and a message.
+
+    Where a disk is full, output is dropped, a run still writes its reports, and the status is 2 instead of 0.
+    """
     missing = complaint("python -m conformance")
     if missing is not None:
         print(f"Error: {missing}", file=sys.stderr)
@@ -19,8 +22,16 @@ def main() -> None:
     from conformance.cli import main as command
     from conformance.streams import keep_writable
 
-    keep_writable()
-    command()
+    why_lost = keep_writable()
+    try:
+        command()
+    except SystemExit as ended:
+        why = why_lost()
+        if why is None:
+            raise
+        print(f"Error: standard output is incomplete: {why}", file=sys.stderr)
+        # Not 0, because nobody can read what was judged; not 1 either, unless a law was broken.
+        raise SystemExit(ended.code or 2) from None
 
 
 if __name__ == "__main__":

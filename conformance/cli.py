@@ -168,7 +168,8 @@ def run_command(
     gatespec.implementations.
 
     Exit status: 0 all laws held, 1 a law was broken, or a call exited, aborted or did not return, 2 the command
-    was wrong, a target cannot be imported, or no law was judged at all, 130 interrupted.
+    was wrong, a target cannot be imported, no law was judged at all, or the output could not be written, 130
+    interrupted.
     """
     if not targets:
         raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")

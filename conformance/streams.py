@@ -1,38 +1,66 @@
-"""Standard streams that neither a reader who leaves nor a narrow encoding can break."""
+"""Standard streams that no reader who leaves, no full disk and no narrow encoding can break."""
 
 import io
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
 class _Lasting(io.FileIO):
-    """A file that drops what is written to it once the reader at the other end of the pipe has gone."""
+    """A file that drops what cannot be written to it, as when the reader at the other end of a pipe has gone.
+
+    Attributes:
+        lost: why something was dropped that a reader may still wait for; None if nothing was.
+    """
+
+    lost: str | None = None
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            return len(data)
+            pass
+        except OSError as error:
+            self.lost = self.lost or error.strerror
+        return len(data)
 
 
-def keep_writable() -> None:
+def keep_writable() -> Callable[[], str | None]:
     """Replace stdout and stderr, so that a run reaches its reports and its exit status whatever they accept.
 
-    After ``… | head`` has gone, output is dropped. A character that the encoding lacks is written as an escape.
+    After ``… | head`` has gone, or when the disk is full, output is dropped. A character that the encoding lacks is
+    written as an escape.
+
+    Returns:
+        A function that says why a part of stdout could not be written; None if all of it was, or its reader has gone.
     """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        buffer = getattr(stream, "buffer", None)
-        raw = getattr(buffer, "raw", buffer)
-        # Not if it is closed, captured, or the console of Windows.
-        if type(raw) is not io.FileIO:
-            continue
-        stream.flush()
-        lasting = io.TextIOWrapper(
-            io.BufferedWriter(_Lasting(raw.fileno(), "w", closefd=False)),
-            encoding=stream.encoding,
-            errors="backslashreplace",
-            line_buffering=stream.line_buffering,
-            write_through=stream.write_through,
-        )
-        setattr(sys, name, lasting)
+    files = {name: _kept_writable(name) for name in ("stdout", "stderr")}
+
+    def why_lost() -> str | None:
+        written = files["stdout"]
+        if written is None:
+            return None
+        sys.stdout.flush()
+        return written.lost
+
+    return why_lost
+
+
+def _kept_writable(name: str) -> _Lasting | None:
+    """Replace a stream, unless it is closed, captured, or the console of Windows."""
+    stream = getattr(sys, name)
+    buffer = getattr(stream, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)
+    if type(raw) is not io.FileIO:
+        return None
+    stream.flush()
+    file = _Lasting(raw.fileno(), "w", closefd=False)
+    lasting = io.TextIOWrapper(
+        io.BufferedWriter(file),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+    setattr(sys, name, lasting)
+    return file

@@ -164,3 +164,22 @@ def test_a_reader_that_leaves_does_not_change_the_verdict(tmp_path: Path) -> Non
     process.stdout.close()
     assert process.wait() == 0
     assert json.loads((tmp_path / "report.json").read_text())[0]["summary"]["passed"] == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize(("status", "change"), [(2, ""), (1, "x = x + 1")], ids=["held", "broken"])
+def test_a_full_disk_makes_no_law_broken_and_no_run_a_success(tmp_path: Path, status: int, change: str) -> None:
+    path, report = tmp_path / "kernel.py", tmp_path / "report.json"
+    path.write_text(SCAN.format(body=change or "pass", factor=1))
+    selected = ("--law", "rev_cumsum.value", "--quick", "--jobs", "1", "--failures", str(tmp_path / "f"))
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "conformance", "run", str(path), *selected, "--json", str(report)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert process.returncode == status, process.stderr
+    assert process.stderr == "Error: standard output is incomplete: No space left on device\n"
+    assert json.loads(report.read_text())[0]["summary"]["passed"] == (status == 2)
