@@ -21,6 +21,7 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.implementation import Results
 from conformance.laws import SHORT, SINGLE, SMALL, WIDE, Strategy, law
+from conformance.laws._kernel_limits import limit, required
 from conformance.laws._recurrence import nothing_of
 from conformance.laws._relations import alike, close, results_of
 from conformance.operations import Operation
@@ -172,16 +173,19 @@ def chunks_of_large_gates(operation: Operation, checker: Checker, case: MLSTMCas
 
 def huge_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
     """Gates so large that the rounding of m outweighs every weight, at once or over many steps, make no output and no
-    gradient infinite or NaN. A write that only decays is read as it was written.
+    gradient infinite or NaN, also next to a sequence with a NaN. A write that only decays is read as it was written.
 
     finite i and f of any size ⇒ finite h, C, n, m and gradients; i₁ ≫ i_j for j > 1 ⇒ h_t = v₁
     """
     call, rng = _positive(operation, checker, case)
-    size, shape = float(rng.choice(HUGE[checker.dtype] + ADDING_UP[checker.dtype])), call.arrays["f"].shape
-    kind, f = rng.choice(("falling", "steady", "any")), -size * rng.random(shape)
+    below, shape = limit(operation, checker, call), call.arrays["f"].shape
+    sizes = required(HUGE[checker.dtype] + ADDING_UP[checker.dtype], below, case.S, checker.dtype, times=case.S)
+    steady = required(ADDING_UP[checker.dtype], below, case.S, checker.dtype)
+    size = float(rng.choice(sizes))
+    kind, f = rng.choice(("falling", "steady" if steady else "any", "any")), -size * rng.random(shape)
     if kind == "steady":
         # Every decay is rounded in the same way.
-        size = float(rng.choice(ADDING_UP[checker.dtype]))
+        size = float(rng.choice(steady))
         decay = float(np.spacing(np.dtype(checker.dtype).type(size))) * rng.uniform(0.3, 0.7)
         i, f = np.full(shape, -1e30), np.full(shape, -np.log(np.expm1(decay)))
         i[:, :1] = size
@@ -191,7 +195,9 @@ def huge_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
         i[:, :1] = 0.0
     else:
         i, f = size * rng.uniform(-1, 1, shape), f * rng.choice((-1, 1), shape)
-    outputs = _finite_results(checker, _with_gates(call, i, f, checker.dtype))
+    spoilt = kind != "steady" and shape[0] > 1 and rng.random() < 0.5
+    i[: int(spoilt), :1] = np.nan
+    outputs = _finite_results(checker, _with_gates(call, i, f, checker.dtype), int(spoilt))
     if kind == "steady" and not call.options.get("eps"):
         v = call.arrays["v"].values[:, :1]
         _same_mean(checker, outputs["h"], np.broadcast_to(v, outputs["h"].values.shape), call.steps, times=1)
@@ -204,22 +210,13 @@ def register_steps(operation: Operation, drawn: Strategy) -> None:
         drawn: cases of one step, each with a state.
     """
     fields = {**_OTHERS, "strata": SMALL}
-    law(operation.name, "contract", name="huge_gates", cases=drawn, skip=_kernel_of_steps, **fields)(
-        partial(huge_gates_in_steps, operation)
-    )
-
-
-def _kernel_of_steps(implementation: Any) -> str | None:
-    """The reason why a backend is left out: docs/spec.md exempts single steps of the kernels."""
-    backend = implementation.kernel_backend
-    if backend in (None, "torch", "xla"):
-        return None
-    return f"single steps of the backend {backend!r} do not sum the roundoff of m"
+    law(operation.name, "contract", name="huge_gates", cases=drawn, **fields)(partial(huge_gates_in_steps, operation))
 
 
 def huge_gates_in_steps(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
     """Step after step, gates so large that the rounding of m outweighs every weight make no output and no gradient
-    infinite or NaN. A memory that only decays keeps its value, however often m is rounded in the same direction.
+    infinite or NaN, also next to a sequence with a NaN. A memory that only decays keeps its value, however often m is
+    rounded in the same direction.
 
     finite i and f of any size ⇒ finite h, C, n, m and gradients; C = n vᵀ, i ≪ m ⇒ h = v for 20 steps
     """
@@ -231,41 +228,63 @@ def huge_gates_in_steps(operation: Operation, checker: Checker, case: MLSTMCase)
     size, part = ADDING_UP[checker.dtype][-1], rng.uniform(0.3, 0.7)
     decay = part * float(np.spacing(number(size)))
     f, n_far = np.full(shape, -np.log(np.expm1(decay))), n * 2.0 ** (-81 if part < 0.5 else 81)
-    for outputs in _steps(operation, checker, call, np.full(shape, -1e30), f, n_far, np.full(shape, size)):
-        if not call.options.get("eps"):
-            _same_mean(checker, outputs["h"], v, STEPS, times=1)
+    below = limit(operation, checker, call)
+    if required((size,), below, STEPS, checker.dtype):
+        for outputs in _steps(operation, checker, call, np.full(shape, -1e30), f, n_far, np.full(shape, size)):
+            if not call.options.get("eps"):
+                _same_mean(checker, outputs["h"], v, STEPS, times=1)
 
-    size = float(rng.choice(HUGE[checker.dtype] + ADDING_UP[checker.dtype]))
+    sizes = HUGE[checker.dtype] + ADDING_UP[checker.dtype]
+    size = float(rng.choice(required(sizes, below, STEPS, checker.dtype, times=STEPS)))
     if rng.random() < 0.5:
         i, f = np.full(shape, -STEPS * size), -size * rng.random(shape)
     else:
         i, f = size * rng.uniform(-1, 1, shape), size * rng.uniform(-1, 1, shape)
-    for _ in _steps(operation, checker, call, i, f, n, np.zeros(shape)):
+    spoilt = int(shape[0] > 1 and rng.random() < 0.5)
+    i[:spoilt] = np.nan
+    for _ in _steps(operation, checker, call, i, f, n, np.zeros(shape), spoilt):
         pass
 
 
 def _steps(
-    operation: Operation, checker: Checker, call: Call, i: np.ndarray, f: np.ndarray, n: np.ndarray, m: np.ndarray
+    operation: Operation,
+    checker: Checker,
+    call: Call,
+    i: np.ndarray,
+    f: np.ndarray,
+    n: np.ndarray,
+    m: np.ndarray,
+    spoilt: int = 0,
 ) -> Iterator[Results]:
-    """The outputs of equal steps, one after the other, from a memory n vᵀ; they and all gradients are finite."""
+    """The outputs of equal steps, one after the other, from a memory n vᵀ; they and all gradients are finite, but for
+    the first ``spoilt`` sequences."""
     states = {"C0": n[..., :, None] * call.arrays["v"].values[..., None, :], "n0": n, "m0": m}
     arrays = {name: _with(call.arrays[name], x, checker.dtype) for name, x in states.items()}
     call = _with_gates(call, i, f, checker.dtype).with_arrays(**arrays)
     for _ in range(STEPS):
-        outputs = _finite_results(checker, call)
+        outputs = _finite_results(checker, call, spoilt)
         yield outputs
         call = call.with_arrays(**operation.carried(outputs))
 
 
-def _finite_results(checker: Checker, call: Call) -> Results:
-    """The outputs of a call, which are finite, as its gradients are."""
-    outputs, gradients = results_of(checker, call)
+def _finite_results(checker: Checker, call: Call, spoilt: int = 0) -> Results:
+    """The outputs of a call, which are finite but for the first ``spoilt`` sequences, as its gradients are."""
+    with np.errstate(invalid="ignore"):
+        outputs, gradients = results_of(checker, call)
     for of, results in (("", outputs), ("gradient of ", gradients or {})):
+        results = {name: _without(x, spoilt) for name, x in results.items()}
         checker.expect_no_nan(results, of)
         for name, x in results.items():
             if np.isinf(x.values).any():
                 raise LawError(f"{of}{name}", "an infinity for finite gates", nature="infinity")
     return outputs
+
+
+def _without(x: Array, sequences: int) -> Array:
+    """The array with 0 for the first sequences."""
+    values = x.values.copy()
+    values[:sequences] = 0.0
+    return replace(x, values=values)
 
 
 def _same_mean(checker: Checker, got: Array, expected: np.ndarray, steps: int, times: float) -> None:

@@ -14,6 +14,7 @@ from conformance.laws._answers import expected_value
 from conformance.laws._recurrence import Arrays, nothing_of, rounding_of
 from conformance.laws._relations import alike, close, results_of
 from conformance.operations.mlstm import FORMS, MLSTM
+from conformance.result_form import named
 from reference.arguments import MLSTMState
 
 
@@ -28,10 +29,12 @@ def forms(checker: Checker, case: MLSTMCase) -> None:
         options = {"chunk_size": case.chunk_size} if name == "mlstm_chunkwise" and case.chunk_size else {}
         function = checker.implementation.functions[name]
 
-        def run(given: dict[str, Any], function: Any = function, options: dict[str, Any] = options) -> dict[str, Any]:
+        def run(
+            given: dict[str, Any], name: str = name, function: Any = function, options: dict[str, Any] = options
+        ) -> dict[str, Any]:
             state = MLSTMState(given["C0"], given["n0"], given["m0"]) if "C0" in given else None
-            h, last = function(*(given[name] for name in "qkvif"), initial_state=state, eps=case.eps, **options)
-            return {"h": h, **dict(zip(MLSTM.states, last, strict=True))}
+            result = function(*(given[name] for name in "qkvif"), initial_state=state, eps=case.eps, **options)
+            return named(name, MLSTM.returns, result, checker.implementation.kind)
 
         results = checker.implementation.run((name, case.eps, repr(options)), run, call.arrays)
         alike(checker, results, own, expected, case.steps)

@@ -1,0 +1,38 @@
+"""Sizes of m at which docs/spec.md allows gatespec's own kernels to return NaN, although gates are finite."""
+
+from conformance.call import Call
+from conformance.checker import Checker
+from conformance.dtypes import ROUNDOFF
+from conformance.laws._general_backends import explained
+from conformance.operations import Operation
+
+BELOW = {"mlstm": {"triton": 2.0**28}, "mlstm_step": {"triton": 2.0**28, "pallas": 8e7}}
+"""By operation and kernel backend, the |m| from which on its results are finite."""
+
+REPRESENTABLE = 16.0
+"""S·u·max|m| up to which every backend keeps a memory."""
+
+
+def limit(operation: Operation, checker: Checker, call: Call) -> float:
+    """The |m| from which on results must be finite; 0 for all but gatespec's own kernels."""
+    from conformance.targets import declares_contract
+
+    implementation, limits = checker.implementation, BELOW[operation.name]
+    if not declares_contract(getattr(implementation.functions[operation.name], "__module__", None) or ""):
+        return 0.0
+    backend = implementation.kernel_backend
+    if backend is None and "explain_backend" in implementation.functions:
+        backend, _ = explained(checker, operation, call)
+    return limits.get(backend or "", 0.0)
+
+
+def required(sizes: tuple[float, ...], below: float, steps: int, dtype: str, times: int = 1) -> tuple[float, ...]:
+    """The sizes of gates at which results must be finite.
+
+    Args:
+        below: the |m| from which on they must be.
+        steps: S.
+        times: how many times a size |m| may become.
+    """
+    unit = steps * ROUNDOFF[dtype]
+    return tuple(size for size in sizes if size >= below or unit * times * size <= REPRESENTABLE)

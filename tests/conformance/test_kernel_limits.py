@@ -1,0 +1,49 @@
+"""The laws about huge gates exempt gatespec's own kernels where docs/spec.md does, and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torch_impl
+from conformance.cases import MLSTMCase
+from conformance.checker import Checker
+from conformance.frameworks.torch import TorchImplementation
+from conformance.laws._kernel_limits import BELOW, limit, required
+from conformance.laws._large_gates import ADDING_UP, HUGE
+from conformance.operations import OPERATIONS
+
+SPEC = " ".join((Path(__file__).parents[2] / "docs/spec.md").read_text().split())
+
+
+def below(name: str, function: Any, backend: str | None) -> float:
+    target = TorchImplementation("target", {name: function, "explain_backend": torch_impl.explain_backend}, "cpu")
+    operation = OPERATIONS[name]
+    call = operation.call_of(MLSTMCase(1, 1, 1, 2, 2, state="random"), "float32")
+    return limit(operation, Checker(target.in_run(kernel_backend=backend), "float32"), call)
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_only_gatespec_s_own_kernels_are_exempt(name: str) -> None:
+    own = getattr(torch_impl, name)
+    assert below(name, own, "triton") == 2.0**28
+    assert below(name, own, "torch") == below(name, own, None) == 0.0
+
+    def stranger(*arrays: Any, **options: Any) -> Any:
+        return own(*arrays, **options)
+
+    assert below(name, stranger, "triton") == 0.0
+
+
+def test_the_limits_are_those_of_the_specification() -> None:
+    assert "Pallas kernel can return NaN below |m| = 8·10⁷, those of the Triton kernel below 2²⁸" in SPEC
+    assert "this can give NaN below |m| = 2²⁸" in SPEC and "both beyond S·u·max|m| = 16" in SPEC
+    assert BELOW == {"mlstm": {"triton": 2.0**28}, "mlstm_step": {"triton": 2.0**28, "pallas": 8e7}}
+
+
+def test_sizes_above_a_limit_and_memories_in_range_are_still_required() -> None:
+    sizes = HUGE["float32"] + ADDING_UP["float32"]
+    assert required(sizes, 0.0, 20, "float32", times=20) == sizes
+    assert required(sizes, 2.0**28, 20, "float32", times=20) == HUGE["float32"]
+    assert required(ADDING_UP["float32"], 2.0**28, 32, "float32") == (2.0**23,)
+    assert required(ADDING_UP["float32"], 2.0**28, 33, "float32") == ()
