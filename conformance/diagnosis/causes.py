@@ -7,7 +7,8 @@ from typing import Any
 
 from conformance.cases import to_json
 from conformance.diagnosis.cause import Cause, Check
-from conformance.diagnosis.faults import RANK, Fault
+from conformance.diagnosis.fault import Fault
+from conformance.diagnosis.faults import RANK
 from conformance.dtypes import FLOATING
 from conformance.outcome import ENDINGS, ArrayOutcome, Counterexample, LawResult
 
@@ -71,7 +72,9 @@ def sentence(fault: Fault, *, spared: bool = False) -> str:
             name = f"the gradient of {name}"
         return f"{subject} equals {name}{where}{dtypes}"
     if fault.example.problem and not fault.example.wrong_arrays:
-        return f"{fault.op} {fault.example.problem}{where}{dtypes}"
+        problem = fault.example.problem
+        # Of a wrong result, the problem ends with what the result is everywhere.
+        return f"{fault.op}{where}{dtypes} {problem}" if "; its " in problem else f"{fault.op} {problem}{where}{dtypes}"
     subject = f"The {fault.aspect} of {fault.op}"
     if "nan" in fault.natures and "number" not in fault.natures:
         return f"{subject} is NaN{where}{dtypes}"

@@ -2,20 +2,15 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from conformance.cases import from_json
 from conformance.diagnosis import causes, envelope
-from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
-from conformance.diagnosis.exploration import Exploration
-from conformance.diagnosis.faults import RANK, Fault, Faults
-from conformance.diagnosis.features import avoiding
-from conformance.diagnosis.judged import RIGHT, UNWATCHED, Clock, Judge, Watch
-from conformance.implementation import Implementation, RefusedError
-from conformance.operations import BY_LAWS, Operation
+from conformance.diagnosis.examined import Examined, Pair, pairs
+from conformance.diagnosis.judged import UNWATCHED, Clock, Watch
+from conformance.implementation import Implementation
+from conformance.operations import BY_LAWS
 from conformance.options import RunOptions
-from conformance.outcome import ENDINGS, Counterexample, LawResult
+from conformance.outcome import ENDINGS, LawResult
 
 SECONDS = 90.0
 """Time limit of the experiments on one target."""
@@ -27,16 +22,6 @@ ending at a break. Other experiments have only what was saved."""
 FATAL = tuple(nature for nature in ENDINGS if nature != "exit")
 
 QUICK_NOTE = "a quick run looks for the first cause; without --quick there are more experiments"
-
-WIDE = ("float64", "float32")
-
-ASPECTS = ("value", "gradient")
-"""The laws whose cases are counted by their features."""
-
-LAW = "law "
-"""Prefix of the text that announces the case of a law."""
-
-Pair = tuple[LawResult, Counterexample | None]
 
 
 def diagnose(
@@ -70,7 +55,7 @@ def diagnose(
             clock, spare = Clock(QUICK_SECONDS + saved), Clock(saved)
         operation = BY_LAWS.get(op)
         if operation is not None and operation.examined and not any(map(_ends_process, broken)):
-            examined = _Examined(implementation, options, operation, of_op, clock, spare, watch)
+            examined = Examined(implementation, options, operation, of_op, clock, spare, watch)
             examined.run(broken)
             found += examined.causes()
             envelopes += examined.envelopes()
@@ -79,7 +64,7 @@ def diagnose(
                 alone.setdefault(causes.key_of_law(*pair), []).append(pair)
         else:
             for result in broken:
-                for pair in _pairs(result):
+                for pair in pairs(result):
                     alone.setdefault(causes.key_of_law(*pair), []).append(pair)
         if broken and not clock.left:
             note = f"experiments stopped after {clock.seconds:.0f} s; failures without a cause are listed law by law"
@@ -94,228 +79,21 @@ def without_experiments(options: RunOptions, results: Sequence[LawResult]) -> Di
     start = time.monotonic()
     alone: dict[tuple, list[Pair]] = {}
     for result in results:
-        for pair in _pairs(result) if result.status == "failed" else ():
+        for pair in pairs(result) if result.status == "failed" else ():
             alone.setdefault(causes.key_of_law(*pair), []).append(pair)
     examined = (BY_LAWS[op] for op in dict.fromkeys(result.law.op for result in results) if op in BY_LAWS)
-    counted = (_counted(operation, results) for operation in examined if operation.examined)
+    counted = (envelope.of_results(operation, results) for operation in examined if operation.examined)
     envelopes = [each for each in counted if each is not None]
     return _put_together([], alone, envelopes, start, "")
-
-
-def _counted(operation: Operation, results: Sequence[LawResult]) -> Envelope | None:
-    """The envelope of an operation whose laws about value and gradient held or were not tried."""
-    of_op = [result for result in results if result.law.op == operation.about and result.law.name in ASPECTS]
-    if not of_op or any(result.status == "failed" for result in of_op):
-        return None
-    found = envelope.of_counts(operation, _counts(of_op))
-    return found if found.rows else None
-
-
-def _counts(results: Sequence[LawResult]) -> dict[str, dict[str, Mapping[str, int]]]:
-    """By dtype and law, the number of cases with each feature for which the laws about value and gradient held."""
-    counts: dict[str, dict[str, Mapping[str, int]]] = {}
-    for result in results:
-        if result.law.name in ASPECTS:
-            counts.setdefault(result.dtype, {})[result.law.name] = result.features
-    return counts
 
 
 def _put_together(
     found: list[Cause], alone: Mapping[tuple, list[Pair]], envelopes: list[Envelope], start: float, note: str
 ) -> Diagnosis:
-    everything = causes.merged([*found, *(causes.of_law(pairs) for pairs in alone.values())])
+    everything = causes.merged([*found, *(causes.of_law(same) for same in alone.values())])
     return Diagnosis(causes=tuple(everything), envelopes=tuple(envelopes), seconds=time.monotonic() - start, note=note)
 
 
 def _ends_process(result: LawResult) -> bool:
     """Whether an experiment with this failure would end its process; an exception that asks to exit is caught."""
     return any(found.kind.nature in FATAL for found in result.counterexamples) or not result.counterexamples
-
-
-def _pairs(result: LawResult) -> list[Pair]:
-    return [(result, found) for found in result.counterexamples] or [(result, None)]
-
-
-class _Examined:
-    """One operation: experiments on it, and its failed laws, each assigned to the faults that explain it."""
-
-    def __init__(
-        self,
-        implementation: Implementation,
-        options: RunOptions,
-        operation: Operation,
-        results: Sequence[LawResult],
-        clock: Clock,
-        spare: Clock,
-        watch: Watch,
-    ):
-        self.alone: list[Pair] = []
-        self.untried: list[str] = []
-        self._implementation = implementation
-        self._options = options
-        self._operation = operation
-        self._admission = Admission(options.promises, implementation.keeps_contract)
-        self._results = results
-        self._clock = clock
-        self._spare = spare
-        self._watch = watch
-        self._faults: Faults | None = None
-        self._table: dict[str, Any] = {}
-        self._explained: dict[int, list[Pair]] = {}
-        self._order: list[Fault] = []
-
-    def run(self, broken: Sequence[LawResult]) -> None:
-        if not broken:
-            return
-        dtypes = [dtype for dtype in RANK if any(result.dtype == dtype for result in broken)]
-        judges = {dtype: self._judge(dtype) for dtype in dtypes}
-        hurried = self._options.hurried
-        self._faults = Faults(self._operation, judges, self._clock, self._admission, hurried)
-        exploration = Exploration(self._faults, self._spare)
-        self._table, self.untried = exploration.table, exploration.untried
-        if hurried:
-            exploration.first_call()
-        else:
-            exploration.explore()
-        self._attribute_all(broken)
-        if not hurried and self._faults.absorb():
-            self._attribute_all(broken)
-        if hurried:
-            exploration.explore()
-        else:
-            self._fill_table(dtypes)
-
-    def _fill_table(self, tried: Sequence[str]) -> None:
-        """Try each feature in the other dtypes, too: the cases of laws that held show few of them."""
-        others = dict.fromkeys(each.dtype for each in self._results if each.status == "passed" and each.dtype in RANK)
-        judges = {dtype: self._judge(dtype) for dtype in others if dtype not in tried}
-        if judges:
-            faults = Faults(self._operation, judges, self._clock, self._admission)
-            exploration = Exploration(faults, self._spare)
-            exploration.try_all()
-            for name, trials in exploration.table.items():
-                self._table.setdefault(name, {}).update(trials)
-
-    def _judge(self, dtype: str) -> Judge:
-        return Judge(
-            self._implementation,
-            self._operation,
-            dtype,
-            self._watch,
-            gradients=self._options.only != "values",
-            forward=not self._outputs_are_known(dtype),
-        )
-
-    def _outputs_are_known(self, dtype: str) -> bool:
-        """Whether laws found that calls without a gradient are right, and that calls with one are served."""
-        judged = {
-            each.law.name: each.status for each in self._results if each.dtype == dtype and each.law.name in ASPECTS
-        }
-        return judged.get("value") == "passed" and judged.get("gradient") in ("passed", "failed")
-
-    def _attribute_all(self, broken: Sequence[LawResult]) -> None:
-        self.alone, self._explained, self._order = [], {}, []
-        for result in broken:
-            for pair in _pairs(result):
-                self._attribute(*pair)
-
-    def _attribute(self, result: LawResult, found: Counterexample | None) -> None:
-        faults = self._explaining(result, found) if found is not None else ()
-        if not faults:
-            self.alone.append((result, found))
-            return
-        for number in dict.fromkeys(map(self._number, faults)):
-            self._explained.setdefault(number, []).append((result, found))
-
-    def _number(self, fault: Fault) -> int:
-        """The position of a fault, which does not change when more is learnt about it."""
-        for number, before in enumerate(self._order):
-            if _same(before, fault):
-                return number
-        self._order.append(fault)
-        return len(self._order) - 1
-
-    def _explaining(self, result: LawResult, found: Counterexample) -> tuple[Fault, ...]:
-        assert self._faults is not None
-        case = from_json(found.stored) if found.stored else None
-        if not self._operation.describes(case):
-            # A case of a law's own, which is not a call of the operation.
-            return ()
-        explained = self._faults.explain(case, result.dtype)
-        if explained:
-            return explained
-        return self._without_faults(result, case)
-
-    def _without_faults(self, result: LawResult, case: Any) -> tuple[Fault, ...]:
-        """For a case whose own call is right: the faults without whose features the law holds."""
-        assert self._faults is not None
-        from conformance.single_cases import retried
-
-        for fault in self._faults.seen_in(result.dtype):
-            wanted = {feature.name for feature in fault.features}
-            other = avoiding(case, wanted, self._operation.features)
-            if not wanted or other == case or not self._clock.left:
-                continue
-            try:
-                found, _ = retried(
-                    self._implementation,
-                    result.law,
-                    result.dtype,
-                    other,
-                    lambda case: self._watch.announce(case and f"{LAW}{case}"),
-                    {key.removeprefix(LAW): kind for key, kind in self._watch.fatal.items() if key.startswith(LAW)},
-                )
-            except RefusedError:
-                continue
-            if not found:
-                return (fault,)
-        return ()
-
-    def causes(self) -> list[Cause]:
-        if self._faults is None:
-            return []
-        found = []
-        for fault in self._faults.found:
-            explained = next(
-                (self._explained.get(number, []) for number, each in enumerate(self._order) if _same(each, fault)), []
-            )
-            shown = [result for result in self._results if _shows(result, fault)]
-            # What breaks no law that failed is seen in the envelope.
-            if explained or shown:
-                found.append(causes.of_fault(fault, explained, shown, spared=self._spared(fault)))
-        return found
-
-    def _spared(self, fault: Fault) -> bool:
-        """Whether a fault that float32 or float64 shows is not there in the other one."""
-        assert self._faults is not None
-        tried = {result.dtype for result in self._results if result.status in ("passed", "failed")}
-        others = [dtype for dtype in WIDE if dtype in tried and dtype not in fault.dtypes]
-        if self._options.hurried or len(others) == len(WIDE):
-            return False
-        case = fault.example.case
-        for dtype in others:
-            judge = self._faults.judges.get(dtype) or self._judge(dtype)
-            if self._admission.admitted(self._operation.about, dtype, case) != case:
-                continue
-            if judge(case).status(fault.aspect) == RIGHT:
-                return True
-        return False
-
-    def envelopes(self) -> list[Envelope]:
-        if self._faults is None:
-            counted = _counted(self._operation, self._results)
-            return [] if counted is None else [counted]
-        held = [result for result in self._results if result.dtype not in self._faults.judges]
-        dtypes = {result.dtype for result in self._results}
-        return [
-            envelope.of_trials(self._operation, self._table, _counts(held), dtypes, self._faults.found, self.untried)
-        ]
-
-
-def _shows(result: LawResult, fault: Fault) -> bool:
-    """Whether the fault's own example breaks a law that failed, on whichever cases that law was tried."""
-    return result.status == "failed" and result.law.name == fault.aspect and result.dtype == fault.example.dtype
-
-
-def _same(fault: Fault, other: Fault) -> bool:
-    return fault.example is other.example and fault.aspect == other.aspect

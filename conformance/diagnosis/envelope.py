@@ -4,16 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.diagnosis.cause import Cell, Envelope, Row
 from conformance.diagnosis.exploration import PLAIN
-from conformance.diagnosis.faults import Fault
+from conformance.diagnosis.fault import Fault
 from conformance.diagnosis.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
 from conformance.diagnosis.promises import excluding
 from conformance.dtypes import FLOATING
 from conformance.operations import BY_LAWS, Operation
+from conformance.outcome import LawResult
 
 NOT_TRIED = "not tried"
 
 NAMED = 5
 """Number of features that the sentence about an envelope names if they were not tried."""
+
+ASPECTS = ("value", "gradient")
+"""The laws whose cases are counted by their features."""
 
 Counts = Mapping[str, Mapping[str, int]]
 
@@ -85,6 +89,24 @@ def of_counts(operation: Operation, counts: Mapping[str, Counts]) -> Envelope:
         if any(each.cases for each in cells.values()):
             rows.append(Row(feature=name, sentence=sentence, cells=cells))
     return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows))
+
+
+def of_results(operation: Operation, results: Sequence[LawResult]) -> Envelope | None:
+    """The envelope of an operation whose laws about value and gradient held or were not tried."""
+    of_op = [result for result in results if result.law.op == operation.about and result.law.name in ASPECTS]
+    if not of_op or any(result.status == "failed" for result in of_op):
+        return None
+    found = of_counts(operation, counts_of(of_op))
+    return found if found.rows else None
+
+
+def counts_of(results: Sequence[LawResult]) -> dict[str, dict[str, Mapping[str, int]]]:
+    """By dtype and law, the number of cases with each feature for which the laws about value and gradient held."""
+    counts: dict[str, dict[str, Mapping[str, int]]] = {}
+    for result in results:
+        if result.law.name in ASPECTS:
+            counts.setdefault(result.dtype, {})[result.law.name] = result.features
+    return counts
 
 
 def _counted(name: str, counts: Counts) -> Cell:

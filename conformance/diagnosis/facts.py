@@ -17,8 +17,6 @@ FINITE = {
 }
 """Names of two words, and the features that they exclude."""
 
-_OPTIONS = {"chunk_size": "chunk_size", "eps": "eps", "clipping": "clipping"}
-
 
 def identifier(feature: str) -> str:
     """The name of a feature in a promise."""
@@ -34,7 +32,7 @@ class Facts(Mapping[str, Any]):
     """The names that a promise may use, with their values for one case; a feature is looked up when it is needed."""
 
     def __init__(self, operation: Operation, case: Any, dtype: str, S: int | None):
-        self._known = {**_sizes(case), "dtype": dtype}
+        self._known = {**_sizes(case), **_options(operation, case), "dtype": dtype}
         if S is not None:
             self._known["S"] = S
         self._features = {feature.name: feature for feature in operation.features}
@@ -97,7 +95,7 @@ def facts_of_arrays(operation: Operation, arrays: Mapping[str, Array], dtype: st
     if not packed and "B" in found:
         found["T"] = found["B"] * found["S"]
     given = {"packed": packed, "initial_state": any(name in arrays for name in operation.state_arguments)}
-    known = {**found, **given, "chunk_size": None, "eps": 0.0, "clipping": None, "dtype": dtype}
+    known = {**found, **given, **_options(operation, None), "dtype": dtype}
     if not packed:
         return [known]
     lengths = {int(S) for S in np.diff(arrays["cu_seqlens"].values)}
@@ -116,15 +114,24 @@ def _sizes(case: Any) -> dict[str, Any]:
         found |= {"B": len(lengths), "T": sum(lengths)}
     elif "B" in found:
         found["T"] = found["B"] * found["S"]
-    found |= {name: getattr(case, field) for name, field in _OPTIONS.items() if hasattr(case, field)}
     return found
+
+
+def _options(operation: Operation, case: Any) -> dict[str, Any]:
+    """The options on which a promise may depend, each with its default where the case does not give it."""
+    options = [option for option in operation.options if option.portable]
+    # A case of a law's own need not be a call of the operation.
+    given = case.options() if hasattr(case, "options") else {}
+    found = {option.name: given.get(option.name, option.default) for option in options}
+    config = found.pop(operation.curried or "", None)
+    return {**found, **(config or {})}
 
 
 def names_in(operation: Operation) -> set[str]:
     """Every name that may occur in a promise about an operation."""
     assert operation.plain is not None or not operation.features
     case = operation.plain(0) if operation.plain is not None else None
-    of_case = set(_sizes(case)) if case is not None else set()
+    of_case = {*_sizes(case), *_options(operation, case)} if case is not None else set()
     features = {feature.name for feature in operation.features}
     finite = {words.replace(" ", "__") for words, ruled_out in FINITE.items() if features & set(ruled_out)}
     return {*of_case, *finite, *map(identifier, features), "dtype"}

@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from conformance.cases import as_drawn
 from conformance.diagnosis.admission import Admission
+from conformance.diagnosis.fault import Fault
 from conformance.diagnosis.features import Feature, avoiding, names
 from conformance.diagnosis.formula_search import FormulaSearch, similar, with_steps
 from conformance.diagnosis.formulas.formula import Formula
@@ -19,44 +20,8 @@ from conformance.operations import Operation
 RANK = ("float32", "float64", "bfloat16", "float16")
 """Dtypes in the order in which a fault is examined: float32 first, because most kernels are written for it."""
 
-MOST = 3
-"""Number of features that a sentence names; more of them describe one call rather than a condition."""
-
 SHORT = (1, 2, 3, 5, 7, 13)
 """Numbers of steps with which a shorter example of a fault is looked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """A fault of an operation.
-
-    Attributes:
-        aspect: ``value`` or ``gradient``.
-        formula: the formula that is computed instead; None if it was not recognised.
-        features: the features without which it does not show.
-        example: a case that shows it.
-        dtypes: the dtypes in which it was seen.
-        patterns: see `conformance.diagnosis.patterns`.
-    """
-
-    op: str
-    aspect: str
-    formula: Formula | None
-    features: tuple[Feature, ...]
-    example: Judged
-    dtypes: tuple[str, ...]
-    patterns: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def natures(self) -> frozenset[str]:
-        return natures_of(self.example)
-
-    @property
-    def where(self) -> str:
-        """The calls that show it, as a clause; empty if every call does."""
-        if len(self.features) > MOST:
-            return f"in rare calls, those that combine {len(self.features)} features"
-        return " and ".join(feature.where for feature in self.features)
 
 
 class Faults:

@@ -63,7 +63,7 @@ GRU = (
         None,
         0.1,
         name="clipping",
-        promise="clipping == None",
+        promise="gradient_clipping == None",
         sentence="gradient_clipping is given",
     ),
     NO_STEPS,

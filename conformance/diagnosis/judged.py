@@ -18,6 +18,7 @@ from conformance.dtypes import Array
 from conformance.implementation import Implementation, RefusedError
 from conformance.operations import Operation
 from conformance.outcome import ArrayOutcome, BreakKind
+from conformance.result_form import WrongResultError
 
 RIGHT, WRONG, NOT_SERVED, NOT_PROMISED = "right", "wrong", "not served", "not promised"
 GRADIENT = "gradient of "
@@ -262,6 +263,8 @@ class Judge:
 def _said(got: Any) -> str:
     if isinstance(got, RefusedError | ProcessEndedError):
         return str(got)
+    if isinstance(got, WrongResultError):
+        return str(got).removeprefix(f"{got.function} ")
     if isinstance(got, BaseException):
         text = str(got).strip().split("\n")[0][:200]
         return f"raised {type(got).__name__}: {text}" if text else f"raised {type(got).__name__}"

@@ -1,4 +1,4 @@
-"""Features of calls of `mlstm`, `mlstm_step` and the fwbw interface."""
+"""Features of calls of `mlstm` and `mlstm_step`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import FwbwCase, MLSTMCase, without_states
+from conformance.cases import MLSTMCase, without_states
 from conformance.cases._gates import SHUT
 from conformance.cases._removal import ABOVE, ABOVE_64, AT_FLOOR, HUGE_GATES, LARGEST_M, huge, large
 from conformance.cases._removal import INFINITE_GATES as INFINITE
@@ -241,15 +241,7 @@ OPTIONS = (
     ),
 )
 
-EPS = of_field(
-    "eps",
-    0.0,
-    1e-3,
-    name="eps",
-    contract=True,
-    promise="eps == 0",
-    sentence="eps is above 0",
-)
+EPS = of_field("eps", 0.0, 1e-3, name="eps", contract=True, promise="eps == 0", sentence="eps is above 0")
 
 ARRAYS = (
     of_field(
@@ -285,57 +277,6 @@ MLSTM_STEP = tuple(
 """A step always has a state (zeros if the case gives none), so ``initial state`` means a state other than zeros."""
 
 
-def _inner(feature: Feature) -> Feature:
-    """The feature of the mLSTM call inside a call of the fwbw interface."""
-    return replace(
-        feature,
-        present=lambda case: feature.present(_whole(case)),
-        without=lambda case: _with_inner(case, feature.without(_whole(case))),
-        added=lambda case: _with_inner(case, feature.added(_whole(case))),
-    )
-
-
-def _whole(case: FwbwCase) -> MLSTMCase:
-    """The mLSTM call with the configuration's choice of state and chunk size."""
-    state = case.inner.state if case.use_initial_state else "none"
-    return replace(case.inner, state=state, chunk_size=case.chunk_size)
-
-
-def _with_inner(case: FwbwCase, inner: MLSTMCase) -> FwbwCase:
-    state = inner.state != "none"
-    return replace(case, inner=replace(inner, chunk_size=None), use_initial_state=state, chunk_size=inner.chunk_size)
-
-
-_NOT_FWBW = ("packed", "max_seqlen", "several heads", "chunk_size", "eps", "final state", "state cotangents")
-FWBW = (
-    *(_inner(feature) for feature in MLSTM if feature.name not in _NOT_FWBW),
-    replace(FINAL_STATE, sentence=f"{FINAL_STATE.sentence}, which then has cotangents"),
-    of_field(
-        "stabilize_correctly",
-        True,
-        False,
-        name="floor of 1",
-        sentence="stabilize_correctly=False puts 1 in place of the normaliser's floor",
-        phrase="where stabilize_correctly is False",
-    ),
-    Feature(
-        name="kept residuals",
-        sentence="keep_G, keep_M or keep_c asks for residuals to be kept instead of recomputed",
-        phrase="where residuals are kept",
-        present=lambda case: bool(set(case.keep) - {"keep_gates"}),
-        without=lambda case: replace(case, keep=("keep_gates",)),
-        added=lambda case: replace(case, keep=("keep_G", "keep_gates", "keep_M", "keep_c")),
-    ),
-    of_field(
-        "flat_gates",
-        True,
-        False,
-        name="gates (B, T, 1)",
-        sentence="the gates have a last axis of 1",
-    ),
-)
-
-
 def plain_mlstm(seed: int) -> MLSTMCase:
     """The plainest call: one chunk of 64 steps, moderate gates, |n·q̂| at its floor, no states, head dims of 16."""
     return MLSTMCase(1, CHUNK, 1, 16, 16, cotangents="output only", removed=(ABOVE,), seed=seed, return_state=False)
@@ -346,11 +287,6 @@ def plain_mlstm_step(seed: int) -> MLSTMCase:
     return replace(plain_mlstm(seed), S=1, return_state=True)
 
 
-def plain_fwbw(seed: int) -> FwbwCase:
-    """The plainest call of the fwbw interface."""
-    return FwbwCase(replace(plain_mlstm(seed), return_state=True), chunk_size=CHUNK, stabilize_correctly=True)
-
-
 def rich_mlstm(seed: int) -> MLSTMCase:
     """A small call with states, several sequences and heads, and |n·q̂| on both sides of its floor."""
     return MLSTMCase(2, 7, 2, 3, 2, state="random", held=0.3, seed=seed)
@@ -358,8 +294,3 @@ def rich_mlstm(seed: int) -> MLSTMCase:
 
 def rich_mlstm_step(seed: int) -> MLSTMCase:
     return replace(rich_mlstm(seed), B=3, S=1, held=0.0)
-
-
-def rich_fwbw(seed: int) -> FwbwCase:
-    inner = replace(rich_mlstm(seed), N=1)
-    return FwbwCase(inner, chunk_size=4, return_state=True, use_initial_state=True, stabilize_correctly=True)

@@ -72,19 +72,19 @@ class Promise:
 
     def holds(self, operation: Operation, case: Any, dtype: str) -> bool:
         """Whether a case of an operation keeps the promise; cases that it does not apply to always do."""
-        return not self._applies(operation) or self._true_of(lambda: facts_of(operation, case, dtype))
+        return not self._applies(operation) or self._true_of(facts_of(operation, case, dtype))
 
     def holds_of_arrays(self, operation: Operation, arrays: Mapping[str, Array], dtype: str) -> bool:
         """Whether a call of an operation with these arrays, and without options, keeps the promise."""
-        return not self._applies(operation) or self._true_of(lambda: facts_of_arrays(operation, arrays, dtype))
+        return not self._applies(operation) or self._true_of(facts_of_arrays(operation, arrays, dtype))
 
     def _applies(self, operation: Operation) -> bool:
         return self.op in (None, operation.about)
 
-    def _true_of(self, facts: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
+    def _true_of(self, facts: Iterable[Mapping[str, Any]]) -> bool:
         tree = _parsed(self.text)
         try:
-            return all(bool(_evaluated(tree, each, self.text)) for each in facts())
+            return all(bool(_evaluated(tree, each, self.text)) for each in facts)
         except (AbsentError, AttributeError, *_WITHOUT_MEANING):
             return True
 

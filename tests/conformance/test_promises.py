@@ -1,6 +1,7 @@
 """Promises: an expression over the names of a call, and cases that are changed until they keep to it."""
 
 import re
+from dataclasses import replace
 
 import hypothesis
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import strategies as st
 
 from conformance.cases import FwbwCase, GRUCase, Limits, MLSTMCase
 from conformance.diagnosis.admission import Admission
+from conformance.diagnosis.facts import names_in
 from conformance.diagnosis.promises import Promises, excluding, parsed, read, written
 from conformance.implementation import UsageError
 from conformance.laws import law_of
-from conformance.operations import OPERATIONS
+from conformance.operations import BY_LAWS, OPERATIONS
 from conformance.options import RunOptions
 from conformance.runner import run_law
 from conformance.targets import load
@@ -47,6 +49,18 @@ PLAIN = MLSTMCase(2, 64, 2, 16, 16)
 )
 def test_a_promise_holds_of_a_case_or_not(text, case, holds):
     assert parsed(text).holds(MLSTM, case, "float32") is holds
+
+
+@pytest.mark.parametrize("operation", BY_LAWS.values(), ids=list(BY_LAWS))
+def test_a_promise_may_name_every_option_on_which_values_depend(operation):
+    portable = {option.name for option in operation.options if option.portable} - {operation.curried}
+    assert portable <= names_in(operation)
+
+
+def test_a_promise_about_clipping_has_the_name_of_the_option():
+    case = GRUCase(2, 7, 3, (1,) * 6, clipping=0.1)
+    assert not parsed("gradient_clipping == None").holds(GRU, case, "float32")
+    assert parsed("gradient_clipping == None").holds(GRU, replace(case, clipping=None), "float32")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+"""A fault of an operation, as experiments show it."""
+
+from dataclasses import dataclass, field
+
+from conformance.diagnosis.features import Feature
+from conformance.diagnosis.formulas.formula import Formula
+from conformance.diagnosis.judged import Judged
+from conformance.diagnosis.necessity import natures_of
+
+MOST = 3
+"""Number of features that a sentence names; more of them describe one call rather than a condition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A fault of an operation.
+
+    Attributes:
+        aspect: ``value`` or ``gradient``.
+        formula: the formula that is computed instead; None if it was not recognised.
+        features: the features without which it does not show.
+        example: a case that shows it.
+        dtypes: the dtypes in which it was seen.
+        patterns: see `conformance.diagnosis.patterns`.
+    """
+
+    op: str
+    aspect: str
+    formula: Formula | None
+    features: tuple[Feature, ...]
+    example: Judged
+    dtypes: tuple[str, ...]
+    patterns: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def natures(self) -> frozenset[str]:
+        return natures_of(self.example)
+
+    @property
+    def where(self) -> str:
+        """The calls that show it, as a clause; empty if every call does."""
+        if len(self.features) > MOST:
+            return f"in rare calls, those that combine {len(self.features)} features"
+        return " and ".join(feature.where for feature in self.features)
