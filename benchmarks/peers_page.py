@@ -33,7 +33,9 @@ the stabiliser. The mLSTM divides by a normaliser, the larger of |n·q̂| and it
 AFTER_FOUND = """\
 Rounding to 16 bits, or not supporting a transformation, may be a decision of the authors. The [overview](#overview) has
 a line about each implementation, the tables of [calls](#where-they-are-right) show for which calls each is right, and
-its [section](peers-details.md) lists all that was tried.
+its [section](peers-details.md) lists all that was tried. The GRUs of PyTorch, flashrnn and Flax apply the reset gate
+after the product with the state, and the specification before it. They were judged with H = 1, where both are the same
+function.
 """
 
 HOW_TO_READ = """\
@@ -43,7 +45,8 @@ HOW_TO_READ = """\
 none of its cases. Broken means that a result differs from gatespec's definition by more than the suite's tolerance,
 which is a fault if the implementation means to compute the same function. Where no script has shown why a law breaks,
 the page says *not confirmed* and states no cause: the suite itself may be wrong there. What gatespec alone prescribes,
-as the cap of the floor exp(−m) at m = 64, counts neither as held nor as broken.
+as the cap of the floor exp(−m) at m = 64, counts neither as held nor as broken. Some implementations take only some
+calls: their section says which, and all others are *not promised* and were not tried.
 
 S is the number of steps, N that of heads; head dims are K and V (mLSTM) or H (GRU). *16 bits* are bfloat16 and float16.
 """
@@ -64,6 +67,8 @@ needs the implementation alone, compares it with itself, with a difference quoti
 formula written out, and prints its verdict: `python benchmarks/peers/confirm/NAME.py`. Below each is its output with
 the versions of [`constraints/peers.txt`](../constraints/peers.txt).
 """
+
+FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "numpy": "NumPy"}
 
 MATRIX = {
     "mlstm": (
@@ -157,12 +162,17 @@ def _when(document: dict[str, Any]) -> str:
     examples = _range(each["examples"] for each in settings)
     steps = _range(each["max_steps"] for each in settings)
     where = f"a CPU ({machine['device']}, {machine['cores']} cores), Python {machine['python']}"
+    used = [f"{said} {number}" for name, said in FRAMEWORKS.items() for number in _versions(peers, name)]
     return (
-        f"Judged on {' and '.join(dates)} on {where}, with {examples} cases of each law in each dtype, of sequences "
-        f"of at most {steps} steps. Longer sequences, rarer combinations and all that needs a GPU (streams, graphs, "
-        "compiled Triton kernels) are left out: what is held here may still break there. Triton's kernels ran under "
-        "its interpreter. Minutes are of one process on a machine that did other work as well.\n"
+        f"Judged on {' and '.join(dates)} on {', '.join([where, *used])}, with {examples} cases of each law in each "
+        f"dtype, of sequences of at most {steps} steps. Longer sequences, rarer combinations and all that needs a GPU "
+        "(streams, graphs, compiled Triton kernels) are left out: what is held here may still break there. Triton's "
+        "kernels ran under its interpreter. Minutes are of one process on a machine that did other work as well.\n"
     )
+
+
+def _versions(peers: list[dict[str, Any]], package: str) -> list[str]:
+    return sorted({peer["versions"][package] for peer in peers if package in peer.get("versions", {})})
 
 
 def _range(numbers: Iterable[int]) -> str:

@@ -37,7 +37,12 @@ def _fault(peer: dict[str, Any], script: str, checks: list[tuple[str, str]], con
     """A fault in one line, with its script and the checks that it breaks or the calls that show it."""
     said = confirmations[script]["short"]
     seen = _checks(peer, checks) if checks else _seen(wrong_calls(peer, confirmations).get(script, []))
-    return f"- **{said[0].upper()}{said[1:]}** ([script]({SCRIPTS_PAGE}#{anchor(script)})). {seen}"
+    return f"- **{_as_a_sentence(said)}** ([script]({SCRIPTS_PAGE}#{anchor(script)})). {seen}"
+
+
+def _as_a_sentence(clause: str) -> str:
+    """The clause with a capital, unless its first word is a letter of the specification: N is not n."""
+    return clause if re.match(r"(?!a\b)\w\b", clause) else clause[0].upper() + clause[1:]
 
 
 def _sentence(peer: dict[str, Any]) -> str:
@@ -52,14 +57,14 @@ def _sentence(peer: dict[str, Any]) -> str:
 def _trial(peer: dict[str, Any]) -> str:
     """The cases that were tried, when, and for how long."""
     said = [f"Judged {_effort(peer)}."]
+    if peer["interrupted"]:
+        said.append("That was the time limit: what was not reached is missing.")
     if peer["only"]:
         said.append(f"Only {_laws(peer['only'])} were tried.")
     again: dict[str, list[str]] = {}
     for law, how in peer.get("again", {}).items():
         again.setdefault(_effort(how), []).append(law)
-    said += [f"Tried again {how}: {_laws(laws)}." for how, laws in again.items()]
-    if peer["interrupted"]:
-        said.append("That was the time limit: what was not reached is missing.")
+    said += [f"Tried by themselves {how}: {_laws(laws)}." for how, laws in again.items()]
     return " ".join(said)
 
 
@@ -89,7 +94,8 @@ def _not_served(peer: dict[str, Any]) -> list[str]:
     lines = [f"Not served: {'; '.join(reasons)}."] if reasons else []
     if others:
         lines.append(
-            f"Not tried (this machine, the framework, the adapter or the time did not allow it): {_laws(others)}."
+            "Not tried (the conditions above, this machine, the framework, the adapter or the time did not allow it): "
+            f"{_laws(others)}."
         )
     return lines
 
@@ -134,7 +140,7 @@ def _checks(peer: dict[str, Any], checks: list[tuple[str, str]]) -> str:
 
 def _seen(calls: list[tuple[str, str]]) -> str:
     if not calls:
-        return "No case of the suite met it."
+        return "No case of the suite showed it by itself."
     return f"Seen in calls of these kinds: {_kinds(calls)}."
 
 

@@ -108,8 +108,10 @@ PEERS: tuple[Peer, ...] = (
     _native(
         "chunkwise--native_autograd",
         "PyTorch, in chunks, differentiated by autograd",
-        faults.MLSTM_KERNELS_CHUNKWISE_16_BITS,
         faults.MLSTM_KERNELS_FORGET_GATE,
+        faults.MLSTM_KERNELS_CHUNKWISE_16_BITS,
+        faults.MLSTM_KERNELS_EMPTY_STEP,
+        faults.MLSTM_KERNELS_FLOAT16,
         faults.MLSTM_KERNELS_VMAP,
         promises=CHUNKS,
     ),
@@ -120,6 +122,7 @@ PEERS: tuple[Peer, ...] = (
         faults.MLSTM_KERNELS_STATES,
         faults.MLSTM_KERNELS_CHUNKWISE_16_BITS,
         faults.MLSTM_KERNELS_FORGET_GATE,
+        faults.MLSTM_KERNELS_FLOAT16,
         faults.MLSTM_KERNELS_SECOND_DERIVATIVE,
         faults.MLSTM_KERNELS_FUNCTIONAL,
         faults.MLSTM_KERNELS_VMAP,
@@ -130,6 +133,8 @@ PEERS: tuple[Peer, ...] = (
         "PyTorch, all steps at once, differentiated by autograd",
         faults.MLSTM_KERNELS_FORGET_GATE,
         faults.MLSTM_KERNELS_PARALLEL_16_BITS,
+        faults.MLSTM_KERNELS_EMPTY_STEP,
+        faults.MLSTM_KERNELS_FLOAT16,
         promises=WITHOUT_STATES,
     ),
     _native(
@@ -138,6 +143,7 @@ PEERS: tuple[Peer, ...] = (
         faults.MLSTM_KERNELS_NORMALISER,
         faults.MLSTM_KERNELS_FORGET_GATE,
         faults.MLSTM_KERNELS_PARALLEL_16_BITS,
+        faults.MLSTM_KERNELS_FLOAT16,
         faults.MLSTM_KERNELS_SECOND_DERIVATIVE,
         faults.MLSTM_KERNELS_FUNCTIONAL,
         faults.MLSTM_KERNELS_VMAP,
@@ -175,7 +181,7 @@ PEERS: tuple[Peer, ...] = (
         "mlstm_kernels_step:native",
         "mlstm-kernels",
         "mlstm_step",
-        confirmed=(faults.MLSTM_KERNELS_16_BITS,),
+        confirmed=(faults.MLSTM_KERNELS_16_BITS, faults.MLSTM_KERNELS_EMPTY_STEP),
     ),
     _triton(
         "chunkwise--triton_xl_chunk",
@@ -294,7 +300,12 @@ PEERS: tuple[Peer, ...] = (
         "transformers_xlstm:chunkwise",
         "transformers",
         promises=CHUNKS,
-        confirmed=(faults.TRANSFORMERS_CHUNKWISE_16_BITS, faults.TRANSFORMERS_FORGET_GATE, faults.TRANSFORMERS_VMAP),
+        confirmed=(
+            faults.TRANSFORMERS_CHUNKWISE_16_BITS,
+            faults.TRANSFORMERS_FORGET_GATE,
+            faults.TRANSFORMERS_EMPTY_STEP,
+            faults.TRANSFORMERS_VMAP,
+        ),
     ),
     _torch(
         "transformers xLSTM any length",
@@ -325,7 +336,7 @@ PEERS: tuple[Peer, ...] = (
         "xlstm_backends:parallel",
         "xlstm",
         promises=WITHOUT_STATES,
-        confirmed=(faults.XLSTM_FORGET_GATE, faults.XLSTM_PARALLEL_16_BITS),
+        confirmed=(faults.XLSTM_FORGET_GATE, faults.XLSTM_PARALLEL_16_BITS, faults.XLSTM_EMPTY_STEP),
     ),
     _torch(
         "xlstm chunkwise_simple",
@@ -337,6 +348,7 @@ PEERS: tuple[Peer, ...] = (
             faults.XLSTM_FORGET_GATE,
             faults.XLSTM_EMPTY_CHUNK,
             faults.XLSTM_CHUNKWISE_16_BITS,
+            faults.XLSTM_EMPTY_STEP,
             faults.XLSTM_VMAP,
         ),
     ),
@@ -347,7 +359,7 @@ PEERS: tuple[Peer, ...] = (
         "xlstm",
         "mlstm_step",
         promises=("V == K",),
-        confirmed=(faults.XLSTM_STEP_INPUTS, faults.XLSTM_STEP_16_BITS),
+        confirmed=(faults.XLSTM_STEP_INPUTS, faults.XLSTM_STEP_16_BITS, faults.XLSTM_EMPTY_STEP),
         note="it changes the shape of its arguments (`xlstm_step_inputs.py` shows it), so it is given copies",
     ),
     _torch(
@@ -362,7 +374,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "torch.nn.GRU",
-        "PyTorch's GRU layer, judged at H = 1",
+        "PyTorch's GRU layer, judged at H = 1, where its formula is that of the specification",
         "torch_gru",
         "torch",
         "gru",
@@ -372,7 +384,8 @@ PEERS: tuple[Peer, ...] = (
     ),
     _torch(
         "flashrnn vanilla GRU",
-        "the GRU of flashrnn without its CUDA kernels, in PyTorch, judged at H = 1",
+        "the GRU of flashrnn without its CUDA kernels, in PyTorch, judged at H = 1, where its formula is that of the "
+        "specification",
         "flashrnn_gru",
         "flashrnn",
         "gru",
@@ -382,7 +395,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     Peer(
         name="flax.linen.GRUCell",
-        about="Flax's GRU cell, scanned over steps, judged at H = 1",
+        about="Flax's GRU cell, scanned over steps, judged at H = 1, where its formula is that of the specification",
         target="flax_gru",
         package="flax",
         confirmed=(faults.FLAX_GRU_16_BITS,),

@@ -1,35 +1,64 @@
-"""mlstm_kernels (PyTorch): where a step forgets all and writes next to nothing, autograd's gradient is NaN.
+"""mlstm_kernels (PyTorch): autograd's gradient is NaN where the floor exp(−m) overflows, and h where m is −∞.
 
     pip install mlstm-kernels torch && python mlstm_kernels_empty_step.py
 
-With f_t = −∞ (or −10⁴) and i_t = −800 the stabiliser is m_t = i_t, and exp(−m_t), the floor of the normaliser, exceeds
-what float64 holds. h_t is 0, and so is its derivative: the weight exp(−800) of the step is 0 in float64. Autograd of
-the functions returns NaN for i_t. With f_t = i_t = −∞ h itself is NaN.
+With f_t = −10⁴ and i_t = −800 the stabiliser is m_t = i_t, and exp(−m_t), the floor of the normaliser, exceeds what
+float64 holds; with f_t = −800 and i_t = −900, after m = 0, it is m_t = −800. h_t is 0, and so are its derivatives. Yet
+autograd of the functions returns NaN for i_t, and for f_t. With f_t = i_t = −∞, m_t is −∞ and h_t NaN, while its
+numerator is 0.
 """
 
 import sys
 
 import torch
-from mlstm_kernels.torch import get_mlstm_kernel, get_mlstm_sequence_kernel
+from mlstm_kernels.torch import get_mlstm_kernel, get_mlstm_sequence_kernel, get_mlstm_step_kernel
+
+
+def sequence(kernel, **options):
+    """h of a sequence of three steps, as a function of the last step's i and f."""
+
+    def last(i, f):
+        ones = torch.ones(1, 1, 3, 1, dtype=i.dtype)
+        gates = (torch.cat([torch.zeros(1, 1, 2, dtype=x.dtype), x[..., None]], -1) for x in (i, f))
+        h = kernel(ones, ones, ones, *gates, eps=0.0, **options)
+        return h[0] if isinstance(h, tuple) else h
+
+    return last
+
+
+def one_step(i, f):
+    """h of a step from a memory of ones with m = 0."""
+    row = torch.ones(1, 1, 1, dtype=i.dtype)
+    wide = torch.promote_types(i.dtype, torch.float32)
+    memory = (x.to(wide) for x in (row[..., None], row, torch.zeros_like(row)))
+    kernel = get_mlstm_step_kernel("native")
+    return kernel(row, row, row, i[..., None], f[..., None], *memory, eps=0.0, dtype_state=wide)[0]
+
 
 FUNCTIONS = {
-    "recurrent: native_sequence__native": (
-        get_mlstm_sequence_kernel("native_sequence__native"),
-        {"dtype_state": torch.float64},
-    ),
-    "parallel--native_stablef_autograd": (get_mlstm_kernel("parallel--native_stablef_autograd"), {}),
+    "native_sequence__native": sequence(get_mlstm_sequence_kernel("native_sequence__native")),
+    "step native": one_step,
+    "chunkwise--native_autograd": sequence(get_mlstm_kernel("chunkwise--native_autograd"), chunk_size=3),
+    "parallel--native_autograd": sequence(get_mlstm_kernel("parallel--native_autograd")),
+    "parallel--native_stablef_autograd": sequence(get_mlstm_kernel("parallel--native_stablef_autograd")),
 }
-ones = torch.ones(1, 1, 3, 1, dtype=torch.float64)
-wrong = False
-for name, (kernel, options) in FUNCTIONS.items():
-    for forget in (-1e4, -torch.inf):
-        for write in (-30.0, -300.0, -800.0, -torch.inf):
-            i = torch.tensor([[[0.0, 0.0, write]]], dtype=torch.float64, requires_grad=True)
-            f = torch.tensor([[[0.0, 0.0, forget]]], dtype=torch.float64, requires_grad=True)
-            h = kernel(ones, ones, ones, i, f, eps=0.0, **options)
-            h.sum().backward()
-            found = h[0, 0, :, 0].tolist(), i.grad[0, 0].tolist()
-            print(f"{name:36} f_3 = {forget:8}, i_3 = {write:6}: h = {found[0]}, di = {found[1]}")
-            wrong |= not bool(i.grad.isfinite().all() and h.isfinite().all())
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+# Forget and input gate of the step, and where it gives NaN.
+CALLS = ((-1e4, -30.0, ""), (-1e4, -800.0, "di"), (-800.0, -900.0, "df"), (-torch.inf, -torch.inf, "h"))
+shown = True
+for name, function in FUNCTIONS.items():
+    for dtype in DTYPES:
+        words = []
+        for forget, write, wrong in CALLS:
+            i = torch.full((1, 1), write, dtype=dtype, requires_grad=True)
+            f = torch.full((1, 1), forget, dtype=dtype, requires_grad=True)
+            h = function(i, f).flatten()[-1]
+            h.backward()
+            found = {"h": h, "di": i.grad, "df": f.grad}
+            values = ", ".join(f"{which} = {x.item():.2g}" for which, x in found.items() if which in ("h", wrong))
+            words.append(f"f {forget:g}, i {write:g}: {values}")
+            shown &= not wrong or bool(found[wrong].isnan().all())
+        print(f"{name:34} {str(dtype)[6:]:8} {'; '.join(words)}")
+print("Verdict:", "confirmed." if shown else "not seen with this version in every function.")
+sys.exit(shown)

@@ -1,4 +1,4 @@
-"""mlstm_kernels (PyTorch): a very negative forget gate takes digits from later gates, and −∞ gives NaN.
+"""mlstm_kernels (PyTorch): after a very negative forget gate, later steps lose precision, and −∞ gives NaN.
 
     pip install mlstm-kernels torch && python mlstm_kernels_forget_gate.py
 

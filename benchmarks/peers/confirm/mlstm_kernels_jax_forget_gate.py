@@ -1,4 +1,4 @@
-"""mlstm_kernels (JAX): a very negative forget gate takes digits from later gates, and −∞ gives NaN.
+"""mlstm_kernels (JAX): after a very negative forget gate, later steps lose precision, and −∞ gives NaN.
 
     pip install mlstm-kernels jax && python mlstm_kernels_jax_forget_gate.py
 

@@ -1,4 +1,4 @@
-"""mlstm_kernels (Triton): a very negative forget gate takes digits from later gates, and −∞ gives NaN.
+"""mlstm_kernels (Triton): after a very negative forget gate, later steps lose precision, and −∞ gives NaN.
 
     pip install mlstm-kernels torch triton && python mlstm_kernels_triton_forget_gate.py
 

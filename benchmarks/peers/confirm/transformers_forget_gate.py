@@ -1,4 +1,4 @@
-"""transformers (xLSTM in chunks, no `xlstm`): a very negative forget gate takes digits from later gates; −∞ gives NaN.
+"""transformers (xLSTM in chunks): after a very negative forget gate, later steps lose precision, and −∞ gives NaN.
 
     pip install transformers torch && python transformers_forget_gate.py
 

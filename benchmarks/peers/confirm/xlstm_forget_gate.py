@@ -1,4 +1,4 @@
-"""xlstm, in chunks or parallel: a very negative forget gate takes digits from later gates, and −∞ gives NaN.
+"""xlstm, in chunks or parallel: after a very negative forget gate, later steps lose precision, and −∞ gives NaN.
 
     pip install xlstm torch && python xlstm_forget_gate.py
 

@@ -11,7 +11,7 @@ from typing import Any
 import conformance
 from conformance.diagnosis.cause import Cause
 from conformance.diagnosis.diagnose import diagnose
-from conformance.options import RunOptions
+from conformance.options import EXAMPLES, RunOptions
 from conformance.runner import run
 from conformance.targets import load
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, Stranger, target
@@ -22,7 +22,7 @@ COMMITTED = Path(conformance.__file__).parent / "strangers" / "score.json"
 LAWS = ("value", "gradient", "packed", "packed_gradient", "clipping")
 """Values and gradients, as in a quick run, and those of packed calls, in which some strangers are wrong alone."""
 
-EXAMPLES, STEPS, DTYPE = 12, 130, "float32"
+STEPS, DTYPE = 130, "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
