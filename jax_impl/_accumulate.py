@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import JAX, check_key
 from jax_impl._mesh_axes import vary_to, varying_axes
-from reference.arguments import check_batch, check_flag
+from reference.arguments import check_batch, check_flag, check_loss
 
 
 def accumulate_gradients(
@@ -35,8 +35,8 @@ def accumulate_gradients(
         parameter.
 
     Raises:
-        TypeError: a leaf of `batch` is not an array.
-        ValueError: `num_minibatches` does not divide the batch, or leading axes differ.
+        TypeError: a leaf of `batch` is not an array, or `loss_fn` returns anything else, such as an integer loss.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, or the loss is not a scalar.
     """
     accumulate = _scan if check_flag("accumulate_gradients", "use_scan", use_scan) else _loop
     return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn)
@@ -61,7 +61,7 @@ def _loop(
     gradients, metrics, mutables = None, None, []
     for b in range(num_minibatches):
         minibatch = jax.tree.map(lambda x, b=b: x[b], minibatches)
-        gradient, metric, mutable = _gradient(state, loss_fn, minibatch, rngs[b])
+        gradient, metric, mutable = _gradient(function, state, loss_fn, minibatch, rngs[b])
         gradients = gradient if gradients is None else jax.tree.map(jnp.add, gradients, gradient)
         metrics = metric if metrics is None else jax.tree.map(jnp.add, metrics, metric)
         mutables.append(mutable)
@@ -86,7 +86,7 @@ def _scan(
     rngs = jax.random.split(rng, num_minibatches)
 
     def of_minibatch(x: tuple) -> tuple[Any, Any, Any]:
-        return _gradient(state, loss_fn, *x)
+        return _gradient(function, state, loss_fn, *x)
 
     def step(sums: Any, x: tuple) -> tuple[Any, Any]:
         *results, mutable = of_minibatch(x)
@@ -106,12 +106,21 @@ def _split(batch: Any, num_minibatches: int, function: str) -> Any:
     return jax.tree.map(lambda x: jnp.reshape(x, (num_minibatches, size, *x.shape[1:])), batch)
 
 
-def _gradient(state: Any, loss_fn: Callable, minibatch: Any, rng: jax.Array) -> tuple[Any, Any, Any]:
+def _gradient(function: str, state: Any, loss_fn: Callable, minibatch: Any, rng: jax.Array) -> tuple[Any, Any, Any]:
     """Gradient (in float32 at least), metrics and mutable variables of one minibatch."""
-    differentiated = jax.grad(loss_fn, has_aux=True)
+
+    def loss(*args: Any) -> tuple[Any, Any]:
+        value, *parts = check_loss(JAX, function, loss_fn(*args))
+        return value, tuple(parts)
+
+    differentiated = jax.grad(loss, has_aux=True)
     gradient, (metrics, mutable) = differentiated(state.params, state.apply_fn, minibatch, rng)
-    wide = jax.tree.map(lambda g: g.astype(jnp.promote_types(g.dtype, jnp.float32)), gradient)
-    return wide, jax.tree.map(_summable, metrics), mutable
+    return jax.tree.map(_wide, gradient), jax.tree.map(_summable, metrics), mutable
+
+
+def _wide(gradient: jax.Array) -> jax.Array:
+    """A gradient in float32 at least."""
+    return gradient.astype(jnp.float32) if jnp.finfo(gradient.dtype).bits < 32 else gradient
 
 
 def _summable(metric: Any) -> jax.Array:

@@ -12,7 +12,7 @@ import numpy as np
 from reference._arrays import NUMPY
 from reference._seeds import MINIBATCHES, derived_seed
 from reference._tree import flatten_with_paths, tree_map
-from reference.arguments import check_batch, check_flag, check_seed
+from reference.arguments import check_batch, check_flag, check_loss, check_seed
 
 
 def split(rng: int, num: int) -> list[int]:
@@ -50,8 +50,10 @@ def accumulate_gradients(
         in 64 bits.
 
     Raises:
-        TypeError: a leaf of `batch` is not an array, `rng` is not an integer, or `use_scan` is not True or False.
-        ValueError: `num_minibatches` does not divide the batch, leading axes differ, or `rng` is negative.
+        TypeError: a leaf of `batch` is not an array, `rng` is not an integer, `use_scan` is not True or False, or
+            `loss_fn` returns anything else, such as an integer loss.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, `rng` is negative, or the loss is
+            not a scalar.
     """
     accumulate = _scan if check_flag("accumulate_gradients", "use_scan", use_scan) else _loop
     return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn, value_and_grad)
@@ -100,7 +102,12 @@ def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, fu
     """Yield gradients in float64, metrics and mutable variables, one minibatch after the other."""
     size = check_batch(NUMPY, flatten_with_paths(batch), num_minibatches, function)
     seed = check_seed(function, rng)
-    differentiated = (value_and_grad or central_differences)(loss_fn)
+
+    def loss(*args: Any) -> tuple[Any, Any]:
+        value, *parts = check_loss(NUMPY, function, loss_fn(*args))
+        return value, tuple(parts)
+
+    differentiated = (value_and_grad or central_differences)(loss)
     for b, of_minibatch in enumerate(split(seed, num_minibatches)):
         rows = slice(b * size, (b + 1) * size)
         minibatch = tree_map(lambda x, rows=rows: x[rows], batch)

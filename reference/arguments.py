@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from reference._call import Call, Framework, accumulation_dtype, describe, dtype_name, whole_number
+from reference._call import FLOATING, Call, Framework, accumulation_dtype, describe, dtype_name, whole_number
 
 __all__ = [
     "Call",
@@ -26,6 +26,7 @@ __all__ = [
     "check_fwbw_cotangents",
     "check_gru",
     "check_gru_sizes",
+    "check_loss",
     "check_mlstm",
     "check_mlstm_step",
     "check_scan",
@@ -422,6 +423,37 @@ def check_seed(function: str, rng: Any) -> int:
     if seed > LARGEST_SEED:
         call.refuse(ValueError, "rng", str(seed), "an integer seed below 2**128")
     return seed
+
+
+def check_loss(framework: Framework, function: str, returned: Any, numbers: bool = True) -> tuple[Any, Any, Any]:
+    """Check what a loss function returned; return the loss, the metrics and the mutable variables.
+
+    Args:
+        numbers: whether the loss may be a number or another framework's array.
+    """
+    call = Call(function, framework)
+    loss, parts = _pair(call, "loss_fn(…)", returned, "a pair (loss, (metrics, mutable))")
+    metrics, mutable = _pair(call, "loss_fn(…)[1]", parts, "a pair (metrics, mutable)")
+    argument, expected = "loss_fn(…)[0]", "a floating-point scalar"
+    if not numbers:
+        expected += f" in {framework.array}"
+    is_array = hasattr(loss, "dtype") and hasattr(loss, "shape") if numbers else framework.is_array(loss)
+    if not is_array:
+        if not numbers or not isinstance(loss, float):
+            call.refuse(TypeError, argument, describe(loss), expected)
+    elif dtype_name(loss) not in FLOATING:
+        call.refuse(TypeError, argument, describe(loss), expected)
+    elif tuple(loss.shape):
+        call.refuse(ValueError, argument, describe(loss), expected)
+    return loss, metrics, mutable
+
+
+def _pair(call: Call, argument: str, x: Any, expected: str) -> tuple[Any, Any]:
+    if not isinstance(x, tuple | list):
+        call.refuse(TypeError, argument, describe(x), expected)
+    if len(x) != 2:
+        call.refuse(TypeError, argument, f"{describe(x)} of length {len(x)}", expected)
+    return x[0], x[1]
 
 
 def axis_names(function: str, axis_name: Any) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from reference.arguments import check_batch, check_flag, check_seed
+from reference.arguments import check_batch, check_flag, check_loss, check_seed
 from torch_impl._arrays import ACCUMULATION, TORCH, transforming
 from torch_impl._seeds import MINIBATCHES, derived_seed
 
@@ -41,8 +41,10 @@ def accumulate_gradients(
         Integer and boolean metrics are summed in 64 bits.
 
     Raises:
-        TypeError: a leaf of `batch` is not a tensor, `rng` is not an integer, or `use_scan` is not True or False.
-        ValueError: `num_minibatches` does not divide the batch, leading axes differ, or `rng` is negative.
+        TypeError: a leaf of `batch` is not a tensor, `rng` is not an integer, `use_scan` is not True or False, or
+            `loss_fn` returns anything else, such as a loss that is a number or an integer tensor.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, `rng` is negative, or the loss is
+            not a scalar.
     """
     check_flag("accumulate_gradients", "use_scan", use_scan)
     return _accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn)
@@ -81,8 +83,9 @@ def _accumulate(
         return pytree.tree_unflatten([None if p is None else next(left) for p in params], tree)
 
     def loss(tensors: list[Tensor], minibatch: Any, of_minibatch: int) -> tuple[Tensor, Any]:
-        value, aux = loss_fn(whole(tensors), state.apply_fn, minibatch, of_minibatch)
-        return value, pytree.tree_map(lambda x: _Slot(() if x is None else (torch.as_tensor(x),)), aux)
+        returned = loss_fn(whole(tensors), state.apply_fn, minibatch, of_minibatch)
+        value, *aux = check_loss(TORCH, function, returned, numbers=False)
+        return value, pytree.tree_map(lambda x: _Slot(() if x is None else (torch.as_tensor(x),)), tuple(aux))
 
     differentiated = torch.func.grad_and_value(loss, has_aux=True)
     # With parameters that require a gradient, the sums would keep the graph of every minibatch alive.

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, array
 from conformance.laws import SMALL, WIDE, law
 from conformance.laws._refusals import BadUse, register_uses
+from conformance.result_form import expect_arrays, expect_form
 
 OP = "accumulate_gradients"
 FORMS = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")
@@ -56,7 +58,11 @@ def _run(checker: Checker, form: str, params: Any, batch: Any, n: int, loss_fn: 
         apply_fn=lambda params, x: x @ params["w"] + params["b"] if "b" in params else x @ params["w"],
     )
     given = {name: implementation.native(x) for name, x in batch.items()}
-    return implementation.functions[form](state, given, implementation.rng(7), n, loss_fn, **keywords)
+    result = implementation.functions[form](state, given, implementation.rng(7), n, loss_fn, **keywords)
+    fits = isinstance(result, tuple | list) and len(result) == 3 and isinstance(result[0], Mapping)
+    expect_form(form, "(gradients like params, metrics, mutable)", fits, result, implementation.kind)
+    expect_arrays(form, result[0], implementation.kind)
+    return result
 
 
 def _forms(checker: Checker) -> list[tuple[str, dict[str, Any]]]:

@@ -17,7 +17,7 @@ from jax_impl._arrays import is_symbolic
 from jax_impl._gru.arguments import Inputs, Weights
 from jax_impl._gru.steps import Options, StepValues, gate_weights, step, step_back, transposed
 from jax_impl._mesh_axes import vary_like
-from jax_impl._packing import sequence_of_tokens
+from jax_impl._packing import argsort, indices, sequence_of_tokens
 
 
 def forward(
@@ -80,19 +80,19 @@ class _Order(NamedTuple):
         """The order for a packing of T tokens."""
         # An invalid packing may claim more steps than there are; no step reads beyond the last token.
         lengths = jnp.clip(jnp.diff(cu_seqlens), 0, T)
-        sequences = jnp.argsort(-lengths)
-        lengths, t = lengths[sequences], jnp.arange(T)
+        sequences = argsort(-lengths)
+        lengths, t = lengths[sequences], indices(T)
         active = jnp.searchsorted(-lengths, -t, side="left")
         first = jnp.cumsum(active) - active
         owner = sequence_of_tokens(cu_seqlens, T)
         step_of_token = jnp.clip(t - cu_seqlens[owner], 0, T - 1)
-        rows = jnp.clip(first[step_of_token] + jnp.argsort(sequences)[owner], 0, T - 1)
+        rows = jnp.clip(first[step_of_token] + argsort(sequences)[owner], 0, T - 1)
         return cls(
             sequences=sequences,
             lengths=lengths,
             active=active,
             first=first,
-            tokens=jnp.argsort(rows),
+            tokens=argsort(rows),
             rows=rows,
         )
 
@@ -147,7 +147,7 @@ def _over_steps(
         moved, results = _run(step, loop, order, carry if loop.tiled else carry[:, : loop.width], xs, results, reverse)
         carry = jax.lax.dynamic_update_slice_in_dim(carry, moved, 0, axis=1)
     results = jax.tree.map(lambda y: y[:, order.rows], results)
-    return results, carry[:, :B][:, jnp.argsort(order.sequences)]
+    return results, carry[:, :B][:, argsort(order.sequences)]
 
 
 def _run(

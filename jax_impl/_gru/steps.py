@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_impl._arrays import einsum
 from jax_impl._gru.arguments import Arguments, Inputs, Weights
 from jax_impl._gru.heads import by_step
-from jax_impl._packing import sequence_of_tokens
+from jax_impl._packing import indices, sequence_of_tokens
 
 
 class Options(NamedTuple):
@@ -157,5 +157,5 @@ def _before(y: jax.Array, h0: jax.Array, cu_seqlens: jax.Array | None) -> jax.Ar
         return jnp.concatenate([h0[None], y])[:-1]
     T = y.shape[1]
     owner = sequence_of_tokens(cu_seqlens, T)
-    begins = jnp.arange(T) == cu_seqlens[owner]
+    begins = indices(T) == cu_seqlens[owner]
     return jnp.where(begins[:, None, None], h0[:, owner], jnp.roll(y, 1, axis=1))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
-from jax_impl._packing import sequence_of_tokens
+from jax_impl._packing import indices, sequence_of_tokens
 
 PADDING = {"i": -jnp.inf, "f": jnp.inf}
 """Padding values of the inputs by name; all other inputs are padded with 0."""
@@ -72,14 +72,14 @@ def chunk_table(cu_seqlens: jax.Array, T: int, L: int) -> ChunkTable:
     up_to = jnp.cumsum(chunks)
     before = up_to - chunks
 
-    c = jnp.arange(T // L + B)
+    c = indices(T // L + B)
     sequence = jnp.minimum(jnp.searchsorted(up_to, c, side="right"), B - 1)
     number = c - before[sequence]
     used = c < up_to[-1]
-    offset = number[:, None] * L + jnp.arange(L)[None, :]
+    offset = number[:, None] * L + indices(L)[None, :]
     filled = used[:, None] & (offset < length[sequence][:, None])
 
-    token = jnp.arange(T)
+    token = indices(T)
     owner = sequence_of_tokens(cu_seqlens, T)
     place = before[owner] * L + token - begin[owner]
     bounds = SequenceBounds(

@@ -15,6 +15,7 @@ from jax_impl._arrays import einsum
 from jax_impl._mlstm.arguments import Tokens
 from jax_impl._mlstm.carry import expand
 from jax_impl._mlstm.segments import Borders
+from jax_impl._packing import indices
 from reference.arguments import MLSTMState
 
 
@@ -76,7 +77,7 @@ def usable_stabiliser(m: jax.Array) -> jax.Array:
 
 def spoilt_from(unusable: jax.Array, borders: Borders) -> Spoilt:
     """The tokens from the first one of a sequence on that is not usable, ``(T, N)``, and the sequences with such."""
-    tokens = jnp.arange(unusable.shape[0])
+    tokens = indices(unusable.shape[0])
     latest = jax.lax.cummax(jnp.where(unusable, tokens[:, None], -1), axis=0)
     begin = borders.begin[:, None]
     return Spoilt(

@@ -1,5 +1,6 @@
 """Arguments that look nearly right are refused by one error that names the function and the argument."""
 
+import re
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -137,6 +138,47 @@ def test_errors_of_accumulation_name_the_function_called(wing, form):
         for rng in (-1, 2**128):
             with pytest.raises(ValueError, match=f"^{form}: `rng` is {rng}; expected an integer "):
                 accumulated(wing, form, {}, rng=rng)
+
+
+PAIR, PARTS, SCALAR = "a pair (loss, (metrics, mutable))", "a pair (metrics, mutable)", "a floating-point scalar"
+RETURNED = {
+    "nothing": (TypeError, lambda loss: None, r"loss_fn\(…\)` is None", PAIR),
+    "a loss alone": (TypeError, lambda loss: loss, r"loss_fn\(…\)` is f\d\d\[\]", PAIR),
+    "three": (TypeError, lambda loss: (loss, {}, None), r"loss_fn\(…\)` is a tuple of length 3", PAIR),
+    "metrics alone": (TypeError, lambda loss: (loss, {"a": loss, "b": loss}), r"loss_fn\(…\)\[1\]` is a dict", PARTS),
+    "three parts": (TypeError, lambda loss: (loss, [1, 2, 3]), r"loss_fn\(…\)\[1\]` is a list of length 3", PARTS),
+    "no loss": (TypeError, lambda loss: (None, ({}, None)), r"loss_fn\(…\)\[0\]` is None", SCALAR),
+    "text": (TypeError, lambda loss: ("x", ({}, None)), r"loss_fn\(…\)\[0\]` is 'x'", SCALAR),
+    "a vector": (ValueError, lambda loss: (loss[None], ({}, None)), r"loss_fn\(…\)\[0\]` is f\d\d\[1\]", SCALAR),
+    "an integer": (TypeError, lambda loss: (loss > 0, ({}, None)), r"loss_fn\(…\)\[0\]` is bool\[\]", SCALAR),
+}
+"""By what a loss function returns instead of its result: the error, what is returned, and what the message says."""
+
+
+@pytest.mark.parametrize("returned", RETURNED)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loss_function_returns_what_is_asked_for(wing, form, returned):
+    error, change, got, expected = RETURNED[returned]
+
+    def loss_fn(params, apply_fn, minibatch, rng):
+        return change((params["w"] * minibatch["x"][0]).sum())
+
+    with pytest.raises(error, match=f"^{form}: `{got}; expected {re.escape(expected)}"):
+        accumulated(wing, form, {}, loss_fn=loss_fn)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loss_that_is_a_number(wing, form):
+    """It has no parameters in it. A tensor says so by its gradient; a number in PyTorch is more likely a mistake."""
+    if wing.name == "torch_impl":
+        with pytest.raises(TypeError, match=rf"^{form}: `loss_fn\(…\)\[0\]` is 1.5; .* scalar in a torch.Tensor$"):
+            accumulated(wing, form, {}, loss_fn=lambda *args: (1.5, ({}, None)))
+    else:
+        gradients, *_ = accumulated(wing, form, {}, loss_fn=lambda *args: (1.5, ({}, None)))
+        assert np.asarray(gradients["w"]).tolist() == [0, 0]
+    constant = wing.array([1.5])[0]
+    gradients, *_ = accumulated(wing, form, {}, loss_fn=lambda *args: [constant, [{}, None]])
+    assert np.asarray(gradients["w"]).tolist() == [0, 0]
 
 
 def test_use_scan_is_true_or_false(wing):

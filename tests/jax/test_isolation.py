@@ -166,6 +166,15 @@ def test_a_nan_stays_in_every_dtype_and_chunk_size(dtype, chunk_size):
             check(spoilt(clean, name, where, np.nan), clean, 3, chunk_size)
 
 
+@pytest.mark.parametrize("size", [1e6, 1e20])
+def test_a_nan_stays_next_to_large_gates(size):
+    """Whether the roundoff of m counts is one answer for all sequences, and a NaN does not give it."""
+    clean = drawn()
+    clean = clean._replace(i=np.float32(size) * clean.i, f=np.float32(size) * clean.f)
+    for name, where in (("i", 30), ("f", 13), ("m", 4)):
+        check(spoilt(clean, name, where, np.nan), clean, 4)
+
+
 @pytest.mark.whole_grid
 def test_a_nan_stays_without_states_and_under_vmap():
     """Each call of a map has a packing of its own."""
