@@ -116,6 +116,38 @@ def test_everything_is_finite_for_gates_of_any_size(form, dtype):
         assert all(x.isfinite().all() for x in (*results, *gradients)), size
 
 
+def packed_apart(*arrays, **options):
+    """The sequences of a batch as packed ones of equal length, which are computed in one group."""
+    B, S = arrays[0].shape[:2]
+    h, state = mlstm(*(x.flatten(0, 1) for x in arrays), cu_seqlens=S * torch.arange(B + 1), **options)
+    return h.unflatten(0, (B, S)), state
+
+
+def with_gradients(function, arrays):
+    """h, the final state, and the gradients of all arrays, by sequence."""
+    leaves = [torch.from_numpy(x).requires_grad_() for x in arrays]
+    h, state = function(*leaves, return_state=True)
+    dh = torch.from_numpy(np.random.default_rng(0).normal(size=h.shape).astype(arrays[2].dtype))
+    gradients = torch.autograd.grad([h, *state[:2]], leaves, [dh, *map(torch.ones_like, state[:2])])
+    return [x.detach() for x in (h, *state, *gradients)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", {**FORMS, "packed": packed_apart})
+def test_a_nan_leaves_the_large_gates_of_other_sequences_to_the_bit(form, dtype):
+    """Whether m is large is one answer for a batch or a group of sequences, and a NaN does not give it."""
+    function = packed_apart if form == "packed" else FORMS[form]
+    for size in HUGE[dtype][::3]:
+        arrays = huge(size, dtype, S=20 if form == "steps" else 70)
+        clean = with_gradients(function, arrays)
+        for b, name in ((0, "i"), (1, "f")):
+            spoilt = [x.copy() for x in arrays]
+            spoilt["qkvif".index(name)][b, 3, 0] = np.nan
+            for x, y in zip(with_gradients(function, spoilt), clean, strict=True):
+                torch.testing.assert_close(x[1 - b], y[1 - b], rtol=0, atol=0)
+                assert y.isfinite().all()
+
+
 @pytest.mark.parametrize(("decay", "size"), STEADY)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_memory_outlasts_roundoff_that_adds_up(form, decay, size):

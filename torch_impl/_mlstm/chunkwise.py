@@ -199,10 +199,17 @@ def stabilised_decay(a: Tensor, m_before: Tensor, finite: Tensor, large: bool) -
 
 def rounds_up(m: Tensor) -> bool:
     """Whether the rounding of any m may add more than `_LITTLE` to a log weight. Only on a CPU is that read from the
-    values; another device would have to be synchronised."""
+    values; another device would have to be synchronised. A NaN does not count: it must not decide for other sequences.
+    """
     if m.device.type != "cpu":
         return True
-    return m.numel() > 0 and m.abs().amax().item() > 2 * _LITTLE / torch.finfo(m.dtype).eps
+    if m.numel() == 0:
+        return False
+    limit = 2 * _LITTLE / torch.finfo(m.dtype).eps
+    least, most = torch.aminmax(m)
+    largest = max(-least.item(), most.item())
+    # Both are NaN if any m is. Comparing every element then takes longer, but a comparison with NaN is false.
+    return largest > limit if largest == largest else bool((m.abs() > limit).any())
 
 
 def _rounded_up(m: Tensor, drift: Tensor) -> Tensor:

@@ -416,8 +416,9 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
     i, m_before = i.contiguous(), m_before.contiguous()
     a = logsigmoid(f.contiguous())
     m = torch.maximum(a + m_before, i)
-    finite = m.clamp(min=torch.finfo(dtype).min)
     large = chunkwise.rounds_up(m)
+    # An m that is not large is not infinite.
+    finite = m.clamp(min=torch.finfo(dtype).min) if large else m
     kept, written = chunkwise.stabilised_decay(a, m_before, finite, large), torch.sub(i, finite)
     if large:
         m, kept, written = chunkwise.single_step(m, kept, written, n)
