@@ -29,6 +29,7 @@ from torch_impl._operators import (
     recording,
     transformable,
     unfold,
+    unobserved,
     untransformed,
 )
 from torch_impl._records import (
@@ -110,6 +111,7 @@ class Operation:
         # Plain data, because a compiler that traces a caller cannot look into cached functions.
         self.kept_by = {backend: names_by_option(each.residuals) for backend, each in implementations.items()}
         self.residual_heads = {backend: head_axes(each.residuals, False) for backend, each in implementations.items()}
+        self._tensors = _Saves(fields(arguments)).tensors
         self._most = max(len(fields(each.residuals)) for each in implementations.values())
         self.operator = operator(
             f"{name}_forward({schema(arguments)}, str[] keep) -> Tensor[]", self._run_forward, self._forward_shapes
@@ -139,7 +141,8 @@ class Operation:
         if recording():
             return self.recorded(*arguments)
         if not needs_transform(*tensors):
-            return self.operator(*arguments, ())
+            direct = unobserved(*arguments[: self._tensors])
+            return self._run_forward(*arguments, ()) if direct else self.operator(*arguments, ())
         keeps = torch.is_grad_enabled()
         keep = self.implementations[arguments.backend].worth_keeping(arguments) if keeps else ()
         return self.differentiable(*arguments, keep)

@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 from reference.arguments import Call
-from torch_impl._arrays import TORCH, is_batched_by_autograd, transforming
+from torch_impl._arrays import PLAIN, TORCH, is_batched_by_autograd, transforming
 
 _LIBRARY = torch.library.Library("gatespec", "DEF")
 
@@ -125,6 +125,20 @@ def needs_transform(*tensors: torch.Tensor | None) -> bool:
     if transforming() or forward_ad._current_level >= 0:
         return True
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+_PLAIN_KEYS = torch._C._dispatch_keys(torch.empty(0, device="cpu"))
+
+
+def unobserved(*tensors: torch.Tensor | None) -> bool:
+    """Whether all that PyTorch would do for an operator with these arguments is to run its implementation: they are
+    plain tensors on the CPU, and no mode, profiler or autocast takes part. Calling the implementation then saves the
+    dispatch, up to a quarter of a single step's time."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_torch_function_mode_enabled():
+        return False
+    if torch.autograd._profiler_enabled() or torch.is_autocast_enabled("cpu"):
+        return False
+    return all(x is None or (type(x) in PLAIN and torch._C._dispatch_keys(x) == _PLAIN_KEYS) for x in tensors)
 
 
 def untransformed() -> bool:

@@ -88,9 +88,9 @@ def gru(
     return output, state
 
 
-def _checked(x, W, xf, Wf, xr, Wr, input_state, gradient_clipping, cu_seqlens, max_seqlen, kernel_backend) -> str:
-    call = check_gru(TORCH, x, W, xf, Wf, xr, Wr, input_state, gradient_clipping, cu_seqlens, max_seqlen)
-    return choose(request(call, x, cu_seqlens is not None), kernel_backend).value
+def _checked(*call: Any) -> str:
+    *arguments, kernel_backend = call
+    return choose(_gru_request(*arguments), kernel_backend).value
 
 
 _cached = cached_by_signature(_checked)
