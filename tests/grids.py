@@ -8,10 +8,16 @@ parameter occurs, ``--grids one`` keeps one, and ``--grids whole``, the default,
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 HOW = ("whole", "each", "one")
+
+
+def larger(*values: Any) -> Any:
+    """A set of parameters that ``--grids whole`` alone runs, because it takes longer than those that show the same."""
+    return pytest.param(*values, marks=pytest.mark.whole_grid)
 
 
 def each_value(sets: Sequence[Mapping[str, Hashable]]) -> list[int]:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -82,19 +82,19 @@ def _is_entered(mutant: Mutant, setting: Setting) -> bool:
 @cache
 def _expected(op: str, setting: Setting, part: int) -> tuple[list[Any], frozenset[tuple[str, str]]]:
     """The answers of the copy without a fault, and the functions that it enters, each with its module."""
-    entered = set()
+    entered: set[CodeType] = set()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.parent.name == NAME:
-            entered.add((path.name, frame.f_code.co_qualname))
+        if event == "call":
+            entered.add(frame.f_code)
 
     sys.setprofile(note)
     try:
         answers = _answers(None, op, setting, part)
     finally:
         sys.setprofile(None)
-    return answers, frozenset(entered)
+    paths = [(Path(code.co_filename), code.co_qualname) for code in entered]
+    return answers, frozenset((path.name, name) for path, name in paths if path.parent.name == NAME)
 
 
 def _answers(mutant: Mutant | None, op: str, setting: Setting, part: int) -> list[Any]:

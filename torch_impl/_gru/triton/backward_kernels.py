@@ -25,7 +25,7 @@ from torch_impl._gru.triton.shared import (
     tokens_of,
     weight_of,
 )
-from torch_impl._triton.shared import bound, dot, put
+from torch_impl._triton.shared import bound, device_function, dot, put
 
 
 @triton.jit(do_not_specialize=["S", "T"])
@@ -151,7 +151,7 @@ def factors_candidate(
     put(af + at, (h - z) * f * f_left, mask)
 
 
-@triton.jit
+@device_function
 def clipped(dh, clip, CLIP: tl.constexpr):
     """dh limited to ±clip; NaN stays NaN."""
     if CLIP:

@@ -5,13 +5,12 @@ weights. ``group`` consecutive heads share these weights (the gcd of the three w
 g-th group is head ``g·group + l mod group`` of sequence ``l // group``.
 """
 
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._triton.shared import rounded
+from torch_impl._triton.shared import device_function, rounded
 
 
-@triton.jit
+@device_function
 def exp2(x, FAST: tl.constexpr):
     """2^x; with FAST by the GPU's own instruction (NVIDIA only), which replaces results below 2⁻¹²⁶ by 0."""
     if FAST:
@@ -22,7 +21,7 @@ def exp2(x, FAST: tl.constexpr):
         return tl.exp2(x)
 
 
-@triton.jit
+@device_function
 def inverse(x, FAST: tl.constexpr):
     """1/x for x of at least 1; FAST as in `exp2`."""
     if FAST:
@@ -33,13 +32,13 @@ def inverse(x, FAST: tl.constexpr):
         return 1.0 / x
 
 
-@triton.jit
+@device_function
 def sigmoid(u, FAST: tl.constexpr):
     """σ(u) to full relative precision."""
     return inverse(1.0 + exp2(u * -1.4426950408889634, FAST), FAST)
 
 
-@triton.jit
+@device_function
 def sigmoids(u, FAST: tl.constexpr):
     """σ(u) and 1 − σ(u) = σ(−u), each to full relative precision."""
     e = exp2(tl.abs(u) * -1.4426950408889634, FAST)
@@ -48,7 +47,7 @@ def sigmoids(u, FAST: tl.constexpr):
     return tl.where(u >= 0, large, small), tl.where(u >= 0, small, large)
 
 
-@triton.jit
+@device_function
 def tanh(u, FAST: tl.constexpr):
     """tanh(u) = 1 − 2/(1 + exp(2u)) where |u| ≥ 1/4; below, where that would cancel, the Taylor series up to u⁹, whose
     remainder is less than 1e-8 of the value."""
@@ -57,7 +56,7 @@ def tanh(u, FAST: tl.constexpr):
     return tl.where(s < 0.0625, series, 1.0 - 2.0 * inverse(1.0 + exp2(u * 2.8853900817779268, FAST), FAST))
 
 
-@triton.jit
+@device_function
 def tanh_slope(u, FAST: tl.constexpr):
     """1 − tanh²(u) to full relative precision."""
     e = exp2(tl.abs(u) * -2.8853900817779268, FAST)
@@ -65,7 +64,7 @@ def tanh_slope(u, FAST: tl.constexpr):
     return 4.0 * e * half * half
 
 
-@triton.jit
+@device_function
 def narrow(x, OPERAND: tl.constexpr, PRECISION: tl.constexpr):
     """A float32 intermediate as an operand: rounded to 16 bits, to TF32 (hardware would truncate), or not rounded."""
     if OPERAND == tl.float16:
@@ -79,7 +78,7 @@ def narrow(x, OPERAND: tl.constexpr, PRECISION: tl.constexpr):
         return x
 
 
-@triton.jit
+@device_function
 def rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS: tl.constexpr, PACKED: tl.constexpr):
     """For every row of this program: its sequence, its head, its first token, its steps, and whether it exists."""
     groups = N // group
@@ -97,7 +96,7 @@ def rows_of_program(cu_seqlens, order, B, S, T, N, group, ROWS: tl.constexpr, PA
     return sequence, head, first, steps, exists
 
 
-@triton.jit
+@device_function
 def bounds(cu_seqlens, sequence, T, mask):
     """The start and end of sequences, limited to the T tokens for any values of ``cu_seqlens``."""
     start = tl.load(cu_seqlens + sequence, mask=mask, other=0).to(tl.int64)
@@ -106,7 +105,7 @@ def bounds(cu_seqlens, sequence, T, mask):
     return start, tl.minimum(tl.maximum(end, start), T)
 
 
-@triton.jit
+@device_function
 def rows_of(strides, sequence, first, head, share, PACKED: tl.constexpr):
     """Offset of every row's first step in an array ``(B, S, heads, H)``, or ``(T, heads, H)`` with first stride 0."""
     if PACKED:
@@ -116,14 +115,14 @@ def rows_of(strides, sequence, first, head, share, PACKED: tl.constexpr):
     return origin + head // share * strides[2]
 
 
-@triton.jit
+@device_function
 def weight_of(weight, strides, head, share, out, into, mask):
     """Elements ``weight[head // share, into, out]``."""
     offsets = into.to(tl.int64) * strides[1] + out.to(tl.int64) * strides[2]
     return tl.load(weight + (head // share).to(tl.int64) * strides[0] + offsets, mask=mask, other=0.0)
 
 
-@triton.jit
+@device_function
 def states_before(y, state, state_strides, cu_seqlens, sequence_of, token, head, unit, mask, S, T, N, H,
                   HAS_STATE: tl.constexpr, PACKED: tl.constexpr):  # fmt: skip
     """The state before each token: the output of the previous token, or the initial state at a sequence's first token.
@@ -144,7 +143,7 @@ def states_before(y, state, state_strides, cu_seqlens, sequence_of, token, head,
     return h
 
 
-@triton.jit
+@device_function
 def tokens_of(strides, token, head, share, S, PACKED: tl.constexpr):
     """Offset of every token in an array ``(B, S, heads, H)`` or ``(T, heads, H)``, with these four strides."""
     if PACKED:

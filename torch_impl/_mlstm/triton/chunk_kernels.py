@@ -50,6 +50,7 @@ from torch_impl._mlstm.triton.shared import LARGEST_M, LARGEST_UNIT, finite, sta
 from torch_impl._triton.shared import (
     both,
     bound,
+    device_function,
     dot,
     load_tile,
     load_tile_transposed,
@@ -59,7 +60,7 @@ from torch_impl._triton.shared import (
 )
 
 
-@triton.jit
+@device_function
 def _place(block, table, PACKED: tl.constexpr, L: tl.constexpr):
     """Returns a block's sequence, its rank in the sequence, the sequence's first step in the arrays, and its steps.
 
@@ -80,7 +81,7 @@ def _place(block, table, PACKED: tl.constexpr, L: tl.constexpr):
     return sequence, rank, first, steps
 
 
-@triton.jit
+@device_function
 def _blocks_of(sequence, table, PACKED: tl.constexpr):
     """Returns the first block of a sequence, the number of its blocks, its first step in the arrays, and its steps."""
     if PACKED:
@@ -96,13 +97,13 @@ def _blocks_of(sequence, table, PACKED: tl.constexpr):
     return block, blocks, first, steps
 
 
-@triton.jit
+@device_function
 def _row(x, strides, sequence, n, t):
     """Address of step t of a sequence's head in a head-major array."""
     return x + sequence.to(tl.int64) * strides[0] + n.to(tl.int64) * strides[1] + t
 
 
-@triton.jit
+@device_function
 def _scores(x, strides, sequence, n, t, L: tl.constexpr):
     """Address of the ``(L, L)`` scores, in a head-major array, of the block that begins with step t."""
     slot = tl.arange(0, L)
@@ -110,7 +111,7 @@ def _scores(x, strides, sequence, n, t, L: tl.constexpr):
     return x + (step + slot)[:, None] * L + slot[None, :]
 
 
-@triton.jit
+@device_function
 def _decays(a, i, L: tl.constexpr):
     """``D[t,j] = Σ_{j<s≤t} a_s + i_j`` with a masked cumulative sum, −∞ above the diagonal."""
     row = tl.arange(0, L)[:, None]
@@ -119,7 +120,7 @@ def _decays(a, i, L: tl.constexpr):
     return tl.where(row >= col, F + i[None, :], float("-inf"))
 
 
-@triton.jit
+@device_function
 def _gates_of(f, f_strides, i, i_strides, sequence, n, t, slot, inside):
     """a and i of a block that begins with step t; where no step is, nothing is forgotten and nothing written."""
     f = steps_at(f, f_strides, sequence, t, n) + slot * f_strides[1]
@@ -128,7 +129,7 @@ def _gates_of(f, f_strides, i, i_strides, sequence, n, t, slot, inside):
     return a, tl.load(i, mask=inside, other=float("-inf")).to(tl.float32)
 
 
-@triton.jit
+@device_function
 def _sums_after(x, L: tl.constexpr):
     """``Σ_{s>t} x_s``, with sums only: −∞ stays where it counts."""
     row = tl.arange(0, L)[:, None]
@@ -136,7 +137,7 @@ def _sums_after(x, L: tl.constexpr):
     return tl.sum(tl.where(col > row, x[None, :], 0.0), axis=1)
 
 
-@triton.jit
+@device_function
 def _shifted(x, first, L: tl.constexpr):
     """``x_{t−1}``, and ``first`` at the first slot."""
     row = tl.arange(0, L)[:, None]
@@ -144,7 +145,7 @@ def _shifted(x, first, L: tl.constexpr):
     return tl.where(tl.arange(0, L) == 0, first, tl.sum(tl.where(col + 1 == row, x[None, :], 0.0), axis=1))
 
 
-@triton.jit
+@device_function
 def _largest(a, i, m, L: tl.constexpr):
     """``max(Σ_{s≤t} a_s + m, max_{j≤t} Σ_{j<s≤t} a_s + i_j)``."""
     return tl.maximum(tl.cumsum(a, axis=0) + m, tl.max(_decays(a, i, L), axis=1))
@@ -358,7 +359,7 @@ def memories(
         tl.store(n_last + state * K + row, vector, mask=row < K)
 
 
-@triton.jit
+@device_function
 def _floor(m, inside, STABILIZE_CORRECTLY: tl.constexpr):
     """The floor of ``|ν|`` for the m at these addresses."""
     m = tl.load(m, mask=inside, other=0.0)
@@ -531,7 +532,7 @@ def normalisers(
     tl.store(_row(tau_out, row_strides, sequence, head, t) + slot, tau, mask=inside)
 
 
-@triton.jit
+@device_function
 def _centres(c, memory, head, N, V, col, mask):
     """The centres at the start and at the end of a block. They are loaded one block ahead, as its decay is; passing one
     on from block to block would keep Triton 3.6 from pipelining the loop."""

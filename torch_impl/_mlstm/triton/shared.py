@@ -1,9 +1,9 @@
 """Helpers shared by the mLSTM's kernels: the normaliser's floor, m of an empty memory, and decay in units of exp(m)."""
 
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from torch_impl._mlstm import normaliser
+from torch_impl._triton.shared import device_function
 
 LARGEST_M = tl.constexpr(normaliser.LARGEST_M)
 
@@ -13,13 +13,13 @@ counts as 1: results stay finite, and what a block or a single step writes is of
 earlier ones."""
 
 
-@triton.jit
+@device_function
 def finite(m):
     """m with −∞, that of an empty memory, made finite: −∞ less this is still −∞, and its weight is 0."""
     return tl.maximum(m, -3.0e38)
 
 
-@triton.jit
+@device_function
 def stabilised_decay(a, m, total, top):
     """``a + m − top`` for ``total``, the rounded ``a + m``, and a finite ``top``; what rounding took is added again.
 

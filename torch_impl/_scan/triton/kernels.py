@@ -3,17 +3,17 @@
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._triton.shared import bound, put
+from torch_impl._triton.shared import bound, device_function, put
 
 
-@triton.jit
+@device_function
 def row_offset(row, sizes, strides):
     """Offset of every row of an array with at most three leading axes of these sizes and strides."""
     inner = row // sizes[2]
     return row % sizes[2] * strides[2] + inner % sizes[1] * strides[1] + inner // sizes[1] * strides[0]
 
 
-@triton.jit
+@device_function
 def one_of(x, column: tl.constexpr):
     """Column ``x[:, column]``, used for the total of a cumulative sum: if `tl.sum` of its terms is added to a value
     that the loop carries, Triton 3.6 fails to compile ("loopResult.hasOneUse()")."""
