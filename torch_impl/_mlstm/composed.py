@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 from reference.backends import Row
 from torch_impl._arrays import ACCUMULATION
@@ -405,7 +405,11 @@ def _segment_starts(
 
 
 def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoResiduals]:
-    """One step, with few operators, all on ``(B·N, ·, ·)``, because on a CPU their fixed cost is the cost of a step."""
+    """One step, with few operators, all on ``(B·N, ·, ·)``, because on a CPU their fixed cost is the cost of a step.
+
+    A small step uses no operator that PyTorch runs on several threads whatever its size: between the operators of a
+    step the threads fall asleep, and waking them takes longer than the operator.
+    """
     q, k, v, i, f, C, n, m_before, eps, _ = x
     out, dtype = v.dtype, ACCUMULATION[v.dtype]
     if out is not dtype:
@@ -414,7 +418,7 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
         i, f = i.to(dtype), f.to(dtype)
     (B, N, K), V = q.shape, v.shape[-1]
     i, m_before = i.contiguous(), m_before.contiguous()
-    a = logsigmoid(f.contiguous())
+    a = softplus(f.contiguous().neg(), threshold=_LINEAR).neg_()
     m = torch.maximum(a + m_before, i)
     large = chunkwise.rounds_up(m)
     # An m that is not large is not infinite.
@@ -426,15 +430,27 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
     k = k.reshape(B * N, K, 1) * written.exp_().view(B * N, 1, 1)
     C = (C.reshape(B * N, K, V) * kept).addcmul_(k, v.reshape(B * N, 1, V))
     n = torch.addcmul(k, n.reshape(B * N, K, 1), kept)
-    q, scale = q.reshape(B * N, 1, K), K**-0.5
+    scale = K**-0.5
     floor = m.clamp(max=LARGEST_M).neg_().exp_().view(B * N, 1, 1)
-    Y = torch.maximum(torch.baddbmm(floor, q, n, beta=0, alpha=scale).abs_(), floor)
-    h = torch.baddbmm(floor, q, C, beta=0, alpha=scale).div_(Y.add_(eps) if eps else Y).view(B, N, V)
+    if C.numel() <= _ONE_THREAD:
+        q = q.reshape(B * N, K, 1) * scale
+        denominator, numerator = (q * n).sum(1, keepdim=True), (C * q).sum(1, keepdim=True)
+    else:
+        q = q.reshape(B * N, 1, K)
+        denominator, numerator = (torch.baddbmm(floor, q, x, beta=0, alpha=scale) for x in (n, C))
+    Y = torch.maximum(denominator.abs_(), floor)
+    h = numerator.div_(Y.add_(eps) if eps else Y).view(B, N, V)
     h = h if out is dtype else h.to(out)
     return StepResult(h, C.view(B, N, K, V), n.reshape(B, N, K), m), NO_STEP_RESIDUALS
 
 
 NO_STEP_RESIDUALS = NoResiduals()
+
+_ONE_THREAD = 1 << 15
+"""Number of elements up to which PyTorch computes elementwise operators and sums on one thread."""
+
+_LINEAR = 40.0
+"""From here on softplus(x) rounds to x in float64 too."""
 
 ROWS = (
     Row(
