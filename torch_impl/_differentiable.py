@@ -18,6 +18,7 @@ from torch import Tensor
 from torch_impl._arrays import PLAIN
 from torch_impl._distributed import distributed_call, is_distributed
 from torch_impl._operators import (
+    below_autograd,
     fold,
     map_by_loop,
     mapped_by_autograd,
@@ -141,8 +142,10 @@ class Operation:
         if recording():
             return self.recorded(*arguments)
         if not needs_transform(*tensors):
-            direct = unobserved(*arguments[: self._tensors])
-            return self._run_forward(*arguments, ()) if direct else self.operator(*arguments, ())
+            if not unobserved(*arguments[: self._tensors]):
+                return self.operator(*arguments, ())
+            with below_autograd():
+                return self._run_forward(*arguments, ())
         keeps = torch.is_grad_enabled()
         keep = self.implementations[arguments.backend].worth_keeping(arguments) if keeps else ()
         return self.differentiable(*arguments, keep)

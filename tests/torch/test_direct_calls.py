@@ -133,3 +133,33 @@ def test_other_tensors_reach_the_operator(call, reached):
     with FakeTensorMode() as mode:
         function(*map(mode.from_tensor, x))
     assert len(reached) == 4
+
+
+SHAPES = {
+    SEQUENCES: lambda S: [*[(B, S, N, H)] * 3, *[(B, S, N)] * 2, (B, N, H, H), (B, N, H), (B, N)],
+    GRU: lambda S: [*[(B, S, N, H), (N, H, H)] * 3, (B, N, H)],
+}
+
+
+def assert_apart(tensors):
+    places = [x.untyped_storage().data_ptr() for x in tensors if x.numel()]
+    assert len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize("steps", [0, 1, S])
+@pytest.mark.parametrize("operation", SHAPES, ids=lambda operation: operation.name)
+def test_outputs_share_no_memory(operation, steps):
+    """Implementations run below the part of PyTorch that records views; it would not notice that two outputs do."""
+    x = arrays(*SHAPES[operation](steps))
+    arguments = operation.arguments(*x)
+    keep = operation.implementations["torch"].residuals._fields
+    with torch.no_grad():
+        outputs = operation.operator(*arguments, keep)
+        cotangents = operation.cotangents(*outputs[: len(operation.results._fields)])
+        gradients = operation.gradients(arguments, cotangents, operation.residuals_of(arguments, keep, outputs))
+    assert_apart([*x, *outputs, *gradients])
+
+
+def test_outputs_of_a_step_share_no_memory():
+    _, function, x = CALLS["step"]
+    assert_apart([*x, *function(*x)])

@@ -7,6 +7,7 @@ one product over all rows. Packed sequences are sorted by length; a dense batch 
 Everything is in the accumulation dtype. The equations are in the docstring of `torch_impl._gru.api`.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, NamedTuple
 
@@ -50,12 +51,12 @@ class DenseStepLayout:
     def gather(self, x: Tensor, rows: Tensor) -> None:
         """Write ``(B, S, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to all heads that read it."""
         heads = x.shape[2]
-        by_step = x.permute(2, 1, 0, 3)[:, None]
-        rows.unflatten(1, (self.S, self.B)).unflatten(0, (heads, self.N // heads)).copy_(by_step)
+        by_step = x.permute(2, 1, 0, 3).unsqueeze(1)
+        rows.view(heads, self.N // heads, self.S, self.B, x.shape[-1]).copy_(by_step)
 
     def scatter(self, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
         """``(N, R, H)`` → ``(B, S, heads, H)``, summed over the heads that read one head; a new tensor."""
-        rows = rows.unflatten(1, (self.S, self.B))
+        rows = rows.view(self.N, self.S, self.B, rows.shape[-1])
         if heads != self.N:
             rows = rows.unflatten(0, (heads, self.N // heads)).sum(1)
         x = rows.new_empty((self.B, self.S, heads, rows.shape[-1]), dtype=dtype)
@@ -151,10 +152,12 @@ _STEPS = 1024
 
 def _by_step(running: Sequence[int], *columns: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, ...]]:
     """The rows of every step, as views of each of the arrays ``(N, R, ·)``, from the first step or from the last."""
+    if len(running) <= _STEPS:
+        return _in_order(zip(*(x.split_with_sizes(running, 1) for x in columns), strict=True), backwards)
     spans = [running[first : first + _STEPS] for first in range(0, len(running), _STEPS)]
     rows = [sum(span) for span in spans]
-    for span, *parts in _in_order(zip(spans, *(x.split(rows, 1) for x in columns), strict=True), backwards):
-        yield from _in_order(zip(*(part.split(span, 1) for part in parts), strict=True), backwards)
+    parts = _in_order(zip(spans, *(x.split_with_sizes(rows, 1) for x in columns), strict=True), backwards)
+    return itertools.chain.from_iterable(_by_step(span, *part, backwards=backwards) for span, *part in parts)
 
 
 def _in_order(x: Iterator[tuple], backwards: bool) -> Iterator[tuple]:
@@ -169,11 +172,10 @@ def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Ten
         rf: ``[x_r | x_f]``, replaced by the gates r and f, ``(N, R, 2H)``.
         states: ``(N, B + R, H)``, which already holds the initial states.
     """
-    H = z.shape[-1]
-    h = states[:, : steps.B]
+    h, after = states.split_with_sizes((steps.B, z.shape[1]), 1)
+    r, f = rf.chunk(2, -1)
     add_gates, add_candidate = _packed(steps, weights.rf), _packed(steps, weights.z)
-    columns = (z, rf, rf[..., :H], rf[..., H:], states[:, steps.B :])
-    for candidate, gate, r, f, h_new in _by_step(steps.running, *columns):
+    for candidate, gate, r_t, f_t, h_new in _by_step(steps.running, z, rf, r, f, after):
         h = h[:, : h_new.shape[1]]
         if add_gates is not None:
             torch.sigmoid(add_gates(h, gate), out=gate)
@@ -182,12 +184,12 @@ def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Ten
         else:
             gate.add_(torch.bmm(h, weights.rf)).sigmoid_()
         if add_candidate is not None:
-            torch.tanh(add_candidate(h * r, candidate), out=candidate)
+            torch.tanh(add_candidate(h * r_t, candidate), out=candidate)
         elif candidate.is_contiguous():
-            candidate.baddbmm_(h * r, weights.z).tanh_()
+            candidate.baddbmm_(h * r_t, weights.z).tanh_()
         else:
-            candidate.add_(torch.bmm(h * r, weights.z)).tanh_()
-        torch.lerp(candidate, h, f, out=h_new)
+            candidate.add_(torch.bmm(h * r_t, weights.z)).tanh_()
+        torch.lerp(candidate, h, f_t, out=h_new)
         h = h_new
 
 
@@ -205,10 +207,11 @@ def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     rows = max(_CACHED // H, 1)
     for z_b, rf_b, h_b, dz_b, drf_b in zip(*(x.split(rows, 1) for x in (z, rf, before, dz, drf)), strict=True):
         torch.sub(1, rf_b, out=drf_b)
-        torch.sub(1, z_b * z_b, out=dz_b).mul_(drf_b[..., H:])
+        dr_b, df_b = drf_b.chunk(2, -1)
+        torch.sub(1, z_b * z_b, out=dz_b).mul_(df_b)
         drf_b.mul_(rf_b)
-        drf_b[..., :H].mul_(h_b)
-        drf_b[..., H:].mul_(h_b - z_b)
+        dr_b.mul_(h_b)
+        df_b.mul_(h_b - z_b)
     return dz, drf
 
 
@@ -231,10 +234,9 @@ def _walk_backward(
         dlast: cotangent of every sequence's final state, ``(N, B, H)`` in the order of the rows.
         clip: bound on the gradient that reaches a state from the next step; None disables clipping.
     """
-    H = z.shape[-1]
-    r, f = rf[..., :H], rf[..., H:]
+    r, f = rf.chunk(2, -1)
     dz, drf = _factors(z, rf, before)
-    dr, df = drf[..., :H], drf[..., H:]
+    dr, df = drf.chunk(2, -1)
 
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
     add_gates = _packed(steps, Wrf_T)
@@ -265,7 +267,8 @@ def _layout(x: Tensor, N: int, cu_seqlens: Tensor | None) -> StepLayout:
 
 def _stacked(N: int, dtype: torch.dtype, x: Arguments) -> StackedWeights:
     def whole(w: Tensor) -> Tensor:
-        return w.to(dtype).repeat_interleave(N // w.shape[0], 0)
+        w = w.to(dtype)
+        return w.contiguous() if w.shape[0] == N else w.repeat_interleave(N // w.shape[0], 0)
 
     return StackedWeights(whole(x.weight), torch.cat([whole(x.reset_weight), whole(x.forget_weight)], -1))
 
@@ -278,9 +281,9 @@ def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     z, rf, states = (
         x.input.new_empty((N, rows, width), dtype=dtype) for rows, width in ((R, H), (R, 2 * H), (steps.B + R, H))
     )
-    steps.gather(x.input, z)
-    steps.gather(x.reset_input, rf[..., :H])
-    steps.gather(x.forget_input, rf[..., H:])
+    r, f = rf.chunk(2, -1)
+    for inputs, rows in ((x.input, z), (x.reset_input, r), (x.forget_input, f)):
+        steps.gather(inputs, rows)
     states[:, : steps.B] = 0.0 if x.input_state is None else steps.longest_first(x.input_state)
     _walk_forward(steps, _stacked(N, dtype, x), z, rf, states)
     results = Result(
@@ -312,7 +315,7 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
     drs, dfs = (drf[..., :H], dWrf[..., :H]), (drf[..., H:], dWrf[..., H:])
 
     def shared(dw: Tensor, w: Tensor) -> Tensor:
-        dw = dw.unflatten(0, (w.shape[0], N // w.shape[0])).sum(1)
+        dw = dw.view(w.shape[0], N // w.shape[0], *dw.shape[1:]).sum(1)
         return dw.to(w.dtype)
 
     gradients = []
