@@ -19,6 +19,7 @@ from conformance.dtypes import ROUNDOFF, Array, accumulation
 from conformance.implementation import Implementation, Named, RefusedError, Results
 from conformance.operations import OPERATIONS
 from conformance.outcome import ArrayOutcome, BreakKind
+from conformance.process_state import settings_kept
 from conformance.tensor_float import TensorFloat32
 
 
@@ -95,7 +96,8 @@ class Checker:
         """
         self.calls, self.breaks, self.arrays, self._point = [], [], {}, None
         try:
-            check(self, case)
+            with settings_kept():
+                check(self, case)
         except LawError as broken:
             self.breaks.append(broken)
         except raised_by_target():

@@ -183,3 +183,13 @@ def test_a_full_disk_makes_no_law_broken_and_no_run_a_success(tmp_path: Path, st
     assert process.returncode == status, process.stderr
     assert process.stderr == "Error: standard output is incomplete: No space left on device\n"
     assert json.loads(report.read_text())[0]["summary"]["passed"] == (status == 2)
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_settings_that_a_call_changes_do_not_disturb_the_suite(tmp_path: Path, factor: int) -> None:
+    change = "import warnings; warnings.simplefilter('error'); sys.setrecursionlimit(4321); os.chdir('/')"
+    text = SCAN.format(body=change, factor=factor)
+    before = os.getcwd()
+    result = run(tmp_path, text)
+    assert result.exit_code == factor - 1 and "Traceback" not in result.output, result.output
+    assert os.getcwd() == before and "rev_cumsum.gradient" in result.output
