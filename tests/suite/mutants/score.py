@@ -228,7 +228,7 @@ def document(found: Sequence[Score], seeds: tuple[int, ...], examples: int) -> d
     unmutated = [one for one in ordered if one.mutant is None]
     enough = sum(one.passes for one in mutants)
     return {
-        "score": enough / len(mutants),
+        "score": enough / len(mutants) if mutants else 1.0,
         "mutants": len(mutants),
         "caught": enough,
         "seeds": list(seeds),

@@ -318,4 +318,22 @@ ROWS = (
         replace="_each_sequence(whole, arrays, cu_seqlens, state=state)",
         by="_each_sequence(whole, arrays, cu_seqlens, state=_initial_state(arrays, None, cu_seqlens))",
     ),
+    Mutant(
+        op="mlstm",
+        name="the rounding of a huge stabiliser makes a memory grow",
+        module="_gates.py",
+        function="stabilised_decay",
+        replace="np.where(np.abs(m_new) < LARGEST_EXACT, decay, np.minimum(decay, 0.0))",
+        by="decay",
+    ),
+    Mutant(
+        op="mlstm",
+        name="a NaN makes the memories of other sequences grow where their stabiliser is huge",
+        module="_gates.py",
+        function="stabilised_decay",
+        replace="np.where(np.abs(m_new) < LARGEST_EXACT, decay, np.minimum(decay, 0.0))",
+        by="""
+            np.minimum(decay, 0.0) if np.max(np.abs(m_new), initial=0.0) >= LARGEST_EXACT else decay
+        """,
+    ),
 )

@@ -105,4 +105,12 @@ ROWS = (
             dinitial = dinitial._replace(m=0 * dinitial.m if dstate is None else dstate[2] * (i <= f))
         """,
     ),
+    Mutant(
+        op="mlstm_step",
+        name="the rounding of a huge stabiliser makes the memory grow",
+        module="_gates.py",
+        function="stabilised_decay",
+        replace="np.where(np.abs(m_new) < LARGEST_EXACT, decay, np.minimum(decay, 0.0))",
+        by="decay",
+    ),
 )
