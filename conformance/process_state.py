@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -12,7 +12,7 @@ import numpy as np
 @contextmanager
 def settings_kept() -> Iterator[None]:
     """Put the settings back at the end: warning filters, NumPy's error handling, recursion limit, working directory."""
-    filters, limit, folder = list(warnings.filters), sys.getrecursionlimit(), os.getcwd()
+    filters, limit, folder = list(warnings.filters), sys.getrecursionlimit(), _folder()
     try:
         with np.errstate():
             yield
@@ -20,7 +20,17 @@ def settings_kept() -> Iterator[None]:
         if warnings.filters != filters:
             # Only if they changed: Python then forgets which warnings it has shown.
             warnings.resetwarnings()
-            warnings.filters = filters
+            warnings.filters[:] = filters  # pyright: ignore[reportIndexIssue]
         if sys.getrecursionlimit() != limit:
             sys.setrecursionlimit(limit)
-        os.chdir(folder)
+        if folder is not None and _folder() != folder:
+            with suppress(FileNotFoundError):
+                os.chdir(folder)
+
+
+def _folder() -> str | None:
+    """The working directory; None if it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
