@@ -432,7 +432,7 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
     n = torch.addcmul(k, n.reshape(B * N, K, 1), kept)
     scale = K**-0.5
     floor = m.clamp(max=LARGEST_M).neg_().exp_().view(B * N, 1, 1)
-    if C.numel() <= _ONE_THREAD:
+    if C.device.type == "cpu" and C.numel() <= _ONE_THREAD:
         q = q.reshape(B * N, K, 1) * scale
         denominator, numerator = (q * n).sum(1, keepdim=True), (C * q).sum(1, keepdim=True)
     else:
@@ -447,7 +447,7 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
 NO_STEP_RESIDUALS = NoResiduals()
 
 _ONE_THREAD = 1 << 15
-"""Number of elements up to which PyTorch computes elementwise operators and sums on one thread."""
+"""Number of elements up to which PyTorch computes elementwise operators and sums on one thread of a CPU."""
 
 _LINEAR = 40.0
 """From here on softplus(x) rounds to x in float64 too."""
