@@ -1,5 +1,7 @@
 """Packed sequences in groups: each once, the longest first, with little padding and within the room given."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,18 @@ def test_a_few_short_sequences_join_long_ones():
     """A group of their own would cost more than their padding."""
     (group,) = groups(np.array([3, 0, 500, 1]), 0, elements, None)
     assert group.sequences.tolist() == [2, 0, 3]
+
+
+@pytest.mark.parametrize("room", [1, 5000, 40000])
+def test_a_group_is_as_large_as_the_room_for_its_own_sequences(room):
+    """Not for as many sequences as long as the longest one: short ones would be computed one by one."""
+    lengths = np.array([1000, 200, 70] + [40] * 9)
+    found = groups(lengths, 0, elements, room)
+    assert {each.L for each in found} == {63}
+    needed = [elements(63, True) * np.minimum(-(-lengths[each.sequences] // 63), 8) for each in found]
+    assert all(len(own) == 1 or own.sum() <= room for own in needed)
+    assert all(own.sum() + following[0] > room for own, following in pairwise(needed))
+    assert np.concatenate([each.sequences for each in found]).tolist() == [*range(12)]
 
 
 def test_many_short_sequences_have_a_group_of_their_own():

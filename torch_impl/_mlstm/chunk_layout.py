@@ -138,12 +138,13 @@ class PackedChunkLayout:
         self.N, self.L = N, L
         starts, ends = cu_seqlens[:-1][sequences], cu_seqlens[1:][sequences]
         counts = -(-(ends - starts) // L)
-        running = tuple(int(c) for c in len(counts) - np.cumsum(np.bincount(counts, minlength=1)) if c)
+        running = len(counts) - np.cumsum(np.bincount(counts, minlength=1))
+        running = tuple(running[running > 0].tolist())
         self.ranks = Ranks(len(counts), running)
         self._offsets = np.cumsum([0, *running]) * N * L
 
-        at = np.concatenate([np.arange(count) for count in running]) if running else np.arange(0)
-        first = starts[at] + L * np.repeat(np.arange(len(running)), running)
+        at, rank = self.ranks.sequence_and_rank()
+        first = starts[at] + L * rank
         tokens = first[:, None, None] + np.arange(L)
         heads = np.arange(N)[:, None]
         # (chunks, N, L): the row of a (T·N, ·) tensor that each step of each chunk of each head reads.
@@ -168,14 +169,15 @@ class PackedChunkLayout:
         With ``more``, the last axis has that many more columns, which are not written.
         """
         rows = self._rows[self._offsets[first] : self._offsets[last]]
-        y = x.flatten(0, 1).index_select(0, self._index(rows)).to(dtype)
+        whole = x.new_empty((len(rows), *_longer(x.shape[2:], more)), dtype=dtype)
+        y, x = whole[..., :-more] if more else whole, x.flatten(0, 1)
+        if x.dtype is dtype:
+            torch.index_select(x, 0, self._index(rows), out=y)
+        else:
+            y.copy_(x.index_select(0, self._index(rows)))
         if len(padded := self._between(self._padding, first, last)):
             y.index_fill_(0, self._index(padded), padding)
-        if more:
-            wide = y.new_empty(_longer(y.shape, more))
-            wide[..., :-more] = y
-            y = wide
-        return y.unflatten(0, (len(rows) // self.L, self.L))
+        return whole.unflatten(0, (len(rows) // self.L, self.L))
 
     def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
         """Write the chunks of some ranks, ``(rows, L, ...)``, to their positions in ``(T, N, ...)``."""

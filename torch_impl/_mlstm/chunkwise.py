@@ -393,19 +393,19 @@ def _sums_after(a: Tensor) -> Tensor:
     return sums
 
 
-def _memories(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
+def _memories(k: Tensor, v: Tensor, w: GateWeights, initial: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
     """``y⊙k``; the memory at the start of every chunk, ``(chunks, N, K, V+1)``; the final memory of every sequence."""
-    k_weighted = x.k * w.y[:, :, None]
+    k_weighted = k * w.y[:, :, None]
     states = initial.new_empty((ranks.sequences + ranks.chunks, *initial.shape[1:]))
     states[: ranks.sequences] = initial
-    torch.bmm(k_weighted.mT, x.v, out=states[ranks.sequences :].flatten(0, 1))
+    torch.bmm(k_weighted.mT, v, out=states[ranks.sequences :].flatten(0, 1))
     accumulate(states, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
     return k_weighted, at_starts(states, ranks), at_last(states, ranks)
 
 
-def advance(x: ChunkTokens, w: GateWeights, initial: Tensor, ranks: Ranks) -> Tensor:
+def advance(k: Tensor, v: Tensor, w: GateWeights, initial: Tensor, ranks: Ranks) -> Tensor:
     """The memory of every sequence after some chunks, given the memory before them, ``(sequences, N, K, V+1)``."""
-    return _memories(x, w, initial, ranks)[2]
+    return _memories(k, v, w, initial, ranks)[2]
 
 
 def forward(
@@ -421,7 +421,7 @@ def forward(
     """
     start, last = None, None
     if initial is not None:
-        _, start, last = _memories(x, w, initial, ranks)
+        _, start, last = _memories(x.k, x.v, w, initial, ranks)
     G = _scores(x, scale).mul_(w.matrix())
     sums = torch.bmm(G, x.v)
     if start is not None:
@@ -454,7 +454,7 @@ def backward(
         scale: 1/√K, by which q is multiplied; the gradient is with respect to q.
     """
     if kept.C is None:
-        k_weighted, start, _ = _memories(x, w, initial, ranks)
+        k_weighted, start, _ = _memories(x.k, x.v, w, initial, ranks)
         C = start.flatten(0, 1)
     else:
         k_weighted, C = x.k * w.y[:, :, None], kept.C

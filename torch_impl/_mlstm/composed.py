@@ -146,10 +146,15 @@ class _Walk:
 
     def load(self, first: int, last: int) -> ChunkTokens:
         """The tokens of some ranks."""
+        k, v = self.writes(first, last)
+        return ChunkTokens(self.chunks.gather(self.x.q, first, last, self.dtype), k, v)
+
+    def writes(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """k and v of some ranks, as in `ChunkTokens`."""
         x, chunks, dtype = self.x, self.chunks, self.dtype
         v = chunks.gather(x.v, first, last, dtype, more=1)
         v[:, :, -1] = 1.0
-        return ChunkTokens(chunks.gather(x.q, first, last, dtype), chunks.gather(x.k, first, last, dtype), v)
+        return chunks.gather(x.k, first, last, dtype), v
 
     def rows(self, first: int, last: int) -> slice:
         """The rows of some ranks among all rows."""
@@ -398,9 +403,8 @@ def _segment_starts(
         segment = walk.ranks.between(first, last)
         starts.append(memory[: segment.sequences])
         if last < walk.count and kept.C is None:
-            memory = chunkwise.advance(
-                walk.load(first, last), weights.rows(walk.rows(first, last)), starts[-1], segment
-            )
+            k, v = walk.writes(first, last)
+            memory = chunkwise.advance(k, v, weights.rows(walk.rows(first, last)), starts[-1], segment)
     return starts
 
 

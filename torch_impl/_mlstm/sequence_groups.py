@@ -128,10 +128,13 @@ def groups(
     found = []
     for L, parts in joined:
         members = np.sort(np.concatenate(parts))
-        count = len(members)
-        if room is not None:
-            chunks = -(-int(lengths[members[0]]) // L)
-            count = max(1, room // (elements(L, chunks > 1) * min(chunks, _RANKS)))
-        for part in (members[first : first + count] for first in range(0, len(members), count)):
-            found.append(Group(sequences=order[part], L=L))
+        chunks = -(-lengths[members] // L)
+        # Elements of the first chunks of all sequences before each, and of all.
+        needed = elements(L, bool(chunks[0] > 1)) * np.cumsum([0, *np.minimum(chunks, _RANKS)])
+        first, last = 0, len(members)
+        while first < len(members):
+            if room is not None:
+                last = max(first + 1, int(np.searchsorted(needed, needed[first] + room, side="right")) - 1)
+            found.append(Group(sequences=order[members[first:last]], L=L))
+            first = last
     return found
