@@ -58,19 +58,22 @@ of the output dtype.
 A NaN passes only where the reference has a NaN. An infinity passes only where the reference has the same infinity, or a
 number that, with its budget, is beyond the largest number of the output dtype (a decay of 97 gates of −1e4 in float16).
 
-**Measured** by ``make calibration`` with κ = 3 and Ω = 1.5 (`OMEGA`), seed 0: eight to ten correct variants of each
-operation, 10,000 cases each, value and gradient, without a false alarm. Worst error over its budget, before the last
-rounding (in 16 bits the last rounding may take up all of its own share, and does):
+**Measured** by ``make calibration`` with κ = 3 and Ω = 1.5 (`OMEGA`), seed 0: correct variants of each operation, at
+least 10,000 cases each, value and gradient. Of those written by hand none was refused. Worst error over its budget,
+before the last rounding (in 16 bits the last rounding may take up all of its own share, and does):
 
     rev_cumsum, rev_cumsum_off 0.40    causal_forget_matrix 0.49    dtilde_matrix 0.66
     mlstm 0.95 (bfloat16; 0.88 in float64, 0.86 in float32)    mlstm_step 0.57    mlstm_fwbw_custom_grad 0.56
     gru 0.80 (in bfloat16, with 16-bit operands, one element 1.38, within its last rounding)
 
-Of the definitions that frameworks differentiate, those compiled by XLA were tried on 10,000 cases (``rev_cumsum`` 0.46,
-``rev_cumsum_off`` 0.43, ``mlstm_step`` 0.49) and on 2,480 (``mlstm`` and ``mlstm_fwbw_custom_grad`` 0.99, probably at
-ties for m, where the tolerance is 1.01 of the whole term). ``mlstm``'s gates from closed forms were tried on 1,000
-(0.48), and from PyTorch's differences of cumulative sums on 10,000 (0.62), with the tolerance of
-`conformance.any_design`. None was refused.
+Of definitions that PyTorch and JAX differentiate, many of the mLSTM reach 0.99, probably at ties for m, where the
+tolerance is 1.01 of the whole term. Six cases were refused:
+
+- four of JAX's GRU, by up to 1.63, all with saturated gates. XLA's tanh is off by up to 4.6 units in the last place in
+  float32 and 6.5 in float64 (measured on 1.2 million numbers; PyTorch's by 0.8), and this formula expects 1.5;
+- one of the GRU with products in TF32, by 1.22, with saturated gates, too;
+- one of the mLSTM with all steps at once, by 1.27, in a gradient of C₀ where m is large. It is the same case in JAX and
+  in PyTorch, so seven results are counted.
 
 With κ = 2 the mLSTM's 0.88 would be about 1.3; with Ω = 1 an intermediate that had been rounded twice reached 1.01. The
 measurements are in ``calibration/results.json`` with a hash of this formula; a test compares the two.

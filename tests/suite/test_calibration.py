@@ -22,29 +22,23 @@ from tests.suite.calibration.arithmetic import (
 )
 from tests.suite.calibration.families import SHARES, Family, families
 from tests.suite.calibration.scoring import calibrate
-from tests.suite.calibration.subjects import CLOSED, SUBJECTS
+from tests.suite.calibration.subjects import SUBJECTS
 
 KEPT = results.load(results.COMMITTED)
 INDUCTOR = "inductor"
 """In the names of variants that take a minute to compile: `make calibration` runs them, these tests do not."""
 
 
-MEASURED = {
-    "rev_cumsum": ("PyTorch, autograd",),
-    "rev_cumsum, few shapes, compiled": ("JAX, XLA", "JAX associative scan, XLA"),
-    "mlstm, differences of cumulative sums": ("PyTorch, differences of cumulative sums, autograd",),
-    "rev_cumsum_off, few shapes, compiled": ("JAX, XLA", "JAX associative scan, XLA"),
-    "mlstm_step, few shapes, compiled": ("JAX scan, XLA", "JAX associative scan, XLA", "JAX, all steps at once, XLA"),
+REFUSED = {
+    ("mlstm, few shapes, compiled", "JAX, all steps at once, XLA"): 1,
+    ("mlstm, few shapes, compiled", "PyTorch, all steps at once, inductor"): 1,
+    ("gru, few shapes, compiled", "JAX scan, XLA"): 4,
+    ("gru, products in TF32", "PyTorch loop, autograd"): 1,
 }
-"""Of the variants that a framework differentiates, those with 10,000 cases."""
+"""Variants of which cases were refused, and of how many: a fault of the tolerance (`conformance.budget` says which).
 
-UNDER_WAY = frozenset(
-    (name, variant)
-    for name, subject in SUBJECTS.items()
-    for variant in subject.variants
-    if ("PyTorch" in variant or "JAX" in variant or subject.setting == CLOSED) and variant not in MEASURED.get(name, ())
-)
-"""Variants that have been measured with fewer cases, or not yet."""
+A mend changes the formula of these operations, so that all their variants have to be measured again.
+"""
 
 
 def test_every_operation_is_calibrated() -> None:
@@ -55,7 +49,7 @@ def test_every_operation_is_calibrated() -> None:
 @pytest.mark.parametrize(
     ("name", "variant"),
     [
-        pytest.param(*pair, marks=pytest.mark.xfail(strict=True)) if pair in UNDER_WAY else pair
+        pytest.param(*pair, marks=pytest.mark.xfail(strict=True)) if pair in REFUSED else pair
         for pair in ((name, variant) for name, subject in SUBJECTS.items() for variant in subject.variants)
     ],
 )
@@ -71,6 +65,16 @@ def test_the_committed_calibration_is_of_this_budget_and_found_no_false_alarm(na
     assert found["cases"] >= CASES == 10_000
     assert found["false_alarms"] == 0
     assert set(found["worst_by_dtype"]) == set(subject.dtypes)
+
+
+def test_the_refused_cases_are_those_that_are_stated() -> None:
+    found = {
+        (name, variant): of["false_alarms"] for name, kept in KEPT.items() for variant, of in kept["variants"].items()
+    }
+    assert {pair: alarms for pair, alarms in found.items() if alarms} == REFUSED
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    assert f"{len(found)} correct variants of the operations were judged on 10,000 cases each" in readme
+    assert f"The suite refused {sum(REFUSED.values())} of these" in readme
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
