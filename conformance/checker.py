@@ -1,7 +1,6 @@
 """One try of one law on one case: calls the target, compares its answers, and raises if the law is broken."""
 
 import math
-import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,10 @@ from conformance.call import Call
 from conformance.compared import compared
 from conformance.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.dtypes import ROUNDOFF, Array, accumulation
+from conformance.exceptions import raised_by_target, text_of
 from conformance.implementation import Implementation, Named, RefusedError, Results
 from conformance.operations import OPERATIONS
 from conformance.outcome import ArrayOutcome, BreakKind
-from conformance.process_state import settings_kept
 from conformance.tensor_float import TensorFloat32
 
 
@@ -96,7 +95,7 @@ class Checker:
         """
         self.calls, self.breaks, self.arrays, self._point = [], [], {}, None
         try:
-            with settings_kept():
+            with self.implementation.settings_kept():
                 check(self, case)
         except LawError as broken:
             self.breaks.append(broken)
@@ -141,10 +140,12 @@ class Checker:
             with np.errstate(all="ignore"):
                 return function(call)
         except NotImplementedError as error:
-            raise RefusedError(f"{call.operation} refuses this call: {error or 'NotImplementedError'}") from error
+            raise RefusedError(
+                f"{call.operation} refuses this call: {text_of(error) or 'NotImplementedError'}"
+            ) from error
         except ValueError as error:
-            if self.implementation.kernel_backend is not None and "`kernel_backend`" in str(error):
-                raise RefusedError(str(error)) from error
+            if self.implementation.kernel_backend is not None and "`kernel_backend`" in text_of(error):
+                raise RefusedError(text_of(error)) from error
             raise
 
     def call(self, call: Call) -> Results:
@@ -278,12 +279,6 @@ class Checker:
                 index = tuple(int(at) for at in nans[0])
                 verdict = Verdict(np.inf, index, np.nan)
                 self.breaks.append(LawError(f"{of}{name}", f"NaN at {list(index)}", verdict, HasNaN(array), "nan"))
-
-
-def raised_by_target() -> tuple[type[BaseException], ...]:
-    """The exceptions of a target's call; an interrupt is its own if those of the terminal are ignored."""
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    return (Exception, SystemExit, GeneratorExit, *((KeyboardInterrupt,) if ignored else ()))
 
 
 def _said(verdict: Verdict) -> str:

@@ -2,6 +2,7 @@
 
 import importlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,8 @@ from rich.console import Console
 
 from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
-from conformance.options import (
-    EXAMPLES,
-    FRAMEWORKS,
-    INTERPRETED_EXAMPLES,
-    INTERPRETED_STEPS,
-    MAX_STEPS,
-    QUICK_EXAMPLES,
-    TIMEOUT,
-    RunOptions,
-)
+from conformance.offered_options import OFFERED, Kind
+from conformance.options import RunOptions
 from conformance.workers import TargetFailedError, Workers
 
 # Command → module and attribute that hold it; imported only when the command is used, as each has its own imports.
@@ -81,75 +74,39 @@ def main() -> None:
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_TYPES: dict[Kind, Any] = {
+    "text": str,
+    "dtype": click.Choice(FLOATING),
+    "count": click.IntRange(min=1),
+    "seed": _Seed(),
+    "seconds": click.FloatRange(min=0, min_open=True),
+    "file": _FILE,
+    "directory": click.Path(file_okay=False, path_type=Path),
+}
+
+
+def _offered(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of `OFFERED`."""
+    for option in reversed(OFFERED):
+        if option.kind == "flag":
+            settings: dict[str, Any] = {"is_flag": True}
+        else:
+            types = {**_TYPES, "choice": click.Choice(option.choices)}
+            settings = {"type": types[option.kind], "multiple": option.several, "metavar": option.metavar}
+        if option.default is not None:
+            settings["default"] = option.default
+        also = " `random` chooses one." if option.kind == "seed" else ""
+        command = click.option(f"--{option.name}", option.field, help=option.help + also, **settings)(command)
+    return command
 
 
 @main.command("run", context_settings={"show_default": True})
 @click.argument("targets", metavar="TARGET...", nargs=-1)
-@click.option("--op", "ops", metavar="NAME", multiple=True, help="Only laws about this operation.")
-@click.option("--law", "laws", metavar="NAME", multiple=True, help="Only this law: `gradient` or `mlstm.gradient`.")
-@click.option("--dtype", "dtypes", type=click.Choice(FLOATING), multiple=True, help="Only this dtype of values.")
-@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="Device of the arrays.")
-@click.option("--kernel-backend", metavar="NAME", help="Kernel backend for every operation that takes one.")
-@click.option(
-    "--framework", type=click.Choice(FRAMEWORKS), help="Framework of the target.  [default: guessed from its imports]"
-)
-@click.option("--quick", is_flag=True, help="Only values and gradients, in float32, on short sequences.")
-@click.option(
-    "--examples",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help=f"Cases per law and dtype.  [default: {EXAMPLES}; {QUICK_EXAMPLES} with --quick, "
-    f"{INTERPRETED_EXAMPLES} under a kernel interpreter]",
-)
-@click.option(
-    "--max-steps",
-    metavar="S",
-    type=click.IntRange(min=1),
-    help=f"Length of the longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]",
-)
-@click.option("--seed", type=_Seed(), default=0, help="Seed of all cases, or `random`.")
-@click.option("--only", type=click.Choice(("values", "gradients")), help="Judge only values or only gradients.")
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
-    default=TIMEOUT,
-    help="Time limit for one case; a call that takes longer is stopped and breaks its law.",
-)
-@click.option(
-    "--jobs",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Number of processes for a target.  [default: 2 on a CPU of two cores or more, else 1]",
-)
-@click.option(
-    "--strict", is_flag=True, help="Fail for laws that cannot be tried and for known failures that pass, too."
-)
-@click.option(
-    "--contract",
-    is_flag=True,
-    help="Require gatespec's own decisions too, where other implementations may differ.",
-)
-@click.option(
-    "--promise",
-    "promises",
-    metavar="TEXT",
-    multiple=True,
-    help="Condition on calls, such as 'f finite', 'S % 64 == 0', 'not packed'. Only cases that meet it are drawn.",
-)
-@click.option("--promises", "promises_file", metavar="PATH", type=_FILE, help="Read promises from this TOML file.")
+@_offered
 @click.option(
     "--suggest-promises", metavar="PATH", type=_FILE, help="Write promises that the target keeps to this file."
 )
-@click.option("--known", metavar="PATH", type=_FILE, help="File of known failures, which do not fail the run.")
 @click.option("--write-known", metavar="PATH", type=_FILE, help="Write an entry for each failure; you add the reasons.")
-@click.option(
-    "--failures",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("reports/failures"),
-    help="Directory for the scripts of failures.",
-)
 @click.option("--json", "json_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
 @click.option("--html", "html_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
 @click.option("--junit", "junit_path", metavar="PATH", type=_FILE, help="Write a report to this file.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from conformance.call import Call
 from conformance.dtypes import Array
+from conformance.process_state import settings_kept
 from conformance.result_form import ArrayKind, expect_shapes
 
 if TYPE_CHECKING:
@@ -65,16 +66,15 @@ class Implementation:
         eager: whether a call with new shapes costs no compilation.
         layouts: the memory layouts that the framework supports, except ``broadcast``, which needs equal rows.
         upcasts: whether it computes and answers in float64 for every input dtype, as the reference does.
-        tf32: whether the framework's own switch, as the target left it, lets products of float32 arrays use TF32
-            operands.
+        tf32: whether the framework's own switch, as the target set it, lets float32 products use TF32 operands.
         keeps_contract: whether the target declares itself gatespec's own, or a run holds it to gatespec's contract. It
             must then follow the decisions of that contract where others may decide differently (laws of the kind
             ``contract``).
         kernel_backend: the backend that a run asks for in every operation that takes one.
-        backends: the names of kernel backends whose launches the adapter can observe, each with whether it launches
-            any.
+        backends: the kernel backends whose launches the adapter can observe, each with whether it launches any.
         lacking: the reason why a law does not apply, by the feature that it needs.
         untracked: the context of calls without a gradient.
+        settings_kept: the context that puts back, at its end, the settings of the process and of the framework.
         compiling: called with True before a compiler takes over that may be slower than any call, and with False
             afterwards.
     """
@@ -90,6 +90,7 @@ class Implementation:
     kernel_backend: str | None = None
     lacking: Mapping[str, str] = {}
     untracked: Any = nullcontext
+    settings_kept: Callable[[], AbstractContextManager[None]] = staticmethod(settings_kept)
     compiling: Callable[[bool], None] = staticmethod(lambda begins: None)
 
     def __init__(self, name: str, functions: Mapping[str, Any], device: str = "cpu"):

@@ -11,6 +11,7 @@ import pytest
 from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
 from conformance.laws import Law
+from conformance.offered_options import OFFERED
 from conformance.options import RunOptions
 from conformance.report.failure import text
 from conformance.run import in_own_places, report_of
@@ -87,25 +88,24 @@ class LawTests:
 
 
 def _options(option: Callable[[str], Any]) -> RunOptions:
-    def given(name: str) -> Any:
-        return option(f"conformance_{name}")
-
-    for dtype in given("dtype"):
-        if dtype not in FLOATING:
-            names = ", ".join(FLOATING)
-            raise UsageError(f"there is no dtype {dtype!r}; name one of {names} after --conformance-dtype")
-    for name in ("examples", "max_steps"):
-        if given(name) is not None and given(name) < 1:
-            raise UsageError(f"--conformance-{name.replace('_', '-')} {given(name)} is too few; give 1 or more")
-    if given("timeout") <= 0:
-        raise UsageError(f"--conformance-timeout {given('timeout')} is too short; give seconds above 0")
-    same = ("examples", "max_steps", "seed", "kernel_backend", "device", "framework", "quick", "contract", "only")
-    return options_of(
-        ops=tuple(given("op")),
-        laws=tuple(given("law")),
-        dtypes=tuple(given("dtype")),
-        known=Path(given("known")) if given("known") else None,
-        failures=Path(given("failures")),
-        timeout=given("timeout"),
-        **{name: given(name) for name in same},
-    )
+    values: dict[str, Any] = {}
+    for offered in OFFERED:
+        if not offered.pytest:
+            continue
+        name = f"--conformance-{offered.name}"
+        value: Any = option(f"conformance_{offered.name.replace('-', '_')}")
+        values[offered.field] = value
+        if value is None:
+            continue
+        if offered.kind == "dtype" and not set(value) <= set(FLOATING):
+            unknown = next(dtype for dtype in value if dtype not in FLOATING)
+            raise UsageError(f"there is no dtype {unknown!r}; name one of {', '.join(FLOATING)} after {name}")
+        if offered.kind == "count" and value < 1:
+            raise UsageError(f"{name} {value} is too few; give 1 or more")
+        if offered.kind == "seconds" and not value > 0:
+            raise UsageError(f"{name} {value} is too short; give seconds above 0")
+        if offered.several:
+            values[offered.field] = tuple(value)
+        elif offered.kind in ("file", "directory"):
+            values[offered.field] = Path(value)
+    return options_of(**values)

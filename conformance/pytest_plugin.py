@@ -1,8 +1,9 @@
 """The laws as tests: one for each law and dtype.
 
 ``pytest --pyargs conformance --conformance-implementation=mypkg`` runs them. This module is loaded in every run of
-pytest wherever gatespec is installed, so it imports nothing until a run asks for the laws. They are collected from
-`conformance.test_laws`; ``-k``, ``--junitxml`` and, where pytest-xdist is installed, ``-n`` work as in any other run.
+pytest wherever gatespec is installed, so it imports the table of options alone until a run asks for the laws. They are
+collected from `conformance.test_laws`; ``-k``, ``--junitxml`` and, where pytest-xdist is installed, ``-n`` work as in
+any other run.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conformance.offered_options import OFFERED, OfferedOption
+
 if TYPE_CHECKING:
     from conformance.law_tests import LawTests
 
+_TYPES = {"count": int, "seed": int, "seconds": float}
 _TESTS = pytest.StashKey["LawTests"]()
 _SILENT = "name a target to judge: pytest --pyargs conformance --conformance-implementation=mypkg"
 
@@ -27,30 +31,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TARGET",
         help="target to judge; may be given several times",
     )
-    add("--conformance-op", action="append", default=[], metavar="NAME", help="only laws about this operation")
-    add("--conformance-law", action="append", default=[], metavar="NAME", help="only this law")
-    add("--conformance-dtype", action="append", default=[], metavar="NAME", help="only this dtype of values")
-    add("--conformance-examples", type=int, metavar="N", help="cases per law and dtype")
-    add("--conformance-max-steps", type=int, metavar="S", help="length of the longest sequence")
-    add("--conformance-seed", type=int, default=0, metavar="N", help="seed of all cases")
-    add("--conformance-device", default="cpu", choices=("cpu", "cuda"), help="device of the arrays")
-    add(
-        "--conformance-framework",
-        choices=("numpy", "torch", "jax"),
-        help="framework of the target; default: guessed from its imports",
-    )
-    add("--conformance-kernel-backend", metavar="NAME", help="kernel backend for every operation that takes one")
-    add("--conformance-known", metavar="PATH", help="file of known failures, which are xfailed")
-    add(
-        "--conformance-failures",
-        metavar="DIR",
-        default="reports/failures",
-        help="directory for the scripts of failures",
-    )
-    add("--conformance-contract", action="store_true", help="require gatespec's own decisions too")
-    add("--conformance-only", choices=("values", "gradients"), help="judge only values or only gradients")
-    add("--conformance-timeout", type=float, default=180.0, metavar="SECONDS", help="time limit for one case")
-    add("--conformance-quick", action="store_true", help="only values and gradients, in float32")
+    for option in OFFERED:
+        if option.pytest:
+            add(f"--conformance-{option.name}", **_settings(option))
+
+
+def _settings(option: OfferedOption) -> dict[str, Any]:
+    """An option as pytest takes it; `conformance.law_tests` judges its value."""
+    found: dict[str, Any] = {"help": option.help.replace("%", "%%")}
+    if option.kind == "flag":
+        return {**found, "action": "store_true"}
+    if option.choices:
+        found["choices"] = option.choices
+    else:
+        found |= {"metavar": option.metavar or "NAME", "type": _TYPES.get(option.kind, str)}
+    if option.several:
+        return {**found, "action": "append", "default": []}
+    return {**found, "default": option.default}
 
 
 def _tests(config: pytest.Config) -> LawTests:

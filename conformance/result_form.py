@@ -92,12 +92,18 @@ def expect_array(function: str, name: str, x: Any, kind: ArrayKind) -> None:
         raise WrongResultError(function, text)
 
 
-def expect_shapes(function: str, outputs: dict[str, Any], cotangents: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs, if they have the shapes of their cotangents, which are those of the definition's outputs."""
+def expect_shapes(
+    function: str, outputs: dict[str, Any], cotangents: Mapping[str, Any], of: str = ""
+) -> dict[str, Any]:
+    """The outputs, if they have the shapes of their cotangents, which are those of the definition's outputs.
+
+    Args:
+        of: words before each name.
+    """
     for name, d in cotangents.items():
         if name in outputs and tuple(outputs[name].shape) != tuple(d.shape):
             shape = list(outputs[name].shape)
-            text = f"{function} returned {name} with the shape {shape}; its shape is {list(d.shape)}"
+            text = f"{function} returned {of}{name} with the shape {shape}; its shape is {list(d.shape)}"
             raise WrongResultError(function, text)
     return outputs
 

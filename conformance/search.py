@@ -18,8 +18,9 @@ from hypothesis.errors import HypothesisException
 
 from conformance.avoidance import Avoidance
 from conformance.cases import simpler, simplicity, to_json
-from conformance.checker import Checker, LawError, raised_by_target
+from conformance.checker import Checker, LawError
 from conformance.draws import Draw, run_draw
+from conformance.exceptions import raised_by_target, text_of
 from conformance.excuses import Breaks, Broken
 from conformance.findings import Found, Scene
 from conformance.implementation import RefusedError
@@ -291,5 +292,5 @@ def _raised(error: BaseException) -> tuple[BreakKind, str]:
     at = f"{Path(frame.filename).name}:{frame.lineno}"
     if isinstance(error, SystemExit):
         return BreakKind(name, "exit"), f"called sys.exit({error.code!r}) ({at})"
-    text = str(error).strip().split("\n")[0][:300]
+    text = text_of(error).strip().split("\n")[0][:300]
     return BreakKind(name, "exception"), f"raised {name}: {text} ({at})"

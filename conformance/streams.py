@@ -25,6 +25,13 @@ class _Lasting(io.FileIO):
         return len(data)
 
 
+class _Unclosed(io.TextIOWrapper):
+    """A stream that stays open when a target closes it."""
+
+    def close(self) -> None:
+        self.flush()
+
+
 def keep_writable() -> Callable[[], str | None]:
     """Replace stdout and stderr, so that a run reaches its reports and its exit status whatever they accept.
 
@@ -55,7 +62,7 @@ def _kept_writable(name: str) -> _Lasting | None:
         return None
     stream.flush()
     file = _Lasting(raw.fileno(), "w", closefd=False)
-    lasting = io.TextIOWrapper(
+    lasting = _Unclosed(
         io.BufferedWriter(file),
         encoding=stream.encoding,
         errors="backslashreplace",

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from conformance.exceptions import raised_by_target
 from conformance.framework_detection import detect
 from conformance.implementation import Implementation, UsageError
 from conformance.operations import BACKWARDS, HELPERS, PUBLIC
@@ -30,7 +31,7 @@ def find(target: str) -> tuple[dict[str, Any], str]:
         offered = _namespace(target)
     except UsageError:
         raise
-    except (Exception, SystemExit) as error:
+    except raised_by_target() as error:
         raise ImportFailedError(f"{target} cannot be imported:\n\n{_own_traceback(error)}") from error
     functions = {name: offered[name] for name in (*PUBLIC, *BACKWARDS, *HELPERS) if callable(offered.get(name))}
     if not any(name in PUBLIC for name in functions):

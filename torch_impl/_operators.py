@@ -167,7 +167,7 @@ def packing(operation: str, argument: str, x: torch.Tensor, cu_seqlens: torch.Te
 
 
 def no_second_derivative(operation: str) -> NoReturn:
-    raise RuntimeError(
+    raise NotImplementedError(
         f"{operation}: second derivatives are not available; its backward pass is written out and has no derivative"
     )
 

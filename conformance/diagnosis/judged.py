@@ -12,9 +12,10 @@ from conformance import oracle
 from conformance.budget import Expected, Precision
 from conformance.call import Call
 from conformance.cases import to_json
-from conformance.checker import Checker, raised_by_target
+from conformance.checker import Checker
 from conformance.compared import compared
 from conformance.dtypes import Array
+from conformance.exceptions import raised_by_target, text_of
 from conformance.implementation import Implementation, RefusedError
 from conformance.operations import Operation
 from conformance.outcome import ArrayOutcome, BreakKind
@@ -229,7 +230,8 @@ class Judge:
             return ProcessEndedError(self._watch.fatal[key])
         self._watch.announce(key)
         try:
-            return function(call)
+            with self._checker.implementation.settings_kept():
+                return function(call)
         except raised_by_target() as error:
             return error
         finally:
@@ -266,6 +268,6 @@ def _said(got: Any) -> str:
     if isinstance(got, WrongResultError):
         return str(got).removeprefix(f"{got.function} ")
     if isinstance(got, BaseException):
-        text = str(got).strip().split("\n")[0][:200]
+        text = text_of(got).strip().split("\n")[0][:200]
         return f"raised {type(got).__name__}: {text}" if text else f"raised {type(got).__name__}"
     return ""

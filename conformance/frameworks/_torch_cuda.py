@@ -58,7 +58,7 @@ def _on_busy_stream(of: Flat, given: _Given, cuda: Any) -> Pair:
     with cuda.stream(stream):
         cuda._sleep(BUSY_CYCLES)
         late.write(given)
-        results = pulled(of.function, late.values, late.cotangents)
+        results = pulled(of, late.values, late.cotangents)
     stream.synchronize()
     return results
 
@@ -71,11 +71,11 @@ def _replayed(of: Flat, given: _Given, cuda: Any, warm_up: int) -> Pair:
         stream.wait_stream(cuda.current_stream())
         with cuda.stream(stream):
             for _ in range(warm_up):
-                pulled(of.function, static.values, static.cotangents)
+                pulled(of, static.values, static.cotangents)
         cuda.current_stream().wait_stream(stream)
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
-        results = pulled(of.function, static.values, static.cotangents)
+        results = pulled(of, static.values, static.cotangents)
     static.write(given)
     graph.replay()
     cuda.synchronize()

@@ -5,13 +5,15 @@ generation, which takes longer than everything else that is tested on a call.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from conformance.frameworks._torch_errors import refusals_named, wrong_forms_named
 from conformance.implementation import BrokenGraphError
+from conformance.result_form import expect_shapes
 
 Tensors = dict[str, torch.Tensor]
 
@@ -21,17 +23,25 @@ class Flat:
     """A call as a function of its floating-point tensors only.
 
     Attributes:
+        operation: the name of the function that is called.
         function: takes the tensors of ``primals`` one by one and returns the outputs that have a cotangent.
         primals: the floating-point arguments.
         cotangents: the cotangents of the outputs, with their order and dtype.
     """
 
+    operation: str
     function: Callable[..., tuple[torch.Tensor, ...]]
     primals: Tensors
     cotangents: Tensors
 
+    def expect_shapes(self, outputs: tuple, cotangents: tuple) -> None:
+        """Check that outputs have the shapes of their cotangents; inside vmap, both lack the mapped axis."""
+        names = tuple(self.cotangents)
+        got, expected = dict(zip(names, outputs, strict=True)), dict(zip(names, cotangents, strict=True))
+        expect_shapes(self.operation, got, expected)
 
-def flat(call: Callable[[Tensors], Mapping[str, Any]], arrays: Tensors, cotangents: Tensors) -> Flat:
+
+def flat(operation: str, call: Callable[[Tensors], Mapping[str, Any]], arrays: Tensors, cotangents: Tensors) -> Flat:
     whole = {name: x for name, x in arrays.items() if not x.dtype.is_floating_point}
     primals = {name: x for name, x in arrays.items() if name not in whole}
     names, outputs = tuple(primals), tuple(cotangents)
@@ -40,7 +50,7 @@ def flat(call: Callable[[Tensors], Mapping[str, Any]], arrays: Tensors, cotangen
         results = call({**dict(zip(names, values, strict=True)), **whole})
         return tuple(results[name] for name in outputs)
 
-    return Flat(function, primals, cotangents)
+    return Flat(operation, function, primals, cotangents)
 
 
 COMPILED = ("compile", "compile gradient")
@@ -54,13 +64,15 @@ def load_compiler() -> None:
 
 def transformed(kind: str, of: Flat) -> tuple[Tensors, Tensors]:
     """Outputs and gradients of the call under a transformation (`Implementation.transformed`)."""
-    outputs, gradients = _KINDS[kind](of.function, tuple(of.primals.values()), tuple(of.cotangents.values()))
+    with wrong_forms_named(of.operation):
+        outputs, gradients = _KINDS[kind](of, tuple(of.primals.values()), tuple(of.cotangents.values()))
     return dict(zip(of.cotangents, outputs, strict=True)), dict(zip(of.primals, gradients, strict=True))
 
 
-def pulled(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+def pulled(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
     leaves = [x.detach().requires_grad_() for x in values]
-    outputs = function(*leaves)
+    outputs = of.function(*leaves)
+    of.expect_shapes(outputs, cotangents)
     reached = [(y, d) for y, d in zip(outputs, cotangents, strict=True) if y.requires_grad]
     if not reached:
         return outputs, tuple(torch.zeros_like(x) for x in values)
@@ -68,17 +80,22 @@ def pulled(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple,
     return outputs, torch.autograd.grad(ys, leaves, ds, allow_unused=True, materialize_grads=True)
 
 
-def _functional(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
-    outputs, pull, *_ = torch.func.vjp(function, *values)
+def _functional(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+    outputs, pull, *_ = torch.func.vjp(of.function, *values)
+    of.expect_shapes(outputs, cotangents)
     return outputs, pull(cotangents)
 
 
-def _compile(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
-    return pulled(_compiled(function), values, cotangents)
+def _compile(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+    return pulled(replace(of, function=_compiled(of.function)), values, cotangents)
 
 
-def _compile_gradient(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
-    return _compiled(lambda values, cotangents: _functional(function, values, cotangents))(values, cotangents)
+def _compile_gradient(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+    def gradient(values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+        outputs, pull, *_ = torch.func.vjp(of.function, *values)
+        return outputs, pull(cotangents)
+
+    return _compiled(gradient)(values, cotangents)
 
 
 def _compiled(function: Callable) -> Callable:
@@ -109,15 +126,16 @@ def _reason(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _vmap(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+def _vmap(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
     with torch.no_grad():
-        outputs = torch.func.vmap(function)(*values)
-    _, gradients = torch.func.vmap(lambda xs, ds: _functional(function, xs, ds))(values, cotangents)
+        outputs = torch.func.vmap(of.function)(*values)
+    _, gradients = torch.func.vmap(lambda xs, ds: _functional(of, xs, ds))(values, cotangents)
     return outputs, gradients
 
 
-def _checkpoint(function: Callable, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
-    return pulled(lambda *xs: checkpoint(function, *xs, use_reentrant=False), values, cotangents)
+def _checkpoint(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+    again = replace(of, function=lambda *xs: checkpoint(of.function, *xs, use_reentrant=False))
+    return pulled(again, values, cotangents)
 
 
 _KINDS = {
@@ -131,9 +149,16 @@ _KINDS = {
 
 def second_derivative(of: Flat, along: Tensors) -> Tensors:
     """See `Implementation.second_derivative`. A graph that ends early counts as the zero that it claims to be."""
+    with wrong_forms_named(of.operation), refusals_named():
+        return _second_derivative(of, along)
+
+
+def _second_derivative(of: Flat, along: Tensors) -> Tensors:
     primals = {name: x.detach().requires_grad_() for name, x in of.primals.items()}
     cotangents = {name: x.detach().requires_grad_() for name, x in of.cotangents.items()}
-    outputs = dict(zip(cotangents, of.function(*primals.values()), strict=True))
+    results = of.function(*primals.values())
+    of.expect_shapes(results, tuple(cotangents.values()))
+    outputs = dict(zip(cotangents, results, strict=True))
     reached = [name for name, y in outputs.items() if y.requires_grad]
     leaves = {**primals, **{f"cotangent of {name}": x for name, x in cotangents.items()}}
     zeros = {name: torch.zeros_like(x) for name, x in leaves.items()}

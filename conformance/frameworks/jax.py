@@ -14,7 +14,9 @@ import numpy as np
 
 from conformance.call import Call
 from conformance.dtypes import Array
+from conformance.frameworks._jax_errors import refusals_named, wrong_forms_named
 from conformance.frameworks._jax_layers import JaxLayer
+from conformance.frameworks._jax_settings import config_kept, settings_kept
 from conformance.frameworks._jax_sharding import sharded
 from conformance.frameworks._jaxpr import kernels
 from conformance.implementation import Function, Implementation, Launches, Named, Results, UsageError
@@ -48,7 +50,8 @@ class _Compiled:
         leaves, structure = jax.tree.flatten((arguments, named))
         key = (structure, *((x.shape, x.dtype) for x in leaves))
         if key not in self._ready:
-            lowered = self._function.lower(*arguments, **named)
+            with config_kept():
+                lowered = self._function.lower(*arguments, **named)
             self._compiling(True)
             try:
                 self._ready[key] = lowered.compile()
@@ -79,6 +82,7 @@ class JaxImplementation(Implementation):
     eager = False
     layouts = ("contiguous",)
     backends: Mapping[str, bool] = {"xla": False, "pallas": True}
+    settings_kept = staticmethod(settings_kept)
     lacking: Mapping[str, str] = {
         "far memory": "JAX arrays have no strides",
         "busy stream": "JAX has no streams: it orders its computations itself",
@@ -131,6 +135,11 @@ class JaxImplementation(Implementation):
         name = str(array.dtype)
         values = np.asarray(array)
         return Array(values.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else values, name)
+
+    def _results(self, call: Call, natives: dict[str, Any]) -> dict[str, Any]:
+        # What a target changes while it is traced must not change the rest of the trace.
+        with config_kept():
+            return super()._results(call, natives)
 
     def _jitted(self, kind: str, operation: str, options: Mapping[str, Any], make: Callable[[], Callable]) -> Callable:
         key = (kind, operation, repr(sorted(options.items())))
@@ -194,7 +203,8 @@ class JaxImplementation(Implementation):
 
     def vjp(self, call: Call) -> tuple[Results, Results]:
         compiled = self._jitted("vjp", call.operation, call.options, lambda: self._both(call))
-        outputs, gradients = compiled(*self._parts(call.arrays), self._natives(call.cotangents))
+        with wrong_forms_named(call.operation):
+            outputs, gradients = compiled(*self._parts(call.arrays), self._natives(call.cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
@@ -209,7 +219,8 @@ class JaxImplementation(Implementation):
         given = (*self._parts(call.arrays), self._natives(call.cotangents))
         if kind.startswith("sharding"):
             given = sharded(call.operation, given, self._devices(), explicit=kind != "sharding")
-        outputs, gradients = made[kind]()(*given)
+        with wrong_forms_named(call.operation):
+            outputs, gradients = made[kind]()(*given)
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def second_derivative(self, call: Call, along: Named) -> Results:
@@ -220,7 +231,8 @@ class JaxImplementation(Implementation):
             gradients = both(x, whole, d)[1]
             return sum((gradients[name] * directions[name]).sum() for name in gradients)
 
-        second = self._jit(jax.grad(total, (0, 1)))(floating, self._natives(call.cotangents))
+        with wrong_forms_named(call.operation), refusals_named():
+            second = self._jit(jax.grad(total, (0, 1)))(floating, self._natives(call.cotangents))
         named = {**second[0], **{f"cotangent of {name}": x for name, x in second[1].items()}}
         return self._neutrals(named)
 

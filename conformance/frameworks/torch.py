@@ -15,8 +15,10 @@ from conformance.frameworks import _torch_parts as parts
 from conformance.frameworks import _torch_transforms as transforms
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import Mesh
+from conformance.frameworks._torch_errors import wrong_forms_named
 from conformance.frameworks._torch_launches import launches
 from conformance.frameworks._torch_layers import TorchLayer
+from conformance.frameworks._torch_settings import settings_kept
 from conformance.implementation import Function, Implementation, Launches, Named, Results, UsageError
 from conformance.layer import Layer
 from conformance.result_form import ArrayKind
@@ -50,6 +52,7 @@ class TorchImplementation(Implementation):
     layouts = ("contiguous", "strided", "transposed")
     backends: Mapping[str, bool] = {"torch": False, "triton": True}
     untracked = staticmethod(torch.no_grad)
+    settings_kept = staticmethod(settings_kept)
     _far: tuple[FarBuffer, torch.Tensor] | None = None
     _parts: parts.Parts | None = None
 
@@ -61,7 +64,8 @@ class TorchImplementation(Implementation):
         return self.device == "cuda" and (matmul.allow_tf32 if precision is None else precision == "tf32")
 
     def versions(self) -> dict[str, str]:
-        return {"torch": torch.__version__, "numpy": np.__version__}
+        # As a plain string: unpickling PyTorch's own type would import PyTorch in the process that reads this.
+        return {"torch": str(torch.__version__), "numpy": np.__version__}
 
     def lacks(self, feature: str) -> str | None:
         if feature in cuda.KINDS and self.device == "cpu":
@@ -126,6 +130,12 @@ class TorchImplementation(Implementation):
         )
         return outputs, dict(zip(leaves, gradients, strict=True))
 
+    def _differentiated(
+        self, call: Call, natives: dict[str, Any], dnatives: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        with wrong_forms_named(call.operation):
+            return super()._differentiated(call, natives, dnatives)
+
     def _copied(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone()
 
@@ -137,7 +147,7 @@ class TorchImplementation(Implementation):
 
     def _flat(self, call: Call) -> transforms.Flat:
         function = partial(self._results, call)
-        return transforms.flat(function, self._natives(call.arrays), self._natives(call.cotangents))
+        return transforms.flat(call.operation, function, self._natives(call.arrays), self._natives(call.cotangents))
 
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
         if kind == "sharding":

@@ -11,13 +11,14 @@ from conformance.call import Call
 from conformance.cases import generator
 from conformance.checker import Checker
 from conformance.dtypes import FLOATING, ROUNDOFF, Array
+from conformance.exceptions import text_of
 from conformance.implementation import BrokenGraphError, Named, NotShardedError, RefusedError, Results
 from conformance.laws import SINGLE, law
 from conformance.laws._answers import lacking, of_rows, transformed
 from conformance.laws._refusals import REFERENCE
 from conformance.laws._relations import results_of, same_results
 from conformance.operations import Operation
-from conformance.result_form import WrongResultError
+from conformance.result_form import WrongResultError, expect_shapes
 
 _SENTENCES = {
     "compile": (
@@ -108,7 +109,12 @@ def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> Non
     arrays = {name: _stacked(first.arrays[name], second.arrays[name]) for name in first.primals}
     cotangents = {name: _stacked(d, second.cotangents[name]) for name, d in first.cotangents.items()}
     both = replace(first.with_arrays(**arrays), cotangents=cotangents)
-    outputs, gradients = _served(kind, checker, both)
+    try:
+        outputs, gradients = _served(kind, checker, both)
+        expect_shapes(operation.name, outputs, both.cotangents)
+        expect_shapes(operation.name, gradients, arrays, "the gradient of ")
+    except WrongResultError as error:
+        raise WrongResultError(error.function, f"under {kind}, {error}") from error
     for b, call in enumerate((first, second)):
         form = f"element {b}" if b else ""
         own = results_of(checker, call)
@@ -132,24 +138,23 @@ def _element(results: Results, b: int) -> Results:
 
 
 def second_derivative(operation: Operation, checker: Checker, case: Any) -> None:
-    """The second derivative is the derivative of the gradient, or the request for it raises.
+    """The second derivative is the derivative of the gradient, or the request for it is refused.
 
-    ∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or an error
+    ∂⟨df(x, d), u⟩/∂(x, d) = difference quotients of the reference's gradient, or a refusal
     """
     call = operation.call_of(case, checker.dtype)
     rng = generator(0, 50)
     along = {name: Array(rng.normal(size=call.arrays[name].shape), checker.dtype) for name in call.primals}
     try:
         got = checker.implementation.second_derivative(checker.on_backend(call), along)
-    except WrongResultError:
-        raise
-    except Exception as error:
-        if checker.implementation.kernel_backend is not None and "`kernel_backend`" in str(error):
-            raise RefusedError(str(error)) from error
-        if isinstance(error, NotImplementedError):
-            # A target that refuses the call itself has said nothing about its second derivative.
-            results_of(checker, call)
+    except NotImplementedError:
+        # A target that refuses the call itself has said nothing about its second derivative.
+        results_of(checker, call)
         return
+    except ValueError as error:
+        if checker.implementation.kernel_backend is not None and "`kernel_backend`" in text_of(error):
+            raise RefusedError(text_of(error)) from error
+        raise
     for name, (expected, slack) in _quotients(call, along).items():
         checker.close(f"second derivative by {name}", got[name], expected, slack, call.steps)
 

@@ -224,6 +224,22 @@ def test_a_quick_run_tries_values_and_gradients_alone(tmp_path: Path) -> None:
     assert max(point["steps"] for law in judged["laws"] for point in law["points"]) < 200
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_only_workers_import_the_framework(framework: str, tmp_path: Path) -> None:
+    """An object of the framework in what a worker sends would import all of it in the command's process too."""
+    version = pytest.importorskip(framework).__version__
+    code = (
+        "import sys\nfrom conformance.__main__ import main\n"
+        f"try:\n    main()\nfinally:\n    print({framework!r} in sys.modules)"
+    )
+    options = ("--failures", tmp_path, "--law", "value", *QUICK)
+    command = [sys.executable, "-c", code, "run", f"{framework}_impl", *map(str, options)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split()[-1] == "False"
+    assert f"{framework} {version}" in " ".join(done.stdout.split())
+
+
 def test_a_random_seed_is_printed_and_gives_the_same_run_again(sound: Path, tmp_path: Path) -> None:
     paths = [tmp_path / "one.json", tmp_path / "two.json"]
     law = ("--op", "rev_cumsum", "--law", "value", "--dtype", "float32", "--examples", "4")

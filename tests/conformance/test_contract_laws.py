@@ -111,6 +111,23 @@ def test_a_stranger_may_refuse_in_its_own_words_or_answer_what_a_call_can_only_m
     assert bad_calls(gru=gru_loop()).status == "passed"
 
 
+def test_a_target_that_refuses_the_valid_calls_too_has_not_been_judged_by_bad_ones() -> None:
+    from tests.suite.strangers.torch_loops import gru_loop
+
+    def refuses(*arrays: Any, **options: Any) -> Any:
+        raise NotImplementedError("one head only")
+
+    def without_packing(*arrays: Any, cu_seqlens: Any = None, **options: Any) -> Any:
+        if cu_seqlens is not None:
+            raise NotImplementedError("no packing")
+        return gru_loop()(*arrays, **options)
+
+    nothing = bad_calls(gru=refuses)
+    assert nothing.status == "not served" and nothing.examples == 0 and "one head only" in str(nothing.reason)
+    some = bad_calls(gru=without_packing)
+    assert some.status == "passed" and some.examples > some.refused.cases > 0
+
+
 def test_an_answer_to_a_call_that_fits_nothing_is_wrong() -> None:
     from tests.suite.strangers.torch_loops import mlstm_loop
 

@@ -1,14 +1,15 @@
 """``pytest --pyargs conformance --conformance-implementation=…``, from outside the repository."""
 
 import importlib.metadata
+import inspect
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 import reference
@@ -16,9 +17,13 @@ from conformance import pytest_plugin
 from conformance.cli import run_command
 from conformance.implementation import UsageError
 from conformance.law_tests import LawTests
+from conformance.offered_options import OFFERED
+from conformance.options import RunOptions
+from conformance.selection import options_of
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 PLUGIN = "conformance.pytest_plugin"
+LOADED = {"conformance", PLUGIN, "conformance.offered_options", "conformance.options"}
 SCANS = """
 from reference import rev_cumsum as exact
 
@@ -99,18 +104,8 @@ def test_a_wrong_call_says_what_to_type(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_say_what_to_type(option: str, value: object, said: str) -> None:
-    given = {
-        "conformance_implementation": ["reference"],
-        "conformance_device": "cpu",
-        "conformance_failures": "failures",
-    }
-    given |= {f"conformance_{name}": [] for name in ("op", "law", "dtype")}
-    given |= {
-        "conformance_seed": 0,
-        "conformance_quick": False,
-        "conformance_contract": False,
-        "conformance_timeout": 60.0,
-    }
+    given = {f"conformance_{each.name.replace('-', '_')}": [] if each.several else each.default for each in OFFERED}
+    given |= {"conformance_implementation": ["reference"], "conformance_quick": False, "conformance_contract": False}
     given[f"conformance_{option}"] = value
     with pytest.raises(UsageError, match=said):
         LawTests.of(given.get)
@@ -126,24 +121,29 @@ class Options(dict[str, dict[str, Any]]):
         self[name.removeprefix("--conformance-")] = settings
 
 
-def test_the_options_of_pytest_are_those_of_the_command_line() -> None:
+def test_every_option_of_a_run_is_offered_and_documented() -> None:
     added = Options()
     pytest_plugin.pytest_addoption(added)  # pyright: ignore[reportArgumentType]
-    del added["implementation"]
-    known = {name.removeprefix("--"): option for option in run_command.params for name in option.opts}
+    typed = {name.removeprefix("--") for option in run_command.params for name in option.opts}
     guide = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
-    for name, settings in added.items():
-        own = known[name]
-        choices = own.type.choices if isinstance(own.type, click.Choice) and name != "dtype" else None
-        assert settings.get("choices") == choices, name
-        assert _default(settings.get("default")) == _default(own.default), name
-        assert f"`-{name}`" in guide or name == "op", name
+    for option in OFFERED:
+        assert option.name in typed
+        assert (option.name in added) == option.pytest
+        assert f"`-{option.name}`" in guide or option.name == "op" or not option.pytest, option.name
+    taken = {*inspect.signature(options_of).parameters, *(field.name for field in fields(RunOptions))} - {"given"}
+    own = {"shrink_seconds", "thorough"}  # Of the suite's own, not a user's.
+    assert {option.field for option in OFFERED} == taken - own
 
 
-def _default(value: Any) -> Any:
-    """A default as both command lines mean it: a path is its text, and nothing at all is None, however it is stated."""
-    stated = value if isinstance(value, int | float | str | Path) and value else None
-    return str(stated) if isinstance(stated, Path) else stated
+def test_promises_are_those_of_the_command_line(target: Path) -> None:
+    """A target that is wrong for more than one row passes within its promise, and fails without it."""
+    target.write_text(SCANS.format(value="(x.shape[-1] > 4)"))
+    arguments = (f"--conformance-implementation={target}", *SMALL, "-k", "rev_cumsum.value")
+    assert pytest_in(target.parent, *arguments).returncode == 1
+    done = pytest_in(target.parent, *arguments, "--conformance-promise=S <= 4")
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    done = pytest_in(target.parent, *arguments, "--conformance-promise=S <")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
 
 
 def test_the_plugin_imports_nothing_until_it_is_asked_for() -> None:
@@ -152,13 +152,15 @@ def test_the_plugin_imports_nothing_until_it_is_asked_for() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert eval(done.stdout) == {"conformance", "conformance.pytest_plugin"}
+    own = {name for name in eval(done.stdout) if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert own == LOADED
 
 
 def test_an_unrelated_run_asks_the_plugin_for_no_more(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(
-        "import sys\n\ndef test_other():\n    assert [n for n in sys.modules if n.startswith('conformance')] == [\n"
-        f"        'conformance', {PLUGIN!r}\n    ]\n    assert 'numpy' not in sys.modules\n"
+        "import sys\n\ndef test_other():\n"
+        f"    assert {{n for n in sys.modules if n.startswith('conformance')}} == {LOADED}\n"
+        "    assert 'numpy' not in sys.modules\n"
     )
     # Other plugins of this environment may import NumPy.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -81,7 +81,7 @@ def dtilde_matrix(igate: torch.Tensor, fgate: torch.Tensor) -> torch.Tensor:
     Raises:
         TypeError: an argument is not a floating-point tensor, or their dtypes differ.
         ValueError: the shapes differ or do not end in 1.
-        RuntimeError: a second derivative is requested.
+        NotImplementedError: a second derivative is requested.
     """
     igate, fgate, asked = _checked_gates(igate, fgate)
     backend = choose(asked, None).value

@@ -76,7 +76,7 @@ def gru(
         TypeError: an argument is not a floating-point tensor, or dtypes differ.
         ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing, or the
             requested backend does not support the call.
-        RuntimeError: a second derivative is requested.
+        NotImplementedError: a second derivative is requested.
     """
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
     arrays, input_state = _autocast(arrays, input_state)

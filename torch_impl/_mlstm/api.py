@@ -111,7 +111,7 @@ def mlstm(
         TypeError: an argument is not a floating-point tensor, or dtypes differ.
         ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or the requested
             backend does not support the call.
-        RuntimeError: a second derivative is requested.
+        NotImplementedError: a second derivative is requested.
     """
     if return_state is not True and return_state is not False:
         check_flag("mlstm", "return_state", return_state)
