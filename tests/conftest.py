@@ -2,9 +2,11 @@
 many sets of parameters run."""
 
 import os
+import random
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -49,6 +51,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=dropped)
     # With long tests at the end, one worker would wait for the other.
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture(autouse=True)
+def _numbers_do_not_depend_on_earlier_tests() -> None:
+    """Weights that a framework draws are the same in every run; Keras takes its seeds from Python's `random`."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
