@@ -133,7 +133,7 @@ mutants-adapted: $(READY)  ## the same faults behind an adapter that refuses cal
 strangers: $(READY)  ## judge implementations that are not ours: of how many the first cause is the true one (10 minutes)
 	$(PY) -m tests.suite.strangers --json conformance/strangers/score.json
 
-calibration: $(READY)  ## every correct variant on ten thousand cases an operation: false alarms (15 minutes)
+calibration: $(READY)  ## every correct variant on ten thousand cases: false alarms (two hours of processor time)
 	$(PY) -m tests.suite.calibration --jobs $(PYTEST_WORKERS) --json conformance/calibration/results.json
 
 aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there: registers, spills, shared memory (half an hour)

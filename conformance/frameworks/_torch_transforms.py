@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from conformance.frameworks._torch_errors import refusals_named, wrong_forms_named
+from conformance.frameworks._torch_errors import ERRORS
 from conformance.implementation import BrokenGraphError
 from conformance.result_form import expect_shapes
 
@@ -64,7 +64,7 @@ def load_compiler() -> None:
 
 def transformed(kind: str, of: Flat) -> tuple[Tensors, Tensors]:
     """Outputs and gradients of the call under a transformation (`Implementation.transformed`)."""
-    with wrong_forms_named(of.operation):
+    with ERRORS.wrong_forms_named(of.operation):
         outputs, gradients = _KINDS[kind](of, tuple(of.primals.values()), tuple(of.cotangents.values()))
     return dict(zip(of.cotangents, outputs, strict=True)), dict(zip(of.primals, gradients, strict=True))
 
@@ -149,7 +149,7 @@ _KINDS = {
 
 def second_derivative(of: Flat, along: Tensors) -> Tensors:
     """See `Implementation.second_derivative`. A graph that ends early counts as the zero that it claims to be."""
-    with wrong_forms_named(of.operation), refusals_named():
+    with ERRORS.wrong_forms_named(of.operation), ERRORS.refusals_named():
         return _second_derivative(of, along)
 
 

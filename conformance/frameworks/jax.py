@@ -14,7 +14,7 @@ import numpy as np
 
 from conformance.call import Call
 from conformance.dtypes import Array
-from conformance.frameworks._jax_errors import refusals_named, wrong_forms_named
+from conformance.frameworks._jax_errors import ERRORS
 from conformance.frameworks._jax_layers import JaxLayer
 from conformance.frameworks._jax_settings import config_kept, settings_kept
 from conformance.frameworks._jax_sharding import sharded
@@ -203,7 +203,7 @@ class JaxImplementation(Implementation):
 
     def vjp(self, call: Call) -> tuple[Results, Results]:
         compiled = self._jitted("vjp", call.operation, call.options, lambda: self._both(call))
-        with wrong_forms_named(call.operation):
+        with ERRORS.wrong_forms_named(call.operation):
             outputs, gradients = compiled(*self._parts(call.arrays), self._natives(call.cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
 
@@ -219,7 +219,7 @@ class JaxImplementation(Implementation):
         given = (*self._parts(call.arrays), self._natives(call.cotangents))
         if kind.startswith("sharding"):
             given = sharded(call.operation, given, self._devices(), explicit=kind != "sharding")
-        with wrong_forms_named(call.operation):
+        with ERRORS.wrong_forms_named(call.operation):
             outputs, gradients = made[kind]()(*given)
         return self._neutrals(outputs), self._neutrals(gradients)
 
@@ -231,7 +231,7 @@ class JaxImplementation(Implementation):
             gradients = both(x, whole, d)[1]
             return sum((gradients[name] * directions[name]).sum() for name in gradients)
 
-        with wrong_forms_named(call.operation), refusals_named():
+        with ERRORS.wrong_forms_named(call.operation), ERRORS.refusals_named():
             second = self._jit(jax.grad(total, (0, 1)))(floating, self._natives(call.cotangents))
         named = {**second[0], **{f"cotangent of {name}": x for name, x in second[1].items()}}
         return self._neutrals(named)

@@ -15,7 +15,7 @@ from conformance.frameworks import _torch_parts as parts
 from conformance.frameworks import _torch_transforms as transforms
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._mesh import Mesh
-from conformance.frameworks._torch_errors import wrong_forms_named
+from conformance.frameworks._torch_errors import ERRORS
 from conformance.frameworks._torch_launches import launches
 from conformance.frameworks._torch_layers import TorchLayer
 from conformance.frameworks._torch_settings import settings_kept
@@ -133,7 +133,7 @@ class TorchImplementation(Implementation):
     def _differentiated(
         self, call: Call, natives: dict[str, Any], dnatives: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        with wrong_forms_named(call.operation):
+        with ERRORS.wrong_forms_named(call.operation):
             return super()._differentiated(call, natives, dnatives)
 
     def _copied(self, x: torch.Tensor) -> torch.Tensor:
