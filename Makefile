@@ -81,13 +81,13 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-build-isolation --editable '.[all]'
 	@touch $@
 
-# The tests whose outcome can depend on the version of JAX. Under the newest one they compile with few optimisations, which
-# saves a fifth of the time; `make conformance` tries values at many sizes under it with all of them.
+# The tests whose outcome can depend on the version of JAX. Tests compile with few optimisations (tools/environments.py says how much
+# that saves); the laws under the newest JAX, which try values at many sizes, compile with all of them.
 TESTS_OF_JAX := tests/jax tests/calls tests/house/test_imports.py tests/house/test_clash.py
 
 test: $(LINT) $(READY)  ## lint, all tests, and the wheel with NumPy alone; where .venv-jax is, tests of JAX again under the newest JAX
 	@$(LEFT_OUT)
-	$(PY) $(PYTEST) --grids $(GRIDS) $$($(PY) tools/environments.py tests)
+	env $$($(PY) tools/environments.py quick-tests) $(PY) $(PYTEST) --grids $(GRIDS) $$($(PY) tools/environments.py tests)
 	@if [[ -e $(READY_JAX) ]]; then set -x; \
 		JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PY_JAX) $(PYTEST) --grids $(if $(filter whole,$(GRIDS)),whole,one) $(TESTS_OF_JAX); \
 	fi
@@ -100,7 +100,7 @@ PALLAS_PART := --op mlstm --op mlstm_step --op gru --law value --law gradient --
 conformance: $(READY)  ## the laws, on the spec and on every implementation whose framework is installed
 	@mkdir -p reports
 	@$(LEFT_OUT)
-	GATESPEC_TORCH_PROCESSES=4 $(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
+	env $$($(PY) tools/environments.py quick-laws) GATESPEC_TORCH_PROCESSES=4 $(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
 	@if [[ -e $(READY_JAX) ]]; then set -x; \
 		$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json; \
 	fi

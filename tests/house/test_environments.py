@@ -76,6 +76,28 @@ def test_what_a_framework_would_be_needed_for_is_not_run(tool: ModuleType) -> No
     assert all((ROOT / folder).is_dir() for folder in tool.tests(alone))
 
 
+def test_the_laws_run_with_all_optimisations_in_one_environment(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    oldest = ONE_PYTHON | {"python": "3.11", "jax": "0.10.2"}
+    flag = "XLA_FLAGS=--xla_cpu_use_fusion_emitters=false"
+    quick = "JAX_DISABLE_MOST_OPTIMIZATIONS=1"
+    for held, tests, laws in (
+        (ONE_PYTHON, quick, ""),
+        (ONE_PYTHON | {"jax": None}, "", ""),
+        (oldest, f"{quick} {flag}", ""),
+        (oldest | {"newest_jax": "0.12.0.1"}, f"{quick} {flag}", f"{quick} {flag}"),
+    ):
+        monkeypatch.setattr(tool, "facts", lambda held=held: tool.Facts(**held))
+        for command, variables in (("quick-tests", tests), ("quick-laws", laws)):
+            monkeypatch.setattr(sys, "argv", ["environments.py", command])
+            tool.main()
+            assert capsys.readouterr().out == f"{variables}\n"
+    monkeypatch.setenv("XLA_FLAGS", "--of-the-user")
+    assert tool.few_optimisations(tool.Facts(**oldest)) == [quick]
+
+
 LISTED = "torch (2.15.0)\nAvailable versions: 2.15.0, 2.14.1, {}2.13.0, 2.10.0+cpu, 2.10.0\n  INSTALLED: 2.13.0\n"
 
 
