@@ -154,8 +154,10 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     }
     found, of = ({name: np.moveaxis(x, 0, 1) for name, x in each.items()} for each in (found, of))
     root, initial = d.drift, size[0]
-    of_m0 = _dot(initial, d.size) + reads.m0 if S else none
-    found |= {"C0": d.size[..., :-1], "n0": d.size[..., -1], "m0": of_m0, "g": g}
+    # Likewise the log weight of the initial memory in each read, which a kernel may compute from sums.
+    read_later = d.size * (1 + largest_m[-1] if S else 1 + none)[..., None, None]
+    of_m0 = _dot(initial, read_later) + reads.m0 if S else none
+    found |= {"C0": read_later[..., :-1], "n0": read_later[..., -1], "m0": of_m0, "g": g}
     of |= {"C0": root[..., :-1], "n0": root[..., -1], "m0": np.hypot(_dot(initial, root), paths.m0), "g": of_g}
     carried = np.maximum(g, da.max(axis=0, initial=0.0))
     return Magnitudes(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from conformance.cases import GRUCase, MLSTMCase
 from conformance.dtypes import rounded
 from conformance.operations import OPERATIONS
 from tests.suite.calibration import results, variants_mlstm
@@ -21,22 +22,37 @@ from tests.suite.calibration.arithmetic import (
     sequential_sum,
 )
 from tests.suite.calibration.families import SHARES, Family, families
-from tests.suite.calibration.scoring import calibrate
+from tests.suite.calibration.scoring import calibrate, judged
 from tests.suite.calibration.subjects import SUBJECTS
 
 KEPT = results.load(results.COMMITTED)
 INDUCTOR = "inductor"
 """In the names of variants that take a minute to compile: `make calibration` runs them, these tests do not."""
 
-REFUSED = {
-    ("mlstm, few shapes, compiled", "JAX, all steps at once, XLA"): 1,
-    ("mlstm, few shapes, compiled", "PyTorch, all steps at once, inductor"): 1,
-    ("gru, few shapes, compiled", "JAX scan, XLA"): 4,
-    ("gru, products in TF32", "PyTorch loop, autograd"): 1,
-}
-"""Variants of which cases were refused, and of how many: a fault of the tolerance (`conformance.budget` says which).
+REFUSED = {("mlstm_fwbw_custom_grad", "pairwise, a tree of segments"): 7}
+"""Variants of which cases were refused, and how many: a fault of the tolerance (`conformance.budget` says which)."""
 
-A mend changes the formula of these operations, so that all their variants have to be measured again.
+GRU, SATURATED = {"B": 2, "state": True, "gates": "saturated"}, {"H": 3, "heads": (6, 3, 2, 1, 6, 2)}
+REFUSED_ONCE = [
+    ("float64", "JAX scan, XLA", GRUCase(**GRU, **SATURATED, S=5, scale=2.0, cotangents="output only")),
+    ("float64", "JAX scan, XLA", GRUCase(**GRU, **SATURATED, S=5, scale=2.0, cotangents="one step", seed=4264)),
+    ("float64", "JAX scan, XLA", GRUCase(**GRU, **SATURATED, S=65, scale=2.0, cotangents="output only", seed=1852)),
+    ("float32", "JAX scan, XLA", GRUCase(**GRU, **SATURATED, S=65, cotangents="one step", seed=47664)),
+    (
+        "tf32",
+        "PyTorch loop, autograd",
+        GRUCase(**GRU, S=130, H=5, heads=(2,) * 6, clipping=0.1, cotangents="one step", seed=12738),
+    ),
+    (
+        "float32",
+        "JAX, all steps at once, XLA",
+        MLSTMCase(2, 5, 3, 3, 2, state="random", gates="large m", cotangents="output only", seed=1394),
+    ),
+]
+"""Cases on which a correct variant was refused by earlier formulas.
+
+They did not know the errors of XLA's tanh, nor those that reach the other steps of a GRU through its weights, nor the
+rounding of the log weight with which each step reads the initial memory.
 """
 
 
@@ -62,22 +78,21 @@ def test_the_committed_calibration_is_of_this_budget_and_whole(name: str, varian
     assert set(found["worst_by_dtype"]) == set(subject.dtypes)
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    [pytest.param(*pair, marks=pytest.mark.xfail(strict=True)) if pair in REFUSED else pair for pair in PAIRS],
-)
-def test_no_correct_variant_was_refused(name: str, variant: str) -> None:
-    assert KEPT[name]["variants"][variant]["false_alarms"] == 0
-
-
 def test_the_refused_cases_are_those_that_are_stated() -> None:
-    found = {
-        (name, variant): of["false_alarms"] for name, kept in KEPT.items() for variant, of in kept["variants"].items()
-    }
+    found = {pair: KEPT[pair[0]]["variants"][pair[1]]["false_alarms"] for pair in PAIRS}
     assert {pair: alarms for pair, alarms in found.items() if alarms} == REFUSED
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
-    assert f"{len(found)} correct variants of the operations were judged on 10,000 cases each" in readme
+    assert f"{len(PAIRS)} correct variants of the operations were judged on 10,000 cases each" in readme
     assert f"The suite refused {sum(REFUSED.values())} of these" in readme
+
+
+@pytest.mark.parametrize(("dtype", "variant", "case"), REFUSED_ONCE)
+def test_what_was_refused_once_passes(dtype: str, variant: str, case: GRUCase | MLSTMCase) -> None:
+    op = "gru" if isinstance(case, GRUCase) else "mlstm"
+    subject = SUBJECTS[f"{op}, products in TF32" if dtype == "tf32" else f"{op}, few shapes, compiled"]
+    family = Family("float32" if dtype == "tf32" else dtype, "small", (case,))
+    found = judged(replace(subject, variants={variant: subject.variants[variant]}), family)[variant]
+    assert max(ratio.max() for ratio, _ in found.values()) < 1
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
