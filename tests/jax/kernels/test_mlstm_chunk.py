@@ -117,8 +117,9 @@ def test_sequences_are_exact_to_roundoff_however_large_the_gates():
     for name, got in zip("qkvif", dx, strict=True):
         for kind, found, of_kind in zip(kinds, got, gradients[name], strict=True):
             error = np.abs(np.asarray(found, np.float64) - of_kind).max() / np.abs(of_kind).max()
-            # The gradient of q is a small difference of large terms.
-            assert error < (3e-5 if name == "q" else 4e-6), (name, kind, error)
+            # The gradients of q and f are small differences of large terms, added in an order that depends on the
+            # processor: with AVX-512, with and without optimisations, at most 1.4e-5 and 4.5e-6 for three cotangents.
+            assert error < {"q": 3e-5, "f": 1e-5}.get(name, 4e-6), (name, kind, error)
 
 
 @needs_mosaic
