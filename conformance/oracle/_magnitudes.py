@@ -63,8 +63,8 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
 
     The relative error of ν is larger than that of its terms if they cancel: Σ|q̂||n| / Y times as large, and it
     multiplies everything that is divided by Y. On the floor, the error of m takes its place, u·|m| at each step, added
-    as squares. With m above 64 it does not cancel between C and exp(−min(m, 64)), and it never cancels between C and
-    eps.
+    as squares; near the floor, either. With m above 64 it does not cancel between C and exp(−min(m, 64)), and it never
+    cancels between C and eps.
     """
     steps = {name: np.moveaxis(arrays[name], 1, 0) for name in "qkvif"}
     i, a = steps["i"], -np.logaddexp(0.0, -steps["f"])
@@ -97,7 +97,9 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     size_of_m = np.where(np.isfinite(m), np.abs(m), 0.0)
     largest_m, of_m = np.maximum.accumulate(size_of_m)[1:], np.sqrt(np.cumsum(size_of_m**2, axis=0))[1:]
     term = np.einsum("tbnkv,tbnk->tbnv", after, q) / Y[..., None]
-    amplified = np.maximum(1.0, np.where(above, term[..., -1], of_m) + of_m * eps / Y)[..., None]
+    below = np.abs(read[..., -1]) <= floor * (1 + NEAR_FLOOR)
+    of_divisor = np.maximum(np.where(above, term[..., -1], 0.0), np.where(below, of_m, 0.0))
+    amplified = np.maximum(1.0, of_divisor + of_m * eps / Y)[..., None]
     exact_h = np.abs(read[..., :-1]) / Y[..., None]
     h = term[..., :-1] + amplified * exact_h
     root = _root("tbnkv,tbnk->tbnv", after_drift, q) / Y[..., None]
