@@ -68,7 +68,7 @@ rounding (in 16 bits the last rounding may take up all of its own share, and doe
 Many definitions of the mLSTM that PyTorch and JAX differentiate reach 0.99, probably at ties for m, where the tolerance
 is 1.01 of the whole term. No result was refused.
 
-With κ = 2 the mLSTM's 0.88 would be about 1.3; with Ω = 1 an intermediate that had been rounded twice reached 1.01. The
+With κ = 2 an error of 0.88 would be about 1.3; with Ω = 1 an intermediate that had been rounded twice reached 1.01. The
 measurements are in ``calibration/results.json`` with a hash of this formula; a test compares the two.
 """
 

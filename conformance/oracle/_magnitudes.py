@@ -156,7 +156,7 @@ def magnitudes_of(arrays: Values, eps: float, cotangents: Values | None, floor_i
     }
     found, of = ({name: np.moveaxis(x, 0, 1) for name, x in each.items()} for each in (found, of))
     root, initial = d.drift, size[0]
-    # Likewise the log weight of the initial memory in each read, which a kernel may compute from sums.
+    # The log weight with which a step reads the initial memory is such a difference of log weights, too.
     read_later = d.size * (1 + largest_m[-1] if S else 1 + none)[..., None, None]
     of_m0 = _dot(initial, read_later) + reads.m0 if S else none
     found |= {"C0": read_later[..., :-1], "n0": read_later[..., -1], "m0": of_m0, "g": g}
