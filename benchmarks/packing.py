@@ -1,8 +1,9 @@
 """Cost of packed sequences by split: the same number of tokens in one sequence, in many, and in very unequal ones.
 
 Cost should follow the work, however it is divided. What a split costs is compared with the cheapest one of the same
-tokens. A GRU computes the steps of a sequence one after another, so that for a GRU the cost of the split's longest
-sequence alone is added to that of the cheapest split.
+tokens; the same tokens as one sequence in a dense call, without ``cu_seqlens``, are measured too. A GRU
+computes the steps of a sequence one after another, so that for a GRU the cost of the split's longest sequence alone is
+added to that of the cheapest split.
 """
 
 import statistics
@@ -47,17 +48,20 @@ SPLITS: dict[str, Callable[[int], list[int]]] = {
 }
 """Lengths of the sequences for a number of tokens, by name."""
 
+DENSE = "dense"
+"""Name of the call with all tokens as one sequence, and without ``cu_seqlens``."""
+
 
 @dataclass(frozen=True)
 class Cost:
     """Cost of both passes over one split.
 
     Attributes:
-        split: a name of `SPLITS`.
+        split: a name of `SPLITS`, or `DENSE`.
         sequences, longest: their number, and the steps of the longest.
         seconds: the median over rounds.
         alone: seconds of the longest sequence alone; 0 for an mLSTM, whose chunks are computed together.
-        peak_bytes: maximum memory of a call, not counting its inputs.
+        peak_bytes: maximum memory of a call, not counting its inputs: of PyTorch as measured, of JAX as XLA plans it.
     """
 
     split: str
@@ -68,17 +72,20 @@ class Cost:
     peak_bytes: int
 
 
-def call(framework: str, op: str, lengths: list[int], heads: int, dim: int, states: bool) -> Run:
+def call(framework: str, op: str, lengths: list[int], heads: int, dim: int, states: bool, dense: bool = False) -> Run:
     """Both passes over packed sequences of random numbers, as a function without arguments.
 
     Args:
+        dense: instead, one sequence with all these steps, which is not packed.
         states: whether the final states are requested, and have a cotangent.
     """
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in _shapes(op, sum(lengths), heads, dim)]
     if op == "gru":
         arrays = [x if number % 2 == 0 else x * dim**-0.5 for number, x in enumerate(arrays)]
-    return (_torch if framework == "torch" else _jax)(op, arrays, np.cumsum([0, *lengths]), states)
+    if dense:
+        arrays = [x if op == "gru" and number % 2 else x[None] for number, x in enumerate(arrays)]
+    return (_torch if framework == "torch" else _jax)(op, arrays, None if dense else np.cumsum([0, *lengths]), states)
 
 
 def _shapes(op: str, tokens: int, heads: int, dim: int) -> list[tuple[int, ...]]:
@@ -88,12 +95,13 @@ def _shapes(op: str, tokens: int, heads: int, dim: int) -> list[tuple[int, ...]]
     return [(tokens, heads, dim)] * 3 + [(tokens, heads)] * 2
 
 
-def _torch(op: str, arrays: list[np.ndarray], bounds: np.ndarray, states: bool) -> Run:
+def _torch(op: str, arrays: list[np.ndarray], bounds: np.ndarray | None, states: bool) -> Run:
     import torch
 
     import torch_impl
 
-    leaves, cu_seqlens = [torch.from_numpy(x).requires_grad_() for x in arrays], torch.from_numpy(bounds)
+    leaves = [torch.from_numpy(x).requires_grad_() for x in arrays]
+    cu_seqlens = None if bounds is None else torch.from_numpy(bounds)
 
     def run() -> None:
         outputs = _outputs(torch_impl, op, leaves, cu_seqlens, states)
@@ -102,11 +110,12 @@ def _torch(op: str, arrays: list[np.ndarray], bounds: np.ndarray, states: bool) 
     return run
 
 
-def _jax(op: str, arrays: list[np.ndarray], bounds: np.ndarray, states: bool) -> Run:
+def _jax(op: str, arrays: list[np.ndarray], bounds: np.ndarray | None, states: bool) -> Run:
     import jax
     import jax.numpy as jnp
 
-    natives, cu_seqlens = [jnp.asarray(x) for x in arrays], jnp.asarray(bounds, "int32")
+    natives = [jnp.asarray(x) for x in arrays]
+    cu_seqlens = None if bounds is None else jnp.asarray(bounds, "int32")
     gradients = _jax_gradients(op, states)
     return lambda: jax.block_until_ready(gradients(cu_seqlens, *natives))
 
@@ -126,12 +135,20 @@ def _jax_gradients(op: str, states: bool) -> Any:
     return gradients
 
 
-def planned_bytes(op: str, tokens: int, sequences: int, heads: int, dim: int, states: bool = False) -> int:
-    """The memory that XLA plans for both passes over packed sequences, not counting inputs; nothing is run."""
+def planned_bytes(op: str, tokens: int, sequences: int | None, heads: int, dim: int, states: bool = False) -> int:
+    """The memory that XLA plans for both passes over packed sequences, not counting inputs; nothing is run.
+
+    Args:
+        sequences: their number; None for a single one that is not packed.
+    """
     import jax
 
-    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in _shapes(op, tokens, heads, dim)]
-    cu_seqlens = jax.ShapeDtypeStruct((sequences + 1,), "int32")
+    shapes, cu_seqlens = _shapes(op, tokens, heads, dim), None
+    if sequences is None:
+        shapes = [shape if op == "gru" and number % 2 else (1, *shape) for number, shape in enumerate(shapes)]
+    else:
+        cu_seqlens = jax.ShapeDtypeStruct((sequences + 1,), "int32")
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
     plan = _jax_gradients(op, states).lower(cu_seqlens, *shapes).compile().memory_analysis()
     return plan.temp_size_in_bytes + plan.output_size_in_bytes
 
@@ -156,15 +173,22 @@ def peak_bytes(run: Run) -> int:
 
 
 def costs(framework: str, op: str, tokens: int, heads: int, dim: int, rounds: int, states: bool = False) -> list[Cost]:
-    """Measure every split, interleaved."""
-    lengths = {name: split(tokens) for name, split in SPLITS.items()}
+    """Measure every split and the dense call, interleaved."""
+    lengths = {name: split(tokens) for name, split in SPLITS.items()} | {DENSE: [tokens]}
     of = partial(call, framework, op, heads=heads, dim=dim, states=states)
-    runs = {name: of(each) for name, each in lengths.items()}
-    peaks = {name: peak_bytes(run) for name, run in runs.items()}
+    runs = {name: of(each, dense=name == DENSE) for name, each in lengths.items()}
+    if framework == "jax":
+        numbers = {name: None if name == DENSE else len(each) for name, each in lengths.items()}
+        peaks = {name: planned_bytes(op, tokens, number, heads, dim, states) for name, number in numbers.items()}
+    else:
+        peaks = {name: peak_bytes(run) for name, run in runs.items()}
+    for run in runs.values():
+        run()
     if op == "gru":
-        runs |= {f"{name}, alone": of([max(each)]) for name, each in lengths.items()}
-        for run in runs.values():
+        alone = {f"{name}, alone": of([max(each)]) for name, each in lengths.items()}
+        for run in alone.values():
             run()
+        runs |= alone
     timed = [*interleaved(runs, rounds, wall_clock)]
     seconds = {name: statistics.median(each[name] for each in timed) for name in runs}
     return [

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import main
-from benchmarks.packing import SPLITS, planned_bytes
+from benchmarks.packing import DENSE, SPLITS, call, planned_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,9 +45,16 @@ def test_planned_memory_of_jax_follows_the_tokens():
     assert max(fewest, most) < 1.1 * min(fewest, most), (fewest, most)
 
 
+@pytest.mark.parametrize("op", ["mlstm", "gru"])
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_the_dense_call_takes_the_same_arrays(framework, op):
+    call(framework, op, [7], heads=2, dim=3, states=False, dense=True)()
+    assert planned_bytes(op, 7, None, heads=2, dim=3) > 0
+
+
 def test_the_command_prints_a_row_for_every_split():
     words = "packing --framework torch --op mlstm --tokens 1000 --dim 4 --rounds 3".split()
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
-    for name in SPLITS:
+    for name in (*SPLITS, DENSE):
         assert name in done.output
