@@ -136,7 +136,9 @@ class Examined:
         explained = self._faults.explain(case, result.dtype)
         if explained:
             return explained
-        return self._without_faults(result, case)
+        # A case that is right by itself may be wrong after another one.
+        stale = self._faults.stale(case, result.dtype) if any(array.nature for array in found.arrays) else None
+        return (stale,) if stale is not None else self._without_faults(result, case)
 
     def _without_faults(self, result: LawResult, case: Any) -> tuple[Fault, ...]:
         """For a case whose own call is right: the faults without whose features the law holds."""

@@ -6,6 +6,7 @@ from conformance.diagnosis.features import Feature
 from conformance.diagnosis.formulas.formula import Formula
 from conformance.diagnosis.judged import Judged
 from conformance.diagnosis.necessity import natures_of
+from conformance.diagnosis.staleness import Stale
 
 MOST = 3
 """Number of features that a sentence names; more of them describe one call rather than a condition."""
@@ -22,6 +23,7 @@ class Fault:
         example: a case that shows it.
         dtypes: the dtypes in which it was seen.
         patterns: see `conformance.diagnosis.patterns`.
+        stale: how its results are those of earlier calls, if they are.
     """
 
     op: str
@@ -31,6 +33,17 @@ class Fault:
     example: Judged
     dtypes: tuple[str, ...]
     patterns: dict[str, str] = field(default_factory=dict)
+    stale: Stale | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether only its features, and how arrays are wrong, are known of it."""
+        return self.formula is None and self.stale is None
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether any call may show it, and only after another one: its results are those of an earlier call."""
+        return self.stale is not None and not self.stale.differing
 
     @property
     def natures(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from conformance.cases import as_drawn
@@ -15,6 +16,7 @@ from conformance.diagnosis.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judg
 from conformance.diagnosis.necessity import Necessity, natures_of
 from conformance.diagnosis.patterns import patterns
 from conformance.diagnosis.recognition import matches
+from conformance.diagnosis.staleness import Staleness
 from conformance.operations import Operation
 
 RANK = ("float32", "float64", "bfloat16", "float16")
@@ -45,6 +47,7 @@ class Faults:
         self.hurried = hurried
         self.found: list[Fault] = []
         self.served: dict[str, bool] = {}
+        self._staleness: dict[str, Staleness] = {}
 
     def explain(self, case: Any, dtype: str) -> tuple[Fault, ...]:
         """The faults each of which makes a case wrong; if no known fault explains it, look for a new one.
@@ -63,13 +66,38 @@ class Faults:
         followed = self._followed(judged)
         if followed:
             return tuple(self._seen(fault, dtype) for fault in followed)
-        unrecognised = [fault for fault in self.seen_in(dtype) if fault.formula is None]
+        unrecognised = [fault for fault in self.seen_in(dtype) if fault.plain or fault.anywhere]
         shown = [fault for fault in unrecognised if self._shows(fault, judged, present)]
         explaining = self._explaining(shown, judged) if shown else ()
         if explaining:
             return tuple(self._seen(fault, dtype) for fault in explaining)
         fault = self._new(judged)
         return tuple(shown[:1]) if fault is None else (fault,)
+
+    def stale(self, case: Any, dtype: str) -> Fault | None:
+        """The fault that results of calls like this case are those of earlier calls, which may have been right."""
+        if dtype not in self.judges:
+            return None
+        if dtype not in self._staleness:
+            known = self.operation, self.judges[dtype], self.clock
+            self._staleness[dtype] = Staleness(*known, partial(self._admits, dtype=dtype), self.hurried)
+        found = self._staleness[dtype].of(case, known=any(fault.stale for fault in self.found))
+        if found is None:
+            return None
+        for fault in self.found:
+            if fault.stale is not None and found.is_like(fault.stale):
+                return self._seen(fault, dtype)
+        fault = Fault(
+            op=self.operation.about,
+            aspect=found.aspect,
+            formula=None,
+            features=(),
+            example=found.example,
+            dtypes=(dtype,),
+            stale=found,
+        )
+        self.found.append(fault)
+        return fault
 
     def absorb(self) -> bool:
         """Drop faults that are explained by formulas that other calls showed later; return whether there were any."""
@@ -130,9 +158,12 @@ class Faults:
 
     def _status(self, case: Any, dtype: str, aspect: str) -> str | None:
         """The verdict on a case; a case outside the promises is not tried."""
-        if self.admission.admitted(self.operation.about, dtype, case) != case:
+        if not self._admits(case, dtype):
             return NOT_PROMISED
         return self.judges[dtype](case).status(aspect)
+
+    def _admits(self, case: Any, dtype: str) -> bool:
+        return self.admission.admitted(self.operation.about, dtype, case) == case
 
     def _seen(self, fault: Fault, dtype: str) -> Fault:
         if dtype in fault.dtypes:
@@ -144,6 +175,8 @@ class Faults:
     def _new(self, judged: Judged) -> Fault | None:
         if not self.clock.left:
             return None
+        if (stale := self.stale(judged.case, judged.dtype)) is not None:
+            return stale
         aspect = "value" if judged.value == WRONG else "gradient"
 
         def status(case: Any) -> str | None:
@@ -214,7 +247,7 @@ class Faults:
         judge = self.judges[small.dtype]
         for number, fault in enumerate(self.found):
             same = fault.formula is not None and formula is not None and fault.formula.name == formula.name
-            alike = fault.formula is None and formula is None and fault.features == essential and fault.aspect == aspect
+            alike = fault.plain and formula is None and fault.features == essential and fault.aspect == aspect
             if same or (alike and fault.natures == natures_of(small)):
                 self.found[number] = replace(fault, dtypes=tuple(dict.fromkeys((*fault.dtypes, small.dtype))))
                 return self.found[number]

@@ -117,8 +117,21 @@ class ProcessEndedError(Exception):
         super().__init__("does not return" if kind.nature == "timeout" else f"ends the process ({kind.where})")
 
 
+Shapes = frozenset[tuple[str, tuple[int, ...]]]
+
+
+def shapes(call: Call) -> Shapes:
+    """The shapes of the arrays of a call, with their names."""
+    return frozenset((name, x.shape) for name, x in call.arrays.items())
+
+
 class Judge:
     """Judges cases of one operation in one dtype on a target, each once.
+
+    Attributes:
+        eager: whether a call with new shapes costs no compilation.
+        trials: the number of cases that were judged.
+        shapes: the shapes of their arrays.
 
     Args:
         implementation: the target.
@@ -143,9 +156,11 @@ class Judge:
         self.dtype = dtype
         self._watch = watch
         self.differentiable = gradients and implementation.no_gradient(operation.name) is None
+        self.eager = implementation.eager
         self.trials = 0
         self._forward = forward or not self.differentiable
         self._checker = Checker(implementation, dtype)
+        self.shapes: set[Shapes] = set()
         self._done: dict[Any, Judged] = {}
 
     def __call__(self, case: Any) -> Judged:
@@ -166,6 +181,7 @@ class Judge:
 
     def _judged(self, case: Any) -> Judged:
         call = self.operation.call_of(case, self.dtype)
+        self.shapes.add(shapes(call))
         precision = self.precision(call)
         values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
         expected = self.operation.value(values, call.options, precision)
@@ -268,6 +284,6 @@ def _said(got: Any) -> str:
     if isinstance(got, WrongResultError):
         return str(got).removeprefix(f"{got.function} ")
     if isinstance(got, BaseException):
-        text = text_of(got).strip().split("\n")[0][:200]
-        return f"raised {type(got).__name__}: {text}" if text else f"raised {type(got).__name__}"
+        text = line_of(got, 200)
+        return f"raised {name_of(got)}: {text}" if text else f"raised {name_of(got)}"
     return ""
