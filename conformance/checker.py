@@ -15,7 +15,7 @@ from conformance.call import Call
 from conformance.compared import compared
 from conformance.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.dtypes import ROUNDOFF, Array, accumulation
-from conformance.exceptions import raised_by_target, text_of
+from conformance.exceptions import raised_by_target, shortened, text_of
 from conformance.implementation import Implementation, Named, RefusedError, Results
 from conformance.operations import OPERATIONS
 from conformance.outcome import ArrayOutcome, BreakKind
@@ -141,7 +141,7 @@ class Checker:
                 return function(call)
         except NotImplementedError as error:
             raise RefusedError(
-                f"{call.operation} refuses this call: {text_of(error) or 'NotImplementedError'}"
+                f"{call.operation} refuses this call: {shortened(text_of(error)) or 'NotImplementedError'}"
             ) from error
         except ValueError as error:
             if self.implementation.kernel_backend is not None and "`kernel_backend`" in text_of(error):

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.exceptions import name_of, raised_by_target
+
 Structure = tuple[str | tuple[str, ...], ...]
 """The names of the arrays in a result, ``("h", ("C", "n", "m"))``; a single name is a result that is one array."""
 
@@ -12,6 +14,12 @@ FEW = 4
 
 DEEP = 2
 """Tuples and lists inside as many others are only counted."""
+
+KINDS = ("sparse", "mkldnn", "nested", "meta", "quantized")
+"""Tensors of PyTorch whose elements cannot be read like those of an ordinary one."""
+
+LONGEST = 60
+"""The most characters of a number or a key that a sentence shows."""
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -136,15 +144,29 @@ def _described(x: Any, kind: ArrayKind, depth: int = 0) -> str:
     if kind.includes(x):
         return f"a {kind.name}"
     if isinstance(x, str):
+        x = str.__str__(x)
         return f"the string {x[:20]!r}" + ("…" if len(x) > 20 else "")
     if isinstance(x, _NUMBERS):
-        return f"the number {x!r}"
+        return f"the number {_written(x)}"
     if isinstance(x, Mapping):
-        keys = ", ".join(repr(key) for key in list(x)[:FEW])
+        keys = ", ".join(_written(key) for key in list(x)[:FEW])
         return f"a dict with the keys {keys}{', …' if len(x) > FEW else ''}" if x else "an empty dict"
     if isinstance(x, tuple | list):
         return _elements(x, kind, depth)
     return _type(x, kind)
+
+
+def _written(x: Any) -> str:
+    """The representation of an object of a target, cut if it is long."""
+    try:
+        text = str.__str__(repr(x))
+    except raised_by_target() as error:
+        return f"(an object that raises {name_of(error)} when it is printed)"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _is_of(word: str, x: Any) -> bool:
+    return word in str(getattr(x, "layout", "")) or getattr(x, f"is_{word}", False) is True
 
 
 def _elements(x: tuple | list, kind: ArrayKind, depth: int) -> str:
@@ -165,7 +187,8 @@ def _type(x: Any, kind: ArrayKind) -> str:
     )
     if isinstance(x, kind.type):
         name = kind.name
-    if "sparse" in str(getattr(x, "layout", "")):
-        name = f"sparse {name}"
+    adjective = next((word for word in KINDS if _is_of(word, x)), None)
+    name = name if adjective is None else f"{adjective} {name}"
     elements = str(getattr(x, "dtype", "")).removeprefix("torch.")
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{f' of {elements}' if elements else ''}"
+    article = "an" if name[0] in "aeiou" or name.startswith("mkl") else "a"
+    return f"{article} {name}{f' of {elements}' if elements else ''}"

@@ -25,6 +25,7 @@ from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
 from conformance.search import Search
 from conformance.selection import agenda, why_not
+from conformance.self_check import UNSOUND, comparisons_are_sound
 from conformance.single_cases import retried, search_of
 from conformance.without_gradients import without_gradients
 
@@ -104,6 +105,8 @@ class Runner:
             outcomes = self._known_outcomes(law, dtype, search.excused)
         self.announce(None)
         status, reason = self._status(search, found, outcomes)
+        if status == "passed" and not comparisons_are_sound():
+            status, reason = "failed", UNSOUND
         counterexamples = tuple(
             # One script is enough for a list of calls: the others differ by one line.
             self._with_script(law, dtype, each, number)

@@ -20,7 +20,7 @@ from conformance.avoidance import Avoidance
 from conformance.cases import simpler, simplicity, to_json
 from conformance.checker import Checker, LawError
 from conformance.draws import Draw, run_draw
-from conformance.exceptions import raised_by_target, text_of
+from conformance.exceptions import line_of, name_of, raised_by_target
 from conformance.excuses import Breaks, Broken
 from conformance.findings import Found, Scene
 from conformance.implementation import RefusedError
@@ -288,9 +288,8 @@ def _ended(kind: BreakKind) -> str:
 def _raised(error: BaseException) -> tuple[BreakKind, str]:
     if isinstance(error, WrongResultError):
         return BreakKind(error.function, "result"), str(error)
-    name, frame = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
+    name, frame = name_of(error), traceback.extract_tb(error.__traceback__)[-1]
     at = f"{Path(frame.filename).name}:{frame.lineno}"
     if isinstance(error, SystemExit):
         return BreakKind(name, "exit"), f"called sys.exit({error.code!r}) ({at})"
-    text = text_of(error).strip().split("\n")[0][:300]
-    return BreakKind(name, "exception"), f"raised {name}: {text} ({at})"
+    return BreakKind(name, "exception"), f"raised {name}: {line_of(error, 300)} ({at})"

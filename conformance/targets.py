@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from conformance.exceptions import raised_by_target
+from conformance.exceptions import name_of, raised_by_target, shortened, text_of
 from conformance.framework_detection import detect
 from conformance.implementation import Implementation, UsageError
 from conformance.operations import BACKWARDS, HELPERS, PUBLIC
@@ -104,7 +104,11 @@ def _own_traceback(error: BaseException) -> str:
     said = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     if isinstance(error, SystemExit):
         return "".join([*said, f"SystemExit: it called sys.exit({error.code!r}) when it was imported"])
-    return "".join([*said, *traceback.format_exception_only(error)]).rstrip()
+    try:
+        lines = traceback.format_exception_only(error)
+    except raised_by_target():
+        lines = [f"{name_of(error)}: {text_of(error)}"]
+    return "".join([*said, shortened("".join(lines))]).rstrip()
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -167,7 +171,10 @@ def load(target: str, framework: str | None, device: str) -> Implementation:
         UsageError: there is nothing with that name, its framework is not installed, or the device is not available.
         ImportFailedError: importing it raised.
     """
+    path = list(sys.path)
     functions, home = find(target)
+    # The modules of the suite and of the framework that are not imported yet must still be found.
+    sys.path += [entry for entry in path if entry not in sys.path]
     chosen = framework or detect(functions, home, target)
     try:
         adapter: Callable[..., Implementation] = importlib.import_module(f"conformance.frameworks.{chosen}").adapter
@@ -181,4 +188,5 @@ def load(target: str, framework: str | None, device: str) -> Implementation:
 def declares_contract(home: str) -> bool:
     """Whether the module or the package of a target holds ``__conformance__ = "gatespec"``."""
     modules = (sys.modules.get(name) for name in (home, home.partition(".")[0]))
-    return any(getattr(module, "__conformance__", None) == "gatespec" for module in modules)
+    # Not by `getattr`, for which a module may have a function of its own.
+    return any(getattr(module, "__dict__", {}).get("__conformance__") == "gatespec" for module in modules)

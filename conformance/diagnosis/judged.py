@@ -15,7 +15,7 @@ from conformance.cases import to_json
 from conformance.checker import Checker
 from conformance.compared import compared
 from conformance.dtypes import Array
-from conformance.exceptions import raised_by_target, text_of
+from conformance.exceptions import line_of, name_of, raised_by_target
 from conformance.implementation import Implementation, RefusedError
 from conformance.operations import Operation
 from conformance.outcome import ArrayOutcome, BreakKind

@@ -36,7 +36,7 @@ def _of_call(judged: Judged, precision: Precision) -> dict[str, str | None]:
         return {}
     found: dict[str, str | None] = {}
     for array in judged.wrong_arrays:
-        found[array.where] = None
+        found[array.where] = "is missing" if array.nature == "missing" else None
         if array.nature not in ("missing", "shape") and array.where in judged.got:
             answer = answer_of(array.where, judged, dict(judged.expected.values), precision)
             found[array.where] = _pattern(answer, judged)

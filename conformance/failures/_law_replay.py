@@ -5,6 +5,7 @@ from pathlib import Path
 
 from conformance.checker import LawError
 from conformance.dtypes import Array
+from conformance.exceptions import name_of
 from conformance.failures._script import Script, environment, heading, rendered
 from conformance.findings import Scene
 from conformance.implementation import Implementation
@@ -36,5 +37,5 @@ def replay_script(implementation: Implementation, law: Law, dtype: str, found: C
     )
     marker = f"{law.id} is broken"
     if not isinstance(scene.error, LawError | WrongResultError):
-        marker = f"{marker}: raised {type(scene.error).__name__}"
+        marker = f"{marker}: raised {name_of(scene.error)}"
     return Script("\n".join([*heading(law, dtype, found), *lines]) + "\n", tensors, marker)

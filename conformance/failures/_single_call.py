@@ -12,6 +12,7 @@ import numpy as np
 from conformance.checker import LawError
 from conformance.comparison import CallRecord, Comparison, Refusal
 from conformance.dtypes import FLOATING, Array, array
+from conformance.exceptions import name_of
 from conformance.failures._call_lines import (
     output_names,
     written_backward,
@@ -121,7 +122,7 @@ def single_call_script(
 def _marker(law: Law, scene: Scene) -> str:
     if isinstance(scene.error, LawError):
         return f"{law.id} is broken"
-    return type(scene.error).__name__
+    return name_of(scene.error)
 
 
 def _call_that_broke(scene: Scene) -> CallRecord | None:
@@ -217,10 +218,16 @@ def _layout(x: Array) -> str:
 
 
 def _cotangents(record: CallRecord) -> dict[str, Array]:
-    """The cotangents in the dtypes of their outputs, if those were returned, with zeros for omitted ones."""
+    """The cotangents in the dtypes of their outputs, if those were returned, with zeros for omitted ones.
+
+    Raises:
+        ValueError: an output has a dtype in which no cotangent can be saved.
+    """
     results = {name: y for name, y in (record.results or {}).items() if not name.startswith(_OF)}
     if record.kind not in ("vjp", "outputs"):
         return {}
+    if odd := {y.dtype for y in results.values()} - CODES.keys():
+        raise ValueError(f"an array of {min(odd)} cannot be saved")
     given = {
         name: array(x.values, results[name].dtype if name in results else x.dtype)
         for name, x in record.call.cotangents.items()

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from conformance.call import Call
-from conformance.exceptions import text_of
+from conformance.exceptions import name_of, text_of
 from conformance.implementation import Implementation, NotShardedError, Results, UsageError
 from conformance.operations import OPERATIONS
 
@@ -146,7 +146,7 @@ def _answer(implementation: Implementation, call: Call) -> tuple[Results, Result
         outputs, gradients = ({name: _whole(x) for name, x in each.items() if x is not None} for each in results)
         return implementation._neutrals(outputs), implementation._neutrals(gradients), None
     except Exception as error:
-        return {}, {}, f"{type(error).__name__}: {text_of(error)}"
+        return {}, {}, f"{name_of(error)}: {text_of(error)}"
 
 
 def _whole(x: Any) -> torch.Tensor:

@@ -47,6 +47,11 @@ class _Compiled:
         self._ready: dict[Hashable, Callable] = {}
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        # A target may have switched compiling off; then nothing could be compiled for a shape.
+        with jax.disable_jit(False):
+            return self._called(*arguments, **named)
+
+    def _called(self, *arguments: Any, **named: Any) -> Any:
         leaves, structure = jax.tree.flatten((arguments, named))
         key = (structure, *((x.shape, x.dtype) for x in leaves))
         if key not in self._ready:
@@ -64,7 +69,7 @@ def _is_array(x: Any) -> bool:
     """Whether ``x`` is an array of real numbers; `jax.jit` makes one of NumPy's own."""
     if not isinstance(x, jax.Array | np.ndarray | np.generic):
         return False
-    return jnp.issubdtype(x.dtype, jnp.floating) or jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool
+    return jnp.issubdtype(x.dtype, jnp.floating) or jnp.issubdtype(x.dtype, jnp.integer)
 
 
 def _cotangent(y: Any, given: Any) -> Any:

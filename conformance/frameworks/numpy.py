@@ -1,7 +1,6 @@
 """NumPy functions as an implementation; a gradient comes from the target's own ``<name>_backward``."""
 
 import copy
-import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -38,7 +37,11 @@ def _dtype(name: str) -> np.dtype:
 
 def _is_array(x: Any) -> bool:
     """Whether ``x`` is an array of real numbers; another framework's array becomes one."""
-    return hasattr(x, "__array__") and getattr(getattr(x, "dtype", None), "kind", "f") not in "OSUMmc"
+    dtype = getattr(x, "dtype", None)
+    if not hasattr(x, "__array__") or getattr(dtype, "kind", "f") in "OSUMmcb":
+        return False
+    # A bfloat16 has the kind of structures, too.
+    return not issubclass(getattr(dtype, "type", float), np.void)
 
 
 class NumPyImplementation(Implementation):
@@ -54,7 +57,7 @@ class NumPyImplementation(Implementation):
     _far: tuple[FarBuffer, mmap] | None = None
 
     def versions(self) -> dict[str, str]:
-        return {"numpy": importlib.metadata.version("numpy")}
+        return {"numpy": np.__version__}
 
     def cannot(self, dtype: str) -> str | None:
         try:
@@ -115,9 +118,13 @@ class NumPyImplementation(Implementation):
         return far
 
     def neutral(self, array: Any) -> Array:
-        array = np.asarray(array)
-        name = str(array.dtype)
-        return Array(array.astype(np.float64) if array.dtype.kind not in "iub" else array, name)
+        given = np.asarray(array)
+        # Whatever the order of its bytes.
+        name = str(given.dtype.newbyteorder("="))
+        if np.ma.is_masked(array):
+            # A masked element has no value.
+            return Array(array.astype(np.float64).filled(np.nan), name)
+        return Array(given.astype(np.float64) if given.dtype.kind not in "iub" else given, name)
 
     def _differentiated(
         self, call: Call, natives: dict[str, Any], dnatives: dict[str, Any]

@@ -41,7 +41,9 @@ def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementat
 
 def _is_tensor(x: Any) -> bool:
     """Whether ``x`` is a dense tensor of real numbers."""
-    return isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_complex()
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.is_complex() or x.dtype is torch.bool:
+        return False
+    return not (x.is_meta or x.is_nested or x.is_quantized)
 
 
 class TorchImplementation(Implementation):
@@ -120,6 +122,8 @@ class TorchImplementation(Implementation):
         outputs = function(natives)
         reached = [name for name, y in outputs.items() if y.requires_grad and name in dnatives]
         if not reached:
+            if not torch.is_grad_enabled():
+                raise RuntimeError("there is no gradient: the target has set torch.is_grad_enabled() to False")
             return outputs, {name: torch.zeros_like(x) for name, x in leaves.items()}
         gradients = torch.autograd.grad(
             [outputs[name] for name in reached],

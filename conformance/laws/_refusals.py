@@ -17,7 +17,7 @@ from conformance.call import Call
 from conformance.checker import Checker, LawError
 from conformance.comparison import Refusal
 from conformance.dtypes import Array, array
-from conformance.exceptions import text_of
+from conformance.exceptions import name_of, text_of
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.implementation import Implementation
 from conformance.laws import law
@@ -174,7 +174,7 @@ def _compare(label: str, got: Exception | None, expected: Exception, text: Calla
     if got is None:
         raise LawError(label, f"was accepted; expected {wanted.type}: {expected}", comparison=wanted)
     if type(got) is not type(expected):
-        said = f"raised {type(got).__name__}: {text_of(got)[:200]}; expected {wanted.type}: {expected}"
+        said = f"raised {name_of(got)}: {text_of(got)[:200]}; expected {wanted.type}: {expected}"
         raise LawError(label, said, comparison=wanted)
     if text is not None and text(got) != text(expected):
         raise LawError(label, f"said {text_of(got)[:300]!r}; expected {text(expected)!r}", comparison=wanted)
