@@ -12,6 +12,9 @@ import numpy as np
 LEAST_SECONDS = 0.02
 """A round times so many calls of a contender that they take about this long."""
 
+LONG_SECONDS = 0.5
+"""Seconds of a call from which what ran before it makes no difference."""
+
 SHORTEST = 1e-6
 """Seconds that a call counts at least: a clock of a device may read 0 for a call that launches nothing."""
 
@@ -63,16 +66,23 @@ def calls_per_round(run: Run, clock: Callable[[Run, int], float]) -> int:
 def interleaved(runs: dict[str, Run], rounds: int, clock: Callable[[Run, int], float]) -> Iterator[dict[str, float]]:
     """Time each of ``runs`` once per round, in an order that rotates by one position per round.
 
+    A short call that is not timed comes before those that are. Without it, most contenders would always be timed with
+    the caches, and with threads that still wait for work, of the same other one: of the one before it.
+
     Args:
         runs: by name; each makes one call and leaves no pending work that the clock would not wait for.
         rounds: number of rounds.
         clock: returns the seconds that ``count`` calls take.
     """
-    counts = {name: calls_per_round(run, clock) for name, run in runs.items()}
-    names = list(runs)
+    names, counts = list(runs), {name: calls_per_round(run, clock) for name, run in runs.items()}
+    seconds = dict.fromkeys(names, 0.0)
     for number in range(rounds):
         turn = number % len(names)
-        yield {name: clock(runs[name], counts[name]) / counts[name] for name in (*names[turn:], *names[:turn])}
+        for name in (*names[turn:], *names[:turn]):
+            if seconds[name] < LONG_SECONDS:
+                clock(runs[name], 1)
+            seconds[name] = clock(runs[name], counts[name]) / counts[name]
+        yield dict(seconds)
 
 
 def measured(rounds: list[dict[str, float]]) -> dict[str, Timing]:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -145,16 +146,32 @@ def test_a_ratio_has_an_interval_that_holds_it() -> None:
     assert ratio(ours, ours) == (1.0, 1.0, 1.0)
 
 
-def test_rounds_are_interleaved_and_start_with_another_each_time() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        # A call that is not timed comes first, unless calls are long.
+        (0.02, "abc" + "aabbcc" + "bbccaa" + "ccaabb"),
+        (1.0, "abc" + "aabbcc" + "bca" + "cab"),
+    ],
+)
+def test_rounds_are_interleaved_and_start_with_another_each_time(seconds: float, expected: str) -> None:
     order: list[str] = []
 
     def clock(run: Any, count: int) -> float:
         run()
-        return 1.0 * count
+        return seconds * count
 
-    rounds = list(interleaved({name: lambda name=name: order.append(name) for name in "abc"}, 3, clock))
-    assert "".join(order) == "abc" + "abc" + "bca" + "cab"
-    assert measured(rounds)["b"].median == 1.0
+    runs = {name: lambda name=name: order.append(name) for name in "abc"}
+    with patch("benchmarks.timing.TRIAL_CALLS", 1):
+        rounds = list(interleaved(runs, 3, clock))
+    assert "".join(order) == expected
+    assert measured(rounds)["b"].median == seconds
+
+
+def test_the_call_that_is_not_timed_may_be_slow() -> None:
+    calls = iter([0.3, 5.0, 0.02])
+    (one,) = interleaved({"a": lambda: None}, 1, lambda run, count: next(calls))
+    assert one == {"a": 0.02}
 
 
 def test_slow_first_calls_do_not_decide_how_many_calls_a_round_has() -> None:
