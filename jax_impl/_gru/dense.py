@@ -85,17 +85,17 @@ def backward(
         dy: the cotangent of the output, ``(B, S, N, H)``.
         dlast: the cotangent of the final state, ``(groups, B, heads, H)``.
     """
-    groups, S = h0.shape[0], dy.shape[1]
+    (B, S, N, H), groups = dy.shape, h0.shape[0]
     blocks = -(-S // BLOCK)
     size = BLOCK if is_symbolic(S) else -(-S // max(blocks, 1))
-    dinputs = Inputs(
-        *(vary_like(jnp.zeros((dy.shape[0], blocks * size, *dy.shape[2:]), dlast.dtype), dlast) for _ in inputs)
-    )
+    dinputs = Inputs(*(vary_like(jnp.zeros((B, blocks * size, N * H), dlast.dtype), dlast) for _ in inputs))
     dweights = Weights(*(vary_like(jnp.zeros_like(weight), dlast) for weight in weights))
     if S == 0:
-        return DenseGradients(inputs=dinputs, weights=dweights, initial_state=jnp.copy(dlast))
-    # After the last step f is 1, so that a gradient passes through the padding unchanged.
-    *padded, y, dy = (jnp.pad(part, [(0, 0), (0, blocks * size - S), (0, 0), (0, 0)]) for part in (*inputs, y, dy))
+        return DenseGradients(inputs=_by_head(dinputs, dy), weights=dweights, initial_state=jnp.copy(dlast))
+    # As in the forward pass. After the last step f is 1, so that a gradient passes through the padding unchanged.
+    *padded, y, dy_padded = (
+        jnp.pad(part.reshape(B, S, N * H), [(0, 0), (0, blocks * size - S), (0, 0)]) for part in (*inputs, y, dy)
+    )
     inputs = Inputs(*padded)
     side_by_side, back = gate_weights(weights), transposed(weights)
 
@@ -104,34 +104,32 @@ def backward(
         start = (blocks - 1 - number) * size
 
         def block(part: jax.Array) -> jax.Array:
-            part = in_groups(jax.lax.dynamic_slice_in_dim(part, start, size, 1), groups)
-            return jnp.transpose(part, (2, 1, 0, 3, 4))
+            steps = jax.lax.dynamic_slice_in_dim(part, start, size, 1).reshape(B, size, N, H)
+            return jnp.transpose(in_groups(steps, groups), (2, 1, 0, 3, 4))
 
-        first = jnp.where(start == 0, h0, _step_by_group(y, jnp.maximum(start - 1, 0), groups))
+        before = jax.lax.dynamic_index_in_dim(y, jnp.maximum(start - 1, 0), 1, False).reshape(B, N, H)
+        first = jnp.where(start == 0, h0, jnp.moveaxis(in_groups(before, groups), 1, 0))
         h = jnp.concatenate([first[:, None], block(y)[:, :-1]], axis=1)
         found = gates(options, h, Inputs(*map(block, inputs)), side_by_side)
         if blocks * size != S:
             in_sequence = (start + jnp.arange(size) < S)[:, None, None, None]
             found = found._replace(f=jnp.where(in_sequence, found.f, 1))
-        values = StepValues(h=h, gates=found, dy=block(dy))
+        values = StepValues(h=h, gates=found, dy=block(dy_padded))
         dh, dblock = _block_back(options, back, dh, values)
         of_block = weight_gradients(options, "wsbgh,wsbgk->whk", values, dblock)
         dweights = Weights(*(sum + part for sum, part in zip(dweights, of_block, strict=True)))
-        dinputs = Inputs(
-            *(
-                jax.lax.dynamic_update_slice_in_dim(all, from_groups(jnp.transpose(one, (2, 1, 0, 3, 4))), start, 1)
-                for all, one in zip(dinputs, dblock, strict=True)
-            )
-        )
+        steps = (from_groups(jnp.transpose(one, (2, 1, 0, 3, 4))).reshape(B, size, N * H) for one in dblock)
+        put = jax.lax.dynamic_update_slice_in_dim
+        dinputs = Inputs(*(put(all, one, start, 1) for all, one in zip(dinputs, steps, strict=True)))
         return dh, dinputs, dweights
 
     dh0, dinputs, dweights = jax.lax.fori_loop(0, blocks, body, (dlast, dinputs, dweights))
-    return DenseGradients(inputs=Inputs(*(part[:, :S] for part in dinputs)), weights=dweights, initial_state=dh0)
+    return DenseGradients(inputs=_by_head(dinputs, dy), weights=dweights, initial_state=dh0)
 
 
-def _step_by_group(part: jax.Array, t: jax.Array, groups: int) -> jax.Array:
-    """Step t of ``(B, S, N, H)``, by group: ``(groups, B, heads, H)``."""
-    return jnp.moveaxis(in_groups(jax.lax.dynamic_index_in_dim(part, t, 1, False), groups), 1, 0)
+def _by_head(inputs: Inputs, like: jax.Array) -> Inputs:
+    """``(B, S', N·H)`` with S' at least S → ``(B, S, N, H)``."""
+    return Inputs(*(part[:, : like.shape[1]].reshape(like.shape) for part in inputs))
 
 
 def _block_back(options: Options, transposed: Weights, dh: jax.Array, values: StepValues) -> tuple[jax.Array, Inputs]:
