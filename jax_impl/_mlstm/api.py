@@ -20,6 +20,7 @@ from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
 from jax_impl._mlstm.chunk_layout import chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
+from jax_impl._mlstm.parts import cpu_is_one_device
 from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
 
@@ -197,12 +198,14 @@ def _options(
     backend = choose(asked, kernel_backend)
     L = chunk_length(asked.sizes["T" if asked.packed else "S"], chunk_size)
     arithmetic = ChunkwiseOptions(L=L, eps=float(eps), stabilize_correctly=True, precision=precision)
+    on_cpu = asked.device == "cpu"
     return Options(
         chunkwise=arithmetic,
         return_state=return_state,
         backend=backend.name,
         interpret=backend.interpret,
-        block=BLOCK_ON_CPU if asked.device == "cpu" else BLOCK,
+        block=BLOCK_ON_CPU if on_cpu else BLOCK,
+        one_device=on_cpu and cpu_is_one_device(),
     )
 
 

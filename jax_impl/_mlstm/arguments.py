@@ -65,7 +65,9 @@ class Options(NamedTuple):
         return_state: whether the final state is requested.
         backend: the name of the backend that computes the call.
         interpret: whether Pallas kernels run under their interpreter.
-        block: number of steps, counted over sequences and heads, that a backend of array code computes at once.
+        block: number of steps, counted over sequences and heads, that a backend of array code computes at once; where
+            heads are computed in parts, that many of each part.
+        one_device: whether the arrays are on a CPU that is a single device, so that they are not divided among devices.
     """
 
     chunkwise: ChunkwiseOptions
@@ -73,3 +75,4 @@ class Options(NamedTuple):
     backend: str
     interpret: bool
     block: int
+    one_device: bool = False

@@ -3,12 +3,18 @@
 Everything else is computed for all chunks at once (`chunkwise`, which defines the names and the layout).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jax_impl._arrays import is_symbolic
 from jax_impl._mlstm.state import StateGradients
+
+_UNROLLED, _LARGE = 16, 1024
+"""The most chunks over which a loop is written out, and the fewest elements of C for which it is. A loop copies the
+memory in each of its turns; for a small one that costs less than a longer program takes to compile."""
 
 
 class Memory(NamedTuple):
@@ -51,7 +57,7 @@ def memories(decay: jax.Array, added: Memory, initial: Memory, begun: jax.Array 
     def chunk(memory: Memory, x: tuple[jax.Array, Memory, jax.Array | None]) -> tuple[Memory, Memory]:
         return _decayed(x[0], memory, x[1], x[2]), memory
 
-    last, starts = jax.lax.scan(chunk, initial, (decay, added, begun))
+    last, starts = _scan(chunk, initial, (decay, added, begun))
     return starts, last
 
 
@@ -84,13 +90,20 @@ def memory_gradients(
         g = dstate.g if ended is None else jnp.where(ended.here, ended.g, dstate.g)
         return StateGradients(C=dmemory.C, n=dmemory.n, g=jnp.where(attains, 0, g)), dstate
 
-    initial, ends = jax.lax.scan(chunk, dlast, (decay, added, attains, ended, begun), reverse=True)
+    initial, ends = _scan(chunk, dlast, (decay, added, attains, ended, begun), reverse=True)
     return ends, initial
 
 
 def expand(x: jax.Array, like: jax.Array) -> jax.Array:
     """Add trailing axes of size 1, up to the number of axes of ``like``."""
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
+
+
+def _scan(chunk: Callable[[Any, Any], tuple[Any, Any]], start: Any, x: tuple[Any, ...], reverse: bool = False) -> Any:
+    """``jax.lax.scan`` over chunks, written out where that is faster."""
+    chunks = x[0].shape[0]
+    unroll = not is_symbolic(chunks, *start.C.shape) and 0 < chunks <= _UNROLLED and start.C.size >= _LARGE
+    return jax.lax.scan(chunk, start, x, reverse=reverse, unroll=unroll)
 
 
 def _decayed(decay: jax.Array, memory: Memory, added: Memory, begun: jax.Array | None = None) -> Memory:

@@ -5,6 +5,7 @@ the memory at the start of every block, from which the backward pass recomputes 
 in `packed`.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +16,9 @@ from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
 from jax_impl._mesh_axes import vary_like
 from jax_impl._mlstm import chunkwise, packed
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
-from jax_impl._mlstm.blocks import block_size
 from jax_impl._mlstm.chunk_layout import PADDING, from_chunks, padded, to_chunks
 from jax_impl._mlstm.chunkwise import NOTHING_PRECOMPUTED, Chunks, Precomputed
+from jax_impl._mlstm.parts import Part, divided, joined, side_by_side
 from jax_impl._mlstm.state import (
     StateGradients,
     given_or_zeros,
@@ -154,23 +155,29 @@ def _sum_by_halves(x: jax.Array) -> jax.Array:
 
 def _dense(options: Options, tokens: Tokens, initial: MLSTMState) -> tuple[jax.Array, Carried, Carried]:
     """h, the memory at the start of every block, and the final memory."""
-    S, size = tokens.v.shape[1], block_size(options, *tokens.i.shape)
-    before = begin(initial)
+    (B, S, N), first = tokens.i.shape, begin(initial)
     if S == 0:
-        return jnp.zeros_like(tokens.v), jax.tree.map(lambda part: part[None][:0], before), before
+        return jnp.zeros_like(tokens.v), jax.tree.map(lambda x: x[None][:0], first), first
+    size, parts, _ = divided(options, B, S, N)
     tokens = _whole_blocks(tokens, size)
     h = vary_like(jnp.zeros_like(tokens.v), tokens.v)
 
-    def block(carry: tuple[Carried, jax.Array], number: jax.Array) -> tuple[tuple[Carried, jax.Array], Carried]:
-        before, h = carry
-        x = _block_of(tokens, number, size)
-        chunks = _to_chunks(options, x, before.drift.dtype)
-        p = chunkwise.forward(options.chunkwise, chunks, before)
-        one = _from_chunks(chunkwise.output(options.chunkwise, chunks, p), x.v)
-        return (p.last, _with_block(h, one, number)), before
+    def block(
+        carry: tuple[list[Carried], jax.Array], number: jax.Array
+    ) -> tuple[tuple[list[Carried], jax.Array], list[Carried]]:
+        starts, h = carry
+        dtype = starts[0].drift.dtype
+        given = [_to_chunks(options, _block_of(tokens, number, size, part), dtype, part) for part in parts]
+        given = side_by_side(given)
+        passes = side_by_side([*map(partial(chunkwise.forward, options.chunkwise), given, starts)])
+        outputs = side_by_side([*map(partial(chunkwise.output, options.chunkwise), given, passes)])
+        for part, output in zip(parts, outputs, strict=True):
+            h = _with_block(h, _from_chunks(output, size, h.dtype, part), number, part)
+        return ([p.last for p in passes], h), starts
 
-    (last, h), starts = jax.lax.scan(block, (before, h), jnp.arange(tokens.i.shape[1] // size))
-    return h[:, :S], starts, last
+    carry = ([part.squeezed(part.of(first, 1), 0) for part in parts], h)
+    (last, h), starts = jax.lax.scan(block, carry, jnp.arange(tokens.i.shape[1] // size))
+    return h[:, :S], joined(parts, starts, 1), joined(parts, last, 0)
 
 
 def _dense_gradient(
@@ -181,27 +188,38 @@ def _dense_gradient(
     dlast: StateGradients,
     given: Precomputed = NOTHING_PRECOMPUTED,
 ) -> tuple[Tokens, StateGradients]:
-    S, size = tokens.i.shape[1], block_size(options, *tokens.i.shape)
+    B, S, N = tokens.i.shape
     if S == 0:
         return jax.tree.map(jnp.zeros_like, tokens), dlast
+    size, _, parts = divided(options, B, S, N)
     tokens, dh = _whole_blocks(tokens, size), padded(dh, 1, size)
-    dtokens = Tokens(*(vary_like(jnp.zeros_like(part), dh) for part in tokens))
+    dtokens = Tokens(*(vary_like(jnp.zeros_like(x), dh) for x in tokens))
+    dtype = starts.drift.dtype
+
+    def block_of_part(
+        part: Part, number: jax.Array, start: Carried, dstate: StateGradients
+    ) -> tuple[Tokens, StateGradients]:
+        x = _to_chunks(options, _block_of(tokens, number, size, part), dtype, part)
+        dh_x = _array_to_chunks(options, _block_of(dh, number, size, part), dtype, part)
+        p = chunkwise.forward(options.chunkwise, x, start, part.squeezed(part.of(given, 2), 1))
+        dx, dstate = chunkwise.backward(options.chunkwise, x, p, dh_x, dstate)
+        found = zip(_of_unscaled_q(dx), tokens, strict=True)
+        return Tokens(*(_from_chunks(d, size, like.dtype, part) for d, like in found)), dstate
 
     def block(
-        carry: tuple[StateGradients, Tokens], at: tuple[jax.Array, Carried]
-    ) -> tuple[tuple[StateGradients, Tokens], None]:
-        (dstate, dtokens), (number, start) = carry, at
-        dtype = start.drift.dtype
-        x, dh_x = _block_of(tokens, number, size), _block_of(dh, number, size)
-        chunks = _to_chunks(options, x, dtype)
-        p = chunkwise.forward(options.chunkwise, chunks, start, given)
-        gradients = chunkwise.backward(options.chunkwise, chunks, p, _array_to_chunks(options, dh_x, dtype), dstate)
-        one = Tokens(*map(_from_chunks, _of_unscaled_q(gradients.chunks), x))
-        return (gradients.initial_state, jax.tree.map(lambda all, d: _with_block(all, d, number), dtokens, one)), None
+        carry: tuple[list[StateGradients], Tokens], at: tuple[jax.Array, list[Carried]]
+    ) -> tuple[tuple[list[StateGradients], Tokens], None]:
+        (dstates, dtokens), (number, starts) = carry, at
+        by_part = zip(parts, starts, dstates, strict=True)
+        found = [block_of_part(part, number, start, dstate) for part, start, dstate in by_part]
+        for part, (one, _) in zip(parts, found, strict=True):
+            dtokens = Tokens(*(_with_block(all, d, number, part) for all, d in zip(dtokens, one, strict=True)))
+        return ([dstate for _, dstate in found], dtokens), None
 
-    numbers = jnp.arange(tokens.i.shape[1] // size)
-    (dinitial, dtokens), _ = jax.lax.scan(block, (dlast, dtokens), (numbers, starts), reverse=True)
-    return Tokens(*(part[:, :S] for part in dtokens)), dinitial
+    carry = ([part.squeezed(part.of(dlast, 1), 0) for part in parts], dtokens)
+    of_blocks = (jnp.arange(tokens.i.shape[1] // size), [part.squeezed(part.of(starts, 2), 1) for part in parts])
+    (dinitial, dtokens), _ = jax.lax.scan(block, carry, of_blocks, reverse=True)
+    return Tokens(*(x[:, :S] for x in dtokens)), joined(parts, dinitial, 0)
 
 
 def _whole_blocks(tokens: Tokens, size: int) -> Tokens:
@@ -209,22 +227,24 @@ def _whole_blocks(tokens: Tokens, size: int) -> Tokens:
     return Tokens(**{name: padded(part, 1, size, PADDING.get(name, 0)) for name, part in tokens._asdict().items()})
 
 
-def _block_of(tree: Any, number: jax.Array, size: int) -> Any:
-    """The steps of one block of arrays ``(B, S, …)``. Cutting all blocks at once would copy every array twice."""
-    return jax.tree.map(lambda part: jax.lax.dynamic_slice_in_dim(part, number * size, size, 1), tree)
+def _block_of(tree: Any, number: jax.Array, size: int, part: Part) -> Any:
+    """The steps of one block of some heads, of arrays ``(B, S, N, …)``. To cut all blocks at once would copy all arrays
+    twice."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size, 1), part.of(tree, 2))
 
 
-def _with_block(x: jax.Array, block: jax.Array, number: jax.Array) -> jax.Array:
-    """``x`` with the steps of one block replaced, in place inside a loop."""
-    return jax.lax.dynamic_update_slice_in_dim(x, block, number * block.shape[1], 1)
+def _with_block(x: jax.Array, block: jax.Array, number: jax.Array, part: Part) -> jax.Array:
+    """``x`` with the steps of one block of some heads replaced, in place inside a loop."""
+    at = (0, number * block.shape[1], part.first, *(0 for _ in x.shape[3:]))
+    return jax.lax.dynamic_update_slice(x, block, at)
 
 
-def _to_chunks(options: Options, tokens: Tokens, dtype: Any) -> Chunks:
-    """The inputs in chunks, in the accumulation dtype, with q divided by √K."""
+def _to_chunks(options: Options, tokens: Tokens, dtype: Any, part: Part) -> Chunks:
+    """The inputs of some heads in chunks, in the accumulation dtype, with q divided by √K."""
     chunks = Chunks(
         **{
-            name: _array_to_chunks(options, part, dtype, PADDING.get(name, 0))
-            for name, part in tokens._asdict().items()
+            name: _array_to_chunks(options, x, dtype, part, PADDING.get(name, 0))
+            for name, x in tokens._asdict().items()
         }
     )
     return chunks._replace(q=chunks.q * tokens.q.shape[-1] ** -0.5)
@@ -235,11 +255,12 @@ def _of_unscaled_q(dchunks: Chunks) -> Chunks:
     return dchunks._replace(q=dchunks.q * dchunks.q.shape[-1] ** -0.5)
 
 
-def _array_to_chunks(options: Options, x: jax.Array, dtype: Any, padding: float = 0.0) -> jax.Array:
-    """``(B, S, N, …)`` in chunks, ``(c, B, N, L, …)``."""
-    return jnp.moveaxis(to_chunks(x.astype(dtype), 1, options.chunkwise.L, padding), 3, 2)
+def _array_to_chunks(options: Options, x: jax.Array, dtype: Any, part: Part, padding: float = 0.0) -> jax.Array:
+    """``(B, S, N, …)`` in chunks, ``(c, B, N, L, …)``, squeezed."""
+    chunks = to_chunks(x.astype(dtype), 1, options.chunkwise.L, padding)
+    return part.squeezed(jnp.moveaxis(chunks, 3, 2), 1)
 
 
-def _from_chunks(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Inverse of `_array_to_chunks`, with the dtype and the number of steps of ``like``."""
-    return from_chunks(jnp.moveaxis(x, 2, 3), 1, like.shape[1]).astype(like.dtype)
+def _from_chunks(x: jax.Array, steps: int, dtype: Any, part: Part) -> jax.Array:
+    """Inverse of `_array_to_chunks`, with this number of steps and this dtype."""
+    return from_chunks(jnp.moveaxis(part.restored(x, 1), 2, 3), 1, steps).astype(dtype)
