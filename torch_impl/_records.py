@@ -18,7 +18,7 @@ from torch import Tensor
 VALUES, ACCUMULATED = "values", "accumulated"
 """Dtypes by role: that of `v` or `input`, and the accumulation dtype, which carries its states."""
 
-PACKED = {"B S": "T", "B blocks": "blocks", "B starts": "starts"}
+PACKED = {"B S": "T", "B blocks": "blocks", "B starts": "starts", "B segments": "segments"}
 """Axes of a dense call, with the one axis that replaces them when sequences are packed."""
 
 

@@ -111,7 +111,8 @@ def test_chunk_size_sets_the_chunks_that_are_computed():
 @pytest.mark.parametrize("with_state", [True, False], ids=["state", "zeros"])
 @pytest.mark.parametrize("bounds", [None, [0, 3, 3, 70, 200], [0, 0, 65, 65, 65, 130, 200, 200]], ids=str)
 def test_segments_change_no_value(bounds, with_state, monkeypatch):
-    """Segments of one chunk, where one segment would hold them all."""
+    """Segments of one chunk, where one segment would hold them all, and chunks of the same length."""
+    monkeypatch.setattr(sequence_groups, "_FEW", 0)
     B = 2 if bounds is None else len(bounds) - 1
     arrays = mlstm_arguments(B, 200, 3, 5, 7, with_state=with_state, packed=bounds is not None)
     options = {"chunk_size": 32, "cu_seqlens": None if bounds is None else torch.tensor(bounds)}

@@ -27,14 +27,19 @@ def test_every_sequence_is_in_one_group_that_suits_it(seed, chunk_size, monkeypa
     found = groups(lengths, chunk_size, elements, room)
     members = np.concatenate([each.sequences for each in found])
     assert sorted(members) == np.flatnonzero(lengths).tolist()
-    steps = padded = 0
+    alone = padded = 0
     for each in found:
         own = lengths[each.sequences]
         assert (np.diff(own) <= 0).all() and 1 <= each.L <= (chunk_size or 64)
-        assert len(own) == 1 or len(own) * elements(each.L, False) <= room
         chunks = -(-own // each.L)
-        steps, padded = steps + own.sum(), padded + (chunks * each.L).sum()
-    assert padded <= 2 * steps
+        assert each.batches[0][0] == 0 and each.batches[-1][1] == len(own) and each.segments == 1
+        assert all(end == start for (_, end), (start, _) in pairwise(each.batches))
+        for first, last in each.batches:
+            needed = chunks[first:last].sum() * elements(each.L, bool(chunks[0] > 1))
+            assert last - first == 1 or needed <= room
+        suiting = np.array([chunk_length(steps, chunk_size) for steps in own.tolist()])
+        alone, padded = alone + (-(-own // suiting) * suiting).sum(), padded + (chunks * each.L).sum()
+    assert padded <= 1.25 * alone
 
 
 def test_one_group_has_the_chunks_of_its_longest_sequence():
@@ -50,15 +55,29 @@ def test_a_few_short_sequences_join_long_ones():
 
 
 @pytest.mark.parametrize("room", [1, 5000, 40000])
-def test_a_group_is_as_large_as_the_room_for_its_own_sequences(room):
+def test_a_batch_is_as_large_as_the_room_for_its_own_sequences(room):
     """Not for as many sequences as long as the longest one: short ones would be computed one by one."""
-    lengths = np.array([1000, 200, 70] + [40] * 9)
-    found = groups(lengths, 0, elements, room)
-    assert {each.L for each in found} == {63}
-    needed = [elements(63, True) * np.minimum(-(-lengths[each.sequences] // 63), 8) for each in found]
-    assert all(len(own) == 1 or own.sum() <= room for own in needed)
-    assert all(own.sum() + following[0] > room for own, following in pairwise(needed))
-    assert np.concatenate([each.sequences for each in found]).tolist() == [*range(12)]
+    lengths = np.array([1000, 500, 350] + [63 * 2] * 9)
+    (group,) = groups(lengths, 0, elements, room)
+    assert group.L == 63 and group.sequences.tolist() == [*range(12)]
+    own = elements(63, True) * -(-lengths // 63)
+    needed = [own[first:last] for first, last in group.batches]
+    assert all(len(batch) == 1 or batch.sum() <= room for batch in needed)
+    assert all(batch.sum() + following[0] > room for batch, following in pairwise(needed))
+    assert sum(map(len, needed)) == 12
+
+
+def test_a_long_sequence_is_cut_into_segments_that_depend_on_nothing_else():
+    """Both passes divide it in the same way, also where their numbers of heads, and so elements, differ."""
+    lengths = np.array([10, 1000, 256, 257, 2000])
+    longest, *others = groups(lengths, 0, elements, 5000, span=128)
+    assert (longest.sequences.tolist(), longest.L, longest.segments) == ([4], 63, 16)
+    assert [(each.sequences.tolist(), each.segments) for each in others[:2]] == [([1], 8), ([3], 3)]
+    assert all(each.segments == 1 for each in others[2:])
+    many = groups(lengths, 0, lambda L, several: 50 * elements(L, several), 5000, span=128)
+    assert [(each.sequences.tolist(), each.L, each.segments) for each in many[:3]] == [
+        (each.sequences.tolist(), each.L, each.segments) for each in (longest, *others[:2])
+    ]
 
 
 def test_many_short_sequences_have_a_group_of_their_own():
@@ -69,6 +88,7 @@ def test_many_short_sequences_have_a_group_of_their_own():
 def test_chunks_of_narrow_heads_are_shorter():
     assert [longest_chunk(K, V) for K, V in ((1, 1), (16, 16), (24, 24))] == [NARROW] * 3
     assert [longest_chunk(K, V) for K, V in ((16, 33), (64, 64))] == [WIDE] * 2
+    assert [longest_chunk(K, V, False).alone for K, V in ((8, 8), (16, 33), (64, 64), (500, 500))] == [32, 64, 128, 256]
     assert NARROW.several < NARROW.alone < WIDE.alone == WIDE.several
     lengths = np.array([1000, 33])
     assert {each.L for each in groups(lengths, 0, elements, None, NARROW)} == {chunk_length(1000, 0, NARROW)} == {16}

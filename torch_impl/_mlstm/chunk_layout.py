@@ -10,10 +10,14 @@ nothing and forget nothing.
 """
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+_LARGE = 4096
+"""Minimum number of elements of a chunk, all heads together, for which an operator of its own is faster on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -135,31 +139,40 @@ class PackedChunkLayout:
     """
 
     def __init__(self, cu_seqlens: np.ndarray, sequences: np.ndarray, N: int, L: int, device: torch.device):
-        self.N, self.L = N, L
+        self.N, self.L, self._device = N, L, device
         starts, ends = cu_seqlens[:-1][sequences], cu_seqlens[1:][sequences]
         counts = -(-(ends - starts) // L)
         running = len(counts) - np.cumsum(np.bincount(counts, minlength=1))
-        running = tuple(running[running > 0].tolist())
-        self.ranks = Ranks(len(counts), running)
-        self._offsets = np.cumsum([0, *running]) * N * L
-
-        at, rank = self.ranks.sequence_and_rank()
-        first = starts[at] + L * rank
-        tokens = first[:, None, None] + np.arange(L)
+        self.ranks = Ranks(len(counts), tuple(running[running > 0].tolist()))
+        self._at, rank = self.ranks.sequence_and_rank()
+        self._first = starts[self._at] + L * rank
+        self._steps = np.minimum(ends[self._at] - self._first, L)
+        tokens = self._first[:, None, None] + np.arange(L)
         heads = np.arange(N)[:, None]
         # (chunks, N, L): the row of a (T·N, ·) tensor that each step of each chunk of each head reads.
-        padded = np.broadcast_to(tokens >= ends[at][:, None, None], (len(at), N, L)).reshape(-1)
-        self._rows, self._device = np.where(padded, 0, (tokens * N + heads).reshape(-1)), device
-        self._padding, self._filled = np.flatnonzero(padded), np.flatnonzero(~padded)
+        self._padded = np.broadcast_to(np.arange(L) >= self._steps[:, None, None], (*tokens.shape[:1], N, L))
+        self._rows = np.where(self._padded, 0, tokens * N + heads)
         self._sequences = self._index(sequences)
+
+    def part(self, first: int, last: int) -> tuple["PackedChunkLayout", torch.Tensor]:
+        """The layout of some of the sequences, and the rows of their chunks in this layout."""
+        chunks = np.flatnonzero((self._at >= first) & (self._at < last))
+        running = np.clip(np.asarray(self.ranks.running) - first, 0, last - first)
+        part = copy(self)
+        part.ranks = Ranks(last - first, tuple(running[running > 0].tolist()))
+        part._at, part._first, part._steps = self._at[chunks] - first, self._first[chunks], self._steps[chunks]
+        part._padded, part._rows = self._padded[chunks], self._rows[chunks]
+        part._sequences = self._sequences[first:last]
+        return part, self._index((chunks[:, None] * self.N + np.arange(self.N)).reshape(-1))
 
     def _index(self, x: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(x).to(self._device)
 
-    def _between(self, places: np.ndarray, first: int, last: int) -> np.ndarray:
-        """From positions in all chunks, select those of some ranks, counted from the first of these ranks."""
-        start, end = self._offsets[first], self._offsets[last]
-        return places[slice(*np.searchsorted(places, (start, end)))] - start
+    def _chunks(self, first: int, last: int) -> slice:
+        """The chunks of some ranks."""
+        running = self.ranks.running
+        start = sum(running[:first])
+        return slice(start, start + sum(running[first:last]))
 
     def gather(
         self, x: torch.Tensor, first: int, last: int, dtype: torch.dtype, padding: float = 0.0, more: int = 0
@@ -168,23 +181,30 @@ class PackedChunkLayout:
 
         With ``more``, the last axis has that many more columns, which are not written.
         """
-        rows = self._rows[self._offsets[first] : self._offsets[last]]
+        chunks = self._chunks(first, last)
+        rows, padded = self._rows[chunks].reshape(-1), self._steps[chunks] < self.L
         whole = x.new_empty((len(rows), *_longer(x.shape[2:], more)), dtype=dtype)
         y, x = whole[..., :-more] if more else whole, x.flatten(0, 1)
         if x.dtype is dtype:
             torch.index_select(x, 0, self._index(rows), out=y)
         else:
             y.copy_(x.index_select(0, self._index(rows)))
-        if len(padded := self._between(self._padding, first, last)):
-            y.index_fill_(0, self._index(padded), padding)
+        if padded.any():
+            y.index_fill_(0, self._index(np.flatnonzero(self._padded[chunks])), padding)
         return whole.unflatten(0, (len(rows) // self.L, self.L))
 
     def scatter(self, y: torch.Tensor, x: torch.Tensor, first: int, last: int) -> None:
         """Write the chunks of some ranks, ``(rows, L, ...)``, to their positions in ``(T, N, ...)``."""
-        filled = self._between(self._filled, first, last)
-        rows = self._rows[self._offsets[first] : self._offsets[last]]
-        y = y.flatten(0, 1)
-        if len(filled) < len(rows):
+        chunks = self._chunks(first, last)
+        starts, steps = self._first[chunks], self._steps[chunks]
+        if x.device.type == "cpu" and y[: self.N].numel() >= _LARGE:
+            by_chunk = y.unflatten(0, (len(steps), self.N)).transpose(1, 2).unbind(0)
+            for chunk, start, count in zip(by_chunk, starts.tolist(), steps.tolist(), strict=True):
+                x[start : start + count].copy_(chunk[:count])
+            return
+        y, rows = y.flatten(0, 1), self._rows[chunks].reshape(-1)
+        if (steps < self.L).any():
+            filled = np.flatnonzero(~self._padded[chunks])
             y, rows = y.index_select(0, self._index(filled)), rows[filled]
         x.flatten(0, 1).index_copy_(0, self._index(rows), y.to(x.dtype))
 

@@ -146,7 +146,7 @@ class GateWeights(NamedTuple):
     def decay(self) -> Tensor:
         return self.e[:, -1]
 
-    def rows(self, rows: slice) -> "GateWeights":
+    def rows(self, rows: slice | Tensor) -> "GateWeights":
         """The weights of some rows."""
         return GateWeights(*(part[rows] for part in self))
 

@@ -6,7 +6,8 @@ in the opposite direction. The value does not depend on the segments. What the b
 segment is either a residual or recomputed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch_impl._arrays import ACCUMULATION
 from torch_impl._differentiable import Implementation, NoResiduals
 from torch_impl._mlstm import chunkwise
 from torch_impl._mlstm.arguments import Arguments, Cotangents, Result, StepArguments, StepResult
-from torch_impl._mlstm.chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout
+from torch_impl._mlstm.chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout, Ranks
 from torch_impl._mlstm.chunkwise import ChunkGates, ChunkResiduals, ChunkTokens, GateWeights, Stabilisers
 from torch_impl._mlstm.normaliser import LARGEST_M, Normaliser
 from torch_impl._mlstm.sequence_groups import LongestChunk, chunk_length, groups, longest_chunk
@@ -29,19 +30,24 @@ from torch_impl._records import ACCUMULATED, Axes
 _SEGMENT = 1 << 21
 """Elements of a segment's tokens, memories and scores together: few, so that the next segment reuses their memory."""
 
+_PART = 0.6
+"""The part of `_SEGMENT` that packed sequences have at once: a single one, not much longer, may have twice as much."""
+
 _SHORT = 256
 """Maximum number of steps for which the backward pass recomputes the memory between segments instead of saving it."""
 
 
 class Residuals(NamedTuple):
-    """Residuals of a forward pass over dense sequences; the backward pass recomputes those that are None.
+    """Residuals of a forward pass, of which packed sequences have only `segments`; the backward pass recomputes those
+    that are None.
 
     Attributes:
         G: decayed scores inside every chunk.
         a, b: log decay of every step, and its sums from the start of the step's tile.
         M: stabiliser of every step.
         C_start, n_start, m_start: memory at the start of every chunk.
-        segments: C and n at the start of every segment except the first, with n as the last column.
+        segments: C and n at the start of every segment except the first, with n as the last column. Packed sequences
+            have as many rows as memories may be needed; those that are not are not written.
     """
 
     G: Annotated[Tensor | None, Axes("B chunks N L L", ACCUMULATED, "chunks B N L L", "keep_G")] = None
@@ -57,39 +63,34 @@ class Residuals(NamedTuple):
 NO_RESIDUALS = Residuals()
 
 
-def _elements(x: Arguments, L: int, memory: bool) -> int:
+def _elements(x: Arguments, states: bool, L: int, several: bool) -> int:
     """The number of elements of a chunk of all heads: its tokens, its scores and, if it has one, its memory."""
     N, K, V = *x.q.shape[-2:], x.v.shape[-1]
-    return max(1, N) * (L * (K + V + L) + (K * V if memory else 0))
+    return max(1, N) * (L * (K + V + L) + (K * V if states or several else 0))
 
 
-def _segment_length(x: Arguments, sequences: int, L: int) -> int:
-    """The number of ranks, with a chunk of that many sequences each, in a segment: a power of two, or 0 for all."""
+def _segment_length(x: Arguments, sequences: int, L: int, part: float = 1.0) -> int:
+    """The number of ranks, with a chunk of that many sequences each, in this part of a segment: a power of two, or 0
+    for all."""
     if x.q.device.type != "cpu":
         return 0
-    return 1 << (max(1, _SEGMENT // (max(1, sequences) * _elements(x, L, True))).bit_length() - 1)
+    fit = int(_SEGMENT * part) // (max(1, sequences) * _elements(x, True, L, True))
+    return 1 << (max(1, fit).bit_length() - 1)
 
 
-def _cuts(running: Sequence[int], length_of: Callable[[int], int]) -> list[tuple[int, int]]:
-    """The first rank of every segment and the rank after its last, given a segment's length by its sequences."""
-    cuts, first = [], 0
-    while first < len(running):
-        last = min(first + (length_of(running[first]) or len(running)), len(running))
-        cuts.append((first, last))
-        first = last
-    return cuts
+def _number_of_segments(x: Arguments, sequences: int, ranks: int, L: int) -> int:
+    """The number of segments of dense sequences."""
+    return -(-ranks // (_segment_length(x, sequences, L) or max(1, ranks)))
 
 
-def _length_of(segments: int, ranks: int) -> int:
-    """The segment length that divides this number of ranks into this number of segments."""
-    length = 1
-    while -(-ranks // length) > segments:
-        length *= 2
-    return length
+def _cuts(ranks: int, segments: int) -> list[tuple[int, int]]:
+    """The first rank of every segment and the rank after its last."""
+    length = -(-ranks // max(1, segments))
+    return [(first, min(first + length, ranks)) for first in range(0, ranks, length)] if ranks else []
 
 
-def _longest_chunk(x: Arguments) -> LongestChunk:
-    return longest_chunk(x.q.shape[-1], x.v.shape[-1])
+def _longest_chunk(x: Arguments, states: bool = True) -> LongestChunk:
+    return longest_chunk(x.q.shape[-1], x.v.shape[-1], states)
 
 
 def _dense(x: Arguments) -> DenseChunkLayout:
@@ -97,19 +98,73 @@ def _dense(x: Arguments) -> DenseChunkLayout:
     return DenseChunkLayout(B, S, N, chunk_length(S, x.chunk_size, _longest_chunk(x)))
 
 
-def _packed(x: Arguments, states: bool) -> list[PackedChunkLayout]:
-    """The layouts of all groups of packed sequences; ``states`` tells whether any state is given or requested."""
+def _span(x: Arguments, saved: Tensor | None = None) -> int:
+    """The maximum number of steps of a segment of one packed sequence, or 0 for any number.
+
+    Args:
+        saved: the residual `segments` of the forward pass, if there is one. It may be that of a call with fewer heads,
+            and so with longer segments, to whose heads a transform has added an axis.
+    """
+    L = x.chunk_size or _longest_chunk(x).several
+    if saved is None:
+        return L * _segment_length(x, 1, L, _PART)
+    # A span half as long would have more memories, because there is at least one.
+    while x.q.shape[0] // L > saved.shape[0]:
+        L *= 2
+    return L
+
+
+def _packed(x: Arguments, states: bool, span: int) -> Iterator[tuple["_Walk", slice]]:
+    """A walk over every group of packed sequences, and its rows of the residual `segments`.
+
+    The groups and rows are the same in both passes, if these have the same ``span``; ``states``, whether any state is
+    given or requested or has a cotangent, may differ.
+    """
     assert x.cu_seqlens is not None
     bounds = packing("mlstm", "q", x.q, x.cu_seqlens)
-    room = _SEGMENT if x.q.device.type == "cpu" else None
-    found = groups(
-        np.diff(bounds),
-        x.chunk_size,
-        lambda L, several: _elements(x, L, states or several),
-        room,
-        _longest_chunk(x),
-    )
-    return [PackedChunkLayout(bounds, each.sequences, x.q.shape[1], each.L, x.q.device) for each in found]
+    stateful = x.return_state or x.C is not None
+    room = int(_SEGMENT * _PART) if x.q.device.type == "cpu" else None
+    elements, row = partial(_elements, x, stateful), 0
+    for group in groups(np.diff(bounds), x.chunk_size, elements, room, _longest_chunk(x, stateful), span):
+        chunks = PackedChunkLayout(bounds, group.sequences, x.q.shape[1], group.L, x.q.device)
+        in_batches = len(group.batches) > 1
+        segments = _batches(chunks, group.batches) if in_batches else _segments(chunks, group.segments)
+        first, row = row, row + group.segments - 1
+        yield _Walk(x, chunks, states, segments), slice(first, row)
+
+
+class _Segment(NamedTuple):
+    """Chunks that are computed together: those of some ranks of a layout.
+
+    Attributes:
+        sequences: their sequences among those of the walk.
+        rows: their rows among those of the walk.
+    """
+
+    chunks: ChunkLayout
+    first: int
+    last: int
+    sequences: slice
+    rows: slice | Tensor
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.chunks.ranks.between(self.first, self.last)
+
+
+def _segments(chunks: ChunkLayout, number: int) -> list[_Segment]:
+    """Parts of a layout, of equally many ranks."""
+    running, N, found = chunks.ranks.running, chunks.N, []
+    for first, last in _cuts(len(running), number):
+        rows = slice(sum(running[:first]) * N, sum(running[:last]) * N)
+        found.append(_Segment(chunks, first, last, slice(running[first]), rows))
+    return found
+
+
+def _batches(chunks: PackedChunkLayout, batches: Sequence[tuple[int, int]]) -> list[_Segment]:
+    """Parts of a layout that have all chunks of some sequences each."""
+    parts = [(first, last, *chunks.part(first, last)) for first, last in batches]
+    return [_Segment(part, 0, len(part.ranks.running), slice(first, last), rows) for first, last, part, rows in parts]
 
 
 class _Walk:
@@ -117,10 +172,10 @@ class _Walk:
 
     Attributes:
         memory: whether chunks read a memory or pass one on.
-        cuts: the first rank of every segment and the rank after its last.
+        carries: whether segments do. If not, the memory before and after each is 0 or not needed.
     """
 
-    def __init__(self, x: Arguments, chunks: ChunkLayout, states: bool):
+    def __init__(self, x: Arguments, chunks: ChunkLayout, states: bool, segments: Sequence[_Segment]):
         self.x = x
         self.dtype = ACCUMULATION[x.v.dtype]
         self.scale = x.q.shape[-1] ** -0.5
@@ -129,38 +184,44 @@ class _Walk:
         self.ranks = chunks.ranks
         self.count = len(self.ranks.running)
         self.memory = states or self.count > 1
-        self.cuts = _cuts(self.ranks.running, lambda sequences: _segment_length(x, sequences, chunks.L))
+        self.segments = segments
+        self.carries = states or any(segment.first for segment in segments)
         self.i = chunks.gather(x.i, 0, self.count, self.dtype, -torch.inf)
         self.f = chunks.gather(x.f, 0, self.count, self.dtype, torch.inf)
 
     def initial(self) -> tuple[Tensor | None, Tensor]:
-        """The memory of every sequence, with n as a column of C, or None without `memory`; and m. New tensors."""
+        """The memory of every sequence, with n as a column of C, or None without `memory`; and m. New tensors, of which
+        the memory may be written if it `carries`."""
         chunks, x = self.chunks, self.x
         B, N, K, V = chunks.ranks.sequences, chunks.N, x.q.shape[-1], x.v.shape[-1]
         if x.C is None or x.n is None or x.m is None:
-            memory = x.v.new_zeros((B, N, K, V + 1), dtype=self.dtype) if self.memory else None
+            memory = None
+            if self.memory:
+                memory = x.v.new_zeros((B if self.carries else 1, N, K, V + 1), dtype=self.dtype).expand(B, -1, -1, -1)
             return memory, x.v.new_zeros((B, N), dtype=self.dtype)
         memory = x.v.new_empty((B, N, K, V + 1), dtype=self.dtype)
         memory[..., :V], memory[..., V] = chunks.select(x.C), chunks.select(x.n)
         return memory, chunks.select(x.m)
 
-    def load(self, first: int, last: int) -> ChunkTokens:
-        """The tokens of some ranks."""
-        k, v = self.writes(first, last)
-        return ChunkTokens(self.chunks.gather(self.x.q, first, last, self.dtype), k, v)
+    def load(self, segment: _Segment) -> ChunkTokens:
+        """The tokens of a segment."""
+        k, v = self.writes(segment)
+        return ChunkTokens(segment.chunks.gather(self.x.q, segment.first, segment.last, self.dtype), k, v)
 
-    def writes(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """k and v of some ranks, as in `ChunkTokens`."""
-        x, chunks, dtype = self.x, self.chunks, self.dtype
-        v = chunks.gather(x.v, first, last, dtype, more=1)
+    def writes(self, segment: _Segment) -> tuple[Tensor, Tensor]:
+        """k and v of a segment, as in `ChunkTokens`."""
+        chunks, first, last = segment[:3]
+        v = chunks.gather(self.x.v, first, last, self.dtype, more=1)
         v[:, :, -1] = 1.0
-        return chunks.gather(x.k, first, last, dtype), v
+        return chunks.gather(self.x.k, first, last, self.dtype), v
 
-    def rows(self, first: int, last: int) -> slice:
-        """The rows of some ranks among all rows."""
-        running, N = self.ranks.running, self.chunks.N
-        start = sum(running[:first]) * N
-        return slice(start, start + sum(running[first:last]) * N)
+
+def _dense_walk(x: Arguments, segments: Tensor | None = None) -> _Walk:
+    """The walk over dense sequences, with the segments of the residual if there is one."""
+    chunks = _dense(x)
+    B, count = chunks.B, len(chunks.ranks.running)
+    number = _number_of_segments(x, B, count, chunks.L) if segments is None else segments.shape[1] + 1
+    return _Walk(x, chunks, True, _segments(chunks, number))
 
 
 class _Forward(NamedTuple):
@@ -181,26 +242,26 @@ def _forward(walk: _Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
     weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, walk.ranks, walk.normaliser, initial_n=initial_n)
     done = _Forward(memory=memory, weights=weights, stabilisers=stabilisers, scores=[], starts=[], segments=[])
     keeps_starts = not {"C_start", "n_start", "m_start"}.isdisjoint(keep)
-    for first, last in walk.cuts:
-        ranks = walk.ranks.between(first, last)
+    for segment in walk.segments:
+        chunks, first, last, sequences, rows = segment
         if "segments" in keep and first and memory is not None:
             done.segments.append(memory.clone())
         numerator, Y, end, G, start = chunkwise.forward(
-            walk.load(first, last),
-            weights.rows(walk.rows(first, last)),
-            None if memory is None else memory[: ranks.sequences],
-            ranks,
+            walk.load(segment),
+            weights.rows(rows),
+            None if memory is None else memory[sequences],
+            segment.ranks,
             walk.normaliser,
             walk.scale,
         )
-        walk.chunks.scatter(numerator.div_(Y), h, first, last)
-        if memory is not None and end is not None:
-            memory[: ranks.sequences] = end
+        chunks.scatter(numerator.div_(Y), h, first, last)
+        if memory is not None and end is not None and walk.carries:
+            memory[sequences] = end
         if "G" in keep:
             done.scores.append(G)
         if keeps_starts and start is not None:
             done.starts.append(start.flatten(0, 1))
-    if memory is not None and stabilisers.last_weight is not None:
+    if memory is not None and walk.carries and stabilisers.last_weight is not None:
         memory *= stabilisers.last_weight[:, :, None, None]
     return done
 
@@ -209,23 +270,28 @@ def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]
     """h and the final state, with the dtypes of `torch_impl.mlstm`, and the residuals named in ``keep``."""
     h = torch.empty_like(x.v, memory_format=torch.contiguous_format)
     if x.cu_seqlens is not None:
-        return _packed_forward(x, h), NO_RESIDUALS
-    walk = _Walk(x, _dense(x), True)
+        return _packed_forward(x, h, keep)
+    walk = _dense_walk(x)
     done = _forward(walk, h, keep)
     assert done.memory is not None
     results = Result(h, *_apart(done.memory), done.stabilisers.last)
     return results, _residuals(walk, done, keep) if keep else NO_RESIDUALS
 
 
-def _packed_forward(x: Arguments, h: Tensor) -> Result:
+def _packed_forward(x: Arguments, h: Tensor, keep: Sequence[str]) -> tuple[Result, Residuals]:
     states = x.return_state or x.C is not None
     x, state = _contiguous(x), _states(x, x.return_state, x.C, x.n, x.m)
-    for chunks in _packed(x, states):
-        memory, _, stabilisers, *_ = _forward(_Walk(x, chunks, states), h, ())
-        if x.return_state and memory is not None:
-            for part, whole in zip((memory[..., :-1], memory[..., -1], stabilisers.last), state, strict=True):
-                chunks.place(part, whole)
-    return Result(h, *state)
+    N, K, V = *x.q.shape[1:], x.v.shape[-1]
+    saved = h.new_empty((_saved(x) if keep else 0, N, K, V + 1), dtype=ACCUMULATION[h.dtype])
+    for walk, rows in _packed(x, states, _span(x)):
+        done = _forward(walk, h, keep)
+        for memory, start in zip(saved[rows], done.segments, strict=False):
+            memory.copy_(start[0])
+        if x.return_state and done.memory is not None:
+            parts = (done.memory[..., :-1], done.memory[..., -1], done.stabilisers.last)
+            for part, whole in zip(parts, state, strict=True):
+                walk.chunks.place(part, whole)
+    return Result(h, *state), Residuals(segments=saved) if keep else NO_RESIDUALS
 
 
 def _contiguous(x: Arguments) -> Arguments:
@@ -287,40 +353,52 @@ def _apart(memory: Tensor) -> tuple[Tensor, Tensor]:
     return C.clone(memory_format=torch.contiguous_format), n.clone(memory_format=torch.contiguous_format)
 
 
+def _saved(x: Arguments) -> int:
+    """The number of memories that segments of packed sequences may start from, whatever the lengths of sequences."""
+    span = _span(x)
+    return x.q.shape[0] // span if span else 0
+
+
 def _residual_sizes(x: Arguments) -> dict[str, Any]:
-    """The sizes of the letters that only residuals have; their sequences are dense."""
+    """The sizes of the letters that only residuals have."""
+    if x.cu_seqlens is not None:
+        return {"segments": _saved(x)}
     B, S = x.q.shape[:2]
     L = chunk_length(S, x.chunk_size, _longest_chunk(x))
     count = -(-S // L)
-    segments = max(0, len(_cuts((B,) * count, lambda sequences: _segment_length(x, sequences, L))) - 1)
-    return {"L": L, "chunks": count, "segments": segments}
+    return {"L": L, "chunks": count, "segments": max(0, len(_cuts(count, _number_of_segments(x, B, count, L))) - 1)}
 
 
 def _worth_keeping(x: Arguments) -> tuple[str, ...]:
-    return ("segments",) if x.cu_seqlens is None and x.q.shape[1] > _SHORT else ()
+    if x.cu_seqlens is not None:
+        return ("segments",) if x.q.shape[0] > _SHORT and _saved(x) else ()
+    return ("segments",) if x.q.shape[1] > _SHORT else ()
 
 
 def mlstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     """Gradients of q, k, v, i, f and of the initial C, n, m."""
     gradients = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (x.q, x.k, x.v, x.i, x.f)]
     if x.cu_seqlens is not None:
-        return [*gradients, *_packed_backward(x, cotangents, gradients)]
-    dC, dm = _backward(_Walk(x, _dense(x), True), cotangents, residuals, gradients)
+        return [*gradients, *_packed_backward(x, cotangents, residuals.segments, gradients)]
+    dC, dm = _backward(_dense_walk(x, residuals.segments), cotangents, residuals, gradients)
     assert dC is not None
     return [*gradients, *_apart(dC), dm]
 
 
-def _packed_backward(x: Arguments, cotangents: Cotangents, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _packed_backward(
+    x: Arguments, cotangents: Cotangents, saved: Tensor | None, gradients: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """Write the gradients of packed tokens; return those of the initial states, of which there are none without any."""
     dh, *dlast = cotangents
     states = any(part is not None for part in (x.C, *dlast))
     x, dstate = _contiguous(x), _states(x, x.C is not None, *dlast)
     cotangents = cotangents._replace(dh=None if dh is None else dh.contiguous())
-    for chunks in _packed(x, states):
-        dC, dm = _backward(_Walk(x, chunks, states), cotangents, NO_RESIDUALS, gradients)
+    for walk, rows in _packed(x, states, _span(x, saved)):
+        residuals = NO_RESIDUALS if saved is None else Residuals(segments=saved[None, rows])
+        dC, dm = _backward(walk, cotangents, residuals, gradients)
         if x.C is not None and dC is not None:
             for part, whole in zip((dC[..., :-1], dC[..., -1], dm), dstate, strict=True):
-                chunks.place(part, whole)
+                walk.chunks.place(part, whole)
     return dstate
 
 
@@ -331,31 +409,35 @@ def _backward(
     chunks, ranks = walk.chunks, walk.ranks
     initial, m = walk.initial()
     kept = _by_rows(residuals)
-    if residuals.segments is not None:
-        length = _length_of(residuals.segments.shape[1] + 1, walk.count)
-        walk.cuts = _cuts(ranks.running, lambda _: length)
     initial_n = None if initial is None else initial[..., -1]
     weights, stabilisers = chunkwise.weights(walk.i, walk.f, m, ranks, walk.normaliser, kept, initial_n)
     di, da, written = torch.empty_like(walk.i), torch.empty_like(walk.f), walk.i.new_empty(len(walk.i))
-    dC, dm = (None, None) if initial is None else _final(chunks, initial, cotangents)
-    if dC is not None and stabilisers.last_weight is not None:
+    dC, dm = (initial, None) if initial is None or not walk.carries else _final(chunks, initial, cotangents)
+    if dC is not None and walk.carries and stabilisers.last_weight is not None:
         dC *= stabilisers.last_weight[:, :, None, None]
     starts = [] if initial is None else _segment_starts(walk, weights, initial, kept, residuals.segments)
-    for number, (first, last) in reversed([*enumerate(walk.cuts)]):
-        segment, rows = ranks.between(first, last), walk.rows(first, last)
-        tokens, sequences, dh = walk.load(first, last), segment.sequences, cotangents.dh
-        upstream = torch.zeros_like(tokens.v) if dh is None else chunks.gather(dh, first, last, walk.dtype, more=1)
+    for number, segment in reversed([*enumerate(walk.segments)]):
+        part, first, last, sequences, rows = segment
+        tokens, dh = walk.load(segment), cotangents.dh
+        upstream = torch.zeros_like(tokens.v) if dh is None else part.gather(dh, first, last, walk.dtype, more=1)
         if dC is None:
             found = chunkwise.backward_alone(tokens, weights.rows(rows), upstream, walk.normaliser, walk.scale)
         else:
-            found, dC[:sequences], written[rows] = chunkwise.backward(
-                tokens, weights.rows(rows), starts[number], upstream, dC[:sequences], segment, walk.normaliser,
-                walk.scale, kept.rows(rows, slice(sum(ranks.running[:first]), sum(ranks.running[:last]))),
+            own = chunkwise.NO_RESIDUALS
+            if isinstance(rows, slice):
+                own = kept.rows(rows, slice(sum(ranks.running[:first]), sum(ranks.running[:last])))
+            found, dC_before, written[rows] = chunkwise.backward(
+                tokens, weights.rows(rows), starts[number], upstream, dC[sequences], segment.ranks, walk.normaliser,
+                walk.scale, own,
             )  # fmt: skip
+            if walk.carries:
+                dC[sequences] = dC_before
         di[rows], da[rows] = found.i, found.a
         for dx, out in zip(found[:3], gradients[:3], strict=True):
-            chunks.scatter(dx, out, first, last)
-    dm_initial = torch.zeros_like(m) if initial is None or dC is None else (initial * dC).sum((-2, -1))
+            part.scatter(dx, out, first, last)
+    dm_initial = torch.zeros_like(m)
+    if initial is not None and dC is not None and walk.carries:
+        dm_initial = (initial * dC).sum((-2, -1))
     if dm is not None:
         by_chunk = written.unflatten(0, (ranks.chunks, chunks.N))
         dm_initial += chunkwise.add_final_m_gradient(stabilisers, ranks, dm, by_chunk, dm_initial, di, da)
@@ -396,15 +478,14 @@ def _segment_starts(
     walk: _Walk, weights: GateWeights, initial: Tensor, kept: ChunkResiduals, segments: Tensor | None
 ) -> list[Tensor]:
     """The memory at the start of every segment; not meaningful if the memory of every chunk is a residual."""
-    if segments is not None:
-        return [initial, *segments.unbind(1)][: len(walk.cuts)]
+    if segments is not None and segments.shape[1]:
+        return [initial, *segments.unbind(1)][: len(walk.segments)]
     memory, starts = initial, []
-    for first, last in walk.cuts:
-        segment = walk.ranks.between(first, last)
-        starts.append(memory[: segment.sequences])
-        if last < walk.count and kept.C is None:
-            k, v = walk.writes(first, last)
-            memory = chunkwise.advance(k, v, weights.rows(walk.rows(first, last)), starts[-1], segment)
+    for segment in walk.segments:
+        starts.append((memory if segment.first else initial)[segment.sequences])
+        if segment.last < len(segment.chunks.ranks.running) and kept.C is None:
+            k, v = walk.writes(segment)
+            memory = chunkwise.advance(k, v, weights.rows(segment.rows), starts[-1], segment.ranks)
     return starts
 
 

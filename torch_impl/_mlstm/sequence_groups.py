@@ -2,10 +2,11 @@
 
 A chunk has as many steps for a sequence of one step as for a long one. Chunks of one length for all sequences would
 therefore make short sequences as expensive as long ones. A group has a chunk length that suits all its sequences, so
-that padding adds at most about half of their steps; and as few sequences as keep its intermediate results small.
+that padding adds little. It is computed in batches of as few sequences as keep intermediate results small. A long
+sequence, whose intermediate results alone are too large, is a group by itself and is cut into segments.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,24 +15,33 @@ import numpy as np
 _NARROW = 48
 """K + V up to which fewer steps are faster: scores, L for every step, cost more than products with K and V."""
 
+_WIDEST = 256
+"""Maximum number of steps of a sequence that is a single chunk, however wide its heads are."""
+
 _FEW = 1 << 17
 """Number of padded elements that cost less than one more group."""
 
-_RANKS = 8
-"""Number of chunks of every sequence of a group that are computed at once; between them the memory is kept."""
+_WHOLE, _CUT = 4, 16
+"""The part of their steps that padding may add to sequences of a single chunk (a quarter), and of several chunks."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Sequences that are computed together.
+    """Sequences with chunks of one length.
 
     Attributes:
         sequences: their positions in the packing, the longest first; none is empty.
         L: steps per chunk.
+        batches: for sequences that are computed together, the position of the first among `sequences`, and that after
+            the last.
+        segments: number of parts, of equally many chunks, that are computed one after the other; 1 for all groups but
+            those of a single long sequence.
     """
 
     sequences: np.ndarray
     L: int
+    batches: tuple[tuple[int, int], ...]
+    segments: int = 1
 
 
 class LongestChunk(NamedTuple):
@@ -49,9 +59,15 @@ class LongestChunk(NamedTuple):
 WIDE, NARROW = LongestChunk(alone=64, several=64), LongestChunk(alone=32, several=16)
 
 
-def longest_chunk(K: int, V: int) -> LongestChunk:
-    """The maximum number of steps per chunk for heads of this size."""
-    return WIDE if K + V > _NARROW else NARROW
+def longest_chunk(K: int, V: int, states: bool = True) -> LongestChunk:
+    """The maximum number of steps per chunk for heads of this size.
+
+    Without ``states`` to read or to pass on, a single chunk of L steps needs L × L scores, and no memory of K × V
+    numbers. It may then be longer, the wider the heads are.
+    """
+    if K + V <= _NARROW:
+        return NARROW
+    return WIDE if states else WIDE._replace(alone=max(WIDE.alone, min(K + V, _WIDEST)))
 
 
 def chunk_length(steps: int, chunk_size: int, longest: LongestChunk = WIDE) -> int:
@@ -91,6 +107,7 @@ def groups(
     elements: Callable[[int, bool], int],
     room: int | None,
     longest: LongestChunk = WIDE,
+    span: int = 0,
 ) -> list[Group]:
     """Divide sequences into groups; empty sequences are in none.
 
@@ -99,42 +116,57 @@ def groups(
         chunk_size: steps per chunk; 0 chooses a length.
         elements: the number of elements by which a chunk of a given length, all heads together, is computed, given
             whether its sequence has several chunks.
-        room: the number of elements that are computed at once, of which a group with several sequences has no more in
-            its first few chunks; None for any number.
+        room: the number of elements that are computed at once; a batch of several sequences has no more. None for any
+            number.
         longest: the maximum number of steps per chunk that is chosen.
+        span: maximum number of steps of a segment, or 0 for no maximum. A sequence of more than two segments is a group
+            by itself, whose chunks and segments depend on nothing but its length, ``chunk_size`` and ``longest``. These
+            groups come first.
     """
     order = np.argsort(-lengths, kind="stable")
     lengths = lengths[order[: np.count_nonzero(lengths)]]
     even = _chunk_lengths(lengths, chunk_size, longest)
+    long = int(np.count_nonzero((lengths > 2 * span) & (lengths > even))) if span else 0
+    segments = -(-lengths[:long] // max(1, span))
+    found = [Group(order[each : each + 1], int(even[each]), ((0, 1),), int(segments[each])) for each in range(long)]
+    order, lengths, even = order[long:], lengths[long:], even[long:]
+    for L, members in _joined(lengths, even, elements):
+        chunks = -(-lengths[members] // L)
+        # Elements of all sequences before each, and of all.
+        needed = elements(L, bool(chunks[0] > 1)) * np.cumsum([0, *chunks])
+        batches, first, last = [], 0, len(members)
+        while first < len(members):
+            if room is not None:
+                last = max(first + 1, int(np.searchsorted(needed, needed[first] + room, side="right")) - 1)
+            batches.append((first, last))
+            first = last
+        found.append(Group(order[members], L, tuple(batches)))
+    return found
+
+
+def _joined(
+    lengths: np.ndarray, even: np.ndarray, elements: Callable[[int, bool], int]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Chunk lengths, and the sequences that get each of them, from the chunk length that suits each sequence."""
     # The class of a sequence that is cut into several chunks is larger than any other.
     whole = _classes(even)
     classes = whole + (lengths > even) * (whole.max(initial=0) + 1)
     joined: list[tuple[int, list[np.ndarray]]] = []
-    steps, padding, few = 0, 0, 0
+    steps, padding, few, part = 0, 0, 0, _CUT
     # Sequences of several chunks first, and from the longest chunks to the shortest: a class joins the group before it
-    # where that adds little. Many sequences of a single chunk are not cut for it.
+    # where that adds little. Many sequences of a single chunk are not cut for it, nor computed with a memory.
     for each in np.unique(classes)[::-1]:
         members = np.flatnonzero(classes == each)
         own = lengths[members]
+        several = bool(even[members[0]] < own[0])
         L = joined[-1][0] if joined else 0
-        suits = even[members[0]] < own[0] or own[0] <= L or own.sum() <= few
-        if joined and suits and padding + _padding(own, L) <= max((steps + own.sum()) // 2, few):
+        suits = several or part == _WHOLE or own.sum() <= few
+        if joined and suits and padding + _padding(own, L) <= max((steps + own.sum()) // part, few):
             joined[-1][1].append(members)
         else:
-            L = int(even[members].max())
+            L, part = int(even[members].max()), _CUT if several else _WHOLE
             joined.append((L, [members]))
             steps, padding, few = 0, 0, _FEW * L // elements(L, False)
         steps, padding = steps + own.sum(), padding + _padding(own, L)
-    found = []
     for L, parts in joined:
-        members = np.sort(np.concatenate(parts))
-        chunks = -(-lengths[members] // L)
-        # Elements of the first chunks of all sequences before each, and of all.
-        needed = elements(L, bool(chunks[0] > 1)) * np.cumsum([0, *np.minimum(chunks, _RANKS)])
-        first, last = 0, len(members)
-        while first < len(members):
-            if room is not None:
-                last = max(first + 1, int(np.searchsorted(needed, needed[first] + room, side="right")) - 1)
-            found.append(Group(sequences=order[members[first:last]], L=L))
-            first = last
-    return found
+        yield L, np.sort(np.concatenate(parts))
