@@ -11,6 +11,7 @@ from benchmarks.timing import Timing, ratio
 Rows = list[dict[str, Any]]
 _ALIKE = ("op", "contender", "direction", "B", "N", "K", "V", "dtype")
 _YARDSTICKS = ("products alone", "torch loop")
+_ALL_YARDSTICKS = (*_YARDSTICKS, "reference")
 TORCH, XLA = "torch_impl (torch)", "jax_impl (xla)"
 
 
@@ -88,11 +89,28 @@ def _times(op: str, direction: str, ours: str, theirs: tuple[str, ...], inverse:
     return figures
 
 
-def _both(text: str, least: float | None, most: float | None, op: str, *rest: Any, **options: Any) -> list[Goal]:
+def _over(text: str, op: str, ours: str, theirs: tuple[str, ...], training: float = 1.5) -> list[Goal]:
+    """As fast as the fastest of ``theirs`` in the forward pass, and ``training`` times as fast in both passes."""
     return [
-        Goal(f"{text}, {name}", least, most, _times(op, direction, *rest, **options))
-        for direction, name in (("forward", "forward"), ("both", "forward + backward"))
+        Goal(f"{text}, forward", 1, None, _times(op, "forward", ours, theirs)),
+        Goal(f"{text}, forward + backward", training, None, _times(op, "both", ours, theirs)),
     ]
+
+
+def _fastest(op: str, direction: str) -> Callable:
+    """The time of the fastest peer over that of the faster of our implementations, case by case."""
+
+    def figures(document: dict[str, Any]) -> Iterable[Found]:
+        for case in _cases(document["rows"], op, direction):
+            rows = _timed(document["rows"], case=case)
+            own = sorted((row for row in rows if row["contender"] in (TORCH, XLA)), key=lambda row: row["seconds"])
+            peers = [row for row in rows if not row["own"] and not row["contender"].startswith(_ALL_YARDSTICKS)]
+            peers.sort(key=lambda row: row["seconds"])
+            if own and peers:
+                value, low, high = ratio(Timing(tuple(own[0]["rounds"])), Timing(tuple(peers[0]["rounds"])))
+                yield Found(f"{case}, {peers[0]['contender']}", value, (low, high))
+
+    return figures
 
 
 def _compiling(document: dict[str, Any]) -> Iterable[Found]:
@@ -135,21 +153,23 @@ def _slope(quantity: str) -> Callable:
     return figures
 
 
-_MLSTM_KERNELS = ("mlstm_kernels native",)
+_MLSTM_KERNELS, _PRODUCTS = ("mlstm_kernels native",), (TORCH, ("products alone (torch)",))
 GOALS = [
-    Goal("torch mLSTM over mlstm_kernels' best, forward", 2, None, _times("mlstm", "forward", TORCH, _MLSTM_KERNELS)),
-    Goal(
-        "torch mLSTM over mlstm_kernels' best, forward + backward",
-        2.5,
-        None,
-        _times("mlstm", "both", TORCH, _MLSTM_KERNELS),
+    *(
+        Goal(f"{op} over the fastest peer, {name}", least, None, _fastest(op, direction))
+        for op in ("mlstm", "mlstm_step", "gru")
+        for direction, name, least in (("forward", "forward", 1), ("both", "forward + backward", 1.5))
+        if (op, direction) != ("mlstm_step", "both")
     ),
-    *_both("torch mLSTM in products alone", None, 3, "mlstm", TORCH, ("products alone (torch)",), inverse=True),
-    Goal("torch GRU over torch.nn.GRU, forward", 1, None, _times("gru", "forward", TORCH, ("torch.nn.GRU",))),
-    Goal("torch GRU over torch.nn.GRU, forward + backward", 1.5, None, _times("gru", "both", TORCH, ("torch.nn.GRU",))),
+    *_over("torch mLSTM over mlstm_kernels' best", "mlstm", TORCH, _MLSTM_KERNELS, training=1.4),
+    *(
+        Goal(f"torch mLSTM in products alone, {name}", None, 3, _times("mlstm", direction, *_PRODUCTS, inverse=True))
+        for direction, name in (("forward", "forward"), ("both", "forward + backward"))
+    ),
+    *_over("torch GRU over torch.nn.GRU", "gru", TORCH, ("torch.nn.GRU",)),
     Goal("torch GRU over a loop, forward + backward", 10, None, _times("gru", "both", TORCH, ("torch loop",))),
-    *_both("JAX mLSTM over mlstm_kernels' JAX", 1.5, None, "mlstm", XLA, ("mlstm_kernels JAX",)),
-    *_both("JAX GRU over flax", 1.5, None, "gru", XLA, ("flax",)),
+    *_over("JAX mLSTM over mlstm_kernels' JAX", "mlstm", XLA, ("mlstm_kernels JAX",)),
+    *_over("JAX GRU over flax", "gru", XLA, ("flax",)),
     Goal("seconds until JAX has compiled a case, the slowest", None, 5, _compiling),
     Goal("torch: fixed cost of a call in empty calls", None, 1.5, _fixed("torch")),
     Goal("JAX: fixed cost of a call in jitted identities", None, 1.5, _fixed("jax")),

@@ -37,13 +37,13 @@ def section(name: str, document: dict[str, Any]) -> str:
     figures = f"{met} of the {len(goals)} speed goals are met. " if goals else ""
     how = (
         f"Medians of interleaved rounds on {machine['cores']} cores of an {machine['device']}, in float32, with {shown}"
-        ", after a comparison with the oracle; freed memory is kept. Ours: `torch_impl`, `jax_impl`; in brackets, the "
-        "peer's time over the faster. *Floor*: the operations at the rate of a large matrix product; *products*: the "
-        "mLSTM's products alone."
+        ", after a comparison with the oracle. Ours: `torch_impl`, `jax_impl`; in brackets, the peer's time over the "
+        "faster. *After*: JAX's compile time. *Floor*: the operations at the rate of a large matrix product; "
+        "*products*: the mLSTM's alone."
     )
     more = (
-        f"{figures}[docs/cpu-speed.md](docs/cpu-speed.md) explains what was done for speed and what limits it; all "
-        f"figures are in [{name}.json](benchmarks/results/{name}.json)."
+        f"{figures}[docs/cpu-speed.md](docs/cpu-speed.md) says what limits the speed; all figures are in "
+        f"[{name}.json](benchmarks/results/{name}.json)."
     )
     table = "\n".join(_table(document["rows"]))
     return f"{textwrap.fill(how, 120)}\n\n{table}\n\n{textwrap.fill(more, 120, break_on_hyphens=False)}"
@@ -95,7 +95,7 @@ def _cells(rows: list[dict[str, Any]]) -> tuple[str, str, str]:
     if not timed:
         return "", "", ""
     contenders = without_yardsticks(list(timed.values()))
-    ours = ", ".join(seconds(timed[name]["seconds"]) for name in (TORCH, XLA) if name in timed)
+    ours = ", ".join(_time(timed[name]) for name in (TORCH, XLA) if name in timed)
     products = [row["seconds"] for name, row in timed.items() if name.startswith("products alone")]
     floor = seconds(next(iter(timed.values()))["floor_seconds"])
     if products:
@@ -106,4 +106,10 @@ def _cells(rows: list[dict[str, Any]]) -> tuple[str, str, str]:
     best = min(peers, key=lambda row: row["seconds"])
     note = " (wrong gradient)" if best["conformity"]["verdict"] == "wrong" else ""
     ratio = "" if best["times_ours"] is None else f" ({best['times_ours']['ratio']:.2f})"
-    return floor, ours, f"{best['contender']}{note}, {seconds(best['seconds'])}{ratio}"
+    return floor, ours, f"{best['contender']}{note}, {_time(best)}{ratio}"
+
+
+def _time(row: dict[str, Any]) -> str:
+    """The time of a call and, with JAX, that of compiling it before."""
+    compiling = (row["first_call_seconds"] or 0) - row["seconds"] if row["framework"] == "jax" else 0
+    return seconds(row["seconds"]) + (f" after {compiling:.1f} s" if compiling >= 0.05 else "")
