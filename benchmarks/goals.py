@@ -102,10 +102,13 @@ def _fastest(op: str, direction: str) -> Callable:
 
     def figures(document: dict[str, Any]) -> Iterable[Found]:
         for case in _cases(document["rows"], op, direction):
-            rows = _timed(document["rows"], case=case)
-            own = sorted((row for row in rows if row["contender"] in (TORCH, XLA)), key=lambda row: row["seconds"])
+            # Several parts of a run may measure one case; the first of them has the peers.
+            first: dict[str, dict[str, Any]] = {}
+            for row in _timed(document["rows"], case=case):
+                first.setdefault(row["contender"], row)
+            rows = sorted(first.values(), key=lambda row: row["seconds"])
+            own = [row for row in rows if row["contender"] in (TORCH, XLA)]
             peers = [row for row in rows if not row["own"] and not row["contender"].startswith(_ALL_YARDSTICKS)]
-            peers.sort(key=lambda row: row["seconds"])
             if own and peers:
                 value, low, high = ratio(Timing(tuple(own[0]["rounds"])), Timing(tuple(peers[0]["rounds"])))
                 yield Found(f"{case}, {peers[0]['contender']}", value, (low, high))

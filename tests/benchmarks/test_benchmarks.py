@@ -307,6 +307,8 @@ def test_the_faster_of_our_implementations_is_compared_with_the_fastest_peer() -
     times = {"torch_impl (torch)": 1.0, "jax_impl (xla)": 0.8, "products alone (torch)": 0.1, "torch loop": 0.2,
              "reference": 0.3, "mlstm_kernels native": 1.4, "mlstm_kernels JAX native": 1.12}  # fmt: skip
     rows = [row(name, time, case=case, direction="both") for name, time in times.items()]
+    # Another part of the run measured this case in fewer rounds.
+    rows.append(row("jax_impl (xla)", 0.1, case=case, direction="both", rounds=[0.1]))
     (found,) = [each for each in goals.judged({"rows": rows}) if "fastest peer" in each["goal"]]
     assert math.isclose(found["measured"], 1.4) and not found["met"] and found["least"] == 1.5
     assert found["where"].endswith("mlstm_kernels JAX native")
