@@ -51,8 +51,8 @@ def cases(
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch.version, "hip", None if target.startswith("sm_") else "6"))
         capability = int(target.removeprefix("sm_")) // 10 if target.startswith("sm_") else None
-        stack.enter_context(patch.object(mlstm_kernels, "hopper", lambda device: capability == 9))
-        stack.enter_context(patch.object(gru_kernels, "capability", lambda device: capability))
+        for module in (mlstm_kernels, gru_kernels):
+            stack.enter_context(patch.object(module, "capability", lambda device: capability))
         for number in range(most_plans):
             with ExitStack() as plans:
                 for module in (mlstm_kernels, gru_kernels):

@@ -61,11 +61,3 @@ def capability(device: torch.device) -> int | None:
     if torch.version.hip is not None:
         return None
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
-
-
-def hopper(device: torch.device) -> bool:
-    """Whether to use the tiles of compute capability 9.0, whose products read shared memory and leave registers free.
-
-    This is also True if there is no such device: under the interpreter, and when a kernel is compiled ahead of time.
-    """
-    return device.type != "cuda" or capability(device) == 9

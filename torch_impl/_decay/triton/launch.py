@@ -7,8 +7,9 @@ from torch_impl._scan.triton.launch import Rows
 from torch_impl._triton.launch import Launch, launch, power_of_two
 
 _TILE = 64
-# With four warps a column's running sum spills in float32 under Triton 3.7 or 3.9.
 _HOW = Launch(8)
+# Tiles of the matrix as long as they are wide spill under Triton 3.9, with four warps or eight.
+_STEPS, _HOW_OF_MATRIX = 32, Launch(4)
 
 
 def causal_forget_matrix(forget_gates: Tensor) -> Tensor:
@@ -42,11 +43,11 @@ def _matrix(gates: Tensor, igates: Tensor | None) -> Tensor:
     if F.numel():
         inputs = rows if igates is None else Rows.of(igates, 1)
         tile = power_of_two(S, most=_TILE)
-        launch(kernels.decay, rows.count * -(-S // tile), F.device, _HOW,
+        launch(kernels.decay, rows.count * -(-S // tile), F.device, _HOW_OF_MATRIX,
                gates=rows.x, gate_sizes=rows.sizes, gate_strides=rows.strides, gate_step=rows.x.stride(-1),
                igates=inputs.x, igate_sizes=inputs.sizes, igate_strides=inputs.strides,
                igate_step=inputs.x.stride(-1), F=F, S=S, TILDE=igates is not None,
-               BLOCK_T=tile, BLOCK_J=tile)  # fmt: skip
+               BLOCK_T=min(tile, _STEPS), BLOCK_J=tile)  # fmt: skip
     return F
 
 

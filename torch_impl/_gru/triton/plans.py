@@ -32,12 +32,15 @@ class GRUPlan(NamedTuple):
 def default_plan(H: int, wide: bool, capability: int | None = 9) -> GRUPlan:
     """The plan for heads of ``H`` units with operands of 32 bits (``wide``) or 16 bits.
 
-    Streamed plans depend on the compute ``capability`` (None for other GPUs): those of one spill on another.
+    Plans depend on the compute ``capability`` (None for other GPUs): those of one spill on another.
     """
     block = power_of_two(H)
     if block <= RESIDENT and not wide:
         # A tile of AMD's matrix cores has at least 16 rows.
         rows, unroll = (16, 2 if block < RESIDENT else 1) if torch.version.hip else (8, 4)
+        if capability == 8 and block >= 64:
+            # Four steps spill under Triton 3.9.
+            unroll = 2
         return GRUPlan(block, None, rows, Launch(block // 16, 2), unroll)
     if block <= RESIDENT // 2:
         return GRUPlan(block, None, 8, Launch(1 if block == 16 else 4, 2))

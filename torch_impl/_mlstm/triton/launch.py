@@ -21,7 +21,7 @@ from torch_impl._mlstm.triton.plans import (
 )
 from torch_impl._records import Axes, fields
 from torch_impl._triton.interpreter import DTYPES, unavailable
-from torch_impl._triton.launch import Launch, dot_precision, hopper, launch, power_of_two
+from torch_impl._triton.launch import Launch, capability, dot_precision, launch, power_of_two
 from torch_impl._triton.tuning import tuned
 
 LARGEST_HEAD = 512
@@ -495,7 +495,7 @@ def _tuned(
     dtype, chunk = x.v.dtype, x.chunk_size
     sizes = f"{str(dtype).removeprefix('torch.')} {inputs.precision} K{inputs.K} V{inputs.V} chunk{chunk}"
     device = x.q.device
-    return tuned(kernel, sizes, lambda: plans(dtype, inputs.K, inputs.V, chunk, hopper(device)), device, run)
+    return tuned(kernel, sizes, lambda: plans(dtype, inputs.K, inputs.V, chunk, capability(device)), device, run)
 
 
 def _block_length_of(kept: Residuals, L: int, x: _Inputs) -> int:

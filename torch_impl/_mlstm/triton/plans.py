@@ -37,13 +37,15 @@ def _scalar(dtype: torch.dtype) -> bool:
     return dot_precision(dtype) == "ieee" and dtype is not torch.bfloat16
 
 
-def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> MLSTMPlan:
+def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, capability: int | None = 9) -> MLSTMPlan:
     """Sizes for `mlstm_forward`.
 
     Args:
         chunk: number of steps between stored memories, rounded up to a power of two; 0 for the plan's own choice.
-        wide: whether registers allow the larger tiles (`hopper`).
+        capability: compute capability (None for GPUs that are not NVIDIA's). The products of 9 read shared memory,
+            which leaves registers for larger tiles.
     """
+    wide = capability == 9
     if _scalar(dtype):
         plan = MLSTMPlan(32, 4, power_of_two(K, most=32), power_of_two(V, most=64), 32, Launch(4, 2), Launch(4, 1))
     elif dtype is torch.bfloat16:
@@ -59,16 +61,20 @@ def forward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool 
     return _with_chunk(plan, chunk)
 
 
-def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> MLSTMPlan:
+def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, capability: int | None = 9) -> MLSTMPlan:
     """Sizes for `mlstm_backward`, whose chunks are single blocks; the arguments are those of `forward_plan`."""
+    wide = capability == 9
     # Four of AMD's warps have as many threads as eight warps elsewhere, with twice the registers per warp.
     warps = 4 if torch.version.hip else 8
     if _scalar(dtype):
-        states = Launch(8, 2 if wide else 3)
+        # These and the next spill nothing under Triton 3.6 and 3.9; on capability 8 and 10, what one of them takes
+        # spills on the other.
+        states = Launch(8, 2 if capability in (9, 10) else 3)
         plan = MLSTMPlan(32, 1, power_of_two(K, most=32), power_of_two(V, most=16), 32, states, Launch(warps, 2))
     elif dtype is torch.bfloat16:
         BV = 64 if wide else 32
-        plan = MLSTMPlan(64, 1, power_of_two(K, most=64), power_of_two(V, most=BV), 64, Launch(4, 3), Launch(warps, 2))
+        states = Launch(8 if capability == 10 else 4, 3)
+        plan = MLSTMPlan(64, 1, power_of_two(K, most=64), power_of_two(V, most=BV), 64, states, Launch(warps, 2))
     else:
         BK, BV, tile = (64, 32, 64) if wide else (32, 16, 32)
         plan = MLSTMPlan(
@@ -77,10 +83,12 @@ def backward_plan(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
     return _with_chunk(plan, chunk)._replace(every=1)
 
 
-def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[MLSTMPlan, ...]:
+def forward_plans(
+    dtype: torch.dtype, K: int, V: int, chunk: int = 0, capability: int | None = 9
+) -> tuple[MLSTMPlan, ...]:
     """The plans among which `mlstm_forward` is tuned; that of `forward_plan` is first. All have blocks of the same
     length; none spills on sm_90."""
-    first = forward_plan(dtype, K, V, chunk, wide)
+    first = forward_plan(dtype, K, V, chunk, capability)
     warps, stages = first.inside
     others = [
         first._replace(inside=Launch(12 - warps, stages)),
@@ -93,17 +101,19 @@ def forward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool
     return first, *others
 
 
-def backward_plans(dtype: torch.dtype, K: int, V: int, chunk: int = 0, wide: bool = True) -> tuple[MLSTMPlan, ...]:
+def backward_plans(
+    dtype: torch.dtype, K: int, V: int, chunk: int = 0, capability: int | None = 9
+) -> tuple[MLSTMPlan, ...]:
     """The plans among which `mlstm_backward` is tuned; that of `backward_plan` is first. None spills on sm_90 if Triton
     3.6 compiles it; the larger tiles do under 3.9, so they are not the default."""
-    first = backward_plan(dtype, K, V, chunk, wide)
+    first = backward_plan(dtype, K, V, chunk, capability)
     warps = first.inside.num_warps
     states = first._replace(states=Launch(first.states.num_warps, 5 - first.states.num_stages))
     if _scalar(dtype):
         larger = first._replace(BV=power_of_two(V, most=32), inside=Launch(warps, 1))
         others = (larger, first._replace(BK=max(first.BK // 2, 16)))
     else:
-        larger = first._replace(BK=power_of_two(K, most=128)) if wide and dtype is torch.bfloat16 else first
+        larger = first._replace(BK=power_of_two(K, most=128)) if capability == 9 and dtype is torch.bfloat16 else first
         others = (
             larger,
             larger._replace(inside=Launch(warps, 1)),
