@@ -3,6 +3,7 @@
 import dataclasses
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,9 +220,13 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def main_thread() -> None:
+def main_thread() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals reach the main thread alone")
+    # A shell starts commands in the background of a script with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("main_thread")
