@@ -71,3 +71,14 @@ def _jax_keeps_its_precision() -> Iterator[None]:
     after = getattr(sys.modules.get("jax"), "config", None)
     if after is not None and after.jax_enable_x64 != enabled:
         after.update("jax_enable_x64", enabled)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs_of_jax_are_few() -> Iterator[None]:
+    """A process that kept all compiled programs of JAX's tests would be ended by XLA before the last of them."""
+    yield
+    if "jax" in sys.modules:
+        from conformance.frameworks import _jax_compiled
+
+        if _jax_compiled.crowded():
+            _jax_compiled.drop_programs()

@@ -14,6 +14,7 @@ import numpy as np
 
 from conformance.call import Call
 from conformance.dtypes import Array
+from conformance.frameworks._jax_compiled import Compiled
 from conformance.frameworks._jax_errors import ERRORS
 from conformance.frameworks._jax_layers import JaxLayer
 from conformance.frameworks._jax_settings import config_kept, settings_kept
@@ -32,37 +33,6 @@ def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementat
     except RuntimeError as error:
         raise UsageError(f"--device {device}: JAX sees no such device here; run {name} with --device cpu") from error
     return JaxImplementation(name, functions, device, devices[0])
-
-
-class _Compiled:
-    """A function that is traced and compiled once for each structure and shape of its arguments.
-
-    Args:
-        compiling: called with True before XLA compiles, and with False afterwards.
-    """
-
-    def __init__(self, function: Callable, compiling: Callable[[bool], None]):
-        self._function = jax.jit(function)
-        self._compiling = compiling
-        self._ready: dict[Hashable, Callable] = {}
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        # A target may have switched compiling off; then nothing could be compiled for a shape.
-        with jax.disable_jit(False):
-            return self._called(*arguments, **named)
-
-    def _called(self, *arguments: Any, **named: Any) -> Any:
-        leaves, structure = jax.tree.flatten((arguments, named))
-        key = (structure, *((x.shape, x.dtype) for x in leaves))
-        if key not in self._ready:
-            with config_kept():
-                lowered = self._function.lower(*arguments, **named)
-            self._compiling(True)
-            try:
-                self._ready[key] = lowered.compile()
-            finally:
-                self._compiling(False)
-        return self._ready[key](*arguments, **named)
 
 
 def _is_array(x: Any) -> bool:
@@ -102,7 +72,7 @@ class JaxImplementation(Implementation):
     def __init__(self, name: str, functions: Mapping[str, Any], device: str, place: Any):
         super().__init__(name, functions, device)
         self._device = place
-        self._compiled: dict[Hashable, _Compiled] = {}
+        self._compiled: dict[Hashable, Compiled] = {}
         self._shapes: dict[Hashable, Any] = {}
 
     @property
@@ -152,8 +122,8 @@ class JaxImplementation(Implementation):
             self._compiled[key] = self._jit(make())
         return self._compiled[key]
 
-    def _jit(self, function: Callable) -> "_Compiled":
-        return _Compiled(function, self.compiling)
+    def _jit(self, function: Callable) -> Compiled:
+        return Compiled(function, self.compiling)
 
     def call(self, call: Call) -> Results:
         compiled = self._jitted("call", call.operation, call.options, lambda: partial(self._results, call))
