@@ -128,17 +128,17 @@ docs: $(READY)  ## build the documentation site in build/site, with warnings as 
 	$(PY) tools/check_site.py build/site
 
 mutants: $(READY)  ## every planted fault with ten seeds: the score of the suite (20 minutes)
-	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
+	$(PY) -m tests.suite.mutants --jobs $(PYTEST_WORKERS) --json tests/suite/mutants/score.json
 
 mutants-adapted: $(READY)  ## the same faults behind an adapter that refuses calls, and in a loop on PyTorch tensors
-	$(PY) -m tests.suite.mutants --setting "refusing adapter" --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
-	$(PY) -m tests.suite.mutants --setting "PyTorch loop" --jobs $(PYTEST_WORKERS) --json conformance/mutants/score.json
+	$(PY) -m tests.suite.mutants --setting "refusing adapter" --jobs $(PYTEST_WORKERS) --json tests/suite/mutants/score.json
+	$(PY) -m tests.suite.mutants --setting "PyTorch loop" --jobs $(PYTEST_WORKERS) --json tests/suite/mutants/score.json
 
 strangers: $(READY)  ## judge implementations that are not ours: of how many the first cause is the true one (10 minutes)
-	$(PY) -m tests.suite.strangers --json conformance/strangers/score.json
+	$(PY) -m tests.suite.strangers --json tests/suite/strangers/score.json
 
 calibration: $(READY)  ## every correct variant on ten thousand cases: false alarms (two hours of processor time)
-	$(PY) -m tests.suite.calibration --jobs $(PYTEST_WORKERS) --json conformance/calibration/results.json
+	$(PY) -m tests.suite.calibration --jobs $(PYTEST_WORKERS) --json tests/suite/calibration/results.json
 
 aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there: registers, spills, shared memory (half an hour)
 	$(PY) -m benchmarks aot

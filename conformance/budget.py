@@ -69,7 +69,7 @@ Many definitions of the mLSTM that PyTorch and JAX differentiate reach 0.99, pro
 is 1.01 of the whole term. No result was refused.
 
 With κ = 2 an error of 0.88 would be about 1.3; with Ω = 1 an intermediate that had been rounded twice reached 1.01. The
-measurements are in ``calibration/results.json`` with a hash of this formula; a test compares the two.
+measurements are in ``tests/suite/calibration/results.json`` with a hash of this formula; a test compares the two.
 """
 
 import math

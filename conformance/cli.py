@@ -109,14 +109,12 @@ def _offered(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--write-known", metavar="PATH", type=_FILE, help="Write an entry for each failure; you add the reasons.")
 @click.option("--json", "json_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
 @click.option("--html", "html_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
-@click.option("--junit", "junit_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
 def run_command(
     targets: tuple[str, ...],
     write_known: Path | None,
     suggest_promises: Path | None,
     json_path: Path | None,
     html_path: Path | None,
-    junit_path: Path | None,
     **given: Any,
 ) -> None:
     """Judge implementations.
@@ -137,7 +135,7 @@ def run_command(
             first,
             targets,
             (write_known, suggest_promises),
-            {"json": json_path, "html": html_path, "junit": junit_path},
+            {"json": json_path, "html": html_path},
             given,
         )
     except UsageError as error:

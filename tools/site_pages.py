@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SCORE = ROOT / "conformance" / "mutants" / "score.json"
-CALIBRATION = ROOT / "conformance" / "calibration" / "results.json"
+SCORE = ROOT / "tests" / "suite" / "mutants" / "score.json"
+CALIBRATION = ROOT / "tests" / "suite" / "calibration" / "results.json"
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
 
 SETTINGS = {
@@ -47,7 +47,7 @@ def score(documents: dict[str, Any]) -> str:
             "This page shows how well the suite finds faults, for readers who want to know what a pass is worth. Each "
             "fault was planted (put in on purpose) in a copy of `reference` of its own. The suite then judged the copy "
             "with several seeds. A fault counts as caught if its laws break with most seeds. The data are in "
-            "`conformance/mutants/score.json`; `make mutants` and `make mutants-adapted` measure them again."
+            "`tests/suite/mutants/score.json`; `make mutants` and `make mutants-adapted` measure them again."
         ),
     ]
     for name, found in documents.items():
@@ -88,7 +88,7 @@ def calibration(operations: dict[str, Any]) -> str:
             "This page shows how often the suite fails a correct implementation, for readers who want to know what a "
             "failure is worth. Correct variants of each operation, computed in other orders and with other roundings, "
             "are judged on many cases; none may fail. The last column is the largest error divided by its tolerance. "
-            "The data are in `conformance/calibration/results.json`; `make calibration` measures them again."
+            "The data are in `tests/suite/calibration/results.json`; `make calibration` measures them again."
         ),
     ]
     for name, found in operations.items():

@@ -1,4 +1,4 @@
-"""The reports of a run: a table in the terminal, JSON, JUnit and HTML."""
+"""The reports of a run: a table in the terminal, JSON and HTML."""
 
 import os
 import shlex

@@ -1,6 +1,6 @@
-"""Causes and envelopes as lines of text, the same in the terminal, in JUnit and on the page."""
+"""Causes and envelopes as lines of text, as the terminal shows them."""
 
-from conformance.diagnosis.cause import LEADING, Cause, Cell, Diagnosis
+from conformance.diagnosis.cause import LEADING, Cause, Diagnosis
 from conformance.diagnosis.causes import array_line
 from conformance.report import TargetReport
 
@@ -47,8 +47,8 @@ def lines(cause: Cause) -> list[tuple[str, str]]:
 SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not promised": "not promised", "not tried": "·"}
 
 
-def cell(found: Cell) -> str:
+def shown_cell(value: str, gradient: str) -> str:
     """A cell in a few characters: one sign if value and gradient agree, else both."""
-    if not found.gradient or found.gradient == found.value:
-        return SIGNS[found.value]
-    return f"value {SIGNS[found.value]} gradient {SIGNS[found.gradient]}"
+    if not gradient or gradient == value:
+        return SIGNS[value]
+    return f"value {SIGNS[value]} gradient {SIGNS[gradient]}"

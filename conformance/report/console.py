@@ -110,7 +110,10 @@ def _show_envelopes(console: Console, report: TargetReport) -> None:
             table.add_column(dtype)
         shown = wrong if len(wrong) < len(envelope.rows) / 2 else [row for row in envelope.rows if row not in wrong]
         for row in shown:
-            table.add_row(row.feature, *(causes.cell(row.cells[dtype]) for dtype in envelope.dtypes))
+            table.add_row(
+                row.feature,
+                *(causes.shown_cell(row.cells[dtype].value, row.cells[dtype].gradient) for dtype in envelope.dtypes),
+            )
         if len(shown) < len(envelope.rows):
             others = len(envelope.rows) - len(shown)
             what = "right, refused or not tried" if shown is wrong else "wrong"

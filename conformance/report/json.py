@@ -12,10 +12,20 @@ from conformance.report import TargetReport
 
 
 def render(reports: list[TargetReport]) -> str:
-    return json.dumps(plain([_target(report) for report in reports]), indent=2, allow_nan=False) + "\n"
+    return json.dumps(document(reports), indent=2, allow_nan=False) + "\n"
 
 
-def _target(report: TargetReport) -> dict[str, Any]:
+def document(reports: list[TargetReport], *, with_scripts: bool = False) -> list[dict[str, Any]]:
+    """The entries of the report.
+
+    Args:
+        with_scripts: whether causes and counterexamples hold the text of their scripts, which also stands in files.
+    """
+    return plain([_target(report, with_scripts) for report in reports])
+
+
+def _target(report: TargetReport, with_scripts: bool) -> dict[str, Any]:
+    broken = report.failures
     return {
         "target": report.target,
         "framework": report.framework,
@@ -33,28 +43,32 @@ def _target(report: TargetReport) -> dict[str, Any]:
         },
         "seconds": round(report.seconds, 3),
         "summary": {status.replace(" ", "_"): report.count(status) for status in STATUSES},
-        "causes": [_cause(cause) for cause in report.diagnosis.causes],
+        "causes": [_cause(cause, with_scripts) for cause in report.diagnosis.causes],
         "envelope": {
             envelope.op: {"summary": envelope.summary, "features": envelope.rows}
             for envelope in report.diagnosis.envelopes
         },
-        "laws": [_law(report, result) for result in report.results],
+        "laws": [_law(report, result, broken, with_scripts) for result in report.results],
     }
 
 
-def _law(report: TargetReport, result: LawResult) -> dict[str, Any]:
+def _law(report: TargetReport, result: LawResult, broken: list[LawResult], with_scripts: bool) -> dict[str, Any]:
+    found = [_counterexample(report, result, each, with_scripts) for each in result.counterexamples]
     return {
         "id": result.law.id,
         "op": result.law.op,
         "law": result.law.name,
         "kind": result.law.kind,
+        "sentence": result.law.sentence,
+        "equation": result.law.equation,
         "dtype": result.dtype,
         "status": result.status,
+        "broken": any(result is each for each in broken),
         "reason": result.reason,
         "examples": result.examples,
         "worst_error": result.worst,
-        "counterexample": _counterexample(report, result, result.counterexample),
-        "counterexamples": [_counterexample(report, result, found) for found in result.counterexamples],
+        "counterexample": found[0] if found else None,
+        "counterexamples": found,
         "refused": result.refused,
         "kinks": result.kinks,
         "elements": result.elements,
@@ -65,16 +79,17 @@ def _law(report: TargetReport, result: LawResult) -> dict[str, Any]:
     }
 
 
-def _counterexample(report: TargetReport, result: LawResult, found: Counterexample | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    # The text of its script stands in a file.
-    told = {name: value for name, value in vars(found).items() if name not in ("kind", "script_text", "arrays")}
+def _counterexample(
+    report: TargetReport, result: LawResult, found: Counterexample, with_scripts: bool
+) -> dict[str, Any]:
+    left_out = ("kind", "arrays") if with_scripts else ("kind", "arrays", "script_text")
+    told = {name: value for name, value in vars(found).items() if name not in left_out}
     return {**told, **asdict(found.kind), "arrays": found.arrays, "reproduce": report.reproduce(result)}
 
 
-def _cause(cause: Cause) -> dict[str, Any]:
-    told = {name: value for name, value in vars(cause).items() if name not in ("script_text", "example")}
+def _cause(cause: Cause, with_scripts: bool) -> dict[str, Any]:
+    left_out = ("example",) if with_scripts else ("example", "script_text")
+    told = {name: value for name, value in vars(cause).items() if name not in left_out}
     return {**told, "explains": [{"id": each.law, "dtype": each.dtype} for each in cause.explains]}
 
 

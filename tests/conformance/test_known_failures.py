@@ -5,7 +5,6 @@ import math
 import tomllib
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -65,16 +64,14 @@ def test_a_known_failure_that_still_fails_is_no_reason_to_exit_with_1(place: Pla
     example = entry["example"]
     assert (example["law"], example["dtype"]) == ("rev_cumsum.value", "float32")
     assert entry["target"] == str(place.target) and json.loads(example["case"])["kind"] == "SumCase"
-    paths = {kind: place.directory / f"report.{kind}" for kind in ("json", "junit")}
-    result = place.run("--known", str(place.file), "--json", str(paths["json"]), "--junit", str(paths["junit"]))
+    path = place.directory / "report.json"
+    result = place.run("--known", str(place.file), "--json", str(path))
     assert result.exit_code == 0, result.output
     assert "1 known" in result.output and "known: the carry starts at one" in " ".join(result.output.split())
-    (report,) = json.loads(paths["json"].read_text())
+    (report,) = json.loads(path.read_text())
     assert report["summary"]["known"] == 1 and report["summary"]["failed"] == 0
     law = next(law for law in report["laws"] if law["id"] == "rev_cumsum.value")
     assert law["status"] == "known" and law["known"][0]["fails"] and "carry" in law["reason"]
-    assert 'failures="0"' in paths["junit"].read_text() and "carry starts" in paths["junit"].read_text()
-    ElementTree.parse(paths["junit"])
 
 
 def test_a_failure_of_another_law_is_not_hidden(place: Place) -> None:

@@ -58,10 +58,10 @@ def test_only_equations_of_docstrings_are_rendered() -> None:
 
 def test_pages_show_what_the_data_files_hold() -> None:
     pages = load("site_pages").pages()
-    score = json.loads((ROOT / "conformance/mutants/score.json").read_text())["specification"]
+    score = json.loads((ROOT / "tests/suite/mutants/score.json").read_text())["specification"]
     assert f"**{score['caught']} of {score['mutants']} faults are caught**" in pages["measured/score.md"]
     assert pages["measured/score.md"].count("| `") >= score["mutants"]
-    calibration = json.loads((ROOT / "conformance/calibration/results.json").read_text())
+    calibration = json.loads((ROOT / "tests/suite/calibration/results.json").read_text())
     assert all(f"## {name}\n" in pages["measured/calibration.md"] for name in calibration)
     cases = {row["case"] for row in json.loads((ROOT / "benchmarks/results/cpu.json").read_text())["rows"]}
     assert all(f"## {case}\n" in pages["measured/benchmarks.md"] for case in cases)

@@ -20,7 +20,7 @@ from conformance import budget
 from tests.suite.calibration.scoring import Score
 from tests.suite.calibration.subjects import Subject
 
-COMMITTED = Path(conformance.__file__).parent / "calibration" / "results.json"
+COMMITTED = Path(__file__).with_name("results.json")
 
 _MLSTM = ("oracle/_magnitudes.py", "oracle/_mlstm.py", "oracle/_stabiliser_paths.py")
 _FORMULA = {

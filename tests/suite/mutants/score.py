@@ -24,7 +24,7 @@ from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import TENSOR_STEPS, Setting, planted
 from tests.suite.mutants.visibility import why_unseen
 
-SCORE = Path(__file__).parents[3] / "conformance" / "mutants" / "score.json"
+SCORE = Path(__file__).with_name("score.json")
 """The committed score."""
 
 SEEDS = 10

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import conformance
 from conformance.diagnosis.cause import Cause
 from conformance.diagnosis.diagnose import diagnose
 from conformance.options import EXAMPLES, RunOptions
@@ -16,7 +15,7 @@ from conformance.runner import run
 from conformance.targets import load
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, Stranger, target
 
-COMMITTED = Path(conformance.__file__).parent / "strangers" / "score.json"
+COMMITTED = Path(__file__).with_name("score.json")
 """The committed result; `make strangers` measures it again."""
 
 LAWS = ("value", "gradient", "packed", "packed_gradient", "clipping")

@@ -1,0 +1,62 @@
+"""The HTML report: one page that loads nothing and runs nothing, drawn by a template from the JSON report."""
+
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from conformance.report import TargetReport, exit_status
+from conformance.report.causes import SIGNS, shown_cell
+from conformance.report.json import document
+
+MARKS = {
+    "passed": ("✓", "holds"),
+    "failed": ("✗", "broken"),
+    "differs": ("≠", "differs from gatespec's contract"),
+    "known": ("⊘", "known failure"),
+    "fixed": ("✓!", "known failure that holds now"),
+    "not served": ("∅", "not served"),
+    "not promised": ("∖", "not promised"),
+    "skipped": ("–", "not tried"),
+}
+"""The sign and the word for each status of a law."""
+
+
+def render(reports: list[TargetReport]) -> str:
+    """The report of all targets as one page."""
+    targets = document(reports, with_scripts=True)
+    page = _template().render(targets=targets, headline=_headline(targets, exit_status(reports)), marks=MARKS)
+    # A name from a file system may contain characters that no encoding has.
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _headline(targets: list[dict[str, Any]], status: int) -> tuple[str, str]:
+    """The status and the sentence that the page begins with."""
+    laws = [law for target in targets for law in target["laws"]]
+    broken = sum(law["broken"] for law in laws)
+    if broken:
+        return "failed", f"{broken} of {len(laws)} checks broken"
+    if status == 2:
+        return "failed", "For some target, no law was judged"
+    statuses = {law["status"] for law in laws}
+    if "known" in statuses:
+        return "known", "All laws hold but the known failures"
+    return "passed", "All laws that were tried hold" if statuses - {"passed", "skipped"} else "All laws hold"
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("conformance", "report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.globals.update(signs=SIGNS, shown_cell=shown_cell)
+    environment.filters["worst"] = _worst
+    return environment.get_template("page.html")
+
+
+def _worst(worst: float | str | None) -> str:
+    return "" if worst is None else f"{float(worst):.2g}"
