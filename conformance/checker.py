@@ -163,13 +163,6 @@ class Checker:
         record.results = {**outputs, **{f"gradient of {name}": gradient for name, gradient in gradients.items()}}
         return outputs, gradients
 
-    def attempt(self, call: Call) -> Results:
-        """The outputs of a call that should be refused; its exception is passed on."""
-        record = self._record("attempt", call)
-        results = self.implementation.attempt(call)
-        record.results = {}
-        return results
-
     def _record(self, kind: str, call: Call) -> CallRecord:
         record = CallRecord(kind, call)
         self.calls.append(record)

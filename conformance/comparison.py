@@ -14,8 +14,7 @@ class CallRecord:
     """A call that the target answered, or was asked to answer.
 
     Attributes:
-        kind: ``call``, ``vjp``, ``outputs`` for a call whose outputs came from a compiled gradient, or ``attempt`` for
-            a call that should be refused.
+        kind: ``call``, ``vjp``, or ``outputs`` for a call whose outputs came from a compiled gradient.
         call: the call, with the options and the cotangents that it was made with.
         results: outputs, and gradients as ``gradient of q``; None until the call returns.
     """
@@ -67,16 +66,7 @@ class HasNaN:
     got: Array
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """The exception that a call should raise: the name of its type, its text, and whether the text must be the same."""
-
-    type: str
-    text: str
-    compares_text: bool = True
-
-
-Evidence = Comparison | WrongShape | WrongDtype | HasNaN | Refusal
+Evidence = Comparison | WrongShape | WrongDtype | HasNaN
 
 
 @dataclass(frozen=True)

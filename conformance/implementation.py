@@ -8,16 +8,12 @@ framework; an adapter is imported when a target needs it.
 import copy
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from conformance.call import Call
 from conformance.dtypes import Array
 from conformance.process_state import settings_kept
 from conformance.result_form import ArrayKind, expect_shapes
-
-if TYPE_CHECKING:
-    from conformance.layer import Layer
 
 Named = Mapping[str, Array]
 Results = dict[str, Array]
@@ -41,19 +37,6 @@ class NotShardedError(Exception):
     """A call with sharded arrays raised an exception in another process; the text is its type and message."""
 
 
-@dataclass(frozen=True)
-class Launches:
-    """The kernels that one call and its backward pass launched, by name.
-
-    Attributes:
-        forward: the kernels that the call launched.
-        backward: the kernels that the backward pass launched in addition.
-    """
-
-    forward: tuple[str, ...] = ()
-    backward: tuple[str, ...] = ()
-
-
 class Implementation:
     """A target, seen through its framework's adapter, which says how arrays are made and calls are differentiated.
 
@@ -71,7 +54,6 @@ class Implementation:
             must then follow the decisions of that contract where others may decide differently (laws of the kind
             ``contract``).
         kernel_backend: the backend that a run asks for in every operation that takes one.
-        backends: the kernel backends whose launches the adapter can observe, each with whether it launches any.
         lacking: the reason why a law does not apply, by the feature that it needs.
         untracked: the context of calls without a gradient.
         settings_kept: the context that puts back, at its end, the settings of the process and of the framework.
@@ -82,7 +64,6 @@ class Implementation:
     framework: str
     kind: ArrayKind
     layouts: tuple[str, ...]
-    backends: Mapping[str, bool]
     eager = True
     upcasts: Any = False
     tf32: Any = False
@@ -128,7 +109,7 @@ class Implementation:
 
         Args:
             feature: ``layouts`` (arrays with strides that can be written to), ``far memory``, ``large grids``,
-                ``poisoned``, ``second derivative``, ``layer gradient``, or a kind of `transformed`.
+                ``poisoned``, ``second derivative``, or a kind of `transformed`.
         """
         return self.lacking.get(feature)
 
@@ -147,30 +128,16 @@ class Implementation:
         outputs, gradients = self._differentiated(call, natives, dnatives)
         return self._neutrals(outputs), self._neutrals(gradients)
 
-    def gradient_of(self, function: Function, arrays: Named, cotangents: Named) -> tuple[Results, Results]:
-        """Outputs of a function, and its gradient with respect to every floating-point array."""
-        outputs, gradients = self._pulled(function, self._natives(arrays), self._natives(cotangents))
-        return self._neutrals(outputs), self._neutrals(gradients)
-
-    def attempt(self, call: Call) -> Results:
-        """The outputs of a call that should be refused, made without compiling it; its exception is passed on."""
-        return self._neutrals(self._results(call, self._natives(call.arrays)))
-
-    def impurities(self, call: Call) -> list[str]:
-        """Descriptions of inputs that a call and its gradient changed, and of results that share memory."""
+    def written_to(self, call: Call) -> list[str]:
+        """The names of the arrays, cotangents among them, that a call and its gradient wrote to."""
         natives, dnatives = self._natives(call.arrays), self._natives(call.cotangents)
         given = {**natives, **{f"cotangent of {name}": x for name, x in dnatives.items()}}
         before = {name: self._copied(x) for name, x in given.items()}
         with self.untracked():
-            results = dict(self._results(call, natives))
+            self._results(call, natives)
         if self.no_gradient(call.operation) is None:
-            _, gradients = self._differentiated(call, natives, dnatives)
-            results |= {f"gradient of {name}": g for name, g in gradients.items() if g is not None}
-        found = [f"{name} was written to" for name, x in given.items() if not self._equal(x, before[name])]
-        found += [f"{a} shares memory with {b}" for a in results for b in given if self.overlap(results[a], given[b])]
-        names = list(results)
-        pairs = ((a, b) for at, a in enumerate(names) for b in names[:at])
-        return found + [f"{a} shares memory with {b}" for a, b in pairs if self.overlap(results[a], results[b])]
+            self._differentiated(call, natives, dnatives)
+        return [name for name, x in given.items() if not self._equal(x, before[name])]
 
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
         """Outputs and gradients, in the form of `vjp`, of the call under a transformation of the framework.
@@ -196,10 +163,6 @@ class Implementation:
         """
         raise NotImplementedError(self.lacks("second derivative"))
 
-    def launched(self, call: Call) -> Launches:
-        """The kernels that a call and its backward pass launch."""
-        raise NotImplementedError
-
     def far_memory(self) -> AbstractContextManager[None]:
         """Inside this context, arrays may have the layout ``far 0``: more than 2³¹ elements lie between the first and
         the last along axis 0 (or another axis that is named in this way)."""
@@ -209,48 +172,10 @@ class Implementation:
         """Inside this context, memory that the framework allocates without writing to it holds NaN."""
         raise NotImplementedError(self.lacks("poisoned"))
 
-    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> "Layer":
-        """A layer of the target.
-
-        Args:
-            name: ``GRU`` or ``mLSTMBackendFwbw``.
-            settings: the keywords of its constructor.
-            seed: the seed of its parameters.
-        """
-        raise NotImplementedError
-
-    def overlap(self, x: Any, y: Any) -> bool:
-        """Whether two of the framework's own arrays share memory."""
-        return False
-
     def run(self, key: Hashable, function: Function, arrays: Named) -> Results:
         """Run a function; if the framework compiles, it is compiled once per ``key``."""
         with self.untracked():
             return self._neutrals(function(self._natives(arrays)))
-
-    def rng(self, seed: int) -> Any:
-        """A random state in the form that the framework's functions take."""
-        return seed
-
-    def drawn(self, rng: Any) -> Any:
-        """An array of the framework that distinguishes one random state from another."""
-        raise NotImplementedError
-
-    def on_mesh(
-        self,
-        axes: Mapping[str, int],
-        function: Callable[[dict[str, Any], Any], dict[str, Any]],
-        arrays: list[Array],
-    ) -> list[Results]:
-        """The results of ``function(place, array)`` on each device of a mesh.
-
-        Args:
-            axes: the mesh's axes and the number of devices on each; the first axis varies slowest.
-            function: takes the keywords that tell a sharding function where it runs, and the device's own array.
-            arrays: one array per device.
-        """
-        places = (self._place(axes, number) for number in range(len(arrays)))
-        return [self._neutrals(function(at, self.native(x))) for at, x in zip(places, arrays, strict=True)]
 
     def native(self, array: Array) -> Any:
         """The framework's own array."""
@@ -292,8 +217,4 @@ class Implementation:
         raise NotImplementedError
 
     def _equal(self, x: Any, before: Any) -> bool:
-        raise NotImplementedError
-
-    def _place(self, axes: Mapping[str, int], number: int) -> dict[str, Any]:
-        """The keywords that say to a sharding function on which device of a mesh it runs."""
         raise NotImplementedError

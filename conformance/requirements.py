@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-PACKAGES = ("click", "hypothesis", "jinja2", "markupsafe", "msgspec", "rich", "safetensors")
+PACKAGES = ("click", "hypothesis", "jinja2", "msgspec", "rich", "safetensors")
 """The packages of the extra ``conformance``; it includes pytest too, but only the laws as tests need that."""
 
 

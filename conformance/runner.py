@@ -19,7 +19,6 @@ from conformance.findings import Found
 from conformance.implementation import Implementation, RefusedError
 from conformance.known_failures import Known, KnownOutcome
 from conformance.laws import Law, all_laws
-from conformance.laws._refusals import BadCall
 from conformance.operations import BY_LAWS
 from conformance.options import RunOptions
 from conformance.outcome import BreakKind, Counterexample, LawResult
@@ -170,9 +169,7 @@ class Runner:
         return found
 
     def _promised(self, law: Law, dtype: str, row: Any) -> bool:
-        """Whether a listed call keeps the promises; for a bad call, whether the valid call does that it came from."""
-        if isinstance(row, BadCall):
-            return self.admission.admits_arrays(law.op, dtype, row.good())
+        """Whether a listed call keeps the promises."""
         return self.admission.admitted(law.op, dtype, row) == row
 
     def _seconds_of_a_case(self, search: Search) -> float:

@@ -1,6 +1,6 @@
 """Selection of the cases on which a target is tried: inside its promises, and without gatespec's own decisions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,6 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.diagnosis.features import Feature, avoiding
 from conformance.diagnosis.promises import Promises, parsed
-from conformance.dtypes import Array
 from conformance.operations import BY_LAWS, Operation
 
 
@@ -47,11 +46,6 @@ class Admission:
             kept = self.features(operation)
             case = avoiding(case, [each.name for each in operation.features if each not in kept], operation.features)
         return self.promises.kept(operation, case, dtype) if self.texts else case
-
-    def admits_arrays(self, op: str, dtype: str, arrays: Mapping[str, Array]) -> bool:
-        """Whether a call with these arrays, of which no case is known, keeps the promises."""
-        operation = BY_LAWS.get(op)
-        return operation is None or not self.texts or self.promises.hold_of_arrays(operation, arrays, dtype)
 
     def strategy(self, op: str, dtype: str, cases: SearchStrategy, *, decided: bool = False) -> SearchStrategy:
         """A strategy that draws only admitted cases of another strategy."""

@@ -4,9 +4,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from conformance.dtypes import Array
 from conformance.operations import Operation
 
 SIZES = ("S", "B", "T", "N", "K", "V", "H")
@@ -68,38 +65,6 @@ def facts_of(operation: Operation, case: Any, dtype: str) -> list[Facts]:
     if lengths is None:
         return [Facts(operation, case, dtype, None)]
     return [Facts(operation, case, dtype, S) for S in sorted(set(lengths))] or [Facts(operation, case, dtype, 0)]
-
-
-def facts_of_arrays(operation: Operation, arrays: Mapping[str, Array], dtype: str) -> list[Mapping[str, Any]]:
-    """The facts of a call of which only the arrays are known, as `facts_of` gives them for a case.
-
-    Of the features, packing and an initial state can be seen; a promise about another one does not apply.
-    """
-    found: dict[str, Any] = {}
-    packed = "cu_seqlens" in arrays
-    for argument in operation.arguments:
-        if argument.name not in arrays or argument.role == "index":
-            continue
-        axes, shape = argument.axes, arrays[argument.name].shape
-        if packed and "S" in axes:
-            axes = tuple("T" if axis == "S" else axis for axis in axes if axis != "B")
-        # From the last axis on: any number of axes may stand at the front.
-        sizes = dict(zip(reversed(axes), reversed(shape), strict=False))
-        # The operands of a GRU may share heads; the call has as many as the one with the most.
-        heads = [size for axis, size in sizes.items() if axis.startswith("N")]
-        found |= {axis: size for axis, size in sizes.items() if axis in SIZES and axis != "N"}
-        if heads:
-            found["N"] = max(*heads, found.get("N", 1))
-    if "S" not in found and not packed:
-        found["S"] = found.pop("T", 1)
-    if not packed and "B" in found:
-        found["T"] = found["B"] * found["S"]
-    given = {"packed": packed, "initial_state": any(name in arrays for name in operation.state_arguments)}
-    known = {**found, **given, **_options(operation, None), "dtype": dtype}
-    if not packed:
-        return [known]
-    lengths = {int(S) for S in np.diff(arrays["cu_seqlens"].values)}
-    return [{**known, "S": S} for S in sorted(lengths)]
 
 
 def of_mlstm(case: Any) -> Any:

@@ -22,9 +22,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.diagnosis.facts import FINITE, AbsentError, facts_of, facts_of_arrays, identifier, names_in, of_mlstm
+from conformance.diagnosis.facts import FINITE, AbsentError, facts_of, identifier, names_in, of_mlstm
 from conformance.diagnosis.features import Feature, avoiding
-from conformance.dtypes import FLOATING, Array
+from conformance.dtypes import FLOATING
 from conformance.implementation import UsageError
 from conformance.operations import BY_LAWS, Operation
 
@@ -74,10 +74,6 @@ class Promise:
         """Whether a case of an operation keeps the promise; cases that it does not apply to always do."""
         return not self._applies(operation) or self._true_of(facts_of(operation, case, dtype))
 
-    def holds_of_arrays(self, operation: Operation, arrays: Mapping[str, Array], dtype: str) -> bool:
-        """Whether a call of an operation with these arrays, and without options, keeps the promise."""
-        return not self._applies(operation) or self._true_of(facts_of_arrays(operation, arrays, dtype))
-
     def _applies(self, operation: Operation) -> bool:
         return self.op in (None, operation.about)
 
@@ -100,9 +96,6 @@ class Promises:
 
     def hold(self, operation: Operation, case: Any, dtype: str) -> bool:
         return all(promise.holds(operation, case, dtype) for promise in self.all)
-
-    def hold_of_arrays(self, operation: Operation, arrays: Mapping[str, Array], dtype: str) -> bool:
-        return all(promise.holds_of_arrays(operation, arrays, dtype) for promise in self.all)
 
     def kept(self, operation: Operation, case: Any, dtype: str) -> Any | None:
         """The case, changed as little as necessary to keep all promises; None if no such case was found."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conformance.checker import LawError
-from conformance.comparison import CallRecord, Comparison, Refusal
+from conformance.comparison import CallRecord, Comparison
 from conformance.dtypes import FLOATING, Array, array
 from conformance.exceptions import name_of
 from conformance.failures._call_lines import (
@@ -130,8 +130,6 @@ def _call_that_broke(scene: Scene) -> CallRecord | None:
         # The target raised, so the last call has not returned.
         return scene.calls[-1] if scene.calls and scene.calls[-1].results is None else None
     evidence = scene.error.comparison
-    if isinstance(evidence, Refusal):
-        return scene.calls[-1] if scene.calls and scene.calls[-1].kind == "attempt" else None
     if evidence is None or (isinstance(evidence, Comparison) and not evidence.alone):
         return None
     for record in scene.calls:
@@ -142,7 +140,7 @@ def _call_that_broke(scene: Scene) -> CallRecord | None:
 
 def _where(record: CallRecord, evidence: Any) -> str:
     """The result to check; empty if the call itself matters, or its gradient if one was requested."""
-    if evidence is None or isinstance(evidence, Refusal):
+    if evidence is None:
         return _OF if record.kind == "vjp" else ""
     return next(name for name, each in (record.results or {}).items() if each is evidence.got)
 

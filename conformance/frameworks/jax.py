@@ -16,12 +16,9 @@ from conformance.call import Call
 from conformance.dtypes import Array
 from conformance.frameworks._jax_compiled import Compiled
 from conformance.frameworks._jax_errors import ERRORS
-from conformance.frameworks._jax_layers import JaxLayer
 from conformance.frameworks._jax_settings import config_kept, settings_kept
 from conformance.frameworks._jax_sharding import sharded
-from conformance.frameworks._jaxpr import kernels
-from conformance.implementation import Function, Implementation, Launches, Named, Results, UsageError
-from conformance.layer import Layer
+from conformance.implementation import Function, Implementation, Named, Results, UsageError
 from conformance.result_form import ArrayKind, expect_shapes
 
 
@@ -56,7 +53,6 @@ class JaxImplementation(Implementation):
     kind = ArrayKind("jax.Array", jax.Array, _is_array)
     eager = False
     layouts = ("contiguous",)
-    backends: Mapping[str, bool] = {"xla": False, "pallas": True}
     settings_kept = staticmethod(settings_kept)
     lacking: Mapping[str, str] = {
         "far memory": "JAX arrays have no strides",
@@ -211,42 +207,10 @@ class JaxImplementation(Implementation):
         named = {**second[0], **{f"cotangent of {name}": x for name, x in second[1].items()}}
         return self._neutrals(named)
 
-    def launched(self, call: Call) -> Launches:
-        floating, whole = self._parts(call.arrays)
-        forward = jax.make_jaxpr(lambda x: self._results(call, {**x, **whole}))(floating)
-        both = jax.make_jaxpr(self._both(call))(floating, whole, self._natives(call.cotangents))
-        of_call = kernels(forward)
-        # The second trace contains the call too, with the kernels that a differentiated call launches.
-        return Launches(of_call, kernels(both)[len(of_call) :])
-
-    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
-        module = self.functions[name](**settings)
-        example = {"input": jnp.zeros((1, 1, settings["input_size"]))} if "input_size" in settings else {}
-        init = self._jitted("init", name, settings, lambda: module.init)
-        return JaxLayer(module, lambda: init(self.rng(seed), **example), self)
-
-    def impurities(self, call: Call) -> list[str]:
+    def written_to(self, call: Call) -> list[str]:
         return []
 
     def run(self, key: Hashable, function: Callable, arrays: Named) -> Results:
         if key not in self._compiled:
             self._compiled[key] = self._jit(function)
         return self._neutrals(self._compiled[key](self._natives(arrays)))
-
-    def rng(self, seed: int) -> Any:
-        return jax.random.key(seed)
-
-    def drawn(self, rng: Any) -> Any:
-        return jax.random.bits(rng, (2,))
-
-    def on_mesh(self, axes: Mapping[str, int], function: Callable, arrays: list[Array]) -> list[Results]:
-        stacked = jnp.stack([self.native(x) for x in arrays])
-
-        def mapped(x: Any) -> dict[str, Any]:
-            return function({}, x)
-
-        for name in reversed(tuple(axes)):
-            mapped = jax.vmap(mapped, axis_name=name)
-        results = mapped(stacked.reshape(*axes.values(), *stacked.shape[1:]))
-        flat = {name: y.reshape(len(arrays), *y.shape[len(axes) :]) for name, y in results.items()}
-        return [{name: self.neutral(y[number]) for name, y in flat.items()} for number in range(len(arrays))]

@@ -1,6 +1,5 @@
 """NumPy functions as an implementation; a gradient comes from the target's own ``<name>_backward``."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -13,10 +12,7 @@ import numpy as np
 from conformance.call import Call
 from conformance.dtypes import Array
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
-from conformance.frameworks._mesh import place
-from conformance.frameworks._trees import flattened, leaves, nested
-from conformance.implementation import Implementation, Launches, Results, UsageError
-from conformance.layer import Layer
+from conformance.implementation import Implementation, UsageError
 from conformance.operations import OPERATIONS
 from conformance.result_form import ArrayKind
 
@@ -50,7 +46,6 @@ class NumPyImplementation(Implementation):
     framework = "numpy"
     kind = ArrayKind("numpy.ndarray", np.ndarray, _is_array)
     layouts = ("contiguous", "strided", "reversed", "transposed")
-    backends: Mapping[str, bool] = {"numpy": False}
     lacking = dict.fromkeys(
         ("large grids", "busy stream", "graph", "graph at the first call"), "NumPy computes only on the CPU"
     )
@@ -140,10 +135,6 @@ class NumPyImplementation(Implementation):
     def _equal(self, x: np.ndarray, before: bytes) -> bool:
         return x.tobytes() == before
 
-    def launched(self, call: Call) -> Launches:
-        self.call(call)
-        return Launches()
-
     @contextmanager
     def far_memory(self) -> Iterator[None]:
         self._far = FarBuffer(8), reserved(bytes_needed(8))
@@ -156,35 +147,6 @@ class NumPyImplementation(Implementation):
     def poisoned(self) -> Iterator[None]:
         with patch.object(np, "empty", _filled(np.empty)), patch.object(np, "empty_like", _filled(np.empty_like)):
             yield
-
-    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
-        seeded = {} if "config" in settings else {"rng": seed}
-        return NumPyLayer(self.functions[name](**settings, **seeded), self)
-
-    def overlap(self, x: Any, y: Any) -> bool:
-        x, y = np.asarray(x), np.asarray(y)
-        return bool(x.size and y.size and np.may_share_memory(x, y))
-
-    def drawn(self, rng: int) -> np.ndarray:
-        return np.asarray(rng % 2**31)
-
-    def _place(self, axes: Mapping[str, int], number: int) -> dict[str, Any]:
-        return {"axis_index": place(axes, number), "axis_size": dict(axes)}
-
-
-class NumPyLayer(Layer):
-    """An object with ``params`` that can be called; see `conformance.layer.Layer`."""
-
-    @property
-    def parameters(self) -> Results:
-        own = flattened(getattr(self.made, "params", {}))
-        return {name: self._implementation.neutral(x) for name, x in own.items()}
-
-    def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
-        layer = copy.copy(self.made)
-        if parameters:
-            layer.params = nested(parameters)
-        return leaves(layer(**arrays, **options))
 
 
 def _filled(allocate: Callable) -> Callable:

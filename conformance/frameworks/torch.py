@@ -14,13 +14,9 @@ from conformance.frameworks import _torch_cuda as cuda
 from conformance.frameworks import _torch_parts as parts
 from conformance.frameworks import _torch_transforms as transforms
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
-from conformance.frameworks._mesh import Mesh
 from conformance.frameworks._torch_errors import ERRORS
-from conformance.frameworks._torch_launches import launches
-from conformance.frameworks._torch_layers import TorchLayer
 from conformance.frameworks._torch_settings import settings_kept
-from conformance.implementation import Function, Implementation, Launches, Named, Results, UsageError
-from conformance.layer import Layer
+from conformance.implementation import Function, Implementation, Named, Results, UsageError
 from conformance.result_form import ArrayKind
 
 SPARE = 3
@@ -52,7 +48,6 @@ class TorchImplementation(Implementation):
     framework = "torch"
     kind = ArrayKind("torch.Tensor", torch.Tensor, _is_tensor)
     layouts = ("contiguous", "strided", "transposed")
-    backends: Mapping[str, bool] = {"torch": False, "triton": True}
     untracked = staticmethod(torch.no_grad)
     settings_kept = staticmethod(settings_kept)
     _far: tuple[FarBuffer, torch.Tensor] | None = None
@@ -181,16 +176,6 @@ class TorchImplementation(Implementation):
     def second_derivative(self, call: Call, along: Named) -> Results:
         return self._neutrals(transforms.second_derivative(self._flat(call), self._natives(along)))
 
-    def launched(self, call: Call) -> Launches:
-        with launches() as forward, torch.no_grad():
-            self._results(call, self._natives(call.arrays))
-        of = self._flat(call)
-        leaves = [x.requires_grad_() for x in of.primals.values()]
-        outputs = of.function(*leaves)
-        with launches() as backward:
-            torch.autograd.grad(outputs, leaves, list(of.cotangents.values()), allow_unused=True)
-        return Launches(tuple(forward), tuple(backward))
-
     @contextmanager
     def far_memory(self) -> Iterator[None]:
         size = bytes_needed(_WIDEST)
@@ -220,27 +205,3 @@ class TorchImplementation(Implementation):
         finally:
             deterministic.fill_uninitialized_memory = fills
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-    def layer(self, name: str, settings: Mapping[str, Any], seed: int) -> Layer:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = self.functions[name](**settings)
-        return TorchLayer(module.to(self.device), self)
-
-    def overlap(self, x: torch.Tensor, y: torch.Tensor) -> bool:
-        if not x.numel() or not y.numel() or x.device != y.device:
-            return False
-        (a, b), (c, d) = _extent(x), _extent(y)
-        return a < d and c < b
-
-    def drawn(self, rng: int) -> torch.Tensor:
-        return torch.tensor(rng % 2**31)
-
-    def _place(self, axes: Mapping[str, int], number: int) -> dict[str, Any]:
-        return {"mesh": Mesh(axes, number)}
-
-
-def _extent(x: torch.Tensor) -> tuple[int, int]:
-    """The range of addresses in which the elements are stored."""
-    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()

@@ -6,6 +6,7 @@ A law is data: its sentence, its equation, its cases, and the check itself.
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from conformance.cases import STRATA
@@ -104,8 +105,20 @@ _USUAL: dict[Kind, dict[str, Any]] = {
 """The strata and dtypes on which a law of each kind is tried, unless it names its own."""
 
 
-def law(
-    about: Operation | str, kind: Kind, *, name: str = "", sentence: str = "", equation: str = "", **fields: Any
+def registering(into: list[Law]) -> Callable[..., Callable[[Callable], Callable]]:
+    """`law`, for another list of laws."""
+    return partial(_register, into)
+
+
+def _register(
+    into: list[Law],
+    about: Operation | str,
+    kind: Kind,
+    *,
+    name: str = "",
+    sentence: str = "",
+    equation: str = "",
+    **fields: Any,
 ) -> Callable[[Callable], Callable]:
     """Register the decorated check as a `Law`.
 
@@ -127,12 +140,15 @@ def law(
         paragraphs = (written.__doc__ or "").replace("{op}", called).split("\n\n")
         said, symbols, *_ = [*(" ".join(map(str.strip, each.strip().splitlines())) for each in paragraphs), "", ""]
         fields["name"] = name or written.__name__.removeprefix("_")
-        _registered.append(
+        into.append(
             Law(op=op, kind=kind, sentence=sentence or said, equation=equation or symbols, check=check, **fields)
         )
         return check
 
     return register
+
+
+law = registering(_registered)
 
 
 def all_laws() -> list[Law]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.call import Call
 from conformance.checker import Checker, LawError
 from conformance.implementation import Results
 from conformance.laws import WIDE, law
@@ -38,27 +37,9 @@ def register(operation: Operation) -> None:
             if layout == BROADCAST:
                 own = results_of(checker, laid_out(laid, "contiguous"))
             alike_in_another_way(operation, checker, case, laid, own, form)
-            _expect_none(checker, laid, f"{layout}: ", "was written to")
-
-    @law(
-        operation,
-        "contract",
-        cases=lambda limits: st.one_of(operation.all_cases(limits), *map(st.just, operation.stepless)),
-        share=0.5,
-        skip=partial(lacking, "layouts"),
-    )
-    def sharing(checker: Checker, case: Any) -> None:
-        """No result shares memory with an argument or with another result.
-
-        memory({op}(x)) ∩ memory(x) = ∅
-        """
-        _expect_none(checker, operation.call_of(case, checker.dtype), "", "shares memory")
-
-    def _expect_none(checker: Checker, call: Call, of: str, words: str) -> None:
-        found = checker.served(checker.implementation.impurities, checker.on_backend(call))
-        found = [each for each in found if words in each]
-        if found:
-            raise LawError("", f"{of}{'; '.join(found[:4])}", nature="memory")
+            written = checker.served(checker.implementation.written_to, checker.on_backend(laid))
+            if written:
+                raise LawError("", f"{layout}: {', '.join(written)} was written to", nature="memory")
 
     @law(operation, "behaviour", cases=operation.all_cases, share=0.25)
     def dtypes(checker: Checker, case: Any) -> None:

@@ -7,11 +7,8 @@ from conformance.checker import Checker
 from conformance.implementation import RefusedError
 from conformance.laws import _large_grids, law
 from conformance.laws._answers import lacking, laid_out, of_rows, transformed
-from conformance.laws._first_call import in_new_process
 from conformance.laws._relations import alike_in_another_way, results_of, same_results
 from conformance.operations import Operation
-
-FIRST = "graph at the first call"
 
 _ON_A_GPU = {
     "busy stream": (
@@ -35,13 +32,6 @@ def register(operation: Operation) -> None:
     for kind, (name, sentence, equation) in _ON_A_GPU.items():
         said: dict[str, Any] = {"name": name, "sentence": sentence, "equation": equation, "gradient": operation.name}
         law(operation, "behaviour", **said, **rows, skip=partial(lacking, kind))(partial(_transformed, kind, operation))
-    law(
-        operation,
-        "behaviour",
-        rows=lambda: list(operation.rows[:1]),
-        gradient=operation.name,
-        skip=partial(lacking, FIRST),
-    )(partial(graph_first_call, operation))
 
 
 def far_offsets(operation: Operation, checker: Checker, case: Any) -> None:
@@ -67,14 +57,3 @@ def _transformed(kind: str, operation: Operation, checker: Checker, case: Any) -
         # CUDA reports this for an operation that no graph can contain; nothing wrong has been computed.
         raise RefusedError(f"{operation.name} cannot be captured: {str(error)[:200]}") from error
     same_results(operation, checker, case, call, results, own)
-
-
-def graph_first_call(operation: Operation, checker: Checker, case: Any) -> None:
-    """The first call in a process, captured in a CUDA graph, raises or gives the right results on replay.
-
-    replay(capture(f, x), x′) = (f(x′), df(x′)), or an error at the capture
-    """
-    call = operation.call_of(case, checker.dtype)
-    results = in_new_process(checker.implementation, FIRST, checker.on_backend(call))
-    if results is not None:
-        same_results(operation, checker, case, call, results, results_of(checker, call))

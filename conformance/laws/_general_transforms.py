@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 
+import reference
 from conformance.budget import KAPPA
 from conformance.call import Call
 from conformance.cases import generator
 from conformance.checker import Checker
 from conformance.dtypes import FLOATING, ROUNDOFF, Array
 from conformance.exceptions import text_of
+from conformance.frameworks.numpy import NumPyImplementation
 from conformance.implementation import BrokenGraphError, Named, NotShardedError, RefusedError, Results
 from conformance.laws import SINGLE, law
 from conformance.laws._answers import lacking, of_rows, transformed
-from conformance.laws._refusals import REFERENCE
 from conformance.laws._relations import results_of, same_results
 from conformance.operations import Operation
 from conformance.result_form import WrongResultError, expect_shapes
@@ -47,6 +48,8 @@ _SENTENCES = {
         "f(shard(x)) = f(x), df(shard(x)) = df(x)",
     ),
 }
+
+REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
 
 _DECISIONS = ("sharding by explicit axes",)
 """Kinds that gatespec's packages support by decision: in JAX, few functions take arrays with explicit axes."""

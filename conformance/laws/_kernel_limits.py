@@ -1,9 +1,11 @@
 """Sizes of m at which docs/spec.md allows gatespec's own kernels to return NaN, although gates are finite."""
 
+from collections.abc import Callable
+from typing import Any
+
 from conformance.call import Call
 from conformance.checker import Checker
 from conformance.dtypes import ROUNDOFF
-from conformance.laws._general_backends import explained
 from conformance.operations import Operation
 
 BELOW = {"mlstm": {"triton": 2.0**28}, "mlstm_step": {"triton": 2.0**28, "pallas": 8e7}}
@@ -36,3 +38,29 @@ def required(sizes: tuple[float, ...], below: float, steps: int, dtype: str, tim
     """
     unit = steps * ROUNDOFF[dtype]
     return tuple(size for size in sizes if size >= below or unit * times * size <= REPRESENTABLE)
+
+
+def explained(checker: Checker, operation: Operation, call: Call) -> tuple[str, dict[str, str]]:
+    """The backend that a call takes according to explain_backend, and the reason against each other one, by name."""
+    explain: Callable = checker.implementation.functions["explain_backend"]
+    found: list[Any] = []
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        found.append(explain(operation.name, *args, **kwargs))
+        raise _AskedError
+
+    natives = {name: checker.implementation.native(x) for name, x in call.arrays.items()}
+    try:
+        operation.call(ask, natives, call.options)
+    except _AskedError:
+        pass
+    (explanation,) = found
+    return _name(explanation.chosen), {_name(backend): why for backend, why in explanation.against.items()}
+
+
+class _AskedError(Exception):
+    """Ends a call that should only be explained."""
+
+
+def _name(backend: Any) -> str:
+    return str(getattr(backend, "value", backend))

@@ -1,7 +1,6 @@
 """Decay matrices: `causal_forget_matrix` and `dtilde_matrix`."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import array
 from conformance.laws import SHORT, SINGLE, WIDE, law
 from conformance.laws._answers import check_gradient_alone, check_value, expected_value
-from conformance.laws._refusals import BadCall, Rows, bad_arrays, degenerate, recast, reshaped
-from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS, Operation
 from conformance.operations.decay import CAUSAL_FORGET_MATRIX, DTILDE_MATRIX
 
@@ -42,27 +39,6 @@ def _register(operation: str) -> None:
     def gradient(checker: Checker, case: SumCase) -> None:
         """The gradient follows the operation's own rule for any cotangent, and is not NaN where a gate is closed."""
         check_gradient_alone(record, checker, case)
-
-    register_refusals(operation, partial(_bad_calls, operation))
-
-
-def _bad_calls(operation: str) -> list[BadCall]:
-    if operation == "causal_forget_matrix":
-        rows: Rows = [
-            ("an integer array", {"forget_gates": recast("int32")}),
-            ("no axis", {"forget_gates": degenerate()}),
-            ("a number", {"forget_gates": 1.0}),
-        ]
-        return bad_arrays(operation, lambda: {"forget_gates": array(-np.ones((2, 3)), "float32")}, rows)
-    rows = [
-        ("gates of different lengths", {"fgate": reshaped(2, 4, 1)}),
-        ("gates of different batches", {"fgate": reshaped(3, 3, 1)}),
-        ("an axis too few", {"igate": reshaped(3)}),
-        ("a last axis that is not 1", {"igate": reshaped(2, 3, 2), "fgate": reshaped(2, 3, 2)}),
-        ("mixed dtypes", {"fgate": recast("float64")}),
-        ("an integer array", {"igate": recast("int32")}),
-    ]
-    return bad_arrays(operation, lambda: dict.fromkeys(("igate", "fgate"), array(np.ones((2, 3, 1)), "float32")), rows)
 
 
 for _operation in _EQUATIONS:

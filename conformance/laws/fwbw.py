@@ -1,20 +1,15 @@
 """The fwbw interface: `fwbw_forward`, `fwbw_backward` and `mlstm_fwbw_custom_grad`."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases
-from conformance.cases import FwbwCase, Limits, MLSTMCase
+from conformance.cases import FwbwCase, Limits
 from conformance.checker import Checker, LawError
-from conformance.dtypes import array
 from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, law
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value, expected_gradient
-from conformance.laws._refusals import BadCall, bad_arrays, bad_options, recast, reshaped
-from conformance.laws._refusals import register as register_refusals
 from conformance.laws._relations import same_results
 from conformance.laws.mlstm import GRADIENT
 from conformance.operations.fwbw import FWBW, by_hand
@@ -115,47 +110,3 @@ def zero_state(checker: Checker, case: FwbwCase) -> None:
     zeros = {name: replace(random[name], values=0 * random[name].values) for name in FWBW.state_arguments}
     given = checker.vjp(stateful.with_arrays(**zeros))
     same_results(FWBW, checker, case, call, checker.vjp(stateful), given)
-
-
-def _bad_calls() -> list[BadCall]:
-    every = FwbwCase(MLSTMCase(2, 3, 1, 4, 5, state="random"), use_initial_state=True).arrays
-    states = {"use_initial_state": True}
-
-    def stateless() -> dict[str, Any]:
-        return {name: x for name, x in every("float32").items() if name not in FWBW.state_arguments}
-
-    given = {
-        "C0": array(np.zeros((2, 4, 5)), "float32"),
-        "n0": array(np.zeros((2, 4)), "float32"),
-        "m0": array(np.zeros(2), "float32"),
-    }
-    arrays = [
-        ("`q` of rank 2", {"q": reshaped(2, 4)}),
-        ("`k` of another K", {"k": reshaped(2, 3, 8)}),
-        ("`v` of another T", {"v": reshaped(2, 4, 5)}),
-        ("`i` with a last axis of 2", {"i": reshaped(2, 3, 2)}),
-        ("`f` of another B", {"f": reshaped(1, 3)}),
-        ("`q` of integers", {"q": recast("int32")}),
-        ("`k` in float64", {"k": recast("float64")}),
-        ("a state that the configuration does not use", given),
-    ]
-    of_state = [
-        ("a state without `n`", {"n0": None}),
-        ("`C` of another V", {"C0": reshaped(2, 4, 4)}),
-        ("`m` with a last axis of 1", {"m0": reshaped(2, 1)}),
-        ("a state in float16", {"n0": recast("float16")}),
-    ]
-    configs = [
-        ("a chunk size of 0", {"config": {"chunk_size": 0}}),
-        ("a chunk size of 1.5", {"config": {"chunk_size": 1.5}}),
-        ("a number for a switch", {"config": {"keep_G": 1}}),
-        ("an unknown field", {"config": {"keep_g": True}}),
-    ]
-    return [
-        *bad_arrays(OP, stateless, arrays, {"config": {}}),
-        *bad_arrays(OP, partial(every, "float32"), of_state, {"config": states}),
-        *bad_options(OP, stateless, configs),
-    ]
-
-
-register_refusals(OP, _bad_calls, op="fwbw")

@@ -14,9 +14,7 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import Array
 from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, _packing_laws, _recurrence_laws, law
 from conformance.laws._answers import check_gradient, check_value, expected_gradient, expected_value, has_gradient
-from conformance.laws._gru_calls import bad_calls
 from conformance.laws._gru_identities import agree, closed_form, expanded, grouped, initial, with_values
-from conformance.laws._refusals import register as register_refusals
 from conformance.laws._relations import alike, close, results_of
 from conformance.operations.gru import GRU
 
@@ -231,8 +229,6 @@ def torch_layer(checker: Checker, case: GRUCase) -> None:
 
 _packing_laws.register_nan(GRU)
 _packing_laws.register_max_seqlen(GRU)
-
-register_refusals("gru", bad_calls)
 
 
 @law(

@@ -22,8 +22,6 @@ from conformance.laws import (
     law,
 )
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value
-from conformance.laws._mlstm_calls import bad_calls
-from conformance.laws._refusals import register as register_refusals
 from conformance.laws._relations import results_of, same_results
 from conformance.operations.mlstm import FORMS, MLSTM
 
@@ -225,8 +223,6 @@ _large_gates.register(
     partial(cases.mlstm, **_large_gates.PLAIN),
     lambda limits: _chunks(limits).map(lambda case: replace(case, **_large_gates.PLAIN)),
 )
-
-register_refusals("mlstm", bad_calls)
 
 
 @law(

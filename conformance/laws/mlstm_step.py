@@ -1,7 +1,6 @@
 """One step of the mLSTM: `mlstm_step`."""
 
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -12,8 +11,6 @@ from conformance.checker import Checker
 from conformance.laws import SINGLE, SMALL, UP_TO_BFLOAT16, _large_gates, law
 from conformance.laws._answers import check_gradient, expected_value
 from conformance.laws._recurrence import along_steps
-from conformance.laws._refusals import BadCall, bad_arrays, bad_options, bad_values, recast, reshaped
-from conformance.laws._refusals import register as register_refusals
 from conformance.operations.mlstm import MLSTM
 from conformance.operations.mlstm_step import MLSTM_STEP, at_step, with_state
 
@@ -94,27 +91,3 @@ def _plain(limits: cases.Limits) -> st.SearchStrategy:
 
 _large_gates.register_shift(MLSTM_STEP, _plain)
 _large_gates.register_steps(MLSTM_STEP, _plain)
-
-
-def _base() -> dict[str, Any]:
-    return at_step(MLSTMCase(2, 1, 2, 4, 5, state="random").arrays("float32"), 0)
-
-
-def _bad_calls() -> list[BadCall]:
-    arrays = [
-        ("`q` with a step axis", {"q": reshaped(2, 1, 2, 4)}),
-        ("`k` of another K", {"k": reshaped(2, 2, 8)}),
-        ("`v` of another B", {"v": reshaped(3, 2, 5)}),
-        ("`i` of rank 3", {"i": reshaped(2, 2, 1)}),
-        ("`f` of another N", {"f": reshaped(2, 3)}),
-        ("`q` of integers", {"q": recast("int32")}),
-        ("`v` in float64", {"v": recast("float64")}),
-        ("a state without `m`", {"m0": None}),
-        ("`C` of another K", {"C0": reshaped(2, 2, 5, 5)}),
-        ("`n` in bfloat16", {"n0": recast("bfloat16")}),
-    ]
-    states = [("no state", {"state": None}), ("a pair for a state", {"state": (1, 2)})]
-    return [*bad_arrays(OP, _base, arrays), *bad_values(MLSTM_STEP, _base), *bad_options(OP, _base, states)]
-
-
-register_refusals(OP, _bad_calls)

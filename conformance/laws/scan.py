@@ -11,8 +11,6 @@ from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, array
 from conformance.laws import SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_gradient_alone, check_value, expected_value
-from conformance.laws._refusals import BadCall, bad_arrays, degenerate, recast
-from conformance.laws._refusals import register as register_refusals
 from conformance.operations import OPERATIONS
 from conformance.operations.scan import REV_CUMSUM
 
@@ -53,11 +51,6 @@ def _register(operation: str, equation: str) -> None:
         )
         checker.close("y", y_both, y.values + y_other.values, np.asarray(slack), case.steps)
 
-    def bad_calls() -> list[BadCall]:
-        rows = [("an integer array", recast("int32")), ("no axis", degenerate()), ("a list", [1.0, 2.0])]
-        changes = [(label, {"x": x}) for label, x in rows]
-        return bad_arrays(operation, lambda: {"x": array(np.ones((2, 3)), "float32")}, changes)
-
     @law(operation, "relation", cases=cases.sums, dtypes=UP_TO_BFLOAT16, share=0.25)
     def scaling(checker: Checker, case: SumCase) -> None:
         """Scaling by a power of two is exact.
@@ -81,8 +74,6 @@ def _register(operation: str, equation: str) -> None:
         y, of_changed = (_sums(checker, operation, replace(x, values=values)).values for values in (x.values, changed))
         if not np.array_equal(y[..., 1:], of_changed[..., 1:]):
             raise LawError("y", "depends on an element before it")
-
-    register_refusals(operation, bad_calls)
 
 
 for _operation, _equation in EQUATIONS.items():

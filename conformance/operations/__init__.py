@@ -7,16 +7,12 @@ in this order.
 from types import ModuleType
 
 from conformance.operations import (
-    accumulate,
-    backends,
     decay,
     fwbw,
     gru,
     mlstm,
     mlstm_step,
-    modules,
     scan,
-    sharding,
 )
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Backward, Option, Output, Public, StateTuple, Strategy
@@ -28,10 +24,6 @@ FILES: tuple[ModuleType, ...] = (
     mlstm_step,
     fwbw,
     gru,
-    accumulate,
-    sharding,
-    modules,
-    backends,
 )
 RECORDS: tuple[Public, ...] = tuple(record for file in FILES for record in file.RECORDS)
 
@@ -40,9 +32,6 @@ OPERATIONS = {record.name: record for record in RECORDS if isinstance(record, Op
 
 BY_LAWS = {record.about: record for record in OPERATIONS.values()}
 """The same operations by the name of their laws."""
-
-OTHERS = tuple(record.name for record in RECORDS if record.name not in OPERATIONS)
-"""Public functions and layers that do not map arrays to arrays; the laws about them define how they are called."""
 
 HELPERS = tuple(dict.fromkeys(helper for record in RECORDS for helper in record.helpers))
 """Public types that the functions above take or return, and alternative forms; a target need not have them."""
@@ -53,7 +42,7 @@ ABOUT = tuple(dict.fromkeys(record.about for record in RECORDS if record.about))
 LAW_MODULES = tuple(file.__name__.rpartition(".")[2] for file in FILES if any(record.about for record in file.RECORDS))
 """The files of laws, with the same names as those of the records."""
 
-PUBLIC = (*OPERATIONS, *OTHERS)
+PUBLIC = tuple(OPERATIONS)
 BACKWARDS = tuple(f"{name}_backward" for name in OPERATIONS)
 
 __all__ = [
@@ -66,7 +55,6 @@ __all__ = [
     "HELPERS",
     "LAW_MODULES",
     "OPERATIONS",
-    "OTHERS",
     "Operation",
     "Option",
     "Output",

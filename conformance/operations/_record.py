@@ -184,7 +184,6 @@ class Record(Public):
         features: properties of its calls, by which failures are explained and refusals avoided.
         extremes: cases with extreme gates; None if there are no gates.
         strata: the sizes on which the shared laws are tried.
-        shared_laws: the families of laws, shared with other operations, that apply to it.
         plain: the plainest case for a seed, to which features are added; without it there are no experiments.
         rich: a small case for a seed that distinguishes formulas from each other.
         formulas: the formulas that a target may compute instead, given the chunk size of a call.
@@ -212,7 +211,6 @@ class Record(Public):
     features: tuple[Feature, ...] = ()
     extremes: Strategy | None = None
     strata: tuple[str, ...] = STRATA
-    shared_laws: tuple[Literal["arrays", "transforms", "device", "backends"], ...] = ("arrays", "transforms", "device")
     plain: Callable[[int], Any] | None = None
     rich: Callable[[int], Any] | None = None
     formulas: Callable[[int | None], tuple[Formula, ...]] = no_formulas

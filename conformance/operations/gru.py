@@ -74,7 +74,6 @@ GRU = Operation(
     rich=gru_features.rich_gru,
     formulas=gru_formulas.formulas,
     paired=gru_formulas.combined,
-    shared_laws=("arrays", "transforms", "device", "backends"),
 )
 
 RECORDS = (GRU,)

@@ -52,7 +52,7 @@ _VECTOR_CASES = (
 MLSTM = Operation(
     name="mlstm",
     about="mlstm",
-    helpers=("MLSTMState", *FORMS),
+    helpers=("MLSTMState", "explain_backend", *FORMS),
     arguments=(
         Argument(name="q", shape="B S N K"),
         Argument(name="k", shape="B S N K"),
@@ -114,7 +114,6 @@ MLSTM = Operation(
     rich=mlstm_features.rich_mlstm,
     formulas=mlstm_formulas.formulas,
     paired=mlstm_formulas.combined,
-    shared_laws=("arrays", "transforms", "device", "backends"),
     cut_slack=_cut_slack,
 )
 

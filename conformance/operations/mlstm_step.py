@@ -111,7 +111,6 @@ MLSTM_STEP = Operation(
     formulas=layouts.step_formulas,
     paired=layouts.step_pair,
     strata=("small",),
-    shared_laws=("arrays", "transforms", "device", "backends"),
 )
 
 RECORDS = (MLSTM_STEP,)

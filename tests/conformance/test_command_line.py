@@ -165,7 +165,7 @@ def test_a_function_and_a_module_are_targets(target: str) -> None:
         (("run", "reference", "--max-steps", "0"), "x>=1"),
         (("run", "reference", "--jobs", "0"), "x>=1"),
         (("run", "reference", "--jobs", "two"), "is not a valid integer"),
-        (("run", "reference", "--quick", "--law", "bad_calls"), "leave out --quick"),
+        (("run", "reference", "--quick", "--law", "memory"), "leave out --quick"),
         (("run", "reference", "--failures", "/proc/no/such"), "give another one"),
         (("run", "reference", "--known", "no/such/file.toml"), "--write-known no/such/file.toml makes such a file"),
         (("run", "reference", "--write-known", "/proc/no/known.toml"), "--write-known /proc/no/known.toml cannot be"),

@@ -1,6 +1,5 @@
 """What gatespec has decided where others may decide otherwise: strangers are told, its own packages are held to it."""
 
-import contextlib
 import itertools
 import json
 from dataclasses import replace
@@ -14,13 +13,9 @@ from click.testing import CliRunner, Result
 
 import reference
 from conformance.cases import Limits, MLSTMCase
-from conformance.checker import Checker, LawError
 from conformance.cli import main
 from conformance.laws import all_laws
-from conformance.laws._mlstm_calls import bad_calls as bad_call_rows
-from conformance.laws._refusals import check_bad_call
 from conformance.options import RunOptions
-from conformance.outcome import LawResult
 from conformance.runner import run_law
 from conformance.targets import load
 from tests.suite.calibration.families import drawn
@@ -95,66 +90,6 @@ def capped(case: MLSTMCase, dtype: str) -> bool:
         if ((state[2] > 64) & (nu <= np.exp(-64.0))).any():
             return True
     return False
-
-
-def bad_calls(**functions: Any) -> LawResult:
-    from conformance.frameworks.torch import adapter
-
-    (law,) = [law for law in all_laws() if law.id == f"{next(iter(functions))}.bad_calls"]
-    return run_law(adapter("stranger", functions, "cpu"), law, "float32", RunOptions())
-
-
-def test_a_stranger_may_refuse_in_its_own_words_or_answer_what_a_call_can_only_mean() -> None:
-    from tests.suite.strangers.torch_loops import gru_loop, mlstm_loop
-
-    assert bad_calls(mlstm=mlstm_loop()).status == "passed"
-    assert bad_calls(gru=gru_loop()).status == "passed"
-
-
-def test_a_target_that_refuses_the_valid_calls_too_has_not_been_judged_by_bad_ones() -> None:
-    from tests.suite.strangers.torch_loops import gru_loop
-
-    def refuses(*arrays: Any, **options: Any) -> Any:
-        raise NotImplementedError("one head only")
-
-    def without_packing(*arrays: Any, cu_seqlens: Any = None, **options: Any) -> Any:
-        if cu_seqlens is not None:
-            raise NotImplementedError("no packing")
-        return gru_loop()(*arrays, **options)
-
-    nothing = bad_calls(gru=refuses)
-    assert nothing.status == "not served" and nothing.examples == 0 and "one head only" in str(nothing.reason)
-    some = bad_calls(gru=without_packing)
-    assert some.status == "passed" and some.examples > some.refused.cases > 0
-
-
-def test_an_answer_to_a_call_that_fits_nothing_is_wrong() -> None:
-    from tests.suite.strangers.torch_loops import mlstm_loop
-
-    def nothing(q: Any, k: Any, v: Any, *others: Any, **options: Any) -> Any:
-        try:
-            return mlstm_loop()(q, k, v, *others, **options)
-        except RuntimeError:
-            return torch.zeros_like(v), (torch.zeros(1),) * 3
-
-    from conformance.frameworks.torch import adapter
-
-    checker, found = Checker(adapter("stranger", {"mlstm": nothing}, "cpu"), "float32"), []
-    for row in bad_call_rows():
-        with contextlib.suppress(LawError):
-            check_bad_call(checker, row)
-            continue
-        found.append(row.label)
-    assert {"`C` of another V", "`k` of another K", "`m` of another B"} <= set(found), found
-    assert "a negative eps" not in found
-
-
-def test_a_wrong_answer_to_mixed_dtypes_is_wrong() -> None:
-    def ignores_a_dtype(x: Any) -> Any:
-        return x.flip(-1).cumsum(-1).flip(-1) if x.dtype.is_floating_point else torch.zeros(x.shape)
-
-    result = bad_calls(rev_cumsum=ignores_a_dtype)
-    assert result.status == "failed" and "an integer array" in (result.reason or "")
 
 
 def in_chunks(*faults: str) -> Any:

@@ -5,21 +5,16 @@ Streams and graphs are those of a stand-in for ``torch.cuda`` that records what 
 
 import contextlib
 import itertools
-import pickle
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conformance.checker import LawError
 from conformance.frameworks._far import BEYOND, FarBuffer, axis_of, bytes_needed
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import all_laws
-from conformance.laws._first_call import first_call_of, in_new_process
-from conformance.operations.scan import REV_CUMSUM
 from conformance.options import RunOptions
 from conformance.outcome import LawResult
 from conformance.runner import run_law
@@ -248,39 +243,6 @@ def test_what_cannot_be_captured_is_not_wrong(cuda: _Cuda) -> None:
 
 
 def test_on_a_cpu_they_are_skipped_with_the_reason() -> None:
-    for name in ("stream", "graph", "graph_first_call"):
+    for name in ("stream", "graph"):
         result = judged(f"rev_cumsum.{name}", rev_cumsum=right)
         assert result.status == "skipped" and "--device cuda" in (result.reason or "")
-
-
-SCANS = """
-import sys
-
-def rev_cumsum(x):
-    {first}
-    return x.flip(-1).cumsum(-1).flip(-1)
-"""
-
-
-def test_the_first_call_is_made_in_a_process_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "scans.py"
-    call = REV_CUMSUM.call_of(REV_CUMSUM.rows[0], "float32")
-
-    def found(first: str) -> Any:
-        path.write_text(SCANS.format(first=first))
-        return in_new_process(load(str(path), "torch", "cpu"), "checkpoint", call)
-
-    results = found("pass")
-    assert np.allclose(results[0]["y"].values, np.flip(np.flip(call.arrays["x"].values, -1).cumsum(-1), -1))
-    with pytest.raises(LawError, match="status 7"):
-        found("sys.exit(7)")
-
-
-def test_a_first_call_may_raise(tmp_path: Path) -> None:
-    path, given, results = (tmp_path / name for name in ("scans.py", "given", "results"))
-    path.write_text(SCANS.format(first="raise RuntimeError('not while a graph is captured')"))
-    call = REV_CUMSUM.call_of(REV_CUMSUM.rows[0], "float32")
-    target = (str(path), "torch", "cpu")
-    given.write_bytes(pickle.dumps((target, "checkpoint", call)))
-    first_call_of(given, results)
-    assert pickle.loads(results.read_bytes()) is None

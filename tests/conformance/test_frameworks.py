@@ -1,4 +1,4 @@
-"""The adapters: what JAX's does to a function, where arrays lie, meshes, layers' names."""
+"""The adapters: what JAX's does to a function, and where arrays lie."""
 
 from typing import Any
 
@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from conformance.dtypes import Array, array
-from conformance.frameworks._mesh import Mesh, place
-from conformance.frameworks._trees import flattened, leaves, nested
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import all_laws
 from conformance.options import RunOptions
@@ -15,21 +13,6 @@ from conformance.outcome import LawResult
 from conformance.runner import run_law
 
 LAWS = {law.id: law for law in all_laws()}
-
-
-def test_places_on_a_mesh():
-    axes = {"x": 2, "y": 3}
-    assert [place(axes, number) for number in range(6)] == [{"x": x, "y": y} for x in range(2) for y in range(3)]
-    mesh = Mesh(axes, 4)
-    assert (mesh.mesh_dim_names, mesh.ndim, mesh.shape, mesh.size()) == (("x", "y"), 2, (2, 3), 6)
-    assert (mesh.get_local_rank("x"), mesh.get_local_rank(1), mesh.size(1)) == (1, 1, 3)
-
-
-def test_trees_of_parameters():
-    tree = {"a": {"kernel": 1, "bias": 2}, "b": 3}
-    assert flattened(tree) == {"a.kernel": 1, "a.bias": 2, "b": 3}
-    assert nested(flattened(tree)) == tree
-    assert leaves((1, (2, (3, 4)))) == [1, 2, 3, 4]
 
 
 def adapters() -> list[Any]:
@@ -51,8 +34,6 @@ def test_layouts_keep_values_and_have_the_strides_they_say():
             assert np.array_equal(implementation.neutral(native).values, x.values)
         same = implementation.native(Array(np.repeat(x.values[:1], 3, axis=0), "float32", "broadcast"))
         assert np.array_equal(implementation.neutral(same).values, np.repeat(x.values[:1], 3, axis=0))
-        assert implementation.overlap(same[0], same[2])
-        assert not implementation.overlap(implementation.native(x), implementation.native(x))
 
 
 def test_the_same_adapter_over_other_functions():
@@ -169,22 +150,3 @@ def test_a_second_derivative_in_jax_is_right_or_refused_but_never_detached(right
     detached = with_rule(lambda dy: jax.lax.stop_gradient(dy).cumsum(-1))
     broken = judged("rev_cumsum.second_derivative", detached, "float64")
     assert broken.status == "failed" and "second derivative by cotangent of y" in str(broken.reason)
-
-
-def test_kernels_are_found_wherever_they_stand_in_a_jaxpr():
-    jax = pytest.importorskip("jax")
-    pl = pytest.importorskip("jax.experimental.pallas")
-    from conformance.frameworks._jaxpr import kernels
-
-    def copy(source: Any, target: Any) -> None:
-        target[...] = source[...]
-
-    def launched(x: Any) -> Any:
-        return pl.pallas_call(copy, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
-
-    def hidden(x: Any) -> Any:
-        return jax.lax.scan(lambda c, _: (jax.jit(launched)(c), None), x, None, length=2)[0]
-
-    x = jax.numpy.ones((4, 4))
-    assert len(kernels(jax.make_jaxpr(launched)(x))) == len(kernels(jax.make_jaxpr(hidden)(x))) == 1
-    assert kernels(jax.make_jaxpr(lambda x: x @ x)(x)) == ()

@@ -1,6 +1,5 @@
 """Each law that all operations share is broken by a function that has just the fault it is about, and by no other."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -188,69 +187,3 @@ def test_a_numpy_target_that_leaves_a_hole_or_rolls_dice():
     for law, function in (("uninitialised", hole), ("determinism", dice)):
         implementation = NumPyImplementation("planted", {"rev_cumsum": function})
         assert run_law(implementation, LAWS[f"rev_cumsum.{law}"], "float32", RunOptions()).status == "failed"
-
-
-def test_a_backend_that_is_named_and_does_not_run():
-    import torch_impl
-
-    def ignores(*args: Any, kernel_backend: Any = None, **kwargs: Any) -> Any:
-        return torch_impl.mlstm_step(*args, **kwargs)
-
-    def says(*args: Any, **kwargs: Any) -> Any:
-        explanation = torch_impl.explain_backend(*args, **kwargs)
-        return dataclasses.replace(explanation, against=dict.fromkeys(explanation.against, "it is Tuesday"))
-
-    honest = {"mlstm_step": torch_impl.mlstm_step, "explain_backend": torch_impl.explain_backend}
-    assert judged("mlstm_step.backend", **honest).status == "passed"
-    assert judged("mlstm_step.bad_backend", **honest).status == "passed"
-    ignored = judged("mlstm_step.backend", **{**honest, "mlstm_step": ignores})
-    assert ignored.status == "failed" and "launched no kernel" in str(ignored.reason)
-    assert judged("mlstm_step.bad_backend", **{**honest, "mlstm_step": ignores}).status == "failed"
-    other_reason = judged("mlstm_step.backend", **{**honest, "explain_backend": says})
-    assert other_reason.status == "failed" and "it is Tuesday" in str(other_reason.reason)
-    no_choice = judged("mlstm_step.backend", mlstm_step=lambda q, k, v, i, f, state, *, eps=0.0: None)
-    assert no_choice.status == "skipped" and "takes no kernel_backend" in str(no_choice.reason)
-
-
-def test_a_launch_is_seen_wherever_triton_starts_one(monkeypatch):
-    pytest.importorskip("triton")
-    from triton.runtime.interpreter import GridExecutor
-    from triton.runtime.jit import JITFunction
-
-    from conformance.frameworks._torch_launches import launches
-
-    def summing() -> None: ...
-
-    monkeypatch.setattr(GridExecutor, "__call__", lambda self: None)
-    monkeypatch.setattr(JITFunction, "run", lambda self, **kwargs: None)
-    with launches() as seen:
-        GridExecutor(summing, (), (1,))()
-        JITFunction(summing).run(grid=(1,), warmup=False)
-        JITFunction(summing).run(grid=(1,), warmup=True)
-    GridExecutor(summing, (), (1,))()
-    assert seen == ["summing", "summing"]
-
-
-def test_a_layer_that_forgets_a_weight_mixes_up_its_heads_or_drops_a_gradient():
-    import torch_impl
-
-    class Unset(torch_impl.GRU):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            torch.nn.init.zeros_(self.reset_weight)
-
-    class Swapped(torch_impl.GRU):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.state_weight, self.forget_weight = self.forget_weight, self.state_weight
-
-    class Detached(torch_impl.GRU):
-        def forward(self, input: Any, input_state: Any = None, cu_seqlens: Any = None, **kwargs: Any) -> Any:
-            state = None if input_state is None else input_state.detach()
-            return super().forward(input, state, cu_seqlens, **kwargs)
-
-    assert judged("GRU.parameters", GRU=torch_impl.GRU).status == "passed"
-    assert judged("GRU.parameters", GRU=Unset).status == "failed"
-    assert judged("GRU.parameters", GRU=Swapped).status == "failed"
-    broken = judged("GRU.value", GRU=Detached, examples=1)
-    assert broken.status == "failed" and str(broken.reason).startswith("gradient of input_state")

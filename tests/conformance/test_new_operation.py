@@ -90,7 +90,7 @@ def test_the_list_names_files_that_there_are_and_all_that_the_moving_average_has
     assert written == {row.replace("NAME", "ema") for row in rows if row.startswith(PACKAGES)}
 
 
-OWN = ("value", "gradient", "constant", "bad_calls", "error_text")
+OWN = ("value", "gradient", "constant")
 SHARED = ("split_and_carry", "causality", "permutation", "dtypes", "determinism", "finite")
 
 

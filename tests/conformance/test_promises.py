@@ -8,15 +8,10 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.cases import FwbwCase, GRUCase, Limits, MLSTMCase
-from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.facts import names_in
 from conformance.diagnosis.promises import Promises, excluding, parsed, read, written
 from conformance.implementation import UsageError
-from conformance.laws import law_of
 from conformance.operations import BY_LAWS, OPERATIONS
-from conformance.options import RunOptions
-from conformance.runner import run_law
-from conformance.targets import load
 
 MLSTM, GRU, FWBW = OPERATIONS["mlstm"], OPERATIONS["gru"], OPERATIONS["mlstm_fwbw_custom_grad"]
 PLAIN = MLSTMCase(2, 64, 2, 16, 16)
@@ -116,51 +111,6 @@ def test_a_promise_that_no_case_keeps_says_so():
 def test_the_fwbw_interface_has_the_names_of_its_call():
     case = FwbwCase(MLSTMCase(2, 7, 1, 3, 2, state="random"), chunk_size=4, use_initial_state=True)
     assert parsed("S == 7 and chunk_size == 4 and initial_state").holds(FWBW, case, "float32")
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("K == 4 and V == 5", {"dense", "stateful", "packed"}),
-        ("K in (16, 32, 64)", set()),
-        ("S == 3", {"dense", "stateful"}),
-        ("S % 2 == 0", {"packed"}),
-        ("T == 6", {"dense", "stateful", "packed"}),
-        ("not packed", {"dense", "stateful"}),
-        ("not initial_state", {"dense", "packed"}),
-        ("dtype == bfloat16", set()),
-        ("chunk_size == None and f finite", {"dense", "stateful", "packed"}),
-        ("gru: H == 1", {"dense", "stateful", "packed"}),
-    ],
-)
-def test_bad_calls_are_made_from_a_call_that_keeps_the_promises(text, left):
-    calls = {
-        "dense": MLSTMCase(2, 3, 2, 4, 5),
-        "stateful": MLSTMCase(2, 3, 2, 4, 5, state="random"),
-        "packed": MLSTMCase(2, 0, 2, 4, 5, lengths=(2, 4)),
-    }
-    admission = Admission((text,))
-    kept = {name for name, case in calls.items() if admission.admits_arrays("mlstm", "float32", case.arrays("float32"))}
-    assert kept == left
-
-
-def test_sizes_are_read_from_the_arrays_of_every_operation():
-    gru = GRUCase(2, 3, 4, (4, 2, 1, 4, 2, 1))
-    for text, holds in {"N == 4 and H == 4 and S == 3 and B == 2": True, "N == 2": False}.items():
-        assert Admission((text,)).admits_arrays("gru", "float32", gru.arrays("float32")) is holds
-    fwbw = FwbwCase(MLSTMCase(2, 3, 1, 4, 5))
-    assert Admission(("S == 3 and B == 2 and K == 4",)).admits_arrays("fwbw", "float32", fwbw.arrays("float32"))
-    assert not Admission(("S == 2",)).admits_arrays("fwbw", "float32", fwbw.arrays("float32"))
-
-
-def test_laws_about_bad_calls_are_not_promised_where_their_sizes_are_not():
-    target = load("reference", None, "cpu")
-    for law in ("mlstm_step.bad_calls", "mlstm_step.error_text"):
-        outside, inside = (
-            run_law(target, law_of(law), "float32", RunOptions(promises=(text,))).status
-            for text in ("K in (16, 32, 64)", "K == 4")
-        )
-        assert (outside, inside) == ("not promised", "passed")
 
 
 def test_a_file_of_promises_is_read_as_it_was_written(tmp_path):

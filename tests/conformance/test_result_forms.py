@@ -148,12 +148,8 @@ def test_a_backward_of_another_form_is_named(name: str, change: Callable[[Any], 
 
 
 def test_no_law_takes_a_wrong_result_for_a_refusal() -> None:
-    """Laws about bad calls and second derivatives are satisfied by an exception, but not by one of the suite's own."""
-    for law in ("gru.second_derivative", "gru.bad_calls"):
-        result = judged("torch", law, lambda result: None)
-        assert law == "gru.bad_calls" or result.status == "failed"
-    adapter = of_torch.adapter("careless", {"gru": lambda *arrays, **options: None}, "cpu")
-    assert run_law(adapter, LAWS["gru.bad_calls"], "float32", RunOptions(examples=2)).status == "failed"
+    """The law about second derivatives is satisfied by an exception, but not by one of the suite's own."""
+    assert judged("torch", "gru.second_derivative", lambda result: None).status == "failed"
 
 
 def test_an_integer_result_has_no_gradient_in_jax() -> None:
@@ -170,33 +166,3 @@ def test_the_command_ends_with_the_sentence_and_status_1(tmp_path: Path) -> None
     sentence = "returned a dict with the keys 'y'; its result is y, a numpy.ndarray of real numbers"
     assert f"1. rev_cumsum on every call that was tried {sentence}" in " ".join(done.output.split())
     assert "Error" not in done.output and "ran once and failed again" in done.output
-
-
-STACKED = {
-    "plain leaves": (
-        "stack_params",
-        lambda tree: {"p": tree["p"].value},
-        "its result is params with leaves that have a `.value` and a tuple of `.names`",
-    ),
-    "no tree": ("stack_params", lambda tree: tree["p"].value, "its result is a tree like params"),
-    "nothing": ("unstack_params", lambda tree: None, "unstack_params returned None; its result is a tree like params"),
-    "another leaf": ("unstack_params", lambda tree: {"p": "wrong"}, "returned the string 'wrong' as a leaf without"),
-}
-
-
-@pytest.mark.parametrize("law", ["roundtrip", "two_axes"])
-@pytest.mark.parametrize("changed", STACKED)
-@pytest.mark.parametrize("framework", PACKAGES)
-def test_parameters_without_labels_are_named(framework: str, changed: str, law: str) -> None:
-    name, change, said = STACKED[changed]
-    adapter, package = PACKAGES[framework]
-
-    def wrong(*arrays: Any, **given: Any) -> Any:
-        return change(getattr(package, name)(*arrays, **given))
-
-    functions = {each: getattr(package, each) for each in ("stack_params", "unstack_params")}
-    target = adapter.adapter("changed", {**functions, name: wrong}, "cpu")
-    result = run_law(target, LAWS[f"stack_params.{law}"], "float32", RunOptions(examples=2, shrink_seconds=0.0))
-    (found,) = result.counterexamples
-    assert (found.kind.where, found.kind.nature) == (name, "result")
-    assert said in found.problem or (law, changed) == ("two_axes", "another leaf")

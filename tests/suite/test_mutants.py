@@ -13,6 +13,7 @@ import reference
 from conformance.dtypes import Array
 from conformance.laws import all_laws
 from conformance.options import RunOptions
+from tests.calls.registry import all_laws as calls
 from tests.suite.mutants.__main__ import mutants_command
 from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
@@ -40,7 +41,7 @@ def committed(setting: Setting = Setting.SPECIFICATION) -> dict:
 
 def test_there_are_enough_mutants_of_every_operation() -> None:
     assert len(MUTANTS) >= 60
-    operations = {law.op for law in all_laws()}
+    operations = {law.op for law in (*all_laws(), *calls())}
     assert {mutant.op for mutant in MUTANTS} <= operations
     assert operations - {mutant.op for mutant in MUTANTS} == set(), "an operation has laws and no mutant"
 

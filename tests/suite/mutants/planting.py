@@ -13,6 +13,7 @@ from pathlib import Path
 import reference
 from conformance.implementation import Implementation
 from conformance.targets import load
+from tests.calls.packages import adapted
 from tests.suite.mutants.mutant import Mutant
 
 NAME = "mutated_reference"
@@ -104,7 +105,11 @@ def planted(mutant: Mutant | None, setting: Setting = Setting.SPECIFICATION) -> 
         importlib.invalidate_caches()
         target = NAME if setting is Setting.SPECIFICATION else f"adapted_{NAME}"
         try:
-            yield load(target, "torch" if setting is Setting.TENSORS else "numpy", "cpu")
+            if setting is Setting.SPECIFICATION:
+                copied = importlib.import_module(target)
+                yield adapted("numpy", target, {name: getattr(copied, name) for name in copied.__all__})
+            else:
+                yield load(target, "torch" if setting is Setting.TENSORS else "numpy", "cpu")
         finally:
             sys.path.remove(directory)
             for module in [name for name in sys.modules if name.partition(".")[0] in (NAME, f"adapted_{NAME}")]:

@@ -15,10 +15,12 @@ from typing import Any
 
 from conformance.implementation import Implementation
 from conformance.laws import all_laws
+from conformance.operations import ABOUT
 from conformance.options import EXAMPLES, RunOptions
 from conformance.outcome import LawResult
 from conformance.runner import Runner
 from conformance.selection import agenda
+from tests.calls.registry import all_laws as calls
 from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import TENSOR_STEPS, Setting, planted
@@ -111,7 +113,10 @@ def _first_broken(
     if setting is Setting.TENSORS:
         steps = min(TENSOR_STEPS.get(op, settings.max_steps) for op in settings.ops)
         settings = replace(settings, dtypes=TENSOR_DTYPES, max_steps=steps)
-    pairs = agenda(implementation, settings)
+    judged = [op for op in settings.ops if op in ABOUT]
+    pairs = agenda(implementation, replace(settings, ops=tuple(judged))) if judged else []
+    if setting is Setting.SPECIFICATION:
+        pairs += [(law, dtype) for law in calls() if law.op in settings.ops for dtype in law.usual_dtypes(eager=True)]
     if setting is Setting.TENSORS:
         pairs = [(law, dtype) for law, dtype in pairs if law.kind in TENSOR_KINDS]
     # Lists of bad calls cost next to nothing.
@@ -234,7 +239,7 @@ def document(found: Sequence[Score], seeds: tuple[int, ...], examples: int) -> d
         "seeds": list(seeds),
         "needed": needed(len(seeds)),
         "examples": examples,
-        "laws": len(all_laws()),
+        "laws": len(all_laws()) + len(calls()),
         "versions": versions(),
         "unmutated": {one.op: one.caught for one in unmutated},
         "unmutated_seeds": {one.op: len(one.seeds) for one in unmutated},

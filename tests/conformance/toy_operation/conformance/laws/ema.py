@@ -1,7 +1,6 @@
 """The moving average: `ema`. What it shares with every recurrence is in `_recurrence_laws`."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from conformance.cases import EMACase
 from conformance.checker import Checker
 from conformance.laws import SHORT, WIDE, _recurrence_laws, law
 from conformance.laws._answers import check_gradient, check_value
-from conformance.laws._refusals import BadCall, bad_arrays, register, reshaped
 from conformance.operations.ema import EMA
 
 
@@ -47,18 +45,3 @@ def constant(checker: Checker, case: EMACase) -> None:
     given = {n: replace(x, values=np.ones(x.shape)) for n, x in call.arrays.items() if n != "decay"}
     y = checker.call(call.with_arrays(**given))["y"]
     checker.close("y", y, np.ones(y.shape), np.full(y.shape, checker.precision(case.steps).growth), case.steps)
-
-
-def _bad_calls() -> list[BadCall]:
-    def base() -> dict[str, Any]:
-        return EMACase(2, 3, 4, state=True).arrays("float32")
-
-    rows = [
-        ("`x` of rank 2", {"x": reshaped(2, 3)}),
-        ("`decay` of another N", {"decay": reshaped(3)}),
-        ("a state of another B", {"initial": reshaped(1, 4)}),
-    ]
-    return bad_arrays("ema", base, rows)
-
-
-register("ema", _bad_calls)

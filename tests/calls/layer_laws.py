@@ -14,11 +14,12 @@ from conformance import cases, oracle
 from conformance.cases import PINS, FwbwCase, Limits, MLSTMCase
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, Array, array
-from conformance.laws import SINGLE, SMALL, WIDE, law
-from conformance.laws._layer_cases import COUNTS, LayerCase, layers
-from conformance.laws._layer_oracle import gru_layer
-from conformance.laws._refusals import BadUse, register_uses
-from conformance.layer import Layer
+from conformance.laws import SINGLE, SMALL, WIDE
+from tests.calls.layer import Layer
+from tests.calls.layer_cases import COUNTS, LayerCase, layers
+from tests.calls.layer_oracle import gru_layer
+from tests.calls.refusals import BadUse, register_uses
+from tests.calls.registry import law
 
 
 def _named(outputs: list[Array], names: tuple[str, ...]) -> dict[str, Array]:

@@ -1,11 +1,13 @@
-"""A layer of a target: an object that holds parameters or a configuration, seen through its framework's adapter."""
+"""A layer: an object that holds parameters or a configuration, seen through its framework's adapter."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 from conformance.dtypes import Array
-from conformance.implementation import Function, Implementation, Named, Results
+from conformance.implementation import Function, Named, Results
 from conformance.result_form import expect_array
+from tests.calls.trees import flattened, leaves, nested
 
 
 class Layer:
@@ -15,7 +17,7 @@ class Layer:
         made: the framework's own layer.
     """
 
-    def __init__(self, made: Any, implementation: Implementation):
+    def __init__(self, made: Any, implementation: Any):
         self.made = made
         self._implementation = implementation
 
@@ -61,3 +63,18 @@ class Layer:
 
 def _numbered(arrays: list[Any]) -> dict[str, Any]:
     return {str(number): x for number, x in enumerate(arrays)}
+
+
+class NumPyLayer(Layer):
+    """An object with ``params`` that can be called; see `Layer`."""
+
+    @property
+    def parameters(self) -> Results:
+        own = flattened(getattr(self.made, "params", {}))
+        return {name: self._implementation.neutral(x) for name, x in own.items()}
+
+    def _apply(self, parameters: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
+        layer = copy.copy(self.made)
+        if parameters:
+            layer.params = nested(parameters)
+        return leaves(layer(**arrays, **options))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import array
-from conformance.laws._refusals import BadUse
+from tests.calls.refusals import BadUse
 
 AXIS = "model"
 _AXIS_NAMES: tuple[tuple[str, Any], ...] = (

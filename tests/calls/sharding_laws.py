@@ -13,11 +13,12 @@ import numpy as np
 
 from conformance.checker import Checker, LawError
 from conformance.dtypes import Array, array
-from conformance.laws import SINGLE, SMALL, law
-from conformance.laws._mesh_cases import REPLICAS, MeshCase, splits, stacks
-from conformance.laws._refusals import register_uses
-from conformance.laws._sharding_refusals import fold_bad_uses, split_bad_uses, stack_bad_uses, unstack_bad_uses
+from conformance.laws import SINGLE, SMALL
 from conformance.result_form import expect_array, expect_form
+from tests.calls.mesh_cases import REPLICAS, MeshCase, splits, stacks
+from tests.calls.refusals import register_uses
+from tests.calls.registry import law
+from tests.calls.sharding_refusals import fold_bad_uses, split_bad_uses, stack_bad_uses, unstack_bad_uses
 
 
 def _expect(what: str, number: int, result: Any, expected: np.ndarray, checker: Checker) -> None:

@@ -15,9 +15,10 @@ from conformance.budget import DIFFERENCES
 from conformance.cases import SEEDS, Limits, generator, register
 from conformance.checker import Checker, LawError
 from conformance.dtypes import ROUNDOFF, array
-from conformance.laws import SMALL, WIDE, law
-from conformance.laws._refusals import BadUse, register_uses
+from conformance.laws import SMALL, WIDE
 from conformance.result_form import expect_arrays, expect_form
+from tests.calls.refusals import BadUse, register_uses
+from tests.calls.registry import law
 
 OP = "accumulate_gradients"
 FORMS = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")

@@ -1,21 +1,21 @@
 """Laws of the operations with kernel backends: the requested one runs, and one that cannot run is refused."""
 
 import inspect
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from conformance.call import Call
 from conformance.checker import Checker, LawError
-from conformance.implementation import Launches, RefusedError
-from conformance.laws import UP_TO_BFLOAT16, law
+from conformance.implementation import RefusedError
+from conformance.laws import UP_TO_BFLOAT16
 from conformance.laws._answers import expect_value, of_rows
-from conformance.laws._refusals import BadUse, register_uses
-from conformance.operations import Operation
+from conformance.laws._kernel_limits import explained
+from conformance.operations import OPERATIONS, Operation
+from tests.calls.packages import Launches
+from tests.calls.refusals import BadUse, register_uses
+from tests.calls.registry import law
 
 
-def register(operation: Operation) -> None:
-    """Register these laws for one operation."""
+def _registered(operation: Operation) -> None:
     law(
         operation,
         "contract",
@@ -81,32 +81,6 @@ def backend(operation: Operation, checker: Checker, case: Any) -> None:
             expect_value(operation, checker, case, call, checker.implementation.call(on_it))
 
 
-def explained(checker: Checker, operation: Operation, call: Call) -> tuple[str, dict[str, str]]:
-    """The backend that a call takes according to explain_backend, and the reason against each other one, by name."""
-    explain: Callable = checker.implementation.functions["explain_backend"]
-    found: list[Any] = []
-
-    def ask(*args: Any, **kwargs: Any) -> Any:
-        found.append(explain(operation.name, *args, **kwargs))
-        raise _AskedError
-
-    natives = {name: checker.implementation.native(x) for name, x in call.arrays.items()}
-    try:
-        operation.call(ask, natives, call.options)
-    except _AskedError:
-        pass
-    (explanation,) = found
-    return _name(explanation.chosen), {_name(backend): why for backend, why in explanation.against.items()}
-
-
-class _AskedError(Exception):
-    """Ends a call that should only be explained."""
-
-
-def _name(backend: Any) -> str:
-    return str(getattr(backend, "value", backend))
-
-
 def _expect_reason(backend: str, chosen: str, against: dict[str, str], said: str) -> None:
     if "`kernel_backend`" not in said:
         raise LawError(backend, f"was asked for and raised {said[:200]!r}, which does not mention `kernel_backend`")
@@ -129,3 +103,8 @@ def _expect_launches(checker: Checker, backend: str, launches: Launches, how: st
             raise LawError(backend, f"was {how}, and {part} launched no kernel")
         if names and not has_kernels:
             raise LawError(backend, f"was {how}, and {part} launched {', '.join(sorted(set(names)))}")
+
+
+for _operation in OPERATIONS.values():
+    if _operation.takes_backend:
+        _registered(_operation)
