@@ -12,10 +12,10 @@ import numpy as np
 from benchmarks.cases import Case
 from benchmarks.contenders import Contender, Function
 from conformance import oracle
-from conformance.any_design import AnyDesign
-from conformance.budget import Expected, Precision, judge
+from conformance.base.dtypes import Array, rounded
 from conformance.cases import GRUCase, MLSTMCase
-from conformance.dtypes import Array, rounded
+from conformance.tolerance.budget import Expected, Precision, judge
+from conformance.tolerance.designs import AnyDesign
 
 SAME = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 1e-1, "float16": 1e-1}
 """Largest error, over the largest element, of another way to compute the same; a wrong formula is off by order 1."""

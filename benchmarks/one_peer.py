@@ -14,13 +14,13 @@ from pathlib import Path
 import click
 
 from benchmarks.peers.registry import PEERS, Peer
+from conformance.base.options import RunOptions
+from conformance.command.run import Judged, judge, report_of
 from conformance.diagnosis.diagnose import without_experiments
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
+from conformance.judge.outcome import LawResult
+from conformance.judge.selection import options_of
+from conformance.judge.workers import TargetFailedError, Workers
 from conformance.report.json import render
-from conformance.run import Judged, judge, report_of
-from conformance.selection import options_of
-from conformance.workers import TargetFailedError, Workers
 
 
 def options_for(peer: Peer, laws: tuple[str, ...], examples: int, max_steps: int, timeout: float) -> RunOptions:

@@ -2,7 +2,7 @@
 
 import sys
 
-from conformance.requirements import complaint
+from conformance.command.requirements import complaint
 
 
 def main() -> None:
@@ -15,12 +15,12 @@ def main() -> None:
         print(f"Error: {missing}", file=sys.stderr)
         raise SystemExit(2)
     try:
-        from conformance import _clash  # noqa: F401  # before `reference` is imported
+        from conformance.command import _clash  # noqa: F401  # before `reference` is imported
     except ImportError as error:
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    from conformance.base.streams import keep_writable
     from conformance.cli import main as command
-    from conformance.streams import keep_writable
 
     why_lost = keep_writable()
     try:

@@ -9,11 +9,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from conformance.dtypes import FLOATING
-from conformance.implementation import UsageError
-from conformance.offered_options import OFFERED, Kind
-from conformance.options import RunOptions
-from conformance.workers import TargetFailedError, Workers
+from conformance.base.dtypes import FLOATING
+from conformance.base.exceptions import UsageError
+from conformance.base.offered_options import OFFERED, Kind
+from conformance.base.options import RunOptions
+from conformance.failures import save
+from conformance.judge.workers import TargetFailedError, Workers
 
 # Command → module and attribute that hold it; imported only when the command is used, as each has its own imports.
 _ELSEWHERE = {
@@ -129,7 +130,7 @@ def run_command(
     if not targets:
         raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")
     # The worker of the first target imports it while this process imports the modules for reports and options.
-    first = Workers(targets[0], given["framework"], given["device"], given["timeout"])
+    first = Workers(targets[0], given["framework"], given["device"], given["timeout"], save)
     try:
         status = _run(
             first,
@@ -154,10 +155,10 @@ def _run(
 ) -> int:
     from functools import partial
 
-    from conformance import run
+    from conformance.command import run
+    from conformance.judge.selection import options_of
     from conformance.report import console as terminal
     from conformance.report import exit_status
-    from conformance.selection import options_of
 
     write_known, suggest_promises = written
     thorough = any(path is not None for path in (*written, given["known"]))
@@ -171,7 +172,7 @@ def _run(
     console = Console()
     reports, unusable, interrupted = [], [], False
     for number, (target, own) in enumerate(zip(targets, run.in_own_places(targets, options), strict=True)):
-        workers = first if number == 0 else Workers(target, own.framework, own.device, own.timeout)
+        workers = first if number == 0 else Workers(target, own.framework, own.device, own.timeout, save)
         try:
             info = workers.info()
             if info.guessed:
@@ -217,8 +218,8 @@ def _run(
 @click.option("--op", "ops", metavar="NAME", multiple=True, help="Only laws about this operation.")
 def laws_command(ops: tuple[str, ...]) -> None:
     """List the laws, each with its sentence and its equation."""
+    from conformance.judge.selection import selected
     from conformance.report.console import show_laws
-    from conformance.selection import selected
 
     try:
         show_laws(Console(), selected(RunOptions(ops=ops)))

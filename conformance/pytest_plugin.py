@@ -2,8 +2,8 @@
 
 ``pytest --pyargs conformance --conformance-implementation=mypkg`` runs them. This module is loaded in every run of
 pytest wherever gatespec is installed, so it imports the table of options alone until a run asks for the laws. They are
-collected from `conformance.test_laws`; ``-k``, ``--junitxml`` and, where pytest-xdist is installed, ``-n`` work as in
-any other run.
+collected from `conformance.command.test_laws`; ``-k``, ``--junitxml`` and, where pytest-xdist is installed, ``-n`` work
+as in any other run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conformance.offered_options import OFFERED, OfferedOption
+from conformance.base.offered_options import OFFERED, OfferedOption
 
 if TYPE_CHECKING:
-    from conformance.law_tests import LawTests
+    from conformance.command.law_tests import LawTests
 
 _TYPES = {"count": int, "seed": int, "seconds": float}
 _TESTS = pytest.StashKey["LawTests"]()
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _settings(option: OfferedOption) -> dict[str, Any]:
-    """An option as pytest takes it; `conformance.law_tests` judges its value."""
+    """An option as pytest takes it; `conformance.command.law_tests` judges its value."""
     found: dict[str, Any] = {"help": option.help.replace("%", "%%")}
     if option.kind == "flag":
         return {**found, "action": "store_true"}
@@ -53,17 +53,17 @@ def _settings(option: OfferedOption) -> dict[str, Any]:
 def _tests(config: pytest.Config) -> LawTests:
     """The laws and targets of this run, loaded once."""
     if _TESTS not in config.stash:
-        from conformance.requirements import complaint
+        from conformance.command.requirements import complaint
 
         missing = complaint("pytest --pyargs conformance")
         if missing is not None:
             raise pytest.UsageError(missing)
         try:
-            from conformance import _clash  # noqa: F401  # before `reference` is imported
+            from conformance.command import _clash  # noqa: F401  # before `reference` is imported
         except ImportError as error:
             raise pytest.UsageError(str(error)) from None
-        from conformance.implementation import UsageError
-        from conformance.law_tests import LawTests
+        from conformance.base.exceptions import UsageError
+        from conformance.command.law_tests import LawTests
 
         try:
             config.stash[_TESTS] = LawTests.of(config.getoption)
@@ -95,7 +95,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def conformance_tests(request: pytest.FixtureRequest) -> Any:
-    """The object that judges one law at a time: see `conformance.law_tests`."""
+    """The object that judges one law at a time: see `conformance.command.law_tests`."""
     return _tests(request.config)
 
 

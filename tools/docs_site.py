@@ -22,7 +22,15 @@ PROJECT_PAGES = {"index.md": "README.md", "project/CONTRIBUTING.md": "CONTRIBUTI
 PROJECT_PAGES |= {"project/CHANGELOG.md": "CHANGELOG.md"}
 API = ("reference", "torch_impl", "jax_impl")
 # What a program that uses the suite would import; the command line is in the guide.
-SUITE = ("implementation", "options", "run", "replay", "budget", "known_failures", "law_tests", "requirements")
+SUITE = (
+    "frameworks.implementation",
+    "base.options",
+    "command.run",
+    "failures.replay",
+    "tolerance.budget",
+    "judge.known_failures",
+    "command.law_tests",
+)
 # Bridges to other packages, with what is shown of them where that is not everything.
 BRIDGES: dict[str, tuple[str, ...]] = {
     "torch_impl.interop.mlstm_kernels": (),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.base.dtypes import Array, accumulation, array
 from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._json import register
 from conformance.cases._limits import (
@@ -22,7 +23,6 @@ from conformance.cases._limits import (
     rows,
 )
 from conformance.cases._removal import MODERATE, moderate
-from conformance.dtypes import Array, accumulation, array
 
 GRU_OPTIONS = {"clipping": "gradient_clipping"}
 """The fields of a case that hold an option on which the result depends; None omits it."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.options import MAX_STEPS
+from conformance.base.options import MAX_STEPS
 
 STRATA = ("small", "chunk", "long")
 SMALL_STEPS = (0, 1, 2, 3, 5, 7)

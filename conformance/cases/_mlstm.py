@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.base.dtypes import HALF, LARGEST, Array, accumulation, array
 from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._gates import GATES, gates, hold
 from conformance.cases._json import register
@@ -33,7 +34,6 @@ from conformance.cases._removal import (
     normaliser,
     scale_of_queries,
 )
-from conformance.dtypes import HALF, LARGEST, Array, accumulation, array
 
 
 @register()

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.base.dtypes import Array, array
 from conformance.cases._elements import AS_DRAWN, replaced
 from conformance.cases._json import register
 from conformance.cases._limits import LONG_STEPS, SEEDS, Limits, generator, limited, rows, words
-from conformance.dtypes import Array, array
 
 
 @register()

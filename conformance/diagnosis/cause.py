@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.outcome import ArrayOutcome
+from conformance.tolerance.compared import ArrayOutcome
 
 LEADING = 5
 """Number of causes at the head of a report."""

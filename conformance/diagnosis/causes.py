@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from conformance.base.dtypes import FLOATING
 from conformance.cases import to_json
 from conformance.diagnosis.cause import Cause, Check
 from conformance.diagnosis.fault import Fault
 from conformance.diagnosis.faults import RANK
-from conformance.dtypes import FLOATING
-from conformance.outcome import ENDINGS, ArrayOutcome, Counterexample, LawResult
+from conformance.judge.outcome import Counterexample, LawResult
+from conformance.tolerance.compared import ENDINGS, ArrayOutcome
 
 NOISE = 1e-3
 """Errors below this share of an array's largest value are excessive rounding, not a wrong formula."""

@@ -3,14 +3,15 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from conformance.base.options import RunOptions
 from conformance.diagnosis import causes, envelope
 from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
 from conformance.diagnosis.examined import Examined, Pair, pairs
-from conformance.diagnosis.judged import UNWATCHED, Clock, Watch
-from conformance.implementation import Implementation
+from conformance.formulas.judged import UNWATCHED, Clock, Watch
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.outcome import LawResult
 from conformance.operations import BY_LAWS
-from conformance.options import RunOptions
-from conformance.outcome import ENDINGS, LawResult
+from conformance.tolerance.compared import ENDINGS
 
 SECONDS = 90.0
 """Time limit of the experiments on one target."""
@@ -54,7 +55,7 @@ def diagnose(
             saved = sum(result.saved for result in broken)
             clock, spare = Clock(QUICK_SECONDS + saved), Clock(saved)
         operation = BY_LAWS.get(op)
-        if operation is not None and operation.examined and not any(map(_ends_process, broken)):
+        if operation is not None and not any(map(_ends_process, broken)):
             examined = Examined(implementation, options, operation, of_op, clock, spare, watch)
             examined.run(broken)
             found += examined.causes()
@@ -82,7 +83,7 @@ def without_experiments(options: RunOptions, results: Sequence[LawResult]) -> Di
         for pair in pairs(result) if result.status == "failed" else ():
             alone.setdefault(causes.key_of_law(*pair), []).append(pair)
     examined = (BY_LAWS[op] for op in dict.fromkeys(result.law.op for result in results) if op in BY_LAWS)
-    counted = (envelope.of_results(operation, results) for operation in examined if operation.examined)
+    counted = (envelope.of_results(operation, results) for operation in examined)
     envelopes = [each for each in counted if each is not None]
     return _put_together([], alone, envelopes, start, "")
 

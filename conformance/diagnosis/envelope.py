@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from conformance.base.dtypes import FLOATING
 from conformance.diagnosis.cause import Cell, Envelope, Row
 from conformance.diagnosis.exploration import PLAIN
 from conformance.diagnosis.fault import Fault
-from conformance.diagnosis.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
-from conformance.diagnosis.promises import excluding
-from conformance.dtypes import FLOATING
+from conformance.features import features_of
+from conformance.features.promises import excluding
+from conformance.formulas.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
+from conformance.judge.outcome import LawResult
 from conformance.operations import BY_LAWS, Operation
-from conformance.outcome import LawResult
 
 NOT_TRIED = "not tried"
 
@@ -72,7 +73,7 @@ def of_trials(
                 for dtype in wanted
             }
             rows.append(Row(feature=name, sentence=sentence, cells=cells))
-    phrases = {feature.name: feature.where for feature in operation.features}
+    phrases = {feature.name: feature.where for feature in features_of(operation)}
     return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases, untried))
 
 
@@ -122,12 +123,12 @@ def _counted(name: str, counts: Counts) -> Cell:
 
 def _rows(operation: Operation) -> list[tuple[str, str]]:
     plain = "a call of the simplest kind: one sequence, one head, moderate gates, no states, no options"
-    return [(PLAIN, plain), *((feature.name, feature.sentence) for feature in operation.features)]
+    return [(PLAIN, plain), *((feature.name, feature.sentence) for feature in features_of(operation))]
 
 
 def suggested(envelope: Envelope) -> list[str]:
     """The promises that exclude calls that are wrong or not served; none if even a plain call is wrong."""
-    features = {feature.name: feature for feature in BY_LAWS[envelope.op].features}
+    features = {feature.name: feature for feature in features_of(BY_LAWS[envelope.op])}
     bad = [row.feature for row in envelope.rows if _bad(row)]
     if PLAIN in bad:
         return []

@@ -3,19 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
+from conformance.base.options import RunOptions
 from conformance.cases import from_json
 from conformance.diagnosis import causes, envelope
-from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.cause import Cause, Envelope
 from conformance.diagnosis.exploration import Exploration
 from conformance.diagnosis.fault import Fault
 from conformance.diagnosis.faults import RANK, Faults
-from conformance.diagnosis.features import avoiding
-from conformance.diagnosis.judged import RIGHT, Clock, Judge, Watch
-from conformance.implementation import Implementation, RefusedError
+from conformance.features import features_of
+from conformance.features.admission import Admission
+from conformance.features.feature import avoiding
+from conformance.formulas.judged import RIGHT, Clock, Judge, Watch
+from conformance.frameworks.implementation import Implementation, RefusedError
+from conformance.judge.outcome import Counterexample, LawResult
 from conformance.operations import Operation
-from conformance.options import RunOptions
-from conformance.outcome import Counterexample, LawResult
 
 WIDE = ("float64", "float32")
 
@@ -143,11 +144,11 @@ class Examined:
     def _without_faults(self, result: LawResult, case: Any) -> tuple[Fault, ...]:
         """For a case whose own call is right: the faults without whose features the law holds."""
         assert self._faults is not None
-        from conformance.single_cases import retried
+        from conformance.judge.single_cases import retried
 
         for fault in self._faults.seen_in(result.dtype):
             wanted = {feature.name for feature in fault.features}
-            other = avoiding(case, wanted, self._operation.features)
+            other = avoiding(case, wanted, features_of(self._operation))
             if not wanted or other == case or not self._clock.left:
                 continue
             try:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from conformance.diagnosis.admission import excluded
 from conformance.diagnosis.faults import RANK, Faults
-from conformance.diagnosis.features import Feature, names
 from conformance.diagnosis.formula_search import with_steps
-from conformance.diagnosis.judged import NOT_PROMISED, Clock, Judged
+from conformance.features import described
+from conformance.features.admission import excluded
+from conformance.features.feature import Feature, names
+from conformance.formulas.judged import NOT_PROMISED, Clock, Judged
 
 SEEDS = (0, 1)
 
@@ -101,8 +102,7 @@ class Exploration:
         return case, found
 
     def _plain(self, seed: int) -> Any:
-        assert self._operation.plain is not None
-        return self._operation.plain(seed)
+        return described(self._operation).plain(seed)
 
     def _tried(self, dtype: str, name: str, case: Any) -> Judged:
         """The verdict on a case, under the name of a feature."""

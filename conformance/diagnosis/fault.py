@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from conformance.diagnosis.features import Feature
-from conformance.diagnosis.formulas.formula import Formula
-from conformance.diagnosis.judged import Judged
 from conformance.diagnosis.necessity import natures_of
 from conformance.diagnosis.staleness import Stale
+from conformance.features.feature import Feature
+from conformance.formulas.formula import Formula
+from conformance.formulas.judged import Judged
 
 MOST = 3
 """Number of features that a sentence names; more of them describe one call rather than a condition."""

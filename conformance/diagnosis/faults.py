@@ -7,16 +7,18 @@ from functools import partial
 from typing import Any
 
 from conformance.cases import as_drawn
-from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.fault import Fault
-from conformance.diagnosis.features import Feature, avoiding, names
 from conformance.diagnosis.formula_search import FormulaSearch, similar, with_steps
-from conformance.diagnosis.formulas.formula import Formula
-from conformance.diagnosis.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judge, Judged
 from conformance.diagnosis.necessity import Necessity, natures_of
 from conformance.diagnosis.patterns import patterns
-from conformance.diagnosis.recognition import matches
 from conformance.diagnosis.staleness import Staleness
+from conformance.features import features_of
+from conformance.features.admission import Admission
+from conformance.features.feature import Feature, avoiding, names
+from conformance.formulas import pairs_of
+from conformance.formulas.formula import Formula
+from conformance.formulas.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judge, Judged
+from conformance.formulas.recognition import matches
 from conformance.operations import Operation
 
 RANK = ("float32", "float64", "bfloat16", "float16")
@@ -62,7 +64,7 @@ class Faults:
             # A law with a narrower tolerance may be broken by roundings that an experiment allows.
             rounding = (each for each in self.found if each.formula is not None and each.formula.noisy)
             return tuple(self._seen(each, dtype) for each in rounding if judged.got and self._equals(each, judged))
-        present = names(case, self.operation.features)
+        present = names(case, features_of(self.operation))
         followed = self._followed(judged)
         if followed:
             return tuple(self._seen(fault, dtype) for fault in followed)
@@ -150,7 +152,7 @@ class Faults:
                 if followed:
                     return (*followed, fault)
         removed = avoiding(
-            judged.case, {each.name for fault in shown for each in fault.features}, self.operation.features
+            judged.case, {each.name for fault in shown for each in fault.features}, features_of(self.operation)
         )
         rest = self.judges[judged.dtype](removed)
         followed = self._followed(rest) if rest.wrong else ()
@@ -231,7 +233,7 @@ class Faults:
             if self._matches(formula, judged):
                 return (fault,)
         for (first, formula), (second, other) in itertools.combinations(found, 2):
-            if any(self._matches(both, judged) for both in self.operation.pairs([(formula, other)])):
+            if any(self._matches(both, judged) for both in pairs_of(self.operation, [(formula, other)])):
                 return first, second
         return ()
 
@@ -274,7 +276,7 @@ class Faults:
     def _smaller(self, judged: Judged, happens: Callable[[Any], bool]) -> Judged:
         """The case without the features that the fault does not need, and with fewer steps if it still shows."""
         case = self._shorter(judged.case, happens)
-        for feature in self.operation.features:
+        for feature in features_of(self.operation):
             if not self.clock.left:
                 break
             if feature.present(case) and feature.present(judged.case):

@@ -3,13 +3,16 @@
 import itertools
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from conformance.cases import as_drawn
-from conformance.diagnosis.features import names, only
-from conformance.diagnosis.formulas.formula import Formula
-from conformance.diagnosis.judged import WRONG, Clock, Judge, Judged
-from conformance.diagnosis.recognition import matches, recognised
+from conformance.features import described, features_of
+from conformance.features.feature import names, only
+from conformance.formulas import formulas_of, pairs_of
+from conformance.formulas.formula import Formula
+from conformance.formulas.judged import WRONG, Clock, Judge, Judged
+from conformance.formulas.recognition import matches, recognised
 from conformance.operations import Operation
 
 SECONDS = 12.0
@@ -70,7 +73,7 @@ class FormulaSearch:
 
     def _pair(self, exact: Sequence[Formula], judged: Judged, trials: Sequence[Judged]) -> Formula | None:
         """Two formulas at once that the target equals on all trials."""
-        pairs = self._operation.pairs
+        pairs = partial(pairs_of, self._operation)
         if judged.value != WRONG:
             return self._first(pairs(itertools.combinations(exact, 2)), trials)
         # The gradient may have a fault of its own, so that outputs are compared first, with one or two wrong values.
@@ -91,7 +94,8 @@ class FormulaSearch:
         exact = [known for known in self._known if not known.noisy]
         wanted = (each for each in found if exact and (each.nan_at or not each.noisy))
         for formula in self._timed(wanted):
-            both = list(self._operation.pairs((formula, known) for known in exact if known is not formula))
+            others = ((formula, known) for known in exact if known is not formula)
+            both = list(pairs_of(self._operation, others))
             if recognised(both, trials, self._judge.precision_of, closely=not formula.noisy) is not None:
                 return formula
         return None
@@ -104,7 +108,7 @@ class FormulaSearch:
         """
         precision = self._judge.precision_of
         fitting = [each for each in self._timed(exact) if recognised([each], alike, precision) is not None]
-        both = (self._operation.pairs((each, other) for other in exact if other is not each) for each in fitting)
+        both = (pairs_of(self._operation, ((each, other) for other in exact if other is not each)) for each in fitting)
         pair = self._first(itertools.chain.from_iterable(both), [*alike, rich])
         if pair is not None:
             return pair
@@ -114,14 +118,14 @@ class FormulaSearch:
     def _holds_without_another(self, formula: Formula, simple: Any, rich: Any) -> bool:
         """Whether the target equals a formula on a rich call without the features by which a simple one departs."""
         spoilt = set()
-        for feature in self._operation.features:
+        for feature in features_of(self._operation):
             if not self._clock.left:
                 return False
             if feature.present(rich) and not feature.present(simple):
                 other = feature.added(simple)
                 if feature.present(other) and self._same(formula, self._judge(other)) is False:
                     spoilt.add(feature.name)
-        features = self._operation.features
+        features = features_of(self._operation)
         rest = self._judge(only(rich, names(rich, features) - spoilt, features))
         return bool(spoilt) and rest.wrong and self._same(formula, rest) is True
 
@@ -130,25 +134,24 @@ class FormulaSearch:
 
     def _rich(self, judged: Judged) -> Judged | None:
         """A call that shows all there is to see: of several formulas that agree on the smallest one, one remains."""
-        make = self._operation.rich or self._operation.plain
+        make = described(self._operation).rich or described(self._operation).plain
         if make is None:
             return None
-        served = names(judged.case, self._operation.features) | self._served
-        rich = self._judge(only(make(1), served, self._operation.features))
+        served = names(judged.case, features_of(self._operation)) | self._served
+        rich = self._judge(only(make(1), served, features_of(self._operation)))
         return rich if rich.wrong and not rich.problem else None
 
     def _with_features(self, judged: Judged, wanted: Set[str]) -> list[Judged]:
         """Calls as plain as can be, each with one of some features."""
-        assert self._operation.plain is not None
-        plain = self._operation.plain(0)
+        plain = described(self._operation).plain(0)
         plain = with_steps(plain, judged.case.steps)
-        cases = [feature.added(plain) for feature in self._operation.features if feature.name in wanted]
+        cases = [feature.added(plain) for feature in features_of(self._operation) if feature.name in wanted]
         return [self._judge(case) for case in cases]
 
     def _ordered(self, judged: Judged) -> list[Formula]:
         """The formulas to try, the likely ones first."""
         chunk_size = getattr(judged.case, "chunk_size", None)
-        found = self._operation.formulas(chunk_size)
+        found = formulas_of(self._operation, chunk_size)
         of_aspect = [formula for formula in found if formula.changes_value == (judged.value == WRONG)]
         return [*of_aspect, *(formula for formula in found if formula not in of_aspect)]
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Set
 from typing import Any
 
 from conformance.cases import as_drawn
-from conformance.diagnosis.features import Feature, names, needed
 from conformance.diagnosis.formula_search import reseeded, with_steps
-from conformance.diagnosis.judged import Clock, Judge, Judged
+from conformance.features import features_of
+from conformance.features.feature import Feature, names, needed
+from conformance.formulas.judged import Clock, Judge, Judged
 from conformance.operations import Operation
 
 EXCEPTION = frozenset({"exception"})
@@ -29,7 +30,7 @@ class Necessity:
     """
 
     def __init__(self, operation: Operation, judge: Judge, clock: Clock, *, thorough: bool):
-        self._features = operation.features
+        self._features = features_of(operation)
         self._judge = judge
         self._clock = clock
         self._thorough = thorough

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from conformance.budget import Precision
-from conformance.diagnosis.judged import Judged
-from conformance.diagnosis.recognition import Answer, answer_of
+from conformance.formulas.judged import Judged
+from conformance.formulas.recognition import Answer, answer_of
+from conformance.tolerance.budget import Precision
 
 FACTORS = (
     (2.0, "2 ×"),

@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from conformance.base.options import RunOptions
 from conformance.diagnosis.cause import Diagnosis
 from conformance.diagnosis.diagnose import SECONDS, diagnose, without_experiments
-from conformance.diagnosis.judged import UNSHARED, Watch
-from conformance.implementation import Implementation
-from conformance.options import RunOptions
-from conformance.outcome import BreakKind, LawResult
-from conformance.workers import COMPILING
+from conformance.formulas.judged import UNSHARED, Watch
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.outcome import LawResult
+from conformance.judge.workers import COMPILING
+from conformance.tolerance.compared import BreakKind
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from conformance.workers import Workers
+    from conformance.judge.workers import Workers
 
 DEATHS = 4
 """Number of times that a target may end the process of the experiments, which then start again without that call."""

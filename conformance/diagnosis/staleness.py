@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.call import Call
+from conformance.base.call import Call
 from conformance.cases import as_drawn
-from conformance.diagnosis.call_features import with_lengths
 from conformance.diagnosis.formula_search import reseeded, with_steps
-from conformance.diagnosis.judged import GRADIENT, RIGHT, WRONG, Clock, Judge, Judged, shapes
+from conformance.features import described, features_of
+from conformance.features.calls import with_lengths
+from conformance.formulas.judged import GRADIENT, RIGHT, WRONG, Clock, Judge, Judged, shapes
 from conformance.operations import Operation
 
 STEPS = {False: 16, True: 4}
@@ -104,8 +105,7 @@ class Staleness:
             # A call is compiled once for its shapes and options, with all of its arrays as arguments.
             return None
         if self._plain is None:
-            assert self._operation.plain is not None
-            found = self._of(with_steps(self._operation.plain(0), self._more), known)
+            found = self._of(with_steps(described(self._operation).plain(0), self._more), known)
             self._plain = True if found is not None else self._first_is_right
             if found is not None:
                 return found
@@ -181,7 +181,7 @@ class Staleness:
         if len(getattr(first.case, "lengths", None) or ()) > 1:
             yield _other_lengths, " whose sequences have other lengths"
         before = self._call(first.case)
-        for feature in self._operation.features:
+        for feature in features_of(self._operation):
             change = feature.without if feature.present(first.case) else feature.added
             after = self._call(change(first.case))
             given = {**before.options, **after.options}

@@ -1,5 +1,10 @@
 """Scripts that show one failure: a script and its arrays, saved and run once to make sure that it fails again."""
 
-from conformance.failures._save import save
+from typing import Any
 
-__all__ = ["save"]
+
+def save(*args: Any, **options: Any) -> Any:
+    """See `conformance.failures._save.save`, which is imported where there is a failure to save."""
+    from conformance.failures._save import save
+
+    return save(*args, **options)

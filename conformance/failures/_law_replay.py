@@ -3,17 +3,16 @@
 import pprint
 from pathlib import Path
 
-from conformance.checker import LawError
-from conformance.dtypes import Array
-from conformance.exceptions import name_of
+from conformance.base.dtypes import Array
+from conformance.base.exceptions import name_of
+from conformance.base.result_form import WrongResultError
+from conformance.base.tensors import CODES
 from conformance.failures._script import Script, environment, heading, rendered
-from conformance.findings import Scene
-from conformance.implementation import Implementation
+from conformance.frameworks.implementation import Implementation
+from conformance.frameworks.target_imports import absolute, path_lines
+from conformance.judge.outcome import Counterexample, Scene
 from conformance.laws import Law
-from conformance.outcome import Counterexample
-from conformance.result_form import WrongResultError
-from conformance.target_imports import absolute, path_lines
-from conformance.tensors import CODES
+from conformance.laws.checker import LawError
 
 
 def replay_script(implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene) -> Script:

@@ -5,15 +5,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from conformance.base.tensors import pack
 from conformance.failures._law_replay import replay_script
 from conformance.failures._runs import Runs
 from conformance.failures._script import Script
 from conformance.failures._single_call import single_call_script
-from conformance.findings import Scene
-from conformance.implementation import Implementation
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.outcome import Counterexample, Scene
 from conformance.laws import Law
-from conformance.outcome import Counterexample
-from conformance.tensors import pack
 
 _runs = Runs()
 atexit.register(_runs.close)

@@ -9,11 +9,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from conformance.dtypes import Array
+from conformance.base.dtypes import Array
+from conformance.base.options import INTERPRETERS
+from conformance.base.tensors import CODES
+from conformance.judge.outcome import Counterexample
 from conformance.laws import Law
-from conformance.options import INTERPRETERS
-from conformance.outcome import Counterexample
-from conformance.tensors import CODES
 
 
 @dataclass(frozen=True)

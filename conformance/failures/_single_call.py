@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.checker import LawError
-from conformance.comparison import CallRecord, Comparison
-from conformance.dtypes import FLOATING, Array, array
-from conformance.exceptions import name_of
+from conformance.base.dtypes import FLOATING, Array, array
+from conformance.base.exceptions import name_of
+from conformance.base.result_form import WrongResultError
+from conformance.base.tensors import CODES
 from conformance.failures._call_lines import (
     output_names,
     written_backward,
@@ -22,13 +22,12 @@ from conformance.failures._call_lines import (
 )
 from conformance.failures._script import Script, assigned, environment, heading, literal, rendered
 from conformance.failures._target_source import bound_names, target_lines
-from conformance.findings import Scene
-from conformance.implementation import Implementation
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.outcome import Counterexample, Scene
 from conformance.laws import Law
+from conformance.laws.checker import LawError
+from conformance.laws.comparison import CallRecord, Comparison
 from conformance.operations import OPERATIONS
-from conformance.outcome import Counterexample
-from conformance.result_form import WrongResultError
-from conformance.tensors import CODES
 
 _OF = "gradient of "
 _LAYOUTS = {

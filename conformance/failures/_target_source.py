@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from conformance.target_imports import imports, path_lines
+from conformance.frameworks.target_imports import imports, path_lines
 
 LONGEST = 150
 """Maximum number of lines of an included source; a longer one, and that of a package, is imported."""

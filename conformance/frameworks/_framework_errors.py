@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from conformance.exceptions import text_of
-from conformance.result_form import WrongResultError
+from conformance.base.exceptions import text_of
+from conformance.base.result_form import WrongResultError
 
 
 @dataclass(frozen=True)

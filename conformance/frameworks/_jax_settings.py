@@ -6,12 +6,12 @@ from typing import Any
 
 import jax
 
-from conformance import process_state
+from conformance.frameworks import process_state
 
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """`conformance.process_state.settings_kept`, and all that ``jax.config`` holds."""
+    """`conformance.frameworks.process_state.settings_kept`, and all that ``jax.config`` holds."""
     with process_state.settings_kept(), config_kept():
         yield
 

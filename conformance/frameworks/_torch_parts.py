@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from conformance.call import Call
-from conformance.exceptions import name_of, text_of
-from conformance.implementation import Implementation, NotShardedError, Results, UsageError
+from conformance.base.call import Call
+from conformance.base.exceptions import UsageError, name_of, text_of
+from conformance.frameworks.implementation import Implementation, NotShardedError, Results
 from conformance.operations import OPERATIONS
 
 VARIABLE = "GATESPEC_TORCH_PROCESSES"
@@ -103,7 +103,7 @@ def serve(target: tuple[str, str, str], count: str, store: str, requests: int) -
     import torch.distributed.device_mesh
     import torch.distributed.tensor
 
-    from conformance.targets import load
+    from conformance.frameworks.targets import load
 
     implementation, world = load(*target), int(count)
     # A child leaves the loop; the first process forks all others.

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from conformance import process_state
-from conformance.process_state import Setting, kept
+from conformance.frameworks import process_state
+from conformance.frameworks.process_state import Setting, kept
 
 _SMALLEST = 5e-324
 """A number below the smallest normal one."""
@@ -15,7 +15,7 @@ _SMALLEST = 5e-324
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """`conformance.process_state.settings_kept`, and PyTorch's settings."""
+    """`conformance.frameworks.process_state.settings_kept`, and PyTorch's settings."""
     gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     # This context, unlike any function, ends an inference mode that was entered and not left.
     with process_state.settings_kept(), torch.inference_mode(inference), kept(_SETTINGS):

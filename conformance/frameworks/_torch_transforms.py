@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from conformance.base.result_form import expect_shapes
 from conformance.frameworks._torch_errors import ERRORS
-from conformance.implementation import BrokenGraphError
-from conformance.result_form import expect_shapes
+from conformance.frameworks.implementation import BrokenGraphError
 
 Tensors = dict[str, torch.Tensor]
 

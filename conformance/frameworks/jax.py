@@ -12,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from conformance.call import Call
-from conformance.dtypes import Array
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.base.exceptions import UsageError
+from conformance.base.result_form import ArrayKind, expect_shapes
 from conformance.frameworks._jax_compiled import Compiled
 from conformance.frameworks._jax_errors import ERRORS
 from conformance.frameworks._jax_settings import config_kept, settings_kept
 from conformance.frameworks._jax_sharding import sharded
-from conformance.implementation import Function, Implementation, Named, Results, UsageError
-from conformance.result_form import ArrayKind, expect_shapes
+from conformance.frameworks.implementation import Function, Implementation, Named, Results
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
@@ -47,7 +48,7 @@ def _cotangent(y: Any, given: Any) -> Any:
 
 
 class JaxImplementation(Implementation):
-    """See `conformance.implementation.Implementation`."""
+    """See `conformance.frameworks.implementation.Implementation`."""
 
     framework = "jax"
     kind = ArrayKind("jax.Array", jax.Array, _is_array)

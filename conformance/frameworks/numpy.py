@@ -9,12 +9,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from conformance.call import Call
-from conformance.dtypes import Array
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.base.exceptions import UsageError
+from conformance.base.result_form import ArrayKind
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
-from conformance.implementation import Implementation, UsageError
+from conformance.frameworks.implementation import Implementation
 from conformance.operations import OPERATIONS
-from conformance.result_form import ArrayKind
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
@@ -41,7 +42,7 @@ def _is_array(x: Any) -> bool:
 
 
 class NumPyImplementation(Implementation):
-    """See `conformance.implementation.Implementation`."""
+    """See `conformance.frameworks.implementation.Implementation`."""
 
     framework = "numpy"
     kind = ArrayKind("numpy.ndarray", np.ndarray, _is_array)

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from conformance.call import Call
-from conformance.dtypes import Array
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.base.exceptions import UsageError
+from conformance.base.result_form import ArrayKind
 from conformance.frameworks import _torch_cuda as cuda
 from conformance.frameworks import _torch_parts as parts
 from conformance.frameworks import _torch_transforms as transforms
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._torch_errors import ERRORS
 from conformance.frameworks._torch_settings import settings_kept
-from conformance.implementation import Function, Implementation, Named, Results, UsageError
-from conformance.result_form import ArrayKind
+from conformance.frameworks.implementation import Function, Implementation, Named, Results
 
 SPARE = 3
 """Number of times that the buffer for far-apart arrays must fit into a GPU's free memory, because other processes of
@@ -43,7 +44,7 @@ def _is_tensor(x: Any) -> bool:
 
 
 class TorchImplementation(Implementation):
-    """See `conformance.implementation.Implementation`."""
+    """See `conformance.frameworks.implementation.Implementation`."""
 
     framework = "torch"
     kind = ArrayKind("torch.Tensor", torch.Tensor, _is_tensor)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from conformance.base.dtypes import FLOATING
 from conformance.cases import STRATA
-from conformance.dtypes import FLOATING
 from conformance.operations import ABOUT, LAW_MODULES, Operation, Strategy
 
 Kind = Literal["definition", "relation", "contract", "behaviour"]
@@ -33,7 +33,7 @@ class Law:
         kind: its subject (`Kind`).
         sentence: the law in words.
         equation: the law in symbols.
-        check: raises `conformance.checker.LawError` if the law does not hold for a case.
+        check: raises `conformance.laws.checker.LawError` if the law does not hold for a case.
         cases: the strategy that draws cases; None if ``rows`` lists them.
         rows: cases that are all tried, for laws about a finite list of calls.
         strata: the sizes on which it is tried.
@@ -41,7 +41,7 @@ class Law:
         compiled_dtypes: the same for targets that compile per shape; None for all of ``dtypes``.
         needs: the public functions that it calls; empty if it calls only ``op``.
         gradient: the operation whose gradient it uses, if any.
-        subject: names of features (`conformance.diagnosis.features`) that it is about although other laws can do
+        subject: names of features (`conformance.features.feature`) that it is about although other laws can do
             without them: a target that refuses one of these does not serve it.
         share: its share of the number of examples, at most 1.
         forward: whether it is about the function as it is called where no gradient is asked for; other laws may take

@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import oracle
-from conformance.budget import Expected
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import FLOATING, Array
 from conformance.cases import PINS, Limits
-from conformance.checker import Checker
-from conformance.dtypes import FLOATING, Array
-from conformance.implementation import Implementation, Results
+from conformance.frameworks.implementation import Implementation, Results
+from conformance.laws.checker import Checker
 from conformance.operations import Operation, Strategy
+from conformance.tolerance.budget import Expected
 
 BROADCAST = "broadcast"
 """A layout that changes values: it has a stride of 0, so that all rows are the same."""

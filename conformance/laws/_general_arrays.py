@@ -5,11 +5,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.checker import Checker, LawError
-from conformance.implementation import Results
+from conformance.frameworks.implementation import Results
 from conformance.laws import WIDE, law
 from conformance.laws._answers import BROADCAST, has_gradient, lacking, laid_out
 from conformance.laws._relations import alike_in_another_way, results_of
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
 
 

@@ -3,11 +3,11 @@
 from functools import partial
 from typing import Any
 
-from conformance.checker import Checker
-from conformance.implementation import RefusedError
+from conformance.frameworks.implementation import RefusedError
 from conformance.laws import _large_grids, law
 from conformance.laws._answers import lacking, laid_out, of_rows, transformed
 from conformance.laws._relations import alike_in_another_way, results_of, same_results
+from conformance.laws.checker import Checker
 from conformance.operations import Operation
 
 _ON_A_GPU = {

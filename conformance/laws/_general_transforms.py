@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance.budget import KAPPA
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import FLOATING, ROUNDOFF, Array
+from conformance.base.exceptions import text_of
+from conformance.base.result_form import WrongResultError, expect_shapes
 from conformance.cases import generator
-from conformance.checker import Checker
-from conformance.dtypes import FLOATING, ROUNDOFF, Array
-from conformance.exceptions import text_of
+from conformance.frameworks.implementation import BrokenGraphError, Named, NotShardedError, RefusedError, Results
 from conformance.frameworks.numpy import NumPyImplementation
-from conformance.implementation import BrokenGraphError, Named, NotShardedError, RefusedError, Results
 from conformance.laws import SINGLE, law
 from conformance.laws._answers import lacking, of_rows, transformed
 from conformance.laws._relations import results_of, same_results
+from conformance.laws.checker import Checker
 from conformance.operations import Operation
-from conformance.result_form import WrongResultError, expect_shapes
+from conformance.tolerance.budget import KAPPA
 
 _SENTENCES = {
     "compile": (

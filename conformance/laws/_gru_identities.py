@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from conformance import oracle
-from conformance.budget import Expected
-from conformance.call import Call
+from conformance.base.call import Call
 from conformance.cases import GRUCase
-from conformance.checker import Checker
 from conformance.laws._relations import results_of
+from conformance.laws.checker import Checker
 from conformance.operations.gru import GRU
 from conformance.oracle import Values
+from conformance.tolerance.budget import Expected
 
 
 def expanded(name: str, x: np.ndarray, heads: int) -> np.ndarray:

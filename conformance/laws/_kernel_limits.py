@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from conformance.call import Call
-from conformance.checker import Checker
-from conformance.dtypes import ROUNDOFF
+from conformance.base.call import Call
+from conformance.base.dtypes import ROUNDOFF
+from conformance.laws.checker import Checker
 from conformance.operations import Operation
 
 BELOW = {"mlstm": {"triton": 2.0**28}, "mlstm_step": {"triton": 2.0**28, "pallas": 8e7}}
@@ -17,7 +17,7 @@ REPRESENTABLE = 16.0
 
 def limit(operation: Operation, checker: Checker, call: Call) -> float:
     """The |m| from which on results must be finite; 0 for all but gatespec's own kernels."""
-    from conformance.targets import declares_contract
+    from conformance.frameworks.targets import declares_contract
 
     implementation, limits = checker.implementation, BELOW[operation.name]
     if not declares_contract(getattr(implementation.functions[operation.name], "__module__", None) or ""):

@@ -15,15 +15,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
 from conformance.cases import MLSTMCase
-from conformance.checker import Checker, LawError
-from conformance.dtypes import Array
-from conformance.implementation import Results
+from conformance.frameworks.implementation import Results
 from conformance.laws import SHORT, SINGLE, SMALL, WIDE, Strategy, law
 from conformance.laws._kernel_limits import limit, required
 from conformance.laws._recurrence import nothing_of
 from conformance.laws._relations import alike, close, results_of
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
 
 SHIFTS = (2.0**12, 2.0**16, 2.0**20)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.checker import Checker
-from conformance.dtypes import Array
+from conformance.base.dtypes import Array
 from conformance.laws import law
 from conformance.laws._answers import lacking
 from conformance.laws._recurrence import expect_zero
 from conformance.laws._relations import results_of, same_results
+from conformance.laws.checker import Checker
 from conformance.operations import Operation
 
 LIMIT = 65_535

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 from conformance import cases, oracle
-from conformance.budget import Expected
+from conformance.base.dtypes import Array
+from conformance.base.result_form import named
 from conformance.cases import MLSTMCase
-from conformance.checker import Checker
-from conformance.dtypes import Array
 from conformance.laws._answers import expected_value
 from conformance.laws._recurrence import Arrays, nothing_of, rounding_of
 from conformance.laws._relations import alike, close, results_of
+from conformance.laws.checker import Checker
 from conformance.operations.mlstm import FORMS, MLSTM
-from conformance.result_form import named
+from conformance.tolerance.budget import Expected
 from reference.arguments import MLSTMState
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance import cases, oracle
 from conformance.cases import MLSTMCase
-from conformance.checker import Checker, LawError
+from conformance.laws.checker import Checker, LawError
 from conformance.operations.mlstm import MLSTM
 
 

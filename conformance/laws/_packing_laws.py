@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from conformance import oracle
-from conformance.checker import Checker
-from conformance.implementation import Implementation
+from conformance.frameworks.implementation import Implementation
 from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, Strategy, law
 from conformance.laws._answers import check_gradient, expected_gradient, expected_value
 from conformance.laws._recurrence import alike_when, changed, changed_call, expect_zero, expected_of, rounding_of
 from conformance.laws._relations import alike, alike_in_another_way, close, results_of
+from conformance.laws.checker import Checker
 from conformance.operations import Operation
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from conformance.budget import Expected
-from conformance.call import Call
-from conformance.checker import Checker, LawError
-from conformance.dtypes import ROUNDOFF, Array
+from conformance.base.call import Call
+from conformance.base.dtypes import ROUNDOFF, Array
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws._relations import alike, results_of
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
+from conformance.tolerance.budget import Expected
 
 Arrays = dict[str, Array]
 Change = Callable[[str, np.ndarray], np.ndarray]

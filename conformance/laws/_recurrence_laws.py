@@ -7,9 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import oracle
-from conformance.budget import Expected
 from conformance.cases import Limits
-from conformance.checker import Checker
 from conformance.laws import UP_TO_BFLOAT16, Strategy, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
 from conformance.laws._recurrence import (
@@ -24,7 +22,9 @@ from conformance.laws._recurrence import (
     rounding_of,
 )
 from conformance.laws._relations import alike, close, results_of
+from conformance.laws.checker import Checker
 from conformance.operations import Operation
+from conformance.tolerance.budget import Expected
 
 
 def cut_anywhere(whole: st.SearchStrategy) -> st.SearchStrategy:

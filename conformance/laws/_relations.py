@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from conformance import oracle
-from conformance.budget import Expected, Precision, allowed
-from conformance.call import Call
-from conformance.checker import Checker, LawError
-from conformance.compared import dtype_of
-from conformance.dtypes import Array
-from conformance.implementation import Results
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.frameworks.implementation import Results
 from conformance.laws._answers import expected_gradient, expected_value
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
+from conformance.tolerance.budget import Expected, Precision, allowed
+from conformance.tolerance.compared import dtype_of
 
 
 def alike(

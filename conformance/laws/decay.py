@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from conformance import cases, oracle
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import array
 from conformance.cases import SumCase
-from conformance.checker import Checker, LawError
-from conformance.dtypes import array
 from conformance.laws import SHORT, SINGLE, WIDE, law
 from conformance.laws._answers import check_gradient_alone, check_value, expected_value
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import OPERATIONS, Operation
 from conformance.operations.decay import CAUSAL_FORGET_MATRIX, DTILDE_MATRIX
 

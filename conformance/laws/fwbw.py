@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from conformance import cases
 from conformance.cases import FwbwCase, Limits
-from conformance.checker import Checker, LawError
 from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, law
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value, expected_gradient
 from conformance.laws._relations import same_results
+from conformance.laws.checker import Checker, LawError
 from conformance.laws.mlstm import GRADIENT
 from conformance.operations.fwbw import FWBW, by_hand
 

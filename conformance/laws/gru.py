@@ -8,15 +8,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.budget import Expected
+from conformance.base.dtypes import Array
 from conformance.cases import NO_GRU_OPTIONS, GRUCase, Limits
-from conformance.checker import Checker, LawError
-from conformance.dtypes import Array
 from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, _packing_laws, _recurrence_laws, law
 from conformance.laws._answers import check_gradient, check_value, expected_gradient, expected_value, has_gradient
 from conformance.laws._gru_identities import agree, closed_form, expanded, grouped, initial, with_values
 from conformance.laws._relations import alike, close, results_of
+from conformance.laws.checker import Checker, LawError
 from conformance.operations.gru import GRU
+from conformance.tolerance.budget import Expected
 
 
 @law("gru", "definition", cases=cases.gru, forward=True, quick=True)

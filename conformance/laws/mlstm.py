@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.cases import Limits, MLSTMCase
-from conformance.checker import Checker, LawError
 from conformance.laws import (
     SHORT,
     SINGLE,
@@ -23,6 +22,7 @@ from conformance.laws import (
 )
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value
 from conformance.laws._relations import results_of, same_results
+from conformance.laws.checker import Checker, LawError
 from conformance.operations.mlstm import FORMS, MLSTM
 
 GRADIENT = "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for x in q, k, v, i, f, C₀, n₀, m₀ and out in h, C_T, n_T, m_T"

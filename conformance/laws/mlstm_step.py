@@ -5,12 +5,12 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from conformance import cases
-from conformance.call import Call
+from conformance.base.call import Call
 from conformance.cases import MLSTMCase
-from conformance.checker import Checker
 from conformance.laws import SINGLE, SMALL, UP_TO_BFLOAT16, _large_gates, law
 from conformance.laws._answers import check_gradient, expected_value
 from conformance.laws._recurrence import along_steps
+from conformance.laws.checker import Checker
 from conformance.operations.mlstm import MLSTM
 from conformance.operations.mlstm_step import MLSTM_STEP, at_step, with_state
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from conformance import cases, oracle
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array, array
 from conformance.cases import SumCase
-from conformance.checker import Checker, LawError
-from conformance.dtypes import Array, array
 from conformance.laws import SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_gradient_alone, check_value, expected_value
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import OPERATIONS
 from conformance.operations.scan import REV_CUMSUM
 

@@ -5,8 +5,7 @@ framework, to make the call, or their names, to write it as text. Nothing here d
 """
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,12 +13,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array, array
+from conformance.base.result_form import ANYTHING, ArrayKind, Structure, expect_arrays, expect_form, named
 from conformance.cases import Limits
-from conformance.diagnosis.formulas.formula import Formula
-from conformance.dtypes import Array, array
 from conformance.operations._record import Options, Record
-from conformance.result_form import ANYTHING, ArrayKind, Structure, expect_arrays, expect_form, named
 
 Given = Mapping[str, Any]
 
@@ -89,14 +87,9 @@ class Operation(Record):
         """The name of the public function that is a target's own backward."""
         return self.name if self.backward.method is not None else f"{self.name}_backward"
 
-    @property
-    def examined(self) -> bool:
-        """Whether experiments can find out for which of its calls a target is right."""
-        return self.plain is not None
-
     def describes(self, case: Any) -> bool:
         """Whether a case of a law is a call of this operation, so that it can have features and be judged alone."""
-        return self.plain is not None and isinstance(case, type(self.plain(0)))
+        return isinstance(case, type(self.rows[0]))
 
     def call_of(self, case: Any, dtype: str) -> Call:
         """The call that a case stands for."""
@@ -142,21 +135,6 @@ class Operation(Record):
             for name, x in arrays.items()
             if name not in self.state_arguments
         }
-
-    def formula_named(self, name: str, chunk_size: int | None = None) -> Formula | None:
-        """A known formula, a pair of formulas, or a pair with a gradient of its own, by its name."""
-        found = self.formulas(chunk_size)
-        pairs = self.pairs(itertools.permutations(found, 2))
-        of_value = [formula for formula in found if formula.changes_value]
-        of_gradient = [formula for formula in found if not formula.changes_value]
-        both = self.pairs(itertools.combinations(of_value, 2))
-        several = itertools.chain(found, pairs, self.pairs(itertools.product(both, of_gradient)))
-        return next((formula for formula in several if formula.name == name), None)
-
-    def pairs(self, formulas: Iterable[tuple[Formula, Formula]]) -> Iterator[Formula]:
-        """Two formulas at once, for each pair that has a meaning."""
-        both = (self.paired(first, second) for first, second in formulas)
-        return (formula for formula in both if formula is not None)
 
     def portable_options(self, options: Options) -> dict[str, Any]:
         """All options that have a meaning in any language, with defaults for those that are omitted."""

@@ -6,13 +6,11 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from conformance.budget import Expected, Precision
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
 from conformance.cases import STRATA, Limits
-from conformance.diagnosis.features import Feature
-from conformance.diagnosis.formulas.formula import Formula, no_formulas, no_pair
-from conformance.dtypes import Array
 from conformance.oracle import Values
+from conformance.tolerance.budget import Expected, Precision
 
 Arrays = Mapping[str, Array]
 Options = Mapping[str, Any]
@@ -72,6 +70,9 @@ class Option:
         changes_value: whether results may depend on it; if not, a target's own backward need not take it.
         portable: whether it has a meaning in other languages, so that test vectors name it.
         refused: values that a valid dense call must not have, each by what is wrong with it.
+        sentence: a clause that is true of calls that give it, ``a bound is given``: they then have a feature with the
+            name of the option; empty if the features of the operation say it.
+        example: its value in a call to which that feature is added.
     """
 
     name: str
@@ -79,6 +80,8 @@ class Option:
     changes_value: bool = True
     portable: bool = True
     refused: Mapping[str, Any] = field(default_factory=dict)
+    sentence: str = ""
+    example: Any = None
 
 
 MAX_SEQLEN = Option(
@@ -181,13 +184,8 @@ class Record(Public):
             prime, beyond the end of a chunk, over a thousand), every regime of gates, every kind of state and of
             option.
         stepless: cases without a step but with a state, which must be returned as a copy.
-        features: properties of its calls, by which failures are explained and refusals avoided.
         extremes: cases with extreme gates; None if there are no gates.
         strata: the sizes on which the shared laws are tried.
-        plain: the plainest case for a seed, to which features are added; without it there are no experiments.
-        rich: a small case for a seed that distinguishes formulas from each other.
-        formulas: the formulas that a target may compute instead, given the chunk size of a call.
-        paired: two formulas at once; None if the pair has no meaning.
         cut_slack: the additional error that the gradient of a cut sequence may have beyond the uncut one's tolerance.
     """
 
@@ -208,11 +206,6 @@ class Record(Public):
     make_call: Callable[[str, Any, str], Call] = make_call
     immaterial: Mapping[str, Any] = field(default_factory=dict)
     stepless: tuple[Any, ...] = ()
-    features: tuple[Feature, ...] = ()
     extremes: Strategy | None = None
     strata: tuple[str, ...] = STRATA
-    plain: Callable[[int], Any] | None = None
-    rich: Callable[[int], Any] | None = None
-    formulas: Callable[[int | None], tuple[Formula, ...]] = no_formulas
-    paired: Callable[[Formula, Formula], Formula | None] = no_pair
     cut_slack: Callable[[Expected, Arrays], Values] = no_cut_slack

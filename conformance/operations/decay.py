@@ -7,14 +7,12 @@ from functools import partial
 import numpy as np
 
 from conformance import cases, oracle
-from conformance.budget import Precision
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
 from conformance.cases import SumCase
-from conformance.diagnosis import sum_features
-from conformance.diagnosis.formulas import decay
-from conformance.dtypes import Array
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Output
+from conformance.tolerance.budget import Precision
 
 
 def _call(arrays: Callable[[SumCase, str], dict[str, Array]], operation: str, case: SumCase, dtype: str) -> Call:
@@ -62,10 +60,7 @@ CAUSAL_FORGET_MATRIX = Operation(
     immaterial={"layout": "contiguous"},
     rows=(SumCase((2, 3), 5), SumCase((), 4, "resets")),
     vector_cases=_VECTOR_CASES,
-    features=sum_features.DECAY,
     extremes=lambda limits: cases.sums(limits, ("resets", "extreme")),
-    plain=sum_features.plain_sum,
-    formulas=partial(decay.formulas, "causal_forget_matrix"),
     strata=("small", "chunk"),
 )
 
@@ -80,9 +75,6 @@ DTILDE_MATRIX = replace(
     gradient=lambda arrays, options, cotangents, precision: oracle.dtilde_gradient(
         arrays, cotangents, _squared(precision)
     ),
-    features=sum_features.DTILDE,
-    plain=sum_features.plain_dtilde,
-    formulas=partial(decay.formulas, "dtilde_matrix"),
 )
 
 RECORDS = (CAUSAL_FORGET_MATRIX, DTILDE_MATRIX)

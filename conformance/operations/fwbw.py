@@ -7,12 +7,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
+from conformance.base.result_form import ArrayKind, expect_form, named
 from conformance.cases import FwbwCase, Limits, MLSTMCase
-from conformance.diagnosis import fwbw_features
-from conformance.diagnosis.formulas import layouts
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Backward, Option, Options, Output, Public
-from conformance.result_form import ArrayKind, expect_form, named
 
 
 def _extremes(limits: Limits) -> st.SearchStrategy:
@@ -75,13 +73,8 @@ FWBW = Operation(
         FwbwCase(_INNER, 2, keep=("keep_G", "keep_M", "keep_c"), flat_gates=False),
     ),
     vector_cases=_VECTOR_CASES,
-    features=fwbw_features.FWBW,
     stepless=(FwbwCase(replace(_INNER, S=0), return_state=True, use_initial_state=True),),
     extremes=_extremes,
-    plain=fwbw_features.plain_fwbw,
-    rich=fwbw_features.rich_fwbw,
-    formulas=layouts.fwbw_formulas,
-    paired=layouts.fwbw_pair,
     strata=("small", "chunk"),
 )
 

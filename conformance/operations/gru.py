@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.cases import GRUCase, Limits
-from conformance.diagnosis import gru_features
-from conformance.diagnosis.formulas import gru as gru_formulas
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Option, Output
 
@@ -67,13 +65,8 @@ GRU = Operation(
         GRUCase(3, 0, 2, cases.HEADS[2], lengths=(3, 0, 4), state=True, seed=6),
     ),
     vector_cases=_VECTOR_CASES,
-    features=gru_features.GRU,
     stepless=(GRUCase(2, 0, 3, cases.HEADS[1], state=True),),
     extremes=_extremes,
-    plain=gru_features.plain_gru,
-    rich=gru_features.rich_gru,
-    formulas=gru_formulas.formulas,
-    paired=gru_formulas.combined,
 )
 
 RECORDS = (GRU,)

@@ -6,13 +6,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.budget import Expected
 from conformance.cases import Limits, MLSTMCase
-from conformance.diagnosis import mlstm_features
-from conformance.diagnosis.formulas import mlstm as mlstm_formulas
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Arrays, Option, Output, StateTuple
 from conformance.oracle import Values
+from conformance.tolerance.budget import Expected
 from reference.arguments import MLSTMState
 
 FORMS = ("mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise")
@@ -107,13 +105,8 @@ MLSTM = Operation(
         MLSTMCase(3, 0, 2, 3, 2, lengths=(3, 0, 4), state="random", chunk_size=2, seed=2),
     ),
     vector_cases=_VECTOR_CASES,
-    features=mlstm_features.MLSTM,
     stepless=(MLSTMCase(2, 0, 1, 3, 2, state="random"),),
     extremes=_extremes,
-    plain=mlstm_features.plain_mlstm,
-    rich=mlstm_features.rich_mlstm,
-    formulas=mlstm_formulas.formulas,
-    paired=mlstm_formulas.combined,
     cut_slack=_cut_slack,
 )
 

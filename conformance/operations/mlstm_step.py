@@ -7,16 +7,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.budget import Expected, Precision
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
 from conformance.cases import Limits, MLSTMCase
-from conformance.diagnosis import mlstm_features
-from conformance.diagnosis.formulas import layouts
-from conformance.dtypes import Array
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, Option, Options, StateTuple
 from conformance.operations.mlstm import EXTREME_GATES, MLSTM
 from conformance.oracle import Values
+from conformance.tolerance.budget import Expected, Precision
 from reference.arguments import MLSTMState
 
 STEPPED = (*"qkvif", "h")
@@ -104,12 +102,7 @@ MLSTM_STEP = Operation(
     immaterial={"chunk_size": None, "room": None, "layout": "contiguous", "cut": 0.0},
     rows=(MLSTMCase(2, 1, 2, 3, 2, state="random", seed=3),),
     vector_cases=_VECTOR_CASES,
-    features=mlstm_features.MLSTM_STEP,
     extremes=_extremes,
-    plain=mlstm_features.plain_mlstm_step,
-    rich=mlstm_features.rich_mlstm_step,
-    formulas=layouts.step_formulas,
-    paired=layouts.step_pair,
     strata=("small",),
 )
 

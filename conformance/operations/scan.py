@@ -1,9 +1,8 @@
 """Reverse cumulative sums: `rev_cumsum` and `rev_cumsum_off`."""
 
 from conformance import cases, oracle
-from conformance.call import Call
+from conformance.base.call import Call
 from conformance.cases import SumCase
-from conformance.diagnosis import sum_features
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Output
 
@@ -40,9 +39,7 @@ def _scan(name: str) -> Operation:
         ),
         immaterial={"layout": "contiguous"},
         vector_cases=_VECTOR_CASES,
-        features=sum_features.SCANS,
         rows=(SumCase((2, 3), 5), SumCase((), 1)),
-        plain=sum_features.plain_sum,
     )
 
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from conformance.any_design import AnyDesign
-from conformance.budget import Expected, Precision
 from conformance.oracle import _fwbw
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._flushed import flushed
 from conformance.oracle._gate_sums import roundoff_of_sums
 from conformance.oracle._magnitudes import magnitudes_of
 from conformance.oracle._mlstm import with_state
+from conformance.tolerance.budget import Expected, Precision
+from conformance.tolerance.designs import AnyDesign
 
 
 @without_warnings

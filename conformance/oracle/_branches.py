@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.budget import Expected
 from conformance.oracle._common import Values
+from conformance.tolerance.budget import Expected
 
 BRANCHES = ("above", "floor", "carry", "write", "m0")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.budget import Expected
-from conformance.dtypes import Array
+from conformance.base.dtypes import Array
+from conformance.tolerance.budget import Expected
 
 Values = dict[str, np.ndarray]
 

@@ -19,10 +19,10 @@ C, are not affected: their loss is far below their rounding.
 
 import numpy as np
 
-from conformance.budget import NEAR_FLOOR, Precision
-from conformance.dtypes import SMALLEST, accumulation
+from conformance.base.dtypes import SMALLEST, accumulation
 from conformance.oracle._common import Values
 from conformance.oracle._magnitudes import Magnitudes
+from conformance.tolerance.budget import NEAR_FLOOR, Precision
 
 
 def flushed(arrays: Values, cotangents: Values, found: Magnitudes, eps: float, precision: Precision) -> Values:

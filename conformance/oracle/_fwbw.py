@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance.budget import Expected, Precision
 from conformance.oracle._branches import counted
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._magnitudes import gradient_magnitudes, magnitudes_of
@@ -21,6 +20,7 @@ from conformance.oracle._mlstm import (
     split,
     with_state,
 )
+from conformance.tolerance.budget import Expected, Precision
 
 
 def _add_head(name: str, x: np.ndarray) -> np.ndarray:

@@ -17,9 +17,9 @@ channels or the steps, so they also bound Σ|dD_tj| over rows and columns.
 
 import numpy as np
 
-from conformance.budget import Precision
 from conformance.oracle._common import Values
 from conformance.oracle._magnitudes import Magnitudes
+from conformance.tolerance.budget import Precision
 
 
 def roundoff_of_sums(arrays: Values, cotangents: Values, found: Magnitudes, precision: Precision) -> np.ndarray:

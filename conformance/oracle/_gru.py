@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance import budget
-from conformance.budget import DRAWS, Expected, Precision
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._gru_magnitudes import gru_gradient_magnitudes, gru_magnitudes
+from conformance.tolerance import budget
+from conformance.tolerance.budget import DRAWS, Expected, Precision
 
 
 def _axis(name: str) -> int:

@@ -21,7 +21,7 @@ from conformance.oracle._common import Values
 Pair = tuple[np.ndarray, np.ndarray]  # (products, drift)
 WEIGHTS = ("weight", "forget_weight", "reset_weight")
 TANH = 8 / 3
-"""The error of tanh in units of `conformance.budget.KAPPA` roundoffs of the result.
+"""The error of tanh in units of `conformance.tolerance.budget.KAPPA` roundoffs of the result.
 
 On a CPU, XLA's is off by up to 4.8 roundoffs in float32 and 7.7 in float64, PyTorch's by 1.3 and NumPy's by 1.8 (four
 million numbers in each of four intervals).

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.budget import NEAR_FLOOR
 from conformance.oracle._common import Values
 from conformance.oracle._stabiliser_paths import candidates_for_m, stabiliser_paths
+from conformance.tolerance.budget import NEAR_FLOOR
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.budget import Expected, Precision
 from conformance.oracle import _mlstm
 from conformance.oracle._any_design import widened
 from conformance.oracle._common import Values
 from conformance.oracle._weight_sums import widened_gradient, widened_value
+from conformance.tolerance.budget import Expected, Precision
 
 
 def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:

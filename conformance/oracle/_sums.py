@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 import reference
-from conformance.budget import Expected, Precision
 from conformance.oracle._common import Values, without_warnings
+from conformance.tolerance.budget import Expected, Precision
 
 _SUMS: dict[str, tuple[str, Callable, Callable, str]] = {
     "rev_cumsum": ("x", reference.rev_cumsum, reference.rev_cumsum_backward, "dy"),

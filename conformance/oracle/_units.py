@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.dtypes import Array
+from conformance.base.dtypes import Array
 from conformance.oracle._mlstm import rescaled
 
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.any_design import AnyDesign
-from conformance.budget import NEAR_FLOOR, Expected, Precision
 from conformance.oracle import _any_design, _fwbw
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._mlstm import with_state
+from conformance.tolerance.budget import NEAR_FLOOR, Expected, Precision
+from conformance.tolerance.designs import AnyDesign
 
 CLOSED = 20.0
 """Size of a log gate beyond which it is no part of a sum."""

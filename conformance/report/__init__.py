@@ -4,9 +4,9 @@ import os
 import shlex
 from dataclasses import dataclass, field
 
+from conformance.base.options import INTERPRETERS, RunOptions
 from conformance.diagnosis.cause import Diagnosis
-from conformance.options import INTERPRETERS, RunOptions
-from conformance.outcome import LawResult
+from conformance.judge.outcome import LawResult
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from conformance.base.dtypes import FLOATING
 from conformance.diagnosis.cause import Cell
-from conformance.dtypes import FLOATING
+from conformance.judge.outcome import LawResult
 from conformance.laws import Law
-from conformance.outcome import LawResult
 from conformance.report import TargetReport, causes
 from conformance.report.failure import MOST_KINKS, branches, headline, lines
 

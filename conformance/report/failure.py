@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from conformance.outcome import LawResult
+from conformance.judge.outcome import LawResult
 from conformance.report import TargetReport
 
 MOST_KINKS = 0.01

@@ -7,7 +7,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from conformance.diagnosis.cause import Cause
-from conformance.outcome import STATUSES, Counterexample, LawResult
+from conformance.judge.outcome import STATUSES, Counterexample, LawResult
 from conformance.report import TargetReport
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance import oracle
-from conformance.budget import Verdict, compare
-from conformance.dtypes import FLOATING, Array
-from conformance.implementation import UsageError
-from conformance.tensors import unpack
+from conformance.base.dtypes import FLOATING, Array
+from conformance.base.exceptions import UsageError
+from conformance.base.tensors import unpack
+from conformance.tolerance.budget import Verdict, compare
 from conformance.vectors._manifest import Asked, Entry, VectorSet
 
 HELD, WRONG, MISSING = "held", "wrong", "missing"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformance.base.dtypes import Array
+from conformance.base.exceptions import UsageError
+from conformance.base.tensors import pack
 from conformance.cases import FwbwCase
-from conformance.dtypes import Array
-from conformance.implementation import UsageError
 from conformance.operations import OPERATIONS
-from conformance.tensors import pack
 from conformance.vectors._manifest import MANIFEST, Asked, Entry, Given, Manifest, files_of
 from conformance.vectors._vector import Answer, Vector, vector
 

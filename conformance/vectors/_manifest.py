@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from conformance.dtypes import FLOATING, Array
-from conformance.implementation import UsageError
-from conformance.tensors import unpack
+from conformance.base.dtypes import FLOATING, Array
+from conformance.base.exceptions import UsageError
+from conformance.base.tensors import unpack
 
 FORMAT = "gatespec test vectors"
 VERSION = 1

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from conformance.budget import Verdict
-from conformance.dtypes import FLOATING
+from conformance.base.dtypes import FLOATING
 from conformance.report.json import plain
+from conformance.tolerance.budget import Verdict
 from conformance.vectors._check import HELD, MISSING, WRONG, Answered, Judged, Judgement
 
 SHOWN = 6

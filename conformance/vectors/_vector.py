@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from conformance import budget, oracle
-from conformance.any_design import AnyDesign
-from conformance.budget import Expected
-from conformance.call import Call
+from conformance import oracle
+from conformance.base.call import Call
+from conformance.base.dtypes import LARGEST, Array
 from conformance.cases import FwbwCase
-from conformance.dtypes import LARGEST, Array
 from conformance.operations import OPERATIONS
+from conformance.tolerance import budget
+from conformance.tolerance.budget import Expected
+from conformance.tolerance.designs import AnyDesign
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from conformance.base.dtypes import FLOATING
+from conformance.base.exceptions import UsageError
 from conformance.cases import LONG_STEPS
-from conformance.dtypes import FLOATING
-from conformance.implementation import UsageError
 from conformance.operations import OPERATIONS
 from conformance.vectors import _check, _export, _manifest, _report
 

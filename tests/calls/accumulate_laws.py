@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.budget import DIFFERENCES
+from conformance.base.dtypes import ROUNDOFF, array
+from conformance.base.result_form import expect_arrays, expect_form
 from conformance.cases import SEEDS, Limits, generator, register
-from conformance.checker import Checker, LawError
-from conformance.dtypes import ROUNDOFF, array
 from conformance.laws import SMALL, WIDE
-from conformance.result_form import expect_arrays, expect_form
+from conformance.laws.checker import Checker, LawError
+from conformance.tolerance.budget import DIFFERENCES
 from tests.calls.refusals import BadUse, register_uses
 from tests.calls.registry import law
 

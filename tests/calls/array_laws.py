@@ -5,8 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.checker import Checker, LawError
 from conformance.laws._answers import lacking
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import OPERATIONS, Operation
 from tests.calls.registry import law
 

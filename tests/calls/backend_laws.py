@@ -4,11 +4,11 @@ import inspect
 from functools import partial
 from typing import Any
 
-from conformance.checker import Checker, LawError
-from conformance.implementation import RefusedError
+from conformance.frameworks.implementation import RefusedError
 from conformance.laws import UP_TO_BFLOAT16
 from conformance.laws._answers import expect_value, of_rows
 from conformance.laws._kernel_limits import explained
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import OPERATIONS, Operation
 from tests.calls.packages import Launches
 from tests.calls.refusals import BadUse, register_uses

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from conformance.base.dtypes import array
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase
-from conformance.dtypes import array
 from conformance.operations.fwbw import FWBW
 from conformance.operations.gru import GRU
 from conformance.operations.mlstm import MLSTM

@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Any
 
-from conformance.checker import Checker
 from conformance.laws._answers import lacking
 from conformance.laws._relations import results_of, same_results
+from conformance.laws.checker import Checker
 from conformance.operations import OPERATIONS, Operation
 from tests.calls.first_call import in_new_process
 from tests.calls.registry import law

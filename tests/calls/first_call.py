@@ -7,9 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from conformance.call import Call
-from conformance.checker import LawError
-from conformance.implementation import Implementation, Results
+from conformance.base.call import Call
+from conformance.frameworks.implementation import Implementation, Results
+from conformance.laws.checker import LawError
 
 LIMIT = 300.0
 """Seconds, enough to import a framework and compile kernels."""
@@ -42,7 +42,7 @@ def in_new_process(implementation: Implementation, kind: str, call: Call) -> tup
 
 def first_call_of(given: Path, results: Path) -> None:
     """The main function of the new process: make the call in ``given`` and write its results to ``results``."""
-    from conformance.targets import load
+    from conformance.frameworks.targets import load
 
     target, kind, call = pickle.loads(given.read_bytes())
     implementation = load(*target)

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from conformance.call import Call
-from conformance.dtypes import Array
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.frameworks.implementation import Results
 from conformance.frameworks.jax import JaxImplementation
-from conformance.implementation import Results
 from tests.calls.jax_launches import kernels
 from tests.calls.layer import Layer
 from tests.calls.packages import Launches, Package

@@ -4,9 +4,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from conformance.dtypes import Array
-from conformance.implementation import Function, Named, Results
-from conformance.result_form import expect_array
+from conformance.base.dtypes import Array
+from conformance.base.result_form import expect_array
+from conformance.frameworks.implementation import Function, Named, Results
 from tests.calls.trees import flattened, leaves, nested
 
 

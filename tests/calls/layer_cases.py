@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.base.dtypes import Array, accumulation, array
 from conformance.cases import PINS, SEEDS, Limits, Sequences, generator, register
-from conformance.dtypes import Array, accumulation, array
 
 COUNTS = (
     "num_input_heads",

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import reference
 from conformance import cases, oracle
+from conformance.base.dtypes import ROUNDOFF, Array, array
 from conformance.cases import PINS, FwbwCase, Limits, MLSTMCase
-from conformance.checker import Checker, LawError
-from conformance.dtypes import ROUNDOFF, Array, array
 from conformance.laws import SINGLE, SMALL, WIDE
+from conformance.laws.checker import Checker, LawError
 from tests.calls.layer import Layer
 from tests.calls.layer_cases import COUNTS, LayerCase, layers
 from tests.calls.layer_oracle import gru_layer

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance import budget, oracle
-from conformance.budget import DRAWS, Expected, Precision
+from conformance import oracle
 from conformance.oracle import Values
+from conformance.tolerance import budget
+from conformance.tolerance.budget import DRAWS, Expected, Precision
 
 PROJECTED = ("input", "forget_input", "reset_input")
 WEIGHTS = {"weight": "state_weight", "forget_weight": "forget_weight", "reset_weight": "reset_weight"}

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.call import Call
-from conformance.dtypes import Array
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.frameworks.implementation import Function, Implementation, Named, Results
 from conformance.frameworks.numpy import NumPyImplementation
-from conformance.implementation import Function, Implementation, Named, Results
 from tests.calls.layer import Layer, NumPyLayer
 from tests.calls.mesh import place
 

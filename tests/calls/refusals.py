@@ -9,12 +9,12 @@ import numpy as np
 
 import reference
 from conformance import cases
-from conformance.call import Call
-from conformance.checker import Checker, LawError
-from conformance.dtypes import Array, array
-from conformance.exceptions import name_of, text_of
+from conformance.base.call import Call
+from conformance.base.dtypes import Array, array
+from conformance.base.exceptions import name_of, text_of
+from conformance.base.result_form import WrongResultError
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
-from conformance.result_form import WrongResultError
 from tests.calls.packages import NumPyPackage
 from tests.calls.registry import LAWS, law
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.checker import Checker, LawError
-from conformance.dtypes import Array, array
+from conformance.base.dtypes import Array, array
+from conformance.base.result_form import expect_array, expect_form
 from conformance.laws import SINGLE, SMALL
-from conformance.result_form import expect_array, expect_form
+from conformance.laws.checker import Checker, LawError
 from tests.calls.mesh_cases import REPLICAS, MeshCase, splits, stacks
 from tests.calls.refusals import register_uses
 from tests.calls.registry import law

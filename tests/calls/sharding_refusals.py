@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import array
+from conformance.base.dtypes import array
 from tests.calls.refusals import BadUse
 
 AXIS = "model"

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.checker import LawError
+from conformance.frameworks.targets import load
+from conformance.laws.checker import LawError
 from conformance.operations.scan import REV_CUMSUM
-from conformance.targets import load
 from tests.calls.first_call import first_call_of, in_new_process
 
 pytest.importorskip("torch")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from conformance.options import RunOptions
-from conformance.runner import run_law
-from conformance.selection import why_not
+from conformance.base.options import RunOptions
+from conformance.judge.runner import run_law
+from conformance.judge.selection import why_not
 from tests.calls.packages import PACKAGES, load
 from tests.calls.registry import all_laws
 

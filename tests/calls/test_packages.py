@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.dtypes import Array
+from conformance.base.dtypes import Array
 from tests.calls.mesh import Mesh, place
 from tests.calls.packages import PACKAGES, adapted
 from tests.calls.trees import flattened, leaves, nested

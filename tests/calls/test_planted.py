@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
+from conformance.base.options import RunOptions
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from tests.calls.packages import PACKAGES, adapted
 from tests.calls.registry import all_laws
 

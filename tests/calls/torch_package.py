@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.frameworks.implementation import Results
 from conformance.frameworks.torch import TorchImplementation
-from conformance.implementation import Results
 from tests.calls.layer import Layer
 from tests.calls.mesh import Mesh
 from tests.calls.packages import Launches, Package

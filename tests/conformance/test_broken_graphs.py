@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from conformance.base.options import RunOptions
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import law_of
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
 
 torch = pytest.importorskip("torch")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from conformance import oracle
-from conformance.budget import DRAWS, Precision, allowed, judge, normal_draws, response
+from conformance.base.dtypes import ROUNDOFF, Array, rounded
 from conformance.cases import GRUCase, MLSTMCase
-from conformance.dtypes import ROUNDOFF, Array, rounded
 from conformance.oracle._magnitudes import magnitudes_of
+from conformance.tolerance.budget import DRAWS, Precision, allowed, judge, normal_draws, response
 
 FLOAT32 = Precision("float32", steps=1)
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from conformance import cases
-from conformance.budget import Expected
+from conformance.base.options import RunOptions
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase
-from conformance.checker import Checker
-from conformance.draws import planned, sampled
-from conformance.implementation import Implementation
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.draws import planned, sampled
+from conformance.judge.runner import Runner
 from conformance.laws import Law, all_laws
 from conformance.laws._answers import expected_gradient
+from conformance.laws.checker import Checker
 from conformance.operations.fwbw import FWBW
 from conformance.operations.mlstm import MLSTM
-from conformance.options import RunOptions
-from conformance.runner import Runner
+from conformance.tolerance.budget import Expected
 
 CASES = (
     MLSTMCase(2, 5, 3, 3, 2, state="random", gates="large m", eps=1e-3, seed=65535),

@@ -15,16 +15,16 @@ from hypothesis.errors import Unsatisfiable
 from rich.console import Console
 
 import reference
+from conformance.base.options import EXAMPLES, INTERPRETED_EXAMPLES, INTERPRETED_STEPS, MAX_STEPS, RunOptions
 from conformance.cases import Limits
 from conformance.cli import main
-from conformance.draws import SUPPRESSED
+from conformance.frameworks.targets import load
+from conformance.judge.draws import SUPPRESSED
+from conformance.judge.outcome import LawResult
+from conformance.judge.selection import agenda, options_of
 from conformance.laws import Kind, all_laws
-from conformance.options import EXAMPLES, INTERPRETED_EXAMPLES, INTERPRETED_STEPS, MAX_STEPS, RunOptions
-from conformance.outcome import LawResult
 from conformance.report import TargetReport
 from conformance.report.console import show
-from conformance.selection import agenda, options_of
-from conformance.targets import load
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 QUICK = ("--op", "rev_cumsum", "--dtype", "float32", "--examples", "4", "--max-steps", "33")

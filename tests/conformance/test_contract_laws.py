@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import reference
+from conformance.base.options import RunOptions
 from conformance.cases import Limits, MLSTMCase
 from conformance.cli import main
+from conformance.frameworks.targets import load
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.runner import run_law
-from conformance.targets import load
 from tests.suite.calibration.families import drawn
 
 torch = pytest.importorskip("torch")

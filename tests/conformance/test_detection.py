@@ -10,8 +10,8 @@ import reference
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 CODE = """
-from conformance.framework_detection import detect
-from conformance.targets import find
+from conformance.frameworks.detection import detect
+from conformance.frameworks.targets import find
 
 functions, home = find({path!r})
 print(detect(functions, home, {path!r}))

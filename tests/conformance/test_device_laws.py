@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.base.options import RunOptions
 from conformance.frameworks._far import BEYOND, FarBuffer, axis_of, bytes_needed
 from conformance.frameworks.numpy import NumPyImplementation
+from conformance.frameworks.targets import load
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
-from conformance.targets import load
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402

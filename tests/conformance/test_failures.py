@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from conformance.call import Call
-from conformance.checker import Checker, LawError
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.base.tensors import pack
 from conformance.cli import main
-from conformance.comparison import Comparison, HasNaN, WrongDtype, WrongShape
-from conformance.dtypes import Array
 from conformance.failures._single_call import single_call_script
 from conformance.failures._target_source import LONGEST
-from conformance.findings import Scene
+from conformance.frameworks.targets import load
+from conformance.judge.outcome import Counterexample, Scene
 from conformance.laws import all_laws
+from conformance.laws.checker import Checker, LawError
+from conformance.laws.comparison import Comparison, HasNaN, WrongDtype, WrongShape
 from conformance.operations import OPERATIONS
-from conformance.outcome import BreakKind, Counterexample
-from conformance.targets import load
-from conformance.tensors import pack
+from conformance.tolerance.compared import BreakKind
 
 LAW = next(law for law in all_laws() if law.id == "mlstm.gradient")
 FOUND = Counterexample(case="a case in words", kind=BreakKind("an array", "number"), problem="a problem")
@@ -191,7 +191,7 @@ def judged(directory: Path, law: str, body: str) -> tuple[str, str]:
 def test_a_law_of_several_calls_is_replayed(tmp_path: Path) -> None:
     output, text = judged(tmp_path, "linearity", "return exact(x) + 1")
     assert "ran once and failed again" in output
-    assert "from conformance.replay import replay" in text and 'law="rev_cumsum.linearity"' in text
+    assert "from conformance.failures.replay import replay" in text and 'law="rev_cumsum.linearity"' in text
 
 
 def test_an_exception_of_the_target_is_let_through(tmp_path: Path) -> None:

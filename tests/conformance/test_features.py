@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from conformance import cases
 from conformance.cases import Limits
-from conformance.diagnosis.features import Feature, avoiding, names, needed
-from conformance.diagnosis.fwbw_features import FWBW, plain_fwbw
-from conformance.diagnosis.gru_features import GRU, plain_gru
-from conformance.diagnosis.mlstm_features import MLSTM, MLSTM_STEP, plain_mlstm, plain_mlstm_step
-from conformance.diagnosis.sum_features import DECAY, SCANS, plain_sum
+from conformance.features.feature import Feature, avoiding, names, needed
+from conformance.features.fwbw import FWBW, plain_fwbw
+from conformance.features.gru import GRU, plain_gru
+from conformance.features.mlstm import MLSTM, MLSTM_STEP, plain_mlstm, plain_mlstm_step
+from conformance.features.sums import DECAY, SCANS, plain_sum
 
 BY_OPERATION = {
     "mlstm": (MLSTM, plain_mlstm),

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from conformance import oracle
-from conformance.any_design import AnyDesign
-from conformance.budget import Expected, Precision, allowed
 from conformance.cases import MLSTMCase
+from conformance.tolerance.budget import Expected, Precision, allowed
+from conformance.tolerance.designs import AnyDesign
 
 SMALLEST = np.finfo(np.float32).tiny
 FAR_BELOW = MLSTMCase(

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import pytest
 import torch
 
+from conformance.base.options import RunOptions
 from conformance.frameworks import jax as of_jax
 from conformance.frameworks import torch as of_torch
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
 
 LAWS = {law.id: law for law in all_laws()}
 DTYPES = {"second_derivative": "float64", "vmap": "float32", "gradient": "float32"}

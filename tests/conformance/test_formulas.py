@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from conformance import oracle
-from conformance.budget import Precision
 from conformance.cases import GATES, GRU_GATES, HEADS, GRUCase, MLSTMCase
-from conformance.diagnosis.formulas import gru, mlstm
-from conformance.diagnosis.formulas.formula import DTYPES
+from conformance.formulas import gru, mlstm
+from conformance.formulas.formula import DTYPES
 from conformance.operations import OPERATIONS
+from conformance.tolerance.budget import Precision
 
 MLSTM_CASES = [
     MLSTMCase(2, 9, 2, 3, 3, gates=gates, state=state, lengths=lengths, seed=5)

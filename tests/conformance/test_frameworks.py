@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.dtypes import Array, array
+from conformance.base.dtypes import Array, array
+from conformance.base.options import RunOptions
 from conformance.frameworks.numpy import NumPyImplementation
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
 
 LAWS = {law.id: law for law in all_laws()}
 

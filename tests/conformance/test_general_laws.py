@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import reference
+from conformance.base.options import RunOptions
 from conformance.frameworks.numpy import NumPyImplementation
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
 
 torch = pytest.importorskip("torch")
 LAWS = {law.id: law for law in all_laws()}

@@ -5,9 +5,9 @@ import pytest
 
 import reference
 from conformance import oracle
-from conformance.budget import KAPPA, Precision
 from conformance.cases import GRUCase
 from conformance.oracle._gru_magnitudes import _Carried, _derivative
+from conformance.tolerance.budget import KAPPA, Precision
 
 
 def test_carried_errors_have_the_size_of_independent_errors_that_are_drawn() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from conformance.known_failures import KnownOutcome
+from conformance.base.options import RunOptions
+from conformance.judge.outcome import STATUSES, Counterexample, KnownOutcome, LawResult
 from conformance.laws import Law, all_laws
-from conformance.options import RunOptions
-from conformance.outcome import STATUSES, BreakKind, Counterexample, LawResult
 from conformance.report import TargetReport
 from conformance.report.html import MARKS, render
+from conformance.tolerance.compared import BreakKind
 
 VOID = {"meta", "link", "input", "wbr"}
 HOSTILE = "</style></pre><script>alert('x')</script>\"><img src=x onerror=alert(1)> & ]]> \x00\udc80"

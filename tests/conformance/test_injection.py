@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import reference
-from conformance.budget import allowed
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
 from conformance.cases import Limits
-from conformance.checker import Checker
-from conformance.dtypes import Array
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import Law, all_laws
+from conformance.laws.checker import Checker
+from conformance.tolerance.budget import allowed
 from tests.suite.calibration.families import drawn
 
 VALUES, GRADIENTS = ("value", "sequence", "packed", "by_hand"), ("gradient", "packed_gradient", "by_hand")

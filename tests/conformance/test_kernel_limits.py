@@ -7,10 +7,10 @@ import pytest
 
 import torch_impl
 from conformance.cases import MLSTMCase
-from conformance.checker import Checker
 from conformance.frameworks.torch import TorchImplementation
 from conformance.laws._kernel_limits import BELOW, limit, required
 from conformance.laws._large_gates import ADDING_UP, HUGE
+from conformance.laws.checker import Checker
 from conformance.operations import OPERATIONS
 
 SPEC = " ".join((Path(__file__).parents[2] / "docs/spec.md").read_text().split())

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from conformance.base.options import RunOptions
+from conformance.frameworks.targets import load
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import law_of
-from conformance.options import RunOptions
-from conformance.outcome import BreakKind, LawResult
-from conformance.runner import run_law
-from conformance.targets import load
+from conformance.tolerance.compared import BreakKind
 
 SCAN = """
 import numpy as np

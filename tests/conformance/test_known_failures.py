@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from conformance.cases import SumCase, to_json
 from conformance.cli import main
-from conformance.known_failures import Example, Known, read, write
+from conformance.judge.known_failures import Example, Known, read, write
 
 SCANS = """
 import numpy as np

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from conformance.base.options import RunOptions
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
 from conformance.laws._large_grids import LIMIT
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
 
 torch = pytest.importorskip("torch")
 from conformance.frameworks.torch import TorchImplementation  # noqa: E402

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from conformance.diagnosis.features import of_field
-from conformance.diagnosis.judged import Clock
 from conformance.diagnosis.necessity import Necessity
-from conformance.outcome import ArrayOutcome
+from conformance.features.feature import of_field
+from conformance.formulas.judged import Clock
+from conformance.tolerance.compared import ArrayOutcome
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,10 @@ ADDED = {
         "from conformance.operations import (\n": "    ema,\n",
         "FILES: tuple[ModuleType, ...] = (\n": "    ema,\n",
     },
+    "conformance/features/__init__.py": {
+        "from conformance.features import ": "ema, ",
+        "_DESCRIBED = {\n": '    "ema": Described(features=ema.EMA, plain=ema.plain_ema),\n',
+    },
     "torch_impl/__init__.py": exporting("torch_impl._ema", "ema"),
     "jax_impl/__init__.py": exporting("jax_impl._ema", "ema"),
 }

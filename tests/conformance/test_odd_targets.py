@@ -11,15 +11,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from conformance import self_check
+from conformance.base.exceptions import line_of, name_of, shortened, text_of
+from conformance.base.options import RunOptions
 from conformance.cli import main
-from conformance.exceptions import line_of, name_of, shortened, text_of
 from conformance.frameworks import numpy as of_numpy
 from conformance.frameworks import torch as of_torch
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
+from conformance.tolerance import compared as self_check
 
 LAWS = {law.id: law for law in all_laws()}
 FEW = RunOptions(examples=3, shrink_seconds=0.0, max_steps=5)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import reference
-from conformance.call import Call
-from conformance.dtypes import FLOATING, Array, accumulation
+from conformance.base.call import Call
+from conformance.base.dtypes import FLOATING, Array, accumulation
 from conformance.operations import ABOUT, BACKWARDS, HELPERS, OPERATIONS, PUBLIC, RECORDS, Argument, Operation
 from conformance.operations import Output as Returned
 

@@ -14,16 +14,16 @@ import pytest
 
 import reference
 from conformance import pytest_plugin
+from conformance.base.exceptions import UsageError
+from conformance.base.offered_options import OFFERED
+from conformance.base.options import RunOptions
 from conformance.cli import run_command
-from conformance.implementation import UsageError
-from conformance.law_tests import LawTests
-from conformance.offered_options import OFFERED
-from conformance.options import RunOptions
-from conformance.selection import options_of
+from conformance.command.law_tests import LawTests
+from conformance.judge.selection import options_of
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 PLUGIN = "conformance.pytest_plugin"
-LOADED = {"conformance", PLUGIN, "conformance.offered_options", "conformance.options"}
+LOADED = {"conformance", PLUGIN, "conformance.base.offered_options", "conformance.base.options"}
 SCANS = """
 from reference import rev_cumsum as exact
 
@@ -171,7 +171,7 @@ def test_an_unrelated_run_asks_the_plugin_for_no_more(tmp_path: Path) -> None:
 
 def test_without_the_extra_the_run_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conftest.py").write_text(
-        "import conformance.requirements as requirements\n\nrequirements.find_spec = lambda name: None\n"
+        "import conformance.command.requirements as requirements\n\nrequirements.find_spec = lambda name: None\n"
     )
     monkeypatch.setenv("PYTEST_PLUGINS", "conftest")
     done = pytest_in(tmp_path, "--conformance-implementation=reference", path=tmp_path)

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import torch
 
+from conformance.base.options import RunOptions
 from conformance.cases import SumCase
-from conformance.diagnosis.judged import Judge
+from conformance.formulas.judged import Judge
 from conformance.frameworks import jax as of_jax
 from conformance.frameworks import torch as of_torch
 from conformance.frameworks._jax_settings import settings_kept as jax_settings_kept
 from conformance.frameworks._torch_settings import settings_kept as torch_settings_kept
+from conformance.frameworks.process_state import settings_kept
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
 from conformance.operations import OPERATIONS
-from conformance.options import RunOptions
-from conformance.process_state import settings_kept
-from conformance.runner import run_law
 
 LAWS = {law.id: law for law in all_laws()}
 

@@ -7,10 +7,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from conformance.base.exceptions import UsageError
 from conformance.cases import FwbwCase, GRUCase, Limits, MLSTMCase
-from conformance.diagnosis.facts import names_in
-from conformance.diagnosis.promises import Promises, excluding, parsed, read, written
-from conformance.implementation import UsageError
+from conformance.features import described, features_of
+from conformance.features.facts import names_in
+from conformance.features.promises import Promises, excluding, parsed, read, written
 from conformance.operations import BY_LAWS, OPERATIONS
 
 MLSTM, GRU, FWBW = OPERATIONS["mlstm"], OPERATIONS["gru"], OPERATIONS["mlstm_fwbw_custom_grad"]
@@ -124,10 +125,10 @@ def test_a_file_of_promises_is_read_as_it_was_written(tmp_path):
         read(path)
 
 
-@pytest.mark.parametrize("operation", [o for o in OPERATIONS.values() if o.features], ids=lambda o: o.about)
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda o: o.about)
 def test_every_feature_is_ruled_out_by_a_promise(operation):
-    for feature in operation.features:
-        case = feature.added(operation.plain(0))
+    for feature in features_of(operation):
+        case = feature.added(described(operation).plain(0))
         promise = parsed(f"{operation.about}: {excluding(feature)}")
         assert not promise.holds(operation, case, "float32"), feature.name
         promises = Promises((promise,))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from conformance.base.options import RunOptions
+from conformance.frameworks.targets import load
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import law_of
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
-from conformance.targets import load
 
 OPTIONS = RunOptions(shrink_seconds=2.0)
 GRU = """

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance import repeatable_draws
+from conformance.judge import repeatable_draws
 
 DRAWN = """
 import json
 from conformance import cases
-from conformance.draws import sampled
+from conformance.judge.draws import sampled
 limits = cases.Limits("small", True, "float32", 130, ("contiguous", "strided"))
 print(json.dumps([cases.to_json(case) for case in sampled(cases.mlstm(limits), 7, 40)]))
 """

@@ -13,16 +13,16 @@ from click.testing import CliRunner
 import jax_impl
 import reference
 import torch_impl
+from conformance.base.options import RunOptions
+from conformance.base.result_form import FEW, ArrayKind, WrongResultError, named
 from conformance.cli import main
 from conformance.frameworks import jax as of_jax
 from conformance.frameworks import numpy as of_numpy
 from conformance.frameworks import torch as of_torch
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
 from conformance.operations import OPERATIONS
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.result_form import FEW, ArrayKind, WrongResultError, named
-from conformance.runner import run_law
 
 LAWS = {law.id: law for law in all_laws()}
 PACKAGES = {"numpy": (of_numpy, reference), "torch": (of_torch, torch_impl), "jax": (of_jax, jax_impl)}

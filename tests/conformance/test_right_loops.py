@@ -10,12 +10,12 @@ from types import ModuleType
 import pytest
 import torch
 
+from conformance.base.options import MAX_STEPS, RunOptions
 from conformance.frameworks import jax as of_jax
 from conformance.frameworks import torch as of_torch
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import Law, all_laws
-from conformance.options import MAX_STEPS, RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
 from tests.suite.definitions import mlstm_jax, mlstm_torch
 
 LAWS = {law.id: law for law in all_laws()}

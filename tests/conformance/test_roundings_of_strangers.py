@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from conformance.base.options import RunOptions
+from conformance.judge.runner import run_law
 from conformance.laws import law_of
-from conformance.options import RunOptions
-from conformance.runner import run_law
 from tests.suite.strangers.torch_loops import gru_loop
 
 pytest.importorskip("torch")

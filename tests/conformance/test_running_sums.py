@@ -8,18 +8,17 @@ import pytest
 import torch
 
 from conformance import oracle
-from conformance.any_design import AnyDesign, TensorFloat32AnyDesign
-from conformance.budget import Expected, Precision, allowed
+from conformance.base.options import RunOptions
 from conformance.cases import FwbwCase, MLSTMCase
-from conformance.checker import Checker
 from conformance.frameworks import torch as of_torch
 from conformance.frameworks.numpy import adapter as numpy_adapter
+from conformance.frameworks.targets import load
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
-from conformance.targets import load
-from conformance.tensor_float import TensorFloat32
+from conformance.laws.checker import Checker
+from conformance.tolerance.budget import Expected, Precision, allowed
+from conformance.tolerance.designs import AnyDesign, TensorFloat32, TensorFloat32AnyDesign
 from tests.suite.definitions import mlstm_torch
 
 LAWS = {law.id: law for law in all_laws()}

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import reference
-from conformance import search
+from conformance.base.options import RunOptions
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase, from_json, simpler, simplicity, to_json
 from conformance.frameworks.numpy import adapter
+from conformance.judge import search
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import law_of
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
 
 CASES = (
     MLSTMCase(2, 9, 2, 3, 2, state="random", gates="resets", seed=4),

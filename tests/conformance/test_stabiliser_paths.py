@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from conformance import oracle
-from conformance.budget import Expected, Precision, allowed
+from conformance.base.dtypes import ROUNDOFF
 from conformance.cases import MLSTMCase
-from conformance.dtypes import ROUNDOFF
 from conformance.oracle._stabiliser_paths import candidates_for_m, stabiliser_paths
+from conformance.tolerance.budget import Expected, Precision, allowed
 
 
 def expected_of(case: MLSTMCase, dtype: str = "float64", **arrays: np.ndarray) -> Expected:

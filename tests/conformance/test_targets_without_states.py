@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.base.options import RunOptions
 from conformance.cases import MLSTMCase, from_json, to_json
-from conformance.implementation import Implementation
+from conformance.frameworks.implementation import Implementation
+from conformance.frameworks.targets import load
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import law_of
 from conformance.operations import OPERATIONS
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
-from conformance.targets import load
 
 OPTIONS = RunOptions(max_steps=40, shrink_seconds=2.0)
 STATELESS = """

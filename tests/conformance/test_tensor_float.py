@@ -7,13 +7,13 @@ import jax
 import pytest
 import torch
 
-from conformance.budget import Precision
+from conformance.base.options import RunOptions
 from conformance.frameworks.jax import JaxImplementation
 from conformance.frameworks.torch import TorchImplementation
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.runner import run_law
-from conformance.tensor_float import TensorFloat32
+from conformance.tolerance.budget import Precision
+from conformance.tolerance.designs import TensorFloat32
 from tests.suite.calibration.automatic_torch import RoundedOperand
 from tests.suite.definitions import mlstm_torch
 

@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.call import Call
-from conformance.dtypes import Array
-from conformance.implementation import Implementation, UsageError
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.base.exceptions import UsageError
+from conformance.base.options import RunOptions
+from conformance.frameworks.implementation import Implementation
+from conformance.frameworks.targets import load
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run_law
-from conformance.targets import load
 
 pytest.importorskip("torch")
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import FLOATING, Array, array
+from conformance.base.tensors import pack, unpack
 from conformance.cases import LONG_STEPS
 from conformance.cli import main
-from conformance.dtypes import FLOATING, Array, array
+from conformance.frameworks.targets import load
 from conformance.operations import OPERATIONS
-from conformance.targets import load
-from conformance.tensors import pack, unpack
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "test-vectors.md"

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 import reference
-from conformance.options import RunOptions
-from conformance.outcome import BreakKind, LawResult
-from conformance.run import usual_jobs
-from conformance.runner import run
-from conformance.selection import agenda
-from conformance.targets import info_of, load
-from conformance.workers import TargetFailedError, Workers
+from conformance.base.options import RunOptions
+from conformance.command.run import usual_jobs
+from conformance.frameworks.targets import info_of, load
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run
+from conformance.judge.selection import agenda
+from conformance.judge.workers import TargetFailedError, Workers
+from conformance.tolerance.compared import BreakKind
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 SCANS = """

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch_impl", "jax_impl", "conformance")
+CLASH = {"conformance": "command/_clash.py"}
 FRAMEWORK = {"torch_impl": "torch", "jax_impl": "jax"}
 IMPORTS = [
     pytest.param(name, marks=pytest.mark.skipif(find_spec(needs) is None, reason=f"{needs} is not installed here"))
@@ -37,7 +38,7 @@ def python(first: Path, *arguments: str, cwd: Path = ROOT) -> subprocess.Complet
 
 
 def test_the_packages_hold_the_same_text() -> None:
-    assert len({(ROOT / package / "_clash.py").read_text() for package in PACKAGES}) == 1
+    assert len({(ROOT / package / CLASH.get(package, "_clash.py")).read_text() for package in PACKAGES}) == 1
 
 
 @pytest.mark.parametrize("package", IMPORTS)
@@ -90,7 +91,7 @@ def test_pytests_rewriting_of_assertions_is_no_clash(tmp_path: Path) -> None:
         "import pytest\n\npytest.register_assert_rewrite('reference')\n\n\n"
         "def test_rewritten():\n    from importlib.util import find_spec\n"
         "    assert not hasattr(find_spec('reference').loader, 'get_source')\n"
-        "    from conformance import _clash\n"
+        "    from conformance.command import _clash\n"
     )
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]

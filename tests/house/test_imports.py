@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import requirements
+from conformance.command import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("reference", "jax_impl", "torch_impl", "conformance")

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from conformance.base.options import RunOptions
 from conformance.diagnosis.cause import Diagnosis
 from conformance.diagnosis.diagnose import diagnose
-from conformance.implementation import Implementation
-from conformance.options import RunOptions
-from conformance.runner import run
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.runner import run
 
 
 def diagnosis(implementation: Implementation, **changed: Any) -> Diagnosis:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from conformance.base.dtypes import rounded
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase
-from conformance.dtypes import rounded
 from conformance.operations import OPERATIONS
 from tests.suite.calibration import results, variants_mlstm
 from tests.suite.calibration.__main__ import CASES, calibrate_command

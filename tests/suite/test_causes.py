@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.base.options import QUICK_EXAMPLES, RunOptions
 from conformance.cases import MLSTMCase
 from conformance.diagnosis.cause import Diagnosis
 from conformance.diagnosis.causes import array_line
 from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.envelope import suggested
-from conformance.diagnosis.judged import Judge
 from conformance.diagnosis.patterns import patterns
+from conformance.formulas import formula_named
+from conformance.formulas.judged import Judge
+from conformance.frameworks.targets import load
 from conformance.frameworks.torch import TorchImplementation
+from conformance.judge.runner import run
 from conformance.operations import OPERATIONS
-from conformance.options import QUICK_EXAMPLES, RunOptions
-from conformance.outcome import ArrayOutcome
-from conformance.runner import run
-from conformance.targets import load
+from conformance.tolerance.compared import ArrayOutcome
 from tests.suite.diagnosing import cells, diagnosis
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, target
 from tests.suite.strangers.torch_loops import gru_loop, mlstm_chunks, mlstm_loop
@@ -210,7 +211,7 @@ def test_two_wrong_values_and_a_gradient_of_its_own_are_recognised_together() ->
         "initial m and gradient with the stabiliser m differentiated in eps and in the floor"
     )
     assert first.formula == name and first.sentence == f"mlstm equals {name}"
-    known = OPERATIONS["mlstm"].formula_named(name)
+    known = formula_named(OPERATIONS["mlstm"], name)
     assert known is not None and known.name == name and known.changes_value
 
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import torch
 
+from conformance.base.options import RunOptions
 from conformance.cases import MLSTMCase
-from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.faults import Faults
-from conformance.diagnosis.judged import Clock, Judge
+from conformance.features.admission import Admission
+from conformance.formulas.judged import Clock, Judge
 from conformance.frameworks.torch import TorchImplementation
+from conformance.judge.runner import run
 from conformance.operations import OPERATIONS
-from conformance.options import RunOptions
-from conformance.runner import run
 from tests.suite.diagnosing import cells, diagnosis
 from tests.suite.strangers.torch_loops import gru_loop, mlstm_loop
 

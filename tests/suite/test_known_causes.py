@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.base.options import RunOptions
 from conformance.cases import MLSTMCase, to_json
 from conformance.frameworks.torch import TorchImplementation
-from conformance.known_failures import INEXACT, Example, Known
-from conformance.options import RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import run
+from conformance.judge.known_failures import INEXACT, Example, Known
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run
 from tests.suite.strangers.torch_loops import mlstm_loop
 
 CASE = MLSTMCase(1, 3, 1, 2, 2, state="random", seed=1)
@@ -127,7 +127,7 @@ def test_what_is_written_of_a_pair_of_faults_excuses_all_of_it(tmp_path: Path, t
     from click.testing import CliRunner
 
     from conformance.cli import main
-    from conformance.known_failures import read
+    from conformance.judge.known_failures import read
 
     file = tmp_path / "known.toml"
     words = ["run", target, "--framework", "torch", "--op", "mlstm", "--law", "value", "--law", "gradient"]

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import reference
-from conformance.dtypes import Array
+from conformance.base.dtypes import Array
+from conformance.base.options import RunOptions
 from conformance.laws import all_laws
-from conformance.options import RunOptions
 from tests.calls.registry import all_laws as calls
 from tests.suite.mutants.__main__ import mutants_command
 from tests.suite.mutants.all_rows import MUTANTS

@@ -8,16 +8,17 @@ import pytest
 import torch
 
 import torch_impl
+from conformance.base.options import RunOptions
 from conformance.cases import MLSTMCase, SumCase
-from conformance.diagnosis.admission import Admission
 from conformance.diagnosis.causes import sentence
 from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.faults import Faults
-from conformance.diagnosis.judged import Clock, Judge
+from conformance.features import described
+from conformance.features.admission import Admission
+from conformance.formulas.judged import Clock, Judge
 from conformance.frameworks.torch import TorchImplementation
+from conformance.judge.runner import run
 from conformance.operations import OPERATIONS
-from conformance.options import RunOptions
-from conformance.runner import run
 from tests.suite.strangers.torch_loops import gru_loop
 
 Target = Callable[..., Any]
@@ -138,7 +139,7 @@ def test_weights_that_were_packed_at_the_first_call_are_found() -> None:
     def gru(x: torch.Tensor, weight: torch.Tensor, *arrays: torch.Tensor, **given: Any) -> Any:
         return loop(x, kept.setdefault((x.shape, weight.shape), weight.detach().clone()), *arrays, **given)
 
-    said, _ = stale("gru", gru, OPERATIONS["gru"].plain(3))  # pyright: ignore[reportOptionalCall]
+    said, _ = stale("gru", gru, described(OPERATIONS["gru"]).plain(3))  # pyright: ignore[reportOptionalCall]
     # The weight has no gradient on the first call either.
     assert said == f"The value of gru {FIRST} wrong on later ones"
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import reference
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
 from conformance.cases import HEADS, GRUCase, MLSTMCase
-from conformance.dtypes import Array
-from conformance.implementation import Implementation
-from conformance.targets import load
+from conformance.frameworks.implementation import Implementation
+from conformance.frameworks.targets import load
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, target
 
 

@@ -1,8 +1,9 @@
 """The command ``python -m tests.suite.calibration``: how often the tolerance refuses an implementation that is right.
 
-It is the measurement behind `conformance.budget`. A variant is a way in which a real kernel computes an operation: one
-step after the other, in chunks, all steps at once, in another order of operations, with compensated sums, with 16-bit
-operands. All of them are right, so each one that is refused is a false alarm. None shares code with `reference`.
+It is the measurement behind `conformance.tolerance.budget`. A variant is a way in which a real kernel computes an
+operation: one step after the other, in chunks, all steps at once, in another order of operations, with compensated
+sums, with 16-bit operands. All of them are right, so each one that is refused is a false alarm. None shares code with
+`reference`.
 """
 
 import multiprocessing

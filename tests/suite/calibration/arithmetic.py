@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import HALF, accumulation
+from conformance.base.dtypes import HALF, accumulation
 
 Sum = Callable[[np.ndarray, int], np.ndarray]
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from conformance.dtypes import accumulation
+from conformance.base.dtypes import accumulation
 from tests.suite.definitions import gru_jax, mlstm_jax, sums_jax
 
 Values = dict[str, np.ndarray]

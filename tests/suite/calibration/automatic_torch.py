@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from conformance.dtypes import HALF, accumulation
+from conformance.base.dtypes import HALF, accumulation
 from conformance.operations.gru import GRU
 from tests.suite.calibration.arithmetic import SIGNIFICANT_BITS
 from tests.suite.definitions import gru_torch, mlstm_torch, sums_torch

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance import budget
-from conformance.dtypes import accumulation, rounded
+from conformance.base.dtypes import accumulation, rounded
+from conformance.tolerance import budget
 from tests.suite.calibration.families import Family, families
 from tests.suite.calibration.subjects import FamilyCall, Subject
 

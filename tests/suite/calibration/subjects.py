@@ -14,14 +14,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.any_design import AnyDesign
-from conformance.budget import Expected, Precision
+from conformance.base.dtypes import FLOATING, Array, accumulation
 from conformance.cases import Limits
-from conformance.dtypes import FLOATING, Array, accumulation
 from conformance.operations import OPERATIONS, Operation
 from conformance.operations.gru import GRU
 from conformance.operations.mlstm import MLSTM
-from conformance.tensor_float import TensorFloat32
+from conformance.tolerance.budget import Expected, Precision
+from conformance.tolerance.designs import AnyDesign, TensorFloat32
 from tests.suite.calibration import automatic_jax, automatic_torch, variants_decay, variants_gru, variants_scan
 from tests.suite.calibration.arithmetic import Arithmetic
 from tests.suite.calibration.families import Family
@@ -267,7 +266,7 @@ _DECAY = {
 COMPILED = "few shapes, compiled"
 UNROLLED = "few short shapes, compiled"
 CLOSED = "forget gates' gradients from sums that cancel"
-ANY_DESIGN = ("any_design.py", "oracle/_any_design.py", "oracle/_flushed.py", "oracle/_gate_sums.py")
+ANY_DESIGN = ("tolerance/designs.py", "oracle/_any_design.py", "oracle/_flushed.py", "oracle/_gate_sums.py")
 
 
 def _one_step(limits: Limits) -> st.SearchStrategy:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from conformance.options import EXAMPLES
+from conformance.base.options import EXAMPLES
 from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import TENSOR_OPERATIONS, Setting

@@ -11,8 +11,8 @@ from enum import Enum
 from pathlib import Path
 
 import reference
-from conformance.implementation import Implementation
-from conformance.targets import load
+from conformance.frameworks.implementation import Implementation
+from conformance.frameworks.targets import load
 from tests.calls.packages import adapted
 from tests.suite.mutants.mutant import Mutant
 

@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformance.implementation import Implementation
+from conformance.base.options import EXAMPLES, RunOptions
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import Runner
+from conformance.judge.selection import agenda
 from conformance.laws import all_laws
 from conformance.operations import ABOUT
-from conformance.options import EXAMPLES, RunOptions
-from conformance.outcome import LawResult
-from conformance.runner import Runner
-from conformance.selection import agenda
 from tests.calls.registry import all_laws as calls
 from tests.suite.mutants.all_rows import MUTANTS
 from tests.suite.mutants.mutant import Mutant

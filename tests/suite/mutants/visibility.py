@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.call import Call
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
 from conformance.cases import GRU_GATES, HEADS, GRUCase, MLSTMCase, SumCase
-from conformance.diagnosis.admission import Admission
-from conformance.dtypes import Array
-from conformance.implementation import Implementation
+from conformance.features.admission import Admission
+from conformance.frameworks.implementation import Implementation
 from conformance.operations import OPERATIONS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import NAME, TENSOR_MODULES, TENSOR_OPERATIONS, TENSOR_STEPS, Setting, planted
@@ -48,7 +48,7 @@ def why_unseen(mutant: Mutant, setting: Setting) -> str | None:
 
     It is seen where a value or a gradient of a served call differs from that of the copy without the fault, in float64.
     What gatespec's contract has decided is not judged, and not seen: certain gradients
-    (`conformance.diagnosis.admission`), and results that are exact although their terms are rounded (`ROUNDING`).
+    (`conformance.features.admission`), and results that are exact although their terms are rounded (`ROUNDING`).
     """
     if mutant.op not in TENSOR_OPERATIONS:
         return "its operation is not served"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformance.base.options import EXAMPLES, RunOptions
 from conformance.diagnosis.cause import Cause
 from conformance.diagnosis.diagnose import diagnose
-from conformance.options import EXAMPLES, RunOptions
-from conformance.runner import run
-from conformance.targets import load
+from conformance.frameworks.targets import load
+from conformance.judge.runner import run
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, Stranger, target
 
 COMMITTED = Path(__file__).with_name("score.json")

@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from conformance.base.dtypes import Array, accumulation, array
 from conformance.cases._json import register
 from conformance.cases._limits import COTANGENTS, SEEDS, Limits, cotangent, generator, limited, rows, words
-from conformance.dtypes import Array, accumulation, array
 
 
 @register()

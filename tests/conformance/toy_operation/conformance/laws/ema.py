@@ -6,9 +6,9 @@ import numpy as np
 
 from conformance import cases
 from conformance.cases import EMACase
-from conformance.checker import Checker
 from conformance.laws import SHORT, WIDE, _recurrence_laws, law
 from conformance.laws._answers import check_gradient, check_value
+from conformance.laws.checker import Checker
 from conformance.operations.ema import EMA
 
 

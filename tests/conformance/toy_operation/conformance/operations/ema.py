@@ -2,7 +2,6 @@
 
 from conformance import cases, oracle
 from conformance.cases import EMACase
-from conformance.diagnosis import ema_features
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Output
 
@@ -26,7 +25,6 @@ EMA = Operation(
     rows=(EMACase(2, 5, 3, state=True, seed=1), EMACase(1, 4, 2)),
     vector_cases=(EMACase(2, 5, 3, state=True), EMACase(1, 33, 2), EMACase(2, 0, 1, state=True)),
     stepless=(EMACase(2, 0, 3, state=True),),
-    features=ema_features.EMA,
     extremes=lambda limits: cases.ema(limits, gates="extreme"),
 )
 

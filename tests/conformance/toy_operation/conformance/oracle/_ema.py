@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance.budget import Expected, Precision
 from conformance.oracle._common import Values
+from conformance.tolerance.budget import Expected, Precision
 
 
 def ema(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:

@@ -1,0 +1,46 @@
+"""Exceptions that a target raises: which are its own, and their names and texts, whatever its classes do."""
+
+import signal
+
+LONGEST = 2000
+"""Number of characters after which the text of an exception is cut."""
+
+
+def raised_by_target() -> tuple[type[BaseException], ...]:
+    """The exceptions of a target's call; an interrupt is its own if those of the terminal are ignored."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return (BaseException,) if ignored else (Exception, SystemExit, GeneratorExit)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception; a target's own class may raise an exception in place of one."""
+    try:
+        # A target may return a string of its own class, too.
+        return str.__str__(str(error))
+    except raised_by_target() as other:
+        return f"(its text cannot be shown: {name_of(other)})"
+
+
+def line_of(error: BaseException, longest: int) -> str:
+    """The first line of the text of an exception, without characters that a terminal would act on."""
+    line = text_of(error).strip().split("\n")[0][:longest]
+    return _printable(line)
+
+
+def name_of(error: BaseException) -> str:
+    """The name of the class of an exception."""
+    name: str = type.__dict__["__name__"].__get__(type(error))
+    return _printable(name[:80])
+
+
+def shortened(text: str) -> str:
+    """The text, cut if it is long."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class UsageError(Exception):
+    """The suite was called wrongly; the text says what to do instead."""

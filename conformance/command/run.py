@@ -1,0 +1,225 @@
+"""Judges targets one after the other, each in its own workers, and reports the results."""
+
+import importlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conformance.base.dtypes import HALF
+from conformance.base.exceptions import UsageError
+from conformance.base.options import RunOptions
+from conformance.diagnosis.cause import Cause
+from conformance.diagnosis.diagnose import without_experiments
+from conformance.diagnosis.envelope import suggested
+from conformance.diagnosis.process import diagnosed
+from conformance.features.promises import written
+from conformance.frameworks.targets import TargetInfo
+from conformance.judge.known_failures import Example, Known, write
+from conformance.judge.outcome import LawResult
+from conformance.judge.selection import agenda
+from conformance.judge.workers import Item, Workers
+from conformance.report import TargetReport
+
+Progress = Callable[[str, int, Iterator[LawResult], list[LawResult]], None]
+"""Shows progress: takes a target's name, the number of results, the results, and a list to append them to."""
+
+WORTHWHILE = {True: 24, False: 4}
+"""Least number of laws for which a second worker is worthwhile, by whether the target is eager or compiles."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The result of judging a target.
+
+    Attributes:
+        report: the report on the laws that were tried.
+        interrupted: whether some laws were not tried because the run was interrupted.
+    """
+
+    report: TargetReport
+    interrupted: bool = False
+
+
+def judge(workers: Workers, info: TargetInfo, options: RunOptions, show: Progress) -> Judged:
+    """Try all laws on a target that workers have loaded."""
+    start = time.monotonic()
+    items = agenda(info, options)
+    results: list[LawResult] = []
+    try:
+        show(info.name, len(items), workers.results(items, options, options.jobs or usual_jobs(info, items)), results)
+    except KeyboardInterrupt:
+        return Judged(report_of(info, options, workers.interrupted(), start), interrupted=True)
+    try:
+        diagnosis = diagnosed(workers, options, results)
+    except KeyboardInterrupt:
+        diagnosis = without_experiments(options, results)
+        return Judged(replace(report_of(info, options, results, start), diagnosis=diagnosis), interrupted=True)
+    return Judged(replace(report_of(info, options, results, start), diagnosis=diagnosis))
+
+
+def in_own_places(targets: Sequence[str], options: RunOptions) -> list[RunOptions]:
+    """The options of each target; if two have the same name, their scripts go to separate directories."""
+    stems = [Path(target).stem for target in targets]
+    places = []
+    for number, stem in enumerate(stems, 1):
+        shared = stems.count(stem) > 1 and options.failures is not None
+        places.append(options.failures / str(number) if shared and options.failures is not None else options.failures)
+    return [replace(options, failures=place) for place in places]
+
+
+def report_of(info: TargetInfo, options: RunOptions, results: list[LawResult], start: float) -> TargetReport:
+    """The report of a target that was judged from ``start``, a reading of ``time.monotonic``, until now."""
+    seconds = time.monotonic() - start
+    return TargetReport(
+        target=info.name,
+        framework=info.framework,
+        device=info.device,
+        versions={**_own_version(), **info.versions},
+        options=options,
+        results=results,
+        seconds=seconds,
+        started=datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        named_framework=options.framework,
+    )
+
+
+def _own_version() -> dict[str, str]:
+    try:
+        own = importlib.metadata.version("gatespec")
+    except importlib.metadata.PackageNotFoundError:
+        own = "source"
+    return {"gatespec": own, "python": platform.python_version()}
+
+
+def make_room(option: str, path: Path | None) -> None:
+    """Raise, before anything has run, for a file that cannot be written.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        path.open("a").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"--{option} {path} cannot be written ({error.strerror}); give another path") from error
+
+
+def make_directory(path: Path) -> None:
+    """Raise for a directory that cannot be used for scripts.
+
+    Raises:
+        UsageError: the directory cannot be used.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--failures {path} cannot be written to ({error.strerror}); give another one") from error
+    for each in missing:  # A failure creates it again.
+        each.rmdir()
+
+
+def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) -> None:
+    for kind, path in paths.items():
+        if path is not None:
+            writer = importlib.import_module(f"conformance.report.{kind}")
+            path.write_text(writer.render(reports), encoding="utf-8")
+
+
+def write_promises(path: Path, reports: list[TargetReport]) -> None:
+    """Write the promises that exclude all calls for which the targets are wrong or not served."""
+    found: dict[str, list[str]] = {}
+    for report in reports:
+        for envelope in report.diagnosis.envelopes:
+            found.setdefault(envelope.op, []).extend(suggested(envelope))
+    path.write_text(written({op: dict.fromkeys(texts) for op, texts in found.items() if texts}), encoding="utf-8")
+
+
+def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ...]) -> int:
+    """Write the causes of the present failures as known failures without a reason; entries that still hold are kept.
+
+    Returns:
+        The number of new entries.
+    """
+    gone = {
+        (report.target, outcome.cause)
+        for report in reports
+        for result in report.results
+        for outcome in result.expected_failures
+        if not outcome.fails
+    }
+    targets = [report.target for report in reports]
+    kept = [
+        entry
+        for entry in before
+        if not any((target, entry.cause) in gone for target in targets if entry.target in (None, target))
+    ]
+    new = [
+        replace(entry, target=report.target)
+        for report in reports
+        for cause in report.diagnosis.causes
+        if (entry := known_of(cause)) is not None
+    ]
+    write(path, [*kept, *new])
+    return len(new)
+
+
+def known_of(cause: Cause) -> Known | None:
+    """A cause as an entry of a file of known failures; None if no case shows it."""
+    if cause.example is None:
+        return None
+    check, case = cause.example
+    example = Example(law=check.law, dtype=check.dtype, case=json.dumps(case, ensure_ascii=False))
+    if cause.formula is not None:
+        return Known(operations=cause.ops, reason="", example=example, formula=cause.formula)
+    natures = tuple(dict.fromkeys(array.nature for array in cause.breaks if array.nature is not None))
+    numbers = [array.error for array in cause.breaks if array.nature == "number"]
+    dtypes = {each.dtype for each in cause.explains}
+    alone = cause.kind == "behaviour"
+    return Known(
+        operations=cause.ops,
+        reason="",
+        example=example,
+        features=cause.features,
+        law=check.law.rpartition(".")[2] if alone else "",
+        breaks=natures,
+        where=tuple(dict.fromkeys(array.where for array in cause.breaks if array.where)),
+        error_up_to=_bound(max(numbers)) if numbers else None,
+        # A fault that shows in wide dtypes shows in narrow ones too; one in narrow dtypes says nothing about wide ones.
+        dtypes=tuple(dtype for dtype in HALF if dtype in dtypes) if dtypes <= set(HALF) else (),
+    )
+
+
+ROOM = 4.0
+"""The largest known error, relative to the largest one that was seen: other cases may be worse than those."""
+
+LARGEST_INEXACT = 0.1
+"""Numbers with a larger error than this share of an array's largest value are not inexact but wrong."""
+
+
+def _bound(error: float) -> float:
+    """The error up to which numbers are known failures, to one significant digit; None for numbers that are wrong."""
+    if not 0 < error < LARGEST_INEXACT:
+        return math.inf
+    unit = 10.0 ** math.floor(math.log10(ROOM * error))
+    return float(f"{math.ceil(ROOM * error / unit) * unit:.0e}")
+
+
+def usual_jobs(info: TargetInfo, items: Sequence[Item]) -> int:
+    """The default number of workers: two on a CPU with two cores, one with an accelerator."""
+    if info.device != "cpu" or len(items) < WORTHWHILE[info.eager]:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(2, cores)

@@ -1,1 +1,0 @@
-"""Wrong formulas that implementations often compute instead of the definition."""

@@ -1,0 +1,58 @@
+"""The features of each operation's calls, and its plainest and a rich case.
+
+The envelope, the causes of failures, promises and the search refer to the same features by name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.features import fwbw, gru, mlstm, sums
+from conformance.features.feature import Feature, of_field
+from conformance.operations import BY_LAWS, Operation, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The calls of an operation in terms of features.
+
+    Attributes:
+        features: properties of its calls, by which failures are explained and refusals avoided.
+        plain: the plainest case for a seed, to which features are added.
+        rich: a small case for a seed that distinguishes formulas from each other.
+    """
+
+    features: tuple[Feature, ...]
+    plain: Callable[[int], Any]
+    rich: Callable[[int], Any] | None = None
+
+
+_DESCRIBED = {
+    "rev_cumsum": Described(features=sums.SCANS, plain=sums.plain_sum),
+    "rev_cumsum_off": Described(features=sums.SCANS, plain=sums.plain_sum),
+    "causal_forget_matrix": Described(features=sums.DECAY, plain=sums.plain_sum),
+    "dtilde_matrix": Described(features=sums.DTILDE, plain=sums.plain_dtilde),
+    "mlstm": Described(features=mlstm.MLSTM, plain=mlstm.plain_mlstm, rich=mlstm.rich_mlstm),
+    "mlstm_step": Described(features=mlstm.MLSTM_STEP, plain=mlstm.plain_mlstm_step, rich=mlstm.rich_mlstm_step),
+    "fwbw": Described(features=fwbw.FWBW, plain=fwbw.plain_fwbw, rich=fwbw.rich_fwbw),
+    "gru": Described(features=gru.GRU, plain=gru.plain_gru, rich=gru.rich_gru),
+}
+
+
+def described(operation: Operation) -> Described:
+    """The features and the exemplary cases of an operation."""
+    return _DESCRIBED[operation.about]
+
+
+def features_of(op: Operation | str) -> tuple[Feature, ...]:
+    """The features of an operation, or of what laws are about; none if that is not an operation."""
+    operation = BY_LAWS.get(op) if isinstance(op, str) else op
+    if operation is None:
+        return ()
+    of_options = (_of_option(option) for option in operation.options if option.sentence)
+    return (*described(operation).features, *of_options)
+
+
+def _of_option(option: Option) -> Feature:
+    name = option.name.replace("_", " ")
+    return of_field(option.name, option.default, option.example, name=name, sentence=option.sentence)

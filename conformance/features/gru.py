@@ -1,0 +1,113 @@
+"""Features of calls of `gru`."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from conformance.cases import GRUCase
+from conformance.cases._removal import large
+from conformance.features.calls import (
+    LAYOUT,
+    MULTIPLE,
+    NO_SEQUENCES,
+    NO_STEPS,
+    PACKING,
+    SEVERAL_HEADS,
+    SEVERAL_SEQUENCES,
+    SEVERAL_STEPS,
+    STATE_COTANGENTS,
+    initial_state,
+    not_multiple,
+    scaled,
+    several_blocks,
+)
+from conformance.features.feature import Feature, of_field, removed, restored
+
+BLOCK = 64
+GATES = ("forget_input", "reset_input")
+
+
+@lru_cache(maxsize=512)
+def _gates(case: GRUCase) -> np.ndarray:
+    arrays = case.arrays("float64")
+    return np.concatenate([arrays[name].values.ravel() for name in GATES])
+
+
+def _extreme(case: GRUCase, kept: str, other: str) -> GRUCase:
+    return removed(other)(restored(case, kept, gates="extreme"))
+
+
+GRU = (
+    initial_state(False, True),
+    STATE_COTANGENTS,
+    Feature(
+        name="infinite gates",
+        promise="f finite",
+        sentence="some preactivation of the forget or the reset gate is infinite",
+        phrase="where a gate is infinite",
+        present=lambda case: bool(np.isinf(_gates(case)).any()),
+        without=removed("infinite gates"),
+        added=lambda case: _extreme(case, "infinite gates", "large gates"),
+    ),
+    Feature(
+        name="large gates",
+        sentence="some finite preactivation of the forget or the reset gate is beyond ±20",
+        phrase="where a finite gate is large",
+        present=lambda case: bool(large(_gates(case)).any()),
+        without=removed("large gates"),
+        added=lambda case: _extreme(case, "large gates", "infinite gates"),
+    ),
+    of_field(
+        "clipping",
+        None,
+        0.1,
+        name="clipping",
+        promise="gradient_clipping == None",
+        sentence="gradient_clipping is given",
+    ),
+    NO_STEPS,
+    NO_SEQUENCES,
+    SEVERAL_STEPS,
+    not_multiple(4, "S not a multiple of 16", "S not a multiple of 64"),
+    not_multiple(16, "S not a multiple of 64"),
+    not_multiple(BLOCK),
+    several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: BLOCK),
+    SEVERAL_SEQUENCES,
+    replace(
+        SEVERAL_HEADS,
+        without=lambda case: replace(case, heads=(1,) * 6),
+        added=lambda case: case if case.N > 1 else replace(case, heads=(2,) * 6),
+    ),
+    Feature(
+        name="grouped heads",
+        sentence="inputs and weights have different numbers of heads, so that one head serves several",
+        phrase="where heads are shared (the six head counts differ)",
+        present=lambda case: len(set(case.heads)) > 1,
+        without=lambda case: replace(case, heads=(case.N,) * 6),
+        added=lambda case: replace(case, heads=(4, 2, 1, 4, 2, 2)),
+        of_sizes=True,
+    ),
+    Feature(
+        name="uneven head dims",
+        promise="H % 16 == 0",
+        sentence="H is not a multiple of 16",
+        present=lambda case: bool(case.H % MULTIPLE),
+        without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
+        added=lambda case: replace(case, H=5),
+        of_sizes=True,
+    ),
+    *PACKING,
+    LAYOUT,
+    scaled("inputs and weights", 2.0),
+)
+
+
+def plain_gru(seed: int) -> GRUCase:
+    """The plainest call: one sequence of 64 steps, one head of 16 units, no state, moderate gates."""
+    return GRUCase(1, BLOCK, 16, (1, 1, 1, 1, 1, 1), cotangents="output only", seed=seed)
+
+
+def rich_gru(seed: int) -> GRUCase:
+    """A small call with a state, several sequences, shared heads and clipping that has an effect."""
+    return GRUCase(2, 7, 3, (4, 2, 1, 4, 2, 2), state=True, clipping=0.1, seed=seed)

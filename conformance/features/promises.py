@@ -1,0 +1,272 @@
+"""Promises: conditions that callers of a target must meet, such as ``f finite`` or ``S % 64 == 0``.
+
+A promise is an expression over the names of a call. Only cases that keep all promises are drawn; other calls are
+reported as not promised, and never as passed. Names:
+
+- sizes: ``S`` (of every sequence), ``B``, ``T`` (all tokens), ``N``, ``K``, ``V``, ``H``, as the operation has them;
+- options: ``chunk_size``, ``eps``, ``clipping``, and ``dtype``, which is compared with ``float32`` and its like;
+- ``f finite``, ``i finite``, ``gates finite``;
+- every feature, with ``_`` for what is not a letter or a digit: ``packed``, ``initial_state``, ``state_cotangents`` …
+
+They are combined with ``and``, ``or``, ``not``, comparisons, ``in`` and arithmetic. A promise with a name that an
+operation does not have does not apply to that operation. ``mlstm: S % 64 == 0`` applies to one operation only.
+"""
+
+import ast
+import functools
+import operator
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.base.dtypes import FLOATING
+from conformance.base.exceptions import UsageError
+from conformance.features import features_of
+from conformance.features.facts import FINITE, AbsentError, facts_of, identifier, names_in, of_mlstm
+from conformance.features.feature import Feature, avoiding
+from conformance.operations import BY_LAWS, Operation
+
+_COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda x, y: x in y,
+    ast.NotIn: lambda x, y: x not in y,
+}
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+}
+_WITHOUT_MEANING = (TypeError, ZeroDivisionError)
+"""Raised where a call has no such number: an option that is left out is None, which is neither small nor large.
+
+A comparison without a meaning excludes no call.
+"""
+
+FARTHEST = 130
+"""A size is changed by at most this much to keep a promise."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One promise.
+
+    Attributes:
+        text: the promise as it was written.
+        op: the operation that it applies to; None for all.
+    """
+
+    text: str
+    op: str | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.op is None else f"{self.op}: {self.text}"
+
+    def holds(self, operation: Operation, case: Any, dtype: str) -> bool:
+        """Whether a case of an operation keeps the promise; cases that it does not apply to always do."""
+        return not self._applies(operation) or self._true_of(facts_of(operation, case, dtype))
+
+    def _applies(self, operation: Operation) -> bool:
+        return self.op in (None, operation.about)
+
+    def _true_of(self, facts: Iterable[Mapping[str, Any]]) -> bool:
+        tree = _parsed(self.text)
+        try:
+            return all(bool(_evaluated(tree, each, self.text)) for each in facts)
+        except (AbsentError, AttributeError, *_WITHOUT_MEANING):
+            return True
+
+
+@dataclass(frozen=True)
+class Promises:
+    """All promises of a run."""
+
+    all: tuple[Promise, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def hold(self, operation: Operation, case: Any, dtype: str) -> bool:
+        return all(promise.holds(operation, case, dtype) for promise in self.all)
+
+    def kept(self, operation: Operation, case: Any, dtype: str) -> Any | None:
+        """The case, changed as little as necessary to keep all promises; None if no such case was found."""
+        for promise in (*self.all, *self.all):
+            if promise.holds(operation, case, dtype):
+                continue
+            kept = [each for each in self.all if each.holds(operation, case, dtype)]
+            nearest = None
+            for each in _near(operation, case):
+                if not promise.holds(operation, each, dtype):
+                    continue
+                nearest = each if nearest is None else nearest
+                # One that breaks no other promise, if there is one.
+                if all(other.holds(operation, each, dtype) for other in kept):
+                    nearest = each
+                    break
+            case = case if nearest is None else nearest
+        return case if self.hold(operation, case, dtype) else None
+
+
+def parsed(text: str) -> Promise:
+    """Parse a promise as it is written on the command line.
+
+    Raises:
+        UsageError: the text is not an expression of this language, or has a name that no operation has.
+    """
+    op, _, rest = text.rpartition(":")
+    op, rest = op.strip(), rest.strip()
+    if op and op not in BY_LAWS:
+        raise UsageError(f"--promise {text!r}: there is no operation {op!r}; name one of {', '.join(BY_LAWS)}")
+    tree = _parsed(rest)
+    for node in ast.walk(tree):
+        _allowed(node, text)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    wanted = [BY_LAWS[op]] if op else list(BY_LAWS.values())
+    offered = set().union(*(names_in(operation) for operation in wanted)) | set(FLOATING)
+    unknown = sorted(names - offered)
+    if unknown:
+        spoken = sorted({name.replace("__", " ") for name in offered - set(FLOATING)})
+        raise UsageError(f"--promise {text!r}: unknown name {unknown[0]!r}; the names are {', '.join(spoken)}")
+    return Promise(rest, op or None)
+
+
+def read(path: Path) -> tuple[Promise, ...]:
+    """The promises of a TOML file: ``promises = ["f finite"]``, and a table for the promises of one operation.
+
+    Raises:
+        UsageError: the file cannot be read, or holds something else.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--promises {path} cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--promises {path} is not TOML: {error}") from error
+    found = []
+    for op, of in {"": {"promises": table.pop("promises", [])}, **table}.items():
+        listed = of.get("promises") if isinstance(of, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed) or set(of) - {"promises"}:
+            raise UsageError(
+                f'--promises {path}: `{op}` must hold promises = ["…"] and nothing else, each promise in quotes'
+            )
+        found += [parsed(f"{op}: {each}" if op else each) for each in listed]
+    return tuple(found)
+
+
+def written(promises: Mapping[str, Iterable[str]]) -> str:
+    """Return promises by operation as TOML that `read` accepts."""
+    lines = ["# Conditions that callers must meet. Read by: python -m conformance run TARGET --promises FILE"]
+    for op, texts in promises.items():
+        listed = "".join(f'    "{text}",\n' for text in texts)
+        lines.append(f"\n[{op}]\npromises = [\n{listed}]")
+    return "\n".join(lines) + "\n"
+
+
+def excluding(feature: Feature) -> str:
+    """The promise that excludes a feature."""
+    return feature.promise or f"not {identifier(feature.name)}"
+
+
+@functools.cache
+def _parsed(text: str) -> ast.expr:
+    spelt = text
+    for words in FINITE:
+        first, second = words.split()
+        spelt = re.sub(rf"\b{first}\s+{second}\b", f"{first}__{second}", spelt)
+    try:
+        return ast.parse(spelt.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(
+            f"--promise {text!r} is not an expression; write something like 'f finite', 'S % 64 == 0', 'not packed'"
+        ) from error
+
+
+_NODES = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.BinOp, ast.Name, ast.Load)
+
+
+def _allowed(node: ast.AST, text: str) -> None:
+    constant = isinstance(node, ast.Constant) and isinstance(node.value, int | float | str | None)
+    if not constant and not isinstance(node, (*_NODES, *_COMPARISONS, *_ARITHMETIC, ast.Tuple, ast.List)):
+        raise UsageError(
+            f"--promise {text!r} has a {type(node).__name__}; there are names, numbers, and, or, not, in, comparisons, "
+            "+ - * // and %"
+        )
+
+
+def _evaluated(node: ast.AST, facts: Mapping[str, Any], text: str) -> Any:
+    def value(of: ast.AST) -> Any:
+        return _evaluated(of, facts, text)
+
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        if node.id in FLOATING:
+            return node.id
+        if node.id not in facts:
+            raise AbsentError(node.id)
+        return facts[node.id]
+    if isinstance(node, ast.Tuple | ast.List):
+        return [value(each) for each in node.elts]
+    if isinstance(node, ast.BoolOp):
+        together = all if isinstance(node.op, ast.And) else any
+        return together(bool(value(each)) for each in node.values)
+    if isinstance(node, ast.UnaryOp):
+        return not value(node.operand) if isinstance(node.op, ast.Not) else -value(node.operand)
+    if isinstance(node, ast.BinOp):
+        return _ARITHMETIC[type(node.op)](value(node.left), value(node.right))
+    if isinstance(node, ast.Compare):
+        try:
+            values = [value(each) for each in (node.left, *node.comparators)]
+            pairs = zip(values, node.ops, values[1:], strict=False)
+            return all(_COMPARISONS[type(op)](x, y) for x, op, y in pairs)
+        except _WITHOUT_MEANING:
+            return True
+    raise UsageError(f"--promise {text!r} cannot be understood")
+
+
+def _near(operation: Operation, case: Any) -> Iterator[Any]:
+    """Cases similar to this one, nearest first: without a feature, with an added feature, or with another size."""
+    present = [feature for feature in features_of(operation) if feature.present(case)]
+    for feature in present:
+        yield feature.without(case)
+    yield avoiding(
+        case, ("forget gates of -inf", "forget gates of +inf", "input gates of -inf"), features_of(operation)
+    )
+    own = of_mlstm(case)
+    for step in range(1, FARTHEST):
+        for change in (step, -step):
+            for size in _resizable(own):
+                if getattr(own, size) + change >= 0:
+                    yield _with_own(case, replace(own, **{size: getattr(own, size) + change}))
+            if getattr(own, "lengths", None):
+                yield _with_own(case, replace(own, lengths=tuple(max(S + change, 0) for S in own.lengths)))
+    # Sizes and lengths together, rounded up to what chunks are likely to be.
+    for chunk in (16, 32, 64, 128):
+        if getattr(own, "lengths", None):
+            yield _with_own(case, replace(own, lengths=tuple(-(-S // chunk) * chunk for S in own.lengths)))
+        sizes = {size: -(-getattr(own, size) // chunk) * chunk for size in ("K", "V") if hasattr(own, size)}
+        if sizes:
+            yield _with_own(case, replace(own, **sizes))
+    for feature in features_of(operation):
+        if feature not in present:
+            yield feature.added(case)
+
+
+def _resizable(own: Any) -> list[str]:
+    named = {field.name for field in fields(own)}
+    sizes = [name for name in ("S", "K", "V", "H", "N", "B") if name in named]
+    return [name for name in sizes if not (getattr(own, "lengths", None) is not None and name in ("S", "B"))]
+
+
+def _with_own(case: Any, own: Any) -> Any:
+    return replace(case, inner=own) if hasattr(case, "inner") else own

@@ -1,0 +1,288 @@
+"""The verdict on every array of one call of a target, with and without its gradient."""
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance import oracle
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.base.exceptions import line_of, name_of, raised_by_target
+from conformance.base.result_form import WrongResultError
+from conformance.cases import to_json
+from conformance.frameworks.implementation import Implementation, RefusedError
+from conformance.laws.checker import Checker
+from conformance.operations import Operation
+from conformance.tolerance.budget import Expected, Precision
+from conformance.tolerance.compared import ArrayOutcome, BreakKind, compared
+
+RIGHT, WRONG, NOT_SERVED, NOT_PROMISED = "right", "wrong", "not served", "not promised"
+GRADIENT = "gradient of "
+
+
+UNSHARED = 4.0
+"""Ratio of elapsed time to computing time that is allowed, so that a busy machine makes the same experiments."""
+
+LEAST_PASSED = 30.0
+"""Seconds that may pass in any case: the shorter the time, the more another program may take of it."""
+
+
+class Clock:
+    """The time that a diagnosis may take.
+
+    Args:
+        seconds: seconds of computation by this thread, from now on.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._end = time.thread_time() + seconds
+        self._end_of_all = time.monotonic() + max(UNSHARED * seconds, LEAST_PASSED)
+
+    @property
+    def left(self) -> bool:
+        return time.thread_time() < self._end and time.monotonic() < self._end_of_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Messages to another process about each call of a target, because a call may end the process that it runs in.
+
+    Attributes:
+        announce: called with the text of each call before it is made, and with None after it.
+        fatal: the texts of calls that ended a process, each with how it ended; they are not made again.
+    """
+
+    announce: Callable[[str | None], None] = lambda call: None
+    fatal: Mapping[str, BreakKind] = field(default_factory=dict)
+
+
+UNWATCHED = Watch()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The answer of a target to one case, and the verdict on it.
+
+    Attributes:
+        case, dtype: the case and the dtype.
+        value: verdict on the outputs: ``right``, ``wrong`` or ``not served``.
+        gradient: verdict on the gradients; None if the operation has none here.
+        arrays: every output, then every gradient.
+        problem: the exception, or the reason why the case was not served.
+        call: the call.
+        got: everything that the target returned: the outputs, and gradients under names such as ``gradient of q``.
+        expected: the oracle's answer, under the same names.
+    """
+
+    case: Any
+    dtype: str
+    value: str
+    gradient: str | None
+    arrays: tuple[ArrayOutcome, ...]
+    problem: str = ""
+    call: Call | None = None
+    got: Mapping[str, Array] = field(default_factory=dict)
+    expected: Expected | None = None
+
+    def status(self, aspect: str) -> str | None:
+        return self.value if aspect == "value" else self.gradient
+
+    @property
+    def wrong(self) -> bool:
+        return WRONG in (self.value, self.gradient)
+
+    @property
+    def served(self) -> bool:
+        return NOT_SERVED not in (self.value, self.gradient)
+
+    @property
+    def wrong_arrays(self) -> tuple[ArrayOutcome, ...]:
+        return tuple(array for array in self.arrays if array.nature is not None)
+
+
+class ProcessEndedError(Exception):
+    """A call ended the process in which it was made.
+
+    Args:
+        kind: how it ended.
+    """
+
+    def __init__(self, kind: BreakKind):
+        super().__init__("does not return" if kind.nature == "timeout" else f"ends the process ({kind.where})")
+
+
+Shapes = frozenset[tuple[str, tuple[int, ...]]]
+
+
+def shapes(call: Call) -> Shapes:
+    """The shapes of the arrays of a call, with their names."""
+    return frozenset((name, x.shape) for name, x in call.arrays.items())
+
+
+class Judge:
+    """Judges cases of one operation in one dtype on a target, each once.
+
+    Attributes:
+        eager: whether a call with new shapes costs no compilation.
+        trials: the number of cases that were judged.
+        shapes: the shapes of their arrays.
+
+    Args:
+        implementation: the target.
+        operation: the operation.
+        dtype: the dtype of the values.
+        watch: notified of each call.
+        gradients: whether gradients are requested.
+        forward: whether outputs of calls without a gradient are judged, too; otherwise only those that come with a
+            gradient, where the target has one.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        operation: Operation,
+        dtype: str,
+        watch: Watch = UNWATCHED,
+        gradients: bool = True,
+        forward: bool = True,
+    ):
+        self.operation = operation
+        self.dtype = dtype
+        self._watch = watch
+        self.differentiable = gradients and implementation.no_gradient(operation.name) is None
+        self.eager = implementation.eager
+        self.trials = 0
+        self._forward = forward or not self.differentiable
+        self._checker = Checker(implementation, dtype)
+        self.shapes: set[Shapes] = set()
+        self._done: dict[Any, Judged] = {}
+
+    def __call__(self, case: Any) -> Judged:
+        if case not in self._done:
+            self.trials += 1
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._done[case] = self._judged(case)
+        return self._done[case]
+
+    def precision(self, call: Call) -> Precision:
+        return self._checker.precision(call.steps)
+
+    def precision_of(self, judged: Judged) -> Precision:
+        """The precision of the call that was judged."""
+        assert judged.call is not None
+        return self.precision(judged.call)
+
+    def _judged(self, case: Any) -> Judged:
+        call = self.operation.call_of(case, self.dtype)
+        self.shapes.add(shapes(call))
+        precision = self.precision(call)
+        values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
+        expected = self.operation.value(values, call.options, precision)
+        key = f"{self.dtype} {json.dumps(to_json(case))}"
+        both = None if self._forward else self._attempt(f"gradient {key}", self._checker.vjp, call)
+        alone = both[0] if isinstance(both, tuple) else self._attempt(f"value {key}", self._checker.call, call)
+        arrays = self._outputs(alone, expected, call, precision)
+        value = self._status(alone, arrays)
+        problem, got = _said(alone), dict(alone) if isinstance(alone, dict) else {}
+        if not self.differentiable or value == NOT_SERVED or isinstance(alone, ProcessEndedError):
+            gradient = None if not self.differentiable else value
+            return Judged(
+                case=case,
+                dtype=self.dtype,
+                value=value,
+                gradient=gradient,
+                arrays=arrays,
+                problem=problem,
+                call=call,
+                got=got,
+                expected=expected,
+            )
+        of_gradient = self.operation.gradient(values, call.options, cotangents, precision)
+        if both is None:
+            both = self._attempt(f"gradient {key}", self._checker.vjp, call)
+        expected = Expected(
+            {**expected.values, **{GRADIENT + name: x for name, x in of_gradient.values.items()}},
+            {**expected.slack, **{GRADIENT + name: x for name, x in of_gradient.slack.items()}},
+        )
+        if isinstance(both, tuple):
+            outputs, gradients = both
+            again = arrays if alone is outputs else self._outputs(outputs, expected, call, precision)
+            # Of a call that raised there are none; its backward pass may have returned them all the same.
+            worse = (max(pair, key=lambda array: array.worst) for pair in zip(arrays, again, strict=False))
+            arrays = tuple(worse) or again
+            value = self._status({}, arrays) if value == RIGHT else value
+            compared_gradients = tuple(
+                self._compared(GRADIENT + name, gradients.get(name), expected, precision) for name in call.primals
+            )
+            gradient = self._status({}, compared_gradients)
+            arrays += compared_gradients
+            got |= {**outputs, **{GRADIENT + name: x for name, x in gradients.items()}}
+        else:
+            gradient = self._status(both, ())
+            problem = problem or _said(both)
+        return Judged(
+            case=case,
+            dtype=self.dtype,
+            value=value,
+            gradient=gradient,
+            arrays=arrays,
+            problem=problem,
+            call=call,
+            got=got,
+            expected=expected,
+        )
+
+    def _attempt(self, key: str, function: Callable[[Call], Any], call: Call) -> Any:
+        """The target's return value, or the exception that it raised."""
+        self._checker.calls.clear()
+        if key in self._watch.fatal:
+            return ProcessEndedError(self._watch.fatal[key])
+        self._watch.announce(key)
+        try:
+            with self._checker.implementation.settings_kept():
+                return function(call)
+        except raised_by_target() as error:
+            return error
+        finally:
+            self._watch.announce(None)
+
+    def _outputs(self, got: Any, expected: Expected, call: Call, precision: Precision) -> tuple[ArrayOutcome, ...]:
+        if not isinstance(got, dict):
+            return ()
+        found = []
+        for name in call.cotangents:
+            array = got.get(name)
+            if name in ("C", "n") and array is not None and "m" in got and "m" in expected.values:
+                array = oracle.in_units_of(expected.values["m"], name, got)
+            found.append(self._compared(name, array, expected, precision))
+        return tuple(found)
+
+    def _compared(self, name: str, got: Array | None, expected: Expected, precision: Precision) -> ArrayOutcome:
+        if got is None:
+            return ArrayOutcome(where=name, nature="missing", worst=math.inf, error=math.inf, wrong=1.0)
+        return compared(name, got, expected.values[name], expected.slack[name], precision).outcome
+
+    @staticmethod
+    def _status(got: Any, arrays: tuple[ArrayOutcome, ...]) -> str:
+        if isinstance(got, RefusedError):
+            return NOT_SERVED
+        if isinstance(got, BaseException) or any(array.nature is not None for array in arrays):
+            return WRONG
+        return RIGHT
+
+
+def _said(got: Any) -> str:
+    if isinstance(got, RefusedError | ProcessEndedError):
+        return str(got)
+    if isinstance(got, WrongResultError):
+        return str(got).removeprefix(f"{got.function} ")
+    if isinstance(got, BaseException):
+        text = line_of(got, 200)
+        return f"raised {name_of(got)}: {text}" if text else f"raised {name_of(got)}"
+    return ""

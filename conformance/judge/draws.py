@@ -1,0 +1,122 @@
+"""The cases on which a law is tried, and how Hypothesis draws them."""
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.errors import Unsatisfiable
+from hypothesis.strategies import SearchStrategy
+
+from conformance.base.dtypes import HALF
+from conformance.base.options import RunOptions
+from conformance.cases import Limits, pinned
+from conformance.features.admission import Admission
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.repeatable_draws import the_same_everywhere
+from conformance.laws import Law
+
+SUPPRESSED = (
+    HealthCheck.too_slow,
+    HealthCheck.filter_too_much,
+    HealthCheck.data_too_large,
+    # The features that a target refuses are searched for while its cases are drawn, which draws a few more cases.
+    HealthCheck.nested_given,
+)
+
+SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
+"""The share of each stratum among the examples of a law."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Cases to draw.
+
+    Attributes:
+        cases: the strategy.
+        seed: the seed from which they are drawn.
+        examples: the number of cases.
+        pinned: whether they are pinned to values that no law may miss, instead of being drawn freely.
+        shrinks_only: whether they are drawn only to find a smaller case that breaks the law.
+    """
+
+    cases: SearchStrategy
+    seed: int
+    examples: int
+    pinned: bool = False
+    shrinks_only: bool = False
+
+
+def planned(
+    law: Law, dtype: str, implementation: Implementation, options: RunOptions, admission: Admission
+) -> list[Draw]:
+    """The cases on which a law is tried, in order."""
+    assert law.cases is not None
+    cases, eager = law.cases, implementation.eager
+
+    def admitted(limits: Limits) -> SearchStrategy:
+        # The definition determines a value; gradients also depend on what gatespec holds constant in them.
+        decided = law.kind != "contract" and not law.forward
+        return admission.strategy(law.op, dtype, cases(limits), decided=decided)
+
+    total = sum(SHARES[stratum] for stratum in law.strata)
+    draws = []
+    for stratum in _quick(law.strata, eager) if options.quick else law.strata:
+        if stratum == "long" and options.max_steps <= 130 and len(law.strata) > 1:
+            continue
+        if stratum == "long" and dtype in HALF and not eager:
+            continue
+        count = max(1, math.ceil(options.examples * law.share * SHARES[stratum] / total - 1e-9))
+        layouts = ("contiguous", *implementation.layouts) if eager else ("contiguous",)
+        limits = Limits(stratum, eager, dtype, options.max_steps, layouts, quick=options.quick)
+        # The seed depends on the operation, not the law: laws that draw from the same strategy see the same cases
+        # and share the oracle's answers.
+        seed = zlib.crc32(f"{options.seed}/{law.op}/{stratum}/{dtype}".encode())
+        parts = pinned(limits, count)
+        for part, examples in parts:
+            draws.append(Draw(admitted(part), seed, examples, pinned=bool(part.pin)))
+        if all(part.pin for part, _ in parts):
+            # Freely drawn cases may include smaller ones than the pinned cases.
+            draws.append(Draw(admitted(limits), seed, count, shrinks_only=True))
+    return draws
+
+
+def _quick(strata: tuple[str, ...], eager: bool) -> tuple[str, ...]:
+    """The strata of a quick run: without the long one, and a single one if each shape has to be compiled."""
+    short = tuple(stratum for stratum in strata if stratum != "long") or strata
+    return short if eager else short[-1:]
+
+
+def sampled(cases: SearchStrategy, seed: int, number: int) -> list[Any]:
+    """Some cases of a strategy."""
+    drawn: list[Any] = []
+
+    def example(case: Any) -> None:
+        drawn.append(case)
+
+    run_draw(example, Draw(cases, seed, number), Phase.generate)
+    return drawn
+
+
+def run_draw(example: Callable[[Any], None], draw: Draw, *phases: Phase) -> None:
+    """Let Hypothesis draw cases for ``example``, whose exceptions are passed on."""
+    test = hypothesis.given(draw.cases)(example)
+    test = hypothesis.seed(draw.seed)(test)
+    test = hypothesis.settings(
+        max_examples=draw.examples,
+        database=None,
+        deadline=None,
+        phases=phases,
+        print_blob=False,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=SUPPRESSED,
+    )(test)
+    try:
+        with the_same_everywhere():
+            test()
+    except Unsatisfiable:
+        return  # No case of this kind fits: the law is skipped if none fits in any stratum.

@@ -1,0 +1,129 @@
+"""The choice of laws, dtypes and number of cases for a target."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conformance.base.dtypes import FLOATING
+from conformance.base.exceptions import UsageError
+from conformance.base.options import (
+    EXAMPLES,
+    INTERPRETED_EXAMPLES,
+    INTERPRETED_STEPS,
+    INTERPRETERS,
+    MAX_STEPS,
+    QUICK_EXAMPLES,
+    RunOptions,
+)
+from conformance.features.promises import parsed
+from conformance.features.promises import read as read_promises
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.known_failures import read
+from conformance.laws import Law, all_laws
+
+if TYPE_CHECKING:
+    from conformance.frameworks.targets import TargetInfo
+
+
+def options_of(
+    *,
+    known: Path | None = None,
+    examples: int | None = None,
+    max_steps: int | None = None,
+    promises: tuple[str, ...] = (),
+    promises_file: Path | None = None,
+    **given: Any,
+) -> RunOptions:
+    """The options of a run; those that were not given depend on the circumstances.
+
+    Args:
+        known: the file of known failures.
+        promises, promises_file: what callers of the target must keep to, as text and in a file.
+        given: other fields of `RunOptions`.
+
+    Raises:
+        UsageError: a name is unknown, no law is left, or the known failures cannot be read.
+    """
+    told = [parsed(text) for text in promises]
+    told += read_promises(promises_file) if promises_file is not None else ()
+    options = RunOptions(
+        known=read(known) if known is not None else (), promises=tuple(str(promise) for promise in told), **given
+    )
+    slow = interpreted(options.kernel_backend, options.device)
+    few = INTERPRETED_EXAMPLES if slow else QUICK_EXAMPLES if options.quick else EXAMPLES
+    options = replace(
+        options,
+        examples=examples or few,
+        max_steps=max_steps or (INTERPRETED_STEPS if slow else MAX_STEPS),
+    )
+    selected(options)
+    return options
+
+
+def interpreted(kernel_backend: str | None, device: str) -> bool:
+    """Whether the requested kernel backend runs under its interpreter here."""
+    return device == "cpu" and os.environ.get(INTERPRETERS.get(kernel_backend or "", ""), "") not in ("", "0")
+
+
+def selected(options: RunOptions) -> list[Law]:
+    """The laws that the options select.
+
+    Raises:
+        UsageError: a name is unknown, or no law is left.
+    """
+    laws = all_laws()
+    ops = list(dict.fromkeys(law.op for law in laws))
+    for op in options.ops:
+        if op not in ops:
+            raise UsageError(f"there is no law about {op!r}; name one of {', '.join(ops)} after --op")
+    known = {law.name for law in laws} | {law.id for law in laws}
+    for name in options.laws:
+        if name not in known:
+            raise UsageError(f"there is no law {name!r}; `python -m conformance laws` lists the names for --law")
+    kept = [
+        law
+        for law in laws
+        if (not options.ops or law.op in options.ops)
+        and (not options.laws or law.name in options.laws or law.id in options.laws)
+        and (law.quick or not options.quick)
+        and not (options.only == "gradients" and (law.forward or law.rows is not None))
+    ]
+    if not kept and options.quick:
+        raise UsageError("no law that --op and --law keep is part of a quick run; leave out --quick")
+    if not kept and options.only:
+        raise UsageError(f"no law that --op and --law keep is about {options.only}; leave out --only")
+    if not kept:
+        raise UsageError(
+            f"no law is named {' or '.join(options.laws)} among those about {' or '.join(options.ops)}; "
+            "`python -m conformance laws` lists them"
+        )
+    return kept
+
+
+def agenda(implementation: "Implementation | TargetInfo", options: RunOptions) -> list[tuple[Law, str]]:
+    """Every law with every dtype in which it is to be tried."""
+    pairs = []
+    for law in selected(options):
+        usual = law.usual_dtypes(implementation.eager)
+        if options.quick and not options.dtypes:
+            usual = tuple(dtype for dtype in usual if dtype == "float32")
+        # A target that compiles is tried in fewer dtypes unless more are requested; a law is never tried in a dtype in
+        # which it does not hold (exact eighths, compositions of calls, the text of an error).
+        kept = [dtype for dtype in FLOATING if dtype in options.dtypes and dtype in law.dtypes]
+        dtypes = kept if options.dtypes else [dtype for dtype in FLOATING if dtype in usual]
+        pairs += [(law, dtype) for dtype in dtypes]
+    return pairs
+
+
+def why_not(implementation: Implementation, law: Law, dtype: str) -> str | None:
+    """The reason why a law does not apply to a target; None if it does."""
+    absent = [name for name in law.functions if name not in implementation.functions]
+    if absent:
+        return f"absent: {', '.join(absent)}"
+    return (
+        implementation.cannot(dtype)
+        or (law.gradient and implementation.no_gradient(law.gradient))
+        or (law.skip and law.skip(implementation))
+        or None
+    )

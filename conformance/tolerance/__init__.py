@@ -1,0 +1,1 @@
+"""How far an element may be from its correct value, and arrays that are compared with theirs."""
