@@ -109,6 +109,7 @@ def _offered(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--write-known", metavar="PATH", type=_FILE, help="Write an entry for each failure; you add the reasons.")
 @click.option("--json", "json_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
+@click.option("--verbose", is_flag=True, help="Show every law, every reason and the branches of gradients.")
 @click.option("--html", "html_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
 def run_command(
     targets: tuple[str, ...],
@@ -116,6 +117,7 @@ def run_command(
     suggest_promises: Path | None,
     json_path: Path | None,
     html_path: Path | None,
+    verbose: bool,
     **given: Any,
 ) -> None:
     """Judge implementations.
@@ -138,6 +140,7 @@ def run_command(
             (write_known, suggest_promises),
             {"json": json_path, "html": html_path},
             given,
+            verbose,
         )
     except UsageError as error:
         raise click.UsageError(str(error)) from error
@@ -152,6 +155,7 @@ def _run(
     written: tuple[Path | None, Path | None],
     paths: dict[str, Path | None],
     given: dict[str, Any],
+    verbose: bool,
 ) -> int:
     from functools import partial
 
@@ -188,7 +192,7 @@ def _run(
         finally:
             workers.stop()
         reports.append(judged.report)
-        terminal.show(console, judged.report)
+        terminal.show(console, judged.report, verbose=verbose)
         interrupted = judged.interrupted
         if interrupted:
             break

@@ -1,1 +1,1 @@
-"""What the command line and the pytest plugin do with targets."""
+"""The work of the command line and of the pytest plugin: targets, one after the other."""

@@ -223,7 +223,9 @@ class Faults:
     def _needed(
         self, judged: Judged, small: Judged, happens: Callable[[Any], bool], may_happen: Callable[[Any], bool]
     ) -> tuple[Feature, ...]:
-        experiments = Necessity(self.operation, self.judges[judged.dtype], self.clock, thorough=not self.hurried)
+        experiments = Necessity(
+            features_of(self.operation), self.judges[judged.dtype], self.clock, thorough=not self.hurried
+        )
         return experiments.features(judged.case, small, happens, may_happen)
 
     def _followed(self, judged: Judged) -> tuple[Fault, ...]:

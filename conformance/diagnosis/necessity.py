@@ -1,14 +1,12 @@
 """Finds out by experiment which features of a call a fault needs."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from conformance.cases import as_drawn
 from conformance.diagnosis.formula_search import reseeded, with_steps
-from conformance.features import features_of
 from conformance.features.feature import Feature, names, needed
 from conformance.formulas.judged import Clock, Judge, Judged
-from conformance.operations import Operation
 
 EXCEPTION = frozenset({"exception"})
 
@@ -23,14 +21,14 @@ class Necessity:
     """Experiments with a case that shows a fault, without one of its features at a time.
 
     Args:
-        operation: the operation.
+        features: the features of the operation.
         judge: judges cases in the dtype of the fault.
         clock: when its time is over, nothing new is tried.
         thorough: whether coincidences are looked for, which takes longer.
     """
 
-    def __init__(self, operation: Operation, judge: Judge, clock: Clock, *, thorough: bool):
-        self._features = features_of(operation)
+    def __init__(self, features: Sequence[Feature], judge: Judge, clock: Clock, *, thorough: bool):
+        self._features = features
         self._judge = judge
         self._clock = clock
         self._thorough = thorough

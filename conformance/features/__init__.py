@@ -5,6 +5,7 @@ The envelope, the causes of failures, promises and the search refer to the same 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from conformance.features import fwbw, gru, mlstm, sums
@@ -46,7 +47,12 @@ def described(operation: Operation) -> Described:
 
 def features_of(op: Operation | str) -> tuple[Feature, ...]:
     """The features of an operation, or of what laws are about; none if that is not an operation."""
-    operation = BY_LAWS.get(op) if isinstance(op, str) else op
+    return _features_of(op if isinstance(op, str) else op.about)
+
+
+@cache
+def _features_of(about: str) -> tuple[Feature, ...]:
+    operation = BY_LAWS.get(about)
     if operation is None:
         return ()
     of_options = (_of_option(option) for option in operation.options if option.sentence)

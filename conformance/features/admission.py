@@ -1,7 +1,8 @@
 """Selection of the cases on which a target is tried: inside its promises, and without gatespec's own decisions."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,9 @@ from conformance.features import described, features_of
 from conformance.features.feature import Feature, avoiding
 from conformance.features.promises import Promises, parsed
 from conformance.operations import BY_LAWS, Operation
+
+FRUITLESS = 8
+"""Number of cases in succession that cannot be changed to keep the promises, after which no more are tried."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Admission:
 
     texts: tuple[str, ...] = ()
     contract: bool = True
+    _in_vain: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False, repr=False)
 
     @cached_property
     def promises(self) -> Promises:
@@ -48,12 +53,27 @@ class Admission:
             case = avoiding(case, [each.name for each in every if each not in kept], every)
         return self.promises.kept(operation, case, dtype) if self.texts else case
 
-    def strategy(self, op: str, dtype: str, cases: SearchStrategy, *, decided: bool = False) -> SearchStrategy:
-        """A strategy that draws only admitted cases of another strategy."""
+    def strategy(
+        self, op: str, dtype: str, cases: SearchStrategy, *, decided: bool = False, essential: Collection[str] = ()
+    ) -> SearchStrategy:
+        """A strategy that draws only admitted cases of another strategy.
+
+        Args:
+            essential: names of features that a case must keep if it has them, because the law is about them.
+        """
         if op not in BY_LAWS or (self.contract and not self.texts):
             return cases
-        changed = cases.map(lambda case: self.admitted(op, dtype, case, decided=decided))
-        return changed.filter(lambda case: case is not None)
+        needed = [feature for feature in features_of(op) if feature.name in essential]
+
+        def changed(case: Any) -> Any | None:
+            if self._in_vain[op, dtype] >= FRUITLESS:
+                return None
+            kept = self.admitted(op, dtype, case, decided=decided)
+            self._in_vain[op, dtype] = 0 if kept is not None else self._in_vain[op, dtype] + 1
+            keeps = kept is not None and all(feature.present(kept) for feature in needed if feature.present(case))
+            return kept if keeps else None
+
+        return cases.map(changed).filter(lambda case: case is not None)
 
 
 def excluded(features: Sequence[Feature], admission: Admission, operation: Operation, dtype: str) -> list[str]:

@@ -93,10 +93,14 @@ def _options(operation: Operation, case: Any) -> dict[str, Any]:
     return {**found, **(config or {})}
 
 
+def numbers_in(operation: Operation) -> set[str]:
+    """The names of sizes and options, which a promise about an operation may compare."""
+    case = described(operation).plain(0)
+    return {*_sizes(case), *_options(operation, case), "dtype"}
+
+
 def names_in(operation: Operation) -> set[str]:
     """Every name that may occur in a promise about an operation."""
-    case = described(operation).plain(0)
-    of_case = {*_sizes(case), *_options(operation, case)}
     features = {feature.name for feature in features_of(operation)}
     finite = {words.replace(" ", "__") for words, ruled_out in FINITE.items() if features & set(ruled_out)}
-    return {*of_case, *finite, *map(identifier, features), "dtype"}
+    return {*numbers_in(operation), *finite, *map(identifier, features)}

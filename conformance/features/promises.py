@@ -4,9 +4,11 @@ A promise is an expression over the names of a call. Only cases that keep all pr
 reported as not promised, and never as passed. Names:
 
 - sizes: ``S`` (of every sequence), ``B``, ``T`` (all tokens), ``N``, ``K``, ``V``, ``H``, as the operation has them;
-- options: ``chunk_size``, ``eps``, ``clipping``, and ``dtype``, which is compared with ``float32`` and its like;
+- options: ``chunk_size``, ``eps``, ``gradient_clipping``, and ``dtype``, which is compared with ``float32`` and the
+  other dtypes;
 - ``f finite``, ``i finite``, ``gates finite``;
-- every feature, with ``_`` for what is not a letter or a digit: ``packed``, ``initial_state``, ``state_cotangents`` …
+- every feature, with ``_`` for what is not a letter or a digit: ``packed``, ``initial_state``, ``state_cotangents`` …;
+  a feature is true or false, and is not compared
 
 They are combined with ``and``, ``or``, ``not``, comparisons, ``in`` and arithmetic. A promise with a name that an
 operation does not have does not apply to that operation. ``mlstm: S % 64 == 0`` applies to one operation only.
@@ -25,7 +27,7 @@ from typing import Any
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import UsageError
 from conformance.features import features_of
-from conformance.features.facts import FINITE, AbsentError, facts_of, identifier, names_in, of_mlstm
+from conformance.features.facts import FINITE, AbsentError, facts_of, identifier, names_in, numbers_in, of_mlstm
 from conformance.features.feature import Feature, avoiding
 from conformance.operations import BY_LAWS, Operation
 
@@ -131,13 +133,23 @@ def parsed(text: str) -> Promise:
     for node in ast.walk(tree):
         _allowed(node, text)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    if not names:
+        raise UsageError(f"--promise {text!r} names nothing of a call; write something like 'S % 64 == 0'")
     wanted = [BY_LAWS[op]] if op else list(BY_LAWS.values())
     offered = set().union(*(names_in(operation) for operation in wanted)) | set(FLOATING)
     unknown = sorted(names - offered)
     if unknown:
         spoken = sorted({name.replace("__", " ") for name in offered - set(FLOATING)})
         raise UsageError(f"--promise {text!r}: unknown name {unknown[0]!r}; the names are {', '.join(spoken)}")
+    compared = {node.id for of in _comparisons(tree) for node in ast.walk(of) if isinstance(node, ast.Name)}
+    for name in sorted(compared):
+        if not any(name in numbers_in(operation) for operation in wanted) and name not in FLOATING:
+            raise UsageError(f"--promise {text!r}: {name!r} is true or false; write {name!r} or 'not {name}'")
     return Promise(rest, op or None)
+
+
+def _comparisons(tree: ast.AST) -> Iterator[ast.AST]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.BinOp))
 
 
 def read(path: Path) -> tuple[Promise, ...]:

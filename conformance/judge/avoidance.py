@@ -12,7 +12,7 @@ from conformance.features.feature import Feature, avoiding
 _VALUES = ("removed", "gates", "scale", "values", "held", "seed")
 """Fields of a case that affect only the values in its arrays: a call is not refused because of them."""
 
-_STATES = ("initial state", "state cotangents", "final state")
+STATES = ("initial state", "state cotangents", "final state")
 """Features that a law can do without, even if all its cases happen to have them."""
 
 Blame = dict[tuple[frozenset[str], frozenset[str]], frozenset[str]]
@@ -78,7 +78,7 @@ class Avoidance:
 
     def _common(self) -> frozenset[str]:
         drawn = [{feature.name for feature in self._features if feature.present(case)} for case in self._sample()]
-        common = set.intersection(*drawn) - set(_STATES) if drawn else set()
+        common = set.intersection(*drawn) - set(STATES) if drawn else set()
         return self._subject | common
 
     def _refused_features(self, case: Any, candidates: list[Feature], refused: Callable[[Any], bool]) -> frozenset[str]:

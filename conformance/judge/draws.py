@@ -14,8 +14,10 @@ from hypothesis.strategies import SearchStrategy
 from conformance.base.dtypes import HALF
 from conformance.base.options import RunOptions
 from conformance.cases import Limits, pinned
+from conformance.features import features_of
 from conformance.features.admission import Admission
 from conformance.frameworks.implementation import Implementation
+from conformance.judge.avoidance import STATES
 from conformance.judge.repeatable_draws import the_same_everywhere
 from conformance.laws import Law
 
@@ -26,6 +28,9 @@ SUPPRESSED = (
     # The features that a target refuses are searched for while its cases are drawn, which draws a few more cases.
     HealthCheck.nested_given,
 )
+
+SAMPLE = 30
+"""Number of cases that are drawn to see what all cases of a law have in common."""
 
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 """The share of each stratum among the examples of a law."""
@@ -60,7 +65,9 @@ def planned(
     def admitted(limits: Limits) -> SearchStrategy:
         # The definition determines a value; gradients also depend on what gatespec holds constant in them.
         decided = law.kind != "contract" and not law.forward
-        return admission.strategy(law.op, dtype, cases(limits), decided=decided)
+        drawn = cases(limits)
+        essential = _essential(law, drawn) if admission.texts else ()
+        return admission.strategy(law.op, dtype, drawn, decided=decided, essential=essential)
 
     total = sum(SHARES[stratum] for stratum in law.strata)
     draws = []
@@ -82,6 +89,14 @@ def planned(
             # Freely drawn cases may include smaller ones than the pinned cases.
             draws.append(Draw(admitted(limits), seed, count, shrinks_only=True))
     return draws
+
+
+def _essential(law: Law, cases: SearchStrategy) -> frozenset[str]:
+    """The features that the law is about: those that it names, and those that all its cases have, sizes apart."""
+    sample = sampled(cases, 0, SAMPLE)
+    features = [feature for feature in features_of(law.op) if not feature.of_sizes and feature.name not in STATES]
+    common = {each.name for each in features if sample and all(each.present(case) for case in sample)}
+    return frozenset(common) | set(law.subject)
 
 
 def _quick(strata: tuple[str, ...], eager: bool) -> tuple[str, ...]:

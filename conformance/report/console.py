@@ -16,6 +16,10 @@ from conformance.report import TargetReport, causes
 from conformance.report.failure import MOST_KINKS, branches, headline, lines
 
 SHOWN = 6
+"""Number of failures that are shown in detail where no causes were found."""
+
+REASONS = 4
+"""Number of reasons that are named why checks were left out; `--verbose` shows all."""
 
 
 def with_progress(
@@ -42,8 +46,26 @@ def with_progress(
             )
 
 
-def show(console: Console, report: TargetReport) -> None:
-    console.print(_table(report))
+def show(console: Console, report: TargetReport, *, verbose: bool = False) -> None:
+    """Show a report: of a target that passes one screen, of others the causes first.
+
+    Args:
+        verbose: whether every law, every reason and the branches of gradients are shown, too.
+    """
+    if report.diagnosis.causes:
+        _show_causes(console, report)
+        _show_envelopes(console, report)
+    failures = report.failures
+    # Where there are causes, one failure is shown in detail; the others differ in the law and the dtype.
+    shown = [_foremost(report)] if report.diagnosis.causes and failures else failures[:SHOWN]
+    for result in shown:
+        _show_failure(console, report, result)
+    if len(failures) > len(shown) and not report.diagnosis.causes:
+        ids = ", ".join(dict.fromkeys(f"{result.law.id} ({result.dtype})" for result in failures[SHOWN:]))
+        console.print(f"[red]… and {len(failures) - SHOWN} more:[/red] {escape(ids)}", highlight=False)
+    if failures:
+        console.print()
+    console.print(_table_of_laws(report) if verbose else _table_of_operations(report))
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     counts = ", ".join(f"{report.count(status)} {status}" for status in ("passed", "failed", "not served", "skipped"))
     counts += "".join(
@@ -58,20 +80,16 @@ def show(console: Console, report: TargetReport) -> None:
     if report.options.promises:
         told = "; ".join(report.options.promises)
         console.print(f"judged only on calls that keep these promises: {escape(told)}", highlight=False, soft_wrap=True)
-    _show_skips(console, report)
-    _show_notes(console, report)
-    _show_envelopes(console, report)
-    shown, rest = report.failures[:SHOWN], report.failures[SHOWN:]
-    if report.diagnosis.causes:
-        _show_causes(console, report)
-        # One failure is shown in detail; the others differ in the law and the dtype, and are in the reports.
-        shown, rest = [_foremost(report)], []
-    for result in shown:
-        _show_failure(console, report, result)
-    if rest:
-        ids = ", ".join(dict.fromkeys(f"{result.law.id} ({result.dtype})" for result in rest))
-        console.print(f"[red]… and {len(rest)} more:[/red] {escape(ids)}", highlight=False)
+    _show_left_out(console, report, verbose)
+    _show_notes(console, report, verbose)
     console.print()
+
+
+ABSENT = "absent: "
+
+QUICK = (
+    "not judged by --quick: packed and stepwise calls, 16-bit dtypes and float64, long sequences, memory, transforms"
+)
 
 
 def _show_causes(console: Console, report: TargetReport) -> None:
@@ -127,7 +145,27 @@ def _is_wrong(cell: Cell) -> bool:
     return "wrong" in (cell.value, cell.gradient)
 
 
-def _table(report: TargetReport) -> Table:
+def _table_of_operations(report: TargetReport) -> Table:
+    """A row for each operation: its laws, dtypes and cases, and the worst error of those that held."""
+    table = Table(title=escape(report.target), title_justify="left", box=None)
+    table.add_column("operation")
+    for name in ("laws", "dtypes", "cases", "worst error / tolerance"):
+        table.add_column(name, justify="right")
+    judged: dict[str, list[LawResult]] = {}
+    for result in report.results:
+        if result.judged:
+            judged.setdefault(result.law.op, []).append(result)
+    for op, results in judged.items():
+        laws, dtypes = ({of(each) for each in results} for of in (lambda r: r.law.id, lambda r: r.dtype))
+        worst = max((each.worst for each in results if each.worst is not None), default=None)
+        broken = any(each.status == "failed" for each in results)
+        sign = "[red]✗[/red]" if broken else "[green]✓[/green]"
+        cases = sum(each.examples for each in results)
+        table.add_row(op, *map(str, (len(laws), len(dtypes), cases)), f"{_short(worst)}{sign}")
+    return table
+
+
+def _table_of_laws(report: TargetReport) -> Table:
     table = Table(title=escape(report.target), title_justify="left", caption="worst error / tolerance", box=None)
     table.add_column("law")
     dtypes = [dtype for dtype in FLOATING if any(result.dtype == dtype for result in report.results)]
@@ -144,7 +182,7 @@ def _cell(result: LawResult | None) -> str:
         return ""
     if not result.judged:
         return "[dim]–[/dim]" if result.status == "skipped" else f"[yellow]{result.status}[/yellow]"
-    worst = "" if result.worst is None else f"{result.worst:.2f} " if result.worst < 100 else f"{result.worst:.0e} "
+    worst = _short(result.worst)
     marks = {
         "passed": "[green]✓[/green]",
         "differs": "[yellow]≠[/yellow]",
@@ -152,6 +190,10 @@ def _cell(result: LawResult | None) -> str:
         "fixed": "[bold yellow]![/bold yellow]",
     }
     return f"{worst}{marks[result.status]}" if result.status in marks else f"[red]{worst}✗[/red]"
+
+
+def _short(worst: float | None) -> str:
+    return "" if worst is None else f"{worst:.2f} " if worst < 100 else f"{worst:.0e} "
 
 
 def _show_differences(console: Console, report: TargetReport) -> None:
@@ -164,14 +206,31 @@ def _show_differences(console: Console, report: TargetReport) -> None:
         console.print(f"[yellow]differs from gatespec's contract in: {escape(told)}[/yellow]", highlight=False)
 
 
-def _show_skips(console: Console, report: TargetReport) -> None:
+def _show_left_out(console: Console, report: TargetReport, verbose: bool) -> None:
     reasons: dict[tuple[str, str], list[str]] = {}
+    absent: dict[str, None] = {}
     for result in report.results:
-        if not result.judged:
-            reasons.setdefault((result.status, result.reason or ""), []).append(result.law.id)
-    for (status, reason), laws in reasons.items():
-        names = ", ".join(dict.fromkeys(laws))
-        console.print(f"[dim]{status} {escape(names)}: {escape(reason)}[/dim]", highlight=False)
+        if result.judged:
+            continue
+        reason = result.reason or ""
+        if reason.startswith(ABSENT) and not verbose:
+            absent |= dict.fromkeys(reason.removeprefix(ABSENT).split(", "))
+        else:
+            reasons.setdefault((result.status, reason), []).append(result.law.id)
+    if absent:
+        console.print(f"[dim]{ABSENT}{escape(', '.join(absent))}[/dim]", highlight=False)
+    if verbose:
+        for (status, reason), laws in reasons.items():
+            names = ", ".join(dict.fromkeys(laws))
+            console.print(f"[dim]{status} {escape(names)}: {escape(reason)}[/dim]", highlight=False)
+    elif reasons:
+        ordered = sorted(reasons.items(), key=lambda each: -len(each[1]))
+        told = [f"{reason} ({len(laws)} {status})" for (status, reason), laws in ordered[:REASONS]]
+        more = f"; {len(ordered) - REASONS} more reasons, with --verbose" if len(ordered) > REASONS else ""
+        checks = sum(map(len, reasons.values()))
+        console.print(f"[dim]{checks} checks left out: {escape('; '.join(told))}{more}[/dim]", highlight=False)
+    if report.options.quick:
+        console.print(f"[dim]{QUICK}[/dim]", highlight=False)
     partly = [result for result in report.results if result.judged and result.refused.cases]
     for features, results in _by_features(partly).items():
         names = ", ".join(dict.fromkeys(result.law.id for result in results))
@@ -198,19 +257,20 @@ def _show_failure(console: Console, report: TargetReport, result: LawResult) -> 
         console.print(f"    {word:<9} {escape(said)}", highlight=False, soft_wrap=True)
 
 
-def _show_notes(console: Console, report: TargetReport) -> None:
+def _show_notes(console: Console, report: TargetReport, verbose: bool) -> None:
     """The suite's notes about its own data, and about known failures."""
     for result in report.results:
         if result.elements and result.kinks > MOST_KINKS * result.elements:
+            share = 100 * result.kinks / result.elements
             console.print(
-                f"[yellow]note on the suite itself: {result.law.id} ({result.dtype}) had "
-                f"{100 * result.kinks / result.elements:.1f} % of its elements at a kink, where the gradient of either "
-                "side passes; more than 1 % is too many[/yellow]",
+                f"[yellow]a fault of the suite's own cases, not of the target: {share:.1f} % of the elements of "
+                f"{result.law.id} ({result.dtype}) are at a kink, where the gradient of either side passes; please "
+                "report it with the seed[/yellow]",
                 highlight=False,
             )
     spreads: dict[str, Counter[str]] = {}
     for result in report.results:
-        if result.branches:
+        if result.branches and verbose:
             spreads.setdefault(result.law.id, Counter()).update(result.branches)
     for law, spread in spreads.items():
         if said := branches(spread):

@@ -1,1 +1,1 @@
-"""How far an element may be from its correct value, and arrays that are compared with theirs."""
+"""The error that an element may have, and arrays that are compared with their correct values."""

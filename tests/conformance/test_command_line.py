@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_a_broken_file_outside_the_repository_exits_1_and_is_explained(broken: P
     for said in ("y_t = Σ_{s≥t} x_s", "times its tolerance", "reports/failures/", "ran once and failed again"):
         assert said in done.stdout
     assert f"python -m conformance run {broken} --op rev_cumsum --law value --dtype float32 --seed 0" in done.stdout
-    assert "absent: mlstm" in done.stdout
+    assert re.search("absent: .*mlstm", done.stdout)
     (entry,) = json.loads(report.read_text())
     value = next(law for law in entry["laws"] if law["id"] == "rev_cumsum.value")
     assert value["status"] == "failed" and value["worst_error"] > 1
@@ -136,7 +137,7 @@ def test_a_numpy_target_without_a_backward_has_its_gradient_laws_skipped(tmp_pat
     result = invoke("run", str(path), "--op", "rev_cumsum", "--dtype", "float64", "--examples", "2")
     assert result.exit_code == 0
     said = " ".join(result.output.split())
-    assert "skipped rev_cumsum.gradient" in said and "only if it offers rev_cumsum_backward" in said
+    assert "checks left out" in said and "only if it offers rev_cumsum_backward" in said
 
 
 @pytest.mark.parametrize("target", ["reference:rev_cumsum", "reference._scan"])
@@ -290,10 +291,10 @@ def test_kinks_are_flagged_as_a_note_on_the_suite_itself() -> None:
     ]
     console = Console(record=True, width=300, file=io.StringIO())
     facts = {"target": "target", "framework": "numpy", "device": "cpu", "versions": {}}
-    show(console, TargetReport(**facts, options=RunOptions(), results=results, seconds=1.0))
+    show(console, TargetReport(**facts, options=RunOptions(), results=results, seconds=1.0), verbose=True)
     said = console.export_text()
-    assert "note on the suite itself: mlstm.gradient (float32) had 3.0 % of its elements at a kink" in said
-    assert "(float64) had" not in said
+    assert "not of the target: 3.0 % of the elements of mlstm.gradient (float32) are at a kink" in said
+    assert "gradient (float64) are" not in said
     assert "branches of mlstm.gradient: |n·q̂| above its floor 60 %, at it 40 %; m by carry 50 %" in said
 
 

@@ -155,7 +155,7 @@ def test_a_target_that_parses_arguments_and_an_encoding_without_signs(tmp_path: 
     process = started(tmp_path / "kernel.py", PYTHONIOENCODING="ascii")
     output = process.communicate()[0].decode("ascii")
     assert process.returncode == 0, output
-    assert r"imported \u2192 \u2713" in output and r"\u2713" in output.partition("rev_cumsum.value")[2]
+    assert r"imported \u2192 \u2713" in output and r"\u2713" in output.partition("rev_cumsum")[2]
 
 
 def test_a_reader_that_leaves_does_not_change_the_verdict(tmp_path: Path) -> None:
@@ -192,4 +192,4 @@ def test_settings_that_a_call_changes_do_not_disturb_the_suite(tmp_path: Path, f
     before = os.getcwd()
     result = run(tmp_path, text)
     assert result.exit_code == factor - 1 and "Traceback" not in result.output, result.output
-    assert os.getcwd() == before and "rev_cumsum.gradient" in result.output
+    assert os.getcwd() == before and "rev_cumsum" in result.output

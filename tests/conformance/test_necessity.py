@@ -50,8 +50,7 @@ def test_a_feature_is_a_coincidence_if_other_elements_show_the_fault_without_it(
         wrong = ArrayOutcome(where="y", nature="number", worst=9.0, error=1.0, wrong=1.0)
         return SimpleNamespace(case=case, wrong_arrays=(wrong,) if is_wrong(case) else ())
 
-    operation: Any = SimpleNamespace(features=FEATURES)
-    experiments = Necessity(operation, judge, Clock(60.0), thorough=True)  # type: ignore[arg-type]
+    experiments = Necessity(FEATURES, judge, Clock(60.0), thorough=True)  # type: ignore[arg-type]
     found = experiments.features(Toy(), judge(Toy()), is_wrong, is_wrong)
     assert [feature.name for feature in found] == expected
     plain = replace(Toy(), packed=False, strided=False)

@@ -23,7 +23,7 @@ from conformance.judge.selection import options_of
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 PLUGIN = "conformance.pytest_plugin"
-LOADED = {"conformance", PLUGIN, "conformance.base.offered_options", "conformance.base.options"}
+LOADED = {"conformance", PLUGIN, "conformance.base", "conformance.base.offered_options", "conformance.base.options"}
 SCANS = """
 from reference import rev_cumsum as exact
 

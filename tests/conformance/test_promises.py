@@ -1,6 +1,7 @@
 """Promises: an expression over the names of a call, and cases that are changed until they keep to it."""
 
 import re
+import time
 from dataclasses import replace
 
 import hypothesis
@@ -8,10 +9,14 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.base.exceptions import UsageError
+from conformance.base.options import RunOptions
 from conformance.cases import FwbwCase, GRUCase, Limits, MLSTMCase
 from conformance.features import described, features_of
 from conformance.features.facts import names_in
 from conformance.features.promises import Promises, excluding, parsed, read, written
+from conformance.frameworks.targets import load
+from conformance.judge.runner import run_law
+from conformance.laws import all_laws, law_of
 from conformance.operations import BY_LAWS, OPERATIONS
 
 MLSTM, GRU, FWBW = OPERATIONS["mlstm"], OPERATIONS["gru"], OPERATIONS["mlstm_fwbw_custom_grad"]
@@ -69,6 +74,8 @@ def test_a_promise_about_clipping_has_the_name_of_the_option():
         ("__import__('os').system('true')", "has a Call"),
         ("(S for S in (1, 2))", "has a GeneratorExp"),
         ("S ** 1000000000", "has a Pow"),
+        ("1 % 0 == 0", "names nothing of a call"),
+        ("gru: clipping == None", "'clipping' is true or false"),
     ],
 )
 def test_what_is_not_a_promise_is_refused(text, said):
@@ -134,3 +141,27 @@ def test_every_feature_is_ruled_out_by_a_promise(operation):
         promises = Promises((promise,))
         kept = promises.kept(operation, case, "float32")
         assert kept is not None, feature.name
+
+
+PROMISED = ("value", "packed", "packed_gradient", "packing_order", "packing_sum", "split_and_carry")
+
+
+@pytest.mark.parametrize(
+    "text", ["not packed", "not final_state", "not state_cotangents", "not initial_state", "S <= 5"]
+)
+def test_a_right_target_keeps_every_law_under_a_promise(text):
+    target, statuses = load("reference", None, "cpu"), {}
+    for law in all_laws():
+        if law.op in ("mlstm", "gru") and law.name in PROMISED:
+            options = RunOptions(promises=(text,), examples=2, max_steps=9, shrink_seconds=0.0)
+            result = run_law(target, law, "float64", options)
+            statuses[law.id] = result.status, result.reason
+    assert {status for status, _ in statuses.values()} <= {"passed", "not promised", "skipped"}, statuses
+    assert (statuses["mlstm.packed"][0] == "not promised") == (text == "not packed")
+
+
+def test_a_promise_that_no_call_can_keep_is_said_soon():
+    start = time.monotonic()
+    promised = RunOptions(promises=("S < 0",))
+    result = run_law(load("reference", None, "cpu"), law_of("mlstm.value"), "float32", promised)
+    assert result.status == "not promised" and time.monotonic() - start < 20
