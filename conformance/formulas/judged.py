@@ -257,9 +257,7 @@ class Judge:
             return ()
         found = []
         for name in call.cotangents:
-            array = got.get(name)
-            if name in ("C", "n") and array is not None and "m" in got and "m" in expected.values:
-                array = oracle.in_units_of(expected.values["m"], name, got)
+            array = oracle.in_expected_units(name, got, expected.values) if got.get(name) is not None else None
             found.append(self._compared(name, array, expected, precision))
         return tuple(found)
 

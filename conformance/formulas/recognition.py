@@ -160,10 +160,11 @@ def _options(judged: Judged, precision: Precision) -> dict[str, Any]:
 def answer_of(name: str, judged: Judged, computed: Computed, precision: Precision) -> Answer:
     assert judged.expected is not None
     got, true = judged.got[name], judged.expected.values[name]
-    if name in ("C", "n") and "m" in judged.got:
-        got = oracle.in_units_of(computed["m"], name, judged.got)
+    scale = oracle.LOG_SCALE.get(name)
+    if scale in judged.got:
+        got = oracle.in_units_of(computed[scale], name, judged.got)
         with np.errstate(invalid="ignore", over="ignore"):
-            true = oracle.rescaled(true, judged.expected.values["m"], computed["m"])
+            true = oracle.rescaled(true, judged.expected.values[scale], computed[scale])
     dtype = dtype_of(judged.got[name], precision)
     return Answer(
         name=name,
@@ -225,9 +226,10 @@ def _slack(
     for name in judged.expected.values:
         if name not in plain:
             continue
+        scale = oracle.LOG_SCALE.get(name)
         with np.errstate(invalid="ignore", over="ignore"):
             changes = [
-                oracle.rescaled(draw[name], draw["m"], plain["m"]) if name in ("C", "n") else draw[name]
+                draw[name] if scale is None else oracle.rescaled(draw[name], draw[scale], plain[scale])
                 for draw in draws
             ]
         response = 2 * budget.response(plain[name], np.stack(changes), last=plain[name].ndim > 0)

@@ -19,6 +19,7 @@ from hypothesis.errors import HypothesisException
 from conformance.base.exceptions import line_of, name_of, raised_by_target
 from conformance.base.result_form import WrongResultError
 from conformance.cases import simpler, simplicity, to_json
+from conformance.formulas.judged import UNSHARED, ProcessEndedError
 from conformance.frameworks.implementation import RefusedError, without_gradients
 from conformance.judge.avoidance import Avoidance
 from conformance.judge.draws import Draw, run_draw
@@ -31,9 +32,6 @@ from conformance.tolerance.compared import ENDINGS, BreakKind
 
 KINDS = 4
 """Maximum number of kinds of break with a counterexample; further kinds of one law say nothing new."""
-
-UNSHARED = 4.0
-"""Ratio of elapsed time to computing time in the search for a smaller case: other programs may use the machine, too."""
 
 SMALL = 400
 """Size of a case below which it is tried in any case when a smaller one is looked for."""
@@ -178,7 +176,7 @@ class Search:
             kind = self.fatal[key]
             if self._is_excused(case, key, kind):
                 return ()
-            self._note(case, (kind,), {kind: (_ended(kind), ProcessEndedError(str(kind)))})
+            self._note(case, (kind,), {kind: (_ended(kind), ProcessEndedError(kind))})
             return (kind,)
         self.announce(key)
         try:
@@ -264,10 +262,6 @@ class Search:
 
 
 _ELEMENT = ("index", "got", "expected", "allowed", "ulp")
-
-
-class ProcessEndedError(Exception):
-    """A case ended the process that tried it."""
 
 
 class _FaultError(Exception):

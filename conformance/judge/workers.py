@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.base.exceptions import UsageError
 from conformance.judge.worker_process import Job, ending, work
+from conformance.operations import BY_LAWS
 
 if TYPE_CHECKING:
     from conformance.base.options import RunOptions
@@ -44,8 +45,8 @@ FATAL_LAWS = 2
 TIMEOUTS = 4
 """Number of cases, of any operation, that may take too long before nothing more is tried."""
 
-_WEIGHTS = {"mlstm": 4, "fwbw": 4, "gru": 3, "mlstm_step": 3}
-"""Rough relative time of one law of an operation: what takes time is a recurrence that has to be compiled."""
+RECURRENT = 4
+"""Rough relative time of a law of an operation that carries states: what takes time is to compile a recurrence."""
 
 Item = tuple["Law", str]
 
@@ -134,7 +135,7 @@ class Workers:
         for number, (law, dtype) in enumerate(items):
             groups.setdefault((law.op, dtype), []).append(Job(number, law, dtype))
         # The largest group comes first: the last group to be taken should not be the one that takes longest.
-        self._groups = sorted(groups.values(), key=lambda group: -_WEIGHTS.get(group[0].law.op, 1) * len(group))
+        self._groups = sorted(groups.values(), key=lambda group: -_weight(group[0].law.op) * len(group))
         self._give_up()
         for worker in self._workers:
             self._give(worker)
@@ -300,3 +301,7 @@ class Workers:
         self.finished[job.number] = LawResult(
             law=job.law, dtype=job.dtype, status=status, reason=reason, counterexamples=found
         )
+
+
+def _weight(op: str) -> int:
+    return RECURRENT if op in BY_LAWS and BY_LAWS[op].states else 1

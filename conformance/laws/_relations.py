@@ -47,10 +47,10 @@ def alike(
         for results in (got, own):
             if name not in results:
                 raise LawError(f"{of}{name}", "missing", nature="missing")
-        if name in ("C", "n") and not of:
-            first, second = (oracle.in_units_of(expected.values["m"], name, results) for results in (got, own))
-        else:
+        if of:
             first, second = got[name], own[name]
+        else:
+            first, second = (oracle.in_expected_units(name, results, expected.values) for results in (got, own))
         close(checker, f"{of}{name}", first, second, expected.values[name], expected.slack[name], steps, times)
 
 

@@ -244,9 +244,9 @@ class Checker:
                 self.breaks.append(LawError(f"{of}{name}", "missing", nature="missing"))
                 continue
             array, state = got[name], None
-            if name in ("C", "n") and not of:
-                m = expected.values["m"]
-                array, state = oracle.in_units_of(m, name, got), (array, m)
+            if name in oracle.LOG_SCALE and not of:
+                scale = expected.values[oracle.LOG_SCALE[name]]
+                array, state = oracle.in_units_of(scale, name, got), (array, scale)
             values, slack = expected.values[name], expected.slack[name]
             self.close(f"{of}{name}", array, values, slack, steps, times, state=state, of_oracle=True)
 

@@ -12,6 +12,7 @@ from conformance.base.exceptions import UsageError
 from conformance.base.tensors import pack
 from conformance.cases import FwbwCase
 from conformance.operations import OPERATIONS
+from conformance.oracle import LOG_SCALE
 from conformance.vectors._manifest import MANIFEST, Asked, Entry, Given, Manifest, files_of
 from conformance.vectors._vector import Answer, Vector, vector
 
@@ -106,7 +107,7 @@ def _entry(each: Vector, file: str, digest: str) -> Entry:
                 allowed=f"allowed/{kind}/{name}",
                 dtype=answer.dtype,
                 shape=answer.values.shape,
-                log_scale="output/m" if kind == "output" and name in ("C", "n") else None,
+                log_scale=f"output/{LOG_SCALE[name]}" if kind == "output" and name in LOG_SCALE else None,
             )
             for name, answer in answers.items()
         )
