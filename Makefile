@@ -50,7 +50,7 @@ define venv
 	fi
 endef
 
-.PHONY: help setup setup-plan versions matrix wheel docs test conformance mutants mutants-adapted strangers calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop speed clean
+.PHONY: help setup setup-plan versions matrix wheel docs test conformance conformance-all mutants mutants-adapted strangers calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop speed clean
 .PHONY: dead-environment
 
 help:  ## what there is
@@ -94,16 +94,19 @@ test: $(LINT) $(READY)  ## lint, all tests, and the wheel with NumPy alone; wher
 	$(PY) tools/check_wheel.py --environment numpy
 	@$(LEFT_OUT)
 
+conformance: $(READY)  ## the laws, on the spec and on every implementation whose framework is installed (4 minutes)
+	@mkdir -p reports
+	@$(LEFT_OUT)
+	env $$($(PY) tools/environments.py quick-laws) GATESPEC_TORCH_PROCESSES=4 $(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
+	@$(LEFT_OUT)
+
 # Under the newest JAX, XLA compiles with all optimisations. Several laws compile the same program: JAX compiles it once,
 # and keeps it in a directory that lasts as long as the run. Interpreted kernels, which XLA does not compile on a GPU,
 # are compiled with few optimisations.
 # What the kernels' interpreter can do in a minute and a half; docs/pallas-kernels.md says how to run all of it.
 PALLAS_PART := --op mlstm --op mlstm_step --op gru --law value --law gradient --dtype float32 --dtype bfloat16 --examples 1 --max-steps 70
 
-conformance: $(READY)  ## the laws, on the spec and on every implementation whose framework is installed
-	@mkdir -p reports
-	@$(LEFT_OUT)
-	env $$($(PY) tools/environments.py quick-laws) GATESPEC_TORCH_PROCESSES=4 $(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
+conformance-all: conformance  ## the same, then jax_impl under the newest JAX, and a part of its kernels under their interpreter
 	@if [[ -e $(READY_JAX) ]]; then compiled=$$(mktemp -d); trap 'rm -rf "$$compiled"' EXIT; set -x; \
 		JAX_COMPILATION_CACHE_DIR="$$compiled" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2 \
 			$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json; \
@@ -111,7 +114,6 @@ conformance: $(READY)  ## the laws, on the spec and on every implementation whos
 	@python=$$($(PY) tools/environments.py pallas); if [[ -n $$python ]]; then set -x; \
 		JAX_DISABLE_MOST_OPTIMIZATIONS=1 GATESPEC_PALLAS_INTERPRET=1 $$python -m conformance run jax_impl --kernel-backend pallas $(PALLAS_PART) --json reports/conformance-pallas.json; \
 	fi
-	@$(LEFT_OUT)
 
 versions:  ## oldest and newest versions that are tested, and the newest on the package index
 	@python=$$(tools/find_python.sh 3.15 3.14 3.13 3.12 3.11) && "$$python" tools/versions.py
