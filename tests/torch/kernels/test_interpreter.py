@@ -42,13 +42,12 @@ def test_the_suite_under_the_interpreter(tmp_path) -> None:
     """A little of it. The whole is
     ``TRITON_INTERPRET=1 python -m conformance run torch_impl --kernel-backend triton --max-steps 130``."""
     ops = [word for op in ("mlstm", "mlstm_step", "gru") for word in ("--op", op)]
-    laws = [word for law in ("gradient", "backend") for word in ("--law", law)]
     dtypes = ["--dtype", "float32", "--dtype", "bfloat16"]
     few = ["--examples", "1", "--max-steps", "20", "--jobs", "1", "--failures", str(tmp_path)]
     command = [sys.executable, "-m", "conformance", "run", "torch_impl", "--kernel-backend", "triton"]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
-        [*command, *ops, *laws, *dtypes, *few],
+        [*command, *ops, "--law", "gradient", *dtypes, *few],
         cwd=HERE.parents[2],
         env=environment,
         capture_output=True,
@@ -65,7 +64,7 @@ def test_the_suite_sees_a_launch_that_is_compiled() -> None:
     """Before a driver is asked for, so that a machine without a GPU can tell."""
     import torch
 
-    from conformance.frameworks._torch_launches import launches
+    from tests.calls.torch_launches import launches
     from torch_impl._scan.triton.launch import rev_cumsum
 
     gpu = torch.cuda.is_available()
