@@ -3,6 +3,7 @@
 import ast
 import copy
 import hashlib
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,6 +58,26 @@ class Mutant:
             where = f"{self.function} of {self.module}" if self.function else self.module
             raise ValueError(f"mutant {self.name!r}: what it replaces stands {found} times in {where}")
         return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def mutants(place: tuple[str, str, str], *changes: tuple[str, str, str]) -> tuple[Mutant, ...]:
+    """Several faults of one function.
+
+    Args:
+        place: operation, module and function.
+        changes: name, what is replaced, and what stands there instead, in which a line ``...`` is what is replaced.
+    """
+    op, module, function = place
+    return tuple(
+        Mutant(op=op, module=module, function=function, name=name, replace=old, by=_completed(old, new))
+        for name, old, new in changes
+    )
+
+
+def _completed(old: str, new: str) -> str:
+    """The text of a change, with what it replaces where it has a line ``...``."""
+    old = textwrap.dedent(old).strip()
+    return re.sub(r"^( *)\.\.\.$", lambda found: textwrap.indent(old, found[1]), new, flags=re.MULTILINE)
 
 
 def _parsed(source: str) -> list[Any]:

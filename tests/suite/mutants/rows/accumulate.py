@@ -1,110 +1,66 @@
 """Faults of gradient accumulation."""
 
-from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.mutant import mutants
 
 ROWS = (
-    Mutant(
-        op="accumulate_gradients",
-        name="sum for the mean in the scan",
-        module="_accumulate.py",
-        function="_scan",
-        replace="g / num_minibatches",
-        by="g",
+    *mutants(
+        ("accumulate_gradients", "_accumulate.py", "_scan"),
+        ("sum for the mean in the scan", "g / num_minibatches", "g"),
+        (
+            "first minibatch is in the carry and added again",
+            "gradients if total is None else tree_map(np.add, total, gradients)",
+            "tree_map(np.add, gradients, gradients) if total is None else tree_map(np.add, total, gradients)",
+        ),
     ),
-    Mutant(
-        op="accumulate_gradients",
-        name="first minibatch is in the carry and added again",
-        module="_accumulate.py",
-        function="_scan",
-        replace="gradients if total is None else tree_map(np.add, total, gradients)",
-        by="tree_map(np.add, gradients, gradients) if total is None else tree_map(np.add, total, gradients)",
+    *mutants(
+        ("accumulate_gradients", "_accumulate.py", "_loop"),
+        (
+            "gradients are not cast to the dtype of their parameters",
+            "(np.sum(gs, axis=0) / num_minibatches).astype(p.dtype)",
+            "np.sum(gs, axis=0) / num_minibatches",
+        ),
     ),
-    Mutant(
-        op="accumulate_gradients",
-        name="gradients are not cast to the dtype of their parameters",
-        module="_accumulate.py",
-        function="_loop",
-        replace="(np.sum(gs, axis=0) / num_minibatches).astype(p.dtype)",
-        by="np.sum(gs, axis=0) / num_minibatches",
+    *mutants(
+        ("accumulate_gradients", "_accumulate.py", "_minibatches"),
+        (
+            "gradients summed in the dtype of their parameters",
+            "tree_map(np.float64, gradients)",
+            "tree_map(lambda p, g: np.asarray(g).astype(p.dtype), state.params, gradients)",
+        ),
     ),
-    Mutant(
-        op="accumulate_gradients",
-        name="gradients summed in the dtype of their parameters",
-        module="_accumulate.py",
-        function="_minibatches",
-        replace="tree_map(np.float64, gradients)",
-        by="tree_map(lambda p, g: np.asarray(g).astype(p.dtype), state.params, gradients)",
+    *mutants(
+        ("accumulate_gradients", "_accumulate.py", "_loop"),
+        ("metrics averaged in the loop", "np.sum(ms, axis=0)", "np.mean(ms, axis=0)"),
     ),
-    Mutant(
-        op="accumulate_gradients",
-        name="metrics averaged in the loop",
-        module="_accumulate.py",
-        function="_loop",
-        replace="np.sum(ms, axis=0)",
-        by="np.mean(ms, axis=0)",
+    *mutants(
+        ("accumulate_gradients", "_accumulate.py", "_scan"),
+        (
+            "metrics of the last minibatch in the scan",
+            "metrics if metrics_total is None else tree_map(np.add, metrics_total, metrics)",
+            "metrics",
+        ),
     ),
-    Mutant(
-        op="accumulate_gradients",
-        name="metrics of the last minibatch in the scan",
-        module="_accumulate.py",
-        function="_scan",
-        replace="metrics if metrics_total is None else tree_map(np.add, metrics_total, metrics)",
-        by="metrics",
+    *mutants(
+        ("accumulate_gradients", "_accumulate.py", "_loop"),
+        ("mutable variables dropped in the loop", "tree_map(lambda *ms: np.stack(ms), *mutables)", "None"),
     ),
-    Mutant(
-        op="accumulate_gradients",
-        name="mutable variables dropped in the loop",
-        module="_accumulate.py",
-        function="_loop",
-        replace="tree_map(lambda *ms: np.stack(ms), *mutables)",
-        by="None",
+    *mutants(
+        ("accumulate_gradients", "_accumulate.py", "_scan"),
+        (
+            "mutable variables of the last minibatch in the scan",
+            "tree_map(lambda *ms: np.stack(ms), *mutables)",
+            "mutables[-1]",
+        ),
+        ("mutable variables stacked on the last axis", "np.stack(ms)", "np.stack(ms, axis=-1)"),
     ),
-    Mutant(
-        op="accumulate_gradients",
-        name="mutable variables of the last minibatch in the scan",
-        module="_accumulate.py",
-        function="_scan",
-        replace="tree_map(lambda *ms: np.stack(ms), *mutables)",
-        by="mutables[-1]",
+    *mutants(
+        ("accumulate_gradients", "_accumulate.py", "_minibatches"),
+        ("one random state for all minibatches", "split(seed, num_minibatches)", "[seed] * num_minibatches"),
+        ("every n-th row for a run of rows", "slice(b * size, (b + 1) * size)", "slice(b, None, num_minibatches)"),
+        ("last row of a minibatch left out", "(b + 1) * size", "max((b + 1) * size - 1, b * size + 1)"),
     ),
-    Mutant(
-        op="accumulate_gradients",
-        name="mutable variables stacked on the last axis",
-        module="_accumulate.py",
-        function="_scan",
-        replace="np.stack(ms)",
-        by="np.stack(ms, axis=-1)",
-    ),
-    Mutant(
-        op="accumulate_gradients",
-        name="one random state for all minibatches",
-        module="_accumulate.py",
-        function="_minibatches",
-        replace="split(seed, num_minibatches)",
-        by="[seed] * num_minibatches",
-    ),
-    Mutant(
-        op="accumulate_gradients",
-        name="every n-th row for a run of rows",
-        module="_accumulate.py",
-        function="_minibatches",
-        replace="slice(b * size, (b + 1) * size)",
-        by="slice(b, None, num_minibatches)",
-    ),
-    Mutant(
-        op="accumulate_gradients",
-        name="last row of a minibatch left out",
-        module="_accumulate.py",
-        function="_minibatches",
-        replace="(b + 1) * size",
-        by="max((b + 1) * size - 1, b * size + 1)",
-    ),
-    Mutant(
-        op="accumulate_gradients",
-        name="remainder of a batch dropped",
-        module="arguments.py",
-        function="check_batch",
-        replace='call["B"] % count',
-        by='call["B"] < count',
+    *mutants(
+        ("accumulate_gradients", "arguments.py", "check_batch"),
+        ("remainder of a batch dropped", 'call["B"] % count', 'call["B"] < count'),
     ),
 )

@@ -1,193 +1,111 @@
 """Faults of the checks: what ought to be refused is accepted, or refused with the wrong error or words."""
 
-from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.mutant import mutants
 
 ROWS = (
-    Mutant(
-        op="rev_cumsum",
-        name="integers are accepted",
-        module="arguments.py",
-        function="check_scan",
-        replace="call.floating",
-        by="call.kind",
+    *mutants(("rev_cumsum", "arguments.py", "check_scan"), ("integers are accepted", "call.floating", "call.kind")),
+    *mutants(
+        ("causal_forget_matrix", "_call.py", "Call.kind"),
+        (
+            "error is a ValueError where the kind is wrong",
+            'self.refuse(TypeError, argument, got, self.framework.array if foreign else "an array")',
+            'self.refuse(ValueError, argument, got, self.framework.array if foreign else "an array")',
+        ),
     ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="error is a ValueError where the kind is wrong",
-        module="_call.py",
-        function="Call.kind",
-        replace='self.refuse(TypeError, argument, got, self.framework.array if foreign else "an array")',
-        by='self.refuse(ValueError, argument, got, self.framework.array if foreign else "an array")',
+    *mutants(
+        ("dtilde_matrix", "arguments.py", "check_dtilde_matrix"),
+        (
+            "gates of two dtypes are accepted",
+            "call.floating(igate=igate, fgate=fgate)",
+            """
+                call.floating(igate=igate)
+                call.floating(fgate=fgate)
+            """,
+        ),
     ),
-    Mutant(
-        op="dtilde_matrix",
-        name="gates of two dtypes are accepted",
-        module="arguments.py",
-        function="check_dtilde_matrix",
-        replace="call.floating(igate=igate, fgate=fgate)",
-        by="""
-            call.floating(igate=igate)
-            call.floating(fgate=fgate)
-        """,
+    *mutants(
+        ("mlstm", "arguments.py", "check_mlstm"),
+        ("chunk size is not checked", 'call.integer("chunk_size", chunk_size, 1, optional=True)', ""),
     ),
-    Mutant(
-        op="mlstm",
-        name="chunk size is not checked",
-        module="arguments.py",
-        function="check_mlstm",
-        replace='call.integer("chunk_size", chunk_size, 1, optional=True)',
-        by="",
+    *mutants(
+        ("mlstm", "arguments.py", "_check_eps"),
+        ("infinite eps is accepted", "0 <= number < math.inf", "0 <= number"),
+        ("negative eps is accepted", "0 <= number < math.inf", "number < math.inf"),
     ),
-    Mutant(
-        op="mlstm",
-        name="infinite eps is accepted",
-        module="arguments.py",
-        function="_check_eps",
-        replace="0 <= number < math.inf",
-        by="0 <= number",
+    *mutants(
+        ("mlstm", "_call.py", "Call.packing"),
+        ("cu_seqlens that falls is accepted", "lengths.min()", "lengths[-1]"),
+        ("tokens after the last sequence are accepted", 'values[-1] != self["T"]', 'values[-1] > self["T"]'),
+        ("tokens before the first sequence are accepted", "values[0] != 0", "values[0] < 0"),
+        ("max_seqlen that is too short is accepted", "lengths.max() > longest", "lengths.min() > longest"),
+        ("max_seqlen of just the longest sequence is refused", "lengths.max() > longest", "lengths.max() >= longest"),
     ),
-    Mutant(
-        op="mlstm",
-        name="negative eps is accepted",
-        module="arguments.py",
-        function="_check_eps",
-        replace="0 <= number < math.inf",
-        by="number < math.inf",
+    *mutants(
+        ("mlstm", "arguments.py", "_check_state"),
+        ("state in 16 bits is accepted", 'call.state_dtype("v", v, **parts)', "call.kind(**parts)"),
     ),
-    Mutant(
-        op="mlstm",
-        name="cu_seqlens that falls is accepted",
-        module="_call.py",
-        function="Call.packing",
-        replace="lengths.min()",
-        by="lengths[-1]",
+    *mutants(
+        ("mlstm", "_call.py", "Call.gates"),
+        (
+            "gates in float64 beside float32 values are accepted",
+            '(name, "float32") if name in ("float16", "bfloat16") else (name,)',
+            '(name, "float32", "float64")',
+        ),
     ),
-    Mutant(
-        op="mlstm",
-        name="tokens after the last sequence are accepted",
-        module="_call.py",
-        function="Call.packing",
-        replace='values[-1] != self["T"]',
-        by='values[-1] > self["T"]',
+    *mutants(
+        ("mlstm", "_call.py", "Call._refuse_shape"),
+        (
+            "message does not say which argument was to be matched",
+            '" to match " + " and ".join((f"`{source}`" for source in sources)) if sources else ""',
+            '""',
+        ),
     ),
-    Mutant(
-        op="mlstm",
-        name="tokens before the first sequence are accepted",
-        module="_call.py",
-        function="Call.packing",
-        replace="values[0] != 0",
-        by="values[0] < 0",
+    *mutants(
+        ("mlstm", "_mlstm.py", "mlstm"),
+        ("kernel_backend accepted and ignored", "choose(call, q, kernel_backend, packed=cu_seqlens is not None)", ""),
     ),
-    Mutant(
-        op="mlstm",
-        name="max_seqlen that is too short is accepted",
-        module="_call.py",
-        function="Call.packing",
-        replace="lengths.max() > longest",
-        by="lengths.min() > longest",
+    *mutants(
+        ("mlstm_step", "arguments.py", "check_mlstm_step"),
+        ("message names another function", '"mlstm_step"', '"mlstm"'),
     ),
-    Mutant(
-        op="mlstm",
-        name="max_seqlen of just the longest sequence is refused",
-        module="_call.py",
-        function="Call.packing",
-        replace="lengths.max() > longest",
-        by="lengths.max() >= longest",
+    *mutants(
+        ("fwbw", "arguments.py", "check_fwbw"),
+        ("state that the configuration does not use is ignored", "given and (not config.use_initial_state)", "False"),
     ),
-    Mutant(
-        op="mlstm",
-        name="state in 16 bits is accepted",
-        module="arguments.py",
-        function="_check_state",
-        replace='call.state_dtype("v", v, **parts)',
-        by="call.kind(**parts)",
+    *mutants(
+        ("fwbw", "arguments.py", "normalise_config"),
+        (
+            "switches are not checked",
+            'call.flag(f"config.{name}", getattr(config, name))',
+            "bool(getattr(config, name))",
+        ),
     ),
-    Mutant(
-        op="mlstm",
-        name="gates in float64 beside float32 values are accepted",
-        module="_call.py",
-        function="Call.gates",
-        replace='(name, "float32") if name in ("float16", "bfloat16") else (name,)',
-        by='(name, "float32", "float64")',
+    *mutants(
+        ("gru", "_call.py", "Call.number"),
+        ("clipping of NaN is accepted", "number != number or not holds(number)", "not holds(number)"),
     ),
-    Mutant(
-        op="mlstm",
-        name="message does not say which argument was to be matched",
-        module="_call.py",
-        function="Call._refuse_shape",
-        replace='" to match " + " and ".join((f"`{source}`" for source in sources)) if sources else ""',
-        by='""',
+    *mutants(
+        ("gru", "arguments.py", "check_gru"),
+        (
+            "state in 16 bits is accepted",
+            'call.state_dtype("input", input, input_state=input_state)',
+            "call.kind(input_state=input_state)",
+        ),
     ),
-    Mutant(
-        op="mlstm",
-        name="kernel_backend accepted and ignored",
-        module="_mlstm.py",
-        function="mlstm",
-        replace="choose(call, q, kernel_backend, packed=cu_seqlens is not None)",
-        by="",
+    *mutants(
+        ("accumulate_gradients", "arguments.py", "check_batch"),
+        (
+            "error is a TypeError where nothing divides",
+            'call.refuse(ValueError, "num_minibatches", str(count), expected)',
+            'call.refuse(TypeError, "num_minibatches", str(count), expected)',
+        ),
     ),
-    Mutant(
-        op="mlstm_step",
-        name="message names another function",
-        module="arguments.py",
-        function="check_mlstm_step",
-        replace='"mlstm_step"',
-        by='"mlstm"',
+    *mutants(
+        ("stack_params", "arguments.py", "check_stack"),
+        ("parameter that is sharded over the axis already is stacked again", "axis_name in names", "False"),
     ),
-    Mutant(
-        op="fwbw",
-        name="state that the configuration does not use is ignored",
-        module="arguments.py",
-        function="check_fwbw",
-        replace="given and (not config.use_initial_state)",
-        by="False",
-    ),
-    Mutant(
-        op="fwbw",
-        name="switches are not checked",
-        module="arguments.py",
-        function="normalise_config",
-        replace='call.flag(f"config.{name}", getattr(config, name))',
-        by="bool(getattr(config, name))",
-    ),
-    Mutant(
-        op="gru",
-        name="clipping of NaN is accepted",
-        module="_call.py",
-        function="Call.number",
-        replace="number != number or not holds(number)",
-        by="not holds(number)",
-    ),
-    Mutant(
-        op="gru",
-        name="state in 16 bits is accepted",
-        module="arguments.py",
-        function="check_gru",
-        replace='call.state_dtype("input", input, input_state=input_state)',
-        by="call.kind(input_state=input_state)",
-    ),
-    Mutant(
-        op="accumulate_gradients",
-        name="error is a TypeError where nothing divides",
-        module="arguments.py",
-        function="check_batch",
-        replace='call.refuse(ValueError, "num_minibatches", str(count), expected)',
-        by='call.refuse(TypeError, "num_minibatches", str(count), expected)',
-    ),
-    Mutant(
-        op="stack_params",
-        name="parameter that is sharded over the axis already is stacked again",
-        module="arguments.py",
-        function="check_stack",
-        replace="axis_name in names",
-        by="False",
-    ),
-    Mutant(
-        op="stack_params",
-        name="mask of a device that there is not is accepted",
-        module="arguments.py",
-        function="_check_mask",
-        replace="not 0 <= kept < shards",
-        by="False",
+    *mutants(
+        ("stack_params", "arguments.py", "_check_mask"),
+        ("mask of a device that there is not is accepted", "not 0 <= kept < shards", "False"),
     ),
 )

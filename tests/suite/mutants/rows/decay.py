@@ -1,189 +1,78 @@
 """Faults of the decay matrices."""
 
-from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.mutant import mutants
+
+FILLED = """
+    F[..., j, j] = 0.0
+    F[..., j + 1 :, j] = np.cumsum(a[..., j + 1 :], axis=-1)
+"""
 
 ROWS = (
-    Mutant(
-        op="causal_forget_matrix",
-        name="difference of two cumulative sums",
-        module="_decay.py",
-        function="causal_forget_matrix",
-        replace="""
-            F[..., j, j] = 0.0
-            F[..., j + 1 :, j] = np.cumsum(a[..., j + 1 :], axis=-1)
-        """,
-        by="""
-            b = np.cumsum(a, axis=-1)
-            F[..., j:, j] = b[..., j:] - b[..., j, None]
-        """,
+    *mutants(
+        ("causal_forget_matrix", "_decay.py", "causal_forget_matrix"),
+        (
+            "difference of two cumulative sums",
+            FILLED,
+            """
+                b = np.cumsum(a, axis=-1)
+                F[..., j:, j] = b[..., j:] - b[..., j, None]
+            """,
+        ),
+        (
+            "difference of sums of gates that are held above -1e4",
+            FILLED,
+            """
+                b = np.cumsum(np.maximum(a, -10000.0), axis=-1)
+                F[..., j:, j] = b[..., j:] - b[..., j, None]
+            """,
+        ),
+        ("closed gate is a large finite number", "float64(forget_gates)", "np.maximum(float64(forget_gates), -1e30)"),
+        ("step is decayed by its own gate", FILLED, "F[..., j:, j] = np.cumsum(a[..., j:], axis=-1)"),
+        ("gates one step early", "a[..., j + 1 :]", "a[..., j:-1]"),
+        ("masked with a large finite number", "np.inf", "1e30"),
+        ("wrong beyond 128 steps", "0.0", "0.0 if j < 128 else -np.inf"),
+        ("answers in float32", "return F", "return F.astype(np.float32)"),
     ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="difference of sums of gates that are held above -1e4",
-        module="_decay.py",
-        function="causal_forget_matrix",
-        replace="""
-            F[..., j, j] = 0.0
-            F[..., j + 1 :, j] = np.cumsum(a[..., j + 1 :], axis=-1)
-        """,
-        by="""
-            b = np.cumsum(np.maximum(a, -10000.0), axis=-1)
-            F[..., j:, j] = b[..., j:] - b[..., j, None]
-        """,
+    *mutants(
+        ("causal_forget_matrix", "_decay.py", "causal_forget_matrix_backward"),
+        ("causal mask off by one in the gradient", "np.tril(float64(dF), -1)", "np.tril(float64(dF), -2)"),
+        ("gradient has the column of the gate itself", "dF[..., s:, :s]", "dF[..., s:, : s + 1]"),
+        ("gradient leaves out the row of the gate itself", "dF[..., s:, :s]", "dF[..., s + 1 :, :s]"),
+        (
+            "gradient of a closed gate is zero",
+            '{"forget_gates": da}',
+            '{"forget_gates": np.where(np.isneginf(forget_gates), 0.0, da)}',
+        ),
     ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="closed gate is a large finite number",
-        module="_decay.py",
-        function="causal_forget_matrix",
-        replace="float64(forget_gates)",
-        by="np.maximum(float64(forget_gates), -1e30)",
+    *mutants(
+        ("dtilde_matrix", "_decay.py", "dtilde_matrix"),
+        ("input gate of the row, not of the column", "float64(igate)[..., None, :, 0]", "float64(igate)"),
+        (
+            "log of a sigmoid that has underflowed",
+            "log_sigmoid(float64(fgate)[..., 0])",
+            "np.log(1 / (1 + np.exp(-float64(fgate)[..., 0])))",
+        ),
+        (
+            "sigmoid of the forget gate, not its logarithm",
+            "log_sigmoid(float64(fgate)[..., 0])",
+            "sigmoid(float64(fgate)[..., 0])",
+        ),
     ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="step is decayed by its own gate",
-        module="_decay.py",
-        function="causal_forget_matrix",
-        replace="""
-            F[..., j, j] = 0.0
-            F[..., j + 1 :, j] = np.cumsum(a[..., j + 1 :], axis=-1)
-        """,
-        by="F[..., j:, j] = np.cumsum(a[..., j:], axis=-1)",
-    ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="gates one step early",
-        module="_decay.py",
-        function="causal_forget_matrix",
-        replace="a[..., j + 1 :]",
-        by="a[..., j:-1]",
-    ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="masked with a large finite number",
-        module="_decay.py",
-        function="causal_forget_matrix",
-        replace="np.inf",
-        by="1e30",
-    ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="wrong beyond 128 steps",
-        module="_decay.py",
-        function="causal_forget_matrix",
-        replace="0.0",
-        by="0.0 if j < 128 else -np.inf",
-    ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="answers in float32",
-        module="_decay.py",
-        function="causal_forget_matrix",
-        replace="return F",
-        by="return F.astype(np.float32)",
-    ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="causal mask off by one in the gradient",
-        module="_decay.py",
-        function="causal_forget_matrix_backward",
-        replace="np.tril(float64(dF), -1)",
-        by="np.tril(float64(dF), -2)",
-    ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="gradient has the column of the gate itself",
-        module="_decay.py",
-        function="causal_forget_matrix_backward",
-        replace="dF[..., s:, :s]",
-        by="dF[..., s:, : s + 1]",
-    ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="gradient leaves out the row of the gate itself",
-        module="_decay.py",
-        function="causal_forget_matrix_backward",
-        replace="dF[..., s:, :s]",
-        by="dF[..., s + 1 :, :s]",
-    ),
-    Mutant(
-        op="causal_forget_matrix",
-        name="gradient of a closed gate is zero",
-        module="_decay.py",
-        function="causal_forget_matrix_backward",
-        replace='{"forget_gates": da}',
-        by='{"forget_gates": np.where(np.isneginf(forget_gates), 0.0, da)}',
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="input gate of the row, not of the column",
-        module="_decay.py",
-        function="dtilde_matrix",
-        replace="float64(igate)[..., None, :, 0]",
-        by="float64(igate)",
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="log of a sigmoid that has underflowed",
-        module="_decay.py",
-        function="dtilde_matrix",
-        replace="log_sigmoid(float64(fgate)[..., 0])",
-        by="np.log(1 / (1 + np.exp(-float64(fgate)[..., 0])))",
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="sigmoid of the forget gate, not its logarithm",
-        module="_decay.py",
-        function="dtilde_matrix",
-        replace="log_sigmoid(float64(fgate)[..., 0])",
-        by="sigmoid(float64(fgate)[..., 0])",
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="masked rows left out of the input gate's gradient",
-        module="_decay.py",
-        function="dtilde_matrix_backward",
-        replace="float64(dD)",
-        by="np.tril(float64(dD))",
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="input gate's gradient sums columns",
-        module="_decay.py",
-        function="dtilde_matrix_backward",
-        replace="-2",
-        by="-1",
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="forget gate's gradient times sigmoid of the gate",
-        module="_decay.py",
-        function="dtilde_matrix_backward",
-        replace="-float64(fgate)",
-        by="float64(fgate)",
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="derivative of the sigmoid, not of its logarithm",
-        module="_decay.py",
-        function="dtilde_matrix_backward",
-        replace="sigmoid(-float64(fgate))",
-        by="sigmoid(-float64(fgate)) * sigmoid(float64(fgate))",
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="one minus a sigmoid that has rounded to one",
-        module="_decay.py",
-        function="dtilde_matrix_backward",
-        replace="sigmoid(-float64(fgate))",
-        by="1 - sigmoid(float64(fgate))",
-    ),
-    Mutant(
-        op="dtilde_matrix",
-        name="an axis of the input gate's gradient is lost",
-        module="_decay.py",
-        function="dtilde_matrix_backward",
-        replace="float64(dD).sum(axis=-2)[..., None]",
-        by="float64(dD).sum(axis=-2)",
+    *mutants(
+        ("dtilde_matrix", "_decay.py", "dtilde_matrix_backward"),
+        ("masked rows left out of the input gate's gradient", "float64(dD)", "np.tril(float64(dD))"),
+        ("input gate's gradient sums columns", "-2", "-1"),
+        ("forget gate's gradient times sigmoid of the gate", "-float64(fgate)", "float64(fgate)"),
+        (
+            "derivative of the sigmoid, not of its logarithm",
+            "sigmoid(-float64(fgate))",
+            "sigmoid(-float64(fgate)) * sigmoid(float64(fgate))",
+        ),
+        ("one minus a sigmoid that has rounded to one", "sigmoid(-float64(fgate))", "1 - sigmoid(float64(fgate))"),
+        (
+            "an axis of the input gate's gradient is lost",
+            "float64(dD).sum(axis=-2)[..., None]",
+            "float64(dD).sum(axis=-2)",
+        ),
     ),
 )
