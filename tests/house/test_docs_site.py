@@ -30,32 +30,6 @@ def test_an_equation_becomes_mathml() -> None:
         mathml.equation("h = \\fract{C}{n}")
 
 
-@pytest.mark.parametrize(
-    ("plain", "latex"),
-    [
-        ("n_t = k_t·dk_t", r"n_{t}=k_{t}\cdot dk_{t}"),
-        (
-            "h = C_tᵀ q̂_t / (max(|ν|, exp(−m_{t−1})) + eps)",
-            r"h=C_{t}^\top\hat{q}_{t}/(\max(|\nu|,\exp(-m_{t-1}))+\mathrm{eps}\,)",
-        ),
-        ("dC ← decay dC", r"dC\leftarrow\mathrm{decay}\,dC"),
-    ],
-)
-def test_an_equation_of_a_docstring_becomes_latex(plain: str, latex: str) -> None:
-    pytest.importorskip("latex2mathml")
-    assert "".join(load("plain_equations").latex(plain).split()) == "".join(latex.split())
-
-
-def test_only_equations_of_docstrings_are_rendered() -> None:
-    pytest.importorskip("latex2mathml")
-    rendered = load("plain_equations").rendered
-    block = '<div class="highlight"><pre><span></span><code>{}</code></pre></div>'
-    page = rendered(block.format("r = σ(x)    z = tanh(y)\nh = r⊙z\n"))
-    assert page.count('<div class="equations">') == 2 and page.count("<math") == 3 and "<code>" not in page
-    for code in ("x = compute(y)", "&gt;&gt;&gt; r = 1", "f(x)"):
-        assert rendered(block.format(code)) == block.format(code)
-
-
 def test_pages_show_what_the_data_files_hold() -> None:
     pages = load("site_pages").pages()
     score = json.loads((ROOT / "tests/suite/mutants/score.json").read_text())["specification"]

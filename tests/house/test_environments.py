@@ -1,8 +1,6 @@
 """`tools/environments.py`: what is made from the Pythons of a machine, what is left out, and how a set-up resumes."""
 
 import importlib.util
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -76,53 +74,6 @@ def test_what_a_framework_would_be_needed_for_is_not_run(tool: ModuleType) -> No
     assert all((ROOT / folder).is_dir() for folder in tool.tests(alone))
 
 
-def test_the_laws_run_with_all_optimisations_in_one_environment(
-    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    oldest = ONE_PYTHON | {"python": "3.11", "jax": "0.10.2"}
-    flag = "XLA_FLAGS=--xla_cpu_use_fusion_emitters=false"
-    quick = "JAX_DISABLE_MOST_OPTIMIZATIONS=1"
-    for held, tests, laws in (
-        (ONE_PYTHON, quick, ""),
-        (ONE_PYTHON | {"jax": None}, "", ""),
-        (oldest, f"{quick} {flag}", ""),
-        (oldest | {"newest_jax": "0.12.0.1"}, f"{quick} {flag}", f"{quick} {flag}"),
-    ):
-        monkeypatch.setattr(tool, "facts", lambda held=held: tool.Facts(**held))
-        for command, variables in (("quick-tests", tests), ("quick-laws", laws)):
-            monkeypatch.setattr(sys, "argv", ["environments.py", command])
-            tool.main()
-            assert capsys.readouterr().out == f"{variables}\n"
-    monkeypatch.setenv("XLA_FLAGS", "--of-the-user")
-    assert tool.few_optimisations(tool.Facts(**oldest)) == [quick]
-
-
-LISTED = "torch (2.15.0)\nAvailable versions: 2.15.0, 2.14.1, {}2.13.0, 2.10.0+cpu, 2.10.0\n  INSTALLED: 2.13.0\n"
-
-
-@pytest.mark.parametrize(
-    ("listed", "pinned", "requirement"),
-    [
-        (LISTED.format(""), False, "torch"),
-        (LISTED.format("2.13.0+cpu, "), False, "torch==2.13.0+cpu"),
-        (LISTED.format("2.13.0+cpu, "), True, "torch"),
-        ("pip has no such command", False, "torch"),
-    ],
-)
-def test_the_build_for_the_cpu_is_taken_where_the_index_has_one(
-    tool: ModuleType, listed: str, pinned: bool, requirement: str
-) -> None:
-    assert tool.torch_requirement(listed, pinned) == requirement
-
-
-def test_an_index_that_cannot_be_reached_is_no_missing_wheel(tool: ModuleType) -> None:
-    missing = "ERROR: No matching distribution found for torch"
-    assert tool.has_no_wheel(missing)
-    assert not tool.has_no_wheel(f"WARNING: Retrying (Retry(total=4)) after connection broken by …\n{missing}")
-    assert not tool.has_no_wheel("ERROR: Exception: OSError: [Errno 28] No space left on device")
-
-
 class Machine:
     """Stands in for the commands that a set-up runs: each is noted; the one at `fails` is not carried out."""
 
@@ -194,57 +145,3 @@ def test_where_everything_is_required_something_left_out_is_an_error(
     with pytest.raises(tool.SetupError, match="GATESPEC_REQUIRE_ALL is set, and this is left out: torch_impl"):
         tool.complain_or_say("left out: torch_impl", said.append)
     assert "export GATESPEC_REQUIRE_ALL=1" in (ROOT / ".ci" / "run").read_text()
-
-
-def test_a_plan_is_printed_and_nothing_is_made(tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
-    for name in ("environments.py", "find_python.sh"):
-        (tmp_path / "tools" / name).write_bytes((ROOT / "tools" / name).read_bytes())
-    command = [sys.executable, str(tmp_path / "tools" / "environments.py"), "setup", "--dry-run"]
-    environment = {**os.environ, "WITHOUT": "torch jax"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        f"constraints/ has no versions for Python {HERE}: the newest are installed",
-        f"{sys.executable} -m venv .venv",
-        ".venv/bin/python -m pip install --quiet hatchling",
-        ".venv/bin/python -m pip install --quiet --no-build-isolation --editable .[dev]",
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["tools"]
-
-
-def test_a_python_without_pip_is_enough(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's has none; an environment made with it has, and the index is asked with that."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
-    bare = str(tmp_path / "bare" / "bin" / "python")
-    assert tool.version_of(bare) == HERE and not tool.has_pip(bare) and tool.has_pip(sys.executable)
-    machine = Machine(tool)
-    monkeypatch.setattr(tool, "_call", machine)
-    with tool.with_pip(sys.executable) as asks:
-        assert asks == sys.executable and not machine.commands
-    with tool.with_pip(bare) as asks:
-        assert machine.commands == [[bare, "-m", "venv", str(Path(asks).parents[1])]] and Path(asks).exists()
-    assert not Path(asks).exists()
-    # The environment itself is made with the Python that was found.
-    monkeypatch.setattr(tool.sys, "executable", bare)
-    (plan,), _ = tool.planned(("torch", "jax"), lambda line: None)
-    assert (plan.python, plan.version) == (bare, HERE)
-
-
-def test_an_environment_whose_interpreter_is_gone_is_set_up_again(tmp_path: Path) -> None:
-    for name in ("Makefile", "pyproject.toml"):
-        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    (tmp_path / ".venv" / ".stamp").touch()
-
-    def would_set_up() -> bool:
-        command = ["make", "--dry-run", "setup"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
-        return "tools/environments.py setup" in done.stdout
-
-    assert not would_set_up()
-    python.unlink()
-    python.symlink_to(tmp_path / "gone")
-    assert would_set_up()
