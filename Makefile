@@ -83,7 +83,7 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 
 # The tests whose outcome can depend on the version of JAX. Tests compile with few optimisations (tools/environments.py says how much
 # that saves); the laws under the newest JAX, which try values at many sizes, compile with all of them.
-TESTS_OF_JAX := tests/jax tests/calls tests/house/test_imports.py tests/house/test_clash.py
+TESTS_OF_JAX := tests/both tests/jax tests/calls tests/house/test_imports.py tests/house/test_clash.py
 
 test: $(LINT) $(READY)  ## lint, all tests, and the wheel with NumPy alone; where .venv-jax is, tests of JAX again under the newest JAX
 	@$(LEFT_OUT)

@@ -48,7 +48,9 @@ def split(items: Iterable[pytest.Item], how: str) -> tuple[list[pytest.Item], li
     tests: dict[tuple, list[pytest.Function]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("grid"):
-            tests[item.path, item.cls, item.originalname].append(item)
+            # Each framework of `tests/both` gets sets of its own.
+            framework = item.callspec.params.get("framework")
+            tests[item.path, item.cls, item.originalname, framework].append(item)
     for of in tests.values():
         kept = [len(of) // 2] if how == "one" else each_value([_values(item) for item in of])
         dropped |= {item for at, item in enumerate(of) if at not in kept}

@@ -141,7 +141,8 @@ def tests(facts: Facts) -> list[str]:
     if facts.torch and facts.jax:
         return ["tests"]
     frameworks = [*(["tests/torch"] * bool(facts.torch)), *(["tests/jax"] * bool(facts.jax))]
-    return ["tests/reference", "tests/calls", "tests/house", *frameworks]
+    both = ["tests/both"] if frameworks else []
+    return ["tests/reference", "tests/calls", "tests/house", *both, *frameworks]
 
 
 def few_optimisations(facts: Facts) -> list[str]:

@@ -25,7 +25,7 @@ CONSTRAINTS = ROOT / "constraints"
 PARTS = {
     "kernels": ("pytest", "tests/torch/kernels"),
     "torch": ("pytest", "tests/torch", "--ignore", "tests/torch/kernels"),
-    "jax": ("pytest", "tests/jax", "tests/calls"),
+    "jax": ("pytest", "tests/jax", "tests/both", "tests/calls"),
     "laws": ("conformance", "run", "torch_impl", "jax_impl", "--quick"),
 }
 FRAMEWORKS = ("torch", "jax", "flax", "triton")

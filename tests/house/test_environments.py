@@ -70,7 +70,7 @@ def test_what_a_framework_would_be_needed_for_is_not_run(tool: ModuleType) -> No
     both, alone = tool.Facts(**ONE_PYTHON), tool.Facts(**(ONE_PYTHON | {"torch": None}))
     assert tool.targets(both) == ["reference", "torch_impl", "jax_impl"] and tool.tests(both) == ["tests"]
     assert tool.targets(alone) == ["reference", "jax_impl"]
-    assert tool.tests(alone) == ["tests/reference", "tests/calls", "tests/house", "tests/jax"]
+    assert tool.tests(alone) == ["tests/reference", "tests/calls", "tests/house", "tests/both", "tests/jax"]
     assert all((ROOT / folder).is_dir() for folder in tool.tests(alone))
 
 

@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +10,8 @@ import jax_impl
 from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
 from jax_impl._mlstm.parts import Division, divided
-from tests.jax import loops
+from tests.both import with_jax
+from tests.both.tools import compare, mlstm, mlstm_reference
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, pull_back
 
 
@@ -59,26 +59,12 @@ def on_one_device(monkeypatch):
     monkeypatch.setattr("jax_impl._mlstm.api.BLOCK_ON_CPU", 24)
 
 
-def in_chunks_of_three(q, k, v, i, f, *state):
-    options = {"chunk_size": 3, "eps": 0.125}
-    if not state:
-        return jax_impl.mlstm(q, k, v, i, f, **options)
-    h, last = jax_impl.mlstm(q, k, v, i, f, initial_state=state, return_state=True, **options)
-    return h, tuple(last)
+def in_chunks_of_three(q, k, v, i, f):
+    return jax_impl.mlstm(q, k, v, i, f, chunk_size=3, eps=0.125)
 
 
-def judge(arguments, tolerance):
-    rng = np.random.default_rng(len(arguments))
-    wide = [x.astype(np.float64) for x in arguments]
-    with jax.enable_x64(True):
-        expected = functools.partial(loops.mlstm, eps=0.125)
-        truth = expected if len(arguments) > 5 else lambda *x: expected(*x)[0]
-        cotangents = like(rng, jax.eval_shape(truth, *wide))
-        result, gradients = pull_back(truth, wide, cotangents)
-        cotangents = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), arguments[0].dtype), cotangents)
-        found, got = pull_back(in_chunks_of_three, arguments, cotangents)
-    assert_close(found, result, tolerance)
-    assert_close(got, gradients, tolerance)
+def judge(arguments, dtype="float64"):
+    compare(with_jax, mlstm(with_jax, 3, eps=0.125), functools.partial(mlstm_reference, eps=0.125), arguments, dtype)
 
 
 @pytest.mark.grid
@@ -87,16 +73,16 @@ def judge(arguments, tolerance):
     ("B", "S", "N", "parts"),
     [(1, 61, 2, (2, 2)), (1, 43, 6, (1, 2)), (2, 53, 2, (2, 2)), (1, 61, 1, (1, 1)), (3, 7, 1, (1, 1))],
 )
-def test_gradients_in_parts_are_those_of_the_loop(on_one_device, B, S, N, parts, with_state):
+def test_gradients_in_parts(on_one_device, B, S, N, parts, with_state):
     assert counts(division(B, S, N, block=24, L=3)) == parts
     rng = np.random.default_rng(S)
     arguments = mlstm_inputs(rng, B, S, N=N)
-    judge((*arguments, *mlstm_state(rng, B, N)) if with_state else arguments, 1e-11)
+    judge((*arguments, *mlstm_state(rng, B, N)) if with_state else arguments)
 
 
 def test_parts_in_float32(on_one_device):
     rng = np.random.default_rng(0)
-    judge((*mlstm_inputs(rng, 1, 61, N=2, dtype=np.float32), *mlstm_state(rng, 1, 2, dtype=np.float32)), 1e-4)
+    judge((*mlstm_inputs(rng, 1, 61, N=2), *mlstm_state(rng, 1, 2)), "float32")
 
 
 def test_hard_resets_in_parts(on_one_device):

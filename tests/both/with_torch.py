@@ -1,0 +1,42 @@
+"""PyTorch and `torch_impl` as the tests of both frameworks use them; `with_jax` offers the same names."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree
+
+import torch_impl as package  # noqa: F401
+
+concatenate, stack, leaves = torch.cat, torch.stack, _pytree.tree_leaves
+vmap = torch.func.vmap
+
+
+def wide(on: bool) -> Any:
+    """A context in which float64 is available, or is not; PyTorch always has it."""
+    return nullcontext()
+
+
+def array(x: np.ndarray, dtype: str) -> torch.Tensor:
+    return torch.tensor(np.asarray(x)).to(getattr(torch, dtype))
+
+
+def numpy(x: torch.Tensor) -> np.ndarray:
+    return x.detach().double().numpy()
+
+
+def dtype_of(x: torch.Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def pull_back(
+    function: Callable, arrays: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The leaves of ``function(*arrays)``, and the gradients of the arrays."""
+    arrays = [x.detach().clone().requires_grad_() for x in arrays]
+    outputs = leaves(function(*arrays))
+    live = [(y, dy) for y, dy in zip(outputs, cotangents, strict=True) if y.requires_grad]
+    found = torch.autograd.grad([y for y, _ in live], arrays, [dy for _, dy in live], allow_unused=True)
+    return outputs, [torch.zeros_like(x) if g is None else g for x, g in zip(arrays, found, strict=True)]
