@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
 from jax_impl._mlstm.carry import expand
-from jax_impl._mlstm.chunk_layout import chunk_table, to_chunks
+from jax_impl._mlstm.chunk_layout import chunk_table, join_axes, to_chunks
 
 _LONGEST = 64
 """Maximum number of tokens per tile."""
@@ -57,7 +57,7 @@ class Tiles(NamedTuple):
             return None, function(own, jax.tree.map(lambda x: x[token], tokens))
 
         _, results = jax.lax.scan(block, None, (self.token, self.sequence))
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:])[self.place], results)
+        return jax.tree.map(lambda x: join_axes(x, 3)[self.place], results)
 
     def sum(self, function: Callable[[Any], Any], tokens: Any, zeros: Any) -> Any:
         """The sums by sequence, ``(B, ·)``, of a function of tokens.

@@ -4,6 +4,7 @@ A chunk that extends beyond the end of its sequence is padded with steps that ch
 (i = −∞) and forget nothing (f = +∞).
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -120,6 +121,11 @@ def from_chunks(x: jax.Array, axis: int, S: int) -> jax.Array:
     return jax.lax.slice_in_dim(x, 0, S, axis=axis)
 
 
+def join_axes(x: jax.Array, count: int = 2) -> jax.Array:
+    """The first axes as one: ``(a, b, …)`` → ``(a·b, …)``, also where another axis has size 0."""
+    return x.reshape(math.prod(x.shape[:count]), *x.shape[count:])
+
+
 def gather_chunks(x: jax.Array, table: ChunkTable, padding: float = 0.0) -> jax.Array:
     """Tokens ``(T, …)`` → ``(c, L, …)``."""
     filled = table.filled.reshape(table.filled.shape + (1,) * (x.ndim - 1))
@@ -128,4 +134,4 @@ def gather_chunks(x: jax.Array, table: ChunkTable, padding: float = 0.0) -> jax.
 
 def gather_tokens(x: jax.Array, table: ChunkTable) -> jax.Array:
     """Inverse of `gather_chunks`."""
-    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[table.place]
+    return join_axes(x)[table.place]

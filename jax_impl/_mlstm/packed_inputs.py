@@ -10,7 +10,7 @@ from jax_impl._mlstm.arguments import Arguments, Options, Tokens
 from jax_impl._mlstm.blocks import block_size
 from jax_impl._mlstm.by_sequence import Tiles
 from jax_impl._mlstm.carry import Memory
-from jax_impl._mlstm.chunk_layout import PADDING, to_chunks
+from jax_impl._mlstm.chunk_layout import PADDING, join_axes, to_chunks
 from jax_impl._mlstm.chunkwise import Chunks
 from jax_impl._mlstm.segments import Borders, FinalCotangents, InitialReads, Segments
 from jax_impl._mlstm.state import StateGradients
@@ -120,7 +120,7 @@ def in_blocks(options: Options, x: ByToken) -> ByToken:
 
 def from_blocks(x: jax.Array, like: jax.Array) -> jax.Array:
     """``(blocks, steps per block, ·)`` → ``(T, ·)`` with the T of ``like``."""
-    return x.reshape(-1, *x.shape[2:])[: like.shape[0]]
+    return join_axes(x)[: like.shape[0]]
 
 
 def in_chunks(options: Options, x: jax.Array) -> jax.Array:
@@ -130,8 +130,7 @@ def in_chunks(options: Options, x: jax.Array) -> jax.Array:
 
 def from_chunks(x: jax.Array) -> jax.Array:
     """Inverse of `in_chunks`."""
-    x = jnp.moveaxis(x, 1, 2)
-    return x.reshape(-1, *x.shape[2:])
+    return join_axes(jnp.moveaxis(x, 1, 2))
 
 
 def chunks_of(options: Options, tokens: Tokens, dtype: Any) -> Chunks:

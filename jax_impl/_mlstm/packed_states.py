@@ -14,6 +14,7 @@ from jax_impl._mlstm import isolation
 from jax_impl._mlstm.arguments import Arguments, Options, Tokens
 from jax_impl._mlstm.by_sequence import Tiles
 from jax_impl._mlstm.carry import Memory, expand
+from jax_impl._mlstm.chunk_layout import join_axes
 from jax_impl._mlstm.packed_inputs import CotangentsByToken, Packing, ReadsByToken, from_blocks
 from jax_impl._mlstm.segments import FinalParts, InitialReadGradients
 from jax_impl._mlstm.state import StateGradients, given_or_zeros, inner_product
@@ -64,7 +65,7 @@ def final_states(
     """The final states: writes near the end of each sequence, and what is left of the memory from before them; and the
     weight in them of these sums."""
     tokens, initial, borders = arguments.tokens, arguments.initial_state, packing.borders
-    incoming = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parts.incoming)
+    incoming = jax.tree.map(join_axes, parts.incoming)
     written, m = (from_blocks(part, tokens.i) for part in (parts.written, parts.m))
 
     def write(x: tuple[jax.Array, jax.Array, jax.Array]) -> Memory:
@@ -111,7 +112,7 @@ def initial_gradients(
     zeros = jax.tree.map(jnp.zeros_like, initial)
     x = (_scaled_q(tokens, dC.dtype), dC, dn)
     found = tiles.sum(write, x, Memory(C=zeros.C, n=zeros.n))
-    outgoing = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), dreads.outgoing)
+    outgoing = jax.tree.map(join_axes, dreads.outgoing)
     found = jax.tree.map(
         lambda x, of_chunk: x + _where(borders.across, of_chunk[borders.begin_chunk], 0), found, outgoing
     )
