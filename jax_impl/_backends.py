@@ -103,7 +103,7 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
     Raises:
         TypeError, ValueError: as the call itself raises; also if no operation has that name.
     """
-    if name not in _requests:
+    if not isinstance(name, str) or name not in _requests:
         known = ", ".join(repr(operation) for operation in _requests)
         raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {known}")
     known_backend(name, kwargs.pop("kernel_backend", None), KernelBackend)

@@ -49,7 +49,7 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
         TypeError: an argument is missing or does not belong to the operation, or no argument is an array.
         ValueError: no operation, or no backend, has that name.
     """
-    if name not in OPERATIONS:
+    if not isinstance(name, str) or name not in OPERATIONS:
         raise ValueError(f"explain_backend: `name` is {name!r}; expected one of {', '.join(OPERATIONS)}")
     operation = getattr(importlib.import_module("reference"), name)
     known_backend(name, kwargs.get("kernel_backend"), KernelBackend)

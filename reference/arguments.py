@@ -180,10 +180,10 @@ def normalise_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
     if not isinstance(config, mLSTMBackendFwbwConfig):
         raise TypeError(f"{function}: `config` is {describe(config)}; expected an mLSTMBackendFwbwConfig or its dict")
     call = Call(function, _NO_ARRAYS)
-    call.integer("config.chunk_size", config.chunk_size, 1, optional=True)
+    chunk_size = call.integer("config.chunk_size", config.chunk_size, 1, optional=True)
     for name in _CONFIG_FIELDS[1:]:
         call.flag(f"config.{name}", getattr(config, name))
-    return config
+    return config if config.chunk_size is chunk_size else dataclasses.replace(config, chunk_size=chunk_size)
 
 
 def frozen_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:

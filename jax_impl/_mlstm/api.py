@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
 
-from jax_impl._arrays import JAX, matmul_precision
+from jax_impl._arrays import JAX, is_array, matmul_precision
 from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
 from jax_impl._mlstm.arguments import Options
@@ -129,8 +129,8 @@ def mlstm(
             does not support the call.
         NotImplementedError: the function is differentiated in forward mode, or twice.
     """
-    # The options of a packed call depend on the values of the packing, which no cache may read.
-    decide = _cached_options if cu_seqlens is None else _options
+    # The options depend on the values of the packing, and on those of a chunk size; no cache may read an array.
+    decide = _cached_options if cu_seqlens is None and not is_array(chunk_size) else _options
     options = decide(
         *(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, return_state),
         *(kernel_backend, matmul_precision()),

@@ -5,6 +5,7 @@ A chunk that extends beyond the end of its sequence is padded with steps that ch
 """
 
 import math
+import operator
 from typing import NamedTuple
 
 import jax
@@ -22,11 +23,11 @@ def chunk_length(S: int, chunk_size: int | None) -> int:
 
     For a symbolic S, which jax.export allows, it is 64, or a smaller ``chunk_size``: it must not depend on S.
     """
-    if is_symbolic(S):
-        return min(64, chunk_size or 64)
     if chunk_size is None:
-        return max(1, -(-S // max(1, -(-S // 64))))
-    return max(1, min(chunk_size, S))
+        return 64 if is_symbolic(S) else max(1, -(-S // max(1, -(-S // 64))))
+    # An array of one integer is accepted, but no static option of a compiled function may be an array.
+    longest = operator.index(chunk_size)
+    return min(64, longest) if is_symbolic(S) else max(1, min(longest, S))
 
 
 class SequenceBounds(NamedTuple):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jax_impl._handwritten_gradient import without_second_derivative
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
-from jax_impl._mlstm.chunk_layout import PADDING, ChunkTable, chunk_table, gather_chunks, gather_tokens
+from jax_impl._mlstm.chunk_layout import PADDING, ChunkTable, chunk_table, gather_chunks, gather_tokens, join_axes
 from jax_impl._mlstm.composed import add_step_axis, drop_step_axis
 from jax_impl._mlstm.pallas import decode, sequence
 from jax_impl._mlstm.pallas.gates import ChunkRanges
@@ -167,11 +167,12 @@ def _array_to_rows(x: jax.Array, table: ChunkTable | None, padding: float = 0.0)
     elif x.shape[1] % L:
         widths = [(0, -x.shape[1] % L if axis == 1 else 0) for axis in range(x.ndim)]
         x = jnp.pad(x, widths, constant_values=padding)
-    return x.reshape(-1, *x.shape[2:])
+    return join_axes(x)
 
 
 def _from_rows(x: jax.Array, table: ChunkTable | None, like: jax.Array) -> jax.Array:
     """Inverse of `_array_to_rows`, with the number of steps of ``like``."""
     if table is not None:
-        return gather_tokens(x.reshape(-1, L, *x.shape[1:]), table)
-    return x.reshape(like.shape[0], -1, *x.shape[1:])[:, : like.shape[1]]
+        return gather_tokens(x.reshape(x.shape[0] // L, L, *x.shape[1:]), table)
+    B, S = like.shape[:2]
+    return x.reshape(B, x.shape[0] // B, *x.shape[1:])[:, :S]
