@@ -12,6 +12,7 @@ else.
 
 import json
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from examples.xlstm.config import XLSTMConfig, parse_config
+from examples.xlstm.config import XLSTMConfig, parse_config, read_json
 from examples.xlstm.parameters import to_flax, to_torch
-from examples.xlstm.shard import Entry, Header, MappedShard, make_header, replacing, write_shard
+from examples.xlstm.shard import Entry, Header, MappedShard, alone, make_header, replacing, write_shard
 from examples.xlstm.tensors import CheckpointError, check_tensors, tensor_shapes
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 
 _WIDE = "jax_enable_x64"
+
+_SAVE, _OTHER = "save", "other-"
+"""Key under which the index and the headers of a checkpoint that was written over another name their save, and what
+distinguishes the names of its files from those of the other."""
 
 _COMPANIONS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """Files that belong to a checkpoint and are copied unchanged."""
@@ -112,12 +117,7 @@ def _read(path: Path) -> bytes:
 
 
 def _indexed(directory: Path, index: bytes) -> dict[str, MappedShard]:
-    try:
-        document = json.loads(index)
-        places = {str(tensor): str(file) for tensor, file in document["weight_map"].items()}
-        total = document.get("metadata", {}).get("total_size")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{INDEX}: malformed or truncated: {error!r}") from None
+    places, metadata = _read_index(index)
     shards: dict[str, MappedShard] = {}
     for file in dict.fromkeys(places.values()):
         if Path(file).name != file or file in ("", ".", ".."):
@@ -125,6 +125,8 @@ def _indexed(directory: Path, index: bytes) -> dict[str, MappedShard]:
         if not (directory / file).is_file():
             raise CheckpointError(f"{INDEX}: it names {file}, which is missing")
         shards[file] = MappedShard(directory / file)
+        if shards[file].header.metadata.get(_SAVE) != metadata.get(_SAVE):
+            raise CheckpointError(f"{file}: it is not from the save that wrote {INDEX}")
     for tensor, file in places.items():
         if tensor not in shards[file].header.entries:
             raise CheckpointError(f"{file}: `{tensor}` is missing, which {INDEX} says is there")
@@ -133,9 +135,20 @@ def _indexed(directory: Path, index: bytes) -> dict[str, MappedShard]:
             if places.get(tensor) != file:
                 raise CheckpointError(f"{file}: it holds `{tensor}`, which {INDEX} says is in {places.get(tensor)}")
     held = sum(entry.end - entry.start for shard in shards.values() for entry in shard.header.entries.values())
-    if total is not None and total != held:
+    total = metadata.get("total_size", held)
+    if total != held:
         raise CheckpointError(f"{INDEX}: `total_size` is {total}; the files hold {held} bytes of tensors")
     return shards
+
+
+def _read_index(index: bytes) -> tuple[dict[str, str], dict[str, Any]]:
+    """The files by tensor, and the metadata."""
+    try:
+        document = read_json(index)
+        places = {tensor: str(file) for tensor, file in document["weight_map"].items()}
+        return places, dict(document.get("metadata", {}))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{INDEX}: malformed or truncated: {error!r}") from None
 
 
 def load_torch(checkpoint: Checkpoint) -> "XLSTM":
@@ -201,33 +214,82 @@ def new_layout(config: XLSTMConfig, max_shard_bytes: int = 5_000_000_000) -> Lay
 def write_checkpoint(directory: str | Path, layout: Layout, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a checkpoint, one tensor at a time.
 
-    Every file is replaced when it is complete, the index and the configuration last. Files from which the tensors are
-    mapped may be overwritten.
+    In a new directory the files are those of the layout, byte for byte, and `config.json`, without which nothing can be
+    opened, is written last. Over a checkpoint of the same configuration, the new shards get other names; the index,
+    which then names them, replaces the old one when they are complete. So what can be opened is at any time the old
+    checkpoint or the new one. Files from which the tensors are mapped may be overwritten.
 
     Args:
-        directory: created if it does not exist; it must hold no safetensors file of another layout.
+        directory: created if it does not exist; it must hold no safetensors file of another layout, and no checkpoint
+            of another configuration.
         layout: the layout of an open checkpoint, or one from `new_layout`.
         arrays: by name, with the shapes and dtypes of the layout; values may be computed when they are requested.
 
     Raises:
-        CheckpointError: arrays do not fit the layout, or the directory holds files that do not belong to the new
-            checkpoint.
+        CheckpointError: arrays do not fit the layout, the directory holds files that do not belong to the new
+            checkpoint, or another process or thread is writing to it.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
+    with alone(directory):
+        _write_alone(directory, layout, arrays)
+
+
+def _write_alone(directory: Path, layout: Layout, arrays: Mapping[str, np.ndarray]) -> None:
     names = set(layout.entries)
     if names != set(arrays):
         name = min(names ^ set(arrays))
         raise CheckpointError(f"write_checkpoint: `{name}` is {'missing' if name in names else 'not in the layout'}")
-    strangers = {path.name for path in directory.glob("*.safetensors")} - set(layout.headers)
+    others = {_other(file) for file in layout.headers if layout.index is not None}
+    strangers = {path.name for path in directory.glob("*.safetensors")} - set(layout.headers) - others
     if layout.index is None and (directory / INDEX).exists():
         strangers.add(INDEX)
     if strangers:
         raise CheckpointError(f"{directory}: it holds {min(strangers)}, which does not belong to the new checkpoint")
-    for file, header in layout.headers.items():
-        write_shard(directory / file, header, arrays.__getitem__)
-    texts = {**layout.companions, INDEX: layout.index, CONFIG: layout.config}
+    texts = {**layout.companions, CONFIG: layout.config}
+    replaces = (directory / CONFIG).exists()
     for file, text in texts.items():
-        if text is not None:
-            with replacing(directory / file) as stream:
-                stream.write(text)
+        if replaces and (not (directory / file).exists() or _read(directory / file) != text):
+            raise CheckpointError(
+                f"{directory}: its {file} is not that of the new checkpoint; choose another directory"
+            )
+    index, headers = layout.index, layout.headers
+    if replaces and index is not None and (directory / INDEX).exists():
+        index, headers = _another_save(layout, index, set(_read_index(_read(directory / INDEX))[0].values()))
+    for file, header in headers.items():
+        write_shard(directory / file, header, arrays.__getitem__)
+    if index is not None:
+        _write(directory / INDEX, index)
+    if not replaces:
+        for file, text in texts.items():
+            _write(directory / file, text)
+    for file in (set(layout.headers) | others) - set(headers):
+        (directory / file).unlink(missing_ok=True)
+
+
+def _another_save(layout: Layout, index: bytes, used: set[str]) -> tuple[bytes, dict[str, Header]]:
+    """The index and headers of a layout, with names of files that are not in use and a new name of the save."""
+    save = secrets.token_hex(8)
+    names = {file: _other(file) if file in used else file for file in layout.headers}
+    places, metadata = _read_index(index)
+    document = {
+        "metadata": metadata | {_SAVE: save},
+        "weight_map": {tensor: names[file] for tensor, file in places.items()},
+    }
+    headers = {
+        names[file]: make_header(
+            {name: (entry.dtype, entry.shape) for name, entry in header.entries.items()},
+            header.metadata | {_SAVE: save},
+        )
+        for file, header in layout.headers.items()
+    }
+    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode(), headers
+
+
+def _other(file: str) -> str:
+    return file.removeprefix(_OTHER) if file.startswith(_OTHER) else _OTHER + file
+
+
+def _write(path: Path, text: bytes) -> None:
+    with replacing(path) as stream:
+        stream.write(text)

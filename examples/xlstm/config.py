@@ -201,11 +201,9 @@ def read_config(path: str | Path, ignore: frozenset[str] = frozenset()) -> XLSTM
 def parse_config(text: str | bytes, ignore: frozenset[str] = frozenset()) -> XLSTMConfig:
     """The configuration in the text of a ``config.json``, or in its UTF-8 bytes; errors are those of `read_config`."""
     try:
-        found = json.loads(text, object_pairs_hook=_without_duplicates)
-    except ConfigError:
-        raise
+        found = read_json(text.encode() if isinstance(text, str) else text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"config: not a JSON document: {error}") from None
+        raise ConfigError(f"config: not a valid JSON document: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"config: a JSON {type(found).__name__}; expected an object")
     ours = {field.name for field in fields(XLSTMConfig)}
@@ -243,6 +241,24 @@ def parse_config(text: str | bytes, ignore: frozenset[str] = frozenset()) -> XLS
     return config
 
 
+def read_json(text: bytes) -> Any:
+    """The value of a JSON document in UTF-8.
+
+    Raises:
+        ValueError: the text is not UTF-8 or not JSON, or an object has a key twice.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text.decode(), object_pairs_hook=_without_duplicates)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"`{next(name for name in names if names.count(name) > 1)}` is there twice")
+    return found
+
+
 def _check_derived(config: XLSTMConfig, found: dict[str, Any]) -> None:
     """Refuse a field that contradicts those that determine the function."""
     if (value := found.get("cell_norm_eps", config.norm_eps)) != config.norm_eps:
@@ -254,15 +270,6 @@ def _check_derived(config: XLSTMConfig, found: dict[str, Any]) -> None:
     if not _is_integer(multiple) or multiple < 1 or config.qk_dim % multiple or config.v_dim % multiple:
         widths = f"{config.qk_dim} and {config.v_dim}"
         _refuse("mlstm_round_up_to_multiple_of", multiple, f"a divisor of the widths {widths}, which are not rounded")
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f"config: `{twice}` stands there twice")
-    return found
 
 
 def _require(legal: bool, name: str, value: Any, expected: str) -> None:

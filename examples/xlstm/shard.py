@@ -6,6 +6,7 @@ tensor at a time is in memory, and a header can be written again unchanged.
 """
 
 import contextlib
+import fcntl
 import json
 import math
 import mmap
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import safetensors
 
+from examples.xlstm.config import read_json
 from examples.xlstm.tensors import CheckpointError
 
 _CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -25,8 +28,6 @@ _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _LENGTH = 8
 _ALIGNMENT = 64
 """Alignment in bytes. On a CPU, JAX shares the memory of a NumPy array with this alignment, and copies any other."""
-_LONGEST = 100_000_000
-"""Maximum number of bytes of a header in this format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,49 +79,32 @@ def make_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Ma
 
 
 def read_header(path: Path) -> Header:
-    """Read and check the header of a file.
+    """Read the header of a file. The package `safetensors` checks it, so what it refuses is refused here.
 
     Raises:
-        CheckpointError: the file is truncated, or its header is malformed or does not fit the length of the file.
+        CheckpointError: the file is not a complete safetensors file, its header has a key twice, or a tensor has a
+            dtype that no model here has.
         OSError: the file cannot be read.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH), "little")
-        if size < _LENGTH or length > min(size - _LENGTH, _LONGEST):
-            raise CheckpointError(f"{path.name}: {size} bytes; its header alone needs {_LENGTH + length}")
-        text = file.read(length)
     try:
-        document = json.loads(text)
-        metadata = {str(key): str(value) for key, value in document.pop("__metadata__", {}).items()}
-        found = {
-            str(name): Entry(
-                dtype=_DTYPES.get(each["dtype"], str(each["dtype"])),
-                shape=tuple(int(length) for length in each["shape"]),
-                start=int(each["data_offsets"][0]),
-                end=int(each["data_offsets"][1]),
-            )
-            for name, each in document.items()
-        }
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{path.name}: its header is malformed: {error!r}") from None
-    header = Header(text=text, entries=dict(sorted(found.items(), key=lambda pair: pair[1].start)), metadata=metadata)
-    _check_offsets(path.name, header, size)
-    return header
-
-
-def _check_offsets(name: str, header: Header, size: int) -> None:
-    end = 0
-    for tensor, entry in header.entries.items():
-        if entry.dtype not in _BYTES:
-            raise CheckpointError(f"{name}: `{tensor}` has dtype {entry.dtype}; expected one of {', '.join(_DTYPES)}")
-        length = math.prod(entry.shape) * _BYTES[entry.dtype]
-        if entry.start != end or entry.end - entry.start != length or min(entry.shape, default=0) < 0:
-            received = f"lies at bytes {entry.start} to {entry.end}"
-            raise CheckpointError(f"{name}: `{tensor}` {received}; expected {end} to {end + length}")
-        end = entry.end
-    if header.file_size != size:
-        raise CheckpointError(f"{name}: {size} bytes; its header describes {header.file_size}")
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            shards = {name: file.get_slice(name) for name in file.keys()}
+            kinds = {name: (shard.get_dtype(), tuple(shard.get_shape())) for name, shard in shards.items()}
+        with path.open("rb") as file:
+            text = file.read(int.from_bytes(file.read(_LENGTH), "little"))
+        document = read_json(text)
+        spans = {name: document[name]["data_offsets"] for name in kinds}
+    except (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{path.name}: not a complete safetensors file: {error}") from None
+    for name, (code, _) in kinds.items():
+        if code not in _DTYPES:
+            raise CheckpointError(f"{path.name}: `{name}` has dtype {code}; expected one of {', '.join(_DTYPES)}")
+    entries = {
+        name: Entry(dtype=_DTYPES[kinds[name][0]], shape=kinds[name][1], start=start, end=end)
+        for name, (start, end) in sorted(spans.items(), key=lambda pair: pair[1])
+    }
+    return Header(text=text, entries=entries, metadata=metadata)
 
 
 class MappedShard:
@@ -193,8 +177,34 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        with _opened(path.parent) as directory:
+            os.fsync(directory)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Keep other processes and threads from writing a checkpoint to a directory; the lock ends with the process.
+
+    Raises:
+        CheckpointError: another one is writing to it.
+    """
+    with _opened(directory) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(f"{directory}: another process or thread is writing to it") from None
+        yield
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def numpy_dtype(name: str) -> np.dtype:

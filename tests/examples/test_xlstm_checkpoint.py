@@ -1,7 +1,11 @@
 """Checkpoints of `examples.xlstm`: byte for byte through either framework, and every kind of damage refused by name."""
 
 import dataclasses
+import itertools
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +111,13 @@ def cut(length: int) -> Callable[[Path], None]:
     return damage
 
 
+def swap_shards(directory: Path) -> None:
+    first, second = shard_of(directory), shard_of(directory, SHARED)
+    held = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(held)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -123,15 +134,18 @@ def cut(length: int) -> Callable[[Path], None]:
         (edit_index(lambda x: x["weight_map"].pop(SHARED)), f"it holds `{SHARED}`, which {INDEX} says is in None"),
         (edit_index(lambda x: x["weight_map"].update(more=x["weight_map"][TENSOR])), "`more` is missing, which"),
         (edit_index(lambda x: x["metadata"].update(total_size=7)), "`total_size` is 7; the files hold"),
-        (cut(5), "5 bytes; its header alone needs"),
-        (cut(40), "40 bytes; its header alone needs"),
-        (cut(-1), "bytes; its header describes"),
-        (edit_header(b'{"dtype"', b'["dtype"'), "its header is malformed"),
-        (edit_header(b"[64,24]", b"[1e999]"), "its header is malformed: OverflowError"),
-        (edit_header(b"[64,24]", b"[-8,24]"), "`backbone.* lies at bytes 0 to 6144; expected 0 to -768"),
+        (edit_index(lambda x: x["weight_map"].update({TENSOR: f"./{x['weight_map'][TENSOR]}"})), "names the file './"),
+        (lambda d: (d / INDEX).write_text('{"weight_map": {}, "weight_map": {}}'), "`weight_map` is there twice"),
+        (lambda d: (d / INDEX).write_text((d / INDEX).read_text(), encoding="utf-16"), f"{INDEX}: malformed"),
+        (swap_shards, r"model-.*: `.*` is missing, which .* says is there"),
+        (cut(5), "not a complete safetensors file"),
+        (cut(40), "not a complete safetensors file"),
+        (cut(-1), "not a complete safetensors file"),
+        (edit_header(b'{"dtype"', b'["dtype"'), "not a complete safetensors file"),
         (edit_header(b'"F32"', b'"I32"'), "has dtype I32; expected one of"),
+        (edit_header(b'"F32"', b'"I8" '), "not a complete safetensors file"),
+        (edit_header(b'"F32"', b'"U32"'), "has dtype U32; expected one of"),
         (edit_header(b"[64,24]", b"[24,64]"), r"is float32\[24, 64\]; expected float32\[64, 24\]"),
-        (edit_header(b"[64,24]", b"[64,25]"), "lies at bytes 0 to 6144; expected 0 to 6400"),
         (edit_header(TENSOR.encode(), TENSOR.replace("up", "us").encode()), f"`{TENSOR}` is missing, which {INDEX}"),
     ],
 )
@@ -189,3 +203,73 @@ def test_a_header_of_odd_length_is_read(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tmp_path)
     for arrays in (from_torch(load_torch(checkpoint)), from_flax(load_flax(checkpoint))):
         assert all(np.array_equal(arrays[name], x) for name, x in random_arrays().items())
+
+
+@pytest.mark.long
+def test_a_save_that_is_killed_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path) -> None:
+    """Killed at every file operation and half of every write: a new checkpoint and one over another, 1 and 10 files."""
+    script = Path(__file__).with_name("killed_saves.py")
+    for over, size in itertools.product(("fresh", "over"), (SHARD, 10**7)):
+        command = [sys.executable, str(script), str(tmp_path / "checkpoint"), over, str(size)]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        before = f"none ({tmp_path / 'checkpoint'}: config.json is missing)" if over == "fresh" else "old"
+        count = 12 if size == SHARD else 2
+        killed = [f"killed, {after}, then last, {count} files" for after in (before, "new")]
+        *lines, last = done.stdout.splitlines()
+        assert last == f"finished, new, then last, {count} files"
+        changed = lines.index(killed[1])
+        assert changed > 70
+        assert lines == killed[:1] * changed + killed[1:] * (len(lines) - changed)
+
+
+def test_shards_of_two_saves_are_not_one_checkpoint(tmp_path: Path) -> None:
+    first, second = written(tmp_path / "first"), written(tmp_path / "second")
+    for directory in (first, second):
+        write_checkpoint(directory, open_checkpoint(directory).layout, random_arrays(seed=1))
+        assert np.array_equal(open_checkpoint(directory).arrays()[TENSOR], random_arrays(seed=1)[TENSOR])
+    shard_of(first).write_bytes(shard_of(second).read_bytes())
+    with pytest.raises(CheckpointError, match=r"other-model-.*: it is not from the save that wrote"):
+        open_checkpoint(first)
+
+
+def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
+    source, refused = written(tmp_path), []
+
+    class Reentrant(dict):
+        def __getitem__(self, name: str) -> np.ndarray:
+            if name == TENSOR:
+                with pytest.raises(CheckpointError, match="another process or thread is writing to it"):
+                    write_checkpoint(source, open_checkpoint(source).layout, random_arrays(seed=2))
+                refused.append(name)
+            return super().__getitem__(name)
+
+    write_checkpoint(source, open_checkpoint(source).layout, Reentrant(random_arrays(seed=1)))
+    assert refused == [TENSOR]
+    assert np.array_equal(open_checkpoint(source).arrays()[TENSOR], random_arrays(seed=1)[TENSOR])
+
+
+def test_a_checkpoint_of_another_configuration_is_not_written_over(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    before = files(source)
+    other = dataclasses.replace(SMALL, eps=1e-3)
+    with pytest.raises(CheckpointError, match=r"its config\.json is not that of the new checkpoint"):
+        write_checkpoint(source, new_layout(other, SHARD), random_arrays(other))
+    layout = dataclasses.replace(open_checkpoint(source).layout, companions={"tokenizer.json": b"{}"})
+    with pytest.raises(CheckpointError, match=r"its tokenizer\.json is not that of the new checkpoint"):
+        write_checkpoint(source, layout, random_arrays())
+    assert files(source) == before
+
+
+def test_a_checkpoint_of_links_opens_and_saving_over_it_changes_no_other_file(tmp_path: Path) -> None:
+    """The cache of the Hugging Face hub keeps a checkpoint as links to files that lie elsewhere."""
+    source, links = written(tmp_path / "source"), tmp_path / "links"
+    before = files(source)
+    links.mkdir()
+    for path in source.iterdir():
+        (links / path.name).symlink_to(Path("..") / "source" / path.name)
+    assert np.array_equal(open_checkpoint(links).arrays()[TENSOR], random_arrays()[TENSOR])
+    write_checkpoint(links, open_checkpoint(links).layout, random_arrays(seed=1))
+    assert np.array_equal(open_checkpoint(links).arrays()[TENSOR], random_arrays(seed=1)[TENSOR])
+    assert files(source) == before

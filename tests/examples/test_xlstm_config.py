@@ -119,14 +119,14 @@ def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], messa
 
 
 def test_a_file_that_is_no_configuration_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not a JSON document"):
+    with pytest.raises(ConfigError, match="not a valid JSON document"):
         parse_config(json.dumps(PUBLISHED)[:-20])
     with pytest.raises(ConfigError, match="a JSON list; expected an object"):
         parse_config("[]")
     for text in (b"\xff\xfe{", "[" * 100_000, '{"num_heads": ' + "9" * 5000 + "}"):
-        with pytest.raises(ConfigError, match="not a JSON document"):
+        with pytest.raises(ConfigError, match="not a valid JSON document"):
             parse_config(text)
-    with pytest.raises(ConfigError, match="`num_heads` stands there twice"):
+    with pytest.raises(ConfigError, match="`num_heads` is there twice"):
         parse_config('{"num_heads": 8, "num_heads": 4}')
 
 

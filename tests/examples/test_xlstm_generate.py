@@ -108,7 +108,7 @@ def test_a_session_that_does_not_fit_is_refused(engines: dict[str, Any], tmp_pat
     with pytest.raises(CheckpointError, match="saved with another checkpoint"):
         resume_session(engine, "another", path)
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(CheckpointError, match="its header describes"):
+    with pytest.raises(CheckpointError, match="not a complete safetensors file"):
         resume_session(engine, "id", path)
     for name, value, message in (
         ("pending", "29", "`pending` is 29; expected null or a token"),
