@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import JAX, check_key
 from jax_impl._mesh_axes import vary_to, varying_axes
-from reference.arguments import check_batch, check_flag, check_loss
+from reference.arguments import check_alike, check_batch, check_flag, check_loss, check_params
 
 
 def accumulate_gradients(
@@ -32,11 +32,14 @@ def accumulate_gradients(
 
     Returns:
         ``(gradients, metrics, mutable)``. Gradients are summed in float32 at least; each has the dtype of its
-        parameter.
+        parameter. Metrics have the dtype of their sum: float32 at least, and for integers and booleans the widest
+        integers of JAX; integers beyond its range become the end of the range.
 
     Raises:
-        TypeError: a leaf of `batch` is not an array, or `loss_fn` returns anything else, such as an integer loss.
-        ValueError: `num_minibatches` does not divide the batch, leading axes differ, or the loss is not a scalar.
+        TypeError: a leaf of `batch` is not an array, a parameter is not a floating-point array, or `loss_fn` returns
+            anything else, such as an integer loss.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, the loss is not a scalar, or
+            metrics or mutable variables differ between minibatches in their names or shapes.
     """
     accumulate = _scan if check_flag("accumulate_gradients", "use_scan", use_scan) else _loop
     return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn)
@@ -57,13 +60,17 @@ def _loop(
 ) -> tuple[Any, Any, Any]:
     minibatches = _split(batch, num_minibatches, function)
     check_key(function, rng)
+    check_params(JAX, function, _leaves(state.params))
     rngs = jax.random.split(rng, num_minibatches)
-    gradients, metrics, mutables = None, None, []
+    gradients, metrics, mutables, first = None, None, [], None
     for b in range(num_minibatches):
         minibatch = jax.tree.map(lambda x, b=b: x[b], minibatches)
         gradient, metric, mutable = _gradient(function, state, loss_fn, minibatch, rngs[b])
+        parts = _leaves((metric, mutable))
+        first = parts if first is None else first
+        check_alike(JAX, function, first, parts, b)
         gradients = gradient if gradients is None else jax.tree.map(jnp.add, gradients, gradient)
-        metrics = metric if metrics is None else jax.tree.map(jnp.add, metrics, metric)
+        metrics = metric if metrics is None else jax.tree.map(_sum, metrics, metric)
         mutables.append(mutable)
     return _mean(state, gradients, num_minibatches), metrics, jax.tree.map(lambda *x: jnp.stack(x), *mutables)
 
@@ -83,14 +90,16 @@ def _scan(
 ) -> tuple[Any, Any, Any]:
     minibatches = _split(batch, num_minibatches, function)
     check_key(function, rng)
+    check_params(JAX, function, _leaves(state.params))
     rngs = jax.random.split(rng, num_minibatches)
 
     def of_minibatch(x: tuple) -> tuple[Any, Any, Any]:
         return _gradient(function, state, loss_fn, *x)
 
     def step(sums: Any, x: tuple) -> tuple[Any, Any]:
-        *results, mutable = of_minibatch(x)
-        return jax.tree.map(jnp.add, sums, tuple(results)), mutable
+        gradient, metric, mutable = of_minibatch(x)
+        gradients, metrics = sums
+        return (jax.tree.map(jnp.add, gradients, gradient), jax.tree.map(_sum, metrics, metric)), mutable
 
     first = jax.tree.map(lambda x: x[0], (minibatches, rngs))
     *shapes, _ = jax.eval_shape(of_minibatch, first)
@@ -101,35 +110,51 @@ def _scan(
 
 def _split(batch: Any, num_minibatches: int, function: str) -> Any:
     """The batch with a new leading axis of minibatches, before the axis of rows."""
-    leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(batch)]
-    size = check_batch(JAX, leaves, num_minibatches, function)
+    size = check_batch(JAX, _leaves(batch), num_minibatches, function)
     return jax.tree.map(lambda x: jnp.reshape(x, (num_minibatches, size, *x.shape[1:])), batch)
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _gradient(function: str, state: Any, loss_fn: Callable, minibatch: Any, rng: jax.Array) -> tuple[Any, Any, Any]:
     """Gradient (in float32 at least), metrics and mutable variables of one minibatch."""
 
     def loss(*args: Any) -> tuple[Any, Any]:
-        value, *parts = check_loss(JAX, function, loss_fn(*args))
-        return value, tuple(parts)
+        value, *parts = check_loss(JAX, function, loss_fn(*args), _leaves)
+        return value, jax.tree.map(jnp.asarray, tuple(parts))
 
     differentiated = jax.grad(loss, has_aux=True)
     gradient, (metrics, mutable) = differentiated(state.params, state.apply_fn, minibatch, rng)
     return jax.tree.map(_wide, gradient), jax.tree.map(_summable, metrics), mutable
 
 
-def _wide(gradient: jax.Array) -> jax.Array:
-    """A gradient in float32 at least."""
-    return gradient.astype(jnp.float32) if jnp.finfo(gradient.dtype).bits < 32 else gradient
+def _wide(x: jax.Array) -> jax.Array:
+    """A gradient or metric in float32 at least."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _summable(metric: Any) -> jax.Array:
-    """A metric in the dtype of its sum: JAX's widest for integers and booleans, whose own dtype could not hold it."""
-    metric = jnp.asarray(metric)
+def _summable(metric: jax.Array) -> jax.Array:
+    """A metric in the dtype of its sum: float32 at least, and JAX's widest one for integers and booleans."""
+    if not (metric.dtype == bool or jnp.issubdtype(metric.dtype, jnp.integer)):
+        return _wide(metric)
     signed, unsigned = (jax.dtypes.canonicalize_dtype(widest) for widest in (jnp.int64, jnp.uint64))
-    if not (metric.dtype == bool or jnp.issubdtype(metric.dtype, jnp.integer)) or metric.dtype == unsigned:
-        return metric
-    return metric.astype(signed)
+    return metric if metric.dtype == unsigned else metric.astype(signed)
+
+
+def _sum(total: jax.Array, metric: jax.Array) -> jax.Array:
+    """The sum; integers beyond the range become the end of the range."""
+    dtype = jnp.promote_types(total.dtype, metric.dtype)
+    total, metric = total.astype(dtype), metric.astype(dtype)
+    added = total + metric
+    if not jnp.issubdtype(dtype, jnp.integer):
+        return added
+    ends = jnp.iinfo(dtype)
+    if jnp.issubdtype(dtype, jnp.unsignedinteger):
+        return jnp.where(added < total, jnp.array(ends.max, dtype), added)
+    beyond = ((added ^ total) & (added ^ metric)) < 0
+    return jnp.where(beyond, jnp.where(metric < 0, ends.min, ends.max), added)
 
 
 def _mean(state: Any, gradients: Any, num_minibatches: int) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from reference._arrays import NUMPY
 from reference._seeds import MINIBATCHES, derived_seed
 from reference._tree import flatten_with_paths, tree_map
-from reference.arguments import check_batch, check_flag, check_loss, check_seed
+from reference.arguments import check_alike, check_batch, check_flag, check_loss, check_params, check_seed
 
 
 def split(rng: int, num: int) -> list[int]:
@@ -46,14 +46,14 @@ def accumulate_gradients(
             means central differences.
 
     Returns:
-        ``(gradients, metrics, mutable)``; a gradient has its parameter's dtype. Integer and boolean metrics are summed
-        in 64 bits.
+        ``(gradients, metrics, mutable)``; a gradient has its parameter's dtype. Metrics have the dtype of their sum:
+        float32 at least, and 64 bits for integers and booleans; integers beyond its range become the end of the range.
 
     Raises:
-        TypeError: a leaf of `batch` is not an array, `rng` is not an integer, `use_scan` is not True or False, or
-            `loss_fn` returns anything else, such as an integer loss.
-        ValueError: `num_minibatches` does not divide the batch, leading axes differ, `rng` is negative, or the loss is
-            not a scalar.
+        TypeError: a leaf of `batch` is not an array, a parameter is not a floating-point array, `rng` is not an
+            integer, `use_scan` is not True or False, or `loss_fn` returns anything else, such as an integer loss.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, `rng` is negative, the loss is not
+            a scalar, or metrics or mutable variables differ between minibatches in their names or shapes.
     """
     accumulate = _scan if check_flag("accumulate_gradients", "use_scan", use_scan) else _loop
     return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn, value_and_grad)
@@ -81,45 +81,66 @@ def accumulate_gradients_scan(
 
 def _loop(function, state, batch, rng, num_minibatches, loss_fn, value_and_grad):
     results = list(_minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, function))
-    gradients, metrics, mutables = zip(*results, strict=True)
+    gradients, given, mutables = zip(*results, strict=True)
+    metrics = [tree_map(_summable, each) for each in given]
     mean = tree_map(lambda p, *gs: (np.sum(gs, axis=0) / num_minibatches).astype(p.dtype), state.params, *gradients)
-    return mean, tree_map(lambda *ms: np.sum(ms, axis=0), *metrics), tree_map(lambda *ms: np.stack(ms), *mutables)
+    total = tree_map(lambda *ms: np.sum(ms, axis=0), *metrics)
+    return mean, tree_map(_summed, total, given[-1]), tree_map(lambda *ms: np.stack(ms), *mutables)
 
 
 def _scan(function, state, batch, rng, num_minibatches, loss_fn, value_and_grad):
     total, metrics_total, mutables = None, None, []
-    for gradients, metrics, mutable in _minibatches(
+    given = None
+    for gradients, given, mutable in _minibatches(
         state, batch, rng, num_minibatches, loss_fn, value_and_grad, function
     ):
+        metrics = tree_map(_summable, given)
         total = gradients if total is None else tree_map(np.add, total, gradients)
         metrics_total = metrics if metrics_total is None else tree_map(np.add, metrics_total, metrics)
         mutables.append(mutable)
     mean = tree_map(lambda p, g: (g / num_minibatches).astype(p.dtype), state.params, total)
-    return mean, metrics_total, tree_map(lambda *ms: np.stack(ms), *mutables)
+    return mean, tree_map(_summed, metrics_total, given), tree_map(lambda *ms: np.stack(ms), *mutables)
 
 
 def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, function):
     """Yield gradients in float64, metrics and mutable variables, one minibatch after the other."""
     size = check_batch(NUMPY, flatten_with_paths(batch), num_minibatches, function)
     seed = check_seed(function, rng)
+    check_params(NUMPY, function, flatten_with_paths(state.params))
 
     def loss(*args: Any) -> tuple[Any, Any]:
-        value, *parts = check_loss(NUMPY, function, loss_fn(*args))
-        return value, tuple(parts)
+        value, *parts = check_loss(NUMPY, function, loss_fn(*args), flatten_with_paths)
+        return value, tree_map(np.asarray, tuple(parts))
 
     differentiated = (value_and_grad or central_differences)(loss)
+    first = None
     for b, of_minibatch in enumerate(split(seed, num_minibatches)):
         rows = slice(b * size, (b + 1) * size)
         minibatch = tree_map(lambda x, rows=rows: x[rows], batch)
         (_, (metrics, mutable)), gradients = differentiated(state.params, state.apply_fn, minibatch, of_minibatch)
-        yield tree_map(np.float64, gradients), tree_map(_summable, metrics), mutable
+        parts = flatten_with_paths((metrics, mutable))
+        first = first or parts
+        check_alike(NUMPY, function, first, parts, b)
+        yield tree_map(np.float64, gradients), metrics, mutable
 
 
-def _summable(metric: Any) -> np.ndarray:
-    """A metric in the dtype of its sum: 64 bits for integers and booleans, whose own dtype could not hold it."""
-    metric = np.asarray(metric)
-    wide = {"b": np.int64, "i": np.int64, "u": np.uint64 if metric.dtype == np.uint64 else np.int64}
-    return metric.astype(wide.get(metric.dtype.kind, metric.dtype))
+def _summable(metric: np.ndarray) -> np.ndarray:
+    """A metric as it is summed: in float32 at least, and integers as Python's, which have any size."""
+    if metric.dtype.kind in "biu":
+        return (metric.astype(np.int64) if metric.dtype == bool else metric).astype(object)
+    return metric.astype(np.promote_types(metric.dtype, np.float32))
+
+
+def _summed(total: Any, last: np.ndarray) -> np.ndarray:
+    """A sum as it is returned: integers in 64 bits, those beyond the range as the end of the range."""
+    total = np.asarray(total, object if isinstance(total, int) else None)
+    if total.dtype != object:
+        return total
+    if last.dtype.kind not in "biu":
+        # Metrics of other minibatches are integers.
+        return total.astype(np.float64)
+    range_ = np.iinfo(np.uint64 if last.dtype == np.uint64 else np.int64)
+    return np.array(np.clip(total, range_.min, range_.max), range_.dtype)
 
 
 def central_differences(loss_fn: Callable, step: float = 1e-3) -> Callable:

@@ -6,9 +6,11 @@ sizes. Nothing here imports a framework; an implementation describes its arrays 
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from reference._call import FLOATING, Call, Framework, accumulation_dtype, describe, dtype_name, whole_number
 
@@ -18,6 +20,7 @@ __all__ = [
     "MLSTMState",
     "accumulation_dtype",
     "axis_names",
+    "check_alike",
     "check_batch",
     "check_dtilde_matrix",
     "check_fwbw",
@@ -29,6 +32,7 @@ __all__ = [
     "check_loss",
     "check_mlstm",
     "check_mlstm_step",
+    "check_params",
     "check_scan",
     "check_seed",
     "check_split",
@@ -425,10 +429,30 @@ def check_seed(function: str, rng: Any) -> int:
     return seed
 
 
-def check_loss(framework: Framework, function: str, returned: Any, numbers: bool = True) -> tuple[Any, Any, Any]:
+def check_params(framework: Framework, function: str, leaves: Sequence[tuple[str, Any]]) -> None:
+    """Check that parameters, given with their paths, are arrays that have a gradient."""
+    call = Call(function, framework)
+    for path, leaf in leaves:
+        array = np.asarray(leaf) if isinstance(leaf, np.generic) else leaf
+        kind = dtype_name(array).rstrip("0123456789") if framework.is_array(array) else None
+        # The reference computes in float64, other packages in the dtype of the parameter.
+        if kind in (None, "bool", "int", "uint") or (kind == "complex" and framework.upcasts):
+            call.refuse(
+                TypeError, f"state.params{path}", describe(leaf), f"{framework.array} in a floating-point dtype"
+            )
+
+
+def check_loss(
+    framework: Framework,
+    function: str,
+    returned: Any,
+    leaves: Callable[[Any], Sequence[tuple[str, Any]]],
+    numbers: bool = True,
+) -> tuple[Any, Any, Any]:
     """Check what a loss function returned; return the loss, the metrics and the mutable variables.
 
     Args:
+        leaves: returns the leaves of a pytree with their paths.
         numbers: whether the loss may be a number or another framework's array.
     """
     call = Call(function, framework)
@@ -445,7 +469,28 @@ def check_loss(framework: Framework, function: str, returned: Any, numbers: bool
         call.refuse(TypeError, argument, describe(loss), expected)
     elif tuple(loss.shape):
         call.refuse(ValueError, argument, describe(loss), expected)
+    for path, leaf in leaves((metrics, mutable)):
+        is_number = isinstance(leaf, bool | int | float | complex)
+        is_array = hasattr(leaf, "dtype") and hasattr(leaf, "shape") and getattr(leaf.dtype, "kind", "f") not in "OSUMm"
+        if not is_number and not is_array:
+            call.refuse(TypeError, f"loss_fn(…)[1]{path}", describe(leaf), "a number or a numeric array")
     return loss, metrics, mutable
+
+
+def check_alike(
+    framework: Framework, function: str, first: Sequence[tuple[str, Any]], leaves: Sequence[tuple[str, Any]], b: int
+) -> None:
+    """Check that the pair of metrics and mutable variables of minibatch b has the paths and shapes of minibatch 0."""
+    call = Call(function, framework)
+    of_first, found = dict(first), dict(leaves)
+    for path in [path for path in (*of_first, *found) if path not in of_first or path not in found]:
+        got, expected = ("missing", "it") if path in of_first else (describe(found[path]), "no such leaf")
+        argument, expected = f"loss_fn(…)[1]{path}", f"{expected}, as in minibatch 0"
+        call.refuse(ValueError, argument, f"{got} in minibatch {b}", expected)
+    for path, leaf in found.items():
+        if tuple(leaf.shape) != tuple(of_first[path].shape):
+            argument, expected = f"loss_fn(…)[1]{path}", f"{describe(of_first[path])}, as in minibatch 0"
+            call.refuse(ValueError, argument, f"{describe(leaf)} in minibatch {b}", expected)
 
 
 def _pair(call: Call, argument: str, x: Any, expected: str) -> tuple[Any, Any]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from reference.arguments import check_batch, check_flag, check_loss, check_seed
-from torch_impl._arrays import ACCUMULATION, TORCH, transforming
+from reference.arguments import check_alike, check_batch, check_flag, check_loss, check_params, check_seed
+from torch_impl._arrays import TORCH, transforming
 from torch_impl._seeds import MINIBATCHES, derived_seed
 
 
@@ -38,13 +38,15 @@ def accumulate_gradients(
 
     Returns:
         ``(gradients, metrics, mutable)``; a gradient is summed in float32 at least and has the dtype of its parameter.
-        Integer and boolean metrics are summed in 64 bits.
+        Metrics have the dtype of their sum: float32 at least, and 64 bits for integers and booleans; integers beyond
+        its range become the end of the range.
 
     Raises:
-        TypeError: a leaf of `batch` is not a tensor, `rng` is not an integer, `use_scan` is not True or False, or
-            `loss_fn` returns anything else, such as a loss that is a number or an integer tensor.
-        ValueError: `num_minibatches` does not divide the batch, leading axes differ, `rng` is negative, or the loss is
-            not a scalar.
+        TypeError: a leaf of `batch` is not a tensor, a parameter is not a floating-point tensor, `rng` is not an
+            integer, `use_scan` is not True or False, or `loss_fn` returns anything else, such as a loss that is a
+            number or an integer tensor.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, `rng` is negative, the loss is not
+            a scalar, or metrics or mutable variables differ between minibatches in their names or shapes.
     """
     check_flag("accumulate_gradients", "use_scan", use_scan)
     return _accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn)
@@ -71,9 +73,9 @@ def _accumulate(
     function: str, state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
 ) -> tuple[Any, Any, Any]:
     """Process one minibatch after the other, holding the sums and the gradients of one minibatch at a time."""
-    leaves = [(pytree.keystr(path), x) for path, x in pytree.tree_leaves_with_path(batch) if x is not None]
-    size = check_batch(TORCH, leaves, num_minibatches, function)
+    size = check_batch(TORCH, _leaves(batch), num_minibatches, function)
     seed = check_seed(function, rng)
+    check_params(TORCH, function, _leaves(state.params))
     params, tree = pytree.tree_flatten(state.params)
     given = [p for p in params if p is not None]
 
@@ -84,21 +86,24 @@ def _accumulate(
 
     def loss(tensors: list[Tensor], minibatch: Any, of_minibatch: int) -> tuple[Tensor, Any]:
         returned = loss_fn(whole(tensors), state.apply_fn, minibatch, of_minibatch)
-        value, *aux = check_loss(TORCH, function, returned, numbers=False)
+        value, *aux = check_loss(TORCH, function, returned, _leaves, numbers=False)
         return value, pytree.tree_map(lambda x: _Slot(() if x is None else (torch.as_tensor(x),)), tuple(aux))
 
     differentiated = torch.func.grad_and_value(loss, has_aux=True)
     # With parameters that require a gradient, the sums would keep the graph of every minibatch alive.
     outermost = not transforming()
-    total, metrics_total, mutables = None, None, []
+    total, metrics_total, mutables, first = None, None, [], None
     for b, of_minibatch in enumerate(split(seed, num_minibatches)):
         minibatch = pytree.tree_map(lambda x, b=b: None if x is None else x[b * size : (b + 1) * size], batch)
         with torch.no_grad() if outermost else nullcontext():
             gradients, (_, aux) = differentiated(given, minibatch, of_minibatch)
-            wide = [g.to(ACCUMULATION[g.dtype]) for g in gradients]
+            wide = [_wide(g) for g in gradients]
             del gradients
             total = wide if total is None else _added(total, wide)
         metrics, mutable = pytree.tree_map(_taken, aux, is_leaf=lambda x: isinstance(x, _Slot))
+        parts = _leaves((metrics, mutable))
+        first = parts if first is None else first
+        check_alike(TORCH, function, first, parts, b)
         metrics = pytree.tree_map(_summable, metrics)
         metrics_total = metrics if metrics_total is None else pytree.tree_map(_sum, metrics_total, metrics)
         mutables.append(mutable)
@@ -125,15 +130,37 @@ def _added(total: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
     return total
 
 
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    return [(pytree.keystr(path), x) for path, x in pytree.tree_leaves_with_path(tree) if x is not None]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """A gradient or metric in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def _summable(metric: Tensor | None) -> Tensor | None:
-    """A metric in the dtype of its sum: 64 bits for integers and booleans, whose own dtype might not hold it."""
-    if metric is None or metric.is_floating_point() or metric.is_complex() or metric.dtype is torch.uint64:
+    """A metric in the dtype of its sum: float32 at least, and 64 bits for integers and booleans."""
+    if metric is None or metric.dtype is torch.uint64:
         return metric
-    return metric.to(torch.int64)
+    return _wide(metric) if metric.is_floating_point() or metric.is_complex() else metric.to(torch.int64)
 
 
 def _sum(total: Tensor | None, metric: Tensor | None) -> Tensor | None:
-    return None if total is None or metric is None else total + metric
+    """The sum; integers beyond the range become the end of the range."""
+    if total is None or metric is None:
+        return None
+    if total.dtype is metric.dtype is torch.uint64:
+        # PyTorch cannot add them, but the bits of int64 are the same, in another order.
+        total, metric = total.view(torch.int64), metric.view(torch.int64)
+        added, lowest = total + metric, torch.iinfo(torch.int64).min
+        return torch.where((added ^ lowest) < (total ^ lowest), -1, added).view(torch.uint64)
+    added = total + metric
+    if added.dtype is not torch.int64:
+        return added
+    ends = torch.iinfo(torch.int64)
+    beyond = ((added ^ total) & (added ^ metric)) < 0
+    return torch.where(beyond, torch.where(metric < 0, ends.min, ends.max), added)
 
 
 def _stack(*variables: Any) -> Any:
