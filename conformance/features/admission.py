@@ -1,7 +1,7 @@
 """Selection of the cases on which a target is tried: inside its promises, and without gatespec's own decisions."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis.strategies import SearchStrategy
 
 from conformance.features import described, features_of
-from conformance.features.feature import Feature, avoiding
+from conformance.features.feature import STATES, Feature, avoiding
 from conformance.features.promises import Promises, parsed
 from conformance.operations import BY_LAWS, Operation
 
@@ -54,16 +54,28 @@ class Admission:
         return self.promises.kept(operation, case, dtype) if self.texts else case
 
     def strategy(
-        self, op: str, dtype: str, cases: SearchStrategy, *, decided: bool = False, essential: Collection[str] = ()
-    ) -> SearchStrategy:
-        """A strategy that draws only admitted cases of another strategy.
+        self,
+        op: str,
+        dtype: str,
+        cases: SearchStrategy,
+        *,
+        decided: bool = False,
+        sample: Callable[[], Sequence[Any]],
+        subject: Collection[str] = (),
+    ) -> SearchStrategy | None:
+        """A strategy that draws only admitted cases of another strategy; None if none of its cases is admitted.
 
         Args:
-            essential: names of features that a case must keep if it has them, because the law is about them.
+            sample: draws some cases. A feature that they all have, sizes apart, is the subject of the law, and an
+                admitted case keeps it.
+            subject: names of further features that an admitted case keeps if it has them.
         """
         if op not in BY_LAWS or (self.contract and not self.texts):
             return cases
-        needed = [feature for feature in features_of(op) if feature.name in essential]
+        if self._in_vain[op, dtype] >= FRUITLESS:
+            return None
+        drawn = sample() if self.texts else ()
+        needed = [each for each in features_of(op) if drawn and (each.name in subject or _is_shared(each, drawn))]
 
         def changed(case: Any) -> Any | None:
             if self._in_vain[op, dtype] >= FRUITLESS:
@@ -73,7 +85,15 @@ class Admission:
             keeps = kept is not None and all(feature.present(kept) for feature in needed if feature.present(case))
             return kept if keeps else None
 
+        # Hypothesis would draw hundreds of cases to find out that none is admitted.
+        if drawn and all(changed(case) is None for case in drawn):
+            return None
         return cases.map(changed).filter(lambda case: case is not None)
+
+
+def _is_shared(feature: Feature, sample: Sequence[Any]) -> bool:
+    of_law = not feature.of_sizes and feature.name not in STATES
+    return of_law and all(feature.present(case) for case in sample)
 
 
 def excluded(features: Sequence[Feature], admission: Admission, operation: Operation, dtype: str) -> list[str]:

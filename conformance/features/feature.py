@@ -10,6 +10,9 @@ from typing import Any
 
 Change = Callable[[Any], Any]
 
+STATES = ("initial state", "state cotangents", "final state")
+"""Features that a law can do without, even if all its cases happen to have them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:

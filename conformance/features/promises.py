@@ -26,8 +26,8 @@ from typing import Any
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import UsageError
-from conformance.features import features_of
-from conformance.features.facts import FINITE, AbsentError, facts_of, identifier, names_in, numbers_in, of_mlstm
+from conformance.features import described, features_of
+from conformance.features.facts import FINITE, SIZES, AbsentError, facts_of, identifier, names_in, numbers_in, of_mlstm
 from conformance.features.feature import Feature, avoiding
 from conformance.operations import BY_LAWS, Operation
 
@@ -51,7 +51,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 _WITHOUT_MEANING = (TypeError, ZeroDivisionError)
 """Raised where a call has no such number: an option that is left out is None, which is neither small nor large.
 
-A comparison without a meaning excludes no call.
+A comparison without a meaning excludes no call; one that has no meaning for any call is refused.
 """
 
 FARTHEST = 130
@@ -77,13 +77,19 @@ class Promise:
         """Whether a case of an operation keeps the promise; cases that it does not apply to always do."""
         return not self._applies(operation) or self._true_of(facts_of(operation, case, dtype))
 
+    @functools.cached_property
+    def sizes(self) -> frozenset[str]:
+        """The sizes that it names; T, the number of all tokens, depends on S and B."""
+        named = {node.id for node in ast.walk(_parsed(self.text)) if isinstance(node, ast.Name)}
+        return frozenset(named & set(SIZES)) | ({"S", "B"} if "T" in named else set())
+
     def _applies(self, operation: Operation) -> bool:
         return self.op in (None, operation.about)
 
     def _true_of(self, facts: Iterable[Mapping[str, Any]]) -> bool:
         tree = _parsed(self.text)
         try:
-            return all(bool(_evaluated(tree, each, self.text)) for each in facts)
+            return all(bool(_evaluated(tree, each)) for each in facts)
         except (AbsentError, AttributeError, *_WITHOUT_MEANING):
             return True
 
@@ -107,7 +113,7 @@ class Promises:
                 continue
             kept = [each for each in self.all if each.holds(operation, case, dtype)]
             nearest = None
-            for each in _near(operation, case):
+            for each in _near(operation, case, promise.sizes):
                 if not promise.holds(operation, each, dtype):
                     continue
                 nearest = each if nearest is None else nearest
@@ -145,11 +151,43 @@ def parsed(text: str) -> Promise:
     for name in sorted(compared):
         if not any(name in numbers_in(operation) for operation in wanted) and name not in FLOATING:
             raise UsageError(f"--promise {text!r}: {name!r} is true or false; write {name!r} or 'not {name}'")
+    for node in _comparisons(tree):
+        reason = _why_meaningless(node, wanted)
+        if reason is not None:
+            raise UsageError(f"--promise {text!r}: '{ast.unparse(node)}' has no meaning for any call ({reason})")
     return Promise(rest, op or None)
 
 
 def _comparisons(tree: ast.AST) -> Iterator[ast.AST]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.BinOp))
+
+
+def _why_meaningless(node: ast.AST, operations: Iterable[Operation]) -> str | None:
+    """The exception that a comparison raises for calls of every kind; None if it has a meaning for some, or is absent.
+
+    An operand that is None says nothing, since the option may be given in other calls.
+    """
+    reason = None
+    for operation in operations:
+        plain = described(operation).plain(0)
+        for case in (plain, *(feature.added(plain) for feature in features_of(operation))):
+            for facts in facts_of(operation, case, FLOATING[0]):
+                try:
+                    _evaluated(node, facts, strictly=True)
+                except AbsentError:
+                    break
+                except _WITHOUT_MEANING as error:
+                    reason = str(error)
+                    if _has_none(node, facts):
+                        return None
+                else:
+                    return None
+    return reason
+
+
+def _has_none(node: ast.AST, facts: Mapping[str, Any]) -> bool:
+    names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id not in FLOATING]
+    return any(facts[name] is None for name in names)
 
 
 def read(path: Path) -> tuple[Promise, ...]:
@@ -215,9 +253,11 @@ def _allowed(node: ast.AST, text: str) -> None:
         )
 
 
-def _evaluated(node: ast.AST, facts: Mapping[str, Any], text: str) -> Any:
+def _evaluated(node: ast.AST, facts: Mapping[str, Any], *, strictly: bool = False) -> Any:
+    """The value of an expression; a comparison without a meaning is true, or raises if ``strictly``."""
+
     def value(of: ast.AST) -> Any:
-        return _evaluated(of, facts, text)
+        return _evaluated(of, facts, strictly=strictly)
 
     if isinstance(node, ast.Constant):
         return node.value
@@ -240,14 +280,17 @@ def _evaluated(node: ast.AST, facts: Mapping[str, Any], text: str) -> Any:
         try:
             values = [value(each) for each in (node.left, *node.comparators)]
             pairs = zip(values, node.ops, values[1:], strict=False)
-            return all(_COMPARISONS[type(op)](x, y) for x, op, y in pairs)
+            compared = [_COMPARISONS[type(op)](x, y) for x, op, y in pairs]
+            return all(compared)
         except _WITHOUT_MEANING:
+            if strictly:
+                raise
             return True
-    raise UsageError(f"--promise {text!r} cannot be understood")
+    raise TypeError(f"{ast.unparse(node)} is no expression of a promise")
 
 
-def _near(operation: Operation, case: Any) -> Iterator[Any]:
-    """Cases similar to this one, nearest first: without a feature, with an added feature, or with another size."""
+def _near(operation: Operation, case: Any, sizes: frozenset[str]) -> Iterator[Any]:
+    """Similar cases, nearest first: without a feature, with an added feature, or with another value of ``sizes``."""
     present = [feature for feature in features_of(operation) if feature.present(case)]
     for feature in present:
         yield feature.without(case)
@@ -255,20 +298,22 @@ def _near(operation: Operation, case: Any) -> Iterator[Any]:
         case, ("forget gates of -inf", "forget gates of +inf", "input gates of -inf"), features_of(operation)
     )
     own = of_mlstm(case)
-    for step in range(1, FARTHEST):
+    packed = getattr(own, "lengths", None) if "S" in sizes else None
+    resizable = [name for name in _resizable(own) if name in sizes]
+    for step in range(1, FARTHEST) if resizable or packed else ():
         for change in (step, -step):
-            for size in _resizable(own):
+            for size in resizable:
                 if getattr(own, size) + change >= 0:
                     yield _with_own(case, replace(own, **{size: getattr(own, size) + change}))
-            if getattr(own, "lengths", None):
-                yield _with_own(case, replace(own, lengths=tuple(max(S + change, 0) for S in own.lengths)))
+            if packed:
+                yield _with_own(case, replace(own, lengths=tuple(max(S + change, 0) for S in packed)))
     # Sizes and lengths together, rounded up to what chunks are likely to be.
     for chunk in (16, 32, 64, 128):
-        if getattr(own, "lengths", None):
-            yield _with_own(case, replace(own, lengths=tuple(-(-S // chunk) * chunk for S in own.lengths)))
-        sizes = {size: -(-getattr(own, size) // chunk) * chunk for size in ("K", "V") if hasattr(own, size)}
-        if sizes:
-            yield _with_own(case, replace(own, **sizes))
+        if packed:
+            yield _with_own(case, replace(own, lengths=tuple(-(-S // chunk) * chunk for S in packed)))
+        rounded = {size: -(-getattr(own, size) // chunk) * chunk for size in ("K", "V") if size in resizable}
+        if rounded:
+            yield _with_own(case, replace(own, **rounded))
     for feature in features_of(operation):
         if feature not in present:
             yield feature.added(case)

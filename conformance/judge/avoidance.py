@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from conformance.features.feature import Feature, avoiding
+from conformance.features.feature import STATES, Feature, avoiding
 
 _VALUES = ("removed", "gates", "scale", "values", "held", "seed")
 """Fields of a case that affect only the values in its arrays: a call is not refused because of them."""
-
-STATES = ("initial state", "state cotangents", "final state")
-"""Features that a law can do without, even if all its cases happen to have them."""
 
 Blame = dict[tuple[frozenset[str], frozenset[str]], frozenset[str]]
 """The refused features, by the features of the refused case and those that its law needs."""

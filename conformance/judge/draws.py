@@ -14,10 +14,8 @@ from hypothesis.strategies import SearchStrategy
 from conformance.base.dtypes import HALF
 from conformance.base.options import RunOptions
 from conformance.cases import Limits, pinned
-from conformance.features import features_of
 from conformance.features.admission import Admission
 from conformance.frameworks.implementation import Implementation
-from conformance.judge.avoidance import STATES
 from conformance.judge.repeatable_draws import the_same_everywhere
 from conformance.laws import Law
 
@@ -62,12 +60,13 @@ def planned(
     assert law.cases is not None
     cases, eager = law.cases, implementation.eager
 
-    def admitted(limits: Limits) -> SearchStrategy:
+    def admitted(limits: Limits) -> SearchStrategy | None:
         # The definition determines a value; gradients also depend on what gatespec holds constant in them.
         decided = law.kind != "contract" and not law.forward
         drawn = cases(limits)
-        essential = _essential(law, drawn) if admission.texts else ()
-        return admission.strategy(law.op, dtype, drawn, decided=decided, essential=essential)
+        return admission.strategy(
+            law.op, dtype, drawn, decided=decided, sample=lambda: sampled(drawn, 0, SAMPLE), subject=law.subject
+        )
 
     total = sum(SHARES[stratum] for stratum in law.strata)
     draws = []
@@ -83,20 +82,15 @@ def planned(
         # and share the oracle's answers.
         seed = zlib.crc32(f"{options.seed}/{law.op}/{stratum}/{dtype}".encode())
         parts = pinned(limits, count)
-        for part, examples in parts:
-            draws.append(Draw(admitted(part), seed, examples, pinned=bool(part.pin)))
+        chosen = [(part, examples, False) for part, examples in parts]
         if all(part.pin for part, _ in parts):
             # Freely drawn cases may include smaller ones than the pinned cases.
-            draws.append(Draw(admitted(limits), seed, count, shrinks_only=True))
+            chosen.append((limits, count, True))
+        for part, examples, shrinks_only in chosen:
+            strategy = admitted(part)
+            if strategy is not None:
+                draws.append(Draw(strategy, seed, examples, pinned=bool(part.pin), shrinks_only=shrinks_only))
     return draws
-
-
-def _essential(law: Law, cases: SearchStrategy) -> frozenset[str]:
-    """The features that the law is about: those that it names, and those that all its cases have, sizes apart."""
-    sample = sampled(cases, 0, SAMPLE)
-    features = [feature for feature in features_of(law.op) if not feature.of_sizes and feature.name not in STATES]
-    common = {each.name for each in features if sample and all(each.present(case) for case in sample)}
-    return frozenset(common) | set(law.subject)
 
 
 def _quick(strata: tuple[str, ...], eager: bool) -> tuple[str, ...]:
