@@ -144,7 +144,7 @@ calibration: $(READY)  ## every correct variant on ten thousand cases: false ala
 
 aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there: registers, spills, shared memory (half an hour)
 	$(PY) -m benchmarks aot
-	$(PY_AOT) -m benchmarks.aot_pallas
+	$(PY_AOT) -m benchmarks.gpu.aot_pallas
 
 peers: $(READY_PEERS)  ## judge the public implementations of the mLSTM and the GRU, and draw docs/peers.md (hours)
 	$(PY_PEERS) -m benchmarks peers

@@ -2,8 +2,8 @@
 
 import sys
 
-from benchmarks.allocator import keep_freed_memory
 from benchmarks.command import main
+from benchmarks.speed.timing import keep_freed_memory
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["run"]:

@@ -8,17 +8,17 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.aot import aot_command
-from benchmarks.cases import BYTES, DIRECTIONS, OPS, SHAPES, Case, parse
-from benchmarks.contenders import PEERS, YARDSTICKS
-from benchmarks.packing_command import packing_command
-from benchmarks.peers_command import peers_command
-from benchmarks.proofs_command import prove_command
-from benchmarks.suites import SUITES, Part
-from benchmarks.tune import tune_command
+from benchmarks.costs.packing import packing_command
+from benchmarks.gpu.aot import aot_command
+from benchmarks.gpu.proofs import prove_command
+from benchmarks.gpu.tune import tune_command
+from benchmarks.judged.command import peers_command
+from benchmarks.speed.cases import SHAPES, SUITES, Part, parse
+from benchmarks.speed.operations import BYTES, DIRECTIONS, OPS, Case
+from benchmarks.speed.rows.all_rows import PEERS, YARDSTICKS
 
 if TYPE_CHECKING:
-    from benchmarks.measure import Bench, Measurement
+    from benchmarks.speed.measure import Bench, Measurement
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -72,8 +72,8 @@ def run_command(
     plot_path: Path | None,
 ) -> None:
     """Judge every contender of every case, then time those that conform, interleaved."""
-    from benchmarks import results, table
-    from benchmarks.measure import Bench, use_best_rates
+    from benchmarks.speed import results, table
+    from benchmarks.speed.measure import Bench, use_best_rates
 
     if suite is not None and (shapes or backends or memory or device != "cpu"):
         raise click.UsageError(
@@ -96,7 +96,7 @@ def run_command(
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=sum(len(cases) for _, cases in kept) + (suite is not None))
         if suite is not None:
-            from benchmarks import calls as public_calls
+            from benchmarks.costs import calls as public_calls
 
             progress.update(task, description="public calls")
             calls = public_calls.rows(max(9, rounds or 0))
@@ -117,7 +117,7 @@ def run_command(
     if suite is not None:
         console.print(table.of_goals(document["goals"]), highlight=False)
     if plot_path is not None:
-        from benchmarks import plots
+        from benchmarks.report import plots
 
         plots.draw(plot_path, document["rows"])
     if not any(row["seconds"] for row in document["rows"]):
@@ -133,7 +133,8 @@ def run_command(
 @click.option("--readme", is_flag=True, help="Update README.md and its pictures from FILE (cpu.json).")
 def report_command(files: tuple[Path, ...], html_path: Path, readme: bool) -> None:
     """Draw the committed results, or those in FILES, as one page."""
-    from benchmarks import page, results
+    from benchmarks.report import page
+    from benchmarks.speed import results
 
     chosen = files or tuple(sorted(RESULTS.glob("*.json")))
     documents = {}
@@ -156,8 +157,8 @@ def report_command(files: tuple[Path, ...], html_path: Path, readme: bool) -> No
 
 
 def _write_readme(name: str, document: dict[str, Any]) -> None:
-    from benchmarks import plots
-    from benchmarks import readme as section
+    from benchmarks.report import plots
+    from benchmarks.report import readme as section
 
     rows, machine = document["rows"], document["machine"]
     where = f"{machine['device']}, {machine['cores']} cores"
@@ -179,7 +180,7 @@ def _within(part: Part, peers: tuple[str, ...] | None, rounds: int | None) -> Pa
 
 
 def _measured(bench: "Bench", case: Case) -> "Measurement":
-    from benchmarks import memory
+    from benchmarks.speed import memory
 
     measurement = bench.measure(case)
     if bench.memory and bench.device == "cpu":

@@ -34,4 +34,4 @@ export GATESPEC_UNPROVEN_KERNELS=1
 # JAX would otherwise take three quarters of the GPU's memory from processes that measure at the same time.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
 cd -- "$root" || exit 2
-exec "${PYTHON:-python3}" -m benchmarks.on_gpu "$directory" "$@"
+exec "${PYTHON:-python3}" -m benchmarks.gpu.stages "$directory" "$@"

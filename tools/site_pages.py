@@ -106,7 +106,7 @@ def calibration(operations: dict[str, Any]) -> str:
 
 def benchmarks(document: dict[str, Any]) -> str:
     """Return the page about the committed benchmark run: every contender in every case."""
-    from benchmarks.table import seconds
+    from benchmarks.speed.table import seconds
 
     machine = document["machine"]
     text = [

@@ -20,12 +20,16 @@ pytest.importorskip("torch")
 import torch
 
 import torch_impl
-from benchmarks import calls, command, goals, measure, memory, overhead, readme, results
-from benchmarks.cases import SHAPES, Case, parse
+from benchmarks import command
 from benchmarks.command import main
-from benchmarks.contenders import Contender, UnavailableError, contenders
-from benchmarks.suites import Part
-from benchmarks.timing import Timing, calls_per_round, interleaved, measured, ratio
+from benchmarks.costs import calls, overhead
+from benchmarks.report import readme
+from benchmarks.speed import goals, measure, memory, results
+from benchmarks.speed.cases import SHAPES, Part, parse
+from benchmarks.speed.contenders import Contender, UnavailableError
+from benchmarks.speed.operations import Case
+from benchmarks.speed.rows.all_rows import contenders
+from benchmarks.speed.timing import Timing, calls_per_round, interleaved, measured, ratio
 
 MLSTM = Case("mlstm", 1, 32, 2, 8, 8)
 
@@ -162,7 +166,7 @@ def test_rounds_are_interleaved_and_start_with_another_each_time(seconds: float,
         return seconds * count
 
     runs = {name: lambda name=name: order.append(name) for name in "abc"}
-    with patch("benchmarks.timing.TRIAL_CALLS", 1):
+    with patch("benchmarks.speed.timing.TRIAL_CALLS", 1):
         rounds = list(interleaved(runs, 3, clock))
     assert "".join(order) == expected
     assert measured(rounds)["b"].median == seconds
@@ -240,8 +244,8 @@ def test_a_run_leaves_json_a_picture_and_a_page(tmp_path: Path) -> None:
 
 RESIDENT_AFTER_64_MIB = """
 import numpy as np
-from benchmarks.allocator import keep_freed_memory
-from benchmarks.memory import resident
+from benchmarks.speed.timing import keep_freed_memory
+from benchmarks.speed.memory import resident
 
 if {keep}:
     assert keep_freed_memory()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import large, on_gpu
+from benchmarks.gpu import large
+from benchmarks.gpu import stages as on_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,7 +102,7 @@ def test_the_tests_of_kernels_run_on_the_gpu(name, tmp_path) -> None:
 
 def test_shards_share_the_tests(tmp_path) -> None:
     (tmp_path / "test_many.py").write_text("def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n")
-    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-p", "benchmarks.shard"]
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-p", "benchmarks.gpu.shard"]
     counts = []
     for number in range(2):
         words = [*command, "-q", "-p", "no:cacheprovider", f"--shard={number}/2", str(tmp_path / "test_many.py")]

@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import main
-from benchmarks.packing import DENSE, SPLITS, call, planned_bytes
+from benchmarks.costs.packing import DENSE, SPLITS, call, planned_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAMME = """
 import sys
-from benchmarks.packing import SPLITS, call, peak_bytes
+from benchmarks.costs.packing import SPLITS, call, peak_bytes
 framework, op, tokens, *names = sys.argv[1:]
 for name in names:
     print(peak_bytes(call(framework, op, SPLITS[name](int(tokens)), 2, 16, False)))

@@ -12,17 +12,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import judged_peers, one_peer, peers_page, peers_section, peers_summary
 from benchmarks.command import main
+from benchmarks.judged import one_peer
+from benchmarks.judged import page as peers_page
+from benchmarks.judged import section as peers_section
+from benchmarks.judged import trial as judged_peers
+from benchmarks.judged.command import PAGE, RESULTS
+from benchmarks.judged.findings import by_script, recurring, take_away, unsure_cells, wrong_calls
 from benchmarks.peers.faults import Calls, Confirmed, check_text
 from benchmarks.peers.registry import PEERS
-from benchmarks.peers_command import PAGE, RESULTS
-from benchmarks.peers_findings import by_script, recurring, take_away, unsure_cells, wrong_calls
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "peers"
 ADAPTERS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "faults", "registry"))
-SCRIPTS = sorted(judged_peers.CONFIRM.glob("*.py"))
+SHARED = sorted(judged_peers.CONFIRM.glob("_*.py"))
+SCRIPTS = sorted({*judged_peers.CONFIRM.glob("*.py")} - {*SHARED})
 OURS = {"reference", "torch_impl", "jax_impl", "conformance", "benchmarks", "tests"}
 
 
@@ -33,7 +37,7 @@ def imported(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("path", ADAPTERS + SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ADAPTERS + SCRIPTS + SHARED, ids=lambda path: path.stem)
 def test_an_adapter_and_a_script_need_nothing_of_gatespec(path: Path) -> None:
     assert not imported(path) & OURS
 
@@ -358,9 +362,9 @@ def test_a_dtype_in_which_a_plain_call_is_wrong_is_not_called_right() -> None:
 
 
 def test_every_script_prints_its_verdict() -> None:
-    for path in judged_peers.CONFIRM.glob("*.py"):
+    for path in SCRIPTS:
         body = path.read_text(encoding="utf-8")
-        assert re.search(r'^print\("Verdict:", "confirmed\." if ', body, re.MULTILINE), path.name
+        assert re.search(r"^verdict\(.*\)\n\Z", body, re.MULTILINE), path.name
 
 
 def test_an_unconfirmed_wrong_cell_stands_in_brackets() -> None:
@@ -376,9 +380,9 @@ def test_an_unconfirmed_wrong_cell_stands_in_brackets() -> None:
 def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
     calls = Calls.ORDINARY
     scripts = (
-        Confirmed(script="first", calls=calls, short="", checks="^gradient", cells="^gradient float64"),
-        Confirmed(script="second", calls=calls, short="", checks="^finite", cells=" forget gates of -inf$"),
-        Confirmed(script="third", calls=calls, short="", checks="(?!)", always=True),
+        Confirmed("first", calls, "", "^gradient", "^gradient float64", False),
+        Confirmed("second", calls, "", "^finite", " forget gates of -inf$", False),
+        Confirmed("third", calls, "", "(?!)", "(?!)", True),
     )
     peer = replace(PEERS[0], confirmed=scripts)
     features = [
@@ -431,7 +435,7 @@ def test_what_was_confirmed_of_several_peers_is_listed_once_with_calls_like_it()
         ("raises", {"c": ["other"]}),
     ]
     link = "(peers-scripts.md#{})".format
-    assert peers_summary._faults(peers, confirmations).splitlines()[2:] == [
+    assert peers_page._faults(peers, confirmations).splitlines()[2:] == [
         "| **With ordinary arguments** | |",
         f"| raises | [other]{link('c')} |",
         "| **With large or infinite gates** | |",
@@ -454,8 +458,8 @@ def test_what_was_confirmed_of_several_peers_is_listed_once_with_calls_like_it()
 def test_an_implementation_is_told_by_what_is_right_in_float32(held: list[str], broken: list[str], said: str) -> None:
     laws = {"held": {law: ["float32"] for law in held}, "broken": {law: {"float32": ""} for law in broken}}
     laws["broken"].setdefault("value", {})["float16"] = ""
-    assert peers_summary._verdict({"laws": laws}) == said
-    assert peers_summary._verdict({"error": "no result"}) == "without a result"
+    assert peers_page._verdict({"laws": laws}) == said
+    assert peers_page._verdict({"error": "no result"}) == "without a result"
 
 
 def test_a_script_that_confirms_kinds_of_calls_alone_is_stated_too() -> None:
@@ -476,8 +480,8 @@ def test_a_script_that_confirms_kinds_of_calls_alone_is_stated_too() -> None:
 def test_the_first_script_that_fits_a_failed_check_confirms_it() -> None:
     assert check_text("vmap", "float32", "RuntimeError") == "vmap float32 RuntimeError"
     scripts = (
-        Confirmed(script="first", calls=Calls.NARROW, short="", checks="^value b?float16"),
-        Confirmed(script="second", calls=Calls.ORDINARY, short="", checks="float"),
+        Confirmed("first", Calls.NARROW, "", "^value b?float16", "(?!)", False),
+        Confirmed("second", Calls.ORDINARY, "", "float", "(?!)", False),
     )
     peer = replace(PEERS[0], confirmed=scripts)
     entry = {"laws": {"broken": {"value": {"float64": "h", "float16": "m"}}}, "envelope": {}}

@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import proofs
 from benchmarks.command import main
+from benchmarks.gpu import proofs
 from reference._proofs import read_proofs
 
 MACHINE = {"device": "NVIDIA H200", "architecture": "sm_90", "torch": "2.15.0+cu130", "triton": "3.9.0", "jax": None}

@@ -7,8 +7,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import tune
-from benchmarks.cases import parse
+from benchmarks.gpu import tune
+from benchmarks.speed.cases import parse
 
 
 def test_it_asks_for_a_gpu() -> None:

@@ -4,7 +4,7 @@ padded steps, groups, parts that are computed one after the other, and memories 
 import pytest
 import torch
 
-from benchmarks.packing import SPLITS
+from benchmarks.costs.packing import SPLITS
 from tests.torch.loops import cotangents, gradients, mlstm_arguments, relative_error
 from torch_impl import mlstm
 from torch_impl._mlstm import chunkwise, composed

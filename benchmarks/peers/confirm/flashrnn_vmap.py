@@ -6,9 +6,9 @@ It is called on one set of arrays after the other, and mapped by `torch.vmap` ov
 """
 
 import logging
-import sys
 
 import torch
+from _shared import verdict, vmap_raises
 
 # Without CUDA, flashrnn's import warns.
 logging.disable(logging.WARNING)
@@ -24,13 +24,4 @@ def function(*arrays):
     return flashrnn(*arrays, function="gru", backend="vanilla", dtype="float32")[0]
 
 
-one_by_one = torch.stack([function(*(x[a] for x in arrays)) for a in range(A)])
-try:
-    error = (torch.vmap(function)(*arrays) - one_by_one).abs().max().item()
-    print(f"mapped: differs by {error:.1e} from one call after the other")
-    wrong = not error < 1e-4
-except RuntimeError as raised:
-    print(f"mapped: RuntimeError: {str(raised).splitlines()[0][:160]}")
-    wrong = True
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(vmap_raises(function, arrays))

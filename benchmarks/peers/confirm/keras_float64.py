@@ -8,7 +8,8 @@ its products. `keras.ops.matmul` of float64 arrays is computed in float64.
 """
 
 import os
-import sys
+
+from _shared import verdict
 
 os.environ["KERAS_BACKEND"] = "jax"
 
@@ -29,5 +30,4 @@ for name in ("tanh", "sin", "cos", "arctan", "sinh", "exp", "log", "log1p"):
     wrong |= error > 1e-12
 a, b = np.random.default_rng(0).standard_normal((2, 64, 64))
 print(f"keras.ops.matmul of float64: error {np.abs(np.asarray(keras.ops.matmul(a, b)) - a @ b).max():.1e}")
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(bool(wrong))
+verdict(wrong)

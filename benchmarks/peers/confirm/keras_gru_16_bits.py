@@ -9,7 +9,8 @@ same layer in float32 is given the same numbers.
 
 import math
 import os
-import sys
+
+from _shared import verdict
 
 os.environ["KERAS_BACKEND"] = "jax"
 
@@ -29,5 +30,4 @@ for dtype, rounding in (("float32", 2.0**-23), ("bfloat16", 2.0**-7), ("float16"
     said = f"off by {error:.1e}, a rounding is {rounding:.1e}"
     print(f"{last.dtype!s:9}: h_T = {float(last[0, 0]):.6f}, exact {exact:.6f}: {said}")
     wrong |= dtype != "float32" and error > 8 * rounding
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

@@ -8,9 +8,8 @@ autograd of the functions returns NaN for i_t, and for f_t. With f_t = i_t = −
 numerator is 0.
 """
 
-import sys
-
 import torch
+from _shared import empty_steps, verdict
 from mlstm_kernels.torch import get_mlstm_kernel, get_mlstm_sequence_kernel, get_mlstm_step_kernel
 
 
@@ -44,21 +43,4 @@ FUNCTIONS = {
 }
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
-# Forget and input gate of the step, and where it gives NaN.
-CALLS = ((-1e4, -30.0, ""), (-1e4, -800.0, "di"), (-800.0, -900.0, "df"), (-torch.inf, -torch.inf, "h"))
-shown = True
-for name, function in FUNCTIONS.items():
-    for dtype in DTYPES:
-        words = []
-        for forget, write, wrong in CALLS:
-            i = torch.full((1, 1), write, dtype=dtype, requires_grad=True)
-            f = torch.full((1, 1), forget, dtype=dtype, requires_grad=True)
-            h = function(i, f).flatten()[-1]
-            h.backward()
-            found = {"h": h, "di": i.grad, "df": f.grad}
-            values = ", ".join(f"{which} = {x.item():.2g}" for which, x in found.items() if which in ("h", wrong))
-            words.append(f"f {forget:g}, i {write:g}: {values}")
-            shown &= not wrong or bool(found[wrong].isnan().all())
-        print(f"{name:34} {str(dtype)[6:]:8} {'; '.join(words)}")
-print("Verdict:", "confirmed." if shown else "not seen with this version in every function.")
-sys.exit(shown)
+verdict(empty_steps(FUNCTIONS, DTYPES), "not seen with this version in every function.")

@@ -8,34 +8,12 @@ results after step 3 do not depend on f_3 at all once σ(f_3) is 0. `parallel--n
 loop.
 """
 
-import sys
-
 import numpy as np
 import torch
+from _shared import NATIVE, chunks, definition, verdict
 from mlstm_kernels.torch import get_mlstm_kernel
 
-NAMES = (
-    "chunkwise--native_autograd",
-    "chunkwise--native_custbw",
-    "parallel--native_autograd",
-    "parallel--native_custbw",
-    "parallel--native_stablef_autograd",
-    "parallel--native_stablef_custbw",
-)
 GATES = (-1e2, -1e8, -1e14, -1e30, -np.inf)
-
-
-def definition(q, k, v, i, f):
-    """One head, ``(S, K)`` and ``(S,)``: h_t = C_tᵀq̂_t / max(|n_t·q̂_t|, exp(−m_t))."""
-    C, n, m, h = np.zeros((K, K)), np.zeros(K), 0.0, []
-    for t in range(S):
-        a = -np.logaddexp(0, -f[t])
-        last, m = m, max(a + m, i[t])
-        C = np.exp(a + last - m) * C + np.exp(i[t] - m) * np.outer(k[t], v[t])
-        n = np.exp(a + last - m) * n + np.exp(i[t] - m) * k[t]
-        scaled = q[t] / np.sqrt(K)
-        h.append(C.T @ scaled / max(abs(n @ scaled), np.exp(-m)))
-    return np.array(h)
 
 
 rng = np.random.default_rng(0)
@@ -44,15 +22,14 @@ q, k, v = (rng.standard_normal((S, K)) for _ in "qkv")
 i, f = rng.standard_normal(S), 1 + rng.standard_normal(S)
 print("largest |h - definition|, float64, where f_3 is" + "".join(f"{gate:>12.0e}" for gate in GATES))
 wrong = False
-for name in NAMES:
+for name in NATIVE:
     errors = []
     for gate in GATES:
         f[3] = gate
         arrays = [torch.tensor(x)[None, None] for x in (q, k, v, i, f)]
-        options = {"chunk_size": S} if "chunkwise" in name else {}
+        options = chunks(name, S)
         h = get_mlstm_kernel(name)(*arrays, eps=0.0, **options)[0, 0].numpy()
         errors.append(np.abs(h - definition(q, k, v, i, f)).max())
     print(f"  {name:44}" + "".join(f"{error:12.1e}" for error in errors))
     wrong |= not max(errors) < 1e-6
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

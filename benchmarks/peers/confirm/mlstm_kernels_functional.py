@@ -6,24 +6,15 @@ torch.func takes an autograd.Function that has `setup_context`; theirs have a `f
 under plain autograd are differentiated by both.
 """
 
-import sys
-
 import torch
+from _shared import NATIVE, chunks, verdict
 from mlstm_kernels.torch import get_mlstm_kernel
 
-NAMES = (
-    "chunkwise--native_autograd",
-    "chunkwise--native_custbw",
-    "parallel--native_autograd",
-    "parallel--native_custbw",
-    "parallel--native_stablef_autograd",
-    "parallel--native_stablef_custbw",
-)
 torch.manual_seed(0)
 arrays = [torch.randn(1, 2, 16, 8) for _ in "qkv"] + [torch.randn(1, 2, 16) for _ in "if"]
 wrong = False
-for name in NAMES:
-    options = {"chunk_size": 16} if "chunkwise" in name else {}
+for name in NATIVE:
+    options = chunks(name, 16)
 
     def total(q, *others, name=name, options=options):
         return get_mlstm_kernel(name)(q, *others, eps=0.0, **options).sum()
@@ -36,5 +27,4 @@ for name in NAMES:
     except RuntimeError as error:
         print(f"{name:34}: RuntimeError: {str(error).splitlines()[0][:80]}")
         wrong = True
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

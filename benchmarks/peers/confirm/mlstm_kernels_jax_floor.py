@@ -8,18 +8,11 @@ respect to q is exp(i).
 """
 
 import math
-import sys
-from types import ModuleType
 
+import _jax_alone  # noqa: F401
 import jax
 import jax.numpy as jnp
-
-try:
-    import jax_triton  # noqa: F401
-except ImportError:
-    # Where JAX has no GPU, jax-triton does not import; no function below needs it.
-    sys.modules["jax_triton"] = ModuleType("jax_triton")
-
+from _shared import verdict
 from mlstm_kernels.jax.chunkwise import registry as chunkwise
 from mlstm_kernels.jax.parallel import registry as parallel
 from mlstm_kernels.jax.recurrent import mlstm_recurrent_sequence__native_fw as loop
@@ -57,5 +50,4 @@ for name, (function, options) in FUNCTIONS.items():
             f"dq = {dq:8.2g} (exact {math.exp(i):8.2g}), di = {di:8.2g}, df = {df:8.2g}"
         )
         wrong |= not all(math.isfinite(x) for x in (dq, di, df))
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

@@ -7,19 +7,11 @@ the end. Both are compared with the function that is differentiated by JAX, in f
 largest result.
 """
 
-import sys
-from types import ModuleType
-
+import _jax_alone  # noqa: F401
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-try:
-    import jax_triton  # noqa: F401
-except ImportError:
-    # Where JAX has no GPU, jax-triton does not import; no function below needs it.
-    sys.modules["jax_triton"] = ModuleType("jax_triton")
-
+from _shared import verdict
 from mlstm_kernels.jax.parallel import registry
 
 jax.config.update("jax_enable_x64", True)
@@ -40,5 +32,4 @@ for name in ("native_autograd", "native_custbw", "native_stablef_autograd", "nat
         kind = jnp.dtype(dtype).name
         print(f"parallel.{name:24}{kind:9}: off by {off:6.1f} roundings; in float32 and rounded once: {least:.1f}")
         wrong |= off > 4 * least
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

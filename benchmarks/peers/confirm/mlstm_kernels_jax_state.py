@@ -5,17 +5,9 @@
 They look at `scaM_initial.axis()`; a jax.Array has `ndim`, not `axis`.
 """
 
-import sys
-from types import ModuleType
-
+import _jax_alone  # noqa: F401
 import jax.numpy as jnp
-
-try:
-    import jax_triton  # noqa: F401
-except ImportError:
-    # Where JAX has no GPU, jax-triton does not import; neither function below needs it.
-    sys.modules["jax_triton"] = ModuleType("jax_triton")
-
+from _shared import verdict
 from mlstm_kernels.jax.recurrent import native_sequence, native_sequence_scan
 
 B, N, S, K = 1, 2, 3, 4
@@ -31,5 +23,4 @@ for module in (native_sequence, native_sequence_scan):
     except AttributeError as error:
         print(f"with zeros for a state: AttributeError: {error}")
         wrong = True
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

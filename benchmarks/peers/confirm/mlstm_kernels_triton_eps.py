@@ -7,28 +7,18 @@ of Σ h·dh along a random direction of v is the sum itself at that direction, t
 comparison.
 """
 
-import os
-import sys
-
 import torch
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-if device == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
-    from triton.runtime.autotuner import Autotuner
-
-    # Nothing can be timed under the interpreter: the first configuration stands for all.
-    Autotuner.run = lambda self, *args, **options: self.fn.run(*args, **{**options, **self.configs[0].all_kwargs()})
-
-from mlstm_kernels.torch import get_mlstm_kernel  # noqa: E402
+from _device import device
+from _shared import TRITON, chunks, verdict
+from mlstm_kernels.torch import get_mlstm_kernel
 
 torch.manual_seed(0)
 S = K = 64
 q, k, v, direction, dh = (torch.randn(1, 1, S, K, device=device) for _ in range(5))
 i, f = torch.randn(1, 1, S, device=device), 3 + torch.randn(1, 1, S, device=device)
 wrong = False
-for name in ("chunkwise--triton_xl_chunk", "chunkwise--triton_limit_chunk", "parallel--triton_limit_headdim"):
-    kernel, options = get_mlstm_kernel(name), {"chunk_size": 64} if "chunkwise" in name else {}
+for name in TRITON:
+    kernel, options = get_mlstm_kernel(name), chunks(name, 64)
     for eps in (0.0, 1e-2, 1.0):
         exact = (kernel(q, k, direction, i, f, eps=eps, **options) * dh).sum().item()
         leaf = v.clone().requires_grad_()
@@ -36,5 +26,4 @@ for name in ("chunkwise--triton_xl_chunk", "chunkwise--triton_limit_chunk", "par
         own = (leaf.grad * direction).sum().item()
         print(f"{name:32} eps = {eps:4}: derivative {exact:10.4f}, its backward {own:10.4f}")
         wrong |= abs(own - exact) > 1e-2 * max(abs(exact), 1)
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

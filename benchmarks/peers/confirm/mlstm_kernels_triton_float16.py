@@ -7,28 +7,18 @@ floor exp(−m), and m is the input gate; h is a weighted mean of v with small w
 derivative by it leave the range of float16. The same 16-bit numbers in float32 are shown for comparison.
 """
 
-import os
-import sys
-
 import torch
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-if device == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
-    from triton.runtime.autotuner import Autotuner
-
-    # Nothing can be timed under the interpreter: the first configuration stands for all.
-    Autotuner.run = lambda self, *args, **options: self.fn.run(*args, **{**options, **self.configs[0].all_kwargs()})
-
-from mlstm_kernels.torch import get_mlstm_kernel  # noqa: E402
+from _device import device
+from _shared import TRITON, chunks, verdict
+from mlstm_kernels.torch import get_mlstm_kernel
 
 torch.manual_seed(0)
 S = K = 64
 arrays = [torch.randn(1, 1, S, K, device=device) for _ in "qkv"]
 dh = torch.randn(1, 1, S, K, device=device)
 wrong = False
-for name in ("chunkwise--triton_xl_chunk", "chunkwise--triton_limit_chunk", "parallel--triton_limit_headdim"):
-    kernel, options = get_mlstm_kernel(name), {"chunk_size": 64} if "chunkwise" in name else {}
+for name in TRITON:
+    kernel, options = get_mlstm_kernel(name), chunks(name, 64)
     for write in (0.0, 4.0, 8.0, 12.0):
         found = []
         for dtype in (torch.float32, torch.float16):
@@ -44,5 +34,4 @@ for name in ("chunkwise--triton_xl_chunk", "chunkwise--triton_limit_chunk", "par
         off, count = ((h - narrow).abs().max() / h.abs().max()).item(), int(narrow_dv.isnan().sum())
         print(f"{name:32} i = {write:4}: in float16 h is off by {off:.1e} of its size; NaN in {count:4} of {S * K} dv")
         wrong |= (count > 0 or off > 0.1) and bool(dv.isfinite().all())
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

@@ -8,20 +8,10 @@ the stride of the axis of heads for the distance of two sequences. The same numb
 each sequence alone, are shown for comparison. The size of the error changes from run to run.
 """
 
-import os
-import sys
-
 import torch
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-if device == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
-    from triton.runtime.autotuner import Autotuner
-
-    # Nothing can be timed under the interpreter: the first configuration stands for all.
-    Autotuner.run = lambda self, *args, **options: self.fn.run(*args, **{**options, **self.configs[0].all_kwargs()})
-
-from mlstm_kernels.torch import get_mlstm_kernel  # noqa: E402
+from _device import device
+from _shared import TRITON, chunks, verdict
+from mlstm_kernels.torch import get_mlstm_kernel
 
 torch.manual_seed(0)
 B, S, K = 2, 64, 64
@@ -29,13 +19,12 @@ B, S, K = 2, 64, 64
 arrays = [torch.randn(B, S, 1, K, device=device) for _ in "qkv"]
 arrays += [torch.randn(B, S, 1, device=device), 3 + torch.randn(B, S, 1, device=device)]
 wrong = False
-for name in ("chunkwise--triton_xl_chunk", "chunkwise--triton_limit_chunk", "parallel--triton_limit_headdim"):
-    kernel, options = get_mlstm_kernel(name), {"chunk_size": 64} if "chunkwise" in name else {}
+for name in TRITON:
+    kernel, options = get_mlstm_kernel(name), chunks(name, 64)
     views = [x.transpose(1, 2) for x in arrays]
     copies = [torch.empty(x.shape, device=device).copy_(x) for x in views]
     alone = torch.cat([kernel(*(x[b : b + 1] for x in copies), eps=0.0, **options) for b in range(B)])
     errors = [(kernel(*given, eps=0.0, **options) - alone).abs().max().item() for given in (copies, views)]
     print(f"{name:32} largest |h - each alone|: {errors[0]:.1e} in (B, 1, S, ·), {errors[1]:.1e} transposed")
     wrong |= errors[1] > 1e-3
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

@@ -9,16 +9,11 @@ nothing is lost on the way in.
 """
 
 import math
-import os
-import sys
 
 import torch
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-if device == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
-
-from mlstm_kernels.torch import get_mlstm_step_kernel  # noqa: E402
+from _device import device
+from _shared import verdict
+from mlstm_kernels.torch import get_mlstm_step_kernel
 
 step, K, S, gate = get_mlstm_step_kernel("triton"), 16, 64, 5.0
 exact = (1 + math.exp(-gate)) ** -S
@@ -34,5 +29,4 @@ for dtype in (torch.float32, torch.float16, *([torch.bfloat16] if device == "cud
         f"{dtype!s:15} inputs: C = {C[0, 0, 0, 0].item():.6f} in {C.dtype}, exact {exact:.6f}: off by {error:.0e} of it"
     )
     wrong |= dtype != torch.float32 and error > 1e-4
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

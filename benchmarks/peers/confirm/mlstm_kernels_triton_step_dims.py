@@ -8,16 +8,10 @@ that nothing else is overwritten: what stands behind q and n changes h, and what
 dims of 8 and 16, whose blocks have their own size, touch nothing. (A multiple of 64 is computed in blocks of 64.)
 """
 
-import os
-import sys
-
 import torch
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-if device == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
-
-from mlstm_kernels.torch import get_mlstm_step_kernel  # noqa: E402
+from _device import device
+from _shared import verdict
+from mlstm_kernels.torch import get_mlstm_step_kernel
 
 step, V, room = get_mlstm_step_kernel("triton"), 16, 16
 wrong = False
@@ -39,5 +33,4 @@ for K in (8, 12, 16):
     print(f"head dim {K:2}: other numbers behind the arrays change h by {moved:.2f} of its size;", end=" ")
     print(f"{overwritten} elements behind the new n overwritten")
     wrong |= moved > 0 or overwritten > 0
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

@@ -7,17 +7,11 @@ forgotten, and with i = −∞ nothing is written: C, n and h are 0. For finite 
 NumPy gives, and tends to 0 with them. With both gates at −∞ so is the stabiliser, and −∞ − (−∞) is NaN.
 """
 
-import os
-import sys
-
 import numpy as np
 import torch
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-if device == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
-
-from mlstm_kernels.torch import get_mlstm_step_kernel  # noqa: E402
+from _device import device
+from _shared import verdict
+from mlstm_kernels.torch import get_mlstm_step_kernel
 
 step, K = get_mlstm_step_kernel("triton"), 16
 torch.manual_seed(0)
@@ -44,5 +38,4 @@ for gate in (0.0, -10.0, -50.0, -80.0, -np.inf):
     error = np.abs(found - exact).max()
     print(f"f = -inf, i = {gate:6}: h_1 = {found[0]:.3e}, exact {exact[0]:.3e}; NaN in {nans} elements of C and n")
     wrong |= not error < 1e-5
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

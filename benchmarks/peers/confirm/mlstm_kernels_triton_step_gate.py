@@ -8,16 +8,11 @@ m that comes back.
 """
 
 import math
-import os
-import sys
 
 import torch
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-if device == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
-
-from mlstm_kernels.torch import get_mlstm_step_kernel  # noqa: E402
+from _device import device
+from _shared import verdict
+from mlstm_kernels.torch import get_mlstm_step_kernel
 
 step, K = get_mlstm_step_kernel("triton"), 16
 q = torch.ones(1, 1, K, device=device)
@@ -29,5 +24,4 @@ for gate in (5.0, 0.0, -5.0, -50.0, -85.0, -90.0, -110.0, -1000.0):
     exact = min(gate, 0.0) - math.log1p(math.exp(-abs(gate)))
     print(f"f = {gate:7}: m = {new.item():.6f}, exact {exact:.6f}")
     wrong |= not abs(new.item() - exact) < 1e-4 * abs(exact)
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

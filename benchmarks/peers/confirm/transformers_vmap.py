@@ -5,10 +5,9 @@
 It is called on one sequence after the other, and mapped by `torch.vmap` over a new first axis of all its arguments.
 """
 
-import sys
-
 import torch
 import transformers.utils
+from _shared import verdict, vmap_raises
 
 # These functions are defined where `xlstm` is not installed.
 transformers.utils.is_xlstm_available = lambda: False
@@ -22,13 +21,4 @@ def function(*arrays):
     return mlstm_chunkwise_native_autograd(*arrays, eps=0.0, chunk_size=4)
 
 
-one_by_one = torch.stack([function(*(x[a] for x in arrays)) for a in range(A)])
-try:
-    error = (torch.vmap(function)(*arrays) - one_by_one).abs().max().item()
-    print(f"mapped: differs by {error:.1e} from one call after the other")
-    wrong = not error < 1e-4
-except RuntimeError as raised:
-    print(f"mapped: RuntimeError: {str(raised).splitlines()[0][:160]}")
-    wrong = True
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(vmap_raises(function, arrays))

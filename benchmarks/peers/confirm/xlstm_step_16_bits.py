@@ -6,9 +6,8 @@
 steps of 16-bit inputs cannot be carried in float32.
 """
 
-import sys
-
 import torch
+from _shared import verdict
 from xlstm.blocks.mlstm.backends import recurrent_step_stabilized_simple
 
 K = 4
@@ -22,5 +21,4 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     except RuntimeError as raised:
         print(f"{dtype!s:15} inputs, float32 state: RuntimeError: {str(raised).splitlines()[0]}")
         wrong = True
-print("Verdict:", "confirmed." if wrong else "not seen with this version.")
-sys.exit(wrong)
+verdict(wrong)

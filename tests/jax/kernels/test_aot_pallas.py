@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from click.testing import CliRunner
 
-from benchmarks import aot_pallas
-from benchmarks.aot_pallas import Entry
+from benchmarks.gpu import aot_pallas
+from benchmarks.gpu.aot_pallas import Entry
 from jax_impl import _pallas
 from tests.jax.kernels.tools import needs_mosaic
 

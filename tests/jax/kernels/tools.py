@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import lowering
-from benchmarks.lowering import products as products
+from benchmarks.gpu import lowering
+from benchmarks.gpu.lowering import products as products
 from jax_impl import _pallas
 from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions

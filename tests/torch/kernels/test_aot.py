@@ -35,7 +35,7 @@ H16, H64, H256 = "B8 S4096 N85 H16", "B16 S1024 N12 H64", "B128 S128 N1 H256"
 )
 def test_aot_default_kernels_for_hopper(dtype, mlstm, gru, others, tmp_path, monkeypatch, request) -> None:
     """At the shapes they are designed for; ``python -m benchmarks aot`` does other targets, calls and plans."""
-    from benchmarks.aot import compiled, refused
+    from benchmarks.gpu.aot import compiled, refused
 
     if request.config.getoption("grids", "whole") == "whole":
         mlstm, gru, others = ("dense", "packed", "step"), (H16, H64, H256), REST
@@ -55,7 +55,7 @@ def test_the_committed_tables_hold_every_kernel_and_no_default_that_spills(table
     """
     import json
 
-    from benchmarks.aot import DTYPES, RESULTS, TARGETS
+    from benchmarks.gpu.aot import DTYPES, RESULTS, TARGETS
 
     document = json.loads((RESULTS / f"{table}.json").read_text())
     assert document["versions"]["triton"].startswith(triton)
@@ -73,7 +73,7 @@ def test_the_committed_tables_hold_every_kernel_and_no_default_that_spills(table
 def test_what_is_refused() -> None:
     from dataclasses import replace
 
-    from benchmarks.aot import Entry, page, refused
+    from benchmarks.gpu.aot import Entry, page, refused
 
     good = Entry("sm_90", "gates", "mlstm", "bf16", 0, 1, 1, 34, 0, 0, True)
     assert not refused(good)
@@ -88,7 +88,7 @@ def test_what_is_refused() -> None:
 
 def test_spills_are_those_of_the_kernel_that_was_compiled() -> None:
     """Another assembler, or other options, may need other registers: its figures are not taken."""
-    from benchmarks.aot_compile import spilled
+    from benchmarks.gpu.aot_compile import spilled
 
     report = "    24 bytes stack frame, 20 bytes spill stores, 16 bytes spill loads\nptxas info : Used 128 registers"
     assert spilled(report, 128, 24) == 36
@@ -98,7 +98,7 @@ def test_spills_are_those_of_the_kernel_that_was_compiled() -> None:
 
 
 def test_launches_that_compile_alike_are_compiled_once() -> None:
-    from benchmarks.aot_launches import cases
+    from benchmarks.gpu.aot_launches import cases
 
     first, second = (next(iter(cases("sm_90", most_plans=1, mlstm=("dense",), gru=()))).launched for _ in range(2))
     names, different = [launched.name for launched in first], {launched.identity() for launched in first}

@@ -1,0 +1,152 @@
+"""Every launch of every Triton kernel at the shapes that it is designed for, with its default and alternative plans."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.gpu.aot_compile import TYPES, Launched, launches
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MLSTM = (8, 8192, 16, 128, 256)
+"""B, S, N, K, V."""
+MLSTM_CALLS = ("dense", "packed", "kept", "step")
+"""Forward and backward pass; packed, with an initial state and cotangents of the final state; with all residuals."""
+GRU = {
+    "B8 S4096 N85 H16": (8, 4096, 85, 16),
+    "B8 S1024 N8 H32": (8, 1024, 8, 32),
+    "B16 S1024 N12 H64": (16, 1024, 12, 64),
+    "B16 S1024 N8 H128": (16, 1024, 8, 128),
+    "B128 S128 N1 H256": (128, 128, 1, 256),
+    "B16 S512 N8 H512": (16, 512, 8, 512),
+    "B16 S512 N1 H1024": (16, 512, 1, 1024),
+}
+"""B, S, N, H: at least one shape for every range of H that has its own plan."""
+MOST_PLANS = 6
+
+
+class Case(NamedTuple):
+    """The launches of a call. ``plan`` is 0 for the default plans, else the number of an alternative for tuning."""
+
+    name: str
+    dtype: str
+    plan: int
+    launched: list[Launched]
+
+
+def cases(
+    target: str,
+    dtypes: tuple[torch.dtype, ...] = DTYPES,
+    most_plans: int = MOST_PLANS,
+    mlstm: tuple[str, ...] = MLSTM_CALLS,
+    gru: tuple[str, ...] = tuple(GRU),
+    sums: bool = True,
+) -> Iterator[Case]:
+    """The launches for a target: calls of the mLSTM, shapes in `GRU`, and scans and decay matrices."""
+    from torch_impl._gru.triton import launch as gru_kernels
+    from torch_impl._mlstm.triton import launch as mlstm_kernels
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(torch.version, "hip", None if target.startswith("sm_") else "6"))
+        capability = int(target.removeprefix("sm_")) // 10 if target.startswith("sm_") else None
+        for module in (mlstm_kernels, gru_kernels):
+            stack.enter_context(patch.object(module, "capability", lambda device: capability))
+        for number in range(most_plans):
+            with ExitStack() as plans:
+                for module in (mlstm_kernels, gru_kernels):
+                    plans.enter_context(patch.object(module, "tuned", _numbered(number)))
+                for dtype in dtypes:
+                    # The other calls use the kernels of the dense call, or are not tuned.
+                    found = list(_mlstm(dtype, mlstm if number == 0 else mlstm[:1]))
+                    found += [(f"gru {name}", _gru(dtype, *GRU[name])) for name in gru]
+                    found += _sums(dtype) if sums and number == 0 else []
+                    yield from (Case(name, TYPES[dtype], number, launched) for name, launched in found)
+
+
+def _numbered(number: int) -> Callable[..., Any]:
+    """A replacement for `tuned` that takes the plan with this number, or the last one if there are fewer."""
+
+    def choose(kernel: str, sizes: str, plans: Callable[[], Any], device: Any, run: Any) -> Any:
+        offered = plans()
+        return offered[min(number, len(offered) - 1)]
+
+    return choose
+
+
+def _empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, list[Launched]]]:
+    """The launches of the named `MLSTM_CALLS`."""
+    from torch_impl._mlstm.arguments import Arguments, Cotangents, StepArguments
+    from torch_impl._mlstm.triton import launch as mlstm
+
+    B, S, N, K, V = MLSTM
+    q, k, v, i, f = (_empty(dtype, B, S, N, *shape) for shape in ((K,), (K,), (V,), (), ()))
+    C, n, m = (_empty(torch.float32, B, N, *shape) for shape in ((K, V), (K,), ()))
+
+    only_h = Cotangents(dh=v)
+
+    def dense() -> None:
+        x = Arguments(q=q, k=k, v=v, i=i, f=f)
+        mlstm.mlstm_forward(x)
+        mlstm.mlstm_backward(x, only_h)
+
+    def kept() -> None:
+        x = Arguments(q=q, k=k, v=v, i=i, f=f)
+        _, residuals = mlstm.mlstm_forward(x, keep=mlstm.Residuals._fields)
+        mlstm.mlstm_backward(x, only_h, residuals)
+
+    def packed() -> None:
+        tokens = (part.flatten(0, 1) for part in (q, k, v, i, f))
+        x = Arguments(*tokens, C=C, n=n, m=m, cu_seqlens=torch.empty(B + 1, dtype=torch.int64, device="meta"))
+        mlstm.mlstm_forward(x)
+        mlstm.mlstm_backward(x, Cotangents(dh=x.v, dC=C, dn=n, dm=m))
+
+    def step() -> None:
+        tokens = (part[:, 0] for part in (q, k, v, i, f))
+        mlstm.mlstm_step(StepArguments(*tokens, C=C, n=n, m=m, eps=0.0, backend="triton"))
+
+    calls = {"dense": dense, "packed": packed, "kept": kept, "step": step}
+    for name in names:
+        yield f"mlstm K{K} V{V} {name}", launches(mlstm, calls[name])
+
+
+def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int) -> list[Launched]:
+    """Forward and backward pass, with an initial state, a final cotangent and clipping."""
+    from torch_impl._gru.arguments import Arguments, Cotangents
+    from torch_impl._gru.triton import launch as gru
+
+    x, W, h0 = _empty(dtype, B, S, N, H), _empty(dtype, N, H, H), _empty(torch.float32, B, N, H)
+    arguments = Arguments(x, W, x, W, x, W, input_state=h0, gradient_clipping=1.0)
+
+    def both() -> None:
+        gru.gru_forward(arguments)
+        gru.gru_backward(arguments, Cotangents(doutput=x, doutput_state=h0), gru.Residuals(output=x))
+
+    return launches(gru, both)
+
+
+def _sums(dtype: torch.dtype) -> Iterator[tuple[str, list[Launched]]]:
+    """The scans and the decay matrices, forward and backward."""
+    from torch_impl._decay.triton import launch as decay
+    from torch_impl._scan.triton import launch as scan
+
+    x, a, i = _empty(dtype, 8, 16, 4096), _empty(dtype, 8, 16, 512), _empty(dtype, 8, 16, 512, 1)
+    dF = _empty(dtype, 8, 16, 512, 512)
+
+    def sums() -> None:
+        scan.rev_cumsum(x)
+        scan.rev_cumsum_off_backward(x)
+
+    def matrices() -> None:
+        decay.causal_forget_matrix(a)
+        decay.causal_forget_matrix_backward(dF)
+        decay.dtilde_matrix(i, i)
+        decay.dtilde_matrix_backward(dF, i)
+
+    yield "scan S4096", launches(scan, sums)
+    yield "decay S512", launches(decay, matrices)

@@ -1,0 +1,1 @@
+"""The public implementations of `benchmarks.peers`, judged by the suite: ``docs/peers.md``."""

@@ -1,0 +1,1 @@
+"""Results as an HTML page, as pictures, and as README's table."""

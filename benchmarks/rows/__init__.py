@@ -1,1 +1,0 @@
-"""The contenders: our own functions, the public ones of `benchmarks.peers`, and the yardsticks of goals."""

@@ -1,0 +1,1 @@
+"""The contenders of an operation: our own functions, the public ones of `benchmarks.peers`, and the yardsticks."""
