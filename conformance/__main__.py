@@ -1,6 +1,7 @@
 """``python -m conformance``, which is also installed as the command ``gatespec``."""
 
 import sys
+import traceback
 
 from conformance.command.requirements import complaint
 
@@ -25,6 +26,11 @@ def main() -> None:
     why_lost = keep_writable()
     try:
         command()
+    except Exception:
+        # Python would exit with 1, which says that a law was broken.
+        traceback.print_exc()
+        print("Error: the suite itself failed, not the target; please report it", file=sys.stderr)
+        raise SystemExit(3) from None
     except SystemExit as ended:
         why = why_lost()
         if why is None:

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from conformance.base.dtypes import FLOATING
-from conformance.base.exceptions import UsageError
+from conformance.base.exceptions import SuiteFailedError, UsageError
 from conformance.base.offered_options import OFFERED, Kind
 from conformance.base.options import RunOptions
 from conformance.failures import save
@@ -126,8 +126,8 @@ def run_command(
     gatespec.implementations.
 
     Exit status: 0 all laws held, 1 a law was broken, or a call exited, aborted or did not return, 2 the command
-    was wrong, a target cannot be imported, no law was judged at all, or the output could not be written, 130
-    interrupted.
+    was wrong, a target cannot be imported, no law was judged at all, or the output could not be written, 3 the suite
+    itself failed, 130 interrupted.
     """
     if not targets:
         raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")
@@ -161,8 +161,8 @@ def _run(
 
     from conformance.command import run
     from conformance.judge.selection import options_of
+    from conformance.report import SUITE_FAILED, exit_status
     from conformance.report import console as terminal
-    from conformance.report import exit_status
 
     write_known, suggest_promises = written
     thorough = any(path is not None for path in (*written, given["known"]))
@@ -174,7 +174,7 @@ def _run(
     if write_known is not None and write_known.exists() and write_known != given["known"]:
         raise UsageError(f"{write_known} exists; add --known {write_known} to keep its entries, or give another path")
     console = Console()
-    reports, unusable, interrupted = [], [], False
+    reports, unusable, suite_failed, interrupted = [], [], False, False
     for number, (target, own) in enumerate(zip(targets, run.in_own_places(targets, options), strict=True)):
         workers = first if number == 0 else Workers(target, own.framework, own.device, own.timeout, save)
         try:
@@ -185,6 +185,10 @@ def _run(
         except TargetFailedError as error:
             click.echo(f"Error: {error}", err=True)
             unusable.append(target)
+            continue
+        except SuiteFailedError as error:
+            click.echo(f"Error: {error}\nThis says nothing about {target}; please report it.", err=True)
+            suite_failed = True
             continue
         except KeyboardInterrupt:
             interrupted = True
@@ -210,6 +214,8 @@ def _run(
     if unusable:
         return 2
     status = exit_status(reports)
+    if suite_failed and status != 1:
+        return SUITE_FAILED
     if status == 2:
         idle = ", ".join(report.target for report in reports if not report.ran)
         click.echo(

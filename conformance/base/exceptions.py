@@ -1,6 +1,12 @@
 """Exceptions that a target raises: which are its own, and their names and texts, whatever its classes do."""
 
 import signal
+import traceback
+from pathlib import Path
+
+SUITE = Path(__file__).parents[1]
+CALLING = tuple(str(SUITE / folder) for folder in ("frameworks", "operations"))
+"""The folders whose code calls a target."""
 
 LONGEST = 2000
 """Number of characters after which the text of an exception is cut."""
@@ -10,6 +16,15 @@ def raised_by_target() -> tuple[type[BaseException], ...]:
     """The exceptions of a target's call; an interrupt is its own if those of the terminal are ignored."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return (BaseException,) if ignored else (Exception, SystemExit, GeneratorExit)
+
+
+def raised_by_suite(error: BaseException) -> bool:
+    """Whether an exception is the suite's own: it ends in the suite, or in NumPy called by it, and not in a call."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if any(file.startswith(CALLING) for file in files):
+        return False
+    own = [file for file in files if "numpy" not in Path(file).parts]
+    return bool(own) and SUITE in Path(own[-1]).parents
 
 
 def text_of(error: BaseException) -> str:
@@ -40,6 +55,10 @@ def shortened(text: str) -> str:
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class SuiteFailedError(Exception):
+    """The suite itself failed, not the target; the text says how."""
 
 
 class UsageError(Exception):

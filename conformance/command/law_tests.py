@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.base.dtypes import FLOATING
-from conformance.base.exceptions import UsageError
+from conformance.base.exceptions import SuiteFailedError, UsageError
 from conformance.base.offered_options import OFFERED
 from conformance.base.options import RunOptions
 from conformance.command.run import in_own_places, report_of
@@ -73,6 +73,8 @@ class LawTests:
         """Try one law and report the result to pytest."""
         start = time.monotonic()
         (result,) = item.workers.results([(item.law, item.dtype)], item.options)
+        if result.status == "suite failed":
+            raise SuiteFailedError(result.reason)
         if not result.judged:
             pytest.skip(f"{result.status}: {result.reason}" if result.status != "skipped" else result.reason or "")
         if result.status == "differs":

@@ -8,7 +8,7 @@ from conformance.laws import Law
 from conformance.laws.comparison import CallRecord, Point
 from conformance.tolerance.compared import ArrayOutcome, BreakKind
 
-STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skipped", "known", "fixed")
+STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skipped", "known", "fixed", "suite failed")
 """The statuses, in the order in which a summary counts them."""
 
 
@@ -98,7 +98,8 @@ class LawResult:
         status: ``passed``, ``failed``, ``differs`` (the target deviates from gatespec's decisions, and does not
             claim to keep it), ``not served`` (the target refused every case), ``not promised`` (no case lies
             inside what the target promises), ``skipped`` (a function is absent, or the law does not apply),
-            ``known`` (only failures that are known) or ``fixed`` (passed, a known failure included).
+            ``known`` (only failures that are known), ``fixed`` (passed, a known failure included), or ``suite failed``
+            (an exception of the suite's own code, which says nothing about the target).
         reason: why it was not judged, what failed, or what is known.
         examples: cases that were served and judged.
         refused: cases that were refused.
@@ -138,7 +139,7 @@ class LawResult:
     @property
     def judged(self) -> bool:
         """Whether the target was called and served at least one call."""
-        return self.status not in ("skipped", "not served", "not promised")
+        return self.status not in ("skipped", "not served", "not promised", "suite failed")
 
     @property
     def link(self) -> str | None:

@@ -214,6 +214,8 @@ class Runner:
         if found:
             differs = search.law.kind == "contract" and not self.implementation.keeps_contract
             return "differs" if differs else "failed", found[0].counterexample.problem
+        if search.suite_failure:
+            return "suite failed", search.suite_failure
         if outcomes:
             status = "known" if any(outcome.fails for outcome in outcomes) else "fixed"
             return status, "; ".join(outcome.said for outcome in outcomes)

@@ -16,7 +16,7 @@ import hypothesis
 from hypothesis import Phase
 from hypothesis.errors import HypothesisException
 
-from conformance.base.exceptions import line_of, name_of, raised_by_target
+from conformance.base.exceptions import line_of, name_of, raised_by_suite, raised_by_target
 from conformance.base.result_form import WrongResultError
 from conformance.cases import simpler, simplicity, to_json
 from conformance.formulas.judged import UNSHARED, ProcessEndedError
@@ -57,6 +57,7 @@ class Search:
         held: the cases for which the law holds.
         excused: for each known failure, the first case with a break that it explains.
         saved: see `conformance.judge.outcome.LawResult`.
+        suite_failure: how the suite itself failed in a case, which says nothing about the target; empty if it did not.
     """
 
     law: Law
@@ -74,6 +75,7 @@ class Search:
     held: list[Any] = field(default_factory=list)
     excused: dict[Known, Any] = field(default_factory=dict)
     saved: float = 0.0
+    suite_failure: str = ""
     _outcomes: dict[str, tuple[BreakKind, ...] | None] = field(default_factory=dict)
     _counted: set[str] = field(default_factory=set)
     _passed_over: set[str] = field(default_factory=set)
@@ -186,6 +188,10 @@ class Search:
             return None
         except raised_by_target() as error:
             kind, problem = _raised(error)
+            if raised_by_suite(error):
+                self.suite_failure = self.suite_failure or f"the suite itself {problem}, for {case.describe()}"
+                self._passed_over.add(key)
+                return ()
             if self._is_excused(case, key, kind):
                 return ()
             self._note(case, (kind,), {kind: (problem, error)})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from conformance.base.exceptions import UsageError
+from conformance.base.exceptions import SuiteFailedError, UsageError
 from conformance.judge.worker_process import Job, ending, work
 from conformance.operations import BY_LAWS
 
@@ -206,11 +206,12 @@ class Workers:
         """Wait until a worker sends something or has taken too long.
 
         Raises:
-            RuntimeError: the suite itself failed in a worker; the text is its traceback.
+            SuiteFailedError: the suite itself failed in a worker; the text is its traceback.
+            TargetFailedError: the target was imported once, and cannot be imported again.
         """
         busy = [worker for worker in self._workers if worker.group]
         if not busy:
-            raise RuntimeError("all workers have ended and results are missing")
+            raise SuiteFailedError("all workers have ended and results are missing")
         soonest = min((worker.deadline for worker in busy if worker.deadline is not None), default=None)
         ready = wait(
             [worker.connection for worker in busy],
@@ -231,9 +232,9 @@ class Workers:
             self._bury(worker)
             return
         if said == "fault":
-            raise RuntimeError(f"the suite failed in a process of its own:\n{told}")
+            raise SuiteFailedError(f"the suite failed in a process of its own:\n{told}")
         if said in ("usage", "unusable"):
-            raise RuntimeError(f"the target was imported once, and not a second time: {told}")
+            raise TargetFailedError(f"the target was imported once, and not a second time: {told}")
         if said == "case":
             worker.case = told
             worker.deadline = None if told is None else time.monotonic() + self._timeout

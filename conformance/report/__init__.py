@@ -75,8 +75,14 @@ class TargetReport:
         return " ".join(words)
 
 
+SUITE_FAILED = 3
+"""The exit status if the suite itself failed and no law was seen to be broken."""
+
+
 def exit_status(reports: list[TargetReport]) -> int:
-    """0 if all laws held, 1 if a law was broken, 2 if for some target no law ran at all."""
+    """0 if all laws held, 1 if a law was broken, 2 if for some target no law ran at all; else `SUITE_FAILED`."""
     if any(report.failures for report in reports):
         return 1
+    if any(report.count("suite failed") for report in reports):
+        return SUITE_FAILED
     return 0 if reports and all(report.ran for report in reports) else 2

@@ -69,13 +69,19 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     counts = ", ".join(f"{report.count(status)} {status}" for status in ("passed", "failed", "not served", "skipped"))
     counts += "".join(
-        f", {report.count(status)} {status}" for status in ("differs", "known", "fixed") if report.count(status)
+        f", {report.count(status)} {status}"
+        for status in ("differs", "known", "fixed", "suite failed")
+        if report.count(status)
     )
     console.print(
         f"[bold]{escape(report.target)}[/bold]: {counts} in {report.seconds:.0f} s "
         f"({versions}, {report.device}, seed {report.options.seed})",
         highlight=False,
     )
+    for result in report.results:
+        if result.status == "suite failed":
+            told = f"{result.law.id} ({result.dtype}): {result.reason}; please report it"
+            console.print(f"[red]{escape(told)}[/red]", highlight=False, soft_wrap=True)
     _show_differences(console, report)
     if report.options.promises:
         told = "; ".join(report.options.promises)

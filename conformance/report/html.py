@@ -5,7 +5,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from conformance.report import TargetReport, exit_status
+from conformance.report import SUITE_FAILED, TargetReport, exit_status
 from conformance.report.causes import SIGNS, shown_cell
 from conformance.report.json import document
 
@@ -18,6 +18,7 @@ MARKS = {
     "not served": ("∅", "not served"),
     "not promised": ("∖", "not promised"),
     "skipped": ("–", "not tried"),
+    "suite failed": ("?", "the suite itself failed"),
 }
 """The sign and the word for each status of a law."""
 
@@ -36,6 +37,8 @@ def _headline(targets: list[dict[str, Any]], status: int) -> tuple[str, str]:
     broken = sum(law["broken"] for law in laws)
     if broken:
         return "failed", f"{broken} of {len(laws)} checks broken"
+    if status == SUITE_FAILED:
+        return "failed", "The suite itself failed"
     if status == 2:
         return "failed", "For some target, no law was judged"
     statuses = {law["status"] for law in laws}

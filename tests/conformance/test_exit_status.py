@@ -68,6 +68,29 @@ def test_a_wrong_gradient_behind_a_refusal_exits_1(tmp_path: Path) -> None:
     assert run(tmp_path, text.replace("2 * np", "np")).exit_code == 0
 
 
+FAILING_SUITE = """
+import conformance.laws.checker as checker
+planted = compile("def failing(self, *given): raise KeyError('cu_seqlens')", checker.__file__, "exec")
+exec(planted, vars(checker))
+checker.Checker.vjp = checker.failing
+"""
+
+
+def test_an_exception_of_the_suite_accuses_no_target(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    text = FAILING_SUITE + SCAN.format(body="", factor=1)
+    result = run(tmp_path, text, "--json", str(report))
+    assert result.exit_code == 3, result.output
+    assert "the suite itself raised KeyError: 'cu_seqlens' (checker.py:1)" in result.output
+    (told,) = json.loads(report.read_text())
+    assert told["summary"]["failed"] == 0 and told["summary"]["suite_failed"] > 0 and not told["causes"]
+    # What is seen to be wrong stays wrong.
+    assert run(tmp_path, text.replace("return exact(x)", "return -exact(x)")).exit_code == 1
+    # The same exception of the target is its own.
+    raising = SCAN.format(body="raise KeyError('cu_seqlens')", factor=1)
+    assert run(tmp_path, raising, "--law", "value").exit_code == 1
+
+
 def test_a_law_that_is_not_served_fails_under_strict_alone(tmp_path: Path) -> None:
     text = SCAN.format(body="if x.dtype == np.float32: raise NotImplementedError('float64 only')", factor=1)
     both = ("--dtype", "float32", "--dtype", "float64")
