@@ -1,12 +1,15 @@
 """Exceptions that a target raises: which are its own, and their names and texts, whatever its classes do."""
 
 import signal
+import site
+import sysconfig
 import traceback
 from pathlib import Path
 
-SUITE = Path(__file__).parents[1]
+SUITE = Path(__file__).resolve().parents[1]
 CALLING = tuple(str(SUITE / folder) for folder in ("frameworks", "operations"))
 """The folders whose code calls a target."""
+INSTALLED = (sysconfig.get_path("stdlib"), *site.getsitepackages())
 
 LONGEST = 2000
 """Number of characters after which the text of an exception is cut."""
@@ -46,6 +49,17 @@ def name_of(error: BaseException) -> str:
     """The name of the class of an exception."""
     name: str = type.__dict__["__name__"].__get__(type(error))
     return _printable(name[:80])
+
+
+def place_of(error: BaseException) -> str:
+    """The line of the target in which an exception was raised, as ``kernel.py:12``; empty if it raised none.
+
+    Of the lines of the traceback it is the last one that belongs neither to the suite nor to an installed package, such
+    as the framework; a target that is installed itself is its last line outside the suite.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if SUITE not in Path(frame.filename).parents]
+    own = [frame for frame in frames if not frame.filename.startswith((*INSTALLED, "<"))]
+    return "".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in (own or frames)[-1:])
 
 
 def shortened(text: str) -> str:

@@ -142,9 +142,9 @@ def write_promises(path: Path, reports: list[TargetReport]) -> None:
     """Write the promises that exclude all calls for which the targets are wrong or not served."""
     found: dict[str, list[str]] = {}
     for report in reports:
-        for envelope in report.diagnosis.envelopes:
-            found.setdefault(envelope.op, []).extend(suggested(envelope))
-    path.write_text(written({op: dict.fromkeys(texts) for op, texts in found.items() if texts}), encoding="utf-8")
+        for op, texts in suggested(report.diagnosis).items():
+            found.setdefault(op, []).extend(texts)
+    path.write_text(written({op: dict.fromkeys(texts) for op, texts in found.items()}), encoding="utf-8")
 
 
 def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ...]) -> int:

@@ -42,6 +42,7 @@ class Cause:
         example: the check and the stored case that a file of known failures gives for it.
         breaks: every kind of failure in those checks (an array or an exception, and how it is wrong), with the largest
             error.
+        promise: the expression that excludes the calls that show it; empty if there is none.
     """
 
     sentence: str
@@ -62,6 +63,7 @@ class Cause:
     script_note: str = ""
     example: tuple[Check, Mapping[str, Any]] | None = None
     breaks: tuple[ArrayOutcome, ...] = ()
+    promise: str = ""
 
     @property
     def error(self) -> float:

@@ -6,20 +6,28 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.base.dtypes import FLOATING
-from conformance.cases import to_json
+from conformance.cases import from_json, simplicity, to_json
 from conformance.diagnosis.cause import Cause, Check
-from conformance.diagnosis.fault import Fault
-from conformance.diagnosis.faults import RANK
+from conformance.diagnosis.faults import Fault
+from conformance.diagnosis.matrix import RANK
+from conformance.features.promises import excluding
 from conformance.judge.outcome import Counterexample, LawResult
 from conformance.tolerance.compared import ENDINGS, ArrayOutcome
 
 NOISE = 1e-3
 """Errors below this share of an array's largest value are excessive rounding, not a wrong formula."""
 
+Pair = tuple[LawResult, Counterexample | None]
+"""A failed law, and one of its counterexamples; None if it has none."""
+
+
+def pairs(result: LawResult) -> list[Pair]:
+    return [(result, found) for found in result.counterexamples] or [(result, None)]
+
 
 def of_fault(
     fault: Fault,
-    found: Sequence[tuple[LawResult, Counterexample | None]],
+    found: Sequence[Pair],
     shown: Sequence[LawResult] = (),
     *,
     spared: bool = False,
@@ -34,7 +42,11 @@ def of_fault(
     example = fault.example
     checks = _checks([*found, *((result, None) for result in shown)])
     wrong = _breaks(found) or tuple(array for array in example.arrays if array.nature is not None)
-    smallest = _with_case(example.case, found)
+    case, dtype, arrays = example.case, example.dtype, example.arrays
+    smaller = _smallest(fault, found)
+    if smaller is not None and _order(from_json(smaller[1].stored)) < _order(case):
+        case, dtype, arrays = from_json(smaller[1].stored), smaller[0].dtype, smaller[1].arrays
+    smallest = _with_case(case, found)
     return Cause(
         sentence=sentence(fault, spared=spared),
         ops=(fault.op,),
@@ -42,19 +54,48 @@ def of_fault(
         formula=None if fault.formula is None else fault.formula.name,
         features=tuple(feature.name for feature in fault.features),
         natures=tuple(sorted(fault.natures)),
-        arrays=example.arrays,
+        arrays=arrays,
         patterns=fault.patterns,
         problem=example.problem,
-        case=example.case.describe(),
-        dtype=example.dtype,
-        stored=to_json(example.case),
+        case=case.describe(),
+        dtype=dtype,
+        stored=to_json(case),
         explains=checks,
         script=None if smallest is None else smallest.script,
         script_text=None if smallest is None else smallest.script_text,
         script_note="" if smallest is None else smallest.script_note,
         example=_example(found) or (checks[0], to_json(example.case)),
         breaks=wrong,
+        promise=_promise(fault),
     )
+
+
+def _promise(fault: Fault) -> str:
+    """The promise that excludes the calls that show a fault; empty if every call does."""
+    covered = {name for each in fault.ranges if each.promise for name in each.covers}
+    needed = {feature.name for feature in fault.features}
+    texts = [each.promise for each in fault.ranges if each.promise]
+    texts += [
+        excluding(feature)
+        for feature in fault.features
+        if feature.name not in covered and not set(feature.implies) & needed
+    ]
+    return texts[0] if len(texts) == 1 else " or ".join(f"({text})" for text in texts)
+
+
+def _order(case: Any) -> tuple[int, int, int]:
+    return case.size, simplicity(case), len(case.describe())
+
+
+def _smallest(fault: Fault, found: Sequence[Pair]) -> tuple[LawResult, Counterexample] | None:
+    """The failed law with the smallest case among those that show the same arrays wrong in the same way."""
+    kinds = {array.kind for array in fault.example.arrays if array.nature is not None}
+    like = [
+        (result, each)
+        for result, each in found
+        if each is not None and each.stored and kinds and kinds & {array.kind for array in each.arrays}
+    ]
+    return min(like, key=lambda pair: _order(from_json(pair[1].stored)), default=None)
 
 
 def sentence(fault: Fault, *, spared: bool = False) -> str:
@@ -133,7 +174,7 @@ def _listed(ops: tuple[str, ...]) -> str:
     return ops[0] if len(ops) == 1 else f"{', '.join(ops[:-1])} and {ops[-1]}"
 
 
-def of_law(results: Sequence[tuple[LawResult, Counterexample | None]]) -> Cause:
+def of_law(results: Sequence[Pair]) -> Cause:
     """The cause of a law whose calls have the right value and gradient, or end the process."""
     first, found = min(results, key=lambda pair: RANK.index(pair[0].dtype) if pair[0].dtype in RANK else len(RANK))
     ops = tuple(dict.fromkeys(result.law.op for result, _ in results))
@@ -175,7 +216,7 @@ def _checks(results: Iterable[tuple[LawResult, Any]]) -> tuple[Check, ...]:
     return tuple(dict.fromkeys(Check(law=result.law.id, dtype=result.dtype) for result, _ in results))
 
 
-def _example(results: Sequence[tuple[LawResult, Counterexample | None]]) -> tuple[Check, Mapping[str, Any]] | None:
+def _example(results: Sequence[Pair]) -> tuple[Check, Mapping[str, Any]] | None:
     """The check with the shortest case."""
     found = [(result, each) for result, each in results if each is not None and each.stored]
     if not found:
@@ -184,7 +225,7 @@ def _example(results: Sequence[tuple[LawResult, Counterexample | None]]) -> tupl
     return Check(law=result.law.id, dtype=result.dtype), each.stored
 
 
-def _breaks(results: Sequence[tuple[LawResult, Counterexample | None]]) -> tuple[ArrayOutcome, ...]:
+def _breaks(results: Sequence[Pair]) -> tuple[ArrayOutcome, ...]:
     """Every wrong array, or exception, and the largest error of each in the same way."""
     found: dict[tuple[str, str | None], ArrayOutcome] = {}
     for _, each in results:
@@ -200,7 +241,7 @@ def _breaks(results: Sequence[tuple[LawResult, Counterexample | None]]) -> tuple
     return tuple(found.values())
 
 
-def _with_case(case: Any, found: Iterable[tuple[LawResult, Counterexample | None]]) -> Counterexample | None:
+def _with_case(case: Any, found: Iterable[Pair]) -> Counterexample | None:
     """The counterexample with a script that is nearest to a case: the same case, or else the smallest one."""
     stored = to_json(case)
     scripted = [each for _, each in found if each is not None and each.script]

@@ -1,16 +1,25 @@
 """The diagnosis of a target: its causes and envelopes, from the results of its laws and from experiments."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from conformance.base.options import RunOptions
-from conformance.diagnosis import causes, envelope
+from conformance.cases import from_json
+from conformance.diagnosis import causes
 from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
-from conformance.diagnosis.examined import Examined, Pair, pairs
-from conformance.formulas.judged import UNWATCHED, Clock, Watch
-from conformance.frameworks.implementation import Implementation
-from conformance.judge.outcome import LawResult
-from conformance.operations import BY_LAWS
+from conformance.diagnosis.causes import Pair, pairs
+from conformance.diagnosis.envelope import counts_of, envelope, of_results
+from conformance.diagnosis.faults import Fault, Faults
+from conformance.diagnosis.matrix import RANK, Matrix
+from conformance.features import features_of
+from conformance.features.admission import Admission
+from conformance.features.feature import avoiding
+from conformance.formulas.judged import RIGHT, UNWATCHED, Clock, Judge, Watch
+from conformance.frameworks.implementation import Implementation, RefusedError
+from conformance.judge.outcome import Counterexample, LawResult
+from conformance.judge.single_cases import retried
+from conformance.operations import BY_LAWS, Operation
 from conformance.tolerance.compared import ENDINGS
 
 SECONDS = 90.0
@@ -23,6 +32,11 @@ ending at a break. Other experiments have only what was saved."""
 FATAL = tuple(nature for nature in ENDINGS if nature != "exit")
 
 QUICK_NOTE = "a quick run looks for the first cause; without --quick there are more experiments"
+
+WIDE = ("float64", "float32")
+
+LAW = "law "
+"""Prefix of the text that announces the case of a law."""
 
 
 def diagnose(
@@ -42,31 +56,29 @@ def diagnose(
     start = time.monotonic()
     implementation = implementation.in_run(kernel_backend=options.kernel_backend, contract=options.contract)
     clock = Clock(SECONDS)
-    failed = [result for result in results if result.status == "failed"]
     found: list[Cause] = []
     envelopes: list[Envelope] = []
-    alone: dict[tuple, list[Pair]] = {}
+    alone: list[Pair] = []
     note = ""
     for op in dict.fromkeys(result.law.op for result in results):
         of_op = [result for result in results if result.law.op == op]
-        broken = [result for result in failed if result.law.op == op]
-        spare = clock
+        broken = [result for result in of_op if result.status == "failed"]
+        operation, spare = BY_LAWS.get(op), clock
         if options.hurried:
             saved = sum(result.saved for result in broken)
             clock, spare = Clock(QUICK_SECONDS + saved), Clock(saved)
-        operation = BY_LAWS.get(op)
-        if operation is not None and not any(map(_ends_process, broken)):
-            examined = Examined(implementation, options, operation, of_op, clock, spare, watch)
+        if operation is None or any(map(_ends_process, broken)):
+            alone += [pair for result in broken for pair in pairs(result)]
+        elif not broken:
+            counted = of_results(operation, of_op)
+            envelopes += [] if counted is None else [counted]
+        else:
+            examined = _Examined(implementation, options, operation, of_op, clock, spare, watch)
             examined.run(broken)
             found += examined.causes()
-            envelopes += examined.envelopes()
-            note = QUICK_NOTE if options.hurried and examined.untried else note
-            for pair in examined.alone:
-                alone.setdefault(causes.key_of_law(*pair), []).append(pair)
-        else:
-            for result in broken:
-                for pair in pairs(result):
-                    alone.setdefault(causes.key_of_law(*pair), []).append(pair)
+            envelopes.append(examined.envelope())
+            alone += examined.alone
+            note = QUICK_NOTE if options.hurried and examined.matrix.untried else note
         if broken and not clock.left:
             note = f"experiments stopped after {clock.seconds:.0f} s; failures without a cause are listed law by law"
             note = QUICK_NOTE if options.hurried else note
@@ -78,23 +90,189 @@ def diagnose(
 def without_experiments(options: RunOptions, results: Sequence[LawResult]) -> Diagnosis:
     """A diagnosis from the results alone: failed laws one by one, and the features of cases that held."""
     start = time.monotonic()
-    alone: dict[tuple, list[Pair]] = {}
-    for result in results:
-        for pair in pairs(result) if result.status == "failed" else ():
-            alone.setdefault(causes.key_of_law(*pair), []).append(pair)
+    alone = [pair for result in results if result.status == "failed" for pair in pairs(result)]
     examined = (BY_LAWS[op] for op in dict.fromkeys(result.law.op for result in results) if op in BY_LAWS)
-    counted = (envelope.of_results(operation, results) for operation in examined)
-    envelopes = [each for each in counted if each is not None]
-    return _put_together([], alone, envelopes, start, "")
+    counted = (of_results(operation, results) for operation in examined)
+    return _put_together([], alone, [each for each in counted if each is not None], start, "")
 
 
 def _put_together(
-    found: list[Cause], alone: Mapping[tuple, list[Pair]], envelopes: list[Envelope], start: float, note: str
+    found: list[Cause], alone: Sequence[Pair], envelopes: list[Envelope], start: float, note: str
 ) -> Diagnosis:
-    everything = causes.merged([*found, *(causes.of_law(same) for same in alone.values())])
+    groups: dict[tuple, list[Pair]] = {}
+    for pair in alone:
+        groups.setdefault(causes.key_of_law(*pair), []).append(pair)
+    everything = causes.merged([*found, *map(causes.of_law, groups.values())])
     return Diagnosis(causes=tuple(everything), envelopes=tuple(envelopes), seconds=time.monotonic() - start, note=note)
 
 
 def _ends_process(result: LawResult) -> bool:
     """Whether an experiment with this failure would end its process; an exception that asks to exit is caught."""
     return any(found.kind.nature in FATAL for found in result.counterexamples) or not result.counterexamples
+
+
+class _Examined:
+    """One operation: its matrix, the faults that it shows, and its failed laws, each assigned to those that explain it.
+
+    Attributes:
+        matrix: the experiments.
+        alone: failed laws that no fault explains.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        options: RunOptions,
+        operation: Operation,
+        results: Sequence[LawResult],
+        clock: Clock,
+        spare: Clock,
+        watch: Watch,
+    ):
+        self.alone: list[Pair] = []
+        self._implementation = implementation
+        self._options = options
+        self._operation = operation
+        self._admission = Admission(options.promises, implementation.keeps_contract)
+        self._results = results
+        self._clock = clock
+        self._watch = watch
+        self.matrix = Matrix(operation, self._admission, spare, options.hurried)
+        self._judges: dict[str, Judge] = {}
+        self._faults = Faults(operation, {}, clock, self._admission)
+        self._explained: list[tuple[Fault, list[Pair]]] = []
+
+    def run(self, broken: Sequence[LawResult]) -> None:
+        dtypes = [dtype for dtype in RANK if any(result.dtype == dtype for result in broken)]
+        judges = self._judges = {dtype: self._judge(dtype) for dtype in dtypes}
+        hurried = self._options.hurried
+        faults = self._faults = Faults(
+            self._operation, judges, self._clock, self._admission, hurried, lambda: self.matrix.served
+        )
+        if hurried:
+            first = self.matrix.first_call(judges[dtypes[0]])
+            faults.explain(first.case, first.dtype)
+            self._attribute_all(broken)
+            self.matrix.fill(judges, lambda judged: faults.explain(judged.case, judged.dtype))
+            faults.absorb()
+            return
+        self.matrix.fill(judges)
+        # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
+        for judged in self.matrix.failing(dtypes[0]):
+            faults.explain(judged.case, judged.dtype)
+        faults.absorb()
+        self._attribute_all(broken)
+        if faults.absorb():
+            self._attribute_all(broken)
+        # Each feature in the other dtypes, too: the cases of laws that held show few of them.
+        held = dict.fromkeys(each.dtype for each in self._results if each.status == "passed" and each.dtype in RANK)
+        others = {dtype: self._judge(dtype) for dtype in held if dtype not in judges}
+        if others:
+            self.matrix.fill(others)
+
+    def _judge(self, dtype: str) -> Judge:
+        return Judge(
+            self._implementation,
+            self._operation,
+            dtype,
+            self._watch,
+            gradients=self._options.only != "values",
+            forward=not self._outputs_are_known(dtype),
+        )
+
+    def _outputs_are_known(self, dtype: str) -> bool:
+        """Whether laws found that calls without a gradient are right, and that calls with one are served."""
+        judged = {each.law.name: each.status for each in self._results if each.dtype == dtype}
+        return judged.get("value") == "passed" and judged.get("gradient") in ("passed", "failed")
+
+    def _attribute_all(self, broken: Sequence[LawResult]) -> None:
+        self.alone, self._explained = [], []
+        for result in broken:
+            for pair in pairs(result):
+                self._attribute(pair)
+
+    def _attribute(self, pair: Pair) -> None:
+        result, found = pair
+        faults = self._explaining(result, found) if found is not None else ()
+        for fault in faults:
+            known = next((each for before, each in self._explained if _same(before, fault)), None)
+            if known is None:
+                self._explained.append((fault, [pair]))
+            elif pair not in known:
+                known.append(pair)
+        if not faults:
+            self.alone.append(pair)
+
+    def _explaining(self, result: LawResult, found: Counterexample) -> tuple[Fault, ...]:
+        case = from_json(found.stored) if found.stored else None
+        if not self._operation.describes(case):
+            # A case of a law's own, which is not a call of the operation.
+            return ()
+        explained = self._faults.explain(case, result.dtype)
+        if explained:
+            return explained
+        # A case that is right by itself may be wrong after another one.
+        stale = self._faults.stale(case, result.dtype) if any(array.nature for array in found.arrays) else None
+        return (stale,) if stale is not None else self._without_faults(result, case)
+
+    def _without_faults(self, result: LawResult, case: Any) -> tuple[Fault, ...]:
+        """For a case whose own call is right: the faults without whose features the law holds."""
+        for fault in self._faults.seen_in(result.dtype):
+            wanted = {feature.name for feature in fault.features}
+            other = avoiding(case, wanted, features_of(self._operation))
+            if not wanted or other == case or not self._clock.left:
+                continue
+            try:
+                found, _ = retried(
+                    self._implementation,
+                    result.law,
+                    result.dtype,
+                    other,
+                    lambda case: self._watch.announce(case and f"{LAW}{case}"),
+                    {key.removeprefix(LAW): kind for key, kind in self._watch.fatal.items() if key.startswith(LAW)},
+                )
+            except RefusedError:
+                continue
+            if not found:
+                return (fault,)
+        return ()
+
+    def causes(self) -> list[Cause]:
+        found = []
+        for fault in self._faults.found:
+            explained = next((each for before, each in self._explained if _same(before, fault)), [])
+            shown = [result for result in self._results if _shows(result, fault)]
+            # What breaks no law that failed is seen in the envelope.
+            if explained or shown:
+                found.append(causes.of_fault(fault, explained, shown, spared=self._spared(fault)))
+        return found
+
+    def _spared(self, fault: Fault) -> bool:
+        """Whether a fault that float32 or float64 shows is not there in the other one."""
+        tried = {result.dtype for result in self._results if result.status in ("passed", "failed")}
+        others = [dtype for dtype in WIDE if dtype in tried and dtype not in fault.dtypes]
+        if self._options.hurried or len(others) == len(WIDE):
+            return False
+        case = fault.example.case
+        for dtype in others:
+            if self._admission.admitted(self._operation.about, dtype, case) != case:
+                continue
+            if (self._judges.get(dtype) or self._judge(dtype))(case).status(fault.aspect) == RIGHT:
+                return True
+        return False
+
+    def envelope(self) -> Envelope:
+        held = [result for result in self._results if result.dtype not in self._judges]
+        dtypes = {result.dtype for result in self._results}
+        matrix = self.matrix
+        return envelope(self._operation, counts_of(held), dtypes, matrix.cells, self._faults.found, matrix.untried)
+
+
+def _shows(result: LawResult, fault: Fault) -> bool:
+    """Whether the fault's own example breaks a law that failed, on whichever cases that law was tried."""
+    return result.status == "failed" and result.law.name == fault.aspect and result.dtype == fault.example.dtype
+
+
+def _same(fault: Fault, other: Fault) -> bool:
+    """Whether it is the same fault, of which more may have been learnt since."""
+    return fault.example is other.example and fault.aspect == other.aspect

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.base.dtypes import FLOATING
-from conformance.diagnosis.cause import Cell, Envelope, Row
-from conformance.diagnosis.exploration import PLAIN
-from conformance.diagnosis.fault import Fault
-from conformance.features import features_of
-from conformance.features.promises import excluding
+from conformance.cases import from_json
+from conformance.diagnosis.cause import Cause, Cell, Diagnosis, Envelope, Row
+from conformance.diagnosis.faults import Fault
+from conformance.diagnosis.matrix import PLAIN
+from conformance.features import described, features_of
+from conformance.features.feature import names
+from conformance.features.promises import Promises, excluding, parsed
 from conformance.formulas.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
 from conformance.judge.outcome import LawResult
 from conformance.operations import BY_LAWS, Operation
@@ -21,11 +23,51 @@ ASPECTS = ("value", "gradient")
 """The laws whose cases are counted by their features."""
 
 Counts = Mapping[str, Mapping[str, int]]
+"""Of one dtype: by ``value`` or ``gradient``, the cases with each feature that held; under an empty name, all."""
+
+Cells = Mapping[str, Mapping[str, list[Judged]]]
+"""By feature and dtype, the calls that were judged."""
 
 
-def cell(trials: Iterable[Judged]) -> Cell:
+def envelope(
+    operation: Operation,
+    counts: Mapping[str, Counts],
+    dtypes: Iterable[str],
+    cells: Cells | None = None,
+    faults: Iterable[Fault] = (),
+    untried: Sequence[str] = (),
+) -> Envelope:
+    """The envelope of an operation, found by experiment or, where there was none, from the cases of laws that held.
+
+    Args:
+        counts: by dtype, for dtypes in which all laws held.
+        dtypes: the dtypes of the run.
+        cells: the experiments; None if there were none.
+        faults: the faults that were found.
+        untried: features that would have been tried if there had been more time.
+    """
+    wanted = [dtype for dtype in FLOATING if dtype in set(dtypes)]
+    plain = "a call of the simplest kind: one sequence, one head, moderate gates, no states, no options"
+    features = features_of(operation)
+    rows = []
+    for name, sentence in [(PLAIN, plain), *((feature.name, feature.sentence) for feature in features)]:
+        trials = (cells or {}).get(name, {})
+        found = {
+            dtype: _counted(name, counts[dtype])
+            if dtype in counts and not trials.get(dtype)
+            else cell(trials.get(dtype))
+            for dtype in wanted
+        }
+        if trials or name in untried or (cells is None and any(each.cases for each in found.values())):
+            rows.append(Row(feature=name, sentence=sentence, cells=found))
+    phrases = {feature.name: feature.where for feature in features}
+    return Envelope(
+        op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases, untried=untried)
+    )
+
+
+def cell(trials: Sequence[Judged] | None) -> Cell:
     """The verdict on several calls: wrong if any is wrong, not served if all are refused."""
-    trials = tuple(trials)
     if not trials:
         return Cell(value=NOT_TRIED, gradient=NOT_TRIED)
     arrays = [array for judged in trials for array in judged.arrays]
@@ -45,51 +87,15 @@ def _worst(statuses: Iterable[str]) -> str:
     return next((status for status in (WRONG, RIGHT, NOT_SERVED, NOT_PROMISED) if status in found), "")
 
 
-def of_trials(
-    operation: Operation,
-    table: Mapping[str, Mapping[str, list[Judged]]],
-    counts: Mapping[str, Counts],
-    dtypes: Iterable[str],
-    faults: Iterable[Fault],
-    untried: Sequence[str] = (),
-) -> Envelope:
-    """The envelope found by experiment, or, where there was no time for one, by laws that held.
-
-    Args:
-        untried: features that would have been tried if there had been more time.
-        table: the calls that were judged, by feature and dtype.
-        counts: as for `of_counts`, for dtypes in which all laws held.
-        dtypes: the dtypes of the run.
-    """
-    wanted = [dtype for dtype in FLOATING if dtype in set(dtypes)]
-    rows = []
-    for name, sentence in _rows(operation):
-        trials = table.get(name, {})
-        if trials or name in untried:
-            cells = {
-                dtype: cell(trials.get(dtype, ()))
-                if trials.get(dtype) or dtype not in counts
-                else _counted(name, counts[dtype])
-                for dtype in wanted
-            }
-            rows.append(Row(feature=name, sentence=sentence, cells=cells))
-    phrases = {feature.name: feature.where for feature in features_of(operation)}
-    return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases, untried))
-
-
-def of_counts(operation: Operation, counts: Mapping[str, Counts]) -> Envelope:
-    """The envelope of an operation whose laws of value and gradient all held: the features of their cases.
-
-    Args:
-        counts: by dtype, then ``value`` or ``gradient``: the number of cases with each feature that held; under an
-            empty name, of all cases that held.
-    """
-    rows = []
-    for name, sentence in _rows(operation):
-        cells = {dtype: _counted(name, counts[dtype]) for dtype in FLOATING if dtype in counts}
-        if any(each.cases for each in cells.values()):
-            rows.append(Row(feature=name, sentence=sentence, cells=cells))
-    return Envelope(op=operation.about, rows=tuple(rows), summary=summary(rows))
+def _counted(name: str, counts: Counts) -> Cell:
+    """The cell of a feature in a dtype, from the number of cases that held."""
+    key = "" if name == PLAIN else name
+    of_value, of_gradient = (counts.get(aspect, {}).get(key, 0) for aspect in ASPECTS)
+    return Cell(
+        value=RIGHT if of_value else NOT_TRIED,
+        gradient="" if "gradient" not in counts else RIGHT if of_gradient else NOT_TRIED,
+        cases=of_value + of_gradient,
+    )
 
 
 def of_results(operation: Operation, results: Sequence[LawResult]) -> Envelope | None:
@@ -97,7 +103,8 @@ def of_results(operation: Operation, results: Sequence[LawResult]) -> Envelope |
     of_op = [result for result in results if result.law.op == operation.about and result.law.name in ASPECTS]
     if not of_op or any(result.status == "failed" for result in of_op):
         return None
-    found = of_counts(operation, counts_of(of_op))
+    counts = counts_of(of_op)
+    found = envelope(operation, counts, counts)
     return found if found.rows else None
 
 
@@ -110,36 +117,58 @@ def counts_of(results: Sequence[LawResult]) -> dict[str, dict[str, Mapping[str, 
     return counts
 
 
-def _counted(name: str, counts: Counts) -> Cell:
-    """The cell of a feature in a dtype, from the number of cases that held."""
-    key = "" if name == PLAIN else name
-    of_value, of_gradient = (counts.get(aspect, {}).get(key, 0) for aspect in ("value", "gradient"))
-    return Cell(
-        value=RIGHT if of_value else NOT_TRIED,
-        gradient="" if "gradient" not in counts else RIGHT if of_gradient else NOT_TRIED,
-        cases=of_value + of_gradient,
-    )
-
-
-def _rows(operation: Operation) -> list[tuple[str, str]]:
-    plain = "a call of the simplest kind: one sequence, one head, moderate gates, no states, no options"
-    return [(PLAIN, plain), *((feature.name, feature.sentence) for feature in features_of(operation))]
-
-
-def suggested(envelope: Envelope) -> list[str]:
-    """The promises that exclude calls that are wrong or not served; none if even a plain call is wrong."""
-    features = {feature.name: feature for feature in features_of(BY_LAWS[envelope.op])}
-    bad = [row.feature for row in envelope.rows if _bad(row)]
-    if PLAIN in bad:
-        return []
-    # What rules out a wider feature rules out the narrower ones too.
-    widest = [name for name in bad if not set(features[name].implies) & set(bad)]
-    return list(dict.fromkeys(excluding(features[name]) for name in widest))
+def suggested(found: Diagnosis) -> dict[str, list[str]]:
+    """By operation, the promises that exclude calls that are wrong or not served; none if plain calls are wrong."""
+    promises = {}
+    for each in found.envelopes:
+        operation = BY_LAWS[each.op]
+        if any(row.feature == PLAIN and _bad(row) for row in each.rows):
+            continue
+        features = {feature.name: feature for feature in features_of(operation)}
+        bad = [row.feature for row in each.rows if _bad(row) and row.feature in features]
+        # What rules out a wider feature rules out the narrower ones too.
+        texts = [excluding(features[name]) for name in bad if not set(features[name].implies) & set(bad)]
+        for cause in found.causes:
+            if each.op in cause.ops and not _excluded(operation, cause, texts):
+                texts += _excluding(operation, cause)
+        if texts:
+            promises[each.op] = list(dict.fromkeys(texts))
+    return promises
 
 
 def _bad(row: Row) -> bool:
     statuses = {status for cell in row.cells.values() for status in (cell.value, cell.gradient)}
     return bool(statuses & {WRONG, NOT_SERVED})
+
+
+def _excluded(operation: Operation, cause: Cause, texts: Sequence[str]) -> bool:
+    """Whether promises exclude the calls that show a cause."""
+    case = from_json(dict(cause.stored)) if cause.stored else None
+    if not operation.describes(case):
+        return True
+    return not Promises(tuple(map(parsed, texts))).hold(operation, case, cause.dtype)
+
+
+def _excluding(operation: Operation, cause: Cause) -> list[str]:
+    """The promises that exclude the calls that show a cause.
+
+    Of several features that it needs together, each is excluded that concerns gates or other values: calls that combine
+    them otherwise may show it too. Sizes are excluded where nothing else can be.
+    """
+    features = features_of(operation)
+    needed = [feature for feature in features if feature.name in cause.features]
+    if not needed:
+        # A law that fails although value and gradient are right: the features that no plain call has.
+        usual = names(described(operation).plain(0), features)
+        present = names(from_json(dict(cause.stored)), features) - usual
+        needed = [feature for feature in features if feature.name in present]
+    of_values = [feature for feature in needed if feature.of_values]
+    if of_values:
+        return [excluding(feature) for feature in of_values]
+    if cause.promise:
+        return [cause.promise]
+    narrowest = [feature for feature in needed if not set(feature.implies) & {each.name for each in needed}]
+    return [" or ".join(f"({excluding(feature)})" for feature in narrowest)] if narrowest else []
 
 
 def summary(
@@ -155,7 +184,6 @@ def summary(
         phrases: `Feature.where` by the name of the feature.
         untried: features that would have been tried if there had been more time.
     """
-    rows = tuple(rows)
     statuses = {
         row.feature: {cell.value for cell in row.cells.values()} | {cell.gradient for cell in row.cells.values()}
         for row in rows
@@ -164,19 +192,19 @@ def summary(
         return "Nothing was tried."
     wrong = [name for name, found in statuses.items() if WRONG in found]
     refused = [name for name, found in statuses.items() if NOT_SERVED in found and WRONG not in found]
-    promised = [name for name, found in statuses.items() if "not promised" in found]
+    promised = [name for name, found in statuses.items() if NOT_PROMISED in found]
     right = [name for name, found in statuses.items() if RIGHT in found and name not in (*wrong, *refused)]
+    places = list(dict.fromkeys(_where(fault) for fault in faults if fault.where))
     said = []
     if PLAIN in wrong:
         said.append("Wrong on the plainest call." if len(right) < 2 else "Wrong on the plainest call and elsewhere.")
     elif not wrong:
-        said.append("Right wherever it was tried." if right else "No call was served.")
+        told = f"Right wherever one feature was tried; wrong {', and '.join(places)}."
+        said.append(told if places else "Right wherever it was tried." if right else "No call was served.")
     else:
         named = {feature.name for fault in faults for feature in fault.features}
-        unnamed = [(phrases or {}).get(name, name) for name in wrong if name not in named]
-        places = list(dict.fromkeys(_where(fault) for fault in faults if fault.features))
         if not places or not all(fault.features for fault in faults):
-            places += unnamed
+            places += [(phrases or {}).get(name, name) for name in wrong if name not in named]
         said.append(f"Right on plain calls; wrong {', and '.join(places)}.")
     if refused:
         said.append(f"Not served: {', '.join(refused)}.")

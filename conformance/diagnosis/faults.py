@@ -1,17 +1,15 @@
-"""Finds the faults of one operation by experiment: a plain call, one feature at a time, the cases of failed laws."""
+"""Finds the faults of one operation by experiment: in plain calls, with one feature, in the cases of failed laws."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from conformance.cases import as_drawn
-from conformance.diagnosis.fault import Fault
-from conformance.diagnosis.formula_search import FormulaSearch, similar, with_steps
-from conformance.diagnosis.necessity import Necessity, natures_of
+from conformance.diagnosis.experiments import Experiments, Happens, natures_of
+from conformance.diagnosis.formula_search import FormulaSearch
 from conformance.diagnosis.patterns import patterns
-from conformance.diagnosis.staleness import Staleness
+from conformance.diagnosis.ranges import Range, ranges_of
+from conformance.diagnosis.staleness import Stale, Staleness
 from conformance.features import features_of
 from conformance.features.admission import Admission
 from conformance.features.feature import Feature, avoiding, names
@@ -21,11 +19,52 @@ from conformance.formulas.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judge
 from conformance.formulas.recognition import matches
 from conformance.operations import Operation
 
-RANK = ("float32", "float64", "bfloat16", "float16")
-"""Dtypes in the order in which a fault is examined: float32 first, because most kernels are written for it."""
 
-SHORT = (1, 2, 3, 5, 7, 13)
-"""Numbers of steps with which a shorter example of a fault is looked for."""
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A fault of an operation, as experiments show it.
+
+    Attributes:
+        aspect: ``value`` or ``gradient``.
+        formula: the formula that is computed instead; None if it was not recognised.
+        features: the features without which it does not show.
+        example: a case that shows it.
+        dtypes: the dtypes in which it was seen.
+        patterns: see `conformance.diagnosis.patterns`.
+        stale: how its results are those of earlier calls, if they are.
+        ranges: the sizes and gates for which it shows, where they say more than features.
+    """
+
+    op: str
+    aspect: str
+    formula: Formula | None
+    features: tuple[Feature, ...]
+    example: Judged
+    dtypes: tuple[str, ...]
+    patterns: dict[str, str] = field(default_factory=dict)
+    stale: Stale | None = None
+    ranges: tuple[Range, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether only its features, and how arrays are wrong, are known of it."""
+        return self.formula is None and self.stale is None
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether any call may show it, and only after another one: its results are those of an earlier call."""
+        return self.stale is not None and not self.stale.differing
+
+    @property
+    def natures(self) -> frozenset[str]:
+        return natures_of(self.example)
+
+    @property
+    def where(self) -> str:
+        """The calls that show it, as a clause; empty if every call does."""
+        covered = {name for each in self.ranges for name in each.covers}
+        clauses = [feature.where for feature in self.features if feature.name not in covered]
+        return " and ".join([*clauses, *(f"where {each.clause}" for each in self.ranges)]).replace(" and where", " and")
 
 
 class Faults:
@@ -37,19 +76,37 @@ class Faults:
         clock: when its time is over, nothing new is tried.
         admission: the cases that may be tried.
         hurried: whether formulas are tried on a case before a smaller one is looked for, which takes longer.
+        served: returns the names of features of calls that were right, or equal to a formula, or at least served.
     """
 
     def __init__(
-        self, operation: Operation, judges: dict[str, Judge], clock: Clock, admission: Admission, hurried: bool = False
+        self,
+        operation: Operation,
+        judges: dict[str, Judge],
+        clock: Clock,
+        admission: Admission,
+        hurried: bool = False,
+        served: Callable[[], Set[str]] = frozenset,
     ):
         self.operation = operation
-        self.judges = judges
         self.clock = clock
-        self.admission = admission
         self.hurried = hurried
         self.found: list[Fault] = []
-        self.served: dict[str, bool] = {}
+        self._served = served
         self._staleness: dict[str, Staleness] = {}
+        self._in = {
+            dtype: Experiments(
+                features_of(operation),
+                judge,
+                clock,
+                lambda case, dtype=dtype: admission.admitted(operation.about, dtype, case) == case,
+                thorough=not hurried,
+            )
+            for dtype, judge in judges.items()
+        }
+
+    def judge(self, dtype: str) -> Judge:
+        return self._in[dtype].judge
 
     def explain(self, case: Any, dtype: str) -> tuple[Fault, ...]:
         """The faults each of which makes a case wrong; if no known fault explains it, look for a new one.
@@ -57,9 +114,9 @@ class Faults:
         Returns an empty list if the case is not served, if time is over, or if the case is right and its roundings are
         not those of a known fault.
         """
-        if dtype not in self.judges:
+        if dtype not in self._in:
             return ()
-        judged = self.judges[dtype](case)
+        judged = self.judge(dtype)(case)
         if not judged.wrong:
             # A law with a narrower tolerance may be broken by roundings that an experiment allows.
             rounding = (each for each in self.found if each.formula is not None and each.formula.noisy)
@@ -78,11 +135,11 @@ class Faults:
 
     def stale(self, case: Any, dtype: str) -> Fault | None:
         """The fault that results of calls like this case are those of earlier calls, which may have been right."""
-        if dtype not in self.judges:
+        if dtype not in self._in:
             return None
         if dtype not in self._staleness:
-            known = self.operation, self.judges[dtype], self.clock
-            self._staleness[dtype] = Staleness(*known, partial(self._admits, dtype=dtype), self.hurried)
+            tried = self._in[dtype]
+            self._staleness[dtype] = Staleness(self.operation, tried.judge, self.clock, tried.admits, self.hurried)
         found = self._staleness[dtype].of(case, known=any(fault.stale for fault in self.found))
         if found is None:
             return None
@@ -112,7 +169,7 @@ class Faults:
         return [fault for fault in self.found if dtype in fault.dtypes or self._shown_in(fault, dtype)]
 
     def _shown_in(self, fault: Fault, dtype: str) -> bool:
-        judged = self.judges[dtype](fault.example.case)
+        judged = self.judge(dtype)(fault.example.case)
         return judged.status(fault.aspect) == WRONG and bool(fault.natures & natures_of(judged))
 
     def _equals(self, fault: Fault, judged: Judged) -> bool:
@@ -120,7 +177,7 @@ class Faults:
         return self._matches(fault.formula, judged)
 
     def _matches(self, formula: Formula, judged: Judged) -> bool:
-        return matches(formula, judged, self.judges[judged.dtype].precision_of(judged), closely=False) is True
+        return matches(formula, judged, self.judge(judged.dtype).precision_of(judged), closely=False) is True
 
     def _shows(self, fault: Fault, judged: Judged, present: frozenset[str]) -> bool:
         """Whether the fault alone could have made the case wrong: same features, same ways to be wrong."""
@@ -140,32 +197,22 @@ class Faults:
             wrong = {array.where for array in judged.wrong_arrays} or {"exception"}
             explained = wrong <= of_faults or bool(judged.problem) == bool(shown[0].example.problem)
             return everywhere if explained else ()
+        tried = self._in[judged.dtype]
         for fault in shown:
             if judged.status(fault.aspect) != WRONG:
                 continue
             for feature in fault.features:
                 other = feature.without(judged.case)
-                status = NOT_PROMISED if feature.present(other) else self._status(other, judged.dtype, fault.aspect)
+                status = NOT_PROMISED if feature.present(other) else tried.status(other, fault.aspect)
                 if status == RIGHT:
                     return (fault,)
-                followed = self._followed(self.judges[judged.dtype](other)) if status == WRONG else ()
+                followed = self._followed(tried.judge(other)) if status == WRONG else ()
                 if followed:
                     return (*followed, fault)
-        removed = avoiding(
-            judged.case, {each.name for fault in shown for each in fault.features}, features_of(self.operation)
-        )
-        rest = self.judges[judged.dtype](removed)
+        removed = avoiding(judged.case, {each.name for fault in shown for each in fault.features}, tried.features)
+        rest = tried.judge(removed)
         followed = self._followed(rest) if rest.wrong else ()
         return (*followed, *shown) if followed or not rest.wrong else ()
-
-    def _status(self, case: Any, dtype: str, aspect: str) -> str | None:
-        """The verdict on a case; a case outside the promises is not tried."""
-        if not self._admits(case, dtype):
-            return NOT_PROMISED
-        return self.judges[dtype](case).status(aspect)
-
-    def _admits(self, case: Any, dtype: str) -> bool:
-        return self.admission.admitted(self.operation.about, dtype, case) == case
 
     def _seen(self, fault: Fault, dtype: str) -> Fault:
         if dtype in fault.dtypes:
@@ -179,25 +226,27 @@ class Faults:
             return None
         if (stale := self.stale(judged.case, judged.dtype)) is not None:
             return stale
-        aspect = "value" if judged.value == WRONG else "gradient"
-
-        def status(case: Any) -> str | None:
-            return self._status(case, judged.dtype, aspect)
+        aspect, tried = "value" if judged.value == WRONG else "gradient", self._in[judged.dtype]
 
         def happens(case: Any) -> bool:
-            return status(case) == WRONG
+            return tried.status(case, aspect) == WRONG
 
-        judge = self.judges[judged.dtype]
-        formula = self._recognised(judged, happens) if self.hurried else None
-        small = self._smaller(judged, happens) if formula is None else judge(self._shorter(judged.case, happens))
-        formula = formula or self._recognised(small, happens)
-        essential = (
-            ()
-            if formula is not None and not formula.occasional
+        known = [fault.formula for fault in self.found if fault.formula is not None]
+        search = FormulaSearch(self.operation, tried, self._served(), known)
+        formula = search.single(judged, happens) if self.hurried else None
+        small = tried.smaller(judged, happens) if formula is None else tried.judge(tried.shorter(judged.case, happens))
+        formula = formula or search.single(small, happens)
+        essential: tuple[Feature, ...] = ()
+        ranges: tuple[Range, ...] = ()
+        if formula is None or formula.occasional:
             # A call without the feature that is refused, or outside the promises, says nothing about the feature.
-            else self._needed(judged, small, happens, lambda case: status(case) != RIGHT)
-        )
-        fault = self._kept(aspect, formula, essential, small, happens)
+            essential = tried.needed(judged.case, small, happens, lambda case: tried.status(case, aspect) != RIGHT)
+        if formula is None:
+            ranges = () if self.hurried else ranges_of(tried, small, essential, aspect, happens)
+            formula = search.of_ranges(small, happens, ranges) if ranges else search.several(small, happens)
+            if formula is not None:
+                essential, ranges = essential if formula.occasional else (), ()
+        fault = self._kept(aspect, formula, essential, small, happens, ranges)
         # What rounds is only close to a formula that rounds, and departs from it here and there.
         if formula is None or formula.noisy or self.hurried or self._equals(fault, judged):
             return fault
@@ -208,25 +257,19 @@ class Faults:
 
         None if no feature of the case is responsible.
         """
+        tried = self._in[judged.dtype]
 
         def departs(case: Any) -> bool:
-            wrong = self._status(case, judged.dtype, aspect) == WRONG
-            return wrong and not self._followed(self.judges[judged.dtype](case))
+            return tried.status(case, aspect) == WRONG and not self._followed(tried.judge(case))
 
         def may_depart(case: Any) -> bool:
-            return self._status(case, judged.dtype, aspect) not in (RIGHT, WRONG) or departs(case)
+            return tried.status(case, aspect) not in (RIGHT, WRONG) or departs(case)
 
-        small = self._smaller(judged, departs)
-        essential = self._needed(judged, small, departs, may_depart) if self.clock.left else ()
-        return self._kept(aspect, None, essential, small, departs) if essential else None
-
-    def _needed(
-        self, judged: Judged, small: Judged, happens: Callable[[Any], bool], may_happen: Callable[[Any], bool]
-    ) -> tuple[Feature, ...]:
-        experiments = Necessity(
-            features_of(self.operation), self.judges[judged.dtype], self.clock, thorough=not self.hurried
-        )
-        return experiments.features(judged.case, small, happens, may_happen)
+        small = tried.smaller(judged, departs)
+        essential = tried.needed(judged.case, small, departs, may_depart) if self.clock.left else ()
+        if not essential:
+            return None
+        return self._kept(aspect, None, essential, small, departs, ranges_of(tried, small, essential, aspect, departs))
 
     def _followed(self, judged: Judged) -> tuple[Fault, ...]:
         """The faults whose formula the target follows on a case: one, or two at once; none if there are no such."""
@@ -245,18 +288,18 @@ class Faults:
         formula: Formula | None,
         essential: tuple[Feature, ...],
         small: Judged,
-        happens: Callable[[Any], bool],
+        happens: Happens,
+        ranges: tuple[Range, ...] = (),
     ) -> Fault:
         """The fault among those found so far, which is added if it is not known."""
-        judge = self.judges[small.dtype]
         for number, fault in enumerate(self.found):
             same = fault.formula is not None and formula is not None and fault.formula.name == formula.name
             alike = fault.plain and formula is None and fault.features == essential and fault.aspect == aspect
             if same or (alike and fault.natures == natures_of(small)):
                 self.found[number] = replace(fault, dtypes=tuple(dict.fromkeys((*fault.dtypes, small.dtype))))
                 return self.found[number]
-
-        shown = [] if formula is not None else self._trials(small, happens)
+        tried = self._in[small.dtype]
+        shown = [] if formula is not None else tried.drawn(small, happens)
         fault = Fault(
             op=self.operation.about,
             aspect=aspect,
@@ -264,41 +307,8 @@ class Faults:
             features=essential,
             example=small,
             dtypes=(small.dtype,),
-            patterns=patterns(shown, judge.precision_of) if shown else {},
+            patterns=patterns(shown, tried.judge.precision_of) if shown else {},
+            ranges=ranges,
         )
         self.found.append(fault)
         return fault
-
-    def _trials(self, small: Judged, happens: Callable[[Any], bool]) -> list[Judged]:
-        """The case with drawn elements, if it shows the fault then, and with other ones."""
-        drawn, judge = as_drawn(small.case), self.judges[small.dtype]
-        first = judge(drawn) if drawn != small.case and self.clock.left and happens(drawn) else small
-        return [first, *(similar(first, judge, happens) if self.clock.left else ())]
-
-    def _smaller(self, judged: Judged, happens: Callable[[Any], bool]) -> Judged:
-        """The case without the features that the fault does not need, and with fewer steps if it still shows."""
-        case = self._shorter(judged.case, happens)
-        for feature in features_of(self.operation):
-            if not self.clock.left:
-                break
-            if feature.present(case) and feature.present(judged.case):
-                other = feature.without(case)
-                if not feature.present(other) and other.size <= 4 * case.size + 400 and happens(other):
-                    case = other
-        return self.judges[judged.dtype](self._shorter(case, happens))
-
-    def _shorter(self, case: Any, happens: Callable[[Any], bool]) -> Any:
-        """The case with the fewest steps of `SHORT` with which the fault still shows."""
-        for S in SHORT:
-            shorter = with_steps(case, S)
-            if S < case.steps and self.clock.left and happens(shorter):
-                return shorter
-        return case
-
-    def _recognised(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
-        """The formula that the target equals on this case and on similar ones."""
-        # Calls with these features were right, or equal to a formula, or at least served.
-        served = frozenset(name for name, served in self.served.items() if served)
-        known = [fault.formula for fault in self.found if fault.formula is not None]
-        search = FormulaSearch(self.operation, self.judges[judged.dtype], self.clock, served, known)
-        return search.formula_of(judged, happens)

@@ -1,25 +1,29 @@
 """Looks for the known formula that a target computes instead of the definition, alone or with another fault."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from conformance.cases import as_drawn
+from conformance.diagnosis.experiments import Experiments, Happens, with_steps
+from conformance.diagnosis.ranges import Range
 from conformance.features import described, features_of
 from conformance.features.feature import names, only
-from conformance.formulas import formulas_of, pairs_of
+from conformance.formulas import formulas_of, pairs_of, ranged
 from conformance.formulas.formula import Formula
-from conformance.formulas.judged import WRONG, Clock, Judge, Judged
+from conformance.formulas.judged import WRONG, Clock, Judged
 from conformance.formulas.recognition import matches, recognised
 from conformance.operations import Operation
 
 SECONDS = 12.0
 """Time limit for trying formulas on one fault; pairs of formulas have the same limit again."""
 
-SEEDS = range(1, 6)
-"""Seeds that are added to that of a case until the fault shows on other values, too."""
+PROBED_STEPS = (13, 40, 81)
+"""Steps of further calls in which a target must follow a formula that depends on their number."""
+
+PROBED_LENGTHS = (3, 0, 4)
+"""The same for packed sequences."""
 
 
 class FormulaSearch:
@@ -27,23 +31,21 @@ class FormulaSearch:
 
     Args:
         operation: the operation.
-        judge: judges cases in the dtype of the wrong one.
-        clock: when its time is over, nothing new is tried.
+        experiments: those in the dtype of the wrong case.
         served: names of the features of calls that the target serves.
         known: formulas that the target follows in other calls.
     """
 
-    def __init__(
-        self, operation: Operation, judge: Judge, clock: Clock, served: Set[str], known: Sequence[Formula] = ()
-    ):
+    def __init__(self, operation: Operation, experiments: Experiments, served: Set[str], known: Sequence[Formula] = ()):
         self._operation = operation
-        self._judge = judge
-        self._clock = clock
+        self._experiments = experiments
+        self._judge = experiments.judge
+        self._clock = experiments.clock
         self._served = served
         self._known = known
 
-    def formula_of(self, judged: Judged, happens: Callable[[Any], bool]) -> Formula | None:
-        """The formula that the target equals on this case and on similar ones.
+    def single(self, judged: Judged, happens: Happens) -> Formula | None:
+        """The formula that the target equals on this case and on similar ones, alone or with one that is known.
 
         Args:
             judged: a wrong case.
@@ -51,25 +53,38 @@ class FormulaSearch:
         """
         if judged.problem or not self._clock.left:
             return None
-        alike = [judged, *similar(judged, self._judge, happens)]
-        rich = self._rich(judged)
+        alike, rich = self._alike(judged, happens)
         trials = alike if rich is None else [*alike, rich]
         found = self._ordered(judged)
-        if all(array.nature == "nan" for array in judged.wrong_arrays):
-            found = [formula for formula in found if formula.nan_at]
+        if _is_nan(judged):
             trials += self._with_features(judged, {name for formula in found for name in formula.nan_at})
         single = self._first(found, trials)
         if single is None:
             # With a second, smaller fault the target equals no formula to within a tolerance.
             single = self._first(found, trials, closely=False)
-        if single is None:
-            single = self._beside_a_known_one(found, trials)
-        if single is not None:
-            return single
-        exact = [formula for formula in found if not formula.noisy]
+        return self._beside_a_known_one(found, trials) if single is None else single
+
+    def several(self, judged: Judged, happens: Happens) -> Formula | None:
+        """The two formulas that the target equals at once, or the one that it equals on simple calls."""
+        if judged.problem or not self._clock.left:
+            return None
+        alike, rich = self._alike(judged, happens)
+        exact = [each for each in self._ordered(judged) if not each.noisy and not each.alone and self._fits(each)]
         if rich is not None and (beside := self._beside_another(exact, alike, rich)) is not None:
             return beside
-        return self._pair(exact, judged, trials)
+        return self._pair(exact, judged, alike if rich is None else [*alike, rich])
+
+    def _alike(self, judged: Judged, happens: Happens) -> tuple[list[Judged], Judged | None]:
+        """The case with similar ones, and a wrong call that shows all there is to see."""
+        return [judged, *self._experiments.similar(judged, happens)], self._rich(judged)
+
+    def of_ranges(self, judged: Judged, happens: Happens, ranges: Sequence[Range]) -> Formula | None:
+        """The formula that the target equals, among those that concern the sizes or gates for which a fault shows."""
+        if judged.problem:
+            return None
+        trials = [judged, *self._experiments.similar(judged, happens)]
+        found = (ranged(self._operation, above=each.above, factor=each.factor, bound=each.bound) for each in ranges)
+        return self._first(itertools.chain.from_iterable(found), trials)
 
     def _pair(self, exact: Sequence[Formula], judged: Judged, trials: Sequence[Judged]) -> Formula | None:
         """Two formulas at once that the target equals on all trials."""
@@ -96,7 +111,7 @@ class FormulaSearch:
         for formula in self._timed(wanted):
             others = ((formula, known) for known in exact if known is not formula)
             both = list(pairs_of(self._operation, others))
-            if recognised(both, trials, self._judge.precision_of, closely=not formula.noisy) is not None:
+            if recognised(both, trials, self._judge.precision_of, closely=not formula.noisy) and self._fits(formula):
                 return formula
         return None
 
@@ -149,14 +164,43 @@ class FormulaSearch:
         return [self._judge(case) for case in cases]
 
     def _ordered(self, judged: Judged) -> list[Formula]:
-        """The formulas to try, the likely ones first."""
+        """The formulas to try, the likely ones first; for NaN alone, those that say where it is."""
         chunk_size = getattr(judged.case, "chunk_size", None)
         found = formulas_of(self._operation, chunk_size)
+        if _is_nan(judged):
+            return [formula for formula in found if formula.nan_at]
         of_aspect = [formula for formula in found if formula.changes_value == (judged.value == WRONG)]
         return [*of_aspect, *(formula for formula in found if formula not in of_aspect)]
 
     def _first(self, formulas: Iterable[Formula], trials: Sequence[Judged], *, closely: bool = True) -> Formula | None:
-        return recognised(self._timed(formulas), trials, self._judge.precision_of, closely=closely)
+        for formula in self._timed(formulas):
+            if recognised([formula], trials, self._judge.precision_of, closely=closely) and self._fits(formula):
+                return formula
+        return None
+
+    def _fits(self, formula: Formula) -> bool:
+        """Whether a target follows a formula about lengths in calls of other lengths, or refuses those.
+
+        There it differs from others like it.
+        """
+        cases = []
+        if "chunk" in formula.change:
+            plain = described(self._operation).plain(0)
+            states = (each.added(plain) for each in features_of(self._operation) if each.name == "final state")
+            plain = next(states, plain)
+            cases += [with_steps(plain, S) for S in PROBED_STEPS]
+        make = described(self._operation).rich
+        packed = any(feature.name == "packed" for feature in features_of(self._operation))
+        if make is not None and packed and {"packed_apart", "empty_apart"} & set(formula.change):
+            cases.append(replace(make(1), lengths=PROBED_LENGTHS, B=len(PROBED_LENGTHS), S=0))
+        for judged in map(self._judge, filter(self._experiments.admits, cases)):
+            precision = self._judge.precision_of(judged)
+            if judged.wrong and matches(formula, judged, precision, closely=False) is not True:
+                return False
+            right = judged.served and not judged.wrong
+            if right and matches(formula, judged, precision, outputs_alone=True) is False:
+                return False
+        return True
 
     def _timed(self, formulas: Iterable[Formula]) -> Iterable[Formula]:
         own = Clock(SECONDS)
@@ -166,25 +210,6 @@ class FormulaSearch:
             yield formula
 
 
-def similar(judged: Judged, judge: Judge, happens: Callable[[Any], bool]) -> list[Judged]:
-    """The case with other random values that show the same fault, if there are any."""
-    for seed in SEEDS:
-        other = reseeded(as_drawn(judged.case), seed)
-        if happens(other):
-            return [judge(other)]
-    return []
-
-
-def reseeded(case: Any, seed: int) -> Any:
-    """The case with other random values."""
-    if hasattr(case, "inner"):
-        return replace(case, inner=replace(case.inner, seed=case.inner.seed + seed))
-    return replace(case, seed=case.seed + seed)
-
-
-def with_steps(case: Any, S: int) -> Any:
-    """The case with this number of steps; if it is packed, with at most so many in each sequence."""
-    if hasattr(case, "inner"):
-        return replace(case, inner=with_steps(case.inner, S))
-    lengths = getattr(case, "lengths", None)
-    return replace(case, S=S) if lengths is None else replace(case, lengths=tuple(min(S, each) for each in lengths))
+def _is_nan(judged: Judged) -> bool:
+    """Whether everything that is wrong is NaN."""
+    return all(array.nature == "nan" for array in judged.wrong_arrays)

@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.base.call import Call
 from conformance.cases import as_drawn
-from conformance.diagnosis.formula_search import reseeded, with_steps
+from conformance.diagnosis.experiments import reseeded, with_steps
 from conformance.features import described, features_of
 from conformance.features.calls import with_lengths
 from conformance.formulas.judged import GRADIENT, RIGHT, WRONG, Clock, Judge, Judged, shapes

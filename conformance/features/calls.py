@@ -64,6 +64,7 @@ def not_multiple(factor: int, *wider: str, block: Callable[[Any], int] | None = 
         added=lambda case: with_lengths(case, lambda S: longer(S, of(case))),
         implies=wider,
         of_sizes=True,
+        letters="S",
     )
 
 
@@ -78,6 +79,7 @@ def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any],
         without=lambda case: with_lengths(case, lambda S: S if S <= block(case) else S % block(case) or block(case)),
         added=lambda case: with_lengths(case, lambda S: S + block(case)),
         of_sizes=True,
+        letters="S",
     )
 
 
@@ -109,6 +111,7 @@ SEVERAL_STEPS = Feature(
     present=lambda case: case.steps > 1,
     without=lambda case: with_lengths(case, lambda S: min(S, 1)),
     added=lambda case: with_lengths(case, lambda S: max(S, 2)),
+    letters="S",
 )
 
 SEVERAL_SEQUENCES = Feature(

@@ -31,6 +31,8 @@ class Feature:
             name.
         implies: names of wider features, which every case with this one has.
         of_sizes: whether it concerns the sizes of arrays alone, so that one call can have all such features at once.
+        of_values: whether it concerns the values of gates.
+        letters: the sizes that it concerns if they are numbers beyond a limit, or no multiples: ``S``, or ``KV``.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Feature:
     promise: str = ""
     implies: tuple[str, ...] = ()
     of_sizes: bool = False
+    of_values: bool = False
+    letters: str = ""
 
     @property
     def where(self) -> str:

@@ -49,6 +49,7 @@ GRU = (
         present=lambda case: bool(np.isinf(_gates(case)).any()),
         without=removed("infinite gates"),
         added=lambda case: _extreme(case, "infinite gates", "large gates"),
+        of_values=True,
     ),
     Feature(
         name="large gates",
@@ -57,6 +58,7 @@ GRU = (
         present=lambda case: bool(large(_gates(case)).any()),
         without=removed("large gates"),
         added=lambda case: _extreme(case, "large gates", "infinite gates"),
+        of_values=True,
     ),
     of_field(
         "clipping",
@@ -96,6 +98,7 @@ GRU = (
         without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
         added=lambda case: replace(case, H=5),
         of_sizes=True,
+        letters="H",
     ),
     *PACKING,
     LAYOUT,

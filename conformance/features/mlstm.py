@@ -73,7 +73,15 @@ def _gates(name: str, sentence: str, phrase: str, found: Callable[[dict], Any], 
         seeds = (replace(alone, seed=case.seed + 1000 * number) for number in range(SEEDS))
         return next((other for other in seeds if present(other)), alone)
 
-    return Feature(name=name, sentence=sentence, phrase=phrase, present=present, without=removed(name), added=added)
+    return Feature(
+        name=name,
+        sentence=sentence,
+        phrase=phrase,
+        present=present,
+        without=removed(name),
+        added=added,
+        of_values=True,
+    )
 
 
 HUGE_FORGET_GATES = _gates(
@@ -216,6 +224,7 @@ SIZES = (
         without=lambda case: replace(case, K=-(-case.K // MULTIPLE) * MULTIPLE, V=-(-case.V // MULTIPLE) * MULTIPLE),
         added=lambda case: replace(case, K=5, V=3),
         of_sizes=True,
+        letters="KV",
     ),
     Feature(
         name="K differs from V",

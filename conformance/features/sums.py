@@ -49,6 +49,7 @@ DECAY = (
         present=lambda case: case.values in ("resets", "extreme"),
         without=lambda case: replace(case, values="ordinary"),
         added=lambda case: replace(case, values="resets"),
+        of_values=True,
     ),
 )
 

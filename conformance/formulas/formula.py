@@ -36,6 +36,7 @@ class Formula:
         occasional: whether it shows only in some calls that its name does not describe, so that their features are
             reported too.
         nan_at: names of features; NaN alone is taken for this formula if calls with each of these features have it.
+        alone: whether it is not looked for together with another one, because it is one of a family with a parameter.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Formula:
     noisy: bool = False
     occasional: bool = False
     nan_at: tuple[str, ...] = ()
+    alone: bool = False
 
 
 CHUNKS = (128, 64, 32, 16, 8)
@@ -59,9 +61,11 @@ class Forms:
         outputs: ``(form, inputs, cu_seqlens, options) → outputs``, each by name; arrays, packed or dense, are those of
             a call of the operation.
         definition: the form of the definition, a dataclass, from which the others are made by changes. It has the
-            fields ``chunk`` and ``state_dtype``, and ``passes(name)`` says whether an output passes its cotangent on.
+            fields ``chunk``, ``above`` and ``state_dtype``, and ``passes(name)`` says whether an output passes its
+            cotangent on.
         gradients: changes of the gradient alone.
         values: changes of the value.
+        families: changes of the value by a number, some of its usual values.
         rounding: changes of the value by rounding.
         vanishing: changes by which something is rounded to 0, with features as in `Formula.nan_at`.
     """
@@ -70,6 +74,7 @@ class Forms:
     definition: Any
     gradients: tuple[Named, ...]
     values: tuple[Named, ...]
+    families: tuple[Named, ...] = ()
     rounding: tuple[Named, ...] = ()
     vanishing: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...] = ()
 
@@ -96,12 +101,22 @@ class Forms:
         for chunk in dict.fromkeys((*((chunk_size,) if chunk_size else ()), *CHUNKS)):
             name = f"the formula with the last partial chunk dropped (chunks of {chunk})"
             found.append(self._formula(name, {"chunk": chunk}))
+        found += [self._formula(name, change, alone=True) for name, change in self.families]
         for dtype in ("bfloat16", "float16"):
             name = f"the formula with the state kept in {dtype}"
             found.append(self._formula(name, {"state_dtype": dtype}, noisy=True, occasional=True))
         found += [self._formula(name, change, noisy=True) for name, change in self.rounding]
         found += [self._formula(name, change, noisy=True, nan_at=at) for name, change, at in self.vanishing]
         return tuple(found)
+
+    def dropping(self, chunk: int, above: int) -> Formula:
+        """Return the formula that drops the last partial chunk of sequences with more than ``above`` steps."""
+        name = f"the formula with the last partial chunk dropped (chunks of {chunk}) in sequences of more than {above}"
+        return self.changed(f"{name} steps", {"chunk": chunk, "above": above})
+
+    def changed(self, name: str, change: Mapping[str, Any]) -> Formula:
+        """Return a formula of a family."""
+        return self._formula(name, change, alone=True)
 
     def combined(self, first: Formula, second: Formula) -> Formula | None:
         """Return both changes at once; None if they concern the same choice."""
@@ -129,11 +144,3 @@ def differences(x: np.ndarray, axis: int, dtype: str) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         left = np.diff(sums, axis=axis, prepend=0.0)
     return np.where(np.isneginf(sums), np.nan, left)
-
-
-def no_formulas(chunk_size: int | None) -> tuple[Formula, ...]:
-    return ()
-
-
-def no_pair(first: Formula, second: Formula) -> Formula | None:
-    return None

@@ -33,7 +33,10 @@ class GRUForm:
         swapped_gates: whether the forget and the reset gate are swapped.
         bounded: whether the candidate is bounded by tanh.
         packed_apart: whether packed sequences are kept apart.
+        empty_apart: whether the final state of an empty packed sequence is its own, not that of the one before it.
+        paths: the gates through which the gradient of the state passes.
         chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
+        above: the number of steps above which they are.
         state_dtype: the dtype to which the state is rounded after each step; None for no rounding.
     """
 
@@ -47,7 +50,10 @@ class GRUForm:
     swapped_gates: bool = False
     bounded: bool = True
     packed_apart: bool = True
+    empty_apart: bool = True
+    paths: tuple[str, ...] = ("forget", "reset")
     chunk: int | None = None
+    above: int = 0
     state_dtype: str | None = None
 
     def passes(self, output: str) -> bool:
@@ -75,7 +81,8 @@ def _outputs(
     state = state or Tensor(np.zeros((len(cu_seqlens) - 1, heads, H)))
     for b, (start, end) in enumerate(pairwise(int(at) for at in cu_seqlens)):
         sequence = {name: x[None, start:end] if name in TOKENS else x for name, x in full.items()}
-        carried = state[b : b + 1] if last is None or form.packed_apart else last["state"]
+        own = last is None or (form.packed_apart and (start < end or form.empty_apart))
+        carried = state[b : b + 1] if last is None or own else last["state"]
         last = _dense(form, sequence, carried, bound)
         parts.append(last)
     if not parts:
@@ -95,7 +102,7 @@ def _dense(form: GRUForm, arrays: Mapping[str, Tensor], h: Tensor, bound: float)
     x, xf, xr = (arrays[name] for name in TOKENS)
     W, Wf, Wr = (arrays[name] for name in WEIGHTS)
     S = x.shape[1]
-    steps = S if form.chunk is None else S - S % form.chunk
+    steps = S if form.chunk is None or S <= form.above else S - S % form.chunk
     if form.clips == "initial state too":
         h = tape.bounded_cotangent(h, bound)
     outputs = []
@@ -103,8 +110,9 @@ def _dense(form: GRUForm, arrays: Mapping[str, Tensor], h: Tensor, bound: float)
         if t >= steps:
             outputs.append(Tensor(np.zeros(h.shape)))
             continue
-        f = tape.sigmoid(_product(h, Wf) + xf[:, t])
-        r = tape.sigmoid(_product(h, Wr) + xr[:, t])
+        read_f, read_r = (h if gate in form.paths else tape.constant(h) for gate in ("forget", "reset"))
+        f = tape.sigmoid(_product(read_f, Wf) + xf[:, t])
+        r = tape.sigmoid(_product(read_r, Wr) + xr[:, t])
         recurrent = {
             "inside": lambda h=h, r=r: _product(r * h, W),
             "after": lambda h=h, r=r: r * _product(h, W),
@@ -136,6 +144,9 @@ GRADIENTS: tuple[Named, ...] = (
     ("the gradient with the initial state's clipped too", {"clips": "initial state too"}),
     ("the gradient without clipping", {"clips": "never"}),
     ("the gradient without the cotangent of the final state", {"state_cotangent": False}),
+    ("the gradient without the state's path through the reset gate", {"paths": ("forget",)}),
+    ("the gradient without the state's path through the forget gate", {"paths": ("reset",)}),
+    ("the gradient without the state's paths through the gates", {"paths": ()}),
 )
 VALUES: tuple[Named, ...] = (
     ("the formula with the reset gate after the recurrent product (as in torch.nn.GRU)", {"reset": "after"}),
@@ -146,6 +157,10 @@ VALUES: tuple[Named, ...] = (
     ("the formula with the forget and the reset gate swapped", {"swapped_gates": True}),
     ("the formula without tanh on the candidate", {"bounded": False}),
     ("the formula without the initial state", {"uses_state": False}),
+    (
+        "the formula with an empty packed sequence's final state taken from the one before it",
+        {"empty_apart": False},
+    ),
     ("the formula without a boundary between packed sequences", {"packed_apart": False}),
 )
 FORMS = Forms(outputs=_outputs, definition=DEFINITION, gradients=GRADIENTS, values=VALUES)

@@ -4,21 +4,21 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance import oracle
 from conformance.base.call import Call
 from conformance.base.dtypes import Array
-from conformance.base.exceptions import line_of, name_of, raised_by_target
+from conformance.base.exceptions import line_of, name_of, place_of, raised_by_target
 from conformance.base.result_form import WrongResultError
 from conformance.cases import to_json
 from conformance.frameworks.implementation import Implementation, RefusedError
 from conformance.laws.checker import Checker
 from conformance.operations import Operation
 from conformance.tolerance.budget import Expected, Precision
-from conformance.tolerance.compared import ArrayOutcome, BreakKind, compared
+from conformance.tolerance.compared import ArrayOutcome, BreakKind
 
 RIGHT, WRONG, NOT_SERVED, NOT_PROMISED = "right", "wrong", "not served", "not promised"
 GRADIENT = "gradient of "
@@ -178,64 +178,70 @@ class Judge:
         assert judged.call is not None
         return self.precision(judged.call)
 
+    def call_of(self, case: Any) -> Call:
+        return self.operation.call_of(case, self.dtype)
+
+    def with_array(self, case: Any, name: str, said: str, change: Callable[[Array], Array]) -> Judged:
+        """The verdict on the call of a case in which one array is changed.
+
+        Args:
+            said: distinguishes the change from others of the same array.
+        """
+        call = self.call_of(case)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._of_call(case, call.with_arrays(**{name: change(call.arrays[name])}), f"{name} {said} ")
+
     def _judged(self, case: Any) -> Judged:
-        call = self.operation.call_of(case, self.dtype)
+        call = self.call_of(case)
         self.shapes.add(shapes(call))
-        precision = self.precision(call)
+        return self._of_call(case, call)
+
+    def _of_call(self, case: Any, call: Call, changed: str = "") -> Judged:
+        checker, precision = self._checker, self.precision(call)
+        checker.arrays, checker.breaks = {}, []
         values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
         expected = self.operation.value(values, call.options, precision)
-        key = f"{self.dtype} {json.dumps(to_json(case))}"
-        both = None if self._forward else self._attempt(f"gradient {key}", self._checker.vjp, call)
-        alone = both[0] if isinstance(both, tuple) else self._attempt(f"value {key}", self._checker.call, call)
-        arrays = self._outputs(alone, expected, call, precision)
-        value = self._status(alone, arrays)
-        problem, got = _said(alone), dict(alone) if isinstance(alone, dict) else {}
-        if not self.differentiable or value == NOT_SERVED or isinstance(alone, ProcessEndedError):
-            gradient = None if not self.differentiable else value
-            return Judged(
-                case=case,
-                dtype=self.dtype,
-                value=value,
-                gradient=gradient,
-                arrays=arrays,
-                problem=problem,
-                call=call,
-                got=got,
-                expected=expected,
-            )
+        key = f"{changed}{self.dtype} {json.dumps(to_json(case))}"
+        both = None if self._forward else self._attempt(f"gradient {key}", checker.vjp, call)
+        alone = both[0] if isinstance(both, tuple) else self._attempt(f"value {key}", checker.call, call)
+        arrays = self._compared(alone, expected, call, tuple(call.cotangents))
+        judged = Judged(
+            case=case,
+            dtype=self.dtype,
+            value=_status(alone, arrays),
+            gradient=None,
+            arrays=arrays,
+            problem=_said(alone),
+            call=call,
+            got=dict(alone) if isinstance(alone, dict) else {},
+            expected=expected,
+        )
+        if not self.differentiable:
+            return judged
+        if judged.value == NOT_SERVED or isinstance(alone, ProcessEndedError):
+            return replace(judged, gradient=judged.value)
         of_gradient = self.operation.gradient(values, call.options, cotangents, precision)
         if both is None:
-            both = self._attempt(f"gradient {key}", self._checker.vjp, call)
+            both = self._attempt(f"gradient {key}", checker.vjp, call)
         expected = Expected(
             {**expected.values, **{GRADIENT + name: x for name, x in of_gradient.values.items()}},
             {**expected.slack, **{GRADIENT + name: x for name, x in of_gradient.slack.items()}},
         )
-        if isinstance(both, tuple):
-            outputs, gradients = both
-            again = arrays if alone is outputs else self._outputs(outputs, expected, call, precision)
-            # Of a call that raised there are none; its backward pass may have returned them all the same.
-            worse = (max(pair, key=lambda array: array.worst) for pair in zip(arrays, again, strict=False))
-            arrays = tuple(worse) or again
-            value = self._status({}, arrays) if value == RIGHT else value
-            compared_gradients = tuple(
-                self._compared(GRADIENT + name, gradients.get(name), expected, precision) for name in call.primals
-            )
-            gradient = self._status({}, compared_gradients)
-            arrays += compared_gradients
-            got |= {**outputs, **{GRADIENT + name: x for name, x in gradients.items()}}
-        else:
-            gradient = self._status(both, ())
-            problem = problem or _said(both)
-        return Judged(
-            case=case,
-            dtype=self.dtype,
-            value=value,
-            gradient=gradient,
-            arrays=arrays,
-            problem=problem,
-            call=call,
-            got=got,
-            expected=expected,
+        judged = replace(judged, expected=expected)
+        if not isinstance(both, tuple):
+            return replace(judged, gradient=_status(both, ()), problem=judged.problem or _said(both))
+        outputs, gradients = both
+        if alone is not outputs:
+            # Of a call that raised there are no outputs; its backward pass may have returned them all the same.
+            arrays = self._compared(outputs, expected, call, tuple(call.cotangents))
+        of_primals = self._compared(gradients, of_gradient, call, call.primals, of=GRADIENT)
+        return replace(
+            judged,
+            value=_status({}, arrays) if judged.value == RIGHT else judged.value,
+            gradient=_status({}, of_primals),
+            arrays=arrays + of_primals,
+            got={**judged.got, **outputs, **{GRADIENT + name: x for name, x in gradients.items()}},
         )
 
     def _attempt(self, key: str, function: Callable[[Call], Any], call: Call) -> Any:
@@ -252,27 +258,28 @@ class Judge:
         finally:
             self._watch.announce(None)
 
-    def _outputs(self, got: Any, expected: Expected, call: Call, precision: Precision) -> tuple[ArrayOutcome, ...]:
+    def _compared(
+        self, got: Any, expected: Expected, call: Call, names: tuple[str, ...], of: str = ""
+    ) -> tuple[ArrayOutcome, ...]:
+        """Every array of the results; the worse comparison of those that were compared before. None of an exception."""
         if not isinstance(got, dict):
             return ()
-        found = []
-        for name in call.cotangents:
-            array = oracle.in_expected_units(name, got, expected.values) if got.get(name) is not None else None
-            found.append(self._compared(name, array, expected, precision))
-        return tuple(found)
+        checker = self._checker
+        checker.agree({name: x for name, x in got.items() if x is not None}, expected, call.steps, of=of, only=names)
+        for broken in checker.breaks:
+            if broken.nature == "missing":
+                checker.arrays[broken.where] = ArrayOutcome(
+                    where=broken.where, nature="missing", worst=math.inf, error=math.inf, wrong=1.0
+                )
+        return tuple(checker.arrays[of + name] for name in names)
 
-    def _compared(self, name: str, got: Array | None, expected: Expected, precision: Precision) -> ArrayOutcome:
-        if got is None:
-            return ArrayOutcome(where=name, nature="missing", worst=math.inf, error=math.inf, wrong=1.0)
-        return compared(name, got, expected.values[name], expected.slack[name], precision).outcome
 
-    @staticmethod
-    def _status(got: Any, arrays: tuple[ArrayOutcome, ...]) -> str:
-        if isinstance(got, RefusedError):
-            return NOT_SERVED
-        if isinstance(got, BaseException) or any(array.nature is not None for array in arrays):
-            return WRONG
-        return RIGHT
+def _status(got: Any, arrays: Sequence[ArrayOutcome]) -> str:
+    if isinstance(got, RefusedError):
+        return NOT_SERVED
+    if isinstance(got, BaseException) or any(array.nature is not None for array in arrays):
+        return WRONG
+    return RIGHT
 
 
 def _said(got: Any) -> str:
@@ -281,6 +288,6 @@ def _said(got: Any) -> str:
     if isinstance(got, WrongResultError):
         return str(got).removeprefix(f"{got.function} ")
     if isinstance(got, BaseException):
-        text = line_of(got, 200)
-        return f"raised {name_of(got)}: {text}" if text else f"raised {name_of(got)}"
+        text, place = line_of(got, 200), place_of(got)
+        return f"raised {name_of(got)}{text and f': {text}'}{place and f' ({place})'}"
     return ""

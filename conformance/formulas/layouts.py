@@ -15,7 +15,7 @@ _GRADIENT = "gradient of "
 
 def step_formulas(chunk_size: int | None = None) -> tuple[Formula, ...]:
     """The formulas that apply to a single step."""
-    idle = ("chunk", "packed_apart", "differences")
+    idle = ("chunk", "packed_apart", "empty_apart", "differences")
     kept = [formula for formula in formulas() if not set(idle) & set(formula.change)]
     return tuple(for_step(formula) for formula in kept)
 
@@ -39,7 +39,7 @@ def _without_steps(name: str, x: np.ndarray) -> np.ndarray:
 
 def fwbw_formulas(chunk_size: int | None = None) -> tuple[Formula, ...]:
     """The formulas for one head, with gates ``(B, T)`` or ``(B, T, 1)``."""
-    kept = [formula for formula in formulas(chunk_size) if "packed_apart" not in formula.change]
+    kept = [formula for formula in formulas(chunk_size) if not {"packed_apart", "empty_apart"} & set(formula.change)]
     return tuple(for_fwbw(formula) for formula in kept)
 
 

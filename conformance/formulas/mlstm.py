@@ -1,6 +1,7 @@
 """Common wrong variants of the mLSTM: every choice of the definition, and its alternatives."""
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ import numpy as np
 
 from conformance.base.dtypes import rounded
 from conformance.formulas import tape
-from conformance.formulas.formula import ACCUMULATION, DTYPES, Forms, Named, differences
+from conformance.formulas.formula import ACCUMULATION, DTYPES, Forms, Formula, Named, differences
 from conformance.formulas.tape import Tensor
 
 CAP = 15.0
@@ -23,6 +24,7 @@ class MLSTMForm:
 
     Attributes:
         scale: power of K by which queries are multiplied.
+        padded: the number to a multiple of which K is padded before that; None for none.
         floor: ``exp(-min(m, 64))``, ``exp(-m)``, ``1`` or ``none``.
         eps_inside: whether eps is added to the floor, not to the larger of the two.
         absolute: whether the absolute value of n·q̂ is taken.
@@ -37,9 +39,13 @@ class MLSTMForm:
         uses_m0: whether the initial m is used.
         transposed: whether C is transposed in the initial and the final state.
         state_cotangents: which final states pass a cotangent on.
+        least: the least log gate; smaller ones become this one.
         chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
+        above: the number of steps above which they are.
         state_dtype: the dtype to which C and n are rounded after each step; None for no rounding.
+        rounds_n: whether n alone is rounded to the dtype of v after each step (`formula.DTYPES` among the options).
         packed_apart: whether packed sequences are kept apart.
+        empty_apart: whether the final state of an empty packed sequence is its own, not that of the one before it.
         decays_first: whether a step's write is not decayed by its own forget gate.
         differences: whether log decays are differences of running sums of log gates, rounded to the dtype in which the
             call computes (`formula.ACCUMULATION` among the options).
@@ -47,6 +53,7 @@ class MLSTMForm:
     """
 
     scale: float = -0.5
+    padded: int | None = None
     floor: str = "exp(-min(m, 64))"
     eps_inside: bool = False
     absolute: bool = True
@@ -60,9 +67,13 @@ class MLSTMForm:
     uses_m0: bool = True
     transposed: bool = False
     state_cotangents: tuple[str, ...] = ("C", "n", "m")
+    least: float = -math.inf
     chunk: int | None = None
+    above: int = 0
     state_dtype: str | None = None
+    rounds_n: bool = False
     packed_apart: bool = True
+    empty_apart: bool = True
     decays_first: bool = True
     differences: bool = False
     rounded_gate: bool = False
@@ -81,7 +92,7 @@ def _outputs(
     for b, (start, end) in enumerate(itertools.pairwise(bounds)):
         sequence = {name: x[None, start:end] for name, x in inputs.items() if name in "qkvif"}
         sequence |= {name: x[b : b + 1] for name, x in inputs.items() if name not in "qkvif"}
-        if state is not None and not form.packed_apart:
+        if state is not None and not (form.packed_apart and (start < end or form.empty_apart)):
             sequence |= {"C0": state["C"], "n0": state["n"], "m0": state["m"]}
         state = _dense(form, sequence, options)
         parts.append(state)
@@ -109,20 +120,23 @@ def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], options: Mapping[str, 
         "sigmoid": tape.sigmoid,
         "log of sigmoid": partial(tape.log_of_sigmoid, dtype=accumulation),
     }[form.forget](f)
+    if form.least > -math.inf:
+        a = tape.maximum(a, tape.tensor(form.least))
     if form.rounded_gate:
         a = tape.rounded(a, partial(rounded, dtype=options.get(DTYPES, {}).get("f", "float64")))
     if form.differences:
         a = tape.rounded(a, partial(differences, axis=1, dtype=accumulation))
     eps = float(options.get("eps", 0.0))
     C, n, m = _initial(form, inputs, (B, N, K, V))
-    q = q * float(K) ** form.scale
-    steps = S if form.chunk is None else S - S % form.chunk
+    q = q * float(K if form.padded is None else -(-K // form.padded) * form.padded) ** form.scale
+    steps = S if form.chunk is None or S <= form.above else S - S % form.chunk
+    narrow = options.get(DTYPES, {}).get("v", "float64") if form.rounds_n else None
     outputs: list[Tensor] = []
     for t in range(S):
         if t >= steps:
             outputs.append(Tensor(np.zeros((B, N, V))))
             continue
-        C, n, m, read = _step(form, (q[:, t], k[:, t], v[:, t], i[:, t], a[:, t]), (C, n, m), eps)
+        C, n, m, read = _step(form, (q[:, t], k[:, t], v[:, t], i[:, t], a[:, t]), (C, n, m), eps, narrow)
         outputs.append(read)
     if form.stabiliser == "exact":
         # C and n are in units of exp(m): in the gradients of the states, and only there, m is not a constant.
@@ -154,9 +168,13 @@ def _initial(form: MLSTMForm, inputs: Mapping[str, Tensor], shape: tuple[int, in
 
 
 def _step(
-    form: MLSTMForm, tokens: tuple[Tensor, ...], state: tuple[Tensor, Tensor, Tensor], eps: float
+    form: MLSTMForm,
+    tokens: tuple[Tensor, ...],
+    state: tuple[Tensor, Tensor, Tensor],
+    eps: float,
+    narrow: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The memory after a step, and what the query reads from it."""
+    """The memory after a step, and what the query reads from it; n is rounded to the dtype ``narrow``."""
     q, k, v, i, a = tokens
     C, n, m = state
     i = i if form.decays_first else i + a
@@ -169,6 +187,7 @@ def _step(
     n = n * decay[..., None] + k * gain[..., None]
     if form.state_dtype is not None:
         C, n = (tape.rounded(x, partial(rounded, dtype=form.state_dtype)) for x in (C, n))
+    n = n if narrow is None else tape.rounded(n, partial(rounded, dtype=narrow))
     nu = tape.einsum("bnk,bnk->bn", n, q)
     nu = tape.absolute(nu) if form.absolute else nu
     floor = {
@@ -183,6 +202,11 @@ def _step(
     normaliser = normaliser + (eps - inside)
     normaliser = tape.constant(normaliser) if form.normaliser_constant else normaliser
     return C, n, m_new, tape.einsum("bnkv,bnk->bnv", C, q) / normaliser[..., None]
+
+
+def clamped(least: float) -> str:
+    """The name of the formula whose log gates are at least a number."""
+    return f"the formula with log σ(f) clamped at {least:g}".replace("-", "−")
 
 
 DEFINITION = MLSTMForm()
@@ -217,11 +241,20 @@ VALUES: tuple[Named, ...] = (
     ("the formula without the initial state", {"uses_state": False}),
     ("the formula with 0 in place of the initial m", {"uses_m0": False}),
     ("the formula with C transposed in the initial and the final state", {"transposed": True}),
+    (
+        "the formula with an empty packed sequence's final state taken from the one before it",
+        {"empty_apart": False},
+    ),
     ("the formula without a boundary between packed sequences", {"packed_apart": False}),
+)
+FAMILIES: tuple[Named, ...] = (
+    *((f"the formula with 1/√K of K padded to a multiple of {n}", {"padded": n}) for n in (4, 8, 16, 32, 64, 128)),
+    *((clamped(least), {"least": least}) for least in (-10.0, -15.0, -20.0, -30.0, -50.0, -100.0)),
 )
 ROUNDING: tuple[Named, ...] = (
     ("the formula with log decays as differences of cumulative sums", {"differences": True}),
     ("the formula with log σ(f) rounded to the 16 bits of f", {"rounded_gate": True}),
+    ("the formula with n rounded to the dtype of the values after each step", {"rounds_n": True}),
 )
 VANISHING = (
     (
@@ -235,7 +268,13 @@ FORMS = Forms(
     definition=DEFINITION,
     gradients=GRADIENTS,
     values=VALUES,
+    families=FAMILIES,
     rounding=ROUNDING,
     vanishing=VANISHING,
 )
 compute, formulas, combined = FORMS.compute, FORMS.formulas, FORMS.combined
+
+
+def of_least(least: float) -> Formula:
+    """The formula whose log gates are at least a number."""
+    return FORMS.changed(clamped(least), {"least": least})

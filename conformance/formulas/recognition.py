@@ -161,7 +161,7 @@ def answer_of(name: str, judged: Judged, computed: Computed, precision: Precisio
     assert judged.expected is not None
     got, true = judged.got[name], judged.expected.values[name]
     scale = oracle.LOG_SCALE.get(name)
-    if scale in judged.got:
+    if scale is not None and scale in judged.got:
         got = oracle.in_units_of(computed[scale], name, judged.got)
         with np.errstate(invalid="ignore", over="ignore"):
             true = oracle.rescaled(true, judged.expected.values[scale], computed[scale])

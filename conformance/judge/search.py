@@ -6,17 +6,15 @@ cases once more (their outcome is known) and shrinks towards the smallest that b
 
 import json
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import hypothesis
 from hypothesis import Phase
 from hypothesis.errors import HypothesisException
 
-from conformance.base.exceptions import line_of, name_of, raised_by_suite, raised_by_target
+from conformance.base.exceptions import line_of, name_of, place_of, raised_by_suite, raised_by_target
 from conformance.base.result_form import WrongResultError
 from conformance.cases import simpler, simplicity, to_json
 from conformance.formulas.judged import UNSHARED, ProcessEndedError
@@ -287,8 +285,8 @@ def _ended(kind: BreakKind) -> str:
 def _raised(error: BaseException) -> tuple[BreakKind, str]:
     if isinstance(error, WrongResultError):
         return BreakKind(error.function, "result"), str(error)
-    name, frame = name_of(error), traceback.extract_tb(error.__traceback__)[-1]
-    at = f"{Path(frame.filename).name}:{frame.lineno}"
+    name, place = name_of(error), place_of(error)
+    at = f" ({place})" if place else ""
     if isinstance(error, SystemExit):
-        return BreakKind(name, "exit"), f"called sys.exit({error.code!r}) ({at})"
-    return BreakKind(name, "exception"), f"raised {name}: {line_of(error, 300)} ({at})"
+        return BreakKind(name, "exit"), f"called sys.exit({error.code!r}){at}"
+    return BreakKind(name, "exception"), f"raised {name}: {line_of(error, 300)}{at}"

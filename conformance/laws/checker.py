@@ -244,7 +244,7 @@ class Checker:
                 self.breaks.append(LawError(f"{of}{name}", "missing", nature="missing"))
                 continue
             array, state = got[name], None
-            if name in oracle.LOG_SCALE and not of:
+            if name in oracle.LOG_SCALE and oracle.LOG_SCALE[name] in got and not of:
                 scale = expected.values[oracle.LOG_SCALE[name]]
                 array, state = oracle.in_units_of(scale, name, got), (array, scale)
             values, slack = expected.values[name], expected.slack[name]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conformance.diagnosis.necessity import Necessity
+from conformance.diagnosis.experiments import Experiments
 from conformance.features.feature import of_field
 from conformance.formulas.judged import Clock
 from conformance.tolerance.compared import ArrayOutcome
@@ -50,8 +50,8 @@ def test_a_feature_is_a_coincidence_if_other_elements_show_the_fault_without_it(
         wrong = ArrayOutcome(where="y", nature="number", worst=9.0, error=1.0, wrong=1.0)
         return SimpleNamespace(case=case, wrong_arrays=(wrong,) if is_wrong(case) else ())
 
-    experiments = Necessity(FEATURES, judge, Clock(60.0), thorough=True)  # type: ignore[arg-type]
-    found = experiments.features(Toy(), judge(Toy()), is_wrong, is_wrong)
+    experiments = Experiments(FEATURES, judge, Clock(60.0))  # type: ignore[arg-type]
+    found = experiments.needed(Toy(), judge(Toy()), is_wrong, is_wrong)
     assert [feature.name for feature in found] == expected
     plain = replace(Toy(), packed=False, strided=False)
     assert not is_wrong(plain) and not is_wrong(replace(plain, seed=1)), "a plain call is always right"

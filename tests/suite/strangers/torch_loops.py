@@ -60,6 +60,8 @@ def mlstm_loop(*faults: str, log_gate: Callable[[Tensor], Tensor] = F.logsigmoid
             m = m_new
             if faulty("state rounded to bfloat16"):
                 C, n = C.to(torch.bfloat16).to(wide), n.to(torch.bfloat16).to(wide)
+            if faulty("normaliser rounded to the values' dtype"):
+                n = n.to(dtype).to(wide)
             nu = torch.einsum("bnk,bnk->bn", n, q[:, t])
             floor, nothing = _floor(m)
             if faulty("floor of 1"):
@@ -235,7 +237,8 @@ def gru_loop(*faults: str) -> Callable:
             rows, dtype = [], input.dtype
             for t in range(x_b.shape[1]):
                 h = clipped(h, gradient_clipping if t else None)
-                r = torch.sigmoid(times(h, Wr) + xr_b[:, t])
+                read = h.detach() if faulty("reset gate ignored in the gradient of the state") else h
+                r = torch.sigmoid(times(read, Wr) + xr_b[:, t])
                 forget = torch.sigmoid(times(h, Wf) + xf_b[:, t])
                 reset = r * times(h, W) if faulty("reset gate after the product") else times(r * h, W)
                 z = torch.tanh(reset + x_b[:, t])

@@ -1,0 +1,167 @@
+"""The matrix of a diagnosis: a plain call, and calls with one feature each, in every dtype, each judged once.
+
+The envelope, the promises that exclude what is wrong, and the failing calls, whose causes are looked for next, are read
+off it.
+"""
+
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+from conformance.diagnosis.experiments import with_steps
+from conformance.features import described
+from conformance.features.admission import Admission, excluded
+from conformance.features.feature import Feature, names
+from conformance.formulas.judged import NOT_PROMISED, Clock, Judge, Judged
+from conformance.operations import Operation
+
+RANK = ("float32", "float64", "bfloat16", "float16")
+"""Dtypes in the order in which a fault is examined: float32 first, because most kernels are written for it."""
+
+SEEDS = (0, 1)
+
+SHORT_STEPS = 8
+"""Steps of a call with a feature that does not depend on their number; few steps take an eighth of the time."""
+
+PLAIN = "plain call"
+"""The name for calls without any feature, in a list of features."""
+
+Found = Callable[[Judged], Any]
+
+
+class Matrix:
+    """Plain calls, and calls with one feature, with the verdicts on them.
+
+    Attributes:
+        cells: by feature (``plain call`` first) and dtype, every call that was judged.
+        untried: the features that were left out because time was over.
+
+    Args:
+        operation: the operation.
+        admission: the cases that may be tried.
+        clock: when its time is over, no other feature is tried.
+        hurried: whether there is little time, so that fewer calls are made and all of them have few steps.
+    """
+
+    def __init__(self, operation: Operation, admission: Admission, clock: Clock, hurried: bool = False):
+        self.cells: dict[str, dict[str, list[Judged]]] = {}
+        self.untried: list[str] = []
+        self._operation = operation
+        self._admission = admission
+        self._clock = clock
+        self._hurried = hurried
+        self._features = admission.features(operation)
+        self._excluded: dict[str, frozenset[str]] = {}
+
+    @property
+    def served(self) -> frozenset[str]:
+        """The features of calls that were served."""
+        return frozenset(
+            name
+            for name, trials in self.cells.items()
+            if any(judged.served for of_dtype in trials.values() for judged in of_dtype)
+        )
+
+    def failing(self, dtype: str) -> list[Judged]:
+        """The wrong calls of a dtype, those with the fewest features first."""
+        tried = [judged for trials in self.cells.values() for judged in trials.get(dtype, ())]
+        return list({judged.case: judged for judged in tried if judged.wrong}.values())
+
+    def first_call(self, judge: Judge) -> Judged:
+        """The verdict on one short plain call."""
+        plain = self._plain(SEEDS[0])
+        return self._tried(judge, PLAIN, _shortened(plain) or plain)
+
+    def fill(self, judges: Mapping[str, Judge], found: Found = lambda judged: None) -> None:
+        """Try all features while there is time.
+
+        Args:
+            judges: one for each dtype.
+            found: called with each verdict on a call with a feature.
+        """
+        first, *others = sorted(judges, key=RANK.index)
+        seeds = SEEDS[:1] if self._hurried else SEEDS
+        for dtype, seed in [*((first, seed) for seed in seeds), *((dtype, SEEDS[0]) for dtype in others)]:
+            self._fill(judges[dtype], self._plain(seed), found)
+
+    def _fill(self, judge: Judge, plain: Any, found: Found) -> None:
+        outside = self._outside(judge.dtype)
+        short, together, together_have = _shortened(plain), None, frozenset[str]()
+        if not self._hurried:
+            short = self._as_right_as(judge, plain, short) if self._clock.left else short
+            together, together_have = self._together(judge, plain, outside)
+        for feature in self._features:
+            case = together if feature.name in together_have else _with(feature, plain, short)
+            if case is None:
+                continue
+            if self._clock.left or feature.name in outside:
+                found(self._tried(judge, feature.name, case))
+            elif feature.name not in self.cells and feature.name not in self.untried:
+                self.untried.append(feature.name)
+
+    def _as_right_as(self, judge: Judge, plain: Any, short: Any | None) -> Any | None:
+        """The case with few steps, to save time; None if its verdict differs from that of the plain case."""
+        judged = self._tried(judge, PLAIN, plain)
+        if short is None:
+            return None
+        gained = (each.name for each in self._features if each.present(short) and not each.present(plain))
+        other = self._tried(judge, next(gained, PLAIN), short)
+        return short if (other.value, other.gradient) == (judged.value, judged.gradient) else None
+
+    def _together(self, judge: Judge, plain: Any, outside: Set[str]) -> tuple[Any | None, frozenset[str]]:
+        """A call with all features of sizes at once, and their names; none if its verdict differs from a plain call's.
+
+        Each new shape takes time: XLA compiles for it, an interpreter runs through it.
+        """
+        added = [each for each in self._features if each.of_sizes and not each.present(plain)]
+        added = [each for each in added if each.name not in outside]
+        case = plain
+        for feature in added:
+            case = case if feature.present(case) else feature.added(case)
+        found = names(case, self._features) - names(plain, self._features)
+        inside = [self._admission.admitted(self._operation.about, judge.dtype, each) for each in (plain, case)]
+        if len(found) < 2 or found != {each.name for each in added} or inside != [plain, case] or not self._clock.left:
+            return None, frozenset()
+        alone, together = judge(plain), judge(case)
+        if not together.served or (together.value, together.gradient) != (alone.value, alone.gradient):
+            return None, frozenset()
+        return case, found
+
+    def _outside(self, dtype: str) -> frozenset[str]:
+        """The features that no promised call has."""
+        if dtype not in self._excluded:
+            self._excluded[dtype] = frozenset(excluded(self._features, self._admission, self._operation, dtype))
+        return self._excluded[dtype]
+
+    def _plain(self, seed: int) -> Any:
+        return described(self._operation).plain(seed)
+
+    def _tried(self, judge: Judge, name: str, case: Any) -> Judged:
+        """The verdict on a case, under the name of a feature."""
+        inside = self._admission.admitted(self._operation.about, judge.dtype, case)
+        if name in self._outside(judge.dtype) or inside is None:
+            judged = Judged(case=case, dtype=judge.dtype, value=NOT_PROMISED, gradient=NOT_PROMISED, arrays=())
+        else:
+            judged = judge(inside)
+        self.cells.setdefault(name, {}).setdefault(judge.dtype, []).append(judged)
+        return judged
+
+
+def _shortened(plain: Any) -> Any | None:
+    """The case with `SHORT_STEPS` steps; None if it does not have more."""
+    short = with_steps(plain, SHORT_STEPS)
+    return short if short.steps < plain.steps else None
+
+
+def _with(feature: Feature, plain: Any, short: Any | None) -> Any | None:
+    """A plain case with one added feature, with few steps unless the feature depends on their number.
+
+    None if the feature cannot be added, or every case has it.
+    """
+    if feature.present(plain):
+        return None
+    if short is not None and not feature.present(short):
+        other = feature.added(short)
+        if feature.present(other) and other.steps <= short.steps:
+            return other
+    other = feature.added(plain)
+    return other if feature.present(other) else None

@@ -1,0 +1,179 @@
+"""The sizes, and the gates, for which a fault shows: "S > 64 and S % 16 ≠ 0", "log σ(f) below −20", by bisection."""
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from conformance.base.dtypes import Array
+from conformance.cases import as_drawn
+from conformance.diagnosis.experiments import Experiments, Happens
+from conformance.features.calls import with_lengths
+from conformance.features.feature import Feature
+from conformance.formulas.judged import WRONG, Judged
+
+FACTORS = (2, 4, 8, 16, 32, 64, 128)
+"""Numbers of which a size may have to be a multiple."""
+
+GATES = {
+    "f": ("large forget gates", "forget gates of -1e30"),
+    "i": ("large input gates", "m above 64"),
+    "m0": ("large input gates", "m above 64"),
+    "forget_input": ("large gates",),
+    "reset_input": ("large gates",),
+}
+"""By array, the features of calls that have large finite values in it."""
+
+LEAST_GATE, LARGEST_GATE = 5.0, 1e6
+"""Magnitudes of gates between which a bound is looked for."""
+
+CLOSE = 1.02
+"""The ratio of a gate at which a fault shows and one at which it does not, at which the bisection ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Values of a size or of a gate for which a fault shows.
+
+    Attributes:
+        clause: the condition, as in ``S > 64 and S % 16 ≠ 0``.
+        covers: the features of which it says more.
+        promise: the expression that excludes these calls; empty if there is none.
+        above, factor: the size above which, and the factor of whose multiples, no fault shows; None without one.
+        bound: the gate beyond which it shows, with its sign; None for a size.
+    """
+
+    clause: str
+    covers: tuple[str, ...]
+    promise: str = ""
+    above: int | None = None
+    factor: int | None = None
+    bound: float | None = None
+
+
+def ranges_of(
+    experiments: Experiments, small: Judged, features: Sequence[Feature], aspect: str, happens: Happens
+) -> tuple[Range, ...]:
+    """The ranges of the sizes and gates that some features are about.
+
+    Args:
+        small: a small case that shows the fault.
+        features: the features that the fault needs.
+        happens: whether another case shows it.
+    """
+    needed = {feature.name for feature in features}
+    case = as_drawn(small.case) if happens(as_drawn(small.case)) else small.case
+    found = []
+    # Of longer sequences more gates are drawn: whether one of them is large enough says nothing about the length.
+    by_gates = any(feature.of_values for feature in features)
+    for letter, resized in () if by_gates else _sizes(case):
+        covered = tuple(each.name for each in experiments.features if letter in each.letters and each.name in needed)
+        if covered:
+            found.append(_of_size(experiments, case, letter, resized, happens, covered))
+    for name, about in GATES.items():
+        covered = tuple(each for each in about if each in needed)
+        if covered and small.call is not None and name in small.call.arrays:
+            found += _of_gate(experiments, case, name, aspect, covered)
+    return tuple(each for each in found if each is not None)
+
+
+def _sizes(case: Any) -> list[tuple[str, Callable[[int], Any]]]:
+    """The sizes of a case that features are about, each with the case of another size."""
+    inner = getattr(case, "inner", case)
+
+    def rewrapped(own: Any) -> Any:
+        return replace(case, inner=own) if inner is not case else own
+
+    alike = "" if getattr(inner, "K", None) != getattr(inner, "V", None) else "KV"
+    sizes = [(letter, lambda n, x=letter: rewrapped(replace(inner, **{x: n}))) for letter in f"{alike}H"]
+    sizes = [(letter, change) for letter, change in sizes if hasattr(inner, letter)]
+    return [("S", lambda n: rewrapped(with_lengths(inner, lambda _: n))), *sizes] if hasattr(inner, "S") else sizes
+
+
+def _of_size(
+    experiments: Experiments,
+    case: Any,
+    letter: str,
+    resized: Callable[[int], Any],
+    happens: Happens,
+    covered: tuple[str, ...],
+) -> Range | None:
+    inner = getattr(case, "inner", case)
+    at = case.steps if letter == "S" else getattr(inner, letter)
+    known: dict[int, bool] = {}
+
+    def shows(size: int) -> bool:
+        if size not in known:
+            known[size] = experiments.clock.left and happens(resized(size))
+        return known[size]
+
+    if at < 1 or not shows(at):
+        return None
+    if not any(shows(size) for size in (at + 1, at + 2, at + 3, max(at - 1, 1), 2 * at + 1) if size != at):
+        return Range(clause=f"{letter} = {at}", covers=covered, promise=f"{letter} != {at}")
+    factor = next((each for each in FACTORS if _only_beside_multiples(each, at, shows)), None)
+    sizes = [size for size in range(1, at + 1) if factor is None or size % factor]
+    # Below the first size that shows it, none does.
+    first = bisect.bisect_left(sizes, True, key=shows)
+    above = None
+    if first:
+        above = sizes[first] - 1
+        above -= above % factor if factor and above - above % factor >= sizes[first - 1] else 0
+    if (factor is None and (above is None or letter != "S")) or not experiments.clock.left:
+        return None
+    clauses = [f"{letter} > {above}"] * (above is not None) + [f"{letter} % {factor} ≠ 0"] * (factor is not None)
+    promises = [f"{letter} <= {above}"] * (above is not None) + [f"{letter} % {factor} == 0"] * (factor is not None)
+    return Range(
+        clause=" and ".join(clauses), covers=covered, promise=" or ".join(promises), above=above, factor=factor
+    )
+
+
+def _only_beside_multiples(factor: int, at: int, shows: Callable[[int], bool]) -> bool:
+    """Whether multiples of a number are right, and sizes next to them are wrong."""
+    multiple = (at // factor + 1) * factor
+    return at % factor != 0 and not any(map(shows, (multiple, multiple + factor))) and shows(multiple + 1)
+
+
+def _of_gate(experiments: Experiments, case: Any, name: str, aspect: str, covered: tuple[str, ...]) -> list[Range]:
+    """The bounds of a gate, on either side, beyond which a fault shows."""
+    values = experiments.judge.call_of(case).arrays[name].values.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    found = []
+    for sign in (-1.0, 1.0):
+        largest = float((sign * finite).max(initial=0.0))
+
+        def shows(most: float, sign: float = sign) -> bool:
+            def bounded(x: Array) -> Array:
+                limits = (-most, math.inf) if sign < 0 else (-math.inf, most)
+                kept = np.where(np.isinf(x.values), x.values, np.clip(x.values, *limits))
+                return Array(kept.astype(x.values.dtype), x.dtype)
+
+            other = experiments.judge.with_array(case, name, f"{sign * most!r}", bounded)
+            return other.status(aspect) == WRONG
+
+        low, high = LEAST_GATE, min(largest, LARGEST_GATE)
+        if high <= CLOSE * low or not shows(high) or shows(low):
+            continue
+        while high > CLOSE * low and experiments.clock.left:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if shows(middle) else (middle, high)
+        bound = sign * _rounded(low, high)
+        beyond = "below" if sign < 0 else "above"
+        said = "log σ(f)" if name == "f" and sign < 0 else name
+        clause = f"{said} is {beyond} {bound:g}".replace("-", "−")
+        found.append(Range(clause=clause, covers=covered, bound=bound))
+    return found
+
+
+def _rounded(low: float, high: float) -> float:
+    """The roundest number between two."""
+    for digits in range(1, 5):
+        unit = 10.0 ** (math.floor(math.log10(high)) + 1 - digits)
+        for step in (5 * unit, 2 * unit, unit):
+            number = math.floor(high / step) * step
+            if number >= low:
+                return number
+    return high

@@ -1,0 +1,119 @@
+"""Of a fault that shows in few calls, the diagnosis says in which: sizes, gates, or the formula that holds there."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conformance.base.options import RunOptions
+from conformance.cases import GRUCase, MLSTMCase
+from conformance.diagnosis.causes import sentence
+from conformance.diagnosis.envelope import suggested
+from conformance.diagnosis.faults import Fault, Faults
+from conformance.features.admission import Admission
+from conformance.formulas import formula_named
+from conformance.formulas.judged import Clock, Judge
+from conformance.frameworks.implementation import Implementation
+from conformance.judge.runner import run
+from conformance.operations import OPERATIONS
+from tests.suite.diagnosing import diagnosis
+from tests.suite.strangers import rare
+
+
+def _fault(target: Implementation, case: Any, dtype: str = "float32") -> Fault:
+    """The only fault that a case shows."""
+    (op,) = target.functions
+    judges = {dtype: Judge(target, OPERATIONS[op], dtype)}
+    (fault,) = Faults(OPERATIONS[op], judges, Clock(60.0), Admission(contract=False)).explain(case, dtype)
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("target", "case", "said", "promise"),
+    [
+        (
+            rare.tail_dropped(),
+            MLSTMCase(1, 68, 1, 16, 16, held=0.3),
+            "The value of mlstm is wrong where S > 64 and S % 16 ≠ 0",
+            "S <= 64 or S % 16 == 0",
+        ),
+        (
+            rare.tail_dropped(32, 8),
+            MLSTMCase(1, 68, 1, 16, 16, held=0.3),
+            "The value of mlstm is wrong where S > 32 and S % 8 ≠ 0",
+            "S <= 32 or S % 8 == 0",
+        ),
+        (
+            rare.raising(7),
+            MLSTMCase(1, 7, 1, 16, 16),
+            "mlstm raised RuntimeError: no kernel for 7 steps where S = 7",
+            "S != 7",
+        ),
+    ],
+    ids=["tail of 16 above 64", "tail of 8 above 32", "one length"],
+)
+def test_the_lengths_of_wrong_calls_are_found_by_bisection(target: Any, case: Any, said: str, promise: str) -> None:
+    fault = _fault(target, case)
+    assert sentence(fault) == said
+    assert [each.promise for each in fault.ranges] == [promise]
+
+
+def test_the_gate_beyond_which_calls_are_wrong_is_found_by_bisection() -> None:
+    fault = _fault(rare.overflowing_floor(), MLSTMCase(1, 64, 1, 1, 1, gates="extreme", seed=183))
+    # exp(−m) overflows in float32 below −88.7.
+    assert "The gradient of mlstm is NaN" in sentence(fault) and "i is below −88" in sentence(fault)
+
+
+@pytest.mark.parametrize(
+    ("target", "case", "name"),
+    [
+        (
+            rare.steps_dropped(),
+            MLSTMCase(1, 68, 1, 16, 16),
+            "the formula with the last partial chunk dropped (chunks of 16) in sequences of more than 64 steps",
+        ),
+        (
+            rare.clamped_log_gate(-20.0),
+            MLSTMCase(1, 2, 1, 1, 1, gates="extreme"),
+            "the formula with log σ(f) clamped at −20",
+        ),
+        (
+            rare.padded_scale(),
+            MLSTMCase(1, 1, 1, 5, 5, removed=("normaliser above its floor",)),
+            "the formula with 1/√K of K padded to a multiple of 16",
+        ),
+        (
+            rare.without_the_reset_gates_path(),
+            GRUCase(1, 4, 4, (1, 1, 1, 1, 1, 1)),
+            "the gradient without the state's path through the reset gate",
+        ),
+        (
+            rare.neighbours_state(),
+            GRUCase(3, 0, 4, (1, 1, 1, 1, 1, 1), lengths=(1, 0, 1)),
+            "the formula with an empty packed sequence's final state taken from the one before it",
+        ),
+    ],
+    ids=["steps dropped", "clamped log gate", "padded K", "reset gate's path", "empty sequence"],
+)
+def test_a_formula_that_differs_in_few_calls_is_recognised(target: Any, case: Any, name: str) -> None:
+    fault = _fault(target, case)
+    assert fault.formula is not None and fault.formula.name == name
+    known = formula_named(OPERATIONS[fault.op], name)
+    assert known is not None and known.name == name
+
+
+def test_a_normaliser_that_is_rounded_to_16_bits_is_recognised() -> None:
+    case = MLSTMCase(1, 64, 1, 32, 32, state="random", gates="remembering", held=0.2)
+    fault = _fault(rare.rounded_normaliser(), case, "bfloat16")
+    name = "the formula with n rounded to the dtype of the values after each step"
+    assert fault.formula is not None and fault.formula.name == name
+
+
+def test_the_promises_that_are_suggested_name_the_gates_and_make_the_target_pass() -> None:
+    target = rare.overflowing_floor()
+    found = diagnosis(target, examples=20)
+    promises = suggested(found)["mlstm"]
+    assert {"not packed", "not large_input_gates"} <= set(promises)
+    options = RunOptions(ops=("mlstm",), dtypes=("float32",), laws=("value", "gradient", "packed"), max_steps=70)
+    statuses = {each.law.name: each.status for each in run(target, replace(options, promises=tuple(promises)))}
+    assert statuses == {"value": "passed", "gradient": "passed", "packed": "not promised"}
