@@ -11,8 +11,7 @@ from rich.console import Console
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
-from conformance.base.offered_options import OFFERED, Kind
-from conformance.base.options import RunOptions
+from conformance.base.options import OFFERED, Kind, RunOptions
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conformance.base.offered_options import OFFERED, OfferedOption
+from conformance.base.options import OFFERED, OfferedOption
 
 if TYPE_CHECKING:
     from conformance.command.law_tests import LawTests

@@ -1,8 +1,8 @@
-"""The options of a run."""
+"""The options of a run, and those of them that can be typed."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 FRAMEWORKS = ("numpy", "torch", "jax")
 
@@ -72,3 +72,148 @@ class RunOptions:
     def hurried(self) -> bool:
         """Whether a run that finds a failure should take no longer than one that finds none."""
         return self.quick and not self.thorough
+
+
+Kind = Literal["flag", "text", "choice", "dtype", "count", "seed", "seconds", "file", "directory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferedOption:
+    """``--NAME`` of the command, and ``--conformance-NAME`` of pytest.
+
+    Attributes:
+        name: without the dashes at its front.
+        field: the argument of `conformance.judge.selection.options_of` that takes its value.
+        help: a sentence.
+        kind: what it holds: a flag, any text, one of ``choices``, the name of a dtype, an integer of at least 1, a
+            seed, a positive number of seconds, or a path.
+        metavar: the word for its value in a help text.
+        choices: for the kind ``choice``.
+        default: what holds where it is not given.
+        several: whether it may be given several times.
+        pytest: whether the plugin has it. The others are about a whole run, and pytest has options of its own for it.
+    """
+
+    name: str
+    field: str
+    help: str
+    kind: Kind = "text"
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    default: Any = None
+    several: bool = False
+    pytest: bool = True
+
+
+OFFERED = (
+    OfferedOption(name="op", field="ops", metavar="NAME", several=True, help="Only laws about this operation."),
+    OfferedOption(
+        name="law", field="laws", metavar="NAME", several=True, help="Only this law: `gradient` or `mlstm.gradient`."
+    ),
+    OfferedOption(name="dtype", field="dtypes", kind="dtype", several=True, help="Only this dtype of values."),
+    OfferedOption(
+        name="device",
+        field="device",
+        kind="choice",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="Device of the arrays.",
+    ),
+    OfferedOption(
+        name="kernel-backend",
+        field="kernel_backend",
+        metavar="NAME",
+        help="Kernel backend for every operation that takes one.",
+    ),
+    OfferedOption(
+        name="framework",
+        field="framework",
+        kind="choice",
+        choices=FRAMEWORKS,
+        help="Framework of the target.  [default: guessed from its imports]",
+    ),
+    OfferedOption(
+        name="quick", field="quick", kind="flag", help="Only values and gradients, in float32, on short sequences."
+    ),
+    OfferedOption(
+        name="examples",
+        field="examples",
+        kind="count",
+        metavar="N",
+        help=f"Cases per law and dtype.  [default: {EXAMPLES}; {QUICK_EXAMPLES} with --quick, "
+        f"{INTERPRETED_EXAMPLES} under a kernel interpreter]",
+    ),
+    OfferedOption(
+        name="max-steps",
+        field="max_steps",
+        kind="count",
+        metavar="S",
+        help=f"Length of the longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]",
+    ),
+    OfferedOption(name="seed", field="seed", kind="seed", metavar="N", default=0, help="Seed of all cases."),
+    OfferedOption(
+        name="only",
+        field="only",
+        kind="choice",
+        choices=("values", "gradients"),
+        help="Judge only values or only gradients.",
+    ),
+    OfferedOption(
+        name="timeout",
+        field="timeout",
+        kind="seconds",
+        metavar="SECONDS",
+        default=TIMEOUT,
+        help="Time limit for one case; a call that takes longer is stopped and breaks its law.",
+    ),
+    OfferedOption(
+        name="jobs",
+        field="jobs",
+        kind="count",
+        metavar="N",
+        help="Number of processes for a target.  [default: 2 on a CPU of two cores or more, else 1]",
+        pytest=False,
+    ),
+    OfferedOption(
+        name="strict",
+        field="strict",
+        kind="flag",
+        help="Fail for laws that cannot be tried and for known failures that pass, too.",
+        pytest=False,
+    ),
+    OfferedOption(
+        name="contract",
+        field="contract",
+        kind="flag",
+        help="Require gatespec's own decisions too, where other implementations may differ.",
+    ),
+    OfferedOption(
+        name="promise",
+        field="promises",
+        metavar="TEXT",
+        several=True,
+        help="Condition on calls, such as 'f finite', 'S % 64 == 0', 'not packed'. Only cases that meet it are drawn.",
+    ),
+    OfferedOption(
+        name="promises",
+        field="promises_file",
+        kind="file",
+        metavar="PATH",
+        help="Read promises from this TOML file.",
+    ),
+    OfferedOption(
+        name="known",
+        field="known",
+        kind="file",
+        metavar="PATH",
+        help="File of known failures, which do not fail the run.",
+    ),
+    OfferedOption(
+        name="failures",
+        field="failures",
+        kind="directory",
+        metavar="DIR",
+        default="reports/failures",
+        help="Directory for the scripts of failures.",
+    ),
+)

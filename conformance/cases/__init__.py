@@ -4,14 +4,36 @@ A case is a small number of small numbers and words. NumPy draws its arrays from
 shrinks quickly and a failure can be described in one line.
 """
 
-from conformance.cases._elements import as_drawn, simpler, simplicity
+from conformance.cases._case import (
+    COTANGENTS,
+    LONG_STEPS,
+    PINS,
+    SEEDS,
+    STRATA,
+    Limits,
+    Sequences,
+    as_drawn,
+    from_json,
+    generator,
+    pinned,
+    register,
+    simpler,
+    simplicity,
+    to_json,
+)
 from conformance.cases._fwbw import FwbwCase, fwbw
 from conformance.cases._gates import GATES
-from conformance.cases._gru import GRU_GATES, HEADS, NO_GRU_OPTIONS, GRUCase, gru, packed_gru
-from conformance.cases._json import from_json, register, to_json
-from conformance.cases._limits import COTANGENTS, LONG_STEPS, PINS, SEEDS, STRATA, Limits, Sequences, generator, pinned
-from conformance.cases._mlstm import MLSTMCase, mlstm, packed_mlstm
-from conformance.cases._mlstm_options import chunk_sizes, some_in_chunks, some_without_states, without_states
+from conformance.cases._gru import GRU_GATES, HEADS, NO_GRU_OPTIONS, GRUCase, gru, halved_gru, packed_gru
+from conformance.cases._mlstm import (
+    MLSTMCase,
+    chunk_sizes,
+    halved_mlstm,
+    mlstm,
+    packed_mlstm,
+    some_in_chunks,
+    some_without_states,
+    without_states,
+)
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
@@ -37,6 +59,8 @@ __all__ = [
     "gate_sums",
     "generator",
     "gru",
+    "halved_gru",
+    "halved_mlstm",
     "mlstm",
     "packed_gru",
     "packed_mlstm",

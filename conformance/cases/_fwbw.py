@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance.base.dtypes import Array
-from conformance.cases._json import register
-from conformance.cases._limits import Limits
+from conformance.cases._case import Limits, register
 from conformance.cases._mlstm import MLSTMCase, mlstm
 
 

@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.base.dtypes import Array, accumulation, array
-from conformance.cases._elements import AS_DRAWN, replaced
-from conformance.cases._json import register
-from conformance.cases._limits import (
+from conformance.cases._case import (
+    AS_DRAWN,
     COTANGENTS,
     LONG_STEPS,
     SEEDS,
@@ -20,9 +19,11 @@ from conformance.cases._limits import (
     generator,
     lengths_of,
     limited,
+    register,
+    replaced,
     rows,
 )
-from conformance.cases._removal import MODERATE, moderate
+from conformance.cases._gates import MODERATE, moderate
 
 GRU_OPTIONS = {"clipping": "gradient_clipping"}
 """The fields of a case that hold an option on which the result depends; None omits it."""
@@ -217,3 +218,9 @@ def packed_gru(draw: Any, limits: Limits, **fixed: Any) -> GRUCase:
         **draw(_gru_dynamic(limits)),
     )
     return replace(case, **fixed)
+
+
+def halved_gru(limits: Limits) -> st.SearchStrategy:
+    """Cases whose halves have the shape of a row."""
+    whole = gru(limits).filter(lambda case: case.heads == HEADS[0])
+    return whole.map(lambda case: replace(case, S=min(2 * case.S, limits.max_steps)))

@@ -1,7 +1,7 @@
-"""Calls of `mlstm`, dense and packed."""
+"""Calls of `mlstm`, dense and packed, and options that some drawn calls are given."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,10 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.base.dtypes import HALF, LARGEST, Array, accumulation, array
-from conformance.cases._elements import AS_DRAWN, replaced
-from conformance.cases._gates import GATES, gates, hold
-from conformance.cases._json import register
-from conformance.cases._limits import (
+from conformance.cases._case import (
+    AS_DRAWN,
     COTANGENTS,
     LONG_STEPS,
     SEEDS,
@@ -22,13 +20,18 @@ from conformance.cases._limits import (
     generator,
     lengths_of,
     limited,
+    register,
+    replaced,
     rows,
 )
-from conformance.cases._removal import (
+from conformance.cases._gates import (
     ABOVE,
     ABOVE_64,
     AT_FLOOR,
+    GATES,
     capped,
+    gates,
+    hold,
     moderate,
     moderate_gates,
     normaliser,
@@ -267,3 +270,63 @@ def packed_mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
     dynamic = draw(_dynamic(limits, state))
     case = MLSTMCase(B, 0, N, K, V, lengths=lengths_of(draw, B, T, limits), **options, **dynamic)
     return replace(case, **fixed)
+
+
+def without_states(case: MLSTMCase) -> MLSTMCase:
+    """The case without its final state; a pattern with cotangents of the state alone becomes one with all."""
+    cotangents = "dense" if case.cotangents == "state only" else case.cotangents
+    return replace(case, return_state=False, cotangents=cotangents)
+
+
+def some_without_states(strategy: Callable[[Limits], st.SearchStrategy]) -> Callable[[Limits], st.SearchStrategy]:
+    """The strategy with some cases that return no final state, if another option needs no compilation."""
+
+    def drawn(limits: Limits) -> st.SearchStrategy:
+        if limits.pin or not limits.eager:
+            return strategy(limits)
+        chosen = st.sampled_from((False, False, False, True))
+        return st.builds(lambda case, bare: without_states(case) if bare else case, strategy(limits), chosen)
+
+    return drawn
+
+
+_CHUNK_SIZES = {"small": (2, 1, 3, 7, 64), "chunk": (16, 1, 2, 13, 32, 64, 128, 131), "long": (64, 100, 256)}
+_LONGEST_CHUNKS = {"small": 8, "chunk": 140, "long": 1100}
+
+
+def chunk_sizes(limits: Limits) -> st.SearchStrategy:
+    """Chunk sizes that divide the number of steps or do not, and some above it."""
+    usual = _CHUNK_SIZES[limits.stratum]
+    return st.one_of(st.sampled_from(usual), st.integers(usual[0], _LONGEST_CHUNKS[limits.stratum]))
+
+
+def some_in_chunks(strategy: Callable[[Limits], st.SearchStrategy]) -> Callable[[Limits], st.SearchStrategy]:
+    """The strategy with a chunk size in two fifths of the cases, if another option needs no compilation.
+
+    Many targets compute chunks by other code, which relations between two calls judge only in part.
+    """
+
+    def drawn(limits: Limits) -> st.SearchStrategy:
+        if limits.pin or not limits.eager:
+            return strategy(limits)
+        chosen = st.sampled_from((False, False, False, True, True))
+
+        def built(case: MLSTMCase, size: int, chunked: bool) -> MLSTMCase:
+            return replace(case, chunk_size=size) if chunked else case
+
+        return st.builds(built, strategy(limits), chunk_sizes(limits), chosen)
+
+    return drawn
+
+
+def halved_mlstm(limits: Limits) -> st.SearchStrategy:
+    """Cases whose halves have the shape of a row; the small ones may also be cut after one step or before the last."""
+
+    def cut(case: MLSTMCase, place: int) -> MLSTMCase:
+        one, several = (1, case.S) if place == 1 else (case.S, 1)
+        if limits.stratum == "small" and place and case.S < limits.max_steps:
+            return replace(case, S=case.S + 1, cut=one / (one + several))
+        return replace(case, S=min(2 * case.S, limits.max_steps))
+
+    whole = mlstm(limits).filter(lambda case: case.state != "none" and case.S > 1)
+    return st.builds(cut, whole, st.sampled_from((0, 1, 2)))

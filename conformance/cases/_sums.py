@@ -8,9 +8,18 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.base.dtypes import Array, array
-from conformance.cases._elements import AS_DRAWN, replaced
-from conformance.cases._json import register
-from conformance.cases._limits import LONG_STEPS, SEEDS, Limits, generator, limited, rows, words
+from conformance.cases._case import (
+    AS_DRAWN,
+    LONG_STEPS,
+    SEEDS,
+    Limits,
+    generator,
+    limited,
+    register,
+    replaced,
+    rows,
+    words,
+)
 
 
 @register()

@@ -10,8 +10,7 @@ import pytest
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
-from conformance.base.offered_options import OFFERED
-from conformance.base.options import RunOptions
+from conformance.base.options import OFFERED, RunOptions
 from conformance.command.run import in_own_places, report_of
 from conformance.failures import save
 from conformance.frameworks.targets import TargetInfo

@@ -18,7 +18,7 @@ from conformance.features.feature import avoiding
 from conformance.formulas.judged import RIGHT, UNWATCHED, Clock, Judge, Watch
 from conformance.frameworks.implementation import Implementation, RefusedError
 from conformance.judge.outcome import Counterexample, LawResult
-from conformance.judge.single_cases import retried
+from conformance.judge.search import retried
 from conformance.operations import BY_LAWS, Operation
 from conformance.tolerance.compared import ENDINGS
 

@@ -13,14 +13,19 @@ from conformance.base.dtypes import FLOATING, Array, array
 from conformance.base.exceptions import name_of
 from conformance.base.result_form import WrongResultError
 from conformance.base.tensors import CODES
-from conformance.failures._call_lines import (
+from conformance.failures._script import (
+    Script,
+    assigned,
+    environment,
+    heading,
+    literal,
     output_names,
+    rendered,
     written_backward,
     written_call,
     written_gradient,
     written_result,
 )
-from conformance.failures._script import Script, assigned, environment, heading, literal, rendered
 from conformance.failures._target_source import bound_names, target_lines
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.outcome import Counterexample, Scene

@@ -10,7 +10,7 @@ from conformance.base.exceptions import UsageError
 from conformance.base.tensors import unpack
 from conformance.cases import from_json
 from conformance.frameworks.targets import load
-from conformance.judge.single_cases import retried
+from conformance.judge.search import retried
 from conformance.laws import all_laws
 
 

@@ -72,7 +72,7 @@ def of_field(field: str, off: Any, on: Any, **said: Any) -> Feature:
 
 
 def removed(name: str) -> Change:
-    """Return the change that removes a property from a case's arrays (`conformance.cases._removal`)."""
+    """Return the change that removes a property from a case's arrays (`conformance.cases._gates`)."""
     return lambda case: replace(case, removed=tuple(dict.fromkeys((*case.removed, name))))
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from conformance.cases import GRUCase
-from conformance.cases._removal import large
+from conformance.cases._gates import large
 from conformance.features.calls import (
     LAYOUT,
     MULTIPLE,

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from conformance.cases import MLSTMCase, without_states
-from conformance.cases._gates import SHUT
-from conformance.cases._removal import ABOVE, ABOVE_64, AT_FLOOR, HUGE_GATES, LARGEST_M, huge, large
-from conformance.cases._removal import INFINITE_GATES as INFINITE
-from conformance.cases._removal import LARGE_GATES as LARGE
+from conformance.cases._gates import ABOVE, ABOVE_64, AT_FLOOR, HUGE_GATES, LARGEST_M, SHUT, huge, large
+from conformance.cases._gates import INFINITE_GATES as INFINITE
+from conformance.cases._gates import LARGE_GATES as LARGE
 from conformance.features.calls import (
     LAYOUT,
     MULTIPLE,

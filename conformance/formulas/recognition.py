@@ -11,6 +11,7 @@ from conformance import oracle
 from conformance.base.dtypes import FLOATING, ROUNDOFF, accumulation
 from conformance.formulas.formula import ACCUMULATION, DTYPES, Computed, Formula, Values
 from conformance.formulas.judged import GRADIENT, RIGHT, Judged
+from conformance.operations import LOG_SCALE, in_units_of
 from conformance.tolerance import budget
 from conformance.tolerance.budget import Precision, allowed, ratios
 from conformance.tolerance.compared import dtype_of
@@ -160,9 +161,9 @@ def _options(judged: Judged, precision: Precision) -> dict[str, Any]:
 def answer_of(name: str, judged: Judged, computed: Computed, precision: Precision) -> Answer:
     assert judged.expected is not None
     got, true = judged.got[name], judged.expected.values[name]
-    scale = oracle.LOG_SCALE.get(name)
+    scale = LOG_SCALE.get(name)
     if scale is not None and scale in judged.got:
-        got = oracle.in_units_of(computed[scale], name, judged.got)
+        got = in_units_of(computed[scale], name, judged.got)
         with np.errstate(invalid="ignore", over="ignore"):
             true = oracle.rescaled(true, judged.expected.values[scale], computed[scale])
     dtype = dtype_of(judged.got[name], precision)
@@ -226,7 +227,7 @@ def _slack(
     for name in judged.expected.values:
         if name not in plain:
             continue
-        scale = oracle.LOG_SCALE.get(name)
+        scale = LOG_SCALE.get(name)
         with np.errstate(invalid="ignore", over="ignore"):
             changes = [
                 draw[name] if scale is None else oracle.rescaled(draw[name], draw[scale], plain[scale])

@@ -43,3 +43,57 @@ class FrameworkErrors:
             if any(re.search(pattern, text_of(error)) for pattern in self.undifferentiable):
                 raise NotImplementedError(text_of(error)) from error
             raise
+
+
+JAX_ERRORS = FrameworkErrors(
+    wrong=(
+        (
+            r"rule produced an output of (?:type|shape/dtype) (\S+) corresponding to an input of \S+ (\S+\]|\S+)",
+            "{} returned in its backward pass a gradient of type {} for an argument of type {}",
+        ),
+        (
+            r"Custom VJP bwd rule \S* ?must produce an output with the same container",
+            "{} returned in its backward pass something else than a tuple with one gradient for each argument",
+        ),
+        (
+            r"structure of output value and output batching specification",
+            "{} returned in its vmap rule something else than its outputs and whether each is mapped",
+        ),
+    ),
+    undifferentiable=(
+        "callbacks do not support JVP",
+        "Reverse-mode differentiation does not work",
+        "does not support reverse-mode autodiff",
+        r"can't apply forward-mode .* to a custom_vjp function",
+        "No JVP defined",
+    ),
+)
+
+
+TORCH_ERRORS = FrameworkErrors(
+    wrong=(
+        (
+            r"returned an invalid gradient at index \d+ - got (\[.*?\]) but expected shape compatible with (\[.*?\])",
+            "{} returned in its backward pass a gradient with the shape {} for an argument with the shape {}",
+        ),
+        (
+            r"returned an incorrect number of gradients \(expected (\d+), got (\d+)\)",
+            "{0} returned in its backward pass {2} gradients in place of {1}",
+        ),
+        (r"expected Variable or None \(got (.+?)\)", "{} returned in its backward pass a {} as a gradient"),
+        (
+            r"Expected the vmap staticmethod to have two returns|vmap staticmethod returned an incompatible",
+            "{} returned in its vmap rule something else than its outputs and the axis over which each is mapped",
+        ),
+        (
+            r"vmap\(.*\): .* must only return Tensors, got type <class '(.*)'>",
+            "{} returned in its vmap rule a {} as an output, which is a torch.Tensor",
+        ),
+    ),
+    undifferentiable=(
+        "trying to differentiate twice",
+        "derivative for .* is not implemented",
+        "no autograd formula was registered",
+        "does not currently support double backward",
+    ),
+)

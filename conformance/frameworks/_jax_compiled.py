@@ -1,17 +1,39 @@
-"""JAX functions that are compiled once for each shape, in a process that has room for so many programs only.
+"""JAX functions that are compiled once for each shape, and JAX's settings, which a call may change.
 
 XLA maps the code of a program into memory in many small parts, some 300 for a gradient of the mLSTM. Linux allows a
-process 65,530 mappings by default, and XLA ends a process that asks for more.
+process 65,530 mappings by default, and XLA ends a process that asks for more: it has room for so many programs only.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import jax
 
-from conformance.frameworks._jax_settings import config_kept
+from conformance.frameworks import process_state
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """`conformance.frameworks.process_state.settings_kept`, and all that ``jax.config`` holds."""
+    with process_state.settings_kept(), config_kept():
+        yield
+
+
+@contextmanager
+def config_kept() -> Iterator[None]:
+    """Put all that ``jax.config`` holds back at the end."""
+    config: Any = jax.config
+    before = dict(config.values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if config.values[name] != value:
+                config.update(name, value)
+
 
 MAPPINGS, ALLOWED = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 _FUNCTIONS: WeakSet["Compiled"] = WeakSet()

@@ -166,8 +166,9 @@ class _Placed:
         from torch.distributed.device_mesh import init_device_mesh
 
         record, packed = OPERATIONS[call.operation], "cu_seqlens" in call.arrays
-        shapes = {part.name: part.shape for part in (*record.outputs, *record.arguments)}
-        self._letters = {name: (of.replace("B S", "T") if packed else of).split() for name, of in shapes.items()}
+        self._axes = {letter: record.axes(letter, packed) for letter in "BN"}
+        # Arrays of steps alone have no leading axis.
+        self._least = {each.name: len(each.shape.split()) for each in (*record.arguments, *record.outputs)}
         count = torch.distributed.get_world_size() // 2
         self._mesh = init_device_mesh("cpu", (2, count), mesh_dim_names=(BATCH, HEADS))
         found = ((self._axis(name, "N", x.values.ndim), x.values.shape) for name, x in call.arrays.items())
@@ -185,10 +186,8 @@ class _Placed:
 
     def _axis(self, name: str, kind: str, rank: int) -> int | None:
         """The axis of the batch, ``"B"``, which is the first of several leading ones, or of the heads, ``"N"``."""
-        letters = self._letters.get(name, [])
-        if letters[:1] == ["..."]:
-            return 0 if kind == "B" and rank >= len(letters) else None
-        return next((at for at, letter in enumerate(letters) if letter.startswith(kind)), None)
+        axis = self._axes[kind].get(name)
+        return None if kind == "B" and rank < self._least.get(name, 0) else axis
 
 
 if __name__ == "__main__":

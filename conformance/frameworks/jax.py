@@ -11,16 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from conformance.base.call import Call
 from conformance.base.dtypes import Array
 from conformance.base.exceptions import UsageError
 from conformance.base.result_form import ArrayKind, expect_shapes
-from conformance.frameworks._jax_compiled import Compiled
-from conformance.frameworks._jax_errors import ERRORS
-from conformance.frameworks._jax_settings import config_kept, settings_kept
-from conformance.frameworks._jax_sharding import sharded
+from conformance.frameworks._framework_errors import JAX_ERRORS
+from conformance.frameworks._jax_compiled import Compiled, config_kept, settings_kept
 from conformance.frameworks.implementation import Function, Implementation, Named, Results
+from conformance.operations import OPERATIONS
 
 
 def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementation:
@@ -175,7 +175,7 @@ class JaxImplementation(Implementation):
 
     def vjp(self, call: Call) -> tuple[Results, Results]:
         compiled = self._jitted("vjp", call.operation, call.options, lambda: self._both(call))
-        with ERRORS.wrong_forms_named(call.operation):
+        with JAX_ERRORS.wrong_forms_named(call.operation):
             outputs, gradients = compiled(*self._parts(call.arrays), self._natives(call.cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
 
@@ -191,7 +191,7 @@ class JaxImplementation(Implementation):
         given = (*self._parts(call.arrays), self._natives(call.cotangents))
         if kind.startswith("sharding"):
             given = sharded(call.operation, given, self._devices(), explicit=kind != "sharding")
-        with ERRORS.wrong_forms_named(call.operation):
+        with JAX_ERRORS.wrong_forms_named(call.operation):
             outputs, gradients = made[kind]()(*given)
         return self._neutrals(outputs), self._neutrals(gradients)
 
@@ -203,7 +203,7 @@ class JaxImplementation(Implementation):
             gradients = both(x, whole, d)[1]
             return sum((gradients[name] * directions[name]).sum() for name in gradients)
 
-        with ERRORS.wrong_forms_named(call.operation), ERRORS.refusals_named():
+        with JAX_ERRORS.wrong_forms_named(call.operation), JAX_ERRORS.refusals_named():
             second = self._jit(jax.grad(total, (0, 1)))(floating, self._natives(call.cotangents))
         named = {**second[0], **{f"cotangent of {name}": x for name, x in second[1].items()}}
         return self._neutrals(named)
@@ -215,3 +215,36 @@ class JaxImplementation(Implementation):
         if key not in self._compiled:
             self._compiled[key] = self._jit(function)
         return self._neutrals(self._compiled[key](self._natives(arrays)))
+
+
+BATCH, HEADS = "batch", "heads"
+
+
+def sharded(operation: str, arrays: tuple[dict[str, Any], ...], devices: list[Any], explicit: bool) -> tuple[Any, ...]:
+    """Named arrays on a mesh of two or four devices; an axis that they do not divide is replicated.
+
+    Args:
+        operation: the operation whose arguments and outputs the arrays are named after.
+        arrays: arguments and cotangents.
+        devices: at least two devices.
+        explicit: whether the mesh's axes are part of the types of arrays (`AxisType.Explicit`).
+    """
+    sizes = {BATCH: 2, HEADS: len(devices) // 2}
+    kind = AxisType.Explicit if explicit else AxisType.Auto
+    used = devices[: 2 * sizes[HEADS]]
+    mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * 2, devices=used)
+    packed = any("cu_seqlens" in part for part in arrays)
+    batches, axis_of_heads = (OPERATIONS[operation].axes(letter, packed) for letter in "BN")
+    heads = [x.shape[axis_of_heads[name]] for name, x in arrays[0].items() if name in axis_of_heads]
+
+    def place(name: str, x: Any) -> Any:
+        spec: list[str | None] = [None] * x.ndim
+        batch, head = batches.get(name), axis_of_heads.get(name)
+        if batch is not None and x.shape[batch] % sizes[BATCH] == 0:
+            spec[batch] = BATCH
+        # Heads that share an input or a weight with others are on every device.
+        if head is not None and x.shape[head] == max(heads) and max(heads) % sizes[HEADS] == 0:
+            spec[head] = HEADS
+        return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
+
+    return tuple({name: place(name, x) for name, x in part.items()} for part in arrays)

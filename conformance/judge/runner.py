@@ -19,9 +19,8 @@ from conformance.judge.draws import Draw, planned, sampled
 from conformance.judge.excuses import Breaks, Broken, Excuses
 from conformance.judge.known_failures import Known
 from conformance.judge.outcome import Counterexample, Found, KnownOutcome, LawResult
-from conformance.judge.search import Search
+from conformance.judge.search import Search, retried, search_of
 from conformance.judge.selection import agenda, why_not
-from conformance.judge.single_cases import retried, search_of
 from conformance.laws import Law, all_laws
 from conformance.laws.checker import Checker
 from conformance.tolerance.compared import UNSOUND, BreakKind, comparisons_are_sound

@@ -6,6 +6,7 @@ cases once more (their outcome is known) and shrinks towards the smallest that b
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from conformance.base.exceptions import line_of, name_of, place_of, raised_by_su
 from conformance.base.result_form import WrongResultError
 from conformance.cases import simpler, simplicity, to_json
 from conformance.formulas.judged import UNSHARED, ProcessEndedError
-from conformance.frameworks.implementation import RefusedError, without_gradients
+from conformance.frameworks.implementation import Implementation, RefusedError, without_gradients
 from conformance.judge.avoidance import Avoidance
 from conformance.judge.draws import Draw, run_draw
 from conformance.judge.excuses import Breaks, Broken
@@ -26,6 +27,7 @@ from conformance.judge.known_failures import Known
 from conformance.judge.outcome import Counterexample, Found, Refused, Scene
 from conformance.laws import Law
 from conformance.laws.checker import Checker, LawError
+from conformance.laws.comparison import CallRecord
 from conformance.tolerance.compared import ENDINGS, BreakKind
 
 KINDS = 4
@@ -290,3 +292,36 @@ def _raised(error: BaseException) -> tuple[BreakKind, str]:
     if isinstance(error, SystemExit):
         return BreakKind(name, "exit"), f"called sys.exit({error.code!r}){at}"
     return BreakKind(name, "exception"), f"raised {name}: {line_of(error, 300)}{at}"
+
+
+def retried(
+    implementation: Implementation,
+    law: Law,
+    dtype: str,
+    case: Any,
+    announce: Callable[[str | None], None] = lambda case: None,
+    fatal: Mapping[str, BreakKind] | None = None,
+) -> tuple[list[Counterexample], list[CallRecord]]:
+    """The ways in which one case breaks a law, and the calls of the target that were made.
+
+    Raises:
+        RefusedError: the target refuses the case.
+    """
+    search = search_of(implementation, law, dtype, announce, fatal or {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if search.judge(case) is None:
+            raise RefusedError(search.refusal)
+    return [found.counterexample for found in search.found.values()], search.checker.calls
+
+
+def search_of(
+    implementation: Implementation,
+    law: Law,
+    dtype: str,
+    announce: Callable[[str | None], None],
+    fatal: Mapping[str, BreakKind],
+) -> Search:
+    """The search that judges single cases of a law."""
+    checker = Checker(implementation, dtype, law.forward)
+    return Search(law, checker, Avoidance((), list, max_steps=0), announce, fatal=fatal)

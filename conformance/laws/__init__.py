@@ -152,13 +152,13 @@ law = registering(_registered)
 
 
 def all_laws() -> list[Law]:
-    """Every law, in the order of the operations; an operation's own laws come before those that all share.
+    """Every law, in the order of the operations; an operation's own laws come before those that it shares.
 
     The order does not depend on which module was imported, and registered its laws, first.
     """
     for module in (*LAW_MODULES, "general"):
         importlib.import_module(f"conformance.laws.{module}")
-    return sorted(_registered, key=lambda law: (ABOUT.index(law.op), "._general" in _home(law.check)))
+    return sorted(_registered, key=lambda law: (ABOUT.index(law.op), _home(law.check) not in LAW_MODULES))
 
 
 def law_of(id: str) -> Law:
@@ -167,5 +167,5 @@ def law_of(id: str) -> Law:
 
 
 def _home(check: Callable) -> str:
-    """The module in which a check is written; the check may be a `functools.partial`."""
-    return getattr(check, "func", check).__module__
+    """The name of the file in which a check is written; the check may be a `functools.partial`."""
+    return getattr(check, "func", check).__module__.rpartition(".")[2]

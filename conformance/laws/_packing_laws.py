@@ -10,8 +10,20 @@ from conformance import oracle
 from conformance.frameworks.implementation import Implementation
 from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, Strategy, law
 from conformance.laws._answers import check_gradient, expected_gradient, expected_value
-from conformance.laws._recurrence import alike_when, changed, changed_call, expect_zero, expected_of, rounding_of
-from conformance.laws._relations import alike, alike_in_another_way, close, results_of
+from conformance.laws._relations import (
+    alike,
+    alike_after,
+    alike_in_another_way,
+    alike_when,
+    changed,
+    changed_call,
+    changed_results,
+    close,
+    expect_zero,
+    expected_of,
+    results_of,
+    rounding_of,
+)
 from conformance.laws.checker import Checker
 from conformance.operations import Operation
 
@@ -26,13 +38,10 @@ def _several(operation: Operation) -> Strategy:
     return lambda limits: operation.cases["packed"](limits).filter(lambda case: np.count_nonzero(case.lengths) > 1)
 
 
-def register(operation: Operation, without_options: Strategy) -> None:
-    """Register the laws of packed sequences for one operation.
-
-    Args:
-        without_options: packed cases whose gradient the definition alone determines.
-    """
+def register(operation: Operation) -> None:
+    """Register the laws of packed sequences for one operation."""
     op, packed = operation.name, _sequences(operation)
+    without_options = operation.cases.get("packed gradient", operation.cases["packed"])
 
     @law(op, "definition", cases=without_options, dtypes=UP_TO_BFLOAT16, gradient=op, share=0.75)
     def packed_gradient(checker: Checker, case: Any) -> None:
@@ -172,11 +181,6 @@ def register(operation: Operation, without_options: Strategy) -> None:
             own = replace(gradients[name], values=np.asarray(sum(part[name].values for part in apart)))
             close(checker, f"gradient of {name}", gradients[name], own, np.asarray(total), slack, steps)
 
-
-def register_nan(operation: Operation) -> None:
-    """Register the law about NaN for one operation."""
-    op = operation.name
-
     @law(op, "contract", cases=_several(operation), compiled_dtypes=SINGLE, share=0.25)
     def spoilt_sequence(checker: Checker, case: Any) -> None:
         """A NaN in one packed sequence, its states or its cotangents changes no result and no gradient of the others.
@@ -184,11 +188,11 @@ def register_nan(operation: Operation) -> None:
         a NaN in x_b ⇒ {op}(x)_c and its gradient are as without it, for c ≠ b
         """
         call = operation.call_of(case, checker.dtype)
-        outputs, gradients = results_of(checker, call)
+        own = results_of(checker, call)
         rng, bounds = np.random.default_rng(case.seed), [0, *np.cumsum(case.lengths).tolist()]
         b = int(rng.choice(np.flatnonzero(case.lengths)))
         shared = (*operation.weights, "cu_seqlens")
-        names = [name for name in (*call.arrays, *(call.cotangents if gradients else ())) if name not in shared]
+        names = [name for name in (*call.arrays, *(call.cotangents if own[1] else ())) if name not in shared]
         spoilt, token = str(rng.choice(names)), int(rng.integers(bounds[b], bounds[b + 1]))
 
         def with_nan(name: str, x: np.ndarray) -> np.ndarray:
@@ -203,21 +207,13 @@ def register_nan(operation: Operation) -> None:
             return np.delete(x, slice(*bounds[b : b + 2]) if operation.stepped(name) else b, axis=0)
 
         with np.errstate(invalid="ignore"):
-            outputs_of_spoilt, gradients_of_spoilt = results_of(checker, changed_call(call, with_nan))
-        expected = expected_of(expected_value(operation, checker, case), others)
-        alike(checker, changed(outputs_of_spoilt, others), changed(outputs, others), expected, case.steps)
-        if gradients is not None and gradients_of_spoilt is not None:
-            expected = expected_of(expected_gradient(operation, checker, case), others)
-            names = tuple(name for name in operation.differentiable(call.arrays) if name not in operation.weights)
-            got, own = (
-                changed({name: each[name] for name in names}, others) for each in (gradients_of_spoilt, gradients)
-            )
-            alike(checker, got, own, expected, case.steps, of="gradient of ", only=names)
+            spoilt_results = results_of(checker, changed_call(call, with_nan))
+        names = tuple(name for name in operation.differentiable(call.arrays) if name not in operation.weights)
+        got, own = (changed_results(results, names, others) for results in (spoilt_results, own))
+        alike_after(others, operation, checker, case, got, own, names)
 
-
-def register_max_seqlen(operation: Operation) -> None:
-    """Register the law about ``max_seqlen`` for one operation that takes it."""
-    op = operation.name
+    if not operation.takes("max_seqlen"):
+        return
 
     @law(op, "contract", cases=_sequences(operation), strata=SHORT, compiled_dtypes=(), share=0.25)
     def max_seqlen(checker: Checker, case: Any) -> None:

@@ -8,37 +8,30 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.cases import Limits
-from conformance.laws import UP_TO_BFLOAT16, Strategy, law
+from conformance.laws import UP_TO_BFLOAT16, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
-from conformance.laws._recurrence import (
+from conformance.laws._relations import (
     Arrays,
+    alike,
     alike_when,
     along_steps,
     at_steps,
     changed,
     changed_call,
+    changed_results,
+    close,
     expect_zero,
     nothing_of,
+    results_of,
     rounding_of,
 )
-from conformance.laws._relations import alike, close, results_of
 from conformance.laws.checker import Checker
 from conformance.operations import Operation
 from conformance.tolerance.budget import Expected
 
 
-def cut_anywhere(whole: st.SearchStrategy) -> st.SearchStrategy:
-    """Cases that are cut at any share of their steps, the ends included."""
-    shares = st.one_of(st.sampled_from((0.5, 0.0, 1.0)), st.floats(0, 1, width=16))
-    return st.builds(lambda case, cut: replace(case, cut=cut), whole, shares)
-
-
-def register(operation: Operation, cuts: Strategy) -> None:
-    """Register these laws for one operation.
-
-    Args:
-        cuts: cases that are cut at a share ``cut`` of their steps.
-    """
+def register(operation: Operation) -> None:
+    """Register these laws for one operation."""
     op, y, dense = operation.name, operation.output, operation.cases["dense"]
 
     def batches(limits: Limits) -> st.SearchStrategy:
@@ -46,7 +39,14 @@ def register(operation: Operation, cuts: Strategy) -> None:
             return dense(limits).map(lambda case: replace(case, B=2 + case.B % 2))
         return dense(limits).filter(lambda case: case.B > 1)
 
-    @law(op, "relation", cases=cuts, dtypes=UP_TO_BFLOAT16, subject=("initial state", "final state"), share=0.75)
+    @law(
+        op,
+        "relation",
+        cases=operation.cuts,
+        dtypes=UP_TO_BFLOAT16,
+        subject=("initial state", "final state"),
+        share=0.75,
+    )
     def split_and_carry(checker: Checker, case: Any) -> None:
         """Cutting a sequence and carrying the state gives the same results as the whole sequence, gradients included.
 
@@ -119,10 +119,10 @@ def register(operation: Operation, cuts: Strategy) -> None:
         """
 
         # Head n of N reads head n // (N/N′) of N′, so reversing all heads is reversing the heads of every N′.
+        axes = [operation.axes(letter) for letter in "BN"]
+
         def permuted(name: str, x: np.ndarray) -> np.ndarray:
-            if name in operation.weights:
-                return x[::-1]
-            return x[::-1, :, ::-1] if operation.stepped(name) else x[::-1, ::-1]
+            return np.flip(x, tuple(of[name] for of in axes if name in of))
 
         alike_when(operation, checker, case, permuted)
 
@@ -149,15 +149,13 @@ def register(operation: Operation, cuts: Strategy) -> None:
         names = operation.differentiable(call.arrays)
         # A batch of one has a different shape, for which a framework that compiles would have to compile again.
         calls = [batch, single] if checker.implementation.eager else [batch]
-        outputs, gradients = results_of(checker, first)
+        own = changed_results(results_of(checker, first), names, alone)
         for each in calls:
-            others, of_others = results_of(checker, each)
-            alike(checker, changed(others, alone), changed(outputs, alone), expected, case.steps)
-            if gradients is not None and of_others is not None:
+            got = changed_results(results_of(checker, each), names, alone)
+            alike(checker, got[0], own[0], expected, case.steps)
+            if got[1] is not None and own[1] is not None:
                 of_gradient = operation.gradient(values, call.options, oracle.values(single.cotangents), precision)
-                own, got = ({name: of[name] for name in names} for of in (gradients, of_others))
-                got, own = changed(got, alone), changed(own, alone)
-                alike(checker, got, own, of_gradient, case.steps, of="gradient of ", only=names)
+                alike(checker, got[1], own[1], of_gradient, case.steps, of="gradient of ", only=names)
 
 
 def _first_alone(cotangent: np.ndarray) -> np.ndarray:

@@ -7,19 +7,25 @@ its size, so its largest value in an array, times the perturbation of an operand
 target has no such part, and for it these laws are as strict as those that compare with the oracle.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from conformance import oracle
 from conformance.base.call import Call
-from conformance.base.dtypes import Array
+from conformance.base.dtypes import ROUNDOFF, Array
 from conformance.frameworks.implementation import Results
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws.checker import Checker, LawError
-from conformance.operations import Operation
+from conformance.operations import Operation, in_expected_units
 from conformance.tolerance.budget import Expected, Precision, allowed
 from conformance.tolerance.compared import dtype_of
+
+Arrays = dict[str, Array]
+Pair = tuple[Results, Results | None]
+"""Outputs, and gradients if the target has any."""
+Change = Callable[[str, np.ndarray], np.ndarray]
 
 
 def alike(
@@ -50,7 +56,7 @@ def alike(
         if of:
             first, second = got[name], own[name]
         else:
-            first, second = (oracle.in_expected_units(name, results, expected.values) for results in (got, own))
+            first, second = (in_expected_units(name, results, expected.values) for results in (got, own))
         close(checker, f"{of}{name}", first, second, expected.values[name], expected.slack[name], steps, times)
 
 
@@ -80,7 +86,7 @@ def of_what_is_wrong(own: Array, expected: np.ndarray, slack: np.ndarray, precis
     return precision.operand * float(np.where(np.isfinite(excess), excess, 0.0).max(initial=0.0))
 
 
-def results_of(checker: Checker, call: Call) -> tuple[Results, Results | None]:
+def results_of(checker: Checker, call: Call) -> Pair:
     """Outputs, and gradients if the target has any."""
     if checker.implementation.no_gradient(call.operation) is None:
         return checker.vjp(call)
@@ -92,7 +98,7 @@ def alike_in_another_way(
     checker: Checker,
     case: Any,
     call: Call,
-    own: tuple[Results, Results | None],
+    own: Pair,
     form: str = "",
 ) -> None:
     """Make a call, with and without a gradient, and compare it with the results of one that must give the same."""
@@ -106,8 +112,8 @@ def same_results(
     checker: Checker,
     case: Any,
     call: Call,
-    got: tuple[Results, Results | None],
-    own: tuple[Results, Results | None],
+    got: Pair,
+    own: Pair,
     form: str = "",
 ) -> None:
     """Compare outputs and gradients of a call that is made in another way with those of the original call.
@@ -120,3 +126,78 @@ def same_results(
     if got[1] is not None and own[1] is not None:
         of_gradient = expected_gradient(operation, checker, case, call, form)
         alike(checker, got[1], own[1], of_gradient, call.steps, of="gradient of ", only=call.primals)
+
+
+def alike_when(operation: Operation, checker: Checker, case: Any, change: Change) -> None:
+    """Check that a change of arguments and cotangents changes the target's results in the corresponding way."""
+    call = operation.call_of(case, checker.dtype)
+    own, got = results_of(checker, call), results_of(checker, changed_call(call, change))
+    names = operation.differentiable(call.arrays)
+    alike_after(change, operation, checker, case, got, changed_results(own, names, change), names)
+
+
+def alike_after(
+    change: Change,
+    operation: Operation,
+    checker: Checker,
+    case: Any,
+    got: Pair,
+    own: Pair,
+    names: tuple[str, ...],
+) -> None:
+    """Compare the results of two calls that should both be those of a case, changed in the same way.
+
+    Args:
+        names: the arguments whose gradients are compared.
+    """
+    expected = expected_of(expected_value(operation, checker, case), change)
+    alike(checker, got[0], own[0], expected, case.steps)
+    if got[1] is not None and own[1] is not None:
+        of_gradient = expected_of(expected_gradient(operation, checker, case), change)
+        alike(checker, got[1], own[1], of_gradient, case.steps, of="gradient of ", only=names)
+
+
+def changed_results(results: Pair, names: tuple[str, ...], change: Change) -> Pair:
+    """The outputs, and the gradients of some arguments, that are all changed in the same way."""
+    outputs, gradients = results
+    kept = None if gradients is None else changed({name: gradients[name] for name in names}, change)
+    return changed(outputs, change), kept
+
+
+def at_steps(x: Array, steps: slice) -> Array:
+    return replace(x, values=x.values[:, steps])
+
+
+def along_steps(*parts: Array) -> Array:
+    return replace(parts[0], values=np.concatenate([part.values for part in parts], axis=1))
+
+
+def changed(arrays: Mapping[str, Array], change: Change) -> Arrays:
+    return {name: replace(x, values=change(name, x.values)) for name, x in arrays.items()}
+
+
+def changed_call(call: Call, change: Change) -> Call:
+    return call.changed(lambda name, x: replace(x, values=change(name, x.values)))
+
+
+def expected_of(expected: Expected, change: Change) -> Expected:
+    """The oracle's answer for results that were all changed in the same way."""
+    return Expected(
+        {name: change(name, x) for name, x in expected.values.items()},
+        {name: change(name, x) for name, x in expected.slack.items()},
+    )
+
+
+def rounding_of(*parts: Array) -> np.ndarray:
+    """The rounding of parts that are each rounded to their dtype before they are added, and that may cancel."""
+    return np.asarray(sum(ROUNDOFF[part.dtype] * np.abs(part.values) for part in parts))
+
+
+def nothing_of(cotangents: Mapping[str, Array]) -> Arrays:
+    return changed(cotangents, lambda name, x: 0 * x)
+
+
+def expect_zero(name: str, gradient: np.ndarray, where: str) -> None:
+    """Check that a gradient is exactly 0, which rounding cannot change."""
+    if gradient.size and not np.abs(gradient).max() == 0:
+        raise LawError(f"gradient of {name}", f"is {np.abs(gradient).max():.3g} {where}")

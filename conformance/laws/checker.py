@@ -14,7 +14,7 @@ from conformance.base.dtypes import ROUNDOFF, Array, accumulation
 from conformance.base.exceptions import raised_by_target, shortened, text_of
 from conformance.frameworks.implementation import Implementation, Named, RefusedError, Results
 from conformance.laws.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
-from conformance.operations import OPERATIONS
+from conformance.operations import LOG_SCALE, OPERATIONS, in_units_of
 from conformance.tolerance.budget import Expected, Precision, Verdict
 from conformance.tolerance.compared import ArrayOutcome, BreakKind, compared
 from conformance.tolerance.designs import AnyDesign, TensorFloat32, TensorFloat32AnyDesign
@@ -123,7 +123,7 @@ class Checker:
     def on_backend(self, call: Call) -> Call:
         """The call with the requested kernel backend, if its operation takes one."""
         backend, operation = self.implementation.kernel_backend, OPERATIONS.get(call.operation)
-        if backend is None or operation is None or not operation.takes_backend:
+        if backend is None or operation is None or not operation.takes("kernel_backend"):
             return call
         return call.with_options(kernel_backend=backend)
 
@@ -244,9 +244,9 @@ class Checker:
                 self.breaks.append(LawError(f"{of}{name}", "missing", nature="missing"))
                 continue
             array, state = got[name], None
-            if name in oracle.LOG_SCALE and oracle.LOG_SCALE[name] in got and not of:
-                scale = expected.values[oracle.LOG_SCALE[name]]
-                array, state = oracle.in_units_of(scale, name, got), (array, scale)
+            if LOG_SCALE.get(name) in got and not of:
+                scale = expected.values[LOG_SCALE[name]]
+                array, state = in_units_of(scale, name, got), (array, scale)
             values, slack = expected.values[name], expected.slack[name]
             self.close(f"{of}{name}", array, values, slack, steps, times, state=state, of_oracle=True)
 

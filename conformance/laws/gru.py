@@ -1,4 +1,4 @@
-"""The multi-head GRU: `gru`. The laws that it shares with every recurrence are in `_recurrence_laws`."""
+"""The multi-head GRU: `gru`. Laws of all recurrences follow from its record."""
 
 import importlib.util
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.base.dtypes import Array
 from conformance.cases import NO_GRU_OPTIONS, GRUCase, Limits
-from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, _packing_laws, _recurrence_laws, law
+from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_gradient, check_value, expected_gradient, expected_value, has_gradient
 from conformance.laws._gru_identities import agree, closed_form, expanded, grouped, initial, with_values
 from conformance.laws._relations import alike, close, results_of
@@ -65,22 +65,11 @@ def clipping(checker: Checker, case: GRUCase) -> None:
     check_gradient(GRU, checker, case)
 
 
-def _cuts(limits: Limits) -> st.SearchStrategy:
-    if limits.eager:
-        return _recurrence_laws.cut_anywhere(cases.gru(limits))
-    # Halves have the shape of a row that other laws compile.
-    whole = cases.gru(limits).filter(lambda case: case.heads == cases.HEADS[0])
-    return whole.map(lambda case: replace(case, S=min(2 * case.S, limits.max_steps)))
-
-
 def _without_options(limits: Limits, **fixed: Any) -> st.SearchStrategy:
     if limits.eager:
         # There is a state to keep: from zeros, many wrong computations give the right result.
         return cases.gru(limits, **{**NO_GRU_OPTIONS, "state": True, **fixed})
     return cases.gru(limits, **fixed).filter(lambda case: not case.options())
-
-
-_recurrence_laws.register(GRU, _cuts)
 
 
 @law("gru", "definition", cases=cases.packed_gru, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, forward=True)
@@ -90,9 +79,6 @@ def packed(checker: Checker, case: GRUCase) -> None:
     gru(x, cu_seqlens)[b] = gru(x[cu_b:cu_{b+1}])
     """
     check_value(GRU, checker, case)
-
-
-_packing_laws.register(GRU, lambda limits: cases.packed_gru(limits, **NO_GRU_OPTIONS))
 
 
 @law(
@@ -225,10 +211,6 @@ def torch_layer(checker: Checker, case: GRUCase) -> None:
     # r⊙(hW) and (r⊙h)W are one function of a diagonal W, and only there: the gradient off the diagonal is another's.
     known = layer.outputs_and_gradients(oracle.values(call.arrays), oracle.values(call.cotangents), case.N)
     agree(checker, call, *known, compared={"weight": diagonal})
-
-
-_packing_laws.register_nan(GRU)
-_packing_laws.register_max_seqlen(GRU)
 
 
 @law(

@@ -1,4 +1,4 @@
-"""The mLSTM over whole sequences: `mlstm`. The laws that it shares with every recurrence are in `_recurrence_laws`."""
+"""The mLSTM over whole sequences: `mlstm`. Laws of all recurrences follow from its record."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,11 +13,8 @@ from conformance.laws import (
     SMALL,
     UP_TO_BFLOAT16,
     WIDE,
-    _large_gates,
-    _mlstm_relations,
-    _mlstm_stabiliser,
-    _packing_laws,
-    _recurrence_laws,
+    _mlstm_checks,
+    _mlstm_large_gates,
     law,
 )
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value
@@ -84,35 +81,13 @@ law(
     needs=FORMS,
     subject=("final state",),
     share=0.5,
-)(_mlstm_relations.forms)
-
-
-def _cuts(limits: Limits) -> st.SearchStrategy:
-    if limits.eager:
-        return _recurrence_laws.cut_anywhere(cases.mlstm(limits))
-
-    # Halves have the shape of a row that other laws compile; the small ones may also be cut after one step or before.
-    def cut(case: MLSTMCase, place: int) -> MLSTMCase:
-        one, several = (1, case.S) if place == 1 else (case.S, 1)
-        if limits.stratum == "small" and place and case.S < limits.max_steps:
-            return replace(case, S=case.S + 1, cut=one / (one + several))
-        return replace(case, S=min(2 * case.S, limits.max_steps))
-
-    whole = cases.mlstm(limits).filter(lambda case: case.state != "none" and case.S > 1)
-    return st.builds(cut, whole, st.sampled_from((0, 1, 2)))
+)(_mlstm_checks.forms)
 
 
 def _ordinary_with_state(limits: Limits) -> st.SearchStrategy:
     if limits.eager:
         return cases.mlstm(limits, gates="ordinary", state="random", eps=0.0, scale=1.0)
     return cases.mlstm(limits).filter(lambda case: case.state != "none")
-
-
-def _packed_without_eps(limits: Limits) -> st.SearchStrategy:
-    return cases.packed_mlstm(limits, eps=0.0).filter(lambda case: bool(case.lengths))
-
-
-_recurrence_laws.register(MLSTM, _cuts)
 
 
 @law(
@@ -143,10 +118,7 @@ def packed(checker: Checker, case: MLSTMCase) -> None:
     check_value(MLSTM, checker, case)
 
 
-_packing_laws.register(MLSTM, cases.some_without_states(_packed_without_eps))
-
-
-law("mlstm", "relation", cases=cases.mlstm, share=0.5)(_mlstm_relations.linearity)
+law("mlstm", "relation", cases=cases.mlstm, share=0.5)(_mlstm_checks.linearity)
 law(
     "mlstm",
     "definition",
@@ -156,8 +128,8 @@ law(
     strata=SMALL,
     dtypes=WIDE,
     share=0.5,
-)(_mlstm_stabiliser.floor)
-law("mlstm", "contract", cases=_ordinary_with_state, share=0.25)(_mlstm_stabiliser.cap)
+)(_mlstm_checks.floor)
+law("mlstm", "contract", cases=_ordinary_with_state, share=0.25)(_mlstm_checks.cap)
 
 
 @law(
@@ -201,10 +173,6 @@ def gate_dtypes(checker: Checker, case: MLSTMCase) -> None:
         checker.expect_dtypes({}, {name: gradients[name] for name in "if"}, call.arrays, ())
 
 
-_packing_laws.register_nan(MLSTM)
-_packing_laws.register_max_seqlen(MLSTM)
-
-
 law(
     "mlstm",
     "contract",
@@ -217,11 +185,11 @@ law(
     gradient="mlstm",
     subject=("final state", "state cotangents"),
     share=0.25,
-)(_mlstm_stabiliser.ties)
-_large_gates.register(
+)(_mlstm_checks.ties)
+_mlstm_large_gates.register(
     MLSTM,
-    partial(cases.mlstm, **_large_gates.PLAIN),
-    lambda limits: _chunks(limits).map(lambda case: replace(case, **_large_gates.PLAIN)),
+    partial(cases.mlstm, **_mlstm_large_gates.PLAIN),
+    lambda limits: _chunks(limits).map(lambda case: replace(case, **_mlstm_large_gates.PLAIN)),
 )
 
 

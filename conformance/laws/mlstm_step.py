@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from conformance import cases
 from conformance.base.call import Call
 from conformance.cases import MLSTMCase
-from conformance.laws import SINGLE, SMALL, UP_TO_BFLOAT16, _large_gates, law
+from conformance.laws import SINGLE, SMALL, UP_TO_BFLOAT16, _mlstm_large_gates, law
 from conformance.laws._answers import check_gradient, expected_value
-from conformance.laws._recurrence import along_steps
+from conformance.laws._relations import along_steps
 from conformance.laws.checker import Checker
 from conformance.operations.mlstm import MLSTM
 from conformance.operations.mlstm_step import MLSTM_STEP, at_step, with_state
@@ -86,8 +86,8 @@ def eps_gradient(checker: Checker, case: MLSTMCase) -> None:
 
 
 def _plain(limits: cases.Limits) -> st.SearchStrategy:
-    return _one_step(limits).map(lambda case: replace(case, **_large_gates.PLAIN))
+    return _one_step(limits).map(lambda case: replace(case, **_mlstm_large_gates.PLAIN))
 
 
-_large_gates.register_shift(MLSTM_STEP, _plain)
-_large_gates.register_steps(MLSTM_STEP, _plain)
+_mlstm_large_gates.register_shift(MLSTM_STEP, _plain)
+_mlstm_large_gates.register_steps(MLSTM_STEP, _plain)

@@ -4,8 +4,13 @@ Laws, calls, scripts of failures, test vectors and the names that the command li
 in this order.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 
+import numpy as np
+
+from conformance.base.dtypes import Array
 from conformance.operations import (
     decay,
     fwbw,
@@ -16,6 +21,7 @@ from conformance.operations import (
 )
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Backward, Option, Output, Public, StateTuple, Strategy
+from conformance.oracle import rescaled
 
 FILES: tuple[ModuleType, ...] = (
     scan,
@@ -42,8 +48,30 @@ ABOUT = tuple(dict.fromkeys(record.about for record in RECORDS if record.about))
 LAW_MODULES = tuple(file.__name__.rpartition(".")[2] for file in FILES if any(record.about for record in file.RECORDS))
 """The files of laws, with the same names as those of the records."""
 
+LOG_SCALE = {
+    output.name: output.log_scale for record in OPERATIONS.values() for output in record.outputs if output.log_scale
+}
+"""By state: the state that is the logarithm of its unit. The name of a state means the same in every operation."""
+
 PUBLIC = tuple(OPERATIONS)
 BACKWARDS = tuple(f"{name}_backward" for name in OPERATIONS)
+
+
+def in_units_of(scale: np.ndarray, name: str, results: Mapping[str, Array]) -> Array:
+    """A scaled state among the results of a call, in units of exp(scale); unchanged if the shapes do not fit."""
+    part, own = results[name], results[LOG_SCALE[name]]
+    if own.shape != scale.shape or part.shape[: scale.ndim] != scale.shape:
+        return part
+    return replace(part, values=rescaled(part.values, own.values, scale))
+
+
+def in_expected_units(name: str, results: Mapping[str, Array], expected: Mapping[str, np.ndarray]) -> Array:
+    """A result of a call; a scaled state in the units of the expected one."""
+    scale = LOG_SCALE.get(name)
+    if scale is None or scale not in results or scale not in expected:
+        return results[name]
+    return in_units_of(expected[scale], name, results)
+
 
 __all__ = [
     "ABOUT",
@@ -54,6 +82,7 @@ __all__ = [
     "FILES",
     "HELPERS",
     "LAW_MODULES",
+    "LOG_SCALE",
     "OPERATIONS",
     "Operation",
     "Option",
@@ -63,4 +92,6 @@ __all__ = [
     "RECORDS",
     "StateTuple",
     "Strategy",
+    "in_expected_units",
+    "in_units_of",
 ]

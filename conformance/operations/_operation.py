@@ -59,15 +59,28 @@ class Operation(Record):
     def state_arguments(self) -> tuple[str, ...]:
         return tuple(self.states.values())
 
+    def axes(self, letter: str, packed: bool = False) -> dict[str, int]:
+        """The first axis with a letter, in each argument and output that has one.
+
+        Args:
+            letter: ``N`` stands for ``Nx`` and similar ones, too, and ``B`` for the first of several leading axes.
+            packed: whether the sequences are packed along one axis.
+        """
+        found = {}
+        for each in (*self.arguments, *self.outputs):
+            letters = (each.shape.replace("B S", "T") if packed else each.shape).split()
+            alike = [at for at, own in enumerate(letters) if own[:1] == letter and "+" not in own]
+            leading = [0] if letter == "B" and letters[0] == "..." else []
+            for axis in (leading or alike)[:1]:
+                found[each.name] = axis
+        return found
+
     @cached_property
     def head_axis(self) -> dict[str, int]:
         """The head axis of each floating-point argument without states, counted from the last if there are steps."""
-        axes = {}
-        for argument in self.arguments:
-            heads = [at for at, letter in enumerate(argument.axes) if letter.startswith("N")]
-            if heads and argument.name not in self.state_arguments:
-                axes[argument.name] = heads[0] - len(argument.axes) if "S" in argument.axes else heads[0]
-        return axes
+        heads = self.axes("N")
+        own = [each for each in self.arguments if each.name in heads and each.name not in self.state_arguments]
+        return {each.name: heads[each.name] - (len(each.axes) if "S" in each.axes else 0) for each in own}
 
     @cached_property
     def primals(self) -> tuple[str, ...]:
@@ -79,8 +92,12 @@ class Operation(Record):
         return any(argument.name == "cu_seqlens" for argument in self.arguments)
 
     @property
-    def takes_backend(self) -> bool:
-        return any(option.name == "kernel_backend" for option in self.options)
+    def recurs(self) -> bool:
+        """Whether it carries states along a step axis."""
+        return bool(self.sequences and self.states)
+
+    def takes(self, option: str) -> bool:
+        return any(each.name == option for each in self.options)
 
     @property
     def backward_name(self) -> str:
@@ -108,6 +125,13 @@ class Operation(Record):
         return st.one_of(
             self.cases["dense"](limits), self.cases["packed"](limits).filter(lambda case: bool(case.lengths))
         )
+
+    def cuts(self, limits: Limits) -> st.SearchStrategy:
+        """Cases that are cut, if a new shape is cheap at any share of their steps, the ends included."""
+        if not limits.eager:
+            return self.cases.get("cut", self.cases["dense"])(limits)
+        shares = st.one_of(st.sampled_from((0.5, 0.0, 1.0)), st.floats(0, 1, width=16))
+        return st.builds(lambda case, cut: replace(case, cut=cut), self.cases["dense"](limits), shares)
 
     def representative(self, case: Any) -> Any:
         """The case that stands for all cases with the same value."""

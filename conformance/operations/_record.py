@@ -53,12 +53,15 @@ class Output:
         name: the name of the output and of its cotangent.
         shape, role: as in `Argument`.
         cotangent: the keyword by which a target's own backward takes its cotangent; None if it is part of a tuple.
+        log_scale: the state that is the logarithm of its unit: it stands for itself times exp of that state, and is
+            compared in the units of its correct value.
     """
 
     name: str
     shape: str
     role: Role = "value"
     cotangent: str | None = None
+    log_scale: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +178,9 @@ class Record(Public):
         switched_on: the value of the state switch if a case does not give one.
         curried: the option of a first call that returns the function of the arrays.
         backward: how a target's own backward is called.
-        cases: strategies that draw cases, by name; ``dense`` and, where it takes ``cu_seqlens``, ``packed``.
+        cases: strategies that draw cases, by name; ``dense`` and, where it takes ``cu_seqlens``, ``packed``. Two more
+            where they differ: ``packed gradient``, packed cases whose gradient the definition alone determines, and
+            ``cut``, cases that are cut at a share ``cut`` of their steps, for targets that compile per shape.
         make_call: makes the call of the operation with this name that a case stands for, in a dtype.
         value, gradient: the oracle's answer for the arrays of a call, dense or packed.
         immaterial: the fields of a case on which no value depends, each with one value that stands for all.

@@ -52,8 +52,8 @@ FWBW = Operation(
     ),
     outputs=(
         Output(name="h", shape="B T V", cotangent="dh"),
-        Output(name="C", shape="B K V", role="state", cotangent="dc_last"),
-        Output(name="n", shape="B K", role="state", cotangent="dn_last"),
+        Output(name="C", shape="B K V", role="state", cotangent="dc_last", log_scale="m"),
+        Output(name="n", shape="B K", role="state", cotangent="dn_last", log_scale="m"),
         Output(name="m", shape="B", role="state", cotangent="dm_last"),
     ),
     returns=("h", ("C", "n", "m")),

@@ -56,7 +56,12 @@ GRU = Operation(
         MAX_SEQLEN,
         BACKEND,
     ),
-    cases={"dense": cases.gru, "packed": cases.packed_gru},
+    cases={
+        "dense": cases.gru,
+        "packed": cases.packed_gru,
+        "packed gradient": lambda limits: cases.packed_gru(limits, **cases.NO_GRU_OPTIONS),
+        "cut": cases.halved_gru,
+    },
     value=oracle.gru,
     gradient=oracle.gru_gradient,
     immaterial={"layout": "contiguous", "room": None, "cut": 0.0},

@@ -21,6 +21,10 @@ def _extremes(limits: Limits) -> st.SearchStrategy:
     return st.one_of(*(cases.mlstm(limits, gates=gates) for gates in EXTREME_GATES))
 
 
+def _packed_without_eps(limits: Limits) -> st.SearchStrategy:
+    return cases.packed_mlstm(limits, eps=0.0).filter(lambda case: bool(case.lengths))
+
+
 def _cut_slack(expected: Expected, arrays: Arrays) -> Values:
     """Includes a tolerance for g of the early part, dm₀(late part) − ⟨C, dC⟩ − ⟨n, dn⟩, where it should cancel to 0."""
     assert expected.carried is not None
@@ -64,8 +68,8 @@ MLSTM = Operation(
     ),
     outputs=(
         Output(name="h", shape="B S N V", cotangent="dh"),
-        Output(name="C", shape="B N K V", role="state"),
-        Output(name="n", shape="B N K", role="state"),
+        Output(name="C", shape="B N K V", role="state", log_scale="m"),
+        Output(name="n", shape="B N K", role="state", log_scale="m"),
         Output(name="m", shape="B N", role="state"),
     ),
     returns=("h", ("C", "n", "m")),
@@ -96,7 +100,12 @@ MLSTM = Operation(
     ),
     state=StateTuple(name="initial_state", type=MLSTMState, cotangent="dstate"),
     state_switch="return_state",
-    cases={"dense": cases.mlstm, "packed": cases.packed_mlstm},
+    cases={
+        "dense": cases.mlstm,
+        "packed": cases.packed_mlstm,
+        "packed gradient": cases.some_without_states(_packed_without_eps),
+        "cut": cases.halved_mlstm,
+    },
     value=oracle.mlstm,
     gradient=oracle.mlstm_gradient,
     immaterial={"chunk_size": None, "room": None, "layout": "contiguous", "cut": 0.0},

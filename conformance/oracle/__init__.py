@@ -11,11 +11,9 @@ from conformance.oracle._gru import gru, gru_gradient
 from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
 from conformance.oracle._packed import mlstm, mlstm_gradient
 from conformance.oracle._sums import dtilde, dtilde_gradient, sums, sums_gradient
-from conformance.oracle._units import LOG_SCALE, in_expected_units, in_units_of
 from conformance.oracle._weight_sums import fwbw, fwbw_gradient
 
 __all__ = [
-    "LOG_SCALE",
     "Values",
     "dtilde",
     "dtilde_gradient",
@@ -24,8 +22,6 @@ __all__ = [
     "fwbw_gradient",
     "gru",
     "gru_gradient",
-    "in_expected_units",
-    "in_units_of",
     "joined",
     "mlstm",
     "mlstm_gradient",

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance.oracle._branches import counted
-from conformance.oracle._common import Values, without_warnings
+from conformance.oracle._common import Values, counted, without_warnings
 from conformance.oracle._magnitudes import gradient_magnitudes, magnitudes_of
 from conformance.oracle._mlstm import (
     COPIES,

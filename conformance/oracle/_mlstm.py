@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance.oracle._branches import counted, total
-from conformance.oracle._common import Values, without_warnings
+from conformance.oracle._common import Values, counted, total, without_warnings
 from conformance.oracle._magnitudes import Magnitudes, gradient_magnitudes, magnitudes_of
 from conformance.tolerance import budget
 from conformance.tolerance.budget import DRAWS, Expected, Precision

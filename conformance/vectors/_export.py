@@ -11,8 +11,7 @@ from conformance.base.dtypes import Array
 from conformance.base.exceptions import UsageError
 from conformance.base.tensors import pack
 from conformance.cases import FwbwCase
-from conformance.operations import OPERATIONS
-from conformance.oracle import LOG_SCALE
+from conformance.operations import LOG_SCALE, OPERATIONS
 from conformance.vectors._manifest import MANIFEST, Asked, Entry, Given, Manifest, files_of
 from conformance.vectors._vector import Answer, Vector, vector
 

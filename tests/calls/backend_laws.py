@@ -7,7 +7,7 @@ from typing import Any
 from conformance.frameworks.implementation import RefusedError
 from conformance.laws import UP_TO_BFLOAT16
 from conformance.laws._answers import expect_value, of_rows
-from conformance.laws._kernel_limits import explained
+from conformance.laws._mlstm_kernel_limits import explained
 from conformance.laws.checker import Checker, LawError
 from conformance.operations import OPERATIONS, Operation
 from tests.calls.packages import Launches
@@ -106,5 +106,5 @@ def _expect_launches(checker: Checker, backend: str, launches: Launches, how: st
 
 
 for _operation in OPERATIONS.values():
-    if _operation.takes_backend:
+    if _operation.takes("kernel_backend"):
         _registered(_operation)

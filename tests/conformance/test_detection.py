@@ -10,8 +10,7 @@ import reference
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 CODE = """
-from conformance.frameworks.detection import detect
-from conformance.frameworks.targets import find
+from conformance.frameworks.targets import detect, find
 
 functions, home = find({path!r})
 print(detect(functions, home, {path!r}))

@@ -150,7 +150,7 @@ class _Graph:
 
 
 class _Cuda:
-    """The part of ``torch.cuda`` that `conformance.frameworks._torch_cuda` uses, on a CPU."""
+    """The part of ``torch.cuda`` that `conformance.frameworks._torch_transforms` uses, on a CPU."""
 
     CUDAGraph = _Graph
 
@@ -192,11 +192,11 @@ class _Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> _Cuda:
-    from conformance.frameworks import _torch_cuda
+    from conformance.frameworks import _torch_transforms
     from conformance.frameworks.torch import TorchImplementation
 
     stand_in = _Cuda()
-    monkeypatch.setattr(_torch_cuda, "transformed", partial(_torch_cuda.transformed, cuda=stand_in))
+    monkeypatch.setattr(_torch_transforms, "on_gpu", partial(_torch_transforms.on_gpu, cuda=stand_in))
     monkeypatch.setattr(TorchImplementation, "lacks", lambda self, feature: None)
     return stand_in
 

@@ -8,8 +8,8 @@ import pytest
 import torch_impl
 from conformance.cases import MLSTMCase
 from conformance.frameworks.torch import TorchImplementation
-from conformance.laws._kernel_limits import BELOW, limit, required
-from conformance.laws._large_gates import ADDING_UP, HUGE
+from conformance.laws._mlstm_kernel_limits import BELOW, limit, required
+from conformance.laws._mlstm_large_gates import ADDING_UP, HUGE
 from conformance.laws.checker import Checker
 from conformance.operations import OPERATIONS
 

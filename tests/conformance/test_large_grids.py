@@ -8,7 +8,7 @@ from conformance.base.options import RunOptions
 from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run_law
 from conformance.laws import all_laws
-from conformance.laws._large_grids import LIMIT
+from conformance.laws._general_device import LIMIT
 
 torch = pytest.importorskip("torch")
 from conformance.frameworks.torch import TorchImplementation  # noqa: E402

@@ -1,8 +1,8 @@
 """A new operation needs the files that CONTRIBUTING lists and no other.
 
-A moving average is added to a copy of the packages, in exactly those files; the suite then judges it there, finds a
-fault in it, explains a failure by a script and exports its test vectors. New files are kept in ``toy_operation/`` under
-their paths; what is added to files that there are already stands here.
+A moving average, which has a gate and a state, is added to a copy of the packages, in exactly those files; the suite
+then judges it there, finds a fault in it, explains a failure by a script and exports its test vectors. New files are
+kept in ``toy_operation/`` under their paths; what is added to files that there are already stands here.
 """
 
 import json
@@ -17,11 +17,12 @@ from tests.conformance.package_copies import PACKAGES, ROOT, conformance, copy_p
 TOY = Path(__file__).parent / "toy_operation"
 CHECK = """
 
-def check_ema(framework: Framework, x: Any, decay: Any, initial: Any) -> Call:
+def check_ema(framework: Framework, x: Any, f: Any, initial: Any) -> Call:
     call = Call("ema", framework)
-    call.floating(x=x, decay=decay)
+    call.floating(x=x)
+    call.floating(f=f)
     call.shape("x", x, "B S N")
-    call.shape("decay", decay, "N")
+    call.shape("f", f, "B S N")
     if initial is not None:
         call.state_dtype("x", x, initial=initial)
         call.shape("initial", initial, "B N")
@@ -56,9 +57,9 @@ BROKEN = """
 from reference import ema, ema_backward as exact
 
 
-def ema_backward(x, decay, initial=None, *, dy, dlast):
-    gradients = exact(x, decay, initial, dy=dy, dlast=dlast)
-    return {**gradients, "decay": 0.9 * gradients["decay"]}
+def ema_backward(x, f, initial=None, *, dy, dlast):
+    gradients = exact(x, f, initial, dy=dy, dlast=dlast)
+    return {**gradients, "f": 0.9 * gradients["f"]}
 """
 
 
@@ -122,14 +123,14 @@ def test_the_suite_finds_a_fault_and_writes_a_script_of_it(packages: Path) -> No
     (found,) = json.loads(report.read_text(encoding="utf-8"))
     broken = [law for law in found["laws"] if law["status"] == "failed"]
     assert {law["id"] for law in broken} == {"ema.gradient"}
-    assert all(law["counterexample"]["where"] == "gradient of decay" for law in broken)
+    assert all(law["counterexample"]["where"] == "gradient of f" for law in broken)
     assert all(law["counterexample"]["script_failed"] for law in broken)
     (script,) = (packages / "failures").glob("*float64.py")
-    assert "gradients = ema_backward(x, decay, " in script.read_text(encoding="utf-8")
+    assert "gradients = ema_backward(x, f, " in script.read_text(encoding="utf-8")
 
 
 def test_its_test_vectors_are_exported(packages: Path) -> None:
     done = conformance(packages, "vectors", "export", packages / "vectors", "--op", "ema", "--dtype", "float32")
     assert done.returncode == 0, done.stdout + done.stderr
     cases = json.loads((packages / "vectors" / "manifest.json").read_text(encoding="utf-8"))["cases"]
-    assert [given["name"] for given in cases[0]["arguments"]] == ["x", "decay", "initial"]
+    assert [given["name"] for given in cases[0]["arguments"]] == ["x", "f", "initial"]

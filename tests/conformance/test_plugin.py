@@ -15,15 +15,14 @@ import pytest
 import reference
 from conformance import pytest_plugin
 from conformance.base.exceptions import UsageError
-from conformance.base.offered_options import OFFERED
-from conformance.base.options import RunOptions
+from conformance.base.options import OFFERED, RunOptions
 from conformance.cli import run_command
 from conformance.command.law_tests import LawTests
 from conformance.judge.selection import options_of
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 PLUGIN = "conformance.pytest_plugin"
-LOADED = {"conformance", PLUGIN, "conformance.base", "conformance.base.offered_options", "conformance.base.options"}
+LOADED = {"conformance", PLUGIN, "conformance.base", "conformance.base.options"}
 SCANS = """
 from reference import rev_cumsum as exact
 

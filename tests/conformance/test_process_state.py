@@ -20,9 +20,9 @@ from conformance.cases import SumCase
 from conformance.formulas.judged import Judge
 from conformance.frameworks import jax as of_jax
 from conformance.frameworks import torch as of_torch
-from conformance.frameworks._jax_settings import settings_kept as jax_settings_kept
-from conformance.frameworks._torch_settings import settings_kept as torch_settings_kept
+from conformance.frameworks._jax_compiled import settings_kept as jax_settings_kept
 from conformance.frameworks.process_state import settings_kept
+from conformance.frameworks.torch import settings_kept as torch_settings_kept
 from conformance.judge.runner import run_law
 from conformance.laws import all_laws
 from conformance.operations import OPERATIONS

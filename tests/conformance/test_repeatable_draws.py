@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.judge import repeatable_draws
+from conformance.judge import draws
 
 DRAWN = """
 import json
@@ -41,17 +41,17 @@ def test_two_processes_draw_the_same_whatever_they_have_imported(tmp_path: Path)
 
 
 def test_hypothesis_has_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert repeatable_draws.missing() == []
-    monkeypatch.delattr(repeatable_draws.providers, "_get_local_constants")
-    assert repeatable_draws.missing() == ["_get_local_constants"]
+    assert draws.missing() == []
+    monkeypatch.delattr(draws.providers, "_get_local_constants")
+    assert draws.missing() == ["_get_local_constants"]
     with pytest.raises(RuntimeError, match=r"lacks .*_get_local_constants.* install a version from"):
-        with repeatable_draws.the_same_everywhere():
+        with draws.the_same_everywhere():
             pass
 
 
 def test_everything_is_put_back() -> None:
-    before = repeatable_draws.providers._get_local_constants
-    with pytest.raises(KeyError), repeatable_draws.the_same_everywhere():
-        assert repeatable_draws.providers._get_local_constants is not before
+    before = draws.providers._get_local_constants
+    with pytest.raises(KeyError), draws.the_same_everywhere():
+        assert draws.providers._get_local_constants is not before
         raise KeyError
-    assert repeatable_draws.providers._get_local_constants is before
+    assert draws.providers._get_local_constants is before

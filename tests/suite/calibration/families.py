@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from conformance.cases import LONG_STEPS, Limits
-from conformance.judge.draws import SHARES
-from conformance.judge.repeatable_draws import the_same_everywhere
+from conformance.judge.draws import SHARES, the_same_everywhere
 
 SIZES = {"small": 40, "chunk": 80, "long": 100}
 _SUPPRESSED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)

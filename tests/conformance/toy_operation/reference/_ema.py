@@ -1,4 +1,4 @@
-"""Exponential moving average, the plainest recurrence."""
+"""Exponential moving average with a gate, the plainest recurrence."""
 
 import numpy as np
 
@@ -6,12 +6,16 @@ from reference._arrays import NUMPY, float64
 from reference.arguments import check_ema
 
 
-def ema(x: np.ndarray, decay: np.ndarray, initial: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Moving average with a decay per head: ``y_t = a·y_{t−1} + (1 − a)·x_t``.
+def _sigmoid(f: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0.0, -f))
+
+
+def ema(x: np.ndarray, f: np.ndarray, initial: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Moving average with a forget gate: ``y_t = a_t·y_{t−1} + (1 − a_t)·x_t``, ``a = σ(f)``.
 
     Args:
         x: ``(B, S, N)``, floating.
-        decay: a, ``(N,)``, like `x`.
+        f: preactivations of the gate, ``(B, S, N)``, like `x` or float32.
         initial: y₀, ``(B, N)``, in the accumulation dtype; zeros where it is left out.
 
     Returns:
@@ -21,27 +25,27 @@ def ema(x: np.ndarray, decay: np.ndarray, initial: np.ndarray | None = None) -> 
         TypeError: an array of another dtype.
         ValueError: an array of another shape.
     """
-    check_ema(NUMPY, x, decay, initial)
-    x, a = float64(x), float64(decay)
+    check_ema(NUMPY, x, f, initial)
+    x, a, shut = float64(x), _sigmoid(float64(f)), _sigmoid(-float64(f))
     last = np.zeros((x.shape[0], x.shape[2])) if initial is None else float64(initial)
     y = np.empty(x.shape)
     for t in range(x.shape[1]):
-        last = y[:, t] = a * last + (1 - a) * x[:, t]
+        last = y[:, t] = a[:, t] * last + shut[:, t] * x[:, t]
     return y, last.copy()
 
 
 def ema_backward(
-    x: np.ndarray, decay: np.ndarray, initial: np.ndarray | None = None, *, dy: np.ndarray, dlast: np.ndarray
+    x: np.ndarray, f: np.ndarray, initial: np.ndarray | None = None, *, dy: np.ndarray, dlast: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Gradient of `ema`: the same loop, walked back."""
-    y, _ = ema(x, decay, initial)
-    x, a, g = float64(x), float64(decay), float64(dlast)
+    y, _ = ema(x, f, initial)
+    x, a, shut, g = float64(x), _sigmoid(float64(f)), _sigmoid(-float64(f)), float64(dlast)
     start = np.zeros(g.shape) if initial is None else float64(initial)
-    dx, da = np.zeros(x.shape), np.zeros(a.shape)
+    dx, df = np.zeros(x.shape), np.zeros(x.shape)
     for t in reversed(range(x.shape[1])):
         g = g + dy[:, t]
         before = y[:, t - 1] if t else start
-        dx[:, t] = (1 - a) * g
-        da += (g * (before - x[:, t])).sum(axis=0)
-        g = a * g
-    return {"x": dx, "decay": da, "initial": g}
+        dx[:, t] = shut[:, t] * g
+        df[:, t] = a[:, t] * shut[:, t] * g * (before - x[:, t])
+        g = a[:, t] * g
+    return {"x": dx, "f": df, "initial": g}

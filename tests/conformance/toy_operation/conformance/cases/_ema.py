@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from conformance.base.dtypes import Array, accumulation, array
-from conformance.cases._json import register
-from conformance.cases._limits import COTANGENTS, SEEDS, Limits, cotangent, generator, limited, rows, words
+from conformance.cases._case import COTANGENTS, SEEDS, Limits, cotangent, generator, limited, register, rows, words
 
 
 @register()
@@ -16,7 +16,7 @@ class EMACase:
     """A call of `ema`.
 
     Attributes:
-        gates: ``ordinary`` decays, or ``extreme`` ones: exactly 0 and 1.
+        gates: ``ordinary``, or ``extreme``: open, shut, or half open.
         cut: where laws that cut a sequence do so, as a share of S.
     """
 
@@ -47,10 +47,11 @@ class EMACase:
 
     def arrays(self, dtype: str) -> dict[str, Array]:
         rng = generator(self.seed, 60)
-        x, decay = self.scale * rng.normal(size=(self.B, self.S, self.N)), rng.uniform(0.2, 0.98, self.N)
+        shape = (self.B, self.S, self.N)
+        x, f = self.scale * rng.normal(size=shape), 2 + rng.normal(size=shape)
         if self.gates == "extreme":
-            decay = rng.choice([0.0, 1.0, 0.5], self.N)
-        arrays = {"x": array(x, dtype, self.layout), "decay": array(decay, dtype, self.layout)}
+            f = rng.choice([np.inf, -np.inf, 0.0], shape)
+        arrays = {"x": array(x, dtype, self.layout), "f": array(f, dtype, self.layout)}
         if self.state:
             arrays["initial"] = array(rng.normal(size=(self.B, self.N)), accumulation(dtype), self.layout)
         return arrays

@@ -1,4 +1,4 @@
-"""The moving average: `ema`. What it shares with every recurrence is in `_recurrence_laws`."""
+"""The moving average: `ema`. Laws of all recurrences follow from its record."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance import cases
 from conformance.cases import EMACase
-from conformance.laws import SHORT, WIDE, _recurrence_laws, law
+from conformance.laws import SHORT, WIDE, law
 from conformance.laws._answers import check_gradient, check_value
 from conformance.laws.checker import Checker
 from conformance.operations.ema import EMA
@@ -16,7 +16,7 @@ from conformance.operations.ema import EMA
 def value(checker: Checker, case: EMACase) -> None:
     """Outputs and final state are the recurrence's.
 
-    y_t = a·y_{t−1} + (1 − a)·x_t
+    y_t = σ(f_t)·y_{t−1} + σ(−f_t)·x_t
     """
     check_value(EMA, checker, case)
 
@@ -25,12 +25,9 @@ def value(checker: Checker, case: EMACase) -> None:
 def gradient(checker: Checker, case: EMACase) -> None:
     """The gradient is exact for every argument.
 
-    dx_t = (1 − a)·g_t, da = Σ g_t·(y_{t−1} − x_t)
+    dx_t = σ(−f_t)·g_t, df_t = σ(f_t)·σ(−f_t)·g_t·(y_{t−1} − x_t)
     """
     check_gradient(EMA, checker, case)
-
-
-_recurrence_laws.register(EMA, cases.ema)
 
 
 @law(
@@ -42,6 +39,6 @@ def constant(checker: Checker, case: EMACase) -> None:
     x = c, y_0 = c ⇒ y = c
     """
     call = EMA.call_of(replace(case, state=True), checker.dtype)
-    given = {n: replace(x, values=np.ones(x.shape)) for n, x in call.arrays.items() if n != "decay"}
+    given = {n: replace(x, values=np.ones(x.shape)) for n, x in call.arrays.items() if n != "f"}
     y = checker.call(call.with_arrays(**given))["y"]
     checker.close("y", y, np.ones(y.shape), np.full(y.shape, checker.precision(case.steps).growth), case.steps)

@@ -10,7 +10,7 @@ EMA = Operation(
     about="ema",
     arguments=(
         Argument(name="x", shape="B S N"),
-        Argument(name="decay", shape="N"),
+        Argument(name="f", shape="B S N", role="gate"),
         Argument(name="initial", shape="B N", role="state", passed="keyword", optional=True, continues="last"),
     ),
     outputs=(

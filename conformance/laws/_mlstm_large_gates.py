@@ -20,9 +20,8 @@ from conformance.base.dtypes import Array
 from conformance.cases import MLSTMCase
 from conformance.frameworks.implementation import Results
 from conformance.laws import SHORT, SINGLE, SMALL, WIDE, Strategy, law
-from conformance.laws._kernel_limits import limit, required
-from conformance.laws._recurrence import nothing_of
-from conformance.laws._relations import alike, close, results_of
+from conformance.laws._mlstm_kernel_limits import limit, required
+from conformance.laws._relations import alike, close, nothing_of, results_of
 from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
 

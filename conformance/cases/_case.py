@@ -1,14 +1,21 @@
-"""The common parts of every case: its length and width, its seed, its description, its cotangents.
+"""The common parts of cases: length and width, seed, description, cotangents, elements, their form in JSON.
 
 Shapes come in strata: ``small`` (S from 0 to 7), ``chunk`` (around the lengths at which chunks end) and ``long`` (over
 a thousand steps, unless set otherwise), and every law sees all of its strata. For a framework that compiles per shape,
 shapes come from short tables, so that laws share compiled functions. In each stratum the first cases are pinned to
 values that no law may miss (`PINS`); the others are drawn freely.
+
+The values of a case's arrays come from a regime and a seed, which have no simpler neighbours that a search could shrink
+them to. A case can instead request that its elements are replaced after they are drawn, by simple ones that can be read
+and computed by hand; its shapes, infinities and zeros are kept.
+
+A report, a script or a file of known failures stores enough of a case to restore it. A case class joins with
+`register`. Most are frozen dataclasses of plain values, which need nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -153,3 +160,109 @@ def lengths_of(draw: Any, B: int, T: int, limits: Limits) -> tuple[int, ...]:
     if B >= 3 and draw(st.booleans()):
         cuts[-1] = cuts[-2]
     return tuple(int(n) for n in np.diff([0, *cuts, T]))
+
+
+AS_DRAWN = "as drawn"
+SIMPLE = ("ones", "signs", "whole numbers")
+"""The kinds of simple elements, the simplest first: 1, ±1, the nearest whole number."""
+
+
+def replaced(x: np.ndarray, elements: str) -> np.ndarray:
+    """The array with its finite elements other than 0 replaced by a kind of `SIMPLE`; unchanged for drawn elements."""
+    if elements == AS_DRAWN:
+        return x
+    if elements == "whole numbers":
+        return np.rint(x)
+    return np.where(np.isfinite(x) & (x != 0), 1.0 if elements == "ones" else np.sign(x), x)
+
+
+def simplicity(case: Any) -> int:
+    """The position of a case's elements in `SIMPLE`, lower if simpler; drawn elements come after all of them."""
+    elements = getattr(getattr(case, "inner", case), "elements", AS_DRAWN)
+    return (*SIMPLE, AS_DRAWN).index(elements)
+
+
+def simpler(case: Any) -> list[Any]:
+    """The case with each kind of simple elements, the simplest first; none if its class does not have them."""
+    if hasattr(case, "inner"):
+        return [replace(case, inner=inner) for inner in simpler(case.inner)]
+    return [replace(case, elements=elements) for elements in SIMPLE] if hasattr(case, "elements") else []
+
+
+def as_drawn(case: Any) -> Any:
+    """The case with its elements as they are drawn."""
+    if hasattr(case, "inner"):
+        return replace(case, inner=as_drawn(case.inner))
+    return replace(case, elements=AS_DRAWN) if hasattr(case, "elements") else case
+
+
+Class = TypeVar("Class", bound=type)
+
+
+ToFields = Callable[[Any], dict[str, Any]]
+FromFields = Callable[[dict[str, Any]], Any]
+_kinds: dict[str, tuple[ToFields, FromFields]] = {}
+
+
+def register(
+    *, to_fields: ToFields = lambda case: vars(case), from_fields: FromFields | None = None
+) -> Callable[[Class], Class]:
+    """Allow the decorated class of cases to be written and read under its own name.
+
+    Args:
+        to_fields: returns the stored part of a case, plain values by name; by default every field of the dataclass.
+        from_fields: restores the case from the stored part (with tuples where there were tuples); by default the class
+            is called with it.
+
+    Raises:
+        ValueError: another class already has that name.
+    """
+
+    def join(cls: Class) -> Class:
+        if cls.__name__ in _kinds:
+            raise ValueError(f"there is a class of cases named {cls.__name__} already")
+        _kinds[cls.__name__] = to_fields, from_fields or (lambda kept: cls(**kept))
+        return cls
+
+    return join
+
+
+def to_json(case: Any) -> dict[str, Any]:
+    """A case in the form that JSON takes: its class under ``kind``, then its fields; nested cases in the same form.
+
+    Raises:
+        TypeError: its class is not registered, or a field holds a value that JSON cannot represent exactly.
+    """
+    name = type(case).__name__
+    if name not in _kinds:
+        raise TypeError(f"a {name} cannot be written: its class has not joined by `cases.register`")
+    return {"kind": name, **{field: _plain(x) for field, x in _kinds[name][0](case).items()}}
+
+
+def _plain(x: Any) -> Any:
+    if x is None or isinstance(x, bool | int | float | str):
+        return x
+    if isinstance(x, tuple | list):
+        return [_plain(each) for each in x]
+    return to_json(x)
+
+
+def from_json(written: dict[str, Any]) -> Any:
+    """The case that `to_json` wrote. Lists become tuples, which cases use.
+
+    A law's own class is known once the law's module is imported (`conformance.laws.all_laws` imports them all).
+
+    Raises:
+        ValueError: no class is registered under that kind.
+    """
+    kept = dict(written)
+    name = kept.pop("kind", None)
+    if name not in _kinds:
+        raise ValueError(f"there is no kind of case named {name!r}; there are {', '.join(sorted(_kinds))}")
+    return _kinds[name][1]({field: _revived(x) for field, x in kept.items()})
+
+
+def _revived(x: Any) -> Any:
+    if isinstance(x, list):
+        return tuple(_revived(each) for each in x)
+    return from_json(x) if isinstance(x, dict) else x
