@@ -45,6 +45,12 @@ def line_of(error: BaseException, longest: int) -> str:
     return _printable(line)
 
 
+def raised(error: BaseException, longest: int) -> str:
+    """An exception in words: its class, the first line of its text and the target's line that raised it."""
+    text, place = line_of(error, longest), place_of(error)
+    return f"raised {name_of(error)}{text and f': {text}'}{place and f' ({place})'}"
+
+
 def name_of(error: BaseException) -> str:
     """The name of the class of an exception."""
     name: str = type.__dict__["__name__"].__get__(type(error))

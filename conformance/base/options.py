@@ -16,6 +16,9 @@ INTERPRETED_STEPS = 33
 """Limits for kernel interpreters, which take seconds where a device takes microseconds: fewer and shorter cases."""
 SHRINK_SECONDS = 6.0
 
+UNSHARED = 4.0
+"""Ratio of elapsed time to computing time that is allowed, so that a busy machine makes the same experiments."""
+
 INTERPRETERS = {"triton": "TRITON_INTERPRET", "pallas": "GATESPEC_PALLAS_INTERPRET"}
 """The environment variable that runs the kernels of a backend under its interpreter."""
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from conformance.base.options import RunOptions
+from conformance.base.options import UNSHARED, RunOptions
 from conformance.diagnosis.cause import Diagnosis
 from conformance.diagnosis.diagnose import SECONDS, diagnose, without_experiments
-from conformance.formulas.judged import UNSHARED, Watch
+from conformance.formulas.judged import Watch
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.outcome import LawResult
 from conformance.judge.workers import COMPILING

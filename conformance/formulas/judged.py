@@ -11,21 +11,19 @@ from typing import Any
 from conformance import oracle
 from conformance.base.call import Call
 from conformance.base.dtypes import Array
-from conformance.base.exceptions import line_of, name_of, place_of, raised_by_target
+from conformance.base.exceptions import raised, raised_by_target
+from conformance.base.options import UNSHARED
 from conformance.base.result_form import WrongResultError
 from conformance.cases import to_json
 from conformance.frameworks.implementation import Implementation, RefusedError
 from conformance.laws.checker import Checker
 from conformance.operations import Operation
 from conformance.tolerance.budget import Expected, Precision
-from conformance.tolerance.compared import ArrayOutcome, BreakKind
+from conformance.tolerance.compared import ArrayOutcome, BreakKind, ProcessEndedError
 
 RIGHT, WRONG, NOT_SERVED, NOT_PROMISED = "right", "wrong", "not served", "not promised"
 GRADIENT = "gradient of "
 
-
-UNSHARED = 4.0
-"""Ratio of elapsed time to computing time that is allowed, so that a busy machine makes the same experiments."""
 
 LEAST_PASSED = 30.0
 """Seconds that may pass in any case: the shorter the time, the more another program may take of it."""
@@ -103,17 +101,6 @@ class Judged:
     @property
     def wrong_arrays(self) -> tuple[ArrayOutcome, ...]:
         return tuple(array for array in self.arrays if array.nature is not None)
-
-
-class ProcessEndedError(Exception):
-    """A call ended the process in which it was made.
-
-    Args:
-        kind: how it ended.
-    """
-
-    def __init__(self, kind: BreakKind):
-        super().__init__("does not return" if kind.nature == "timeout" else f"ends the process ({kind.where})")
 
 
 Shapes = frozenset[tuple[str, tuple[int, ...]]]
@@ -287,7 +274,4 @@ def _said(got: Any) -> str:
         return str(got)
     if isinstance(got, WrongResultError):
         return str(got).removeprefix(f"{got.function} ")
-    if isinstance(got, BaseException):
-        text, place = line_of(got, 200), place_of(got)
-        return f"raised {name_of(got)}{text and f': {text}'}{place and f' ({place})'}"
-    return ""
+    return raised(got, 200) if isinstance(got, BaseException) else ""

@@ -15,10 +15,10 @@ import hypothesis
 from hypothesis import Phase
 from hypothesis.errors import HypothesisException
 
-from conformance.base.exceptions import line_of, name_of, place_of, raised_by_suite, raised_by_target
+from conformance.base.exceptions import name_of, place_of, raised, raised_by_suite, raised_by_target
+from conformance.base.options import UNSHARED
 from conformance.base.result_form import WrongResultError
 from conformance.cases import simpler, simplicity, to_json
-from conformance.formulas.judged import UNSHARED, ProcessEndedError
 from conformance.frameworks.implementation import Implementation, RefusedError, without_gradients
 from conformance.judge.avoidance import Avoidance
 from conformance.judge.draws import Draw, run_draw
@@ -28,7 +28,7 @@ from conformance.judge.outcome import Counterexample, Found, Refused, Scene
 from conformance.laws import Law
 from conformance.laws.checker import Checker, LawError
 from conformance.laws.comparison import CallRecord
-from conformance.tolerance.compared import ENDINGS, BreakKind
+from conformance.tolerance.compared import ENDINGS, BreakKind, ProcessEndedError
 
 KINDS = 4
 """Maximum number of kinds of break with a counterexample; further kinds of one law say nothing new."""
@@ -291,7 +291,7 @@ def _raised(error: BaseException) -> tuple[BreakKind, str]:
     at = f" ({place})" if place else ""
     if isinstance(error, SystemExit):
         return BreakKind(name, "exit"), f"called sys.exit({error.code!r}){at}"
-    return BreakKind(name, "exception"), f"raised {name}: {line_of(error, 300)}{at}"
+    return BreakKind(name, "exception"), raised(error, 300)
 
 
 def retried(

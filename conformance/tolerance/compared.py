@@ -35,6 +35,17 @@ class BreakKind:
         return f"{self.nature} of {self.where}" if self.where else self.nature
 
 
+class ProcessEndedError(Exception):
+    """A call ended the process in which it was made.
+
+    Args:
+        kind: how it ended.
+    """
+
+    def __init__(self, kind: BreakKind):
+        super().__init__("does not return" if kind.nature == "timeout" else f"ends the process ({kind.where})")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArrayOutcome:
     """One array of a call, compared with its correct values.
