@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.base.dtypes import FLOATING, Array, accumulation
-from conformance.cases import Limits
+from conformance.cases import STRATA, Limits
 from conformance.operations import OPERATIONS, Operation
 from conformance.operations.gru import GRU
 from conformance.operations.mlstm import MLSTM
@@ -28,8 +28,6 @@ from tests.suite.calibration.mlstm_lanes import CLOSED_FORMS, MLSTM_FORMS, STEP_
 
 Values = dict[str, np.ndarray]
 Strategy = Callable[[Limits], st.SearchStrategy]
-ALL = ("small", "chunk", "long")
-SHORT = ("small", "chunk")
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Subject:
     calls: Callable[[Family, PrecisionOf], list[FamilyCall]]
     setting: str = ""
     strategies: Mapping[str, tuple[Strategy, float]] = field(default_factory=dict)
-    strata: tuple[str, ...] = ALL
+    strata: tuple[str, ...] = STRATA
     dtypes: tuple[str, ...] = FLOATING
     eager: bool = True
     precision: PrecisionOf = Precision
@@ -196,9 +194,12 @@ def _fwbw_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     return [call]
 
 
-def _gru_axis(name: str) -> int:
-    """The axis of heads: of weights the first, of everything else the last but one."""
-    return 0 if name in GRU.weights else -2
+_GRU_AXES = {
+    each.name: GRU.axes("N")[each.name] - len(each.shape.split())
+    for each in (*GRU.arguments, *GRU.outputs)
+    if each.name in GRU.axes("N")
+}
+"""The axis of heads, counted from the last."""
 
 
 def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
@@ -207,8 +208,8 @@ def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     each = [one.arrays(dtype) for one in family.cases]
     cu_seqlens = each[0]["cu_seqlens"].values if case.packed else None
     floating = [{name: x for name, x in arrays.items() if name != "cu_seqlens"} for arrays in each]
-    arrays = _stacked(floating, _gru_axis)
-    cotangents = _stacked([one.cotangent_arrays(dtype) for one in family.cases], lambda name: -2)
+    arrays = _stacked(floating, _GRU_AXES.__getitem__)
+    cotangents = _stacked([one.cotangent_arrays(dtype) for one in family.cases], _GRU_AXES.__getitem__)
     precision = precision_of(dtype, case.steps)
     packing = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
     expected = (
@@ -223,7 +224,7 @@ def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
         return form.gru(given, cu_seqlens, case.clipping, cotangents, dtype)
 
     def by_case(name: str, x: np.ndarray) -> np.ndarray:
-        return _rows(np.moveaxis(x, _gru_axis(name), 0), count)
+        return _rows(np.moveaxis(x, _GRU_AXES[name], 0), count)
 
     compared, dtype_of = _compared(GRU, case.state), _dtype_of(GRU, dtype, dtype)
     return [FamilyCall(expected, run, compared, dtype_of, by_case, (precision, precision))]
@@ -268,79 +269,61 @@ UNROLLED = "few short shapes, compiled"
 CLOSED = "forget gates' gradients from sums that cancel"
 ANY_DESIGN = ("tolerance/designs.py", "oracle/_any_design.py", "oracle/_flushed.py", "oracle/_gate_sums.py")
 
-
-def _one_step(limits: Limits) -> st.SearchStrategy:
-    return cases.mlstm(limits, S=1)
-
-
-def _of_h_alone(limits: Limits) -> st.SearchStrategy:
-    return cases.mlstm(limits, cotangents="output only")
-
-
-def _ordinary_gates(limits: Limits) -> st.SearchStrategy:
-    return cases.mlstm(limits, gates="ordinary")
+_CALLS = {
+    **{operation: partial(_sum_calls, operation) for operation in OPERATIONS},
+    "mlstm": _mlstm_calls,
+    "mlstm_step": _mlstm_calls,
+    "mlstm_fwbw_custom_grad": _fwbw_calls,
+    "gru": _gru_calls,
+}
 
 
-def _small_gates(limits: Limits) -> st.SearchStrategy:
-    """Every forget gate is half closed, so that the sums grow at each step."""
-    return cases.mlstm(limits, gates="small")
+def _subject(op: str, variants: Mapping[str, Any], setting: str = "", packed: bool = False, **fields: Any) -> Subject:
+    """Variants of an operation, on the cases of its record.
+
+    Args:
+        packed: whether a quarter of the cases are packed.
+        fields: of the `Subject`, where they are not those of the record.
+    """
+    record = OPERATIONS[op]
+    strategies = {"dense": (record.cases["dense"], 0.75 if packed else 1.0)}
+    if packed:
+        strategies["packed"] = (record.cases["packed"], 0.25)
+    given = {"calls": _CALLS[op], "strategies": strategies, "strata": record.strata, **fields}
+    return Subject(op=op, variants=variants, setting=setting, **given)
 
 
-def _dense(operation: str) -> dict[str, tuple[Strategy, float]]:
-    return {"dense": (OPERATIONS[operation].cases["dense"], 1.0)}
-
-
-def _dense_and_packed(operation: str) -> dict[str, tuple[Strategy, float]]:
-    strategies = OPERATIONS[operation].cases
-    return {"dense": (strategies["dense"], 0.75), "packed": (strategies["packed"], 0.25)}
-
-
-def _of_sums(operation: str) -> tuple[Subject, ...]:
-    record = OPERATIONS[operation]
-    variants = variants_decay.FORMS if operation in _DECAY else variants_scan.SCANS
-    facts = {
-        "op": operation,
-        "strategies": _dense(operation),
-        "strata": record.strata,
-        "calls": partial(_sum_calls, operation),
-    }
-    compiled = {**automatic_jax.sums(operation), **automatic_torch.sums_compiled(operation)}
+def _of_sums(op: str) -> tuple[Subject, ...]:
+    by_hand = variants_decay.FORMS if op in _DECAY else variants_scan.SCANS
+    compiled = {**automatic_jax.sums(op), **automatic_torch.sums_compiled(op)}
     return (
-        Subject(variants={**variants, **automatic_torch.sums(operation)}, **facts),
-        Subject(setting=COMPILED, eager=False, variants=compiled, **facts),
+        _subject(op, {**by_hand, **automatic_torch.sums(op)}),
+        _subject(op, compiled, COMPILED, eager=False),
     )
 
 
-def _of_recurrence(
-    operation: str,
-    forms: Mapping[str, Any],
-    calls: Callable[[Family, PrecisionOf], list[FamilyCall]],
-    strategies: Mapping[str, tuple[Strategy, float]],
-    dense: Mapping[str, tuple[Strategy, float]],
-    strata: tuple[str, ...] = ALL,
-) -> tuple[Subject, ...]:
+def _of_recurrence(op: str, forms: Mapping[str, Any], packed: bool = False, **fields: Any) -> tuple[Subject, ...]:
     """The mLSTM's operations: usual cases, and those for compiled variants.
 
     XLA flushes to 0 what is below the smallest normal number.
     """
+    compiled = {**automatic_jax.MLSTM, **automatic_torch.MLSTM_COMPILED}
     return (
-        Subject(op=operation, variants=forms, calls=calls, strategies=strategies, strata=strata),
-        Subject(
-            op=operation,
-            setting=COMPILED,
-            eager=False,
-            variants={**automatic_jax.MLSTM, **automatic_torch.MLSTM_COMPILED},
-            calls=calls,
-            strategies=dense,
-            strata=strata,
-            precision=AnyDesign,
-            modules=ANY_DESIGN,
-        ),
+        _subject(op, forms, packed=packed, **fields),
+        _subject(op, compiled, COMPILED, eager=False, precision=AnyDesign, modules=ANY_DESIGN, **fields),
     )
 
 
+def _fixed(**fields: Any) -> Strategy:
+    return partial(cases.mlstm, **fields)
+
+
 _MLSTM = {**MLSTM_FORMS, **automatic_torch.MLSTM}
-_STEP = {"step": (_one_step, 1.0)}
+_OF_H_ALONE = {"dense": (_fixed(cotangents="output only"), 1.0)}
+# With small gates every forget gate is half closed, so that the sums grow at each step.
+_OF_SUMS = {"ordinary gates": (_fixed(gates="ordinary"), 0.5), "small gates": (_fixed(gates="small"), 0.5)}
+_TF32: dict[str, Any] = {"dtypes": ("float32",), "precision": TensorFloat32}
+_STEP = {"step": (OPERATIONS["mlstm_step"].cases["dense"], 1.0)}
 SUBJECTS = {
     subject.name: subject
     for subject in (
@@ -348,91 +331,31 @@ SUBJECTS = {
         *_of_sums("rev_cumsum_off"),
         *_of_sums("causal_forget_matrix"),
         *_of_sums("dtilde_matrix"),
-        *_of_recurrence("mlstm", _MLSTM, _mlstm_calls, _dense_and_packed("mlstm"), _dense("mlstm")),
-        Subject(
-            op="mlstm",
-            setting=UNROLLED,
+        *_of_recurrence("mlstm", _MLSTM, packed=True),
+        _subject("mlstm", automatic_torch.MLSTM_UNROLLED, UNROLLED, eager=False, strata=("small",)),
+        _subject(
+            "mlstm",
+            {**automatic_torch.MLSTM_DETACHED, **automatic_jax.MLSTM_DETACHED},
+            "cotangents of h alone",
             eager=False,
-            variants=automatic_torch.MLSTM_UNROLLED,
-            calls=_mlstm_calls,
-            strategies=_dense("mlstm"),
-            strata=("small",),
+            strategies=_OF_H_ALONE,
         ),
-        Subject(
-            op="mlstm",
-            setting="cotangents of h alone",
-            eager=False,
-            variants={**automatic_torch.MLSTM_DETACHED, **automatic_jax.MLSTM_DETACHED},
-            calls=_mlstm_calls,
-            strategies={"dense": (_of_h_alone, 1.0)},
-        ),
-        Subject(
-            op="mlstm",
-            setting=CLOSED,
-            variants=CLOSED_FORMS,
-            calls=_mlstm_calls,
-            strategies=_dense_and_packed("mlstm"),
-            precision=AnyDesign,
-            modules=ANY_DESIGN,
-        ),
-        Subject(
-            op="mlstm",
-            setting="differences of cumulative sums",
-            variants=automatic_torch.MLSTM_RUNNING_SUMS,
-            calls=_mlstm_calls,
-            strategies={"ordinary gates": (_ordinary_gates, 0.5), "small gates": (_small_gates, 0.5)},
-            strata=SHORT,
+        _subject("mlstm", CLOSED_FORMS, CLOSED, packed=True, precision=AnyDesign, modules=ANY_DESIGN),
+        _subject(
+            "mlstm",
+            automatic_torch.MLSTM_RUNNING_SUMS,
+            "differences of cumulative sums",
+            strategies=_OF_SUMS,
+            strata=("small", "chunk"),
             precision=AnyDesign,
             modules=(*ANY_DESIGN, "oracle/_weight_sums.py"),
         ),
-        Subject(
-            op="mlstm",
-            setting="products in TF32",
-            variants=automatic_torch.MLSTM_TF32,
-            calls=_mlstm_calls,
-            strategies=_dense("mlstm"),
-            dtypes=("float32",),
-            precision=TensorFloat32,
-        ),
-        *_of_recurrence("mlstm_step", {**STEP_FORMS, **automatic_torch.MLSTM}, _mlstm_calls, _STEP, _STEP, ("small",)),
-        *_of_recurrence(
-            "mlstm_fwbw_custom_grad",
-            _MLSTM,
-            _fwbw_calls,
-            _dense("mlstm_fwbw_custom_grad"),
-            _dense("mlstm_fwbw_custom_grad"),
-        ),
-        Subject(
-            op="gru",
-            variants={**variants_gru.FORMS, **automatic_torch.GRU_FORMS},
-            calls=_gru_calls,
-            strategies=_dense_and_packed("gru"),
-        ),
-        Subject(
-            op="gru",
-            setting=COMPILED,
-            eager=False,
-            variants=automatic_jax.GRU,
-            calls=_gru_calls,
-            strategies=_dense("gru"),
-        ),
-        Subject(
-            op="gru",
-            setting=UNROLLED,
-            eager=False,
-            variants=automatic_torch.GRU_UNROLLED,
-            calls=_gru_calls,
-            strategies=_dense("gru"),
-            strata=("small",),
-        ),
-        Subject(
-            op="gru",
-            setting="products in TF32",
-            variants=automatic_torch.GRU_TF32,
-            calls=_gru_calls,
-            strategies=_dense("gru"),
-            dtypes=("float32",),
-            precision=TensorFloat32,
-        ),
+        _subject("mlstm", automatic_torch.MLSTM_TF32, "products in TF32", **_TF32),
+        *_of_recurrence("mlstm_step", {**STEP_FORMS, **automatic_torch.MLSTM}, strategies=_STEP),
+        *_of_recurrence("mlstm_fwbw_custom_grad", _MLSTM, strata=STRATA),
+        _subject("gru", {**variants_gru.FORMS, **automatic_torch.GRU_FORMS}, packed=True),
+        _subject("gru", automatic_jax.GRU, COMPILED, eager=False),
+        _subject("gru", automatic_torch.GRU_UNROLLED, UNROLLED, eager=False, strata=("small",)),
+        _subject("gru", automatic_torch.GRU_TF32, "products in TF32", **_TF32),
     )
 }
