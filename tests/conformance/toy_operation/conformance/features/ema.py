@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from conformance.cases import EMACase
+from conformance.cases._ema import EMACase
 from conformance.features.feature import Feature
 
 EMA = (

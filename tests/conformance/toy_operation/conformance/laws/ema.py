@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance import cases
-from conformance.cases import EMACase
+from conformance.cases._ema import EMACase, ema
 from conformance.laws import SHORT, WIDE, law
 from conformance.laws._answers import check_gradient, check_value
 from conformance.laws.checker import Checker
 from conformance.operations.ema import EMA
 
 
-@law("ema", "definition", cases=cases.ema, forward=True, quick=True)
+@law("ema", "definition", cases=ema, forward=True, quick=True)
 def value(checker: Checker, case: EMACase) -> None:
     """Outputs and final state are the recurrence's.
 
@@ -21,7 +20,7 @@ def value(checker: Checker, case: EMACase) -> None:
     check_value(EMA, checker, case)
 
 
-@law("ema", "definition", cases=cases.ema, gradient="ema", quick=True)
+@law("ema", "definition", cases=ema, gradient="ema", quick=True)
 def gradient(checker: Checker, case: EMACase) -> None:
     """The gradient is exact for every argument.
 
@@ -30,9 +29,7 @@ def gradient(checker: Checker, case: EMACase) -> None:
     check_gradient(EMA, checker, case)
 
 
-@law(
-    "ema", "definition", cases=lambda limits: cases.ema(limits, gates="ordinary"), strata=SHORT, dtypes=WIDE, share=0.25
-)
+@law("ema", "definition", cases=lambda limits: ema(limits, gates="ordinary"), strata=SHORT, dtypes=WIDE, share=0.25)
 def constant(checker: Checker, case: EMACase) -> None:
     """The average of a constant that it starts from is that constant.
 

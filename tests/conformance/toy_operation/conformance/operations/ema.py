@@ -1,9 +1,9 @@
 """The moving average: `ema`."""
 
-from conformance import cases, oracle
-from conformance.cases import EMACase
+from conformance.cases._ema import EMACase, ema
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Output
+from conformance.oracle import _ema as oracle
 
 EMA = Operation(
     name="ema",
@@ -18,14 +18,14 @@ EMA = Operation(
         Output(name="last", shape="B N", role="state", cotangent="dlast"),
     ),
     returns=("y", "last"),
-    cases={"dense": cases.ema},
+    cases={"dense": ema},
     value=oracle.ema,
     gradient=oracle.ema_gradient,
     immaterial={"layout": "contiguous", "cut": 0.0},
     rows=(EMACase(2, 5, 3, state=True, seed=1), EMACase(1, 4, 2)),
     vector_cases=(EMACase(2, 5, 3, state=True), EMACase(1, 33, 2), EMACase(2, 0, 1, state=True)),
     stepless=(EMACase(2, 0, 3, state=True),),
-    extremes=lambda limits: cases.ema(limits, gates="extreme"),
+    extremes=lambda limits: ema(limits, gates="extreme"),
 )
 
 RECORDS = (EMA,)
