@@ -108,115 +108,43 @@ class OfferedOption:
     pytest: bool = True
 
 
+def _offered(name: str, help: str, kind: Kind = "text", metavar: str | None = None, **fields: Any) -> OfferedOption:
+    return OfferedOption(
+        name=name, help=help, kind=kind, metavar=metavar, **{"field": name.replace("-", "_"), **fields}
+    )
+
+
+_PROMISE = "Condition on calls, such as 'f finite', 'S % 64 == 0', 'not packed'. Only cases that meet it are drawn."
+_EXAMPLES = (
+    f"Cases per law and dtype.  [default: {EXAMPLES}; {QUICK_EXAMPLES} with --quick, "
+    f"{INTERPRETED_EXAMPLES} under a kernel interpreter]"
+)
+_STEPS = f"Length of the longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]"
+_FRAMEWORK = "Framework of the target.  [default: guessed from its imports]"
+_ONLY_LAW = "Only this law: `gradient` or `mlstm.gradient`."
+_TIMEOUT = "Time limit for one case; a call that takes longer is stopped and breaks its law."
+_JOBS = "Number of processes for a target.  [default: 2 on a CPU of two cores or more, else 1]"
+_STRICT = "Fail for laws that cannot be tried and for known failures that pass, too."
+_CONTRACT = "Require gatespec's own decisions too, where other implementations may differ."
+
 OFFERED = (
-    OfferedOption(name="op", field="ops", metavar="NAME", several=True, help="Only laws about this operation."),
-    OfferedOption(
-        name="law", field="laws", metavar="NAME", several=True, help="Only this law: `gradient` or `mlstm.gradient`."
-    ),
-    OfferedOption(name="dtype", field="dtypes", kind="dtype", several=True, help="Only this dtype of values."),
-    OfferedOption(
-        name="device",
-        field="device",
-        kind="choice",
-        choices=("cpu", "cuda"),
-        default="cpu",
-        help="Device of the arrays.",
-    ),
-    OfferedOption(
-        name="kernel-backend",
-        field="kernel_backend",
-        metavar="NAME",
-        help="Kernel backend for every operation that takes one.",
-    ),
-    OfferedOption(
-        name="framework",
-        field="framework",
-        kind="choice",
-        choices=FRAMEWORKS,
-        help="Framework of the target.  [default: guessed from its imports]",
-    ),
-    OfferedOption(
-        name="quick", field="quick", kind="flag", help="Only values and gradients, in float32, on short sequences."
-    ),
-    OfferedOption(
-        name="examples",
-        field="examples",
-        kind="count",
-        metavar="N",
-        help=f"Cases per law and dtype.  [default: {EXAMPLES}; {QUICK_EXAMPLES} with --quick, "
-        f"{INTERPRETED_EXAMPLES} under a kernel interpreter]",
-    ),
-    OfferedOption(
-        name="max-steps",
-        field="max_steps",
-        kind="count",
-        metavar="S",
-        help=f"Length of the longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]",
-    ),
-    OfferedOption(name="seed", field="seed", kind="seed", metavar="N", default=0, help="Seed of all cases."),
-    OfferedOption(
-        name="only",
-        field="only",
-        kind="choice",
-        choices=("values", "gradients"),
-        help="Judge only values or only gradients.",
-    ),
-    OfferedOption(
-        name="timeout",
-        field="timeout",
-        kind="seconds",
-        metavar="SECONDS",
-        default=TIMEOUT,
-        help="Time limit for one case; a call that takes longer is stopped and breaks its law.",
-    ),
-    OfferedOption(
-        name="jobs",
-        field="jobs",
-        kind="count",
-        metavar="N",
-        help="Number of processes for a target.  [default: 2 on a CPU of two cores or more, else 1]",
-        pytest=False,
-    ),
-    OfferedOption(
-        name="strict",
-        field="strict",
-        kind="flag",
-        help="Fail for laws that cannot be tried and for known failures that pass, too.",
-        pytest=False,
-    ),
-    OfferedOption(
-        name="contract",
-        field="contract",
-        kind="flag",
-        help="Require gatespec's own decisions too, where other implementations may differ.",
-    ),
-    OfferedOption(
-        name="promise",
-        field="promises",
-        metavar="TEXT",
-        several=True,
-        help="Condition on calls, such as 'f finite', 'S % 64 == 0', 'not packed'. Only cases that meet it are drawn.",
-    ),
-    OfferedOption(
-        name="promises",
-        field="promises_file",
-        kind="file",
-        metavar="PATH",
-        help="Read promises from this TOML file.",
-    ),
-    OfferedOption(
-        name="known",
-        field="known",
-        kind="file",
-        metavar="PATH",
-        help="File of known failures, which do not fail the run.",
-    ),
-    OfferedOption(
-        name="failures",
-        field="failures",
-        kind="directory",
-        metavar="DIR",
-        default="reports/failures",
-        help="Directory for the scripts of failures.",
-    ),
+    _offered("op", "Only laws about this operation.", metavar="NAME", field="ops", several=True),
+    _offered("law", _ONLY_LAW, metavar="NAME", field="laws", several=True),
+    _offered("dtype", "Only this dtype of values.", "dtype", field="dtypes", several=True),
+    _offered("device", "Device of the arrays.", "choice", choices=("cpu", "cuda"), default="cpu"),
+    _offered("kernel-backend", "Kernel backend for every operation that takes one.", metavar="NAME"),
+    _offered("framework", _FRAMEWORK, "choice", choices=FRAMEWORKS),
+    _offered("quick", "Only values and gradients, in float32, on short sequences.", "flag"),
+    _offered("examples", _EXAMPLES, "count", "N"),
+    _offered("max-steps", _STEPS, "count", "S"),
+    _offered("seed", "Seed of all cases.", "seed", "N", default=0),
+    _offered("only", "Judge only values or only gradients.", "choice", choices=("values", "gradients")),
+    _offered("timeout", _TIMEOUT, "seconds", "SECONDS", default=TIMEOUT),
+    _offered("jobs", _JOBS, "count", "N", pytest=False),
+    _offered("strict", _STRICT, "flag", pytest=False),
+    _offered("contract", _CONTRACT, "flag"),
+    _offered("promise", _PROMISE, metavar="TEXT", field="promises", several=True),
+    _offered("promises", "Read promises from this TOML file.", "file", "PATH", field="promises_file"),
+    _offered("known", "File of known failures, which do not fail the run.", "file", "PATH"),
+    _offered("failures", "Directory for the scripts of failures.", "directory", "DIR", default="reports/failures"),
 )
