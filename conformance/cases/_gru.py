@@ -50,7 +50,7 @@ class GRUCase(Sequences):
         room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
         cotangents: a pattern of `COTANGENTS`.
         removed: properties that were removed from the preactivations of the forget and the reset gate.
-        elements: the elements of every array, ``as drawn`` or one of `conformance.cases._elements.SIMPLE`.
+        elements: the elements of every array, ``as drawn`` or one of `conformance.cases._case.SIMPLE`.
     """
 
     B: int

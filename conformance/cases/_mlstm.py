@@ -58,9 +58,9 @@ class MLSTMCase(Sequences):
         wide_gates: whether gates are float32 while values have a 16-bit dtype.
         cut: the position at which laws cut a sequence, as a share of S.
         layout: the memory layout of every array.
-        removed: properties that were removed from the arrays (`conformance.cases._removal.REMOVABLE`).
+        removed: properties that were removed from the arrays (`conformance.cases._gates.REMOVABLE`).
         seed: the seed of all values.
-        elements: the elements of every array, ``as drawn`` or one of `conformance.cases._elements.SIMPLE`.
+        elements: the elements of every array, ``as drawn`` or one of `conformance.cases._case.SIMPLE`.
     """
 
     B: int

@@ -32,7 +32,7 @@ class SumCase:
         S: steps, the last axis.
         values: ``ordinary``, ``small``, ``same sign`` (sums grow like S), ``wide`` (magnitudes from 1e-4 to 1e4), and
             for gates also ``resets`` (including −∞) and ``extreme``.
-        elements: the elements of every array, ``as drawn`` or one of `conformance.cases._elements.SIMPLE`.
+        elements: the elements of every array, ``as drawn`` or one of `conformance.cases._case.SIMPLE`.
         masked_cotangents: whether elements of D̃ that are −∞ have cotangents.
     """
 

@@ -40,7 +40,7 @@ BREAKS = (
     *("number", "nan", "infinity", "shape", "dtype", "missing"),
     *("result", "exception", "exit", "abort", "timeout", "memory", "text"),
 )
-"""The kinds of failure, as in `conformance.judge.outcome.BreakKind`."""
+"""The kinds of failure, as in `conformance.tolerance.compared.BreakKind`."""
 
 INEXACT = ("number", "nan", "infinity")
 """The kinds of failure of arrays if a target computes another formula."""

@@ -37,7 +37,7 @@ class Job:
 
 
 def ending(exitcode: int | None) -> tuple[str, str]:
-    """The way in which a process ended: its nature, as in `conformance.judge.outcome.BreakKind`, and a description."""
+    """The way in which a process ended: its nature (`conformance.tolerance.compared.BreakKind`), and a description."""
     if exitcode is None or exitcode >= 0:
         return "exit", f"exit status {exitcode}"
     try:

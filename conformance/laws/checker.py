@@ -27,7 +27,7 @@ class LawError(Exception):
         where: the array, ``gradient of k``.
         verdict: the outcome of the comparison; None if no numbers were compared.
         comparison: the comparison, if it can be shown without the law.
-        nature: how it breaks, as in `conformance.judge.outcome.BreakKind`.
+        nature: how it breaks, as in `conformance.tolerance.compared.BreakKind`.
     """
 
     def __init__(
