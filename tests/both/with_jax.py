@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import jax_impl as package  # noqa: F401
+import jax_impl as package
 
 concatenate, stack, leaves = jnp.concatenate, jnp.stack, jax.tree.leaves
 vmap, wide = jax.vmap, jax.enable_x64
@@ -31,3 +31,17 @@ def pull_back(
     """The leaves of ``function(*arrays)``, and the gradients of the arrays."""
     outputs, vjp = jax.vjp(lambda *x: leaves(function(*x)), *arrays)
     return outputs, list(vjp(list(cotangents)))
+
+
+@jax.jit
+def steps(*arrays: jax.Array) -> jax.Array:
+    """h of `mlstm` by `mlstm_step`, from an empty memory."""
+    (B, _, N, K), V, dtype = arrays[0].shape, arrays[2].shape[-1], arrays[2].dtype
+    state = package.MLSTMState(*(jnp.zeros(shape, dtype) for shape in ((B, N, K, V), (B, N, K), (B, N))))
+
+    def step(state: Any, x: tuple) -> tuple:
+        h, state = package.mlstm_step(*x, state)
+        return state, h
+
+    _, h = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in arrays))
+    return jnp.moveaxis(h, 0, 1)

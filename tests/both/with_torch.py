@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree
 
-import torch_impl as package  # noqa: F401
+import torch_impl as package
 
 concatenate, stack, leaves = torch.cat, torch.stack, _pytree.tree_leaves
 vmap = torch.func.vmap
@@ -40,3 +40,13 @@ def pull_back(
     live = [(y, dy) for y, dy in zip(outputs, cotangents, strict=True) if y.requires_grad]
     found = torch.autograd.grad([y for y, _ in live], arrays, [dy for _, dy in live], allow_unused=True)
     return outputs, [torch.zeros_like(x) if g is None else g for x, g in zip(arrays, found, strict=True)]
+
+
+def steps(*arrays: torch.Tensor) -> torch.Tensor:
+    """h of `mlstm` by `mlstm_step`, from an empty memory."""
+    (B, S, N, K), V, dtype = arrays[0].shape, arrays[2].shape[-1], arrays[2].dtype
+    state, h = package.MLSTMState(*(torch.zeros(shape, dtype=dtype) for shape in ((B, N, K, V), (B, N, K), (B, N)))), []
+    for t in range(S):
+        h_t, state = package.mlstm_step(*(x[:, t] for x in arrays), state)
+        h.append(h_t)
+    return torch.stack(h, 1)

@@ -52,43 +52,6 @@ def test_parameters(layer):
         assert largest > 0.8 * bound
 
 
-def test_value_is_the_written_out_composition(layer):
-    module, variables, x = layer
-    state = normal(np.random.default_rng(1), 2, 4, 16, dtype=np.float32)
-    params = variables["params"]
-    heads = (x @ params["input_projection"]["kernel"] + params["input_projection"]["bias"]).reshape(2, 9, 7, 16)
-    y, last = jax_impl.gru(
-        heads[..., :2, :],
-        params["state_weight"],
-        heads[..., 2:3, :],
-        params["forget_weight"],
-        heads[..., 3:, :],
-        params["reset_weight"],
-        state,
-    )
-    expected = y.reshape(2, 9, 64) @ params["output_projection"]["kernel"] + params["output_projection"]["bias"]
-    assert_close(module.apply(variables, x, state), (expected, last), 1e-5)
-
-
-def test_packed(layer):
-    module, variables, x = layer
-    packing = np.array([0, 4, 4, 9])
-    y, last = module.apply(variables, x[0], None, packing, 5)
-    pieces = [module.apply(variables, x[:1, start:end]) for start, end in ((0, 4), (4, 4), (4, 9))]
-    assert relative_error(y, np.concatenate([piece[0][0] for piece in pieces])) < 1e-5
-    assert relative_error(last, np.concatenate([piece[1] for piece in pieces])) < 1e-5
-
-
-def test_clipping_reaches_the_operation(layer):
-    module, variables, x = layer
-    free = module.clone(gradient_clipping=None)
-
-    def gradient(module):
-        return jax.grad(lambda v: 100 * module.apply(v, x)[0].sum())(variables)["params"]["state_weight"]
-
-    assert relative_error(gradient(module), gradient(free)) > 1e-2
-
-
 def test_save_and_load(layer):
     module, variables, x = layer
     saved = flax.serialization.to_bytes(variables)
@@ -113,18 +76,6 @@ def test_without_bias_and_in_other_dtypes():
     assert y.dtype == state.dtype == np.float64
 
 
-def test_sizes_and_input_are_checked(layer):
-    module, variables, x = layer
-    with pytest.raises(ValueError) as caught:
-        jax_impl.GRU(**{**SIZES, "num_weight_heads": 3}, add_bias=True, gradient_clipping=None)
-    assert str(caught.value) == (
-        "GRU: `num_weight_heads` is 3; expected Nw to divide N=4, the largest of the six head counts"
-    )
-    with pytest.raises(ValueError) as caught:
-        module.apply(variables, x[..., :5])
-    assert str(caught.value) == "GRU: `input` is f32[2,9,5]; expected [B, S, 6]"
-
-
 def fwbw_inputs(*lead):
     rng = np.random.default_rng(3)
     q, k, v = (normal(rng, *lead, 2, 9, width, dtype=np.float32) for width in (5, 5, 7))
@@ -133,35 +84,12 @@ def fwbw_inputs(*lead):
     return (q, k, v, i, f), state
 
 
-@pytest.mark.parametrize("as_dict", [False, True])
-def test_fwbw_module(as_dict):
-    x, state = fwbw_inputs()
-    fields = dict(chunk_size=4, use_initial_state=True)
-    config = fields if as_dict else jax_impl.mLSTMBackendFwbwConfig(**fields)
-    module = jax_impl.mLSTMBackendFwbw(config)
-    assert module.config_class is jax_impl.mLSTMBackendFwbwConfig
-    assert module.can_vmap_over_heads is True
-    assert module.init(jax.random.key(0), *x) == {}
-    h, last = module.apply({}, *x, *state, return_last_states=True)
-    expected = jax_impl.mlstm_fwbw_custom_grad({**fields, "return_state": True})(*x, *state)
-    assert_close((h, last), expected, 1e-6)
-    assert_close(module.apply({}, *x, *state), expected[0], 1e-6)
-    with pytest.raises(ValueError, match=r"^fwbw_forward: `initial_C` is f32\[2,5,7\]; expected None where"):
-        jax_impl.mLSTMBackendFwbw({}).apply({}, *x, *state)
-
-
 def test_fwbw_module_over_heads():
     x, _ = fwbw_inputs(3)
     module = jax_impl.mLSTMBackendFwbw(jax_impl.mLSTMBackendFwbwConfig(stabilize_correctly=True))
     h = jax.vmap(lambda *x: module.apply({}, *x))(*x)
     expected = jax_impl.mlstm(*(jnp.moveaxis(part, 0, 2) for part in x))
     assert relative_error(jnp.moveaxis(h, 0, 2), expected) < 1e-5
-
-
-def test_configuration_takes_over_a_models_fields():
-    config = jax_impl.mLSTMBackendFwbwConfig()
-    config.assign_model_config_params(type("Model", (), {"chunk_size": 7, "keep_c": True, "other": 1}))
-    assert (config.chunk_size, config.keep_c, config.keep_G) == (7, True, False)
 
 
 class Model(nn.Module):

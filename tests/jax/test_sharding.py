@@ -109,57 +109,6 @@ def test_stack_and_unstack(mesh, axis, mask_except):
         np.testing.assert_array_equal(back["w"][d, t], w if kept else jnp.zeros_like(w))
 
 
-def test_a_tuple_of_axes_is_one_label(mesh):
-    w = np.ones((3,), np.float32)
-
-    def device(w):
-        box = jax_impl.stack_params(w, ("dp", "tp"), mask_except=5)
-        assert box.names == (("dp", "tp"), None)
-        return jnp.squeeze(box.value, 0), jax_impl.unstack_params(box, ("dp", "tp"))
-
-    stacked, back = on_mesh(mesh, device, w)
-    np.testing.assert_array_equal(stacked, back)
-    assert [(d, t) for d, t in places() if stacked[d, t].any()] == [(1, 1)]
-
-
 def test_traced_mask(mesh):
     masked = on_mesh(mesh, lambda w, at: jax_impl.stack_params(w, "tp", mask_except=at).value, jnp.ones((3,)), 2)
     assert [t for t in range(4) if masked[0, t].any()] == [2]
-
-
-def test_axes_that_do_not_exist(mesh):
-    x = np.ones((4, 4), np.float32)
-    calls = {
-        "fold_rng_over_axis": lambda: jax_impl.fold_rng_over_axis(jax.random.key(0), "pp"),
-        "split_array_over_mesh": lambda: jax_impl.split_array_over_mesh(x, ("dp", "pp"), 0),
-        "stack_params": lambda: jax_impl.stack_params(x, "pp"),
-    }
-    for name, call in calls.items():
-        with pytest.raises(ValueError) as caught:
-            on_mesh(mesh, call)
-        assert str(caught.value) == f"{name}: `axis_name` is 'pp'; expected an axis of the mesh: 'dp', 'tp'"
-        with pytest.raises(ValueError, match="expected an axis of the mesh: no axis at all"):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (
-            lambda x: jax_impl.split_array_over_mesh(x, "tp", 1),
-            "split_array_over_mesh: `x` is f32[4,6]; expected axis 1 to be a multiple of 4, the size of 'tp'",
-        ),
-        (
-            lambda x: jax_impl.stack_params({"w": x}, "tp", mask_except=4),
-            "stack_params: `mask_except` is 4; expected None or the index of one of the 4 shards of 'tp'",
-        ),
-        (
-            lambda x: jax_impl.stack_params({"w": nn.Partitioned(x, ("tp", None))}, "tp"),
-            "stack_params: `params['w']` is sharded over 'tp' already; expected a parameter that is not",
-        ),
-    ],
-)
-def test_calls_that_are_refused(mesh, call, text):
-    with pytest.raises(ValueError) as caught:
-        on_mesh(mesh, call, np.ones((4, 6), np.float32))
-    assert str(caught.value) == text

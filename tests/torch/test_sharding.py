@@ -80,32 +80,6 @@ def test_parameters_on_the_mesh(ranks):
         assert ranks[rank]["back"]["b"][0] == rank
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
-@pytest.mark.parametrize("mask", [None, 0, 1, torch.tensor(0)], ids=str)
-def test_stack_and_unstack(axis, dtype, mask):
-    params = {"w": torch.arange(6).reshape(2, 3).to(dtype), "none": None}
-    mesh = stand_in(dp=1)
-    stacked = stack_params(params, "dp", axis, mask, mesh=mesh)
-    box, at = stacked["w"], axis % 3
-    assert stacked["none"] is None and box.value.dtype == dtype
-    assert box.value.shape[at] == 1 and box.names == tuple("dp" if d == at else None for d in range(3))
-    back = unstack_params(stacked, "dp")["w"]
-    kept = mask is None or int(mask) == 1
-    assert torch.equal(back, params["w"] if kept else torch.zeros_like(params["w"]))
-    assert back.untyped_storage().data_ptr() != params["w"].untyped_storage().data_ptr()
-
-
-def test_boxes_of_boxes():
-    mesh = stand_in(dp=0, tp=1)
-    inner = stack_params({"w": torch.ones(4)}, "tp", 0, mesh=mesh)
-    outer = stack_params(inner, "dp", 1, mesh=mesh)
-    assert outer["w"].names == ("tp", "dp", None) and outer["w"].value.shape == (1, 1, 4)
-    assert unstack_params(outer, "dp")["w"].names == ("tp", None)
-    assert unstack_params(unstack_params(outer, "tp"), "dp")["w"].shape == (4,)
-    assert unstack_params(outer, "pp")["w"].names == outer["w"].names
-
-
 def test_partitioned_is_a_pytree():
     box = Partitioned(torch.ones(2), ("dp",))
     doubled = pytree.tree_map(lambda x: 2 * x, {"w": box})["w"]
@@ -124,23 +98,8 @@ def test_gradients_and_copies():
     assert torch.equal(dx, torch.tensor([1.0, 1.0, 2.0, 2.0])[:, None].expand(4, 2))
 
 
-def test_refusals():
-    mesh = stand_in(dp=1, tp=0)
+def test_what_is_no_mesh_is_refused():
     x = torch.ones(4, 6)
-    for call in (
-        lambda: fold_rng_over_axis(0, "pp", mesh=mesh),
-        lambda: split_array_over_mesh(x, ("dp", "pp"), 0, mesh=mesh),
-        lambda: stack_params(x, "pp", mesh=mesh),
-        lambda: unstack_params(x, "pp", mesh=mesh),
-    ):
-        with pytest.raises(ValueError, match="`axis_name` is 'pp'; expected an axis of the mesh: 'dp', 'tp'"):
-            call()
     for refused, received in ((None, "None"), ("dp", "'dp'"), (x, r"f32\[4,6\]")):
         with pytest.raises(TypeError, match=f"^stack_params: `mesh` is {received}; expected a device mesh with named"):
             stack_params(x, "dp", mesh=refused)
-    with pytest.raises(ValueError, match="expected axis 1 to be a multiple of 4"):
-        split_array_over_mesh(x, ("dp", "tp"), 1, mesh=mesh)
-    with pytest.raises(ValueError, match=r"`params\['w'\]` is sharded over 'dp' already"):
-        stack_params(stack_params({"w": x}, "dp", mesh=mesh), "dp", mesh=mesh)
-    with pytest.raises(ValueError, match=r"`params` is f32\[4,6\]; expected size 1 along axis 0, sharded over 'dp'"):
-        unstack_params(Partitioned(x, ("dp", None)), "dp")
