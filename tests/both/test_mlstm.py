@@ -47,6 +47,14 @@ def test_stated_exceptions_freeze_m(framework, eps, shift):
     compare(framework, mlstm(framework, 6, eps=eps), partial(mlstm_reference, eps=eps), arrays)
 
 
+def test_m_beyond_the_floor(framework):
+    """Where the floor is the normaliser, it falls no further than exp(−64)."""
+    arrays = call(7, 2, 5)
+    arrays[3] += 70
+    arrays[1] *= 1e-30
+    compare(framework, mlstm(framework), mlstm_reference, arrays)
+
+
 def test_split_and_carry_is_the_whole(framework):
     def halves(*arrays):
         first = mlstm(framework)(*(x[:, :23] for x in arrays[:5]), *arrays[5:])

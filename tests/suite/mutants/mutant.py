@@ -60,24 +60,25 @@ class Mutant:
         return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def mutants(place: tuple[str, str, str], *changes: tuple[str, str, str]) -> tuple[Mutant, ...]:
-    """Several faults of one function.
+def mutants(text: str) -> tuple[Mutant, ...]:
+    """Faults that are written like a difference between two files.
 
     Args:
-        place: operation, module and function.
-        changes: name, what is replaced, and what stands there instead, in which a line ``...`` is what is replaced.
+        text: lines ``@ operation module function`` say where the faults below them are made. A fault is its name, what
+            is replaced after ``-``, and what stands there instead after ``+``, where ``...`` alone is what is replaced.
     """
-    op, module, function = place
-    return tuple(
-        Mutant(op=op, module=module, function=function, name=name, replace=old, by=_completed(old, new))
-        for name, old, new in changes
-    )
-
-
-def _completed(old: str, new: str) -> str:
-    """The text of a change, with what it replaces where it has a line ``...``."""
-    old = textwrap.dedent(old).strip()
-    return re.sub(r"^( *)\.\.\.$", lambda found: textwrap.indent(old, found[1]), new, flags=re.MULTILINE)
+    found, place = [], ("", "", "")
+    for block in re.split(r"\n\s*\n", textwrap.dedent(text).strip()):
+        name, *lines = block.splitlines()
+        if name.startswith("@"):
+            op, module, *function = name[2:].split()
+            place = op, module, "".join(function)
+            continue
+        old, new = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
+        new = re.sub(r"^( *)\.\.\.$", lambda indent, old=old: textwrap.indent(old, indent[1]), new, flags=re.MULTILINE)
+        op, module, function = place
+        found.append(Mutant(op=op, name=name, module=module, function=function, replace=old, by=new))
+    return tuple(found)
 
 
 def _parsed(source: str) -> list[Any]:

@@ -2,65 +2,74 @@
 
 from tests.suite.mutants.mutant import mutants
 
-ROWS = (
-    *mutants(
-        ("accumulate_gradients", "_accumulate.py", "_scan"),
-        ("sum for the mean in the scan", "g / num_minibatches", "g"),
-        (
-            "first minibatch is in the carry and added again",
-            "gradients if total is None else tree_map(np.add, total, gradients)",
-            "tree_map(np.add, gradients, gradients) if total is None else tree_map(np.add, total, gradients)",
-        ),
-    ),
-    *mutants(
-        ("accumulate_gradients", "_accumulate.py", "_loop"),
-        (
-            "gradients are not cast to the dtype of their parameters",
-            "(np.sum(gs, axis=0) / num_minibatches).astype(p.dtype)",
-            "np.sum(gs, axis=0) / num_minibatches",
-        ),
-    ),
-    *mutants(
-        ("accumulate_gradients", "_accumulate.py", "_minibatches"),
-        (
-            "gradients summed in the dtype of their parameters",
-            "tree_map(np.float64, gradients)",
-            "tree_map(lambda p, g: np.asarray(g).astype(p.dtype), state.params, gradients)",
-        ),
-    ),
-    *mutants(
-        ("accumulate_gradients", "_accumulate.py", "_loop"),
-        ("metrics averaged in the loop", "np.sum(ms, axis=0)", "np.mean(ms, axis=0)"),
-    ),
-    *mutants(
-        ("accumulate_gradients", "_accumulate.py", "_scan"),
-        (
-            "metrics of the last minibatch in the scan",
-            "metrics if metrics_total is None else tree_map(np.add, metrics_total, metrics)",
-            "metrics",
-        ),
-    ),
-    *mutants(
-        ("accumulate_gradients", "_accumulate.py", "_loop"),
-        ("mutable variables dropped in the loop", "tree_map(lambda *ms: np.stack(ms), *mutables)", "None"),
-    ),
-    *mutants(
-        ("accumulate_gradients", "_accumulate.py", "_scan"),
-        (
-            "mutable variables of the last minibatch in the scan",
-            "tree_map(lambda *ms: np.stack(ms), *mutables)",
-            "mutables[-1]",
-        ),
-        ("mutable variables stacked on the last axis", "np.stack(ms)", "np.stack(ms, axis=-1)"),
-    ),
-    *mutants(
-        ("accumulate_gradients", "_accumulate.py", "_minibatches"),
-        ("one random state for all minibatches", "split(seed, num_minibatches)", "[seed] * num_minibatches"),
-        ("every n-th row for a run of rows", "slice(b * size, (b + 1) * size)", "slice(b, None, num_minibatches)"),
-        ("last row of a minibatch left out", "(b + 1) * size", "max((b + 1) * size - 1, b * size + 1)"),
-    ),
-    *mutants(
-        ("accumulate_gradients", "arguments.py", "check_batch"),
-        ("remainder of a batch dropped", 'call["B"] % count', 'call["B"] < count'),
-    ),
-)
+ROWS = mutants("""
+    @ accumulate_gradients _accumulate.py _scan
+
+    sum for the mean in the scan
+    - g / num_minibatches
+    + g
+
+    first minibatch is in the carry and added again
+    - gradients if total is None else tree_map(np.add, total, gradients)
+    + tree_map(np.add, gradients, gradients) if total is None else tree_map(np.add, total, gradients)
+
+    @ accumulate_gradients _accumulate.py _loop
+
+    gradients are not cast to the dtype of their parameters
+    - (np.sum(gs, axis=0) / num_minibatches).astype(p.dtype)
+    + np.sum(gs, axis=0) / num_minibatches
+
+    @ accumulate_gradients _accumulate.py _minibatches
+
+    gradients summed in the dtype of their parameters
+    - tree_map(np.float64, gradients)
+    + tree_map(lambda p, g: np.asarray(g).astype(p.dtype), state.params, gradients)
+
+    @ accumulate_gradients _accumulate.py _loop
+
+    metrics averaged in the loop
+    - np.sum(ms, axis=0)
+    + np.mean(ms, axis=0)
+
+    @ accumulate_gradients _accumulate.py _scan
+
+    metrics of the last minibatch in the scan
+    - metrics if metrics_total is None else tree_map(np.add, metrics_total, metrics)
+    + metrics
+
+    @ accumulate_gradients _accumulate.py _loop
+
+    mutable variables dropped in the loop
+    - tree_map(lambda *ms: np.stack(ms), *mutables)
+    + None
+
+    @ accumulate_gradients _accumulate.py _scan
+
+    mutable variables of the last minibatch in the scan
+    - tree_map(lambda *ms: np.stack(ms), *mutables)
+    + mutables[-1]
+
+    mutable variables stacked on the last axis
+    - np.stack(ms)
+    + np.stack(ms, axis=-1)
+
+    @ accumulate_gradients _accumulate.py _minibatches
+
+    one random state for all minibatches
+    - split(seed, num_minibatches)
+    + [seed] * num_minibatches
+
+    every n-th row for a run of rows
+    - slice(b * size, (b + 1) * size)
+    + slice(b, None, num_minibatches)
+
+    last row of a minibatch left out
+    - (b + 1) * size
+    + max((b + 1) * size - 1, b * size + 1)
+
+    @ accumulate_gradients arguments.py check_batch
+
+    remainder of a batch dropped
+    - call["B"] % count
+    + call["B"] < count
+""")

@@ -2,130 +2,128 @@
 
 from tests.suite.mutants.mutant import mutants
 
-STEPS = """
-    for b, steps in _sequences(call, cu_seqlens):
-        h = h0[b]
-        for t in steps:
-            _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
-            h = f * h + (1 - f) * z
-            y[t] = h
-        last[b] = h
-"""
+ROWS = mutants("""
+    @ gru _gru.py _gates
 
-ROWS = (
-    *mutants(
-        ("gru", "_gru.py", "_gates"),
-        ("reset gate after the product", "_times(r * h, W)", "r * _times(h, W)"),
-        ("reset gate on the input too", "_times(r * h, W) + x", "_times(r * h, W) + r * x"),
-    ),
-    *mutants(
-        ("gru", "_gru.py", "gru"),
-        ("forget gate and its complement swapped", "f * h + (1 - f) * z", "(1 - f) * h + f * z"),
-        ("forget gate of 1 does not keep the state bit by bit", "f * h + (1 - f) * z", "z + f * (h - z)"),
-    ),
-    *mutants(
-        ("gru", "_gru.py", "_gates"),
-        ("forget gate with a bias of its own", "_times(h, Wf) + xf", "_times(h, Wf) + xf + 1"),
-        ("reset gate reads the forget gate's input", "_times(h, Wr) + xr", "_times(h, Wr) + xf"),
-    ),
-    *mutants(
-        ("gru", "_gru.py", "_times"),
-        ("weights transposed", 'np.einsum("ni,nij->nj", h, W)', 'np.einsum("ni,nji->nj", h, W)'),
-    ),
-    *mutants(
-        ("gru", "_gru.py", "_gates"),
-        ("gates held between sigmoids of -8 and 8", "_times(h, Wf) + xf", "np.clip(_times(h, Wf) + xf, -8, 8)"),
-    ),
-    *mutants(
-        ("gru", "_gru.py", "_expand"),
-        (
-            "grouped head reads n modulo its heads",
-            'np.repeat(float64(array), call["N"] // array.shape[axis], axis=axis)',
-            'np.concatenate([float64(array)] * (call["N"] // array.shape[axis]), axis=axis)',
-        ),
-    ),
-    *mutants(
-        ("gru", "_gru.py", "gru"),
-        (
-            "weights of two gates swapped where heads are grouped",
-            "x, W, xf, Wf, xr, Wr = _expand(call, arrays)",
-            """
-                ...
-                if call["Nwf"] < call["N"]:
-                    Wf, Wr = (Wr, Wf)
-            """,
-        ),
-        (
-            "state rounded to bfloat16 at each step",
-            "h = f * h + (1 - f) * z",
-            """
-                ...
-                h = (h.astype(np.float32).view(np.uint32) & 4294901760).view(np.float32).astype(np.float64)
-            """,
-        ),
-        (
-            "state handed on in float16 every 512 steps",
-            """
-                for t in steps:
-                    _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
-                    h = f * h + (1 - f) * z
-                    y[t] = h
-            """,
-            """
-                for number, t in enumerate(steps):
-                    if number and number % 512 == 0:
-                        h = h.astype(np.float16).astype(np.float64)
-                    _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
-                    h = f * h + (1 - f) * z
-                    y[t] = h
-            """,
-        ),
-        (
-            "a tenth of all calls is off by 1e-6",
-            STEPS,
-            """
-                ...
-                calls = _times.__dict__.setdefault("calls", np.random.default_rng(0))
-                y *= 1 + 1e-06 * (calls.random() < 0.1)
-            """,
-        ),
-        (
-            "final state shares the output's memory",
-            STEPS,
-            """
-                ...
-                if cu_seqlens is None and call["S"]:
-                    last = y[:, -1]
-            """,
-        ),
-        ("an empty packed sequence returns zeros", "last[b] = h", "last[b] = h if steps else 0"),
-        (
-            "an empty packed sequence returns its neighbour's last token",
-            "last[b] = h",
-            "last[b] = h if steps or not b else last[b - 1]",
-        ),
-        (
-            "state is not reset between packed sequences",
-            "h0[b]",
-            "h0[b] if cu_seqlens is None or not b else last[b - 1]",
-        ),
-        (
-            "initial state ignored where sequences are packed",
-            "input_state is None",
-            "input_state is None or cu_seqlens is not None",
-        ),
-        (
-            "input overwritten",
-            """
-                h0 = (
-                    np.zeros((call["B"], call["N"], call["H"])) if input_state is None else float64(input_state)
-                )
-            """,
-            """
-                ...
-                input *= 1 + 0.001
-            """,
-        ),
-        ("answers in float32", "return (y, last)", "return (y.astype(np.float32), last)"),
-    ),
-)
+    reset gate after the product
+    - _times(r * h, W)
+    + r * _times(h, W)
+
+    reset gate on the input too
+    - _times(r * h, W) + x
+    + _times(r * h, W) + r * x
+
+    @ gru _gru.py gru
+
+    forget gate and its complement swapped
+    - f * h + (1 - f) * z
+    + (1 - f) * h + f * z
+
+    forget gate of 1 does not keep the state bit by bit
+    - f * h + (1 - f) * z
+    + z + f * (h - z)
+
+    @ gru _gru.py _gates
+
+    forget gate with a bias of its own
+    - _times(h, Wf) + xf
+    + _times(h, Wf) + xf + 1
+
+    reset gate reads the forget gate's input
+    - _times(h, Wr) + xr
+    + _times(h, Wr) + xf
+
+    @ gru _gru.py _times
+
+    weights transposed
+    - np.einsum("ni,nij->nj", h, W)
+    + np.einsum("ni,nji->nj", h, W)
+
+    @ gru _gru.py _gates
+
+    gates held between sigmoids of -8 and 8
+    - _times(h, Wf) + xf
+    + np.clip(_times(h, Wf) + xf, -8, 8)
+
+    @ gru _gru.py _expand
+
+    grouped head reads n modulo its heads
+    - np.repeat(float64(array), call["N"] // array.shape[axis], axis=axis)
+    + np.concatenate([float64(array)] * (call["N"] // array.shape[axis]), axis=axis)
+
+    @ gru _gru.py gru
+
+    weights of two gates swapped where heads are grouped
+    - x, W, xf, Wf, xr, Wr = _expand(call, arrays)
+    + ...
+    + if call["Nwf"] < call["N"]:
+    +     Wf, Wr = (Wr, Wf)
+
+    state rounded to bfloat16 at each step
+    - h = f * h + (1 - f) * z
+    + ...
+    + h = (h.astype(np.float32).view(np.uint32) & 4294901760).view(np.float32).astype(np.float64)
+
+    state handed on in float16 every 512 steps
+    - for t in steps:
+    -     _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    -     h = f * h + (1 - f) * z
+    -     y[t] = h
+    + for number, t in enumerate(steps):
+    +     if number and number % 512 == 0:
+    +         h = h.astype(np.float16).astype(np.float64)
+    +     _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    +     h = f * h + (1 - f) * z
+    +     y[t] = h
+
+    a tenth of all calls is off by 1e-6
+    - for b, steps in _sequences(call, cu_seqlens):
+    -     h = h0[b]
+    -     for t in steps:
+    -         _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    -         h = f * h + (1 - f) * z
+    -         y[t] = h
+    -     last[b] = h
+    + ...
+    + calls = _times.__dict__.setdefault("calls", np.random.default_rng(0))
+    + y *= 1 + 1e-06 * (calls.random() < 0.1)
+
+    final state shares the output's memory
+    - for b, steps in _sequences(call, cu_seqlens):
+    -     h = h0[b]
+    -     for t in steps:
+    -         _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    -         h = f * h + (1 - f) * z
+    -         y[t] = h
+    -     last[b] = h
+    + ...
+    + if cu_seqlens is None and call["S"]:
+    +     last = y[:, -1]
+
+    an empty packed sequence returns zeros
+    - last[b] = h
+    + last[b] = h if steps else 0
+
+    an empty packed sequence returns its neighbour's last token
+    - last[b] = h
+    + last[b] = h if steps or not b else last[b - 1]
+
+    state is not reset between packed sequences
+    - h0[b]
+    + h0[b] if cu_seqlens is None or not b else last[b - 1]
+
+    initial state ignored where sequences are packed
+    - input_state is None
+    + input_state is None or cu_seqlens is not None
+
+    input overwritten
+    - h0 = (
+    -     np.zeros((call["B"], call["N"], call["H"])) if input_state is None else float64(input_state)
+    - )
+    + ...
+    + input *= 1 + 0.001
+
+    answers in float32
+    - return (y, last)
+    + return (y.astype(np.float32), last)
+""")

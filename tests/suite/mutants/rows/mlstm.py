@@ -2,200 +2,188 @@
 
 from tests.suite.mutants.mutant import mutants
 
-DENSE_OR_PACKED = """
-    if cu_seqlens is None:
-        (h,), last = whole(*arrays, state=state)
-    else:
-        (h,), last = _each_sequence(whole, arrays, cu_seqlens, state=state)
-"""
+ROWS = mutants("""
+    @ mlstm _mlstm.py _write
 
-ONE_SEQUENCE = """
-    of_b = {
-        name: MLSTMState(*(part[b : b + 1] for part in state)) for name, state in states.items()
-    }
-"""
+    the stabiliser is not the maximum
+    - np.maximum(a + m, i)
+    + a + m
 
-ROWS = (
-    *mutants(
-        ("mlstm", "_mlstm.py", "_write"),
-        ("the stabiliser is not the maximum", "np.maximum(a + m, i)", "a + m"),
-        ("the stabiliser does not decay", "np.maximum(a + m, i)", "np.maximum(m, i)"),
-        (
-            "the decay from a sum rounded at the size of the gates",
-            "np.exp(stabilised_decay(a, m, m_new))",
-            "exp_difference(a + m, m_new)",
-        ),
-        (
-            "one stabiliser for all heads",
-            "np.maximum(a + m, i)",
-            "np.broadcast_to(np.maximum(a + m, i).max(axis=-1, keepdims=True), m.shape)",
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "_initial_state"),
-        ("without a state the stabiliser starts at minus infinity", "np.zeros((B, N))", "np.full((B, N), -np.inf)"),
-    ),
-    *mutants(
-        ("mlstm", "_gates.py", "exp_difference"),
-        (
-            "NaN where the memory is empty",
-            "np.subtract(x, y, out=difference, where=~np.isneginf(x))",
-            "np.subtract(x, y, out=difference)",
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "_write"),
-        ("the write is decayed by its own gate", "exp_difference(i, m_new)", "exp_difference(i + a, m_new)"),
-        ("the normaliser's memory does not decay", "decay[..., None] * n", "n"),
-        (
-            "memory rounded to bfloat16 at each step",
-            "n = decay[..., None] * n + gain[..., None] * k",
-            """
-                ...
-                C = (C.astype(np.float32).view(np.uint32) & 4294901760).view(np.float32).astype(np.float64)
-            """,
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "_read"),
-        ("1/sqrt(K) left out", "q = q / np.sqrt(q.shape[-1])", ""),
-        ("1/sqrt(V) for 1/sqrt(K)", "q.shape", "C.shape"),
-        ("absolute value of the normaliser forgotten", "np.abs(nu)", "nu"),
-        (
-            "floor added to the normaliser",
-            "np.maximum(np.abs(nu), normaliser_floor(m))",
-            "np.abs(nu) + normaliser_floor(m)",
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "normaliser_floor"),
-        ("floor without the limit at m = 64", "np.minimum(m, LARGEST_M)", "m"),
-        ("floor of 1 whatever the stabiliser", "np.exp(-np.minimum(m, LARGEST_M))", "np.ones_like(m)"),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "_read"),
-        (
-            "eps accepted and ignored",
-            "np.maximum(np.abs(nu), normaliser_floor(m)) + eps",
-            "np.maximum(np.abs(nu), normaliser_floor(m))",
-        ),
-        (
-            "eps added to the floor alone",
-            "np.maximum(np.abs(nu), normaliser_floor(m)) + eps",
-            "np.maximum(np.abs(nu), normaliser_floor(m) + eps)",
-        ),
-        (
-            "head dim beyond a block of 16 left out of the normaliser",
-            'np.einsum("...k,...k->...", n, q)',
-            'np.einsum("...k,...k->...", n[..., :16], q[..., :16])',
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "mlstm_recurrent"),
-        (
-            "a step does not read what it wrote",
-            """
-                state = _write(k[:, t], v[:, t], i[:, t], a[:, t], state)
-                h[:, t] = _read(q[:, t], state, eps)
-            """,
-            """
-                h[:, t] = _read(q[:, t], state, eps)
-                state = _write(k[:, t], v[:, t], i[:, t], a[:, t], state)
-            """,
-        ),
-        (
-            "wrong only above 512 steps",
-            "h[:, t] = _read(q[:, t], state, eps)",
-            """
-                ...
-                h[:, t] *= 1.0 if t < 512 else 1.001
-            """,
-        ),
-        (
-            "a tenth of all calls is off by 1e-6",
-            "return (h, state)",
-            """
-                calls = _read.__dict__.setdefault("calls", np.random.default_rng(0))
-                return (h * (1 + 1e-06 * (calls.random() < 0.1)), state)
-            """,
-        ),
-        ("forget gate with a bias of its own", "log_sigmoid(f)", "log_sigmoid(f + 1)"),
-        ("exponential forget gate", "log_sigmoid(f)", "np.minimum(f, 0.0)"),
-        ("forget gates held above -30", "log_sigmoid(f)", "log_sigmoid(np.maximum(f, -30.0))"),
-        (
-            "input gates held below 50",
-            "state = _initial_state((q, k, v, i, f), initial_state)",
-            """
-                ...
-                i = np.minimum(i, 50.0)
-            """,
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "mlstm"),
-        ("float32 gates rounded to the dtype of the values", "float64(x)", "float64(x.astype(v.dtype))"),
-        (
-            "answers in float32",
-            DENSE_OR_PACKED,
-            """
-                ...
-                h = h.astype(np.float32)
-            """,
-        ),
-        (
-            "input overwritten",
-            DENSE_OR_PACKED,
-            """
-                ...
-                q /= np.sqrt(q.shape[-1]).astype(q.dtype)
-            """,
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "_initial_state"),
-        ("without a step the final state is the initial one's memory", "float64(part)", "np.asarray(part, np.float64)"),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "_each_sequence"),
-        (
-            "an empty packed sequence takes its neighbour's state",
-            ONE_SEQUENCE,
-            """
-                at = b - 1 if b and start == end else b
-                of_b = {
-                    name: MLSTMState(*(part[at : at + 1] for part in state)) for name, state in states.items()
-                }
-            """,
-        ),
-        (
-            "memory is not reset between packed sequences",
-            ONE_SEQUENCE,
-            """
-                ...
-                if b and "dlast" not in states:
-                    of_b["state"] = results[-1][1]
-            """,
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_mlstm.py", "mlstm"),
-        (
-            "initial state ignored where sequences are packed",
-            "_each_sequence(whole, arrays, cu_seqlens, state=state)",
-            "_each_sequence(whole, arrays, cu_seqlens, state=_initial_state(arrays, None, cu_seqlens))",
-        ),
-    ),
-    *mutants(
-        ("mlstm", "_gates.py", "stabilised_decay"),
-        (
-            "the rounding of a huge stabiliser makes a memory grow",
-            "np.where(np.abs(m_new) < LARGEST_EXACT, decay, np.minimum(decay, 0.0))",
-            "decay",
-        ),
-        (
-            "a NaN makes the memories of other sequences grow where their stabiliser is huge",
-            "np.where(np.abs(m_new) < LARGEST_EXACT, decay, np.minimum(decay, 0.0))",
-            "np.minimum(decay, 0.0) if np.max(np.abs(m_new), initial=0.0) >= LARGEST_EXACT else decay",
-        ),
-    ),
-)
+    the stabiliser does not decay
+    - np.maximum(a + m, i)
+    + np.maximum(m, i)
+
+    the decay from a sum rounded at the size of the gates
+    - np.exp(stabilised_decay(a, m, m_new))
+    + exp_difference(a + m, m_new)
+
+    one stabiliser for all heads
+    - np.maximum(a + m, i)
+    + np.broadcast_to(np.maximum(a + m, i).max(axis=-1, keepdims=True), m.shape)
+
+    @ mlstm _mlstm.py _initial_state
+
+    without a state the stabiliser starts at minus infinity
+    - np.zeros((B, N))
+    + np.full((B, N), -np.inf)
+
+    @ mlstm _gates.py exp_difference
+
+    NaN where the memory is empty
+    - np.subtract(x, y, out=difference, where=~np.isneginf(x))
+    + np.subtract(x, y, out=difference)
+
+    @ mlstm _mlstm.py _write
+
+    the write is decayed by its own gate
+    - exp_difference(i, m_new)
+    + exp_difference(i + a, m_new)
+
+    the normaliser's memory does not decay
+    - decay[..., None] * n
+    + n
+
+    memory rounded to bfloat16 at each step
+    - n = decay[..., None] * n + gain[..., None] * k
+    + ...
+    + C = (C.astype(np.float32).view(np.uint32) & 4294901760).view(np.float32).astype(np.float64)
+
+    @ mlstm _mlstm.py _read
+
+    1/sqrt(K) left out
+    - q = q / np.sqrt(q.shape[-1])
+
+    1/sqrt(V) for 1/sqrt(K)
+    - q.shape
+    + C.shape
+
+    absolute value of the normaliser forgotten
+    - np.abs(nu)
+    + nu
+
+    floor added to the normaliser
+    - np.maximum(np.abs(nu), normaliser_floor(m))
+    + np.abs(nu) + normaliser_floor(m)
+
+    @ mlstm _mlstm.py normaliser_floor
+
+    floor without the limit at m = 64
+    - np.minimum(m, LARGEST_M)
+    + m
+
+    floor of 1 whatever the stabiliser
+    - np.exp(-np.minimum(m, LARGEST_M))
+    + np.ones_like(m)
+
+    @ mlstm _mlstm.py _read
+
+    eps accepted and ignored
+    - np.maximum(np.abs(nu), normaliser_floor(m)) + eps
+    + np.maximum(np.abs(nu), normaliser_floor(m))
+
+    eps added to the floor alone
+    - np.maximum(np.abs(nu), normaliser_floor(m)) + eps
+    + np.maximum(np.abs(nu), normaliser_floor(m) + eps)
+
+    head dim beyond a block of 16 left out of the normaliser
+    - np.einsum("...k,...k->...", n, q)
+    + np.einsum("...k,...k->...", n[..., :16], q[..., :16])
+
+    @ mlstm _mlstm.py mlstm_recurrent
+
+    a step does not read what it wrote
+    - state = _write(k[:, t], v[:, t], i[:, t], a[:, t], state)
+    - h[:, t] = _read(q[:, t], state, eps)
+    + h[:, t] = _read(q[:, t], state, eps)
+    + state = _write(k[:, t], v[:, t], i[:, t], a[:, t], state)
+
+    wrong only above 512 steps
+    - h[:, t] = _read(q[:, t], state, eps)
+    + ...
+    + h[:, t] *= 1.0 if t < 512 else 1.001
+
+    a tenth of all calls is off by 1e-6
+    - return (h, state)
+    + calls = _read.__dict__.setdefault("calls", np.random.default_rng(0))
+    + return (h * (1 + 1e-06 * (calls.random() < 0.1)), state)
+
+    forget gate with a bias of its own
+    - log_sigmoid(f)
+    + log_sigmoid(f + 1)
+
+    exponential forget gate
+    - log_sigmoid(f)
+    + np.minimum(f, 0.0)
+
+    forget gates held above -30
+    - log_sigmoid(f)
+    + log_sigmoid(np.maximum(f, -30.0))
+
+    input gates held below 50
+    - state = _initial_state((q, k, v, i, f), initial_state)
+    + ...
+    + i = np.minimum(i, 50.0)
+
+    @ mlstm _mlstm.py mlstm
+
+    float32 gates rounded to the dtype of the values
+    - float64(x)
+    + float64(x.astype(v.dtype))
+
+    answers in float32
+    - if cu_seqlens is None:
+    -     (h,), last = whole(*arrays, state=state)
+    - else:
+    -     (h,), last = _each_sequence(whole, arrays, cu_seqlens, state=state)
+    + ...
+    + h = h.astype(np.float32)
+
+    input overwritten
+    - if cu_seqlens is None:
+    -     (h,), last = whole(*arrays, state=state)
+    - else:
+    -     (h,), last = _each_sequence(whole, arrays, cu_seqlens, state=state)
+    + ...
+    + q /= np.sqrt(q.shape[-1]).astype(q.dtype)
+
+    @ mlstm _mlstm.py _initial_state
+
+    without a step the final state is the initial one's memory
+    - float64(part)
+    + np.asarray(part, np.float64)
+
+    @ mlstm _mlstm.py _each_sequence
+
+    an empty packed sequence takes its neighbour's state
+    - of_b = {
+    -     name: MLSTMState(*(part[b : b + 1] for part in state)) for name, state in states.items()
+    - }
+    + at = b - 1 if b and start == end else b
+    + of_b = {
+    +     name: MLSTMState(*(part[at : at + 1] for part in state)) for name, state in states.items()
+    + }
+
+    memory is not reset between packed sequences
+    - of_b = {
+    -     name: MLSTMState(*(part[b : b + 1] for part in state)) for name, state in states.items()
+    - }
+    + ...
+    + if b and "dlast" not in states:
+    +     of_b["state"] = results[-1][1]
+
+    @ mlstm _mlstm.py mlstm
+
+    initial state ignored where sequences are packed
+    - _each_sequence(whole, arrays, cu_seqlens, state=state)
+    + _each_sequence(whole, arrays, cu_seqlens, state=_initial_state(arrays, None, cu_seqlens))
+
+    @ mlstm _gates.py stabilised_decay
+
+    the rounding of a huge stabiliser makes a memory grow
+    - np.where(np.abs(m_new) < LARGEST_EXACT, decay, np.minimum(decay, 0.0))
+    + decay
+
+    a NaN makes the memories of other sequences grow where their stabiliser is huge
+    - np.where(np.abs(m_new) < LARGEST_EXACT, decay, np.minimum(decay, 0.0))
+    + np.minimum(decay, 0.0) if np.max(np.abs(m_new), initial=0.0) >= LARGEST_EXACT else decay
+""")
