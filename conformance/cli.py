@@ -1,6 +1,7 @@
 """The command line: ``python -m conformance run TARGET …``, ``laws``, and the commands of other packages."""
 
 import importlib
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from rich.console import Console
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
-from conformance.base.options import OFFERED, Kind, RunOptions
+from conformance.base.files import expect_separate, expect_writable
+from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
 
@@ -68,6 +70,14 @@ class _Seed(click.ParamType):
             self.fail(f"{value!r} is not an integer; give an integer, or `random`", param, ctx)
 
 
+class _Seconds(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """The laws of gatespec's operations, and the suite that tries to break them."""
@@ -79,7 +89,7 @@ _TYPES: dict[Kind, Any] = {
     "dtype": click.Choice(FLOATING),
     "count": click.IntRange(min=1),
     "seed": _Seed(),
-    "seconds": click.FloatRange(min=0, min_open=True),
+    "seconds": _Seconds(min=0, min_open=True, max=LONGEST_SECONDS),
     "file": _FILE,
     "directory": click.Path(file_okay=False, path_type=Path),
 }
@@ -166,8 +176,12 @@ def _run(
     write_known, suggest_promises = written
     thorough = any(path is not None for path in (*written, given["known"]))
     options = options_of(**given, thorough=thorough)
-    for option, path in {**paths, "write-known": write_known, "suggest-promises": suggest_promises}.items():
-        run.make_room(option, path)
+    outputs = {**paths, "write-known": write_known, "suggest-promises": suggest_promises}
+    expect_separate({**outputs, "promises": given["promises_file"]})
+    expect_separate({**paths, "suggest-promises": suggest_promises, "known": given["known"]})
+    for option, path in outputs.items():
+        if path is not None:
+            expect_writable(option, path)
     assert options.failures is not None
     run.make_directory(options.failures)
     if write_known is not None and write_known.exists() and write_known != given["known"]:
@@ -199,13 +213,19 @@ def _run(
         interrupted = judged.interrupted
         if interrupted:
             break
-    run.write_reports(reports, paths)
-    if suggest_promises is not None:
-        run.write_promises(suggest_promises, reports)
-        click.echo(f"{suggest_promises}: the promises that the results imply; pass this file with --promises.")
-    if write_known is not None:
-        new = run.write_known(write_known, reports, options.known)
-        click.echo(f"{write_known}: {new} new entries; add a reason to each before you pass this file with --known.")
+    unwritten = False
+    try:
+        run.write_reports(reports, paths)
+        if suggest_promises is not None:
+            run.write_promises(suggest_promises, reports)
+            click.echo(f"{suggest_promises}: the promises that the results imply; pass this file with --promises.")
+        if write_known is not None:
+            new = run.write_known(write_known, reports, options.known)
+            said = f"{new} new entries; add a reason to each before you pass this file with --known."
+            click.echo(f"{write_known}: {said}")
+    except UsageError as error:
+        click.echo(f"Error: {error}", err=True)
+        unwritten = True
     if interrupted:
         at = targets[max(len(reports) - 1, 0)]
         click.echo(f"Interrupted while judging {at}; the results so far are shown and written.", err=True)
@@ -215,6 +235,8 @@ def _run(
     status = exit_status(reports)
     if suite_failed and status != 1:
         return SUITE_FAILED
+    if unwritten and status == 0:
+        return 2
     if status == 2:
         idle = ", ".join(report.target for report in reports if not report.ran)
         click.echo(

@@ -10,7 +10,7 @@ import pytest
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
-from conformance.base.options import OFFERED, RunOptions
+from conformance.base.options import LONGEST_SECONDS, OFFERED, RunOptions
 from conformance.command.run import in_own_places, report_of
 from conformance.failures import save
 from conformance.frameworks.targets import TargetInfo
@@ -104,8 +104,8 @@ def _options(option: Callable[[str], Any]) -> RunOptions:
             raise UsageError(f"there is no dtype {unknown!r}; name one of {', '.join(FLOATING)} after {name}")
         if offered.kind == "count" and value < 1:
             raise UsageError(f"{name} {value} is too few; give 1 or more")
-        if offered.kind == "seconds" and not value > 0:
-            raise UsageError(f"{name} {value} is too short; give seconds above 0")
+        if offered.kind == "seconds" and not 0 < value <= LONGEST_SECONDS:
+            raise UsageError(f"{name} {value} is no time limit; give seconds above 0, at most {LONGEST_SECONDS:g}")
         if offered.several:
             values[offered.field] = tuple(value)
         elif offered.kind in ("file", "directory"):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from conformance.base.dtypes import HALF
 from conformance.base.exceptions import UsageError
+from conformance.base.files import write
 from conformance.base.options import RunOptions
 from conformance.diagnosis.cause import Cause
 from conformance.diagnosis.diagnose import without_experiments
@@ -21,7 +22,8 @@ from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.process import diagnosed
 from conformance.features.promises import written
 from conformance.frameworks.targets import TargetInfo
-from conformance.judge.known_failures import Example, Known, write
+from conformance.judge.known_failures import Example, Known
+from conformance.judge.known_failures import write as write_entries
 from conformance.judge.outcome import LawResult
 from conformance.judge.selection import agenda
 from conformance.judge.workers import Item, Workers
@@ -98,24 +100,6 @@ def _own_version() -> dict[str, str]:
     return {"gatespec": own, "python": platform.python_version()}
 
 
-def make_room(option: str, path: Path | None) -> None:
-    """Raise, before anything has run, for a file that cannot be written.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = not path.exists()
-        path.open("a").close()
-        if new:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"--{option} {path} cannot be written ({error.strerror}); give another path") from error
-
-
 def make_directory(path: Path) -> None:
     """Raise for a directory that cannot be used for scripts.
 
@@ -135,7 +119,7 @@ def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) ->
     for kind, path in paths.items():
         if path is not None:
             writer = importlib.import_module(f"conformance.report.{kind}")
-            path.write_text(writer.render(reports), encoding="utf-8")
+            write(kind, path, writer.render(reports))
 
 
 def write_promises(path: Path, reports: list[TargetReport]) -> None:
@@ -144,7 +128,7 @@ def write_promises(path: Path, reports: list[TargetReport]) -> None:
     for report in reports:
         for op, texts in suggested(report.diagnosis).items():
             found.setdefault(op, []).extend(texts)
-    path.write_text(written({op: dict.fromkeys(texts) for op, texts in found.items()}), encoding="utf-8")
+    write("suggest-promises", path, written({op: dict.fromkeys(texts) for op, texts in found.items()}))
 
 
 def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ...]) -> int:
@@ -172,7 +156,7 @@ def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ..
         for cause in report.diagnosis.causes
         if (entry := known_of(cause)) is not None
     ]
-    write(path, [*kept, *new])
+    write_entries(path, [*kept, *new])
     return len(new)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import UsageError
+from conformance.base.files import text_in
 from conformance.features import described, features_of
 from conformance.features.facts import FINITE, SIZES, AbsentError, facts_of, identifier, names_in, numbers_in, of_mlstm
 from conformance.features.feature import Feature, avoiding
@@ -197,10 +198,10 @@ def read(path: Path) -> tuple[Promise, ...]:
         UsageError: the file cannot be read, or holds something else.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(text_in(path))
     except OSError as error:
         raise UsageError(f"--promises {path} cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--promises {path} is not TOML: {error}") from error
     found = []
     for op, of in {"": {"promises": table.pop("promises", [])}, **table}.items():

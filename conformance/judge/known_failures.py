@@ -28,6 +28,8 @@ from typing import Any
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import UsageError
+from conformance.base.files import text_in
+from conformance.base.files import write as write_text
 from conformance.cases import from_json
 from conformance.features import features_of
 from conformance.formulas import formula_named
@@ -113,12 +115,12 @@ def read(path: Path) -> tuple[Known, ...]:
         UsageError: the file cannot be read, or an entry lacks something; the text says what to write.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(text_in(path))
     except OSError as error:
         raise UsageError(
             f"--known {path} cannot be read ({error.strerror}); --write-known {path} makes such a file"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--known {path} is not TOML: {error}; --write-known shows what such a file holds") from error
     entries = table.get("known", [])
     if set(table) - {"known"} or not isinstance(entries, list):
@@ -203,7 +205,7 @@ def write(path: Path, entries: Iterable[Known]) -> None:
         lines.append("[known.example]")
         lines += [f"{key} = {_spelt(getattr(entry.example, key))}" for key in _EXAMPLE]
         said.append("\n".join(lines) + "\n")
-    path.write_text("\n".join(said), encoding="utf-8")
+    write_text("write-known", path, "\n".join(said))
 
 
 def _spelt(value: Any) -> str:

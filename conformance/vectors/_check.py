@@ -6,6 +6,7 @@ from pathlib import Path
 from conformance import oracle
 from conformance.base.dtypes import FLOATING, Array
 from conformance.base.exceptions import UsageError
+from conformance.base.files import bytes_of
 from conformance.base.tensors import unpack
 from conformance.tolerance.budget import Verdict, compare
 from conformance.vectors._manifest import Asked, Entry, VectorSet
@@ -100,7 +101,7 @@ def check(vectors: VectorSet, entries: tuple[Entry, ...], answers: Path, *, only
 def _answered(entry: Entry, expected: dict[str, Array], path: Path) -> Answered:
     nothing = tuple(Judged(asked.key, MISSING) for asked in entry.asked)
     try:
-        given = unpack(path.read_bytes())
+        given = unpack(bytes_of(path, entry.longest))
     except FileNotFoundError:
         return Answered(entry, nothing)
     except OSError as error:

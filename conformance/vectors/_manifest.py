@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import msgspec
 
 from conformance.base.dtypes import FLOATING, Array
 from conformance.base.exceptions import UsageError
+from conformance.base.files import bytes_of
 from conformance.base.tensors import unpack
+from conformance.operations import OPERATIONS
 
 FORMAT = "gatespec test vectors"
 VERSION = 1
@@ -17,6 +20,12 @@ VERSION = 1
 
 MANIFEST = "manifest.json"
 _LINE = 160
+
+HEADER = 1_000_000
+"""Bytes that the header of a file of arrays may take."""
+
+LARGEST_FILE = 2**31
+"""Bytes above which a file is no part of a set that `vectors export` writes."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +83,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not _is_plain(self.file):
             raise ValueError(f"{self.file!r} is not the name of a file next to the manifest")
+        if self.operation not in OPERATIONS:
+            raise ValueError(f"there is no operation {self.operation!r}; there are {', '.join(OPERATIONS)}")
+        if self.dtype not in FLOATING:
+            raise ValueError(f"there is no dtype {self.dtype!r}")
+        if not self.asked:
+            raise ValueError(f"case {self.id!r} asks for no array")
+
+    @property
+    def longest(self) -> int:
+        """An upper bound of the bytes of a file with the arrays that are asked for, in float64."""
+        return min(HEADER + sum(8 * math.prod(asked.shape) for asked in self.asked), LARGEST_FILE)
 
     @property
     def asked(self) -> tuple[Asked, ...]:
@@ -109,9 +129,12 @@ class VectorSet(msgspec.Struct, frozen=True, kw_only=True):
         """
         path = self.folder / entry.file
         try:
-            data = path.read_bytes()
+            # Arguments, cotangents and allowed errors are there too.
+            data = bytes_of(path, LARGEST_FILE)
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror}); export the set again") from error
+        except ValueError as error:
+            raise UsageError(f"{path} {error}; export the set again") from error
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise UsageError(f"{path} is not the file that was exported: its SHA-256 differs; export the set again")
         arrays = unpack(data)
@@ -156,14 +179,14 @@ def files_of(folder: Path) -> list[str]:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        written = msgspec.json.decode(path.read_bytes())
+        written = msgspec.json.decode(bytes_of(path, LARGEST_FILE))
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}; give the folder of a set, which `python -m conformance vectors export DIR` writes"
         ) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}); give the folder of a set") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid JSON ({error}); give the folder of a set, or export it again") from error
     if not isinstance(written, dict) or written.get("format") != FORMAT or not isinstance(written.get("version"), int):
         raise UsageError(f"{path} is not a manifest of test vectors; give another folder")

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import UsageError
+from conformance.base.files import write
 from conformance.cases import LONG_STEPS
 from conformance.operations import OPERATIONS
 from conformance.vectors import _check, _export, _manifest, _report
@@ -112,16 +113,8 @@ def check_command(
             raise UsageError(f"{folder} holds no case of that operation and dtype; leave out --op or --dtype")
         judgement = _check.check(vectors, entries, answers, only_given=only_given)
         if json_path is not None:
-            _write(json_path, _report.as_json(judgement))
+            write("json", json_path, _report.as_json(judgement))
     except UsageError as error:
         raise click.UsageError(str(error)) from error
     _report.show(Console(), judgement)
     raise SystemExit(0 if judgement.held else 1)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--json {path} cannot be written ({error.strerror}); give another path") from error

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -179,6 +180,47 @@ def test_a_wrong_call_exits_2_and_says_what_to_type(arguments: tuple[str, ...], 
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e400", "0", "-1", "1e6", "x"])
+def test_what_is_no_time_limit_is_refused(value: str) -> None:
+    result = invoke("run", "reference", "--timeout", value)
+    assert result.exit_code == 2 and "--timeout" in result.output, result.output
+
+
+@pytest.mark.parametrize("option", ["--examples", "--max-steps", "--jobs"])
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "1e400"])
+def test_what_is_no_count_is_refused(option: str, value: str) -> None:
+    result = invoke("run", "reference", option, value)
+    assert result.exit_code == 2 and option in result.output, result.output
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--write-known", "--suggest-promises", "--known", "--promises"])
+def test_a_path_that_is_no_file_is_refused_before_anything_runs(option: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, Path("/dev/full")):
+        if path == Path("/dev/full") and option not in ("--known", "--promises"):
+            continue
+        result = invoke("run", "reference", option, str(path))
+        assert result.exit_code == 2 and str(path) in result.output, result.output
+
+
+def test_a_report_that_cannot_be_written_is_no_success(sound: Path, broken: Path) -> None:
+    for target, status in ((sound, 2), (broken, 1)):
+        result = invoke("run", str(target), "--op", "rev_cumsum", "--quick", "--jobs", "1", "--json", "/dev/full")
+        assert result.exit_code == status and "cannot be written (No space left on device)" in result.output
+
+
+def test_two_options_never_write_the_same_file(tmp_path: Path) -> None:
+    one, same = str(tmp_path / "a"), str(tmp_path / "." / "b" / ".." / "a")
+    for first, second in (("--json", "--html"), ("--html", "--write-known"), ("--json", "--suggest-promises")):
+        result = invoke("run", "reference", first, one, second, same)
+        assert result.exit_code == 2 and "name the same file" in result.output, result.output
+    (tmp_path / "a").write_text("")
+    for given in ("--known", "--promises"):
+        result = invoke("run", "reference", given, one, "--json", same)
+        assert result.exit_code == 2 and "name the same file" in result.output, result.output
 
 
 def test_the_laws_are_listed_with_kind_sentence_and_equation() -> None:

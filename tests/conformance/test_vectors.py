@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -332,6 +334,37 @@ def test_wrong_calls_exit_2_and_say_what_to_type(small: Path, tmp_path: Path) ->
         result = invoke(*call)
         assert result.exit_code == 2 and said in " ".join(result.output.split()), (call, result.output)
     assert not any(empty.iterdir())
+
+
+def test_files_that_cannot_be_meant_are_refused_without_being_read(small: Path, tmp_path: Path) -> None:
+    answers, vectors = tmp_path / "answers", tmp_path / "vectors"
+    shutil.copytree(small, vectors)
+    answers.mkdir()
+    first = cases_of(vectors)[0]["file"]
+    os.mkfifo(answers / first)
+    assert "is not an ordinary file" in invoke("check", vectors, answers).output
+    (answers / first).unlink()
+    with open(answers / first, "wb") as sparse:
+        sparse.truncate(40 * 10**9)
+    result = invoke("check", vectors, answers)
+    assert result.exit_code == 1 and "has 40,000,000,000 bytes" in " ".join(result.output.split()), result.output
+    manifest = vectors / "manifest.json"
+    text = manifest.read_text()
+    for damaged, said in (
+        ("[" * 300_000 + "]" * 300_000, "is not valid JSON"),
+        (text.replace('"operation": "', '"operation": "x', 1), "there is no operation 'x"),
+        (
+            text.replace('"outputs": [', '"outputs": [], "o": [').replace('"gradients": [', '"gradients": [], "g": ['),
+            "asks",
+        ),
+    ):
+        manifest.write_text(damaged)
+        result = invoke("check", vectors, answers)
+        assert result.exit_code == 2 and said in " ".join(result.output.split()), result.output
+    manifest.unlink()
+    os.mkfifo(manifest)
+    result = invoke("check", vectors, answers)
+    assert result.exit_code == 2 and "is not an ordinary file" in " ".join(result.output.split()), result.output
 
 
 def test_force_replaces_a_set_and_leaves_other_files_alone(tmp_path: Path) -> None:
