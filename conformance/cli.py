@@ -13,7 +13,7 @@ from rich.console import Console
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
 from conformance.base.files import expect_separate, expect_writable
-from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions
+from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions, time_limit
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
 
@@ -141,7 +141,8 @@ def run_command(
     if not targets:
         raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")
     # The worker of the first target imports it while this process imports the modules for reports and options.
-    first = Workers(targets[0], given["framework"], given["device"], given["timeout"], save)
+    limit = time_limit(given["timeout"], quick=given["quick"])
+    first = Workers(targets[0], given["framework"], given["device"], limit, save)
     try:
         status = _run(
             first,

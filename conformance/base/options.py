@@ -10,6 +10,7 @@ EXAMPLES = 20
 MAX_STEPS = 1031
 TIMEOUT = 180.0
 """Seconds. The slowest case of torch_impl, its first compiled call, took 60 s on two cores shared by eight jobs."""
+QUICK_TIMEOUT = 30.0
 LONGEST_SECONDS = 100_000.0
 """Seconds above which a time limit is refused; the system calls that wait take no more than 24 days."""
 QUICK_EXAMPLES = 8
@@ -23,6 +24,11 @@ UNSHARED = 4.0
 
 INTERPRETERS = {"triton": "TRITON_INTERPRET", "pallas": "GATESPEC_PALLAS_INTERPRET"}
 """The environment variable that runs the kernels of a backend under its interpreter."""
+
+
+def time_limit(timeout: float | None, *, quick: bool) -> float:
+    """The seconds that one case may take, if ``timeout`` was given and if not."""
+    return timeout or (QUICK_TIMEOUT if quick else TIMEOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +130,10 @@ _EXAMPLES = (
 _STEPS = f"Length of the longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]"
 _FRAMEWORK = "Framework of the target.  [default: guessed from its imports]"
 _ONLY_LAW = "Only this law: `gradient` or `mlstm.gradient`."
-_TIMEOUT = "Time limit for one case; a call that takes longer is stopped and breaks its law."
+_TIMEOUT = (
+    "Time limit for one case; a call that takes longer is stopped and breaks its law.  "
+    f"[default: {TIMEOUT:g}; {QUICK_TIMEOUT:g} with --quick]"
+)
 _JOBS = "Number of processes for a target.  [default: 2 on a CPU of two cores or more, else 1]"
 _STRICT = "Fail for laws that cannot be tried and for known failures that pass, too."
 _CONTRACT = "Require gatespec's own decisions too, where other implementations may differ."
@@ -141,7 +150,7 @@ OFFERED = (
     _offered("max-steps", _STEPS, "count", "S"),
     _offered("seed", "Seed of all cases.", "seed", "N", default=0),
     _offered("only", "Judge only values or only gradients.", "choice", choices=("values", "gradients")),
-    _offered("timeout", _TIMEOUT, "seconds", "SECONDS", default=TIMEOUT),
+    _offered("timeout", _TIMEOUT, "seconds", "SECONDS"),
     _offered("jobs", _JOBS, "count", "N", pytest=False),
     _offered("strict", _STRICT, "flag", pytest=False),
     _offered("contract", _CONTRACT, "flag"),

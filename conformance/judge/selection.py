@@ -15,6 +15,7 @@ from conformance.base.options import (
     MAX_STEPS,
     QUICK_EXAMPLES,
     RunOptions,
+    time_limit,
 )
 from conformance.features.promises import parsed
 from conformance.features.promises import read as read_promises
@@ -33,6 +34,8 @@ def options_of(
     max_steps: int | None = None,
     promises: tuple[str, ...] = (),
     promises_file: Path | None = None,
+    timeout: float | None = None,
+    quick: bool = False,
     **given: Any,
 ) -> RunOptions:
     """The options of a run; those that were not given depend on the circumstances.
@@ -40,7 +43,8 @@ def options_of(
     Args:
         known: the file of known failures.
         promises, promises_file: what callers of the target must keep to, as text and in a file.
-        given: other fields of `RunOptions`.
+        timeout: seconds that one case may take; None for the default, which is shorter in a quick run.
+        quick, given: other fields of `RunOptions`.
 
     Raises:
         UsageError: a name is unknown, no law is left, or the known failures cannot be read.
@@ -48,7 +52,11 @@ def options_of(
     told = [parsed(text) for text in promises]
     told += read_promises(promises_file) if promises_file is not None else ()
     options = RunOptions(
-        known=read(known) if known is not None else (), promises=tuple(str(promise) for promise in told), **given
+        known=read(known) if known is not None else (),
+        promises=tuple(str(promise) for promise in told),
+        timeout=time_limit(timeout, quick=quick),
+        quick=quick,
+        **given,
     )
     slow = interpreted(options.kernel_backend, options.device)
     few = INTERPRETED_EXAMPLES if slow else QUICK_EXAMPLES if options.quick else EXAMPLES

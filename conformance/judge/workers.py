@@ -45,6 +45,10 @@ FATAL_LAWS = 2
 TIMEOUTS = 4
 """Number of cases, of any operation, that may take too long before nothing more is tried."""
 
+QUICK_TIMEOUTS = 2
+"""The same in a quick run, which also tries no second law of an operation that has hung, and
+gives the cases of other operations half the time from then on: the run ends within a minute."""
+
 RECURRENT = 4
 """Rough relative time of a law of an operation that carries states: what takes time is to compile a recurrence."""
 
@@ -93,7 +97,9 @@ class Workers:
         self._workers: list[_Worker] = []
         self._groups: list[list[Job]] = []
         self._fatal_laws: Counter[str] = Counter()
+        self._limit = timeout
         self._timeouts = 0
+        self._hung: set[str] = set()
         self._how = "timeout"
         self._context = multiprocessing.get_context("spawn")
         self._start()
@@ -237,10 +243,10 @@ class Workers:
             raise TargetFailedError(f"the target was imported once, and not a second time: {told}")
         if said == "case":
             worker.case = told
-            worker.deadline = None if told is None else time.monotonic() + self._timeout
+            worker.deadline = None if told is None else time.monotonic() + self._limit
         elif said == "compiling":
             if worker.case is not None:
-                worker.deadline = time.monotonic() + self._timeout * (COMPILING if told else 1.0)
+                worker.deadline = time.monotonic() + self._limit * (COMPILING if told else 1.0)
         elif said == "loaded":
             worker.deadline = None
         elif said == "found":
@@ -260,7 +266,11 @@ class Workers:
         worker.connection.close()
         job, *rest = worker.group
         nature, how = ("timeout", "timeout") if worker.overdue else ending(worker.process.exitcode)
-        self._timeouts += nature == "timeout"
+        if nature == "timeout":
+            self._timeouts += 1
+            self._hung.add(job.law.op)
+            if self._options is not None and self._options.quick:
+                self._limit = self._timeout / 2
         if worker.case is None or worker.case in job.fatal:
             # It ended between two cases, so there is no case to blame or to omit.
             self._finish(job, f"the process that tried it ended ({how})", tuple(worker.found))
@@ -282,11 +292,14 @@ class Workers:
 
     def _give_up(self) -> None:
         """Drop the jobs that would only end more workers."""
+        quick = self._options is not None and self._options.quick
         for group in self._groups:
             for job in [job for job in group if not job.fatal]:
                 deaths = self._fatal_laws[job.law.op]
-                if self._timeouts >= TIMEOUTS:
+                if self._timeouts >= (QUICK_TIMEOUTS if quick else TIMEOUTS):
                     reason = f"not tried: {self._timeouts} earlier calls took longer than --timeout {self._timeout:g}"
+                elif quick and job.law.op in self._hung:
+                    reason = f"not tried: an earlier call of {job.law.op} took longer than --timeout {self._timeout:g}"
                 elif deaths >= FATAL_LAWS:
                     reason = f"not tried: {deaths} laws of {job.law.op} ended their process earlier ({self._how})"
                 else:

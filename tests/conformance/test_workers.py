@@ -17,7 +17,7 @@ from conformance.command.run import usual_jobs
 from conformance.frameworks.targets import info_of, load
 from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run
-from conformance.judge.selection import agenda
+from conformance.judge.selection import agenda, options_of
 from conformance.judge.workers import TargetFailedError, Workers
 from conformance.tolerance.compared import BreakKind
 
@@ -128,6 +128,21 @@ def test_a_target_whose_every_call_hangs_is_given_up(tmp_path: Path) -> None:
     rest = [result for result in results if result.status == "skipped" and "not tried" in (result.reason or "")]
     assert len(rest) > 10 and len({result.reason for result in rest}) == 1
     assert time.monotonic() - start < 60
+
+
+def test_a_quick_run_asks_an_operation_that_hung_no_second_time(tmp_path: Path) -> None:
+    target = scans(tmp_path, "while x.size != 1: pass")
+    with open(target, "a") as file:
+        file.write("\nfrom reference import gru\n\ndef mlstm(*arrays, **options):\n    while True: pass\n")
+    settings = options_of(ops=("rev_cumsum", "mlstm", "gru"), quick=True, examples=2, timeout=4.0)
+    start = time.monotonic()
+    results = {result.law.id: result for result in in_workers(target, settings)}
+    ended = {result.law.op: result for result in results.values() if result.status == "failed"}
+    assert set(ended) == {"rev_cumsum", "mlstm"}
+    assert {found.kind.nature for result in ended.values() for found in result.counterexamples} == {"timeout"}
+    assert [result.status for result in results.values()].count("failed") == 2
+    assert time.monotonic() - start < 60
+    assert options_of(quick=True).timeout == 30 and options_of().timeout == 180
 
 
 def test_what_was_found_before_a_process_ended_is_kept(tmp_path: Path) -> None:
