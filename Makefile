@@ -39,15 +39,18 @@ READY_AOT := .venv-aot/.stamp
 # The same examples in every run: a failure in CI is a failure at the desk. `HYPOTHESIS_PROFILE=explore make test` searches afresh.
 export HYPOTHESIS_PROFILE ?= fixed
 
-# $(call venv,DIRECTORY,VERSION): makes the environment, or sees that the one in place is of that version.
-define venv
+# $(call setup,DIRECTORY,VERSION,COMMANDS): makes the environment, or sees that the one in place is of that version, and runs
+# the commands. One line says how long it took; their output is shown only if one fails.
+define setup
 	@if [[ ! -e $(1) ]]; then \
 		python=$$(tools/find_python.sh $(2)); \
-		echo "$$python -m venv $(1)"; \
-		"$$python" -m venv $(1); \
 	elif ! $(1)/bin/python -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(2)")'; then \
 		echo "$(1) is not a working environment of Python $(2); remove it and run make again" >&2; exit 1; \
-	fi
+	fi; \
+	start=$$SECONDS; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
+	{ [[ -e $(1) ]] || "$$python" -m venv $(1); } >"$$said" 2>&1 && { $(3); } >>"$$said" 2>&1 || { cat "$$said" >&2; exit 1; }; \
+	echo "$(1): set up in $$((SECONDS - start)) s (Python $(2))"
+	@touch $@
 endef
 
 .PHONY: help setup setup-plan versions matrix wheel docs test conformance conformance-all mutants mutants-adapted strangers calibration browser aot lint lint-check lint-format lint-types format figures examples peers interop speed clean
@@ -65,21 +68,18 @@ setup-plan:  ## what `make setup` would do, and does not
 	@python=$$(tools/find_python.sh $(PYTHONS)) && WITHOUT="$(WITHOUT)" "$$python" tools/environments.py setup --dry-run
 
 $(READY_AOT): constraints/aot.txt
-	$(call venv,.venv-aot,3.12)
-	$(PY_AOT) -m pip install --quiet --constraint constraints/aot.txt jax flax absl-py click
-	@touch $@
+	$(call setup,.venv-aot,3.12, \
+		$(PY_AOT) -m pip install --constraint constraints/aot.txt jax flax absl-py click)
 
 # Wheels alone. The packages taken without their dependencies ask for more than their functions need, a CUDA build of PyTorch among it.
+PEERS := $(PY_PEERS) -m pip install --only-binary :all: --constraint constraints/peers.txt
 $(READY_PEERS): pyproject.toml constraints/peers.txt
-	$(call venv,.venv-peers,3.11)
-	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt torch
-	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt \
-		hatchling jax flax keras ml_dtypes onnx onnxruntime triton \
-		einops huggingface_hub omegaconf dacite regex requests tokenizers tqdm typer
-	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-deps \
-		flash-linear-attention fla-core flashrnn mlstm-kernels transformers xlstm
-	$(PY_PEERS) -m pip install --quiet --only-binary :all: --constraint constraints/peers.txt --no-build-isolation --editable '.[all]'
-	@touch $@
+	$(call setup,.venv-peers,3.11, \
+		$(PEERS) torch && \
+		$(PEERS) hatchling jax flax keras ml_dtypes onnx onnxruntime triton \
+			einops huggingface_hub omegaconf dacite regex requests tokenizers tqdm typer && \
+		$(PEERS) --no-deps flash-linear-attention fla-core flashrnn mlstm-kernels transformers xlstm && \
+		$(PEERS) --no-build-isolation --editable '.[all]')
 
 # The tests whose outcome can depend on the version of JAX. Tests compile with few optimisations (tools/environments.py says how much
 # that saves); the laws under the newest JAX, which try values at many sizes, compile with all of them.

@@ -27,6 +27,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -292,20 +293,24 @@ def make(environment: Environment, dry: bool, say: Callable[[str], None]) -> Non
     """Make one environment, after removing an incomplete one of an earlier run."""
     directory = ROOT / environment.directory
     python = python_in(environment.directory)
+    start = time.monotonic()
     if not is_usable(environment.directory):
-        say(f"{environment.python} -m venv {environment.directory}")
-        if not dry:
+        if dry:
+            say(f"{environment.python} -m venv {environment.directory}")
+        else:
             _remove(directory)
             directory.mkdir()
             unfinished(environment.directory).touch()
             _call([environment.python, "-m", "venv", str(directory)])
     for arguments in environment.installs():
-        say(f"{environment.directory}/bin/python -m pip {' '.join(arguments)}")
-        if not dry:
+        if dry:
+            say(f"{environment.directory}/bin/python -m pip {' '.join(arguments)}")
+        else:
             unfinished(environment.directory).touch()
             _call([python, "-m", "pip", *arguments])
     if not dry:
         unfinished(environment.directory).unlink(missing_ok=True)
+        say(f"{environment.directory}: set up in {time.monotonic() - start:.0f} s (Python {environment.version})")
 
 
 def _remove(directory: Path) -> None:
@@ -319,9 +324,15 @@ def _remove(directory: Path) -> None:
 
 
 def _call(command: Sequence[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT)
+    """Run a command without its output, which only a failure shows: pip warns dozens of times where all is well.
+
+    Raises:
+        SetupError: the command failed; the text ends with its output.
+    """
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        raise SetupError(f"failed with status {done.returncode}: {' '.join(command)}\nThe same command tries again.")
+        failed = f"failed with status {done.returncode}: {' '.join(command)}"
+        raise SetupError(f"{failed}\n{done.stdout.strip()}\nThe same command tries again.")
 
 
 def installed(directory: str, name: str) -> str | None:

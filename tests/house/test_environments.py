@@ -1,6 +1,8 @@
 """`tools/environments.py`: what is made from the Pythons of a machine, what is left out, and how a set-up resumes."""
 
 import importlib.util
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -120,6 +122,42 @@ def test_an_interrupted_set_up_is_repeated_by_the_same_command(
     monkeypatch.setattr(tool, "_call", third)
     tool.make(environment(tool), False, lambda line: None)
     assert not third.made_anew and len(third.commands) == 2
+
+
+def test_a_set_up_says_one_line_and_the_output_of_a_command_that_fails(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(tool, "_call", Machine(tool))
+        tool.make(environment(tool), False, said.append)
+    (line,) = said
+    assert re.fullmatch(rf"\.venv: set up in \d+ s \(Python {re.escape(HERE)}\)", line)
+    warns = "import sys; print('WARNING: Location …'); print('ERROR: no wheel', file=sys.stderr); sys.exit({status})"
+    tool._call([sys.executable, "-c", warns.format(status=0)])
+    with pytest.raises(
+        tool.SetupError, match=r"failed with status 3: [\s\S]*WARNING: Location …[\s\S]*ERROR: no wheel"
+    ):
+        tool._call([sys.executable, "-c", warns.format(status=3)])
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_make_says_one_line_for_an_environment_of_its_own(tmp_path: Path, works: bool) -> None:
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (tmp_path / "Makefile").write_text(rules, encoding="utf-8")
+    (tmp_path / "constraints").mkdir()
+    (tmp_path / "constraints" / "aot.txt").touch()
+    python = tmp_path / ".venv-aot" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    pip = f"echo WARNING: Location … >&2; exit {0 if works else 1}"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] || {{ {pip}; }}\n', encoding="utf-8")
+    python.chmod(0o755)
+    command = ["make", "--silent", ".venv-aot/.stamp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    said = re.fullmatch(r"\.venv-aot: set up in \d+ s \(Python 3\.12\)\n", done.stdout)
+    assert (done.returncode == 0) == works == bool(said), done
+    assert ("WARNING" in done.stderr) != works and (python.parents[1] / ".stamp").exists() == works
 
 
 def test_a_directory_that_is_no_environment_is_left_alone(
