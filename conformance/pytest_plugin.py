@@ -15,7 +15,7 @@ import pytest
 from conformance.base.options import OFFERED, OfferedOption
 
 if TYPE_CHECKING:
-    from conformance.command.law_tests import LawTests
+    from conformance.command.test_laws import LawTests
 
 _TYPES = {"count": int, "seed": int, "seconds": float}
 _TESTS = pytest.StashKey["LawTests"]()
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _settings(option: OfferedOption) -> dict[str, Any]:
-    """An option as pytest takes it; `conformance.command.law_tests` judges its value."""
+    """An option as pytest takes it; `conformance.command.test_laws` judges its value."""
     found: dict[str, Any] = {"help": option.help.replace("%", "%%")}
     if option.kind == "flag":
         return {**found, "action": "store_true"}
@@ -63,7 +63,7 @@ def _tests(config: pytest.Config) -> LawTests:
         except ImportError as error:
             raise pytest.UsageError(str(error)) from None
         from conformance.base.exceptions import UsageError
-        from conformance.command.law_tests import LawTests
+        from conformance.command.test_laws import LawTests
 
         try:
             config.stash[_TESTS] = LawTests.of(config.getoption)
@@ -95,7 +95,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def conformance_tests(request: pytest.FixtureRequest) -> Any:
-    """The object that judges one law at a time: see `conformance.command.law_tests`."""
+    """The object that judges one law at a time: see `conformance.command.test_laws`."""
     return _tests(request.config)
 
 

@@ -29,7 +29,7 @@ SUITE = (
     "failures.replay",
     "tolerance.budget",
     "judge.known_failures",
-    "command.law_tests",
+    "command.test_laws",
 )
 # Bridges to other packages, with what is shown of them where that is not everything.
 BRIDGES: dict[str, tuple[str, ...]] = {

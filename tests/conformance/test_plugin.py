@@ -17,7 +17,7 @@ from conformance import pytest_plugin
 from conformance.base.exceptions import UsageError
 from conformance.base.options import OFFERED, RunOptions
 from conformance.cli import run_command
-from conformance.command.law_tests import LawTests
+from conformance.command.test_laws import LawTests
 from conformance.judge.selection import options_of
 
 ROOT = Path(reference.__file__).resolve().parents[1]
