@@ -153,8 +153,9 @@ interop: $(READY_PEERS)  ## our layers and kernels in the packages that people u
 	$(PY_PEERS) -m pytest $(PYTEST_ARGS) tests/interop
 	$(PY_PEERS) -m tests.interop.ratios --rounds $(RATIO_ROUNDS)
 
-speed: $(READY) $(READY_PEERS)  ## time ours and the peers on this CPU, and write README's table (twenty minutes, on an idle machine)
+speed: $(READY) $(READY_PEERS)  ## time ours and the peers on this CPU, and write README's and cpu-speed.md's tables (half an hour, on an idle machine)
 	$(PY_PEERS) -m benchmarks run --suite cpu --json benchmarks/results/cpu.json
+	$(PY_PEERS) -m benchmarks busy
 	$(PY) -m benchmarks report --readme
 
 browser:  ## see that there is a Chromium for the HTML report's test; as root on Debian, install one

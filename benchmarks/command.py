@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.costs.busy import busy_command
 from benchmarks.costs.packing import packing_command
 from benchmarks.gpu.aot import aot_command
 from benchmarks.gpu.proofs import prove_command
@@ -219,6 +220,7 @@ def _peers(text: str) -> tuple[str, ...]:
 
 
 main.add_command(aot_command)
+main.add_command(busy_command)
 main.add_command(packing_command)
 main.add_command(peers_command)
 main.add_command(prove_command)

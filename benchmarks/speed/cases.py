@@ -31,6 +31,12 @@ SHAPES: dict[str, tuple[Case, ...]] = {
         *(Case("mlstm_step", B, 1, 16, 128, 256, "bfloat16", "forward") for B in (1, 1024)),
         *_gru((8, 4096, 85, 16), (128, 128, 1, 256), (16, 1024, 12, 64), dtype="bfloat16"),
     ),
+    "busy": (
+        *(Case("gru", 1, 1000, N, H, H) for N, H in ((2, 16), (4, 64))),
+        *(Case("mlstm", 1, S, 2, K, K) for S, K in ((640, 16), (4096, 32))),
+        Case("mlstm", 1, 2048, 4, 128, 128),
+        Case("gru", 16, 256, 1, 256, 256),
+    ),
     "smoke": (
         *_both("mlstm", (1, 64, 2, 16, 16)),
         Case("mlstm_step", 1, 1, 2, 16, 16, direction="forward"),

@@ -1,4 +1,4 @@
-"""What several scripts do. A script finds this file in its own folder; neither needs anything of gatespec."""
+"""Steps of several scripts. A script finds this file in its own folder; neither needs anything of gatespec."""
 
 import math
 import sys

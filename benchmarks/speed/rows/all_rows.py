@@ -7,7 +7,7 @@ PEERS = tuple(public.CONTENDERS)
 """Other packages, whose adapters are in `benchmarks.peers`."""
 
 YARDSTICKS = tuple(yardsticks.CONTENDERS)
-"""What goals are measured by: products alone, a loop under autograd, the oracle."""
+"""Yardsticks of goals: products alone, a loop under autograd, the oracle."""
 
 
 def contenders(op: str, peers: tuple[str, ...]) -> list[Contender]:

@@ -1,4 +1,4 @@
-"""What goals are measured by: an mLSTM's products alone, a GRU's loop under autograd, and the oracle.
+"""The yardsticks of goals: the products of an mLSTM alone, a loop of a GRU under autograd, and the oracle.
 
 The products are a bound for every implementation that uses the same ones. Operands are prepared head first and chunk by
 chunk. The gradient is autograd's, which is eight products for these four.
