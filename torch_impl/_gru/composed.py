@@ -22,6 +22,7 @@ from torch_impl._gru.arguments import Arguments, Cotangents, Result
 from torch_impl._operators import packing
 from torch_impl._products import packed, summed
 from torch_impl._records import ACCUMULATED, Axes
+from torch_impl._threads import reconsider_threads, threads
 
 
 class Residuals(NamedTuple):
@@ -146,6 +147,12 @@ class StackedWeights(NamedTuple):
     rf: Tensor
 
 
+_LARGE_STEP = 1 << 20
+"""Number of multiplications in a step's larger product from which all threads compute it."""
+
+_LARGE_CALL = 1 << 25
+"""Number of multiplications by W in a call from which all threads compute what is outside its steps."""
+
 _STEPS = 1024
 """Number of steps of which views exist at once: a view takes as much memory as a hundred elements."""
 
@@ -176,6 +183,7 @@ def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Ten
     r, f = rf.chunk(2, -1)
     add_gates, add_candidate = _packed(steps, weights.rf), _packed(steps, weights.z)
     for candidate, gate, r_t, f_t, h_new in _by_step(steps.running, z, rf, r, f, after):
+        reconsider_threads()
         h = h[:, : h_new.shape[1]]
         if add_gates is not None:
             torch.sigmoid(add_gates(h, gate), out=gate)
@@ -204,7 +212,7 @@ def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """
     H = z.shape[-1]
     dz, drf = torch.empty_like(z), torch.empty_like(rf)
-    rows = max(_CACHED // H, 1)
+    rows = max(_CACHED // max(H, 1), 1)
     for z_b, rf_b, h_b, dz_b, drf_b in zip(*(x.split(rows, 1) for x in (z, rf, before, dz, drf)), strict=True):
         torch.sub(1, rf_b, out=drf_b)
         dr_b, df_b = drf_b.chunk(2, -1)
@@ -218,31 +226,30 @@ def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
 def _walk_backward(
     steps: StepLayout,
     weights: StackedWeights,
-    z: Tensor,
     rf: Tensor,
-    before: Tensor,
+    dz: Tensor,
+    drf: Tensor,
     dy: Tensor,
     dlast: Tensor,
     clip: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the steps in reverse; return the gradients of the preactivations of z and rf, and of the initial state.
+) -> Tensor:
+    """Compute the steps in reverse, in place: factors become gradients. Return that of the initial state.
 
     Args:
-        z, rf: the activations that `_walk_forward` computed.
-        before: the state before every row, ``(N, R, H)``.
+        rf: the gates that `_walk_forward` computed.
+        dz, drf: `_factors`, replaced by the gradients of the preactivations.
         dy: cotangent of every state, ``(N, R, H)``.
         dlast: cotangent of every sequence's final state, ``(N, B, H)`` in the order of the rows.
         clip: bound on the gradient that reaches a state from the next step; None disables clipping.
     """
     r, f = rf.chunk(2, -1)
-    dz, drf = _factors(z, rf, before)
     dr, df = drf.chunk(2, -1)
-
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
     add_gates = _packed(steps, Wrf_T)
     carry = dlast[:, :0]
     columns = _by_step(steps.running, dy, r, f, dz, dr, df, drf, backwards=True)
     for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in columns:
+        reconsider_threads()
         still, count = carry.shape[1], dy_t.shape[1]
         if still < count:
             carry = torch.cat([carry, dlast[:, still:count]], 1)
@@ -256,7 +263,7 @@ def _walk_backward(
         carry.mul_(f_t).addcmul_(drh, r_t)
         carry = carry.baddbmm_(drf_t, Wrf_T) if add_gates is None else add_gates(drf_t, carry)
     carry = torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
-    return dz, drf, carry
+    return carry
 
 
 def _layout(x: Tensor, N: int, cu_seqlens: Tensor | None) -> StepLayout:
@@ -273,8 +280,28 @@ def _stacked(N: int, dtype: torch.dtype, x: Arguments) -> StackedWeights:
     return StackedWeights(whole(x.weight), torch.cat([whole(x.reset_weight), whole(x.forget_weight)], -1))
 
 
+def _threads_of_steps(steps: StepLayout, weights: StackedWeights) -> threads:
+    return threads(weights.rf.device, steps.B * weights.rf.numel() >= _LARGE_STEP)
+
+
+def _threads_of_call(x: Arguments) -> threads:
+    rows = x.input.numel() // max(1, x.input.shape[-2])
+    return threads(x.input.device, rows * x.heads * x.input.shape[-1] >= _LARGE_CALL)
+
+
 def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     """The outputs with the dtypes of `torch_impl.gru`, and the residuals named in ``keep``."""
+    with _threads_of_call(x):
+        return _forward(x, keep)
+
+
+def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
+    """Gradients of the six arrays in their order and of the initial state."""
+    with _threads_of_call(x):
+        return _backward(x, cotangents, residuals)
+
+
+def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     N, H, dtype = x.heads, x.input.shape[-1], ACCUMULATION[x.input.dtype]
     steps = _layout(x.input, N, x.cu_seqlens)
     R = sum(steps.running)
@@ -285,7 +312,9 @@ def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     for inputs, rows in ((x.input, z), (x.reset_input, r), (x.forget_input, f)):
         steps.gather(inputs, rows)
     states[:, : steps.B] = 0.0 if x.input_state is None else steps.longest_first(x.input_state)
-    _walk_forward(steps, _stacked(N, dtype, x), z, rf, states)
+    weights = _stacked(N, dtype, x)
+    with _threads_of_steps(steps, weights):
+        _walk_forward(steps, weights, z, rf, states)
     results = Result(
         output=steps.scatter(states[:, steps.B :], N, x.input.dtype),
         output_state=steps.original_order(steps.last(states)),
@@ -296,8 +325,7 @@ def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     return results, Residuals(**{name: walked[name] for name in keep})
 
 
-def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
-    """Gradients of the six arrays in their order and of the initial state."""
+def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     z, rf, states = residuals
     assert z is not None and rf is not None and states is not None
     N, H, dtype = z.shape[0], x.input.shape[-1], z.dtype
@@ -309,7 +337,9 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
         steps.gather(dy, dh)
     dstate = states.new_zeros((N, steps.B, H)) if dlast is None else steps.longest_first(dlast)
     weights = _stacked(N, dtype, x)
-    dz, drf, dh0 = _walk_backward(steps, weights, z, rf, before, dh, dstate, x.gradient_clipping)
+    dz, drf = _factors(z, rf, before)
+    with _threads_of_steps(steps, weights):
+        dh0 = _walk_backward(steps, weights, rf, dz, drf, dh, dstate, x.gradient_clipping)
     dW = summed(rf[..., :H] * before, dz)
     dWrf = summed(before, drf)
     drs, dfs = (drf[..., :H], dWrf[..., :H]), (drf[..., H:], dWrf[..., H:])

@@ -48,6 +48,7 @@ from torch_impl._mlstm.state_scans import (
     at_starts,
     scan_stabilisers,
 )
+from torch_impl._threads import reconsider_threads
 
 _LOG2_E = math.log2(math.e)
 """``exp(x) = exp2(x log₂ e)``. In PyTorch on a CPU, exp takes 3 to 15 times as long as exp2, most where it is 0."""
@@ -395,6 +396,7 @@ def _sums_after(a: Tensor) -> Tensor:
 
 def _memories(k: Tensor, v: Tensor, w: GateWeights, initial: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
     """``y⊙k``; the memory at the start of every chunk, ``(chunks, N, K, V+1)``; the final memory of every sequence."""
+    reconsider_threads()
     k_weighted = k * w.y[:, :, None]
     states = initial.new_empty((ranks.sequences + ranks.chunks, *initial.shape[1:]))
     states[: ranks.sequences] = initial
@@ -423,6 +425,7 @@ def forward(
     if initial is not None:
         _, start, last = _memories(x.k, x.v, w, initial, ranks)
     G = _scores(x, scale).mul_(w.matrix())
+    reconsider_threads()
     sums = torch.bmm(G, x.v)
     if start is not None:
         sums.baddbmm_(x.q * (w.e * scale)[:, :, None], start.flatten(0, 1))
@@ -431,6 +434,7 @@ def forward(
 
 
 def _scores(x: ChunkTokens, scale: float) -> Tensor:
+    reconsider_threads()
     rows, L, _ = x.q.shape
     return torch.baddbmm(x.q.new_empty((rows, L, L)), x.q, x.k.mT, beta=0, alpha=scale)
 
@@ -467,6 +471,7 @@ def backward(
     nu_start = products.sum(-1)
     nu = G.sum(-1).add_(nu_start)
     values, W, dG, Y, above = _at_reads(x, dh, G, nu, w.floor, normaliser)
+    reconsider_threads()
     rho = torch.bmm(values, C[:, :, :-1].mT)
     r = torch.mul(q_weighted, rho, out=products).sum(-1)
     dnu = above.mul_(W.sum(-1).add_(r)).div_(Y).neg_()
@@ -475,6 +480,7 @@ def backward(
     dG.add_(dnu)
     W.addcmul_(G, dnu)
     r.addcmul_(nu_start, dnu[:, :, 0])
+    reconsider_threads()
     dv = torch.bmm(G.mT, values)
     dscores = dG.mul_(E)
     rho.addcmul_(C[:, None, :, -1], dnu).mul_(e)
@@ -486,10 +492,12 @@ def backward(
     accumulate_back(dC, w.decay.unflatten(0, (ranks.chunks, initial.shape[1])), ranks)
     dC_end = at_ends(dC, ranks).flatten(0, 1)
 
+    reconsider_threads()
     omega = torch.bmm(x.v, dC_end.mT).mul_(w.y[:, :, None])
     written = torch.mul(x.k, omega, out=products).sum(-1)
     dk = omega.baddbmm_(dscores.mT, x.q, alpha=scale)
     dv.baddbmm_(k_weighted, dC_end[:, :, :-1])
+    reconsider_threads()
     through = (C * dC_end).sum((-2, -1)).mul_(w.decay)
 
     di = W.sum(-2).add_(written)
@@ -518,6 +526,7 @@ def _at_reads(
     x: ChunkTokens, dh: Tensor, G: Tensor, nu: Tensor, floor: Tensor, normaliser: Normaliser
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """δ, in place of dh; W and dG, both without dν; Y; and ``[|ν| > floor] sign(ν)``, for which ν is overwritten."""
+    reconsider_threads()
     size = nu.abs()
     Y = torch.maximum(size, floor).add_(normaliser.eps)
     dh[:, :, :-1].div_(Y[:, :, None])

@@ -26,12 +26,16 @@ from torch_impl._mlstm.normaliser import LARGEST_M, Normaliser
 from torch_impl._mlstm.sequence_groups import LongestChunk, chunk_length, groups, longest_chunk
 from torch_impl._operators import packing
 from torch_impl._records import ACCUMULATED, Axes
+from torch_impl._threads import reconsider_threads, threads
 
 _SEGMENT = 1 << 21
 """Elements of a segment's tokens, memories and scores together: few, so that the next segment reuses their memory."""
 
 _PART = 0.6
 """The part of `_SEGMENT` that packed sequences have at once: a single one, not much longer, may have twice as much."""
+
+_LARGE = 1 << 22
+"""Number of multiplications inside the chunks of a call from which all threads compute it."""
 
 _SHORT = 256
 """Maximum number of steps for which the backward pass recomputes the memory between segments instead of saving it."""
@@ -243,6 +247,7 @@ def _forward(walk: _Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
     done = _Forward(memory=memory, weights=weights, stabilisers=stabilisers, scores=[], starts=[], segments=[])
     keeps_starts = not {"C_start", "n_start", "m_start"}.isdisjoint(keep)
     for segment in walk.segments:
+        reconsider_threads()
         chunks, first, last, sequences, rows = segment
         if "segments" in keep and first and memory is not None:
             done.segments.append(memory.clone())
@@ -266,8 +271,20 @@ def _forward(walk: _Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
     return done
 
 
+def _threads(x: Arguments) -> threads:
+    """The threads of a call, by the multiplications inside chunks."""
+    steps = x.q.shape[0] if x.cu_seqlens is not None else x.q.shape[1]
+    L = chunk_length(steps, x.chunk_size, _longest_chunk(x))
+    return threads(x.q.device, (x.q.numel() + x.v.numel()) * L >= _LARGE)
+
+
 def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     """h and the final state, with the dtypes of `torch_impl.mlstm`, and the residuals named in ``keep``."""
+    with _threads(x):
+        return _whole_forward(x, keep)
+
+
+def _whole_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     h = torch.empty_like(x.v, memory_format=torch.contiguous_format)
     if x.cu_seqlens is not None:
         return _packed_forward(x, h, keep)
@@ -377,6 +394,11 @@ def _worth_keeping(x: Arguments) -> tuple[str, ...]:
 
 def mlstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     """Gradients of q, k, v, i, f and of the initial C, n, m."""
+    with _threads(x):
+        return _whole_backward(x, cotangents, residuals)
+
+
+def _whole_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     gradients = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (x.q, x.k, x.v, x.i, x.f)]
     if x.cu_seqlens is not None:
         return [*gradients, *_packed_backward(x, cotangents, residuals.segments, gradients)]
@@ -417,6 +439,7 @@ def _backward(
         dC *= stabilisers.last_weight[:, :, None, None]
     starts = [] if initial is None else _segment_starts(walk, weights, initial, kept, residuals.segments)
     for number, segment in reversed([*enumerate(walk.segments)]):
+        reconsider_threads()
         part, first, last, sequences, rows = segment
         tokens, dh = walk.load(segment), cotangents.dh
         upstream = torch.zeros_like(tokens.v) if dh is None else part.gather(dh, first, last, walk.dtype, more=1)
@@ -495,6 +518,13 @@ def mlstm_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoRes
     A small step uses no operator that PyTorch runs on several threads whatever its size: between the operators of a
     step the threads fall asleep, and waking them takes longer than the operator.
     """
+    if x.C.numel() <= _ONE_THREAD:
+        return _step(x)
+    with threads(x.C.device, x.C.numel() >= _LARGE_STATE):
+        return _step(x)
+
+
+def _step(x: StepArguments) -> tuple[StepResult, NoResiduals]:
     q, k, v, i, f, C, n, m_before, eps, _ = x
     out, dtype = v.dtype, ACCUMULATION[v.dtype]
     if out is not dtype:
@@ -533,6 +563,9 @@ NO_STEP_RESIDUALS = NoResiduals()
 
 _ONE_THREAD = 1 << 15
 """Number of elements up to which PyTorch computes elementwise operators and sums on one thread of a CPU."""
+
+_LARGE_STATE = 1 << 18
+"""Number of elements of C from which all threads compute a step."""
 
 _LINEAR = 40.0
 """From here on softplus(x) rounds to x in float64 too."""

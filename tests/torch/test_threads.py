@@ -1,0 +1,238 @@
+"""How many threads a call of `torch_impl` uses on a CPU, and what it costs when other processes use the cores."""
+
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+
+import torch_impl
+from torch_impl import _threads
+from torch_impl._threads import threads
+
+CPU = torch.device("cpu")
+_follows = pytest.mark.skipif(_threads._setters() is None, reason="PyTorch does not use OpenMP")
+_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's times of threads")
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_threads, "_pause", _threads._Pause())
+
+
+def _inputs(operation: str, sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    B, S, N, K = sizes
+    if operation == "gru":
+        shapes = [(B, S, N, K), (N, K, K)] * 3
+    else:
+        shapes = [(B, S, N, K)] * 3 + [(B, S, N)] * 2
+    return [(torch.randn(shape) * (K**-0.5 if len(shape) == 3 else 1)).requires_grad_() for shape in shapes]
+
+
+def _both_passes(operation: str, x: list[torch.Tensor]) -> list[torch.Tensor]:
+    returned = getattr(torch_impl, operation)(*x)
+    y = returned[0] if isinstance(returned, tuple) else returned
+    # A cotangent of ones, because PyTorch would sum a loss on all threads.
+    return [y.detach(), *torch.autograd.grad(y, x, torch.ones_like(y))]
+
+
+@_follows
+def test_context_changes_the_calling_thread_alone_and_restores_it(two_threads: None) -> None:
+    seen = []
+    with pytest.raises(RuntimeError, match="stop"), threads(CPU, large=False):
+        assert torch.get_num_threads() == 1
+        other = Thread(target=lambda: seen.append(torch.get_num_threads()))
+        other.start()
+        other.join()
+        raise RuntimeError("stop")
+    assert seen == [2]
+    assert torch.get_num_threads() == 2
+
+
+@_follows
+def test_cores_in_use_leave_one_thread_until_the_pause_ends(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_use = True
+    monkeypatch.setattr(_threads, "_WINDOW", 0.0)
+    monkeypatch.setattr(_threads, "_in_use", lambda before, now: in_use)
+    with threads(CPU, large=True):
+        _threads.reconsider_threads()
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    with threads(CPU, large=True):
+        assert torch.get_num_threads() == 1
+        with threads(CPU, large=False):
+            assert torch.get_num_threads() == 1
+        in_use, _threads._pause.end = False, 0.0
+        _threads.reconsider_threads()
+        assert torch.get_num_threads() == 2
+
+
+def test_pause_doubles_until_the_cores_are_free() -> None:
+    pause = _threads._Pause()
+    ends = []
+    for _ in range(6):
+        pause.begin(0.0)
+        ends.append(pause.end)
+    assert ends == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("on_core", "switches", "in_use"), [(0.9, 5, False), (0.5, 5, True), (0.5, 0, False)], ids=["busy", "aside", "lock"]
+)
+def test_time_off_the_cores_shows_that_others_use_them(on_core: float, switches: int, in_use: bool) -> None:
+    before = _threads._Moment(0.0, 0.0, 0)
+    assert _threads._in_use(before, _threads._Moment(1.0, on_core, switches)) is in_use
+
+
+@_follows
+@pytest.mark.parametrize(
+    ("operation", "sizes"),
+    [
+        ("gru", (16, 20, 1, 256)),
+        ("gru", (32, 9, 4, 128)),
+        ("gru", (7, 33, 3, 96)),
+        ("mlstm", (1, 640, 4, 128)),
+        ("mlstm", (2, 500, 3, 96)),
+        ("mlstm", (4, 300, 4, 64)),
+    ],
+)
+def test_values_do_not_depend_on_the_threads(
+    operation: str, sizes: tuple[int, ...], two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = _inputs(operation, sizes)
+    torch.set_num_threads(1)
+    one = _both_passes(operation, x)
+    torch.set_num_threads(2)
+    all_threads = _both_passes(operation, x)
+    turns = itertools.cycle([True, False])
+    monkeypatch.setattr(_threads, "_WINDOW", 0.0)
+    monkeypatch.setattr(_threads._Pause, "begin", lambda pause, now: setattr(pause, "end", now + 1e-4))
+    monkeypatch.setattr(_threads, "_in_use", lambda before, now: next(turns))
+    mixed = _both_passes(operation, x)
+    for a, b, c in zip(one, all_threads, mixed, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+_NARROW = """
+import sys, time
+from pathlib import Path
+import torch, torch_impl
+
+torch.set_num_threads(2)
+
+def of_others():
+    main = str(Path("/proc/thread-self").resolve().name)
+    tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != main]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+def at_rest():
+    time.sleep(0.05)
+    before = -1
+    while (now := of_others()) != before:
+        before = now
+        time.sleep(0.05)
+    return now
+
+def leaf(*shape):
+    return torch.randn(shape).requires_grad_()
+
+def first(returned):
+    return returned[0] if isinstance(returned, tuple) else returned
+
+def gru(N, H, **packed):
+    front = (1000,) if packed else (1, 1000)
+    x = [leaf(*front, N, H) if each % 2 == 0 else leaf(N, H, H) for each in range(6)]
+    dy = torch.ones(*front, N, H)
+    return lambda: torch.autograd.grad(torch_impl.gru(*x, **packed)[0], x, dy)
+
+def mlstm(S, N, K, **packed):
+    front = (S,) if packed else (1, S)
+    x = [leaf(*front, N, K) for _ in range(3)] + [leaf(*front, N) for _ in range(2)]
+    dh = torch.ones(*front, N, K)
+    return lambda: torch.autograd.grad(first(torch_impl.mlstm(*x, **packed)), x, dh)
+
+def step(K):
+    x = [torch.randn(1, 4, K) for _ in range(3)] + [torch.randn(1, 4) for _ in range(2)]
+    state = torch.zeros(1, 4, K, K), torch.zeros(1, 4, K), torch.zeros(1, 4)
+    return lambda: torch_impl.mlstm_step(*x, state)
+
+ends = torch.tensor([0, 700, 703, 1000])
+calls = {
+    "gru": gru(2, 16), "wider gru": gru(4, 64), "packed gru": gru(2, 16, cu_seqlens=ends),
+    "mlstm": mlstm(600, 2, 16), "packed mlstm": mlstm(1000, 2, 16, cu_seqlens=ends),
+    "step": step(64), "wider step": step(128),
+}
+torch.randn(512, 512) @ torch.randn(512, 512)
+assert of_others(), "PyTorch has no other thread"
+for name, call in calls.items():
+    call()
+    before = at_rest()
+    call()
+    if taken := at_rest() - before:
+        sys.exit(f"{name}: other threads ran for {taken / 1e3:.0f} microseconds")
+"""
+
+
+@_follows
+@_linux
+def test_small_work_wakes_no_thread() -> None:
+    run = subprocess.run([sys.executable, "-c", _NARROW], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.fixture
+def two_busy_processes() -> Iterator[None]:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+@_follows
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("operation", "sizes"),
+    [
+        ("gru", (1, 1000, 2, 16)),
+        ("gru", (1, 1000, 4, 64)),
+        ("gru", (16, 256, 1, 256)),
+        ("mlstm", (1, 600, 4, 16)),
+        ("mlstm", (1, 4096, 4, 32)),
+        ("mlstm", (1, 2048, 4, 128)),
+    ],
+    ids=str,
+)
+def test_busy_neighbours_do_not_stop_a_call(
+    operation: str, sizes: tuple[int, ...], two_threads: None, two_busy_processes: None
+) -> None:
+    x = _inputs(operation, sizes)
+    _both_passes(operation, x)
+    times: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(5):
+        for number, found in times.items():
+            torch.set_num_threads(number)
+            found.append(_seconds(lambda: _both_passes(operation, x)))
+    assert statistics.median(times[2]) < 3 * statistics.median(times[1])
