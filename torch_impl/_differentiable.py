@@ -21,6 +21,7 @@ from torch_impl._operators import (
     below_autograd,
     fold,
     map_by_loop,
+    map_over_none,
     mapped_by_autograd,
     needs_transform,
     no_forward_mode,
@@ -329,7 +330,11 @@ def _forward_function(op: Operation, gradients: Callable[[Any, Any, Any], Sequen
 
         @staticmethod
         def vmap(info, in_dims, *flat):
-            if _packings_differ(op.arguments, in_dims):
+            differ = _packings_differ(op.arguments, in_dims)
+            if info.batch_size == 0:
+                packing = op.arguments._fields.index("cu_seqlens") if differ else None
+                return map_over_none(Forward.vmap, in_dims, flat, packing)
+            if differ:
                 return map_by_loop(Forward.apply, info.batch_size, in_dims, flat)
             arguments = op.arguments(*flat[:-1])
             packed = _packed(arguments)
@@ -365,7 +370,11 @@ def _backward_function(op: Operation) -> Any:
 
         @staticmethod
         def vmap(info, in_dims, *flat):
-            if _packings_differ(op.arguments, in_dims):
+            differ = _packings_differ(op.arguments, in_dims)
+            if info.batch_size == 0:
+                packing = op.arguments._fields.index("cu_seqlens") if differ else None
+                return map_over_none(Backward.vmap, in_dims, flat, packing)
+            if differ:
                 return map_by_loop(Backward.apply, info.batch_size, in_dims, flat)
             arguments, _, rest = op._split(flat)
             packed = _packed(arguments)

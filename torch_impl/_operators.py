@@ -259,3 +259,27 @@ def map_by_loop(
     columns = list(zip(*rows, strict=True))
     stacked = tuple(None if column[0] is None else torch.stack(column) for column in columns)
     return stacked, tuple(None if column is None else 0 for column in stacked)
+
+
+def map_over_none(
+    rule: Callable, in_dims: Sequence[int | None], args: Sequence[Any], packing: int | None
+) -> tuple[tuple[Any, ...], tuple[int | None, ...]]:
+    """Map over an axis of size 0: over one row of zeros instead, which is then cut off the outputs.
+
+    Args:
+        rule: the rule of vmap for the axis with that row.
+        packing: the position of `cu_seqlens` if it is mapped. Its row says that all steps are of the last sequence.
+    """
+    longer = [*args]
+    for number, (x, dim) in enumerate(zip(args, in_dims, strict=True)):
+        if isinstance(dim, int):
+            row = x.new_zeros((*x.shape[:dim], 1, *x.shape[dim + 1 :]))
+            longer[number] = torch.cat([x, row], dim)
+    if packing is not None:
+        tokens = longer[0] if in_dims[0] is None else longer[0].select(in_dims[0], 0)
+        dim = in_dims[packing]
+        assert dim is not None
+        longer[packing].select(dim, 0)[-1:] = tokens.shape[0]
+    outputs, axes = rule(SimpleNamespace(batch_size=1), in_dims, *longer)
+    pairs = zip(outputs, axes, strict=True)
+    return tuple(y if axis is None else y.narrow(axis, 0, 0) for y, axis in pairs), axes
