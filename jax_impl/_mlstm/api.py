@@ -20,7 +20,7 @@ from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
 from jax_impl._mlstm.chunk_layout import chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
-from jax_impl._mlstm.parts import cpu_is_one_device
+from jax_impl._mlstm.head_ranges import cpu_is_one_device
 from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
 

@@ -66,7 +66,7 @@ class Options(NamedTuple):
         backend: the name of the backend that computes the call.
         interpret: whether Pallas kernels run under their interpreter.
         block: number of steps, counted over sequences and heads, that a backend of array code computes at once; where
-            heads are computed in parts, that many of each part.
+            heads are computed in ranges, that many of each range.
         one_device: whether the arrays are on a CPU that is a single device, so that they are not divided among devices.
     """
 

@@ -1,4 +1,4 @@
-"""Conversion between sequences of any length and chunks of one length: dense by padding, packed by a table of chunks.
+"""Sequences of any length in chunks of one length: dense by padding, packed by a table of chunks; chunks in blocks.
 
 A chunk that extends beyond the end of its sequence is padded with steps that change nothing: they write nothing
 (i = −∞) and forget nothing (f = +∞).
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
+from jax_impl._mlstm.arguments import Options
 from jax_impl._packing import indices, sequence_of_tokens
 
 PADDING = {"i": -jnp.inf, "f": jnp.inf}
@@ -28,6 +29,18 @@ def chunk_length(S: int, chunk_size: int | None) -> int:
     # An array of one integer is accepted, but no static option of a compiled function may be an array.
     longest = operator.index(chunk_size)
     return min(64, longest) if is_symbolic(S) else max(1, min(longest, S))
+
+
+def block_size(options: Options, B: int, S: int, N: int) -> int:
+    """Steps per block, which bounds the memory in use.
+
+    It is a whole number of chunks, in blocks of equal length; one chunk if a size is symbolic.
+    """
+    L = options.chunkwise.L
+    if is_symbolic(B, S):
+        return L
+    blocks = max(1, -(-B * S * N // options.block))
+    return L * max(1, -(-S // (blocks * L)))
 
 
 class SequenceBounds(NamedTuple):

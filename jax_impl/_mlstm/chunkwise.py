@@ -11,7 +11,7 @@ accumulation dtype, and q̂ = q/√K. In a chunk that starts from the memory (C,
 
 α and ι are the gates in units of the stabiliser. None is above 0 except by rounding, so no sum of them cancels, and
 weights are exact to roundoff however large the gates are; sums of a and i would be rounded at the size of m. Where m is
-so large that its own roundoff adds up, the unit is exp(m + drift) instead of exp(m) (`units`).
+so large that its own roundoff adds up, the unit is exp(m + drift) instead of exp(m) (`drift`).
 
 Everything inside the chunks is computed for all of them at once; only m, then (C, n), and in the backward pass their
 gradients, pass from chunk to chunk. The backward pass treats m as a constant, except for the gradient of the final
@@ -35,9 +35,9 @@ from jax_impl._gates import (
     sum_before,
     sum_from,
 )
-from jax_impl._mlstm.carry import Memory, final_memory, memories, memory_gradients, stabilisers
+from jax_impl._mlstm.drift import Carried, LogWeights, without_drift
+from jax_impl._mlstm.inter_chunk import Memory, final_memory, memories, memory_gradients, stabilisers
 from jax_impl._mlstm.state import StateGradients, normaliser_floor
-from jax_impl._mlstm.units import Carried, LogWeights, without_drift
 from reference.arguments import MLSTMState
 
 

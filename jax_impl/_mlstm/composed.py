@@ -18,7 +18,8 @@ from jax_impl._mlstm import chunkwise, packed
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
 from jax_impl._mlstm.chunk_layout import PADDING, from_chunks, padded, to_chunks
 from jax_impl._mlstm.chunkwise import NOTHING_PRECOMPUTED, Chunks, Precomputed
-from jax_impl._mlstm.parts import Part, divided, joined, side_by_side
+from jax_impl._mlstm.drift import Carried, LogWeights, after_single_step, begin, bounded, pass_on
+from jax_impl._mlstm.head_ranges import HeadRange, divided, joined, side_by_side
 from jax_impl._mlstm.state import (
     StateGradients,
     given_or_zeros,
@@ -27,7 +28,6 @@ from jax_impl._mlstm.state import (
     split_stabiliser_gradient,
     weighted,
 )
-from jax_impl._mlstm.units import Carried, LogWeights, after_single_step, begin, bounded, pass_on
 from reference.arguments import MLSTMState
 
 
@@ -38,7 +38,7 @@ class Residuals(NamedTuple):
         arguments: the arguments of the call.
         starts: the memory at the start of every block, ``(blocks, B, N, ·)``.
         last: the final state.
-        weight: the weight in it of the memory that the call carried, ``(B, N)``; see `units`.
+        weight: the weight in it of the memory that the call carried, ``(B, N)``; see `drift`.
     """
 
     arguments: Arguments
@@ -158,7 +158,7 @@ def _dense(options: Options, tokens: Tokens, initial: MLSTMState) -> tuple[jax.A
     (B, S, N), first = tokens.i.shape, begin(initial)
     if S == 0:
         return jnp.zeros_like(tokens.v), jax.tree.map(lambda x: x[None][:0], first), first
-    size, parts, _ = divided(options, B, S, N)
+    size, ranges, _ = divided(options, B, S, N)
     tokens = _whole_blocks(tokens, size)
     h = vary_like(jnp.zeros_like(tokens.v), tokens.v)
 
@@ -167,17 +167,17 @@ def _dense(options: Options, tokens: Tokens, initial: MLSTMState) -> tuple[jax.A
     ) -> tuple[tuple[list[Carried], jax.Array], list[Carried]]:
         starts, h = carry
         dtype = starts[0].drift.dtype
-        given = [_to_chunks(options, _block_of(tokens, number, size, part), dtype, part) for part in parts]
+        given = [_to_chunks(options, _block_of(tokens, number, size, heads), dtype, heads) for heads in ranges]
         given = side_by_side(given)
         passes = side_by_side([*map(partial(chunkwise.forward, options.chunkwise), given, starts)])
         outputs = side_by_side([*map(partial(chunkwise.output, options.chunkwise), given, passes)])
-        for part, output in zip(parts, outputs, strict=True):
-            h = _with_block(h, _from_chunks(output, size, h.dtype, part), number, part)
+        for heads, output in zip(ranges, outputs, strict=True):
+            h = _with_block(h, _from_chunks(output, size, h.dtype, heads), number, heads)
         return ([p.last for p in passes], h), starts
 
-    carry = ([part.squeezed(part.of(first, 1), 0) for part in parts], h)
+    carry = ([heads.squeezed(heads.of(first, 1), 0) for heads in ranges], h)
     (last, h), starts = jax.lax.scan(block, carry, jnp.arange(tokens.i.shape[1] // size))
-    return h[:, :S], joined(parts, starts, 1), joined(parts, last, 0)
+    return h[:, :S], joined(ranges, starts, 1), joined(ranges, last, 0)
 
 
 def _dense_gradient(
@@ -191,35 +191,35 @@ def _dense_gradient(
     B, S, N = tokens.i.shape
     if S == 0:
         return jax.tree.map(jnp.zeros_like, tokens), dlast
-    size, _, parts = divided(options, B, S, N)
+    size, _, ranges = divided(options, B, S, N)
     tokens, dh = _whole_blocks(tokens, size), padded(dh, 1, size)
     dtokens = Tokens(*(vary_like(jnp.zeros_like(x), dh) for x in tokens))
     dtype = starts.drift.dtype
 
-    def block_of_part(
-        part: Part, number: jax.Array, start: Carried, dstate: StateGradients
+    def block_of_range(
+        heads: HeadRange, number: jax.Array, start: Carried, dstate: StateGradients
     ) -> tuple[Tokens, StateGradients]:
-        x = _to_chunks(options, _block_of(tokens, number, size, part), dtype, part)
-        dh_x = _array_to_chunks(options, _block_of(dh, number, size, part), dtype, part)
-        p = chunkwise.forward(options.chunkwise, x, start, part.squeezed(part.of(given, 2), 1))
+        x = _to_chunks(options, _block_of(tokens, number, size, heads), dtype, heads)
+        dh_x = _array_to_chunks(options, _block_of(dh, number, size, heads), dtype, heads)
+        p = chunkwise.forward(options.chunkwise, x, start, heads.squeezed(heads.of(given, 2), 1))
         dx, dstate = chunkwise.backward(options.chunkwise, x, p, dh_x, dstate)
         found = zip(_of_unscaled_q(dx), tokens, strict=True)
-        return Tokens(*(_from_chunks(d, size, like.dtype, part) for d, like in found)), dstate
+        return Tokens(*(_from_chunks(d, size, like.dtype, heads) for d, like in found)), dstate
 
     def block(
         carry: tuple[list[StateGradients], Tokens], at: tuple[jax.Array, list[Carried]]
     ) -> tuple[tuple[list[StateGradients], Tokens], None]:
         (dstates, dtokens), (number, starts) = carry, at
-        by_part = zip(parts, starts, dstates, strict=True)
-        found = [block_of_part(part, number, start, dstate) for part, start, dstate in by_part]
-        for part, (one, _) in zip(parts, found, strict=True):
-            dtokens = Tokens(*(_with_block(all, d, number, part) for all, d in zip(dtokens, one, strict=True)))
+        by_range = zip(ranges, starts, dstates, strict=True)
+        found = [block_of_range(heads, number, start, dstate) for heads, start, dstate in by_range]
+        for heads, (one, _) in zip(ranges, found, strict=True):
+            dtokens = Tokens(*(_with_block(all, d, number, heads) for all, d in zip(dtokens, one, strict=True)))
         return ([dstate for _, dstate in found], dtokens), None
 
-    carry = ([part.squeezed(part.of(dlast, 1), 0) for part in parts], dtokens)
-    of_blocks = (jnp.arange(tokens.i.shape[1] // size), [part.squeezed(part.of(starts, 2), 1) for part in parts])
+    carry = ([heads.squeezed(heads.of(dlast, 1), 0) for heads in ranges], dtokens)
+    of_blocks = (jnp.arange(tokens.i.shape[1] // size), [heads.squeezed(heads.of(starts, 2), 1) for heads in ranges])
     (dinitial, dtokens), _ = jax.lax.scan(block, carry, of_blocks, reverse=True)
-    return Tokens(*(x[:, :S] for x in dtokens)), joined(parts, dinitial, 0)
+    return Tokens(*(x[:, :S] for x in dtokens)), joined(ranges, dinitial, 0)
 
 
 def _whole_blocks(tokens: Tokens, size: int) -> Tokens:
@@ -227,23 +227,23 @@ def _whole_blocks(tokens: Tokens, size: int) -> Tokens:
     return Tokens(**{name: padded(part, 1, size, PADDING.get(name, 0)) for name, part in tokens._asdict().items()})
 
 
-def _block_of(tree: Any, number: jax.Array, size: int, part: Part) -> Any:
+def _block_of(tree: Any, number: jax.Array, size: int, heads: HeadRange) -> Any:
     """The steps of one block of some heads, of arrays ``(B, S, N, …)``. To cut all blocks at once would copy all arrays
     twice."""
-    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size, 1), part.of(tree, 2))
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size, 1), heads.of(tree, 2))
 
 
-def _with_block(x: jax.Array, block: jax.Array, number: jax.Array, part: Part) -> jax.Array:
+def _with_block(x: jax.Array, block: jax.Array, number: jax.Array, heads: HeadRange) -> jax.Array:
     """``x`` with the steps of one block of some heads replaced, in place inside a loop."""
-    at = (0, number * block.shape[1], part.first, *(0 for _ in x.shape[3:]))
+    at = (0, number * block.shape[1], heads.first, *(0 for _ in x.shape[3:]))
     return jax.lax.dynamic_update_slice(x, block, at)
 
 
-def _to_chunks(options: Options, tokens: Tokens, dtype: Any, part: Part) -> Chunks:
+def _to_chunks(options: Options, tokens: Tokens, dtype: Any, heads: HeadRange) -> Chunks:
     """The inputs of some heads in chunks, in the accumulation dtype, with q divided by √K."""
     chunks = Chunks(
         **{
-            name: _array_to_chunks(options, x, dtype, part, PADDING.get(name, 0))
+            name: _array_to_chunks(options, x, dtype, heads, PADDING.get(name, 0))
             for name, x in tokens._asdict().items()
         }
     )
@@ -255,12 +255,12 @@ def _of_unscaled_q(dchunks: Chunks) -> Chunks:
     return dchunks._replace(q=dchunks.q * dchunks.q.shape[-1] ** -0.5)
 
 
-def _array_to_chunks(options: Options, x: jax.Array, dtype: Any, part: Part, padding: float = 0.0) -> jax.Array:
+def _array_to_chunks(options: Options, x: jax.Array, dtype: Any, heads: HeadRange, padding: float = 0.0) -> jax.Array:
     """``(B, S, N, …)`` in chunks, ``(c, B, N, L, …)``, squeezed."""
     chunks = to_chunks(x.astype(dtype), 1, options.chunkwise.L, padding)
-    return part.squeezed(jnp.moveaxis(chunks, 3, 2), 1)
+    return heads.squeezed(jnp.moveaxis(chunks, 3, 2), 1)
 
 
-def _from_chunks(x: jax.Array, steps: int, dtype: Any, part: Part) -> jax.Array:
+def _from_chunks(x: jax.Array, steps: int, dtype: Any, heads: HeadRange) -> jax.Array:
     """Inverse of `_array_to_chunks`, with this number of steps and this dtype."""
-    return from_chunks(jnp.moveaxis(part.restored(x, 1), 2, 3), 1, steps).astype(dtype)
+    return from_chunks(jnp.moveaxis(heads.restored(x, 1), 2, 3), 1, steps).astype(dtype)

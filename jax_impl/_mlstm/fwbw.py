@@ -24,8 +24,8 @@ from jax_impl._mlstm import chunkwise
 from jax_impl._mlstm.arguments import Arguments, Gradients, Tokens
 from jax_impl._mlstm.chunk_layout import PADDING, chunk_length, from_chunks, to_chunks
 from jax_impl._mlstm.chunkwise import Chunks, ChunkwiseOptions, ForwardPass, LogGates, Precomputed
+from jax_impl._mlstm.drift import begin, pass_on
 from jax_impl._mlstm.state import join_stabiliser_gradient, split_stabiliser_gradient, weighted
-from jax_impl._mlstm.units import begin, pass_on
 from reference.arguments import (
     MLSTMState,
     check_fwbw,

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
 from jax_impl._mlstm.arguments import Tokens
-from jax_impl._mlstm.carry import expand
-from jax_impl._mlstm.segments import Borders
+from jax_impl._mlstm.inter_chunk import expand
+from jax_impl._mlstm.packed_sequences import Borders
 from jax_impl._packing import indices
 from reference.arguments import MLSTMState
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax_impl._arrays import zeros_like_states
 from jax_impl._mlstm import isolation, packed_chunks, packed_states
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Tokens
+from jax_impl._mlstm.drift import Carried, begin
 from jax_impl._mlstm.isolation import Spoilt
 from jax_impl._mlstm.packed_inputs import (
     ByToken,
@@ -25,11 +26,10 @@ from jax_impl._mlstm.packed_inputs import (
     from_chunks,
     in_blocks,
     in_chunks,
-    segments_of,
+    sequences_of,
 )
-from jax_impl._mlstm.segments import FinalParts, InitialReadGradients
+from jax_impl._mlstm.packed_sequences import FinalContributions, InitialReadGradients
 from jax_impl._mlstm.state import StateGradients, join_stabiliser_gradient, split_stabiliser_gradient, weighted
-from jax_impl._mlstm.units import Carried, begin
 from reference.arguments import MLSTMState
 
 
@@ -40,7 +40,7 @@ class Residuals(NamedTuple):
         arguments: the arguments of the call.
         starts: the memory at the start of every block, ``(blocks, N, ·)``.
         last: the final states; None if they are not requested.
-        weight: the weight in them of the memories that the call carried, ``(B, N)``; see `units`.
+        weight: the weight in them of the memories that the call carried, ``(B, N)``; see `drift`.
         unusable: whether k, v or a gate of a token is not usable, ``(T, N)``.
     """
 
@@ -56,17 +56,17 @@ def forward(options: Options, arguments: Arguments) -> tuple[jax.Array, Residual
     tokens, initial = arguments.tokens, arguments.initial_state
     packing = Packing.of(options, arguments, states=initial is not None or options.return_state)
 
-    def block(before: Carried, x: ByToken) -> tuple[Carried, tuple[jax.Array, Carried, FinalParts | None]]:
+    def block(before: Carried, x: ByToken) -> tuple[Carried, tuple[jax.Array, Carried, FinalContributions | None]]:
         chunks = chunks_of(options, isolation.usable(x.tokens)._replace(q=x.tokens.q), before.drift.dtype)
-        segments = segments_of(options, x, initial)
-        p = packed_chunks.forward(options.chunkwise, chunks, before, segments)
-        h = from_chunks(packed_chunks.output(options.chunkwise, chunks, p, segments))
+        sequences = sequences_of(options, x, initial)
+        p = packed_chunks.forward(options.chunkwise, chunks, before, sequences)
+        h = from_chunks(packed_chunks.output(options.chunkwise, chunks, p, sequences))
         h = isolation.spoil(x.spoilt, h).astype(tokens.v.dtype)
         if not options.return_state:
             return p.last, (h, before, None)
-        parts = packed_chunks.final_parts(p, segments)
-        by_token = jax.tree.map(from_chunks, parts._replace(incoming=None))
-        return p.last, (h, before, by_token._replace(incoming=parts.incoming))
+        contributions = packed_chunks.final_contributions(p, sequences)
+        by_token = jax.tree.map(from_chunks, contributions._replace(incoming=None))
+        return p.last, (h, before, by_token._replace(incoming=contributions.incoming))
 
     N, K = tokens.q.shape[1:]
     start = begin(MLSTMState(*zeros_like_states(tokens.v, (N, K, tokens.v.shape[-1]), (N, K), (N,))))
@@ -74,10 +74,10 @@ def forward(options: Options, arguments: Arguments) -> tuple[jax.Array, Residual
     spoilt = _spoilt_forward(arguments, packing, unusable)
     reads = packed_states.initial_reads(options, arguments, packing)
     by_token = ByToken.of(tokens, packing.sequence, reads, spoilt.tokens)
-    _, (h, starts, parts) = jax.lax.scan(block, start, in_blocks(options, by_token))
+    _, (h, starts, contributions) = jax.lax.scan(block, start, in_blocks(options, by_token))
     last, weight = None, None
-    if parts is not None:
-        last, weight = packed_states.final_states(options, arguments, packing, parts)
+    if contributions is not None:
+        last, weight = packed_states.final_states(options, arguments, packing, contributions)
         last = isolation.spoil(spoilt.sequences, last)
     residuals = Residuals(arguments=arguments, starts=starts, last=last, weight=weight, unusable=unusable)
     return from_blocks(h, tokens.v), residuals
@@ -102,11 +102,11 @@ def backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTM
         assert by_token.dh is not None
         dtype = before.drift.dtype
         chunks = chunks_of(options, isolation.usable(by_token.tokens), dtype)
-        segments = segments_of(options, by_token, initial)
-        p = packed_chunks.forward(options.chunkwise, chunks, before, segments)
+        sequences = sequences_of(options, by_token, initial)
+        p = packed_chunks.forward(options.chunkwise, chunks, before, sequences)
         dh = in_chunks(options, isolation.usable_values(by_token.dh)).astype(dtype)
         final = cotangents_of(options, by_token, dfinal)
-        found = packed_chunks.backward(options.chunkwise, chunks, p, dh, dafter, segments, final)
+        found = packed_chunks.backward(options.chunkwise, chunks, p, dh, dafter, sequences, final)
         dtokens = isolation.spoil(by_token.spoilt, Tokens(*map(from_chunks, found.chunks)))
         g = None if found.g is None else from_chunks(found.g)
         if found.initial is None:

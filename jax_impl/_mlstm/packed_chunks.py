@@ -1,4 +1,4 @@
-"""The arithmetic of `chunkwise` for chunks of packed tokens, which may hold several sequences (`segments`).
+"""The arithmetic of `chunkwise` for chunks of packed tokens, which may hold several sequences (`packed_sequences`).
 
 At the first step of a sequence m restarts, and the decay of everything before is 0; this separates the sequences in all
 products of a chunk. Two things remain. A step may read the initial state of its own sequence; this read is an input,
@@ -25,12 +25,12 @@ from jax_impl._gates import (
     sigmoid,
     stabilised_decay,
 )
-from jax_impl._mlstm.carry import EndedSequence, Memory, expand, memories, memory_gradients, stabilisers
 from jax_impl._mlstm.chunkwise import Chunks, ChunkwiseOptions
+from jax_impl._mlstm.drift import Carried, returned_stabiliser, without_drift
+from jax_impl._mlstm.inter_chunk import EndedSequence, Memory, expand, memories, memory_gradients, stabilisers
 from jax_impl._mlstm.isolation import spoil
-from jax_impl._mlstm.segments import FinalCotangents, FinalParts, InitialReadGradients, Segments
+from jax_impl._mlstm.packed_sequences import FinalContributions, FinalCotangents, InitialReadGradients, Sequences
 from jax_impl._mlstm.state import StateGradients, normaliser_floor
-from jax_impl._mlstm.units import Carried, returned_stabiliser, without_drift
 from reference.arguments import MLSTMState
 
 
@@ -44,7 +44,7 @@ class ForwardPass(NamedTuple):
             chunk; None if all initial states are zeros.
         last: the memory after the last chunk.
         final_m, final_weight: m of a final state that would end with a step, and the weight in it of the memory after
-            the step, ``(c, N, L)``; see `units`.
+            the step, ``(c, N, L)``; see `drift`.
     """
 
     unit: jax.Array
@@ -75,7 +75,7 @@ class ChunkGradients(NamedTuple):
     initial: InitialReadGradients | None
 
 
-def forward(options: ChunkwiseOptions, x: Chunks, before: Carried, segments: Segments) -> ForwardPass:
+def forward(options: ChunkwiseOptions, x: Chunks, before: Carried, sequences: Sequences) -> ForwardPass:
     """The forward pass up to the numerator.
 
     Args:
@@ -84,18 +84,18 @@ def forward(options: ChunkwiseOptions, x: Chunks, before: Carried, segments: Seg
     """
     state = before.state
     a = log_sigmoid(x.f)
-    restarted = jnp.where(segments.first, -jnp.inf, a)
+    restarted = jnp.where(sequences.first, -jnp.inf, a)
     b = jnp.cumsum(restarted, axis=-1, dtype=a.dtype)
-    candidates = jnp.where(segments.first, jnp.maximum(a + segments.initial_m, x.i), x.i)
+    candidates = jnp.where(sequences.first, jnp.maximum(a + sequences.initial_m, x.i), x.i)
     largest = running_largest(restarted, candidates)
     m_start = stabilisers(b[..., -1], largest[..., -1], state.m)
     m = jnp.maximum(b + m_start[..., None], largest)
     m_before = jnp.concatenate([m_start[..., None], m[..., :-1]], axis=-1)
-    m_before = jnp.where(segments.first, segments.initial_m, m_before)
+    m_before = jnp.where(sequences.first, sequences.initial_m, m_before)
 
     decay = stabilised_decay(a, m_before, m)
-    w = without_drift(m, decay, x.i - finite_stabiliser(m), before.drift, segments.first)
-    connected = jnp.where(segments.first, -jnp.inf, w.decay)
+    w = without_drift(m, decay, x.i - finite_stabiliser(m), before.drift, sequences.first)
+    connected = jnp.where(sequences.first, -jnp.inf, w.decay)
     E = jnp.exp(log_weights(connected, w.gain))
     e = jnp.exp(jnp.cumsum(connected, axis=-1, dtype=connected.dtype))
     G = _weigh(E, _dot(options, "tk,jk->tj", x.q, x.k))
@@ -103,12 +103,12 @@ def forward(options: ChunkwiseOptions, x: Chunks, before: Carried, segments: Seg
     written = E[..., -1, :, None] * x.k
     added = Memory(C=_dot(options, "jk,jv->kv", written, x.v), n=jnp.sum(written, axis=-2))
     e_initial = None
-    if segments.initial is not None:
+    if sequences.initial is not None:
         # Of the sequences that begin in the chunk, only a step's own one is connected to it.
-        begun = jnp.where(segments.first, w.decay, -jnp.inf)
+        begun = jnp.where(sequences.first, w.decay, -jnp.inf)
         e_initial = jnp.exp(running_largest(connected, begun))
-        added = _sum(added, _scaled(e_initial[..., -1], segments.initial.outgoing))
-    start, last = memories(e[..., -1], added, Memory(C=state.C, n=state.n), segments.begun)
+        added = _sum(added, _scaled(e_initial[..., -1], sequences.initial.outgoing))
+    start, last = memories(e[..., -1], added, Memory(C=state.C, n=state.n), sequences.begun)
     final_m, final_weight = returned_stabiliser(m, w.drift, jnp.zeros_like(m))
     return ForwardPass(
         unit=m + w.drift,
@@ -124,23 +124,23 @@ def forward(options: ChunkwiseOptions, x: Chunks, before: Carried, segments: Seg
     )
 
 
-def output(options: ChunkwiseOptions, x: Chunks, p: ForwardPass, segments: Segments) -> jax.Array:
+def output(options: ChunkwiseOptions, x: Chunks, p: ForwardPass, sequences: Sequences) -> jax.Array:
     """h of every step, ``(c, N, L, V)``."""
     numerator = _dot(options, "tj,jv->tv", p.G, x.v)
     numerator += _weigh(p.e[..., None], _dot(options, "tk,kv->tv", x.q, p.start.C))
-    if segments.initial is not None and p.e_initial is not None:
-        numerator += _weigh(p.e_initial[..., None], segments.initial.C)
-    nu, floor = _normaliser(x, p, segments)
+    if sequences.initial is not None and p.e_initial is not None:
+        numerator += _weigh(p.e_initial[..., None], sequences.initial.C)
+    nu, floor = _normaliser(x, p, sequences)
     return numerator / (jnp.maximum(jnp.abs(nu), floor) + options.eps)[..., None]
 
 
-def final_parts(p: ForwardPass, segments: Segments) -> FinalParts:
+def final_contributions(p: ForwardPass, sequences: Sequences) -> FinalContributions:
     """The contributions of the chunks to the final states."""
-    return FinalParts(
-        written=_written_at_end(p, segments),
+    return FinalContributions(
+        written=_written_at_end(p, sequences),
         initial=None if p.e_initial is None else p.final_weight * p.e_initial,
         m=p.final_m,
-        incoming=_scaled(_kept_at_end(p, segments), p.start),
+        incoming=_scaled(_kept_at_end(p, sequences), p.start),
     )
 
 
@@ -150,7 +150,7 @@ def backward(
     p: ForwardPass,
     dh: jax.Array,
     dafter: StateGradients,
-    segments: Segments,
+    sequences: Sequences,
     final: FinalCotangents | None,
 ) -> ChunkGradients:
     """Gradients of the inputs and of the states; the docstring of `chunkwise.backward` explains the terms.
@@ -162,8 +162,8 @@ def backward(
         dafter: gradient of the state after the last chunk.
         final: the cotangents of the final states of the sequences; None if they have none.
     """
-    decay, initial = p.e[..., -1], segments.initial
-    nu, floor = _normaliser(x, p, segments)
+    decay, initial = p.e[..., -1], sequences.initial
+    nu, floor = _normaliser(x, p, sequences)
     Y = jnp.maximum(jnp.abs(nu), floor) + options.eps
     delta = dh / Y[..., None]
     lost = ~jnp.all(jnp.isfinite(delta), axis=-1)
@@ -186,11 +186,11 @@ def backward(
         n=jnp.sum(read * _where_weighted(p.e, dnu)[..., None], axis=-2),
     )
     added = spoil(jnp.any(lost & (p.e > 0), axis=-1), added)
-    attains, ended = jnp.any(p.attained & (segments.number == segments.number[..., :1]), axis=-1), None
+    attains, ended = jnp.any(p.attained & (sequences.number == sequences.number[..., :1]), axis=-1), None
     if final is not None:
-        added = _sum(added, _scaled(_kept_at_end(p, segments), final.incoming))
-        ended = EndedSequence(here=segments.ended[..., 0], g=final.g[..., 0])
-    dend, dbefore = memory_gradients(decay, added, attains, dafter, ended, segments.begun)
+        added = _sum(added, _scaled(_kept_at_end(p, sequences), final.incoming))
+        ended = EndedSequence(here=sequences.ended[..., 0], g=final.g[..., 0])
+    dend, dbefore = memory_gradients(decay, added, attains, dafter, ended, sequences.begun)
 
     written = p.E[..., -1, :, None]
     to_end = _weigh(written, _dot(options, "jv,kv->jk", x.v, dend.C) + dend.n[..., None, :])
@@ -198,7 +198,7 @@ def backward(
     dv = spoil(jnp.isnan(of_reads), _dot(options, "tj,tv->jv", p.G, finite))
     dv += _weigh(written, _dot(options, "jk,kv->jv", x.k, dend.C))
     if final is not None:
-        at_end = _written_at_end(p, segments)[..., None]
+        at_end = _written_at_end(p, sequences)[..., None]
         to_end += _weigh(at_end, final.k)
         dv += _weigh(at_end, final.v)
     dq = _dot(options, "tj,jk->tk", dscores, x.k) + from_start
@@ -210,26 +210,26 @@ def backward(
     r = _add_at_last_step(r, _weigh(decay, _inner_product(p.start, dend_memory)))
     if final is not None:
         r += jnp.where(
-            segments.last, _weigh(p.final_weight * p.e, _inner_product(p.start, final.incoming)[..., None]), 0
+            sequences.last, _weigh(p.final_weight * p.e, _inner_product(p.start, final.incoming)[..., None]), 0
         )
     of_initial = None
     if initial is not None and p.e_initial is not None:
         r += _weigh(p.e_initial, delta_initial + dnu * initial.n)
         r = _add_at_last_step(r, _weigh(p.e_initial[..., -1], _inner_product(initial.outgoing, dend_memory)))
         if final is not None and final.initial is not None:
-            r += jnp.where(segments.last, _weigh(p.final_weight * p.e_initial, final.initial), 0)
+            r += jnp.where(sequences.last, _weigh(p.final_weight * p.e_initial, final.initial), 0)
         of_initial = InitialReadGradients(
             C=p.e_initial[..., None] * delta,
             n=p.e_initial * dnu,
             outgoing=_scaled(p.e_initial[..., -1], dend_memory),
             weight=p.final_weight * p.e_initial,
         )
-    da = forget_matrix_gradient(W) + segments.sum_from(r) + segments.sum_before(w)
+    da = forget_matrix_gradient(W) + sequences.sum_from(r) + sequences.sum_before(w)
     di = of_reads + w
 
     g_before = None
     if final is not None:
-        g, at = jnp.where(segments.ended, final.g, dend.g[..., None]), segments.last_of(p.attained)
+        g, at = jnp.where(sequences.ended, final.g, dend.g[..., None]), sequences.last_of(p.attained)
         step = jnp.arange(x.i.shape[-1]).reshape(1, 1, -1)
         g_before = jnp.where(step > at, g, 0)
         di += jnp.where(step == at, g, 0)
@@ -239,22 +239,22 @@ def backward(
     )
 
 
-def _normaliser(x: Chunks, p: ForwardPass, segments: Segments) -> tuple[jax.Array, jax.Array]:
+def _normaliser(x: Chunks, p: ForwardPass, sequences: Sequences) -> tuple[jax.Array, jax.Array]:
     """ν and its floor, ``(c, N, L)``."""
     nu = jnp.sum(p.G, axis=-1) + _weigh(p.e, jnp.sum(x.q * p.start.n[..., None, :], axis=-1))
-    if segments.initial is not None and p.e_initial is not None:
-        nu += _weigh(p.e_initial, segments.initial.n)
+    if sequences.initial is not None and p.e_initial is not None:
+        nu += _weigh(p.e_initial, sequences.initial.n)
     return nu, normaliser_floor(p.unit)
 
 
-def _written_at_end(p: ForwardPass, segments: Segments) -> jax.Array:
+def _written_at_end(p: ForwardPass, sequences: Sequences) -> jax.Array:
     """The weight of a step's write in the final memory of its sequence, ``(c, N, L)``; 0 if it ends later."""
-    return jnp.sum(jnp.where(segments.last[..., :, None], p.final_weight[..., None] * p.E, 0), axis=-2)
+    return jnp.sum(jnp.where(sequences.last[..., :, None], p.final_weight[..., None] * p.E, 0), axis=-2)
 
 
-def _kept_at_end(p: ForwardPass, segments: Segments) -> jax.Array:
+def _kept_at_end(p: ForwardPass, sequences: Sequences) -> jax.Array:
     """The weight of the incoming memory where its sequence ends, ``(c, N)``; 0 if it ends later."""
-    return jnp.sum(jnp.where(segments.last, p.final_weight * p.e, 0), axis=-1)
+    return jnp.sum(jnp.where(sequences.last, p.final_weight * p.e, 0), axis=-1)
 
 
 def _weigh(weight: jax.Array, x: jax.Array) -> jax.Array:

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._mlstm.arguments import Arguments, Options, Tokens
-from jax_impl._mlstm.blocks import block_size
 from jax_impl._mlstm.by_sequence import Tiles
-from jax_impl._mlstm.carry import Memory
-from jax_impl._mlstm.chunk_layout import PADDING, join_axes, to_chunks
+from jax_impl._mlstm.chunk_layout import PADDING, block_size, join_axes, to_chunks
 from jax_impl._mlstm.chunkwise import Chunks
-from jax_impl._mlstm.segments import Borders, FinalCotangents, InitialReads, Segments
+from jax_impl._mlstm.inter_chunk import Memory
+from jax_impl._mlstm.packed_sequences import Borders, FinalCotangents, InitialReads, Sequences
 from jax_impl._mlstm.state import StateGradients
 from reference.arguments import MLSTMState
 
@@ -139,13 +138,13 @@ def chunks_of(options: Options, tokens: Tokens, dtype: Any) -> Chunks:
     return chunks._replace(q=chunks.q * tokens.q.shape[-1] ** -0.5)
 
 
-def segments_of(options: Options, x: ByToken, initial: MLSTMState | None) -> Segments:
+def sequences_of(options: Options, x: ByToken, initial: MLSTMState | None) -> Sequences:
     """The sequences of a block in chunks."""
     first, last, sequence = (in_chunks(options, part) for part in (x.first, x.last, x.sequence))
     if initial is None or x.initial is None:
-        return Segments(first=first, last=last, initial=None)
+        return Sequences(first=first, last=last, initial=None)
     outgoing = sequence[:, 0, -1]
-    return Segments(
+    return Sequences(
         first=first,
         last=last,
         initial=InitialReads(

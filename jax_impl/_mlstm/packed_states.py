@@ -13,12 +13,12 @@ from jax_impl._arrays import einsum
 from jax_impl._mlstm import isolation
 from jax_impl._mlstm.arguments import Arguments, Options, Tokens
 from jax_impl._mlstm.by_sequence import Tiles
-from jax_impl._mlstm.carry import Memory, expand
 from jax_impl._mlstm.chunk_layout import join_axes
+from jax_impl._mlstm.drift import begin, pass_on
+from jax_impl._mlstm.inter_chunk import Memory, expand
 from jax_impl._mlstm.packed_inputs import CotangentsByToken, Packing, ReadsByToken, from_blocks
-from jax_impl._mlstm.segments import FinalParts, InitialReadGradients
+from jax_impl._mlstm.packed_sequences import FinalContributions, InitialReadGradients
 from jax_impl._mlstm.state import StateGradients, given_or_zeros, inner_product
-from jax_impl._mlstm.units import begin, pass_on
 from reference.arguments import MLSTMState
 
 
@@ -60,13 +60,13 @@ def final_cotangents(
 
 
 def final_states(
-    options: Options, arguments: Arguments, packing: Packing, parts: FinalParts
+    options: Options, arguments: Arguments, packing: Packing, contributions: FinalContributions
 ) -> tuple[MLSTMState, jax.Array]:
     """The final states: writes near the end of each sequence, and what is left of the memory from before them; and the
     weight in them of these sums."""
     tokens, initial, borders = arguments.tokens, arguments.initial_state, packing.borders
-    incoming = jax.tree.map(join_axes, parts.incoming)
-    written, m = (from_blocks(part, tokens.i) for part in (parts.written, parts.m))
+    incoming = jax.tree.map(join_axes, contributions.incoming)
+    written, m = (from_blocks(part, tokens.i) for part in (contributions.written, contributions.m))
 
     def write(x: tuple[jax.Array, jax.Array, jax.Array]) -> Memory:
         written, k, v = x
@@ -79,8 +79,8 @@ def final_states(
     memory = jax.tree.map(
         lambda x, of_chunk: x + _where(borders.across, of_chunk[borders.end_chunk], 0), memory, incoming
     )
-    if initial is not None and parts.initial is not None:
-        weight = from_blocks(parts.initial, tokens.i)[borders.end]
+    if initial is not None and contributions.initial is not None:
+        weight = from_blocks(contributions.initial, tokens.i)[borders.end]
         memory = Memory(C=memory.C + weight[..., None, None] * initial.C, n=memory.n + weight[..., None] * initial.n)
     last, weight = pass_on(begin(MLSTMState(C=memory.C, n=memory.n, m=m[borders.end])))
     last = jax.tree.map(lambda x, empty: _where(borders.empty, empty, x), last, zeros if initial is None else initial)

@@ -9,7 +9,7 @@ import pytest
 import jax_impl
 from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
-from jax_impl._mlstm.parts import Division, divided
+from jax_impl._mlstm.head_ranges import Division, divided
 from tests.both import with_jax
 from tests.both.tools import compare, mlstm, mlstm_reference
 from tests.jax.tools import assert_close, like, mlstm_inputs, mlstm_state, pull_back
@@ -39,10 +39,10 @@ def test_only_long_calls_are_divided():
 def test_parts_are_all_heads_once(B, S, N):
     found = division(B, S, N)
     for parts in found[1:]:
-        assert [head for part in parts for head in range(part.first, part.first + part.heads)] == [*range(N)]
-        assert all(part.kept == tuple(size for size in (B, part.heads) if size != 1) for part in parts)
+        assert [head for part in parts for head in range(part.first, part.first + part.count)] == [*range(N)]
+        assert all(part.kept == tuple(size for size in (B, part.count) if size != 1) for part in parts)
     assert found.size % 64 == 0
-    assert division(B, S, 0).forward[0].heads == 0
+    assert division(B, S, 0).forward[0].count == 0
 
 
 def test_axes_stay_where_arrays_may_be_divided_among_devices():

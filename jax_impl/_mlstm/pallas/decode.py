@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_impl._mlstm.drift import LARGEST_EXACT
 from jax_impl._mlstm.pallas.sequence import LARGEST
 from jax_impl._mlstm.state import normaliser_floor
-from jax_impl._mlstm.units import LARGEST_EXACT
 from jax_impl._pallas import (
     FLOAT,
     REDUCTION_SCRATCH,

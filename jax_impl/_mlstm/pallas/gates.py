@@ -5,7 +5,7 @@ weights are sums of log gates in units of exp(m), so that they are exact to roun
 
     α_t = a_t + m_{t−1} − m_t        ι_j = i_j − m_j        E[t,j] = exp(F[t,j] + ι_j)        F[t,j] = Σ_{j<s≤t} α_s
 
-Where m is large, its rounding adds up over the steps, to the drift δ_t of `jax_impl._mlstm.units`. The units are
+Where m is large, its rounding adds up over the steps, to the drift δ_t of `jax_impl._mlstm.drift`. The units are
 therefore exp(m_t + δ_t): no weight is above 1, whatever the gates are.
 
 Inside a chunk of L = 2^6 steps, the pairs t > j whose indices differ first in bit ℓ lie in the right and the left half

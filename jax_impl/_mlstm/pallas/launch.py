@@ -13,11 +13,11 @@ from jax_impl._handwritten_gradient import without_second_derivative
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
 from jax_impl._mlstm.chunk_layout import PADDING, ChunkTable, chunk_table, gather_chunks, gather_tokens, join_axes
 from jax_impl._mlstm.composed import add_step_axis, drop_step_axis
+from jax_impl._mlstm.drift import is_exact
 from jax_impl._mlstm.pallas import decode, sequence
 from jax_impl._mlstm.pallas.gates import ChunkRanges
 from jax_impl._mlstm.pallas.sequence import Outputs, Rows
 from jax_impl._mlstm.state import given_or_zeros
-from jax_impl._mlstm.units import is_exact
 from jax_impl._pallas import L
 from reference.arguments import MLSTMState
 

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._gates import sigmoid, sum_before
+from jax_impl._mlstm.drift import Carried, pass_on
 from jax_impl._mlstm.pallas.gates import ChunkRanges, ChunkWeights, chunk_weights, log_decays_gradient
 from jax_impl._mlstm.pallas.mix import Orientation, mix
 from jax_impl._mlstm.pallas.mix import weight_rows as mix_weights
@@ -34,7 +35,6 @@ from jax_impl._mlstm.state import (
     split_stabiliser_gradient,
     weighted,
 )
-from jax_impl._mlstm.units import Carried, pass_on
 from jax_impl._pallas import FLOAT, TERMS, L, split, unavailable
 from reference.arguments import MLSTMState
 from reference.backends import Row
@@ -71,7 +71,7 @@ class Outputs(NamedTuple):
         h: ``(c·L, N, V)``.
         nu: ν, ``(c, N, L)``.
         last: the state after each sequence.
-        weight: the weight in it of the memory that the kernels computed, ``(B, N)``; see `jax_impl._mlstm.units`.
+        weight: the weight in it of the memory that the kernels computed, ``(B, N)``; see `jax_impl._mlstm.drift`.
     """
 
     h: jax.Array

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jax_impl._gates import finite_stabiliser, running_largest
 from jax_impl._mesh_axes import vary_like
-from jax_impl._mlstm.carry import stabilisers
+from jax_impl._mlstm.inter_chunk import stabilisers
 from reference.arguments import MLSTMState
 
 _LITTLE = 2.0**-14

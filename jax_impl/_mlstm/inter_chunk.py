@@ -1,4 +1,4 @@
-"""The values that pass from chunk to chunk: the stabiliser, the memory and, in the backward pass, its gradient.
+"""The recurrence between chunks: the stabiliser, the memory and, in the backward pass, its gradient.
 
 Everything else is computed for all chunks at once (`chunkwise`, which defines the names and the layout).
 """

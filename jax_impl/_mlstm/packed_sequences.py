@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_impl._mlstm.carry import Memory
+from jax_impl._mlstm.inter_chunk import Memory
 from jax_impl._packing import sequence_of_tokens
 
 
@@ -82,7 +82,7 @@ class InitialReadGradients(NamedTuple):
     outgoing: Memory
 
 
-class FinalParts(NamedTuple):
+class FinalContributions(NamedTuple):
     """The contributions of chunks to the final states of the sequences that end in them.
 
     Attributes:
@@ -117,7 +117,7 @@ class FinalCotangents(NamedTuple):
     incoming: Memory
 
 
-class Segments(NamedTuple):
+class Sequences(NamedTuple):
     """The sequences in chunks.
 
     Attributes:
