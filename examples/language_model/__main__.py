@@ -13,9 +13,11 @@ from examples.language_model import baselines, report, sampling, settings, train
 from examples.language_model.checkpoints import CheckpointError
 from examples.language_model.corpus import CorpusError
 from examples.language_model.kinds import ParametersError
+from examples.language_model.metrics import MetricsError
 from examples.language_model.settings import Settings, SettingsError
+from examples.xlstm.sampling import Sampling
 
-REFUSALS = (SettingsError, CorpusError, CheckpointError, ParametersError)
+REFUSALS = (SettingsError, CorpusError, CheckpointError, ParametersError, MetricsError, OSError, MemoryError)
 
 
 @click.group()
@@ -74,27 +76,29 @@ def resume(run: Path, sampled: int) -> None:
 @click.option("--length", type=click.IntRange(min=0), default=500, show_default=True, help="Maximum number of bytes.")
 @click.option(
     "--temperature",
-    type=click.FloatRange(min=0),
-    default=0.8,
+    default=sampling.DEFAULT.temperature,
     show_default=True,
     help="Temperature of the draws; 0 takes the likeliest byte.",
 )
-@click.option("--top-p", type=click.FloatRange(min=0, max=1, min_open=True), default=0.95, show_default=True)
+@click.option("--top-p", default=sampling.DEFAULT.top_p, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def sample(
     run: Path, framework: str | None, prompt: str, length: int, temperature: float, top_p: float, seed: int
 ) -> None:
     """Write text with the newest undamaged checkpoint of RUN, in either framework."""
-    try:
-        decode = sampling.load(run, framework, _say)
-    except REFUSALS as error:
-        raise click.ClickException(str(error)) from error
     out = sys.stdout.buffer
-    out.write(prompt.encode())
-    for byte in sampling.sample(decode, prompt.encode(), length, temperature=temperature, top_p=top_p, seed=seed):
-        out.write(byte)
-        out.flush()
-    out.write(b"\n")
+    # An argument that is not UTF-8 is bytes too.
+    start = os.fsencode(prompt)
+    try:
+        how = Sampling(temperature=temperature, top_p=top_p)
+        decode = sampling.load(run, framework, _say)
+        out.write(start)
+        for byte in sampling.sample(decode, start, length, how, seed=seed):
+            out.write(byte)
+            out.flush()
+        out.write(b"\n")
+    except (*REFUSALS, ValueError) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _report(run: Path, finished: training.Finished, sampled: int) -> None:

@@ -47,7 +47,7 @@ def unfinished(directory: Path, step: int) -> Path:
 def begin(directory: Path, step: int) -> None:
     """Make the temporary directory of a checkpoint."""
     path = unfinished(directory, step)
-    shutil.rmtree(path, ignore_errors=True)
+    _remove(path)
     path.mkdir(parents=True)
 
 
@@ -62,11 +62,11 @@ def finish(directory: Path, step: int, facts: Mapping[str, Any], keep: int) -> P
     manifest.write_text(json.dumps({"step": step, "facts": dict(facts), "files": files}, indent=1), encoding="utf-8")
     _to_disk(manifest)
     # A damaged checkpoint of the same step may be in the way.
-    shutil.rmtree(final, ignore_errors=True)
+    _remove(final)
     written.rename(final)
     _to_disk(directory)
     for _, path in _named(directory)[keep:]:
-        shutil.rmtree(path)
+        _remove(path)
     return final
 
 
@@ -102,18 +102,23 @@ def read(path: Path) -> Checkpoint:
     try:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
         step, facts, files = manifest["step"], manifest["facts"], manifest["files"]
-        expected = {str(name): (int(of["bytes"]), str(of["sha256"])) for name, of in files.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        expected = {str(name): (of["bytes"], of["sha256"]) for name, of in files.items()}
+        present = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {path.name} is damaged: {_MANIFEST} cannot be read") from error
-    if path.name != f"step-{step:08d}":
+    if type(step) is not int or path.name != f"step-{step:08d}":
         raise CheckpointError(f"checkpoint {path.name} is damaged: {_MANIFEST} is of step {step}")
+    if not isinstance(facts, dict):
+        raise CheckpointError(f"checkpoint {path.name} is damaged: `facts` in {_MANIFEST} is no object")
+    for name in sorted(present - expected.keys() - {_MANIFEST}):
+        raise CheckpointError(f"checkpoint {path.name} is damaged: {name} is not in {_MANIFEST}")
     for name, (size, digest) in expected.items():
         file = path / name
         if not file.is_file():
             raise CheckpointError(f"checkpoint {path.name} is damaged: {name} is missing")
         if file.stat().st_size != size:
             raise CheckpointError(
-                f"checkpoint {path.name} is damaged: {name} has {file.stat().st_size:,} bytes; expected {size:,}"
+                f"checkpoint {path.name} is damaged: {name} has {file.stat().st_size:,} bytes; expected {size}"
             )
         if _sha256(file) != digest:
             raise CheckpointError(f"checkpoint {path.name} is damaged: the content of {name} has changed")
@@ -123,13 +128,21 @@ def read(path: Path) -> Checkpoint:
 def remove_unfinished(directory: Path) -> None:
     """Remove the unfinished checkpoints of killed processes."""
     for path in directory.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(path)
+        _remove(path)
 
 
 def _named(directory: Path) -> list[tuple[int, Path]]:
     """Every finished checkpoint with its step, newest first."""
     matches = ((_NAME.fullmatch(path.name), path) for path in directory.glob("step-*"))
     return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+
+
+def _remove(path: Path) -> None:
+    """Remove whatever has this name: a directory, a file, a link, or nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _sha256(path: Path) -> str:

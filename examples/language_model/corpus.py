@@ -5,6 +5,7 @@ last byte is `BOUNDARY` again. So each token has a target, and no token is paddi
 """
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,11 +75,16 @@ def read(settings: Settings) -> Corpus:
     if not directory.is_dir():
         raise CorpusError(f"`data` is {str(directory)!r}, which is not a directory")
     skipped = _NOT_LIBRARY if settings.data is None else {"__pycache__"}
-    found = sorted(
-        (path.relative_to(directory).as_posix(), path)
-        for path in directory.rglob(settings.pattern)
-        if not skipped & set(path.relative_to(directory).parts)
-    )
+    if ".." in Path(settings.pattern).parts:
+        raise CorpusError(f"`pattern` is {settings.pattern!r}; expected one without '..'")
+    try:
+        found = sorted(
+            (path.relative_to(directory).as_posix(), path)
+            for path in directory.rglob(settings.pattern)
+            if not skipped & set(path.relative_to(directory).parts)
+        )
+    except (ValueError, NotImplementedError) as error:
+        raise CorpusError(f"`pattern` is {settings.pattern!r}: {error}") from error
     parts: dict[bool, list[bytes]] = {True: [], False: []}
     digest = hashlib.sha256()
     for name, path in found:
@@ -90,7 +96,7 @@ def read(settings: Settings) -> Corpus:
             raise CorpusError(f"`data`: {path} cannot be read: {error.strerror}") from error
         if len(text) >= settings.smallest_file:
             parts[held_out(name, settings.validation_share)].append(text)
-            digest.update(f"{name} {len(text)}\n".encode() + text)
+            digest.update(os.fsencode(f"{name} {len(text)}\n") + text)
     if not parts[True] and not parts[False]:
         raise CorpusError(
             f"`data` is {str(directory)!r}, where no file fits `pattern` {settings.pattern!r} "
@@ -112,7 +118,7 @@ def read(settings: Settings) -> Corpus:
 
 def held_out(name: str, share: float) -> bool:
     """Whether a file is held out, from its relative name alone."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) < share * 2**64
+    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8]) < share * 2**64
 
 
 def joined(texts: Iterable[bytes]) -> Documents:

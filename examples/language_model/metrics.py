@@ -1,9 +1,14 @@
 """Metrics of a run: one JSON object per line, and TensorBoard's files if that package is installed."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from examples.language_model.settings import replace_text
+
+
+class MetricsError(ValueError):
+    """The file of metrics is damaged; the text names the line."""
 
 
 class Metrics:
@@ -17,7 +22,7 @@ class Metrics:
     def __init__(self, directory: Path, done: int) -> None:
         path = directory / "metrics.jsonl"
         kept = [line for line in read(path) if line["step"] <= done] if path.exists() else []
-        path.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
+        replace_text(path, "".join(f"{json.dumps(line)}\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
         self._board = _tensorboard(directory / "tensorboard")
 
@@ -39,14 +44,22 @@ class Metrics:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file, without an incomplete last line of a killed process."""
-    return list(_lines(path.read_text(encoding="utf-8").splitlines(keepends=True)))
+    """The lines of a metrics file, without an incomplete last line of a killed process.
 
-
-def _lines(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
-    for line in lines:
-        if line.endswith("\n"):
-            yield json.loads(line)
+    Raises:
+        MetricsError: a line is not that of a step.
+    """
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if line.endswith(b"\n"):
+            try:
+                found.append(json.loads(line.decode()))
+                complete = type(found[-1]["step"]) is int
+            except (ValueError, TypeError, KeyError, RecursionError):
+                complete = False
+            if not complete:
+                raise MetricsError(f"{path}: line {number} cannot be read; remove the file to resume without it")
+    return found
 
 
 def _tensorboard(directory: Path) -> Any:

@@ -38,8 +38,12 @@ def write(directory: Path, finished: Finished, baselines: Baselines, sampled: in
     decode = sampling.load(directory, None, lambda line: None)
     with (directory / "samples.txt").open("w", encoding="utf-8") as file:
         for prompt in PROMPTS:
-            text = prompt + b"".join(sampling.sample(decode, prompt, sampled))
-            file.write(f"{'-' * 80}\n{text.decode(errors='replace')}\n")
+            try:
+                text = (prompt + b"".join(sampling.sample(decode, prompt, sampled))).decode(errors="replace")
+            except ValueError as error:
+                # The training has diverged.
+                text = f"no sample: {error}"
+            file.write(f"{'-' * 80}\n{text}\n")
     drawn = draw_losses(directory, bits)
     names = {"model": "this model", "xz_after_training": "xz, after the training text"}
     lines = [f"{value:.3f} bits per byte: {names.get(name, name)}" for name, value in bits.items()]

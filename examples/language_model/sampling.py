@@ -13,6 +13,9 @@ from examples.language_model.checkpoints import CheckpointError
 from examples.language_model.corpus import BOUNDARY
 from examples.language_model.kinds import Kind, Values, kind_of
 from examples.language_model.training import SETTINGS, WEIGHTS
+from examples.xlstm.sampling import Sampling
+
+DEFAULT = Sampling(temperature=0.8, top_p=0.95)
 
 # Tokens (S,) and the state after those before them → logits of the next token, and the state after all.
 Decoder = Callable[[np.ndarray, Any], tuple[np.ndarray, Any]]
@@ -36,7 +39,7 @@ def load(directory: Path, framework: str | None, refused: Callable[[str], None])
     kind = kind_of(found)
     try:
         values = load_file(checkpoint.directory / WEIGHTS)
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.directory.name}: {WEIGHTS} cannot be read: {error}") from error
     kind.check(values)
     return decoder(kind, values, framework or found.framework)
@@ -53,42 +56,29 @@ def decoder(kind: Kind, values: Values, framework: str) -> Decoder:
     return jax_decoding.decoder(kind, values)
 
 
-def sample(
-    decode: Decoder, prompt: bytes, length: int, *, temperature: float = 0.8, top_p: float = 0.95, seed: int = 0
-) -> Iterator[bytes]:
+def sample(decode: Decoder, prompt: bytes, length: int, how: Sampling = DEFAULT, *, seed: int = 0) -> Iterator[bytes]:
     """Draw bytes one by one, until the document ends or there are enough.
 
     Args:
         decode: the model.
         prompt: the beginning of the document.
         length: the maximum number of bytes.
-        temperature: logits are divided by it; 0 takes the likeliest byte.
-        top_p: bytes are drawn from the likeliest ones whose probabilities sum to at least this.
+        how: the temperature and the share of the probability from which bytes are drawn.
         seed: the seed of the draws.
 
     Yields:
         single bytes, without those of the prompt.
+
+    Raises:
+        ValueError: a logit is NaN or +∞.
     """
     rng = np.random.default_rng(seed)
     tokens = np.array([BOUNDARY, *prompt], np.int32)
     state = None
     for _ in range(length):
         logits, state = decode(tokens, state)
-        token = draw(logits, temperature, top_p, rng)
+        token = how.draw(logits, rng)
         if token == BOUNDARY:
             return
         yield bytes([token])
         tokens = np.array([token], np.int32)
-
-
-def draw(logits: np.ndarray, temperature: float, top_p: float, rng: np.random.Generator) -> int:
-    """A token drawn from logits ``(vocabulary,)``."""
-    if temperature == 0:
-        return int(np.argmax(logits))
-    scaled = logits.astype(np.float64) / temperature
-    order = np.argsort(-scaled, kind="stable")
-    probability = np.exp(scaled[order] - scaled[order[0]])
-    probability /= probability.sum()
-    kept = int(np.searchsorted(np.cumsum(probability), top_p)) + 1
-    cumulative = np.cumsum(probability[:kept])
-    return int(order[min(int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")), kept - 1)])

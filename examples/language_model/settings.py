@@ -24,12 +24,20 @@ class Law:
     holds: Callable[[Any], bool]
 
 
+def up_to(largest: int) -> Law:
+    """The value is from 1 to the largest."""
+    return Law(words=f"from 1 to {largest:,}", holds=lambda x: 1 <= x <= largest)
+
+
 POSITIVE = Law(words="at least 1", holds=lambda x: x >= 1)
 NOT_NEGATIVE = Law(words="at least 0", holds=lambda x: x >= 0)
 ABOVE_ZERO = Law(words="above 0", holds=lambda x: x > 0)
 FRACTION = Law(words="from 0 up to, not including, 1", holds=lambda x: 0 <= x < 1)
 SHARE = Law(words="between 0 and 1, both excluded", holds=lambda x: 0 < x < 1)
 PART = Law(words="from 0 to 1", holds=lambda x: 0 <= x <= 1)
+
+
+SEED = Law(words="from 0 to 2,147,483,647", holds=lambda x: 0 <= x < 2**31)
 
 
 def one_of(*words: str) -> Law:
@@ -56,10 +64,10 @@ class Settings:
     pattern: str = setting("*.py", "which files of the directory are read")
     smallest_file: int = setting(256, "leave out files of fewer bytes", POSITIVE)
     validation_share: float = setting(0.05, "share of the files that is held out", SHARE)
-    width: int = setting(128, "features of the residual stream", POSITIVE)
-    blocks: int = setting(2, "number of blocks", POSITIVE)
+    width: int = setting(128, "features of the residual stream", up_to(2**20))
+    blocks: int = setting(2, "number of blocks", up_to(2**10))
     heads: int = setting(4, "heads of a block; divides the width", POSITIVE)
-    steps: int = setting(600, "optimiser steps", POSITIVE)
+    steps: int = setting(600, "optimiser steps", up_to(99_999_999))
     rows: int = setting(4, "packed rows in a step, over all devices", POSITIVE)
     row_tokens: int = setting(512, "tokens of a packed row, the longest context", POSITIVE)
     minibatches: int = setting(1, "minibatches whose gradients are accumulated, on each device", POSITIVE)
@@ -75,7 +83,7 @@ class Settings:
     beta2: float = setting(0.95, "AdamW's decay of the mean squared gradient", FRACTION)
     epsilon: float = setting(1e-8, "AdamW's term in the denominator", ABOVE_ZERO)
     gradient_norm: float = setting(1.0, "a longer gradient is scaled to this norm", ABOVE_ZERO)
-    seed: int = setting(0, "seed of weights, order of the data and hidden bytes", NOT_NEGATIVE)
+    seed: int = setting(0, "seed of weights, order of the data and hidden bytes", SEED)
     validate_every: int = setting(200, "steps between validations", POSITIVE)
     validation_rows: int = setting(128, "rows of held-out text in a validation, at most", POSITIVE)
     checkpoint_every: int = setting(100, "steps between checkpoints", POSITIVE)
@@ -92,6 +100,10 @@ class Settings:
             raise SettingsError(
                 f"`heads` is {self.heads}: queries and keys are half as wide as `width`, {self.width}, "
                 f"and {self.heads} does not divide {self.width // 2}"
+            )
+        if self.rows * self.row_tokens >= 2**31:
+            raise SettingsError(
+                f"`rows` is {self.rows} and `row_tokens` is {self.row_tokens}; expected fewer than 2^31 tokens in all"
             )
         if self.rows % self.minibatches:
             raise SettingsError(f"`minibatches` is {self.minibatches}, which does not divide `rows`, {self.rows}")
@@ -131,7 +143,7 @@ def read(path: Path) -> Settings:
     """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} cannot be read as settings: {error}") from error
     if not isinstance(fields, dict):
         raise SettingsError(f"{path} holds {type(fields).__name__}; expected an object of settings")
@@ -142,7 +154,14 @@ def read(path: Path) -> Settings:
 
 def write(settings: Settings, path: Path) -> None:
     """Write settings to a file, one field per line."""
-    path.write_text(json.dumps(dataclasses.asdict(settings), indent=2) + "\n", encoding="utf-8")
+    replace_text(path, json.dumps(dataclasses.asdict(settings), indent=2) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file that replaces the old one when it is complete."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def kind_of(of: dataclasses.Field) -> type:
@@ -157,7 +176,7 @@ def _checked(of: dataclasses.Field, value: Any) -> Any:
     if value is None and of.default is None:
         return None
     if kind is float and type(value) is int:
-        value = float(value)
+        value = float(value) if abs(value) < 2**1000 else math.inf
     if type(value) is not kind:
         raise SettingsError(f"`{of.name}` is {value!r} of type {type(value).__name__}; expected {kind.__name__}")
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,6 +1,8 @@
 """The loop over steps: rows, losses, validations, checkpoints, a progress bar; the same in both frameworks."""
 
 import dataclasses
+import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -50,6 +52,8 @@ def start(directory: Path, wanted: Settings) -> Finished:
         SettingsError: the directory already holds a run.
         CorpusError, SettingsError: the text or a setting does not fit.
     """
+    if directory.exists() and not directory.is_dir():
+        raise SettingsError(f"{directory} is not a directory")
     if (directory / SETTINGS).exists():
         raise SettingsError(f"{directory} holds a run; `resume` continues it")
     if wanted.data is not None:
@@ -79,11 +83,13 @@ def _run(directory: Path, wanted: Settings, found: Checkpoint | None) -> Finishe
     facts = {"settings": dataclasses.asdict(wanted), "corpus": text.fingerprint}
     if found is not None:
         _check_facts(found, facts)
-    trainer = make_trainer(wanted, kind_of(wanted))
+    kind = kind_of(wanted)
+    _check_memory(wanted, sum(math.prod(shape) for shape in kind.shapes.values()))
+    trainer = make_trainer(wanted, kind)
     try:
         wanted.check_devices(trainer.devices)
         if found is not None:
-            trainer.restore(found.directory / "state")
+            _restore(trainer, found)
         if trainer.is_main:
             directory.mkdir(parents=True, exist_ok=True)
             settings.write(wanted, directory / SETTINGS)
@@ -160,6 +166,26 @@ class _Loop:
             save_file(trainer.parameters(), unfinished / WEIGHTS)
             checkpoints.finish(directory, step, facts, self.settings.keep_checkpoints)
         trainer.wait_for_all()
+
+
+def _check_memory(wanted: Settings, parameters: int) -> None:
+    """Raise for a model whose parameters, gradients and two means of AdamW, in float32, fill this machine."""
+    needed, memory = 16 * parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise SettingsError(
+            f"`width` is {wanted.width:,} and `blocks` is {wanted.blocks:,}: {parameters:,} parameters, which need "
+            f"{needed / 2**30:,.0f} GiB to train; this machine has {memory / 2**30:,.0f}"
+        )
+
+
+def _restore(trainer: Trainer, found: Checkpoint) -> None:
+    try:
+        trainer.restore(found.directory / "state")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # that of torch.distributed.checkpoint is no Exception
+        text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise CheckpointError(f"checkpoint {found.directory.name}: its state cannot be restored: {text}") from error
 
 
 def _check_facts(found: Checkpoint, facts: dict) -> None:

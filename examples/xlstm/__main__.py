@@ -1,6 +1,7 @@
 """``python -m examples.xlstm``: generate text, export, inspect and make checkpoints, and measure memory."""
 
 import itertools
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def generate_command(
     sampling = Sampling(temperature=temperature, top_p=top_p)
     model_id = identify(checkpoint)
     text = text_of(directory, checkpoint.config.vocab_size)
-    tokens = text.encode(prompt if prompt_file is None else _read_text(prompt_file))
+    tokens = text.encode(_argument(prompt) if prompt_file is None else _read_text(prompt_file))
     engine = _engine(checkpoint, framework, chunk, eager, device)
     session = new_session(engine, model_id, seed) if resume is None else resume_session(engine, model_id, resume)
     timing = Timing()
@@ -116,6 +117,13 @@ def generate_command(
     if save is not None:
         session.save(save)
     print(timing, file=sys.stderr)
+
+
+def _argument(prompt: str) -> str:
+    try:
+        return os.fsencode(prompt).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--prompt: not UTF-8: {error}") from None
 
 
 def _read_text(path: Path) -> str:
@@ -212,7 +220,7 @@ def run() -> None:
     """Run the command; for an invalid file or argument, print one line and exit with status 1."""
     try:
         main(prog_name="python -m examples.xlstm")
-    except (CheckpointError, ConfigError, ValueError, TypeError, OSError, ImportError) as error:
+    except (CheckpointError, ConfigError, ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
 

@@ -13,12 +13,13 @@ from examples.language_model.corpus import BOUNDARY, CorpusError, joined, text_o
 from examples.language_model.kinds import ParametersError, kind_of
 from examples.language_model.packing import Rows, RowSource, held_out_rows
 from examples.language_model.settings import Settings, SettingsError
+from examples.xlstm.sampling import Sampling
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"width": 0}, "`width` is 0; expected at least 1"),
+        ({"width": 0}, "`width` is 0; expected from 1 to 1,048,576"),
         ({"width": "128"}, "`width` is '128' of type str; expected int"),
         ({"steps": True}, "`steps` is True of type bool; expected int"),
         ({"learning_rate": float("nan")}, "`learning_rate` is nan; expected a finite number"),
@@ -27,6 +28,12 @@ from examples.language_model.settings import Settings, SettingsError
         ({"width": 36}, "`heads` is 4: queries and keys are half as wide as `width`, 36, and 4 does not divide 18"),
         ({"rows": 4, "minibatches": 3}, "`minibatches` is 3, which does not divide `rows`, 4"),
         ({"steps": 50}, "`warmup_steps` is 50; expected less than `steps`, 50"),
+        ({"width": 10**9}, "`width` is 1000000000; expected from 1 to 1,048,576"),
+        ({"blocks": 10**9}, "`blocks` is 1000000000; expected from 1 to 1,024"),
+        ({"steps": 10**9}, "`steps` is 1000000000; expected from 1 to 99,999,999"),
+        ({"seed": 2**31}, "`seed` is 2147483648; expected from 0 to 2,147,483,647"),
+        ({"rows": 2**20, "row_tokens": 2**11}, "`rows` is 1048576 and `row_tokens` is 2048; expected fewer than 2^31"),
+        ({"learning_rate": 10**400}, "`learning_rate` is inf; expected a finite number"),
         ({"depth": 3}, "`depth` is not a setting; known are"),
     ],
 )
@@ -242,11 +249,11 @@ def test_lines_after_the_checkpoint_are_written_again(tmp_path: Path) -> None:
 def test_draws_follow_the_probabilities_within_the_nucleus() -> None:
     logits = np.log(np.array([0.1, 0.6, 0.3]))
     rng = np.random.default_rng(0)
-    drawn = np.bincount([sampling.draw(logits, 1.0, 1.0, rng) for _ in range(4000)], minlength=3) / 4000
+    drawn = np.bincount([Sampling().draw(logits, rng) for _ in range(4000)], minlength=3) / 4000
     np.testing.assert_allclose(drawn, [0.1, 0.6, 0.3], atol=0.03)
-    assert {sampling.draw(logits, 1.0, 0.7, rng) for _ in range(200)} == {1, 2}
-    assert {sampling.draw(logits, 1.0, 0.5, rng) for _ in range(200)} == {1}
-    assert sampling.draw(logits, 0.0, 1.0, rng) == 1
+    assert {Sampling(temperature=1.0, top_p=0.7).draw(logits, rng) for _ in range(200)} == {1, 2}
+    assert {Sampling(temperature=1.0, top_p=0.5).draw(logits, rng) for _ in range(200)} == {1}
+    assert Sampling(temperature=0.0, top_p=1.0).draw(logits, rng) == 1
 
 
 def test_sampling_ends_with_the_document() -> None:
@@ -254,7 +261,7 @@ def test_sampling_ends_with_the_document() -> None:
         seen = (state or 0) + len(tokens)
         return np.where(np.arange(257) == (BOUNDARY if seen == 5 else 65 + seen), 0.0, -np.inf), seen
 
-    assert b"".join(sampling.sample(decode, b"x", 100, temperature=0)) == b"CDE"
+    assert b"".join(sampling.sample(decode, b"x", 100, Sampling(temperature=0))) == b"CDE"
     assert b"".join(sampling.sample(decode, b"x", 2)) == b"CD"
 
 
