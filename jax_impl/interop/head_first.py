@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_impl._arrays import accumulation, is_array, setting
+from jax_impl._arrays import JAX, accumulation, is_array, setting
 from jax_impl._backends import KernelBackend
 from jax_impl._mlstm.api import mlstm
-from reference.arguments import MLSTMState, describe
+from reference.arguments import Call, MLSTMState, describe
 
 HeadFirstState = tuple[jax.Array, jax.Array, jax.Array]
 """``(c, n, m)`` of shapes ``(B, N, K, V)``, ``(B, N, K)``, and ``(B, N)``, or ``(B, N, 1)`` for a step kernel."""
@@ -39,6 +39,9 @@ def checked_inputs(function: str, inputs: tuple[jax.Array, ...], autocast_kernel
     if autocast_kernel_dtype is None:
         return inputs
     dtype = floating_dtype(function, "autocast_kernel_dtype", autocast_kernel_dtype)
+    for name, array in zip(axes, inputs, strict=True):
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{function}: `{name}` is {describe(array)}; expected a floating-point array")
     values = tuple(x.astype(dtype) for x in inputs[:3])
     return values + tuple(x.astype(accumulation(values[2])) for x in inputs[3:])
 
@@ -73,6 +76,7 @@ def floating_dtype(function: str, argument: str, dtype: Any) -> np.dtype:
 def check_array(function: str, name: str, array: Any) -> None:
     if not is_array(array):
         raise TypeError(f"{function}: `{name}` is {describe(array)}; expected a jax.Array or a numpy.ndarray")
+    Call(function, JAX).kind(**{name: array})
 
 
 def refuse(function: str, argument: str, got: str, expected: str) -> NoReturn:

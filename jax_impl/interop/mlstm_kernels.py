@@ -239,6 +239,8 @@ class Step(_Kernel):
             TypeError, ValueError: as in `mlstm_step`; i, f or m is not ``(B, N, 1)``.
         """
         function = "gatespec"
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            check_array(function, name, array)
         for name, array in (("i", i), ("f", f), ("m", m)):
             check_array(function, name, array)
             if array.shape[2:] != (1,):

@@ -80,6 +80,9 @@ def gru_weights_from_keras(weights: Sequence[np.ndarray], config: Mapping[str, A
         Keras 3, ``keras.layers.GRU``.
     """
     call = Call("gru_weights_from_keras", NUMPY)
+    _check_mapping(call, "config", config, "`layer.get_config()`")
+    if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
+        call.refuse(TypeError, "weights", describe(weights), "a list of arrays, `layer.get_weights()`")
     for name in _KERAS_REQUIRED:
         if name not in config:
             call.refuse(ValueError, f"config.{name}", "missing", "the configuration of a keras.layers.GRU")
@@ -155,6 +158,8 @@ def gru_weights_from_onnx(
         ONNX operators, ``GRU``, versions 14 and 22.
     """
     call = Call("gru_weights_from_onnx", NUMPY)
+    if attributes is not None:
+        _check_mapping(call, "attributes", attributes, "the attributes by name")
     given = {name: _decoded(value) for name, value in (attributes or {}).items()}
     for name, value in given.items():
         if name in _ONNX_SETTINGS:
@@ -162,7 +167,8 @@ def gru_weights_from_onnx(
             if value not in legal:
                 _refuse_setting(call, f"attributes.{name}", value, " or ".join(_shown(each) for each in legal), why)
         elif name == "activations":
-            if tuple(str(each).lower() for each in value) != _ONNX_ACTIVATIONS:
+            names = value if isinstance(value, tuple) else ()
+            if tuple(str(each).lower() for each in names) != _ONNX_ACTIVATIONS:
                 _refuse_setting(call, "attributes.activations", value, "Sigmoid, Tanh", "those of `gru`")
         elif name == "clip":
             _refuse_setting(
@@ -191,9 +197,11 @@ def gru_weights_from_onnx(
 
 
 def _decoded(value: Any) -> Any:
-    """An attribute's value: bytes as text, lists as tuples."""
+    """An attribute's value: bytes as text, lists and arrays as tuples."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, bytes):
-        return value.decode()
+        return value.decode(errors="backslashreplace")
     if isinstance(value, str) or not isinstance(value, Sequence):
         return value
     return tuple(_decoded(each) for each in value)
@@ -219,7 +227,7 @@ def gru_weights_from_xma(
             biases, ``input_projection.bias`` and ``output_projection.bias``. A projection's weight is
             ``(features out, features in)``.
         num_input_heads, num_forget_input_heads, num_reset_input_heads: as given to xma's layer.
-        gradient_clipping: as given to xma's layer; a bound of at least 0, or None.
+        gradient_clipping: as given to xma's layer; a number, or None.
         prefix: what stands before these names, such as ``"model.layers.0.gru."``. Names without it are not read.
 
     Returns:
@@ -234,6 +242,14 @@ def gru_weights_from_xma(
         github.com/open-lm-engine/accelerated-model-architectures, ``xma/layers/gru``.
     """
     call = Call("gru_weights_from_xma", NUMPY)
+    _check_mapping(call, "state_dict", state_dict, "arrays by name")
+    if gradient_clipping is not None:
+        call.number("gradient_clipping", gradient_clipping, "None or a number", lambda _: True)
+    if not isinstance(prefix, str):
+        call.refuse(TypeError, "prefix", describe(prefix), "the beginning of names")
+    for name in state_dict:
+        if not isinstance(name, str):
+            call.refuse(TypeError, "state_dict", f"a mapping with the key {name!r}", "arrays by name")
     arrays = {name.removeprefix(prefix): array for name, array in state_dict.items() if name.startswith(prefix)}
     needed = (*_XMA_WEIGHTS, *(f"{name}.weight" for name in _XMA_PROJECTIONS))
     biases = tuple(f"{name}.bias" for name in _XMA_PROJECTIONS)
@@ -279,8 +295,14 @@ def gru_weights_from_xma(
     )
 
 
+def _check_mapping(call: Call, argument: str, value: Any, expected: str) -> None:
+    if not isinstance(value, Mapping):
+        call.refuse(TypeError, argument, describe(value), f"a mapping: {expected}")
+
+
 def _expect(call: Call, name: str, value: Any, expected: Any, why: str) -> None:
-    if (type(value) is bool and type(expected) is not bool) or value != expected:
+    is_plain = isinstance(value, bool | int | float | str)
+    if not is_plain or (type(value) is bool and type(expected) is not bool) or value != expected:
         _refuse_setting(call, name, value, _shown(expected), why)
 
 

@@ -53,7 +53,10 @@ class GRUWeights:
     def __post_init__(self) -> None:
         call = Call("GRUWeights", NUMPY)
         arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:7]}
-        call.floating(**{name: array for name, array in arrays.items() if array is not None})
+        optional = ("input_bias", "output_kernel", "output_bias")
+        call.floating(**{name: x for name, x in arrays.items() if x is not None or name not in optional})
+        if self.gradient_clipping is not None:
+            call.number("gradient_clipping", self.gradient_clipping, "None or a number", lambda _: True)
         if self.state_weight.ndim:
             call.bind("H", self.state_weight.shape[-1], "state_weight")
         for name, heads in (("state_weight", "Nw"), ("forget_weight", "Nwf"), ("reset_weight", "Nwr")):
@@ -116,6 +119,7 @@ class GRUWeights:
             raise ValueError(
                 "GRUWeights: `output_kernel` is given already; expected weights without an output projection"
             )
+        Call("GRUWeights", NUMPY).kind(output_kernel=kernel)
         return dataclasses.replace(self, output_kernel=kernel, output_bias=bias)
 
     def arguments(self) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from reference._call import describe
+
 Registry = dict[str, Callable[..., Any]]
 
 
@@ -17,6 +19,7 @@ def register_kernels(name: str, registries: Mapping[str, Registry], kernels: Map
     Raises:
         ValueError: the name is empty or contains ``--``, or a kernel that is not ours has it. Nothing is registered.
     """
+    _check_name("register", name)
     if not name or "--" in name:
         raise ValueError(f"register: `name` is {name!r}; expected a name without '--', which mlstm_kernels splits at")
     for form, registry in registries.items():
@@ -37,8 +40,14 @@ def unregister_kernels(name: str, registries: Mapping[str, Registry], kinds: Map
     Raises:
         ValueError: a kernel of that name is missing or is not ours. Nothing is taken out.
     """
+    _check_name("unregister", name)
     for form, registry in registries.items():
         if type(registry.get(name)) is not kinds[form]:
             raise ValueError(f"unregister: `name` is {name!r}; expected a {form} kernel that `register` registered")
     for registry in registries.values():
         del registry[name]
+
+
+def _check_name(function: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{function}: `name` is {describe(name)}; expected the name of a kernel")

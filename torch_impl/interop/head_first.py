@@ -57,8 +57,9 @@ def run_sequences(
     Raises:
         TypeError, ValueError: as in `mlstm`; a part of the state is missing, or m is not ``(B, N, 1)``.
     """
-    _check_rank(function, 4, q=q, k=k, v=v)
-    _check_rank(function, 3, i=i, f=f)
+    check_inputs(function, q, k, v, i, f)
+    if autocast_kernel_dtype is not None:
+        check_dtype(function, "autocast_kernel_dtype", autocast_kernel_dtype)
     context = contextlib.nullcontext()
     if autocast_kernel_dtype is not None and autocast_dtype(q) is not None:
         q, k, v = (cast(x, autocast_kernel_dtype) for x in (q, k, v))
@@ -88,7 +89,7 @@ def run_step(
     v: Tensor,
     i: Tensor,
     f: Tensor,
-    state: HeadFirstState,
+    state: tuple[Tensor | None, Tensor | None, Tensor | None],
     *,
     eps: float,
     dtype_state: torch.dtype,
@@ -114,7 +115,9 @@ def run_step(
     Raises:
         TypeError, ValueError: as in `mlstm_step`; i, f or m is not ``(B, N, 1)``.
     """
-    # The ranks of the others are checked by `mlstm_step`.
+    # Ranks are checked by `mlstm_step`, except those of gates.
+    _check_arrays(function, q=q, k=k, v=v, i=i, f=f)
+    check_dtype(function, "dtype_state", dtype_state)
     if i.shape[2:] != (1,) or f.shape[2:] != (1,):
         name, gate = ("f", f) if i.shape[2:] == (1,) else ("i", i)
         _refuse(function, name, describe(gate), "[B, N, 1]")
@@ -132,6 +135,10 @@ def _sequence_major(
     if c is None or n is None or m is None:
         name = next(name for name, part in zip("cnm", state, strict=True) if part is None)
         _refuse(function, name, "None", "an array: a state needs all of its arrays")
+    _check_arrays(function, c=c, n=n, m=m)
+    for name, part in (("c", c), ("n", n), ("m", m)):
+        if not part.is_floating_point():
+            raise TypeError(f"{function}: `{name}` is {describe(part)}; expected a floating-point tensor")
     if m.shape[2:] != (1,):
         _refuse(function, "m", describe(m), "[B, N, 1]")
     wide = ACCUMULATION.get(dtype, torch.float32)
@@ -141,13 +148,28 @@ def _sequence_major(
     return MLSTMState(c, n, m)
 
 
-def _check_rank(function: str, rank: int, **arrays: Tensor) -> None:
+def check_inputs(function: str, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> None:
+    """Raise unless all are tensors, q, k and v with four axes, i and f with three."""
+    _check_arrays(function, q=q, k=k, v=v, i=i, f=f)
+    for name, array in (("q", q), ("k", k), ("v", v), ("i", i), ("f", f)):
+        axes = "[B, N, S]" if name in "if" else "[B, N, S, ·]"
+        if array.ndim != axes.count(",") + 1:
+            _refuse(function, name, describe(array), axes)
+
+
+def check_dtype(function: str, argument: str, dtype: object) -> None:
+    """Raise for anything but a floating-point dtype."""
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        got = str(dtype) if isinstance(dtype, torch.dtype) else describe(dtype)
+        raise TypeError(f"{function}: `{argument}` is {got}; expected a floating-point torch.dtype")
+
+
+def _check_arrays(function: str, **arrays: Tensor) -> None:
     for name, array in arrays.items():
         if not isinstance(array, Tensor):
-            raise TypeError(f"{function}: `{name}` is {describe(array)}; expected a torch.Tensor")
-        if array.ndim != rank:
-            axes = {4: "[B, N, S, ·]", 3: "[B, N, S]" if name in "if" else "[B, N, ·]"}[rank]
-            _refuse(function, name, describe(array), axes)
+            received = f"a {type(array).__module__.partition('.')[0]}.{type(array).__name__}"
+            got = received if hasattr(array, "shape") else describe(array)
+            raise TypeError(f"{function}: `{name}` is {got}; expected a torch.Tensor")
 
 
 def _refuse(function: str, argument: str, got: str, expected: str) -> NoReturn:

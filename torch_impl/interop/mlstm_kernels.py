@@ -24,7 +24,7 @@ from torch import Tensor
 from reference.backends import known_backend
 from reference.interop.kernel_registries import Registry, register_kernels, unregister_kernels
 from torch_impl._backends import KernelBackend
-from torch_impl.interop.head_first import HeadFirstState, run_sequences, run_step
+from torch_impl.interop.head_first import HeadFirstState, check_dtype, check_inputs, run_sequences, run_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +193,7 @@ class Parallel(_Kernel):
                 raise ValueError(f"parallel--gatespec: `{name}` is given; expected None: use a chunkwise kernel")
         if return_last_states:
             raise ValueError("parallel--gatespec: `return_last_states` is True; expected False: use a chunkwise kernel")
+        check_inputs("parallel--gatespec", q, k, v, i, f)
         # m starts from −∞ in the parallel form.
         B, N, K, V = *q.shape[:2], q.shape[-1], v.shape[-1]
         dtype = torch.float64 if v.dtype is torch.float64 else torch.float32
@@ -245,6 +246,7 @@ class Sequence(_Kernel):
         Raises:
             TypeError, ValueError: as in `run_sequences`.
         """
+        check_dtype("gatespec", "dtype_state", dtype_state)
         state = (c_initial, n_initial, m_initial)
         h, (c, n, m) = run_sequences("gatespec", q, k, v, i, f, state, eps=eps, kernel_backend=self.kernel_backend)
         return (h, (c.to(dtype_state), n.to(dtype_state), m.to(dtype_state))) if return_last_states else h

@@ -11,6 +11,7 @@ may differ:
   is.
 """
 
+import dataclasses
 import inspect
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reference.arguments import describe
+from reference.backends import known_backend
 from torch_impl._backends import KernelBackend
-from torch_impl.interop.head_first import HeadFirstState, run_sequences, run_step
+from torch_impl.interop.head_first import HeadFirstState, check_inputs, run_sequences, run_step
 
 _MODES = ("inference", "train", "train_with_padding")
 _HELD = "_gatespec_mask_hook"
@@ -45,7 +48,8 @@ def install(
         ValueError: there is no mLSTM layer in `model`, gatespec is installed in it already, or its configuration asks
             for something that `mlstm` does not compute: a sigmoid input gate or a parallel kernel, an unknown mode.
     """
-    backend = None if kernel_backend is None else KernelBackend(kernel_backend)
+    backend = known_backend("install", kernel_backend, KernelBackend)
+    _check_model("install", model)
     layers = _layers(model)
     stacks = [module for module in model.modules() if hasattr(module, "blocks") and hasattr(module, "embeddings")]
     if not layers or not stacks:
@@ -76,6 +80,7 @@ def uninstall(model: nn.Module) -> nn.Module:
     Raises:
         ValueError: `install` has not changed `model`.
     """
+    _check_model("uninstall", model)
     ours = [(layer, kernels) for layer, kernels in _layers(model) if isinstance(kernels, MLSTMBackend)]
     if not ours:
         raise ValueError(f"uninstall: `model` is a {type(model).__name__}; expected one that `install` changed")
@@ -86,6 +91,11 @@ def uninstall(model: nn.Module) -> nn.Module:
             getattr(module, _HELD).remove()
             delattr(module, _HELD)
     return model
+
+
+def _check_model(function: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{function}: `model` is {describe(model)}; expected an xLSTM of transformers")
 
 
 def _layers(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
@@ -116,12 +126,15 @@ class _Settings:
 
     @staticmethod
     def read(config: Any) -> "_Settings":
-        kernel = getattr(config, "chunkwise_kernel", "")
-        if not kernel.startswith("chunkwise--") or "siging" in kernel:
+        kernel = getattr(config, "chunkwise_kernel", None)
+        if not isinstance(kernel, str) or not kernel.startswith("chunkwise--") or "siging" in kernel:
             raise ValueError(
                 f"install: `config.chunkwise_kernel` is {kernel!r}; expected a chunkwise kernel of the mLSTM with "
                 "exponential input gate"
             )
+        for field in dataclasses.fields(_Settings):
+            if not hasattr(config, field.name):
+                raise ValueError(f"install: `config.{field.name}` is missing; expected a configuration of an xLSTM")
         if config.mode not in _MODES:
             raise ValueError(f"install: `config.mode` is {config.mode!r}; expected one of {', '.join(_MODES)}")
         return _Settings(
@@ -134,8 +147,8 @@ class _Settings:
         )
 
 
-def _dtype(field: str, name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
+def _dtype(field: str, name: object) -> torch.dtype:
+    found = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ValueError(f"install: `config.{field}` is {name!r}; expected the name of a floating-point dtype")
     return found
@@ -216,12 +229,12 @@ class MLSTMBackend(nn.Module):
         mode = settings.mode if mode is None else mode
         if mode not in _MODES:
             raise ValueError(f"mlstm_backend: `mode` is {mode!r}; expected one of {', '.join(_MODES)}")
+        check_inputs("mlstm_backend", q, k, v, i, f)
         wanted = settings.return_last_states if return_last_states is None else return_last_states
         i, f = self._masked(i, f)
         state = (c_initial, n_initial, m_initial)
         if mode == "inference" and q.shape[2] == 1:
-            c, n, m = self._start(q, v) if c_initial is None else state
-            assert c is not None and n is not None and m is not None
+            empty = all(part is None for part in state)
             h, last = run_step(
                 "mlstm_backend",
                 q.squeeze(2),
@@ -229,7 +242,7 @@ class MLSTMBackend(nn.Module):
                 v.squeeze(2),
                 i,
                 f,
-                (c, n, m),
+                self._start(q, v) if empty else state,
                 eps=settings.eps,
                 dtype_state=settings.inference_state_dtype,
                 kernel_backend=self._kernel_backend,
