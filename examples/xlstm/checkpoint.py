@@ -36,6 +36,9 @@ _SAVE, _OTHER = "save", "other-"
 """Key under which the index and the headers of a checkpoint that was written over another name their save, and what
 distinguishes the names of its files from those of the other."""
 
+_LARGEST = 2**28
+"""No configuration, index or tokenizer has as many bytes."""
+
 _COMPANIONS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """Files that belong to a checkpoint and are copied unchanged."""
 
@@ -113,6 +116,8 @@ def open_checkpoint(directory: str | Path, ignore: frozenset[str] = frozenset())
 def _read(path: Path) -> bytes:
     if not path.is_file():
         raise CheckpointError(f"{path.parent}: {path.name} is missing")
+    if path.stat().st_size > _LARGEST:
+        raise CheckpointError(f"{path.parent}: {path.name} has {path.stat().st_size:,} bytes; expected a text")
     return path.read_bytes()
 
 
@@ -123,7 +128,7 @@ def _indexed(directory: Path, index: bytes) -> dict[str, MappedShard]:
         if Path(file).name != file or file in ("", ".", ".."):
             raise CheckpointError(f"{INDEX}: it names the file {file!r}; expected a file in the same directory")
         if not (directory / file).is_file():
-            raise CheckpointError(f"{INDEX}: it names {file}, which is missing")
+            raise CheckpointError(f"{INDEX}: it names {file!r}, which is missing")
         shards[file] = MappedShard(directory / file)
         if shards[file].header.metadata.get(_SAVE) != metadata.get(_SAVE):
             raise CheckpointError(f"{file}: it is not from the save that wrote {INDEX}")
