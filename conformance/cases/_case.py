@@ -21,6 +21,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.base.options import MAX_STEPS
+from conformance.cases._removal import ABOVE, AT_FLOOR
 
 STRATA = ("small", "chunk", "long")
 SMALL_STEPS = (0, 1, 2, 3, 5, 7)
@@ -119,7 +120,13 @@ def words(case: Any, told: tuple[str, ...], untold: tuple[str, ...] = ()) -> str
     return ", ".join(said)
 
 
+_WITHOUT = {ABOVE: "|n·q̂| at its floor in every step", AT_FLOOR: "|n·q̂| above its floor in every step"}
+"""What is left without a property, in words."""
+
+
 def _said(name: str, value: Any) -> str:
+    if name == "removed":
+        return ", ".join(_WITHOUT.get(each, f"no {each}") for each in value)
     if isinstance(value, tuple) and value and all(isinstance(each, str) for each in value):
         value = " and ".join(value)
     return f"{name.replace('_', ' ')} {value}" if isinstance(value, str) else f"{name}={value}"

@@ -3,6 +3,7 @@
 from conformance.diagnosis.cause import LEADING, Cause, Diagnosis
 from conformance.diagnosis.causes import array_line
 from conformance.report import TargetReport
+from conformance.tolerance.compared import ArrayOutcome
 
 NAMED = 4
 """Maximum number of checks that are named as explained by a cause; the others are counted."""
@@ -42,6 +43,23 @@ def lines(cause: Cause) -> list[tuple[str, str]]:
     if cause.script or cause.script_note:
         told.append(("script", ", ".join(filter(None, (cause.script, cause.script_note)))))
     return told
+
+
+def differences(report: TargetReport) -> str:
+    """The laws about gatespec's own decisions that the target breaks, and by how much; empty if it breaks none."""
+    dtypes: dict[str, list[str]] = {}
+    errors: dict[str, list[ArrayOutcome]] = {}
+    for result in report.results:
+        if result.status == "differs":
+            dtypes.setdefault(result.law.id, []).append(result.dtype)
+            found = (array for each in result.counterexamples for array in each.arrays if array.nature is not None)
+            errors.setdefault(result.law.id, []).extend(found)
+    said = []
+    for law, names in dtypes.items():
+        worst = max(errors[law], key=lambda array: array.error, default=None)
+        size = "" if worst is None else f", {array_line([worst])}"
+        said.append(f"{law} ({', '.join(names)}){size}")
+    return "; ".join(said)
 
 
 SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not promised": "not promised", "not tried": "·"}

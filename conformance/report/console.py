@@ -9,9 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from conformance.base.dtypes import FLOATING
-from conformance.diagnosis.cause import Cell
+from conformance.diagnosis.cause import Cell, Row
 from conformance.judge.outcome import LawResult
-from conformance.laws import Law
+from conformance.laws import Law, all_laws
 from conformance.report import TargetReport, causes
 from conformance.report.failure import MOST_KINKS, branches, headline, lines
 
@@ -88,14 +88,23 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
         console.print(f"judged only on calls that keep these promises: {escape(told)}", highlight=False, soft_wrap=True)
     _show_left_out(console, report, verbose)
     _show_notes(console, report, verbose)
+    if report.options.quick:
+        console.print(f"[dim]{escape(_not_judged(report))}[/dim]", highlight=False, soft_wrap=True)
     console.print()
 
 
 ABSENT = "absent: "
 
-QUICK = (
-    "not judged by --quick: packed and stepwise calls, 16-bit dtypes and float64, long sequences, memory, transforms"
-)
+
+def _not_judged(report: TargetReport) -> str:
+    """The laws, dtypes and lengths that a quick run left out, of the operations that the target has."""
+    ops = {result.law.op for result in report.results if not (result.reason or "").startswith(ABSENT)}
+    tried = {result.law.id for result in report.results}
+    laws = dict.fromkeys(law.name for law in all_laws() if law.op in ops and law.id not in tried)
+    dtypes = [dtype for dtype in FLOATING if all(result.dtype != dtype for result in report.results)]
+    said = [f"the laws {', '.join(laws)}"] * bool(laws) + [", ".join(dtypes)] * bool(dtypes)
+    said.append(f"sequences of more than {report.options.max_steps} steps")
+    return f"not judged by --quick: {'; '.join(said)}"
 
 
 def _show_causes(console: Console, report: TargetReport) -> None:
@@ -138,13 +147,22 @@ def _show_envelopes(console: Console, report: TargetReport) -> None:
                 row.feature,
                 *(causes.shown_cell(row.cells[dtype].value, row.cells[dtype].gradient) for dtype in envelope.dtypes),
             )
-        if len(shown) < len(envelope.rows):
-            others = len(envelope.rows) - len(shown)
-            what = "right, refused or not tried" if shown is wrong else "wrong"
-            table.caption = f"{others} other features are {what}; --html and --json show all of them"
-            table.caption_justify = "left"
         if shown:
             console.print(table)
+        if len(shown) < len(envelope.rows):
+            others = [row for row in envelope.rows if row not in shown]
+            said = f"of {len(others)} other kinds of call, {_counted(others)}; --html and --json show all of them"
+            console.print(f"    [dim]{said}[/dim]", highlight=False, soft_wrap=True)
+
+
+def _counted(rows: list[Row]) -> str:
+    """The numbers of features that are wrong, right, refused, …: each by its first such word in any dtype."""
+    words = {"wrong": "wrong", "right": "right", "not served": "refused", "not promised": "not promised"}
+    counts: Counter[str] = Counter()
+    for row in rows:
+        statuses = {status for each in row.cells.values() for status in (each.value, each.gradient)}
+        counts[next((said for status, said in words.items() if status in statuses), "not tried")] += 1
+    return ", ".join(f"{counts[said]} {said}" for said in (*words.values(), "not tried") if counts[said])
 
 
 def _is_wrong(cell: Cell) -> bool:
@@ -165,7 +183,8 @@ def _table_of_operations(report: TargetReport) -> Table:
         laws, dtypes = ({of(each) for each in results} for of in (lambda r: r.law.id, lambda r: r.dtype))
         worst = max((each.worst for each in results if each.worst is not None), default=None)
         broken = any(each.status == "failed" for each in results)
-        sign = "[red]✗[/red]" if broken else "[green]✓[/green]"
+        differs = any(each.status == "differs" for each in results)
+        sign = "[red]✗[/red]" if broken else "[yellow]≠[/yellow]" if differs else "[green]✓[/green]"
         cases = sum(each.examples for each in results)
         table.add_row(op, *map(str, (len(laws), len(dtypes), cases)), f"{_short(worst)}{sign}")
     return table
@@ -178,7 +197,7 @@ def _table_of_laws(report: TargetReport) -> Table:
     for dtype in dtypes:
         table.add_column(dtype, justify="right")
     cells = {(result.law.id, result.dtype): result for result in report.results}
-    for law in dict.fromkeys(result.law.id for result in report.results):
+    for law in dict.fromkeys(each.law.id for each in report.results if not (each.reason or "").startswith(ABSENT)):
         table.add_row(law, *(_cell(cells.get((law, dtype))) for dtype in dtypes))
     return table
 
@@ -203,13 +222,11 @@ def _short(worst: float | None) -> str:
 
 
 def _show_differences(console: Console, report: TargetReport) -> None:
-    dtypes: dict[str, list[str]] = {}
-    for result in report.results:
-        if result.status == "differs":
-            dtypes.setdefault(result.law.id, []).append(result.dtype)
-    if dtypes:
-        told = ", ".join(f"{law} ({', '.join(names)})" for law, names in dtypes.items())
-        console.print(f"[yellow]differs from gatespec's contract in: {escape(told)}[/yellow]", highlight=False)
+    told = causes.differences(report)
+    if told:
+        console.print(
+            f"[yellow]differs from gatespec's contract in: {escape(told)}[/yellow]", highlight=False, soft_wrap=True
+        )
 
 
 def _show_left_out(console: Console, report: TargetReport, verbose: bool) -> None:
@@ -219,7 +236,7 @@ def _show_left_out(console: Console, report: TargetReport, verbose: bool) -> Non
         if result.judged:
             continue
         reason = result.reason or ""
-        if reason.startswith(ABSENT) and not verbose:
+        if reason.startswith(ABSENT):
             absent |= dict.fromkeys(reason.removeprefix(ABSENT).split(", "))
         else:
             reasons.setdefault((result.status, reason), []).append(result.law.id)
@@ -235,8 +252,6 @@ def _show_left_out(console: Console, report: TargetReport, verbose: bool) -> Non
         more = f"; {len(ordered) - REASONS} more reasons, with --verbose" if len(ordered) > REASONS else ""
         checks = sum(map(len, reasons.values()))
         console.print(f"[dim]{checks} checks left out: {escape('; '.join(told))}{more}[/dim]", highlight=False)
-    if report.options.quick:
-        console.print(f"[dim]{QUICK}[/dim]", highlight=False)
     partly = [result for result in report.results if result.judged and result.refused.cases]
     for features, results in _by_features(partly).items():
         names = ", ".join(dict.fromkeys(result.law.id for result in results))
@@ -269,9 +284,9 @@ def _show_notes(console: Console, report: TargetReport, verbose: bool) -> None:
         if result.elements and result.kinks > MOST_KINKS * result.elements:
             share = 100 * result.kinks / result.elements
             console.print(
-                f"[yellow]a fault of the suite's own cases, not of the target: {share:.1f} % of the elements of "
-                f"{result.law.id} ({result.dtype}) are at a kink, where the gradient of either side passes; please "
-                "report it with the seed[/yellow]",
+                f"[yellow]{share:.1f} % of the elements of {result.law.id} ({result.dtype}) are at a kink, where the "
+                "gradient of either side passes: a fault of the suite's own cases, not of the target, which needs no "
+                "change; please report it with the seed[/yellow]",
                 highlight=False,
             )
     spreads: dict[str, Counter[str]] = {}

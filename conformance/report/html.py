@@ -42,6 +42,10 @@ def _headline(targets: list[dict[str, Any]], status: int) -> tuple[str, str]:
     if status == 2:
         return "failed", "For some target, no law was judged"
     statuses = {law["status"] for law in laws}
+    differing = sum(law["status"] == "differs" for law in laws)
+    if differing:
+        checks = "1 check differs" if differing == 1 else f"{differing} checks differ"
+        return "differs", f"All laws hold; {checks} from gatespec's contract"
     if "known" in statuses:
         return "known", "All laws hold but the known failures"
     return "passed", "All laws that were tried hold" if statuses - {"passed", "skipped"} else "All laws hold"

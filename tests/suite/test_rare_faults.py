@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from conformance.base.options import RunOptions
-from conformance.cases import GRUCase, MLSTMCase
+from conformance.cases import GRUCase, MLSTMCase, from_json
 from conformance.diagnosis.causes import sentence
+from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.faults import Fault, Faults
 from conformance.features.admission import Admission
@@ -107,6 +108,16 @@ def test_a_normaliser_that_is_rounded_to_16_bits_is_recognised() -> None:
     fault = _fault(rare.rounded_normaliser(), case, "bfloat16")
     name = "the formula with n rounded to the dtype of the values after each step"
     assert fault.formula is not None and fault.formula.name == name
+
+
+def test_the_case_of_a_cause_is_the_smallest_one_that_is_shown() -> None:
+    target = rare.padded_scale()
+    options = RunOptions(ops=("mlstm",), laws=("value",), dtypes=("float32",), examples=20, max_steps=33)
+    results = list(run(target, options))
+    first = diagnose(target, options, results).causes[0]
+    assert first.formula == "the formula with 1/√K of K padded to a multiple of 16"
+    shown = [from_json(each.stored).size for result in results for each in result.counterexamples]
+    assert from_json(dict(first.stored)).size <= min(shown)
 
 
 def test_the_promises_that_are_suggested_name_the_gates_and_make_the_target_pass() -> None:
