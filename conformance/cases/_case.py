@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.base.dtypes import Array, accumulation, array
 from conformance.base.options import MAX_STEPS
 from conformance.cases._removal import ABOVE, AT_FLOOR
 
@@ -83,6 +84,9 @@ class Sequences:
     B: int
     S: int
     lengths: tuple[int, ...] | None
+    cotangents: str
+    seed: int
+    elements: str
 
     @property
     def packed(self) -> bool:
@@ -104,6 +108,15 @@ class Sequences:
 
     def describe(self) -> str:
         return words(self, told=("gates", "seed"), untold=("B", "S") if self.packed else ())
+
+    def drawn_cotangents(self, salt: int, dtype: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+        """The cotangents of the outputs: the first output has steps and the dtype of the values, others are states."""
+        rng, output = generator(self.seed, salt), next(iter(shapes))
+        raw = {name: cotangent(rng, name, shape, self.cotangents, output) for name, shape in shapes.items()}
+        raw = {name: replaced(x, self.elements) for name, x in raw.items()}
+        if self.packed:
+            raw[output] = raw[output][0]
+        return {name: array(x, dtype if name == output else accumulation(dtype)) for name, x in raw.items()}
 
 
 def generator(seed: int, *salt: int) -> np.random.Generator:

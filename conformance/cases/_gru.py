@@ -15,7 +15,6 @@ from conformance.cases._case import (
     SEEDS,
     Limits,
     Sequences,
-    cotangent,
     generator,
     lengths_of,
     limited,
@@ -130,13 +129,8 @@ class GRUCase(Sequences):
         return moderate(x) if "large gates" in self.removed else x
 
     def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
-        rng = generator(self.seed, 4)
         shapes = {"y": (*self.tokens, self.N, self.H), "state": (self.sequences, self.N, self.H)}
-        raw = {name: cotangent(rng, name, shape, self.cotangents, "y") for name, shape in shapes.items()}
-        raw = {name: replaced(x, self.elements) for name, x in raw.items()}
-        if self.lengths is not None:
-            raw["y"] = raw["y"][0]
-        return {name: array(x, dtype if name == "y" else accumulation(dtype)) for name, x in raw.items()}
+        return self.drawn_cotangents(4, dtype, shapes)
 
 
 _ONE = (1, 1, 1, 1, 1, 1)

@@ -16,7 +16,6 @@ from conformance.cases._case import (
     SEEDS,
     Limits,
     Sequences,
-    cotangent,
     generator,
     lengths_of,
     limited,
@@ -163,15 +162,10 @@ class MLSTMCase(Sequences):
         return np.concatenate(nu, axis=1), np.concatenate(floor, axis=1)
 
     def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
-        rng = generator(self.seed, 2)
         B, N, K, V = self.sequences, self.N, self.K, self.V
         shapes = {"h": (*self.tokens, N, V), "C": (B, N, K, V), "n": (B, N, K), "m": (B, N)}
-        raw = {name: cotangent(rng, name, shape, self.cotangents, "h") for name, shape in shapes.items()}
-        raw = {name: replaced(x, self.elements) for name, x in raw.items()}
-        if self.lengths is not None:
-            raw["h"] = raw["h"][0]
-        wide, names = accumulation(dtype), ("h", *("Cnm" if self.return_state else ""))
-        return {name: array(raw[name], dtype if name == "h" else wide) for name in names}
+        drawn = self.drawn_cotangents(2, dtype, shapes)
+        return drawn if self.return_state else {"h": drawn["h"]}
 
 
 def _lengths_of_queries(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
