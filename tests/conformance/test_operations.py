@@ -11,7 +11,18 @@ import pytest
 import reference
 from conformance.base.call import Call
 from conformance.base.dtypes import FLOATING, Array, accumulation
-from conformance.operations import ABOUT, BACKWARDS, HELPERS, OPERATIONS, PUBLIC, RECORDS, Argument, Operation
+from conformance.laws import all_laws
+from conformance.operations import (
+    ABOUT,
+    BACKWARDS,
+    HELPERS,
+    LOG_SCALE,
+    OPERATIONS,
+    PUBLIC,
+    RECORDS,
+    Argument,
+    Operation,
+)
 from conformance.operations import Output as Returned
 
 WITH_SIGNATURES = [operation for operation in OPERATIONS.values() if operation.curried is None]
@@ -80,6 +91,18 @@ def test_names_are_given_once() -> None:
     names = [record.name for record in RECORDS]
     assert len(set(names)) == len(names)
     assert set(ABOUT) <= {*names, "fwbw"}
+
+
+def test_the_name_of_a_scaled_state_means_the_same_in_every_operation() -> None:
+    for operation in OPERATIONS.values():
+        assert {output.name: LOG_SCALE.get(output.name) for output in operation.outputs} == {
+            output.name: output.log_scale for output in operation.outputs
+        }
+
+
+def test_laws_of_recurrences_follow_from_steps_and_states() -> None:
+    about = {name: {law.op for law in all_laws() if law.name == name} for name in ("split_and_carry", "packing_sum")}
+    assert about == {"split_and_carry": {"mlstm", "gru"}, "packing_sum": {"mlstm", "gru"}}
 
 
 def bound(operation: Operation, arrays: Mapping[str, Array], said: tuple[Argument | Returned, ...]) -> dict[str, int]:
