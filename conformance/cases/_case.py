@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from conformance.base.dtypes import Array, accumulation, array
 from conformance.base.options import MAX_STEPS
-from conformance.cases._removal import ABOVE, AT_FLOOR
+from conformance.cases._gates import ABOVE, AT_FLOOR
 
 STRATA = ("small", "chunk", "long")
 SMALL_STEPS = (0, 1, 2, 3, 5, 7)
