@@ -4,8 +4,8 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +89,8 @@ def _run(directory: Path, wanted: Settings, found: Checkpoint | None) -> Finishe
     try:
         wanted.check_devices(trainer.devices)
         if found is not None:
-            _restore(trainer, found)
+            with _failing_as(f"checkpoint {found.directory.name}: its state cannot be restored"):
+                trainer.restore(found.directory / "state")
         if trainer.is_main:
             directory.mkdir(parents=True, exist_ok=True)
             settings.write(wanted, directory / SETTINGS)
@@ -160,7 +161,8 @@ class _Loop:
             checkpoints.begin(directory, step)
         trainer.wait_for_all()
         unfinished = checkpoints.unfinished(directory, step)
-        trainer.save(unfinished / "state")
+        with _failing_as(f"the checkpoint of step {step} cannot be written"):
+            trainer.save(unfinished / "state")
         trainer.wait_for_all()
         if trainer.is_main:
             save_file(trainer.parameters(), unfinished / WEIGHTS)
@@ -178,14 +180,17 @@ def _check_memory(wanted: Settings, parameters: int) -> None:
         )
 
 
-def _restore(trainer: Trainer, found: Checkpoint) -> None:
+@contextmanager
+def _failing_as(what: str) -> Iterator[None]:
+    """Raise `CheckpointError` for any error of a framework's library of checkpoints."""
     try:
-        trainer.restore(found.directory / "state")
+        yield
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # that of torch.distributed.checkpoint is no Exception
-        text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise CheckpointError(f"checkpoint {found.directory.name}: its state cannot be restored: {text}") from error
+    except BaseException as error:  # that of torch.distributed.checkpoint is no Exception, and ends with its cause
+        lines = str(error).strip().splitlines() or [""]
+        text = f"{type(error).__name__}: {lines[0]}" if isinstance(error, Exception) else lines[-1]
+        raise CheckpointError(f"{what}: {text}") from error
 
 
 def _check_facts(found: Checkpoint, facts: dict) -> None:

@@ -47,6 +47,27 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
+def test_a_full_disk_is_named_and_the_run_resumes(run: Path) -> None:
+    """No file may grow beyond 3,000 bytes, as on a disk that is nearly full."""
+    resource = pytest.importorskip("resource")
+    if json.loads((run / "settings.json").read_text())["framework"] == "jax":
+        pytest.skip("orbax writes in threads, which log a traceback of their own before the command ends with its line")
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    try:
+        said = refused("resume", run, "--sampled", 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "Error: the checkpoint of step 4 cannot be written: " in said
+    done = CliRunner().invoke(main, ["resume", str(run), "--sampled", "0"])
+    assert done.exit_code == 0 and done.stderr.startswith("from checkpoint step-00000002"), (
+        done.exception,
+        done.output,
+    )
+    assert (run / "checkpoints" / "step-00000004" / "manifest.json").is_file()
+
+
 def manifest_with(**changed: Any) -> Callable[[str], str]:
     return lambda text: json.dumps(json.loads(text) | changed)
 
