@@ -1,5 +1,6 @@
 """The cases on which a law is tried, and how Hypothesis draws them."""
 
+import functools
 import math
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from conformance.cases import Limits, pinned
 from conformance.features.admission import Admission
 from conformance.frameworks.implementation import Implementation
 from conformance.laws import Law
+from conformance.operations import Strategy
 
 SUPPRESSED = (
     HealthCheck.too_slow,
@@ -66,7 +68,7 @@ def planned(
         decided = law.kind != "contract" and not law.forward
         drawn = cases(limits)
         return admission.strategy(
-            law.op, dtype, drawn, decided=decided, sample=lambda: sampled(drawn, 0, SAMPLE), subject=law.subject
+            law.op, dtype, drawn, decided=decided, sample=lambda: _sample(cases, limits), subject=law.subject
         )
 
     total = sum(SHARES[stratum] for stratum in law.strata)
@@ -92,6 +94,12 @@ def planned(
             if strategy is not None:
                 draws.append(Draw(strategy, seed, examples, pinned=bool(part.pin), shrinks_only=shrinks_only))
     return draws
+
+
+@functools.lru_cache(maxsize=256)
+def _sample(cases: Strategy, limits: Limits) -> tuple[Any, ...]:
+    """Some cases of a law; laws of one operation share strategies, and drawing takes longer than judging."""
+    return tuple(sampled(cases(limits), 0, SAMPLE))
 
 
 def _quick(strata: tuple[str, ...], eager: bool) -> tuple[str, ...]:
