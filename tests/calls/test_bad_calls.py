@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.calls.layer_cases import LayerCase
 from tests.calls.wings import INSTALLED, Wing
 
 
@@ -267,19 +268,7 @@ def test_fwbw_cotangents(wing):
     refused(ValueError, text, wing.fwbw_backward, ctx, wing.array((2, 7), dtype), {})
 
 
-SIZES = dict(
-    input_size=5,
-    state_head_dim=4,
-    output_size=6,
-    num_input_heads=4,
-    num_forget_input_heads=1,
-    num_reset_input_heads=2,
-    num_weight_heads=1,
-    num_forget_weight_heads=1,
-    num_reset_weight_heads=1,
-    add_bias=True,
-    gradient_clipping=None,
-)
+SIZES = LayerCase(1, 1, 5, 4, 6, (4, 1, 2, 1, 1, 1)).settings()
 
 
 def test_gru_layer(wing):

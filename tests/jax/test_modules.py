@@ -8,25 +8,16 @@ import numpy as np
 import pytest
 
 import jax_impl
+from tests.calls.layer_cases import LayerCase
 from tests.jax.tools import assert_close, normal, relative_error
 
-SIZES = dict(
-    input_size=6,
-    state_head_dim=16,
-    output_size=7,
-    num_input_heads=2,
-    num_forget_input_heads=1,
-    num_reset_input_heads=4,
-    num_weight_heads=4,
-    num_forget_weight_heads=2,
-    num_reset_weight_heads=1,
-)
+SIZES = LayerCase(1, 1, 6, 16, 7, (2, 1, 4, 4, 2, 1)).settings()
 
 
 @pytest.fixture(scope="module")
 def layer():
     """A layer, its variables and an input."""
-    module = jax_impl.GRU(**SIZES, add_bias=True, gradient_clipping=0.5)
+    module = jax_impl.GRU(**SIZES | {"gradient_clipping": 0.5})
     x = normal(np.random.default_rng(0), 2, 9, 6, dtype=np.float32)
     return module, module.init(jax.random.key(0), x), x
 
@@ -64,7 +55,7 @@ def test_save_and_load(layer):
 
 def test_without_bias_and_in_other_dtypes():
     x = normal(np.random.default_rng(2), 2, 5, 6, dtype=np.float32)
-    module = jax_impl.GRU(**SIZES, add_bias=False, gradient_clipping=None, dtype=jnp.bfloat16)
+    module = jax_impl.GRU(**SIZES | {"add_bias": False}, dtype=jnp.bfloat16)
     variables = module.init(jax.random.key(0), x)
     assert set(variables["params"]["input_projection"]) == {"kernel"}
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
@@ -97,7 +88,7 @@ class Model(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        y, _ = jax_impl.GRU(**SIZES, add_bias=True, gradient_clipping=None)(x)
+        y, _ = jax_impl.GRU(**SIZES)(x)
         return jax_impl.mLSTMBackendFwbw({})(y, y, y, y[..., 0], y[..., 1])
 
 

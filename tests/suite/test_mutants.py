@@ -16,7 +16,7 @@ from conformance.laws import all_laws
 from tests.calls.registry import all_laws as calls
 from tests.suite.mutants.__main__ import mutants_command
 from tests.suite.mutants.all_rows import MUTANTS
-from tests.suite.mutants.mutant import Mutant
+from tests.suite.mutants.mutant import Mutant, mutants
 from tests.suite.mutants.planting import NAME, TENSOR_OPERATIONS, Setting, copy_of_reference, planted
 from tests.suite.mutants.score import SCORE, Score, first_broken, in_order, needed, sample, score
 from tests.suite.mutants.visibility import _differ, why_unseen
@@ -25,14 +25,13 @@ SAMPLE = 12
 ROTATION = 3
 """Another number tries another sample."""
 
-HARMLESS = Mutant(
-    op="gru",
-    name="no fault",
-    module="_gru.py",
-    function="_times",
-    replace='np.einsum("ni,nij->nj", h, W)',
-    by='+np.einsum("ni,nij->nj", h, W)',
-)
+(HARMLESS,) = mutants("""
+    @ gru _gru.py _times
+
+    no fault
+    - np.einsum("ni,nij->nj", h, W)
+    + +np.einsum("ni,nij->nj", h, W)
+""")
 
 
 def committed(setting: Setting = Setting.SPECIFICATION) -> dict:

@@ -7,15 +7,12 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.functional import jacobian
 
+from tests.torch.functions import fwbw, step, with_state
 from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
 from torch_impl import (
-    MLSTMState,
     causal_forget_matrix,
     dtilde_matrix,
     gru,
-    mlstm,
-    mlstm_fwbw_custom_grad,
-    mlstm_step,
     rev_cumsum,
     rev_cumsum_off,
 )
@@ -26,28 +23,9 @@ BOUNDS = torch.tensor([0, 3, 3, 5])
 DECOMPOSITIONS = "ignore:`torch.jit.script`"
 
 
-def whole(*arrays):
-    h, last = mlstm(*arrays[:5], initial_state=arrays[5:], return_state=True, chunk_size=2)
-    return h, *last
-
-
-def packed(*arrays):
-    h, last = mlstm(*arrays[:5], initial_state=arrays[5:], return_state=True, cu_seqlens=BOUNDS)
-    return h, *last
-
-
-def step(*arrays):
-    h, last = mlstm_step(*arrays[:5], MLSTMState(*arrays[5:]))
-    return h, *last
-
-
-def fwbw(*arrays):
-    # Without stabilize_correctly the floor is held constant, as gradcheck would notice.
-    config = dict(
-        return_state=True, use_initial_state=True, chunk_size=2, keep_G=True, keep_c=True, stabilize_correctly=True
-    )
-    h, last = mlstm_fwbw_custom_grad(config)(*arrays)
-    return h, *last
+whole, packed = with_state(chunk_size=2), with_state(cu_seqlens=BOUNDS)
+# Without stabilize_correctly the floor is held constant, as gradcheck would notice.
+by_fwbw = fwbw(chunk_size=2, keep_G=True, keep_c=True, stabilize_correctly=True)
 
 
 def gru_packed(*arrays):
@@ -64,7 +42,7 @@ CASES = {
     "mlstm": (whole, dense),
     "mlstm packed": (packed, mlstm_arguments(3, 5, 2, 2, 1, with_state=True, packed=True)),
     "mlstm_step": (step, [x[:, 0] if number < 5 else x for number, x in enumerate(dense)]),
-    "fwbw": (fwbw, [x[:, :, 0] if number < 5 else x[:, 0] for number, x in enumerate(dense)]),
+    "fwbw": (by_fwbw, [x[:, :, 0] if number < 5 else x[:, 0] for number, x in enumerate(dense)]),
     "gru": (gru, gru_arguments(2, 3, 2, (2, 1, 1, 2, 1, 1), with_state=True)),
     "gru packed": (gru_packed, gru_arguments(3, 5, 2, (2, 1, 1, 2, 1, 1), with_state=True, packed=True)),
     "dtilde_matrix": (finite(dtilde_matrix), gates[3:]),

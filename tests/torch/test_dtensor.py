@@ -5,19 +5,17 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from tests.torch.functions import fwbw, step, with_state
 from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
 from tests.torch.test_sharding import free_port
 from torch_impl import (
     GRU,
-    MLSTMState,
     causal_forget_matrix,
     dtilde_matrix,
     fwbw_backward,
     fwbw_forward,
     gru,
     mlstm,
-    mlstm_fwbw_custom_grad,
-    mlstm_step,
     rev_cumsum,
     rev_cumsum_off,
 )
@@ -26,24 +24,8 @@ BOUNDS = torch.tensor([0, 3, 3, 7])
 CONFIG = dict(return_state=True, use_initial_state=True, chunk_size=2, keep_G=True, keep_c=True)
 
 
-def whole(*arrays):
-    h, last = mlstm(*arrays[:5], initial_state=arrays[5:], return_state=True)
-    return h, *last
-
-
-def packed(*arrays):
-    h, last = mlstm(*arrays[:5], initial_state=arrays[5:], return_state=True, cu_seqlens=BOUNDS)
-    return h, *last
-
-
-def step(*arrays):
-    h, last = mlstm_step(*arrays[:5], MLSTMState(*arrays[5:]))
-    return h, *last
-
-
-def fwbw(*arrays):
-    h, last = mlstm_fwbw_custom_grad(CONFIG)(*arrays)
-    return h, *last
+whole, packed = with_state(), with_state(cu_seqlens=BOUNDS)
+by_fwbw = fwbw(**CONFIG)
 
 
 def by_hand(*arrays):
@@ -86,7 +68,7 @@ def cases():
             [Shard(1)] * 8,
         ),
         "mlstm_step over batch": (step, [x[:, 0] if n < 5 else x for n, x in enumerate(dense)], [batch] * 8),
-        "fwbw over batch": (fwbw, one_head, [batch] * 8),
+        "fwbw over batch": (by_fwbw, one_head, [batch] * 8),
         "fwbw by hand over batch": (by_hand, one_head[:5], [batch] * 5),
         "gru over batch": (clipped, recurrent, [batch, everywhere] * 3 + [batch]),
         # The one head of the third input, and of its weight, is read by the heads of both processes.

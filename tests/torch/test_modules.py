@@ -6,22 +6,11 @@ import io
 import pytest
 import torch
 
+from tests.calls.layer_cases import LayerCase
 from tests.torch.loops import relative_error
 from torch_impl import GRU
 
-SIZES = dict(
-    input_size=5,
-    state_head_dim=4,
-    output_size=6,
-    num_input_heads=4,
-    num_forget_input_heads=1,
-    num_reset_input_heads=2,
-    num_weight_heads=1,
-    num_forget_weight_heads=2,
-    num_reset_weight_heads=4,
-    add_bias=True,
-    gradient_clipping=None,
-)
+SIZES = LayerCase(1, 1, 5, 4, 6, (4, 1, 2, 1, 2, 4)).settings()
 
 
 def build(**changed):

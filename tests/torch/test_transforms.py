@@ -8,26 +8,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
+from tests.torch.functions import fwbw, step, with_state
 from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
-from torch_impl import MLSTMState, causal_forget_matrix, dtilde_matrix, gru, mlstm, mlstm_fwbw_custom_grad, mlstm_step
+from torch_impl import MLSTMState, causal_forget_matrix, dtilde_matrix, gru, mlstm
 from torch_impl._mlstm import composed
 
 BOUNDS = [0, 5, 5, 12]
 
 
-def mlstm_dense(q, k, v, i, f, C, n, m):
-    h, last = mlstm(q, k, v, i, f, initial_state=(C, n, m), return_state=True, chunk_size=4)
-    return h, *last
+mlstm_dense = with_state(chunk_size=4)
+by_fwbw = fwbw(chunk_size=4, keep_G=True, keep_M=True, keep_c=True)
 
 
 def mlstm_packed(q, k, v, i, f, C, n, m, cu_seqlens):
     state = MLSTMState(C, n, m)
     h, last = mlstm(q, k, v, i, f, initial_state=state, return_state=True, cu_seqlens=cu_seqlens, max_seqlen=7)
-    return h, *last
-
-
-def one_step(q, k, v, i, f, C, n, m):
-    h, last = mlstm_step(q, k, v, i, f, MLSTMState(C, n, m))
     return h, *last
 
 
@@ -37,12 +32,6 @@ def gru_dense(*arrays):
 
 def gru_packed(*arrays):
     return gru(*arrays[:-1], 0.3, arrays[-1], 7)
-
-
-def fwbw(*arrays):
-    config = dict(return_state=True, use_initial_state=True, chunk_size=4, keep_G=True, keep_M=True, keep_c=True)
-    h, last = mlstm_fwbw_custom_grad(config)(*arrays)
-    return h, *last
 
 
 def dtilde(igate, fgate):
@@ -63,10 +52,10 @@ gates = mlstm_arguments(2, 5, 1, 1, 1)
 CASES = {
     "mlstm": (mlstm_dense, dense),
     "mlstm packed": (mlstm_packed, packed),
-    "mlstm_step": (one_step, [x[:, 0] if number < 5 else x for number, x in enumerate(dense)]),
+    "mlstm_step": (step, [x[:, 0] if number < 5 else x for number, x in enumerate(dense)]),
     "gru": (gru_dense, gru_arguments(2, 6, 3, (4, 2, 1, 4, 2, 1), with_state=True)),
     "gru packed": (gru_packed, gru_arguments(3, 12, 3, (4, 2, 1, 4, 2, 1), with_state=True, packed=True)),
-    "fwbw": (fwbw, without_head(mlstm_arguments(2, 10, 1, 3, 4, with_state=True))),
+    "fwbw": (by_fwbw, without_head(mlstm_arguments(2, 10, 1, 3, 4, with_state=True))),
     "dtilde": (dtilde, gates[3:]),
     "forget matrix": (forget_matrix, [-gates[4][..., 0].abs()]),
 }
@@ -311,7 +300,7 @@ def test_autocast(low):
     arrays = [x.detach().float().requires_grad_() for x in dense]
     with torch.autocast("cpu", dtype=low):
         outputs = mlstm_dense(*arrays)
-        stepped = one_step(*(x[:, 0] if number < 5 else x for number, x in enumerate(arrays)))
+        stepped = step(*(x[:, 0] if number < 5 else x for number, x in enumerate(arrays)))
     cast = [x.detach().to(low) for x in arrays[:3]] + [x.detach() for x in arrays[3:]]
     agree(outputs, mlstm_dense(*cast))
     assert outputs[0].dtype == stepped[0].dtype == low and outputs[1].dtype == torch.float32
@@ -336,8 +325,8 @@ def test_autocast(low):
 def test_autocast_of_fwbw_and_compile():
     arrays = [x.detach().float() for x in CASES["fwbw"][1]]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        h, *_ = fwbw(*arrays)
-        again, *_ = compiled(fwbw)(*arrays)
+        h, *_ = by_fwbw(*arrays)
+        again, *_ = compiled(by_fwbw)(*arrays)
     assert h.dtype == torch.bfloat16 and torch.equal(h, again)
     torch._dynamo.reset()
 

@@ -282,34 +282,22 @@ def test_extreme_gates(edit, dtype, device) -> None:
     case.check(h, last, d)
 
 
-@pytest.mark.parametrize("outweighs", [4.0, 12.0, 20.0])
-def test_where_one_write_outweighs_all_others(outweighs, device) -> None:
-    """Then dq, dk and the gates' gradients are differences of equal terms, and h, rounded, may not be among them."""
+@pytest.mark.parametrize(("S", "outweighs"), [(60, 4.0), (60, 12.0), (60, 20.0), (130, 8.0), (130, 12.0)])
+def test_where_one_write_outweighs_all_others(S, outweighs, device) -> None:
+    """Then dq, dk and the gates' gradients are differences of equal terms, and h, rounded, may not be among them; later
+    blocks read small differences of that write, and add small differences to its gradient, as well."""
 
     def edit(i, f):
         f.add_(8.0)
         i.div_(2.0)
         i[0, 9] += outweighs
 
-    case = Case(1, 60, 1, 16, 32, device, dtype=torch.bfloat16, state=False, cotangents=False, edit=edit)
-    case.tokens[3:] = [x.float() for x in case.tokens[3:]]
-    case.check(*case.run())
-
-
-@pytest.mark.parametrize("outweighs", [8.0, 12.0])
-def test_where_one_write_outweighs_all_others_for_blocks_to_come(outweighs, device) -> None:
-    """Later blocks read small differences of that write, and add small differences to its gradient, as well."""
-
-    def edit(i, f):
-        f.add_(8.0)
-        i.div_(2.0)
-        i[0, 9] += outweighs
-
-    case = Case(1, 130, 1, 16, 32, device, dtype=torch.bfloat16, state=False, cotangents=False, edit=edit)
+    case = Case(1, S, 1, 16, 32, device, dtype=torch.bfloat16, state=False, cotangents=False, edit=edit)
     case.tokens[3:] = [x.float() for x in case.tokens[3:]]
     h, last, d = case.run()
     case.check(h, last, d)
-    case.near(d[0][:, 64:], case.gradients["q"][:, 64:], "dq of later blocks")
+    if S > 64:
+        case.near(d[0][:, 64:], case.gradients["q"][:, 64:], "dq of later blocks")
     case.near(d[1][:, 9:10], case.gradients["k"][:, 9:10], "dk of the write")
 
 
