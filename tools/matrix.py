@@ -6,7 +6,7 @@
 
 An end is an environment: ``.venv-oldest`` has the exact versions of ``constraints/oldest.txt``, ``.venv-newest`` the
 newest that pip finds, without any constraint, as a user gets them. The parts: ``kernels`` (Triton's kernels under its
-interpreter, and compiled ahead of time), ``torch``, ``jax`` (with the tests of the two packages' shared calls), and
+interpreter, and compiled ahead of time), ``torch``, ``jax`` (with the tests that both frameworks share), and
 ``laws`` (the conformance suite in its quick form). Every part runs, even if an earlier one failed; at the end, one line
 for each says whether it passed. Run by any Python from 3.11 on; imports the standard library alone.
 """

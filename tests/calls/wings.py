@@ -1,17 +1,14 @@
 """The installed implementations, with what is needed to hand each of them an array or a place on a mesh."""
 
 import importlib
-from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-INSTALLED = [
-    name
-    for name, framework in (("reference", "numpy"), ("torch_impl", "torch"), ("jax_impl", "jax"))
-    if find_spec(framework)
-]
+from tests.calls.packages import PACKAGES
+
+INSTALLED = list(PACKAGES)
 
 
 class Wing:
