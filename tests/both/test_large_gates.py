@@ -89,6 +89,7 @@ def check_reset(framework, i, f):
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.grid
 @pytest.mark.parametrize("S", [70, 1031])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

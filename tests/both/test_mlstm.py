@@ -163,6 +163,7 @@ def test_an_empty_memory_is_a_legal_start(framework):
     assert not h.any() and not C.any() and np.isneginf(m).all()
 
 
+@pytest.mark.long
 def test_forget_gradient_over_a_long_sequence(framework):
     """In float32 at S = 4096 half the elements are right to 2e-6, and no gradient crosses a hard reset."""
     rng = np.random.default_rng(8)
