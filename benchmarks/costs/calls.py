@@ -105,7 +105,9 @@ def in_torch() -> Iterator[SmallestCall]:
         cotangent = torch.ones_like(call())
         return lambda: torch.autograd.grad(call(), leaves, cotangent, allow_unused=True)
 
-    for name, (function, arrays) in _public(torch_impl).items():
+    public_calls = smallest(torch_impl)
+    for name in ONE_OPERATOR:
+        function, arrays = public_calls[name]
         leaves = [torch.from_numpy(x).requires_grad_() for x in arrays]
         public, empty = (lambda f=function, x=leaves: f(*x)), empty_call(leaves)
         yield SmallestCall(name, "torch", "forward", {"public": public, "empty": empty})
@@ -117,7 +119,9 @@ def in_jax() -> Iterator[SmallestCall]:
 
     import jax_impl
 
-    for name, (function, arrays) in _public(jax_impl).items():
+    public_calls = smallest(jax_impl)
+    for name in ONE_OPERATOR:
+        function, arrays = public_calls[name]
         x = tuple(map(jax.numpy.asarray, arrays))
         compiled, identity = jax.jit(function), jax.jit(lambda *x: x)
         runs = {
@@ -128,8 +132,12 @@ def in_jax() -> Iterator[SmallestCall]:
         yield SmallestCall(name, "jax", "forward", runs)
 
 
-def _public(package: Any) -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
-    """The functions that are one operator in PyTorch, with their smallest arrays; each returns one array."""
+ONE_OPERATOR = ("mlstm", "mlstm_step", "gru", "rev_cumsum")
+"""The functions that are one operator in PyTorch."""
+
+
+def smallest(package: Any) -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
+    """Every operation with a kernel, with its smallest arrays; each returns one array."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:
@@ -137,7 +145,7 @@ def _public(package: Any) -> dict[str, tuple[Callable[..., Any], tuple[np.ndarra
 
     steps = (normal(1, 2, 1, 4), normal(1, 2, 1, 4), normal(1, 2, 1, 4), normal(1, 2, 1), normal(1, 2, 1))
     state = (normal(1, 1, 4, 4), normal(1, 1, 4), normal(1, 1))
-    x, weight = normal(1, 2, 1, 4), normal(1, 4, 4)
+    x, weight, sums, gates = normal(1, 2, 1, 4), normal(1, 4, 4), normal(2, 4), normal(2, 4, 1)
 
     def mlstm_step(q: Any, k: Any, v: Any, i: Any, f: Any, C: Any, n: Any, m: Any) -> Any:
         return package.mlstm_step(q, k, v, i, f, package.MLSTMState(C, n, m))[0]
@@ -146,7 +154,11 @@ def _public(package: Any) -> dict[str, tuple[Callable[..., Any], tuple[np.ndarra
         "mlstm": (package.mlstm, steps),
         "mlstm_step": (mlstm_step, (*(part[:, 0] for part in steps), *state)),
         "gru": (lambda *arrays: package.gru(*arrays)[0], (x, weight) * 3),
-        "rev_cumsum": (package.rev_cumsum, (normal(2, 4),)),
+        "rev_cumsum": (package.rev_cumsum, (sums,)),
+        "rev_cumsum_off": (package.rev_cumsum_off, (sums,)),
+        "causal_forget_matrix": (package.causal_forget_matrix, (sums,)),
+        "dtilde_matrix": (package.dtilde_matrix, (gates, gates)),
+        "fwbw": (package.mlstm_fwbw_custom_grad({"chunk_size": 2}), (*(x[:, :, 0] for x in steps[:3]), *steps[3:])),
     }
 
 

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import torch
 from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
 
+from ._adapter import refuse
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     from triton.runtime.autotuner import Autotuner
 
@@ -19,15 +21,13 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 def _sequence(kernel):
     def mlstm(q, k, v, i, f, *, initial_state=None, return_state=False, eps=0.0, **unserved):
-        for refused, reason in (
+        refuse(
             (unserved, ", ".join(unserved)),
             (eps, "eps: it has no normaliser"),
             (initial_state is not None or return_state, "the mLSTM's state: it has no normaliser and no stabiliser"),
             (q.shape[1] == 0, "sequences without steps"),
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
-        ):
-            if refused:
-                raise NotImplementedError(f"it does not support {reason}")
+        )
         return kernel(q, k, v * torch.sigmoid(i)[..., None], torch.nn.functional.logsigmoid(f.float()))[0]
 
     return SimpleNamespace(mlstm=mlstm)

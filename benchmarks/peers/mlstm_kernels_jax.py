@@ -17,20 +17,20 @@ from mlstm_kernels.jax.parallel import registry as parallel
 from mlstm_kernels.jax.recurrent import mlstm_recurrent_sequence__native_fw
 from mlstm_kernels.jax.recurrent.native_sequence_scan import mlstm_recurrent_sequence__native_fw as scan
 
+from ._adapter import refuse
+
 
 def _sequence(kernel):
     taken = frozenset(signature(kernel).parameters)
 
     def mlstm(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_size=None, eps=0.0, **unserved):
         S = q.shape[1]
-        for refused, reason in (
+        refuse(
             (unserved, ", ".join(unserved)),
             (S == 0, "sequences without steps"),
             (chunk_size is not None and "chunk_size" not in taken, "chunks"),
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
-        ):
-            if refused:
-                raise NotImplementedError(f"it does not support {reason}")
+        )
         # Its default where that divides S; else one chunk.
         options = {"chunk_size": chunk_size or (64 if S % 64 == 0 else S), "autocast_kernel_dtype": v.dtype}
         options["state_dtype"] = jnp.promote_types(v.dtype, jnp.float32)

@@ -9,20 +9,20 @@ from types import SimpleNamespace
 import torch
 from mlstm_kernels.torch import get_mlstm_kernel, get_mlstm_sequence_kernel
 
+from ._adapter import refuse
+
 
 def _sequence(kernel):
     taken = frozenset(signature(kernel).parameters)
 
     def mlstm(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_size=None, eps=0.0, **unserved):
         S, double = q.shape[1], v.dtype == torch.float64
-        for refused, reason in (
+        refuse(
             (unserved, ", ".join(unserved)),
             (S == 0, "sequences without steps"),
             (chunk_size is not None and "chunk_size" not in taken, "chunks"),
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
-        ):
-            if refused:
-                raise NotImplementedError(f"it does not support {reason}")
+        )
         options = {
             # Its default where that divides S; else one chunk.
             "chunk_size": chunk_size or (64 if S % 64 == 0 else S),

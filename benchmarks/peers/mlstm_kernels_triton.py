@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 from mlstm_kernels.torch import get_mlstm_kernel
 
+from ._adapter import refuse
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     from triton.runtime.autotuner import Autotuner
 
@@ -20,15 +22,13 @@ def _sequence(kernel, *, smallest, chunks):
         S, dims = q.shape[1], (q.shape[-1], v.shape[-1])
         # The largest block up to 64 that divides S, unless one is named.
         chunk = chunk_size or min(64, S & -S)
-        for refused, reason in (
+        refuse(
             (unserved, ", ".join(unserved)),
             (S == 0 or chunk < smallest or S % chunk, f"{S} steps in blocks of {chunk}"),
             (not chunks and chunk_size is not None, "chunks"),
             (any(dim < smallest or dim & (dim - 1) for dim in dims), "head dims of {} and {}".format(*dims)),
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
-        ):
-            if refused:
-                raise NotImplementedError(f"it does not support {reason}")
+        )
         options = {"chunk_size": chunk} if chunks else {}
         if initial_state is not None:
             C, n, m = initial_state

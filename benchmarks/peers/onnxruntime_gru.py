@@ -6,6 +6,8 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
 
+from ._adapter import refuse
+
 
 @cache
 def _session(H):
@@ -23,13 +25,11 @@ def _session(H):
 
 def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state=None, **unserved):
     inputs, weights = (forget_input, reset_input, input), (forget_weight, reset_weight, weight)
-    for refused, reason in (
+    refuse(
         (unserved, ", ".join(unserved)),
         (input.shape[1] == 0, "sequences without steps"),
         (any(x.dtype != np.float32 for x in (*inputs, *weights)), "any dtype but float32"),
-    ):
-        if refused:
-            raise NotImplementedError(f"it does not support {reason}")
+    )
     H, N = weight.shape[-1], max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
     # Its gates are update (the forget gate), reset and candidate; its products are x Wᵀ and h Rᵀ.
     # Beyond 1e4 a gate is shut or open to the last bit, and no zero of the identity below meets an infinity.

@@ -18,6 +18,8 @@ from transformers.models.xlstm.modeling_xlstm import (  # noqa: E402
     wrap_chunkwise_arbitrary_sequence_length,
 )
 
+from ._adapter import refuse  # noqa: E402
+
 transformers.utils.is_xlstm_available = _seen
 
 
@@ -31,14 +33,12 @@ def _sequence(kernel, chunks):
     def mlstm(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_size=None, eps=0.0, **unserved):
         S = q.shape[1]
         chunk = chunk_size or (64 if S % 64 == 0 or kernel is _any_length else S)
-        for refused, reason in (
+        refuse(
             (unserved, ", ".join(unserved)),
             (S == 0 or (kernel is mlstm_chunkwise_native_autograd and S % chunk), f"{S} steps in chunks of {chunk}"),
             (not chunks and chunk_size is not None, "chunks"),
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
-        ):
-            if refused:
-                raise NotImplementedError(f"it does not support {reason}")
+        )
         options = {"chunk_size": chunk} if chunks else {"dtype_state": torch.promote_types(v.dtype, torch.float32)}
         if initial_state is not None:
             C, n, m = initial_state

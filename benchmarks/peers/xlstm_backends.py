@@ -7,15 +7,11 @@ from types import SimpleNamespace
 
 from xlstm.blocks.mlstm.backends import chunkwise_simple, parallel_stabilized_simple, recurrent_step_stabilized_simple
 
-
-def _refuse(*cases):
-    for refused, reason in cases:
-        if refused:
-            raise NotImplementedError(f"it does not support {reason}")
+from ._adapter import refuse
 
 
 def _parallel(q, k, v, i, f, *, initial_state=None, return_state=False, eps=0.0, **unserved):
-    _refuse(
+    refuse(
         (unserved, ", ".join(unserved)),
         (initial_state is not None or return_state, "states"),
         (q.shape[1] == 0, "sequences without steps"),
@@ -28,7 +24,7 @@ def _parallel(q, k, v, i, f, *, initial_state=None, return_state=False, eps=0.0,
 def _chunkwise(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_size=None, eps=0.0, **unserved):
     S = q.shape[1]
     chunk = chunk_size or (64 if S % 64 == 0 else S)
-    _refuse(
+    refuse(
         (unserved, ", ".join(unserved)),
         (S == 0 or S % chunk, f"{S} steps in chunks of {chunk}"),
         (q.shape[-1] != v.shape[-1], "a V other than K"),
@@ -43,7 +39,7 @@ def _chunkwise(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_s
 
 
 def _step(q, k, v, i, f, state, *, eps=0.0, **unserved):
-    _refuse((unserved, ", ".join(unserved)), (q.shape[-1] != v.shape[-1], "a V other than K"))
+    refuse((unserved, ", ".join(unserved)), (q.shape[-1] != v.shape[-1], "a V other than K"))
     scale = q.shape[-1] ** 0.5
     # It takes an axis away from what it is given, in place: these are copies.
     (C, n, m), rows = state, (x[..., None, :].clone() for x in (q, k, v))

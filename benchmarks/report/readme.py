@@ -38,9 +38,9 @@ def section(name: str, document: dict[str, Any]) -> str:
     figures = f"{met} of the {len(goals)} speed goals are met. " if goals else ""
     how = (
         f"Medians of interleaved rounds on {machine['cores']} cores of an {machine['device']}, in float32, with {shown}"
-        ", after a comparison with the oracle. Ours: `torch_impl`, `jax_impl`; in brackets, the peer's time over the "
-        "faster. *After*: JAX's compile time. *Floor*: the operations at the rate of a large matrix product; "
-        "*products*: the mLSTM's alone."
+        ", after a comparison with the oracle. *Ours* is `torch_impl`, then `jax_impl`; the number in brackets is the "
+        "peer's time divided by the shorter of these two. *After* precedes the time that JAX takes to compile. *Floor* "
+        "is the time of all operations at the rate of a large matrix product, *products* the time of the mLSTM's alone."
     )
     more = (
         f"{figures}[docs/cpu-speed.md](docs/cpu-speed.md) says what limits the speed; all figures are in "

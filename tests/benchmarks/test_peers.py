@@ -24,8 +24,10 @@ from benchmarks.peers.registry import PEERS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "peers"
-ADAPTERS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "faults", "registry"))
-SHARED = sorted(judged_peers.CONFIRM.glob("_*.py"))
+ADAPTERS = sorted(
+    path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "_adapter", "faults", "registry")
+)
+SHARED = [FOLDER / "_adapter.py", *sorted(judged_peers.CONFIRM.glob("_*.py"))]
 SCRIPTS = sorted({*judged_peers.CONFIRM.glob("*.py")} - {*SHARED})
 OURS = {"reference", "torch_impl", "jax_impl", "conformance", "benchmarks", "tests"}
 

@@ -1,0 +1,39 @@
+"""Steps that adapters share: refusing a call, and a framework's GRU layer as the recurrence of the specification."""
+
+
+def refuse(*cases):
+    """Raise `NotImplementedError` for the first ``(condition, reason)`` whose condition is true."""
+    for refused, reason in cases:
+        if refused:
+            raise NotImplementedError(f"it does not support {reason}")
+
+
+def recurrence(gru_layer, xp, anywhere=False):
+    """``gru`` of gatespec from a layer that projects its input; ``xp`` is ``torch`` or ``jax.numpy``.
+
+    Unless ``anywhere``, the layer applies its reset gate after the product with the state, and is called with H = 1.
+    """
+    repeat = xp.repeat_interleave if hasattr(xp, "repeat_interleave") else xp.repeat
+
+    def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state=None, **unserved):
+        H, inputs, weights = weight.shape[-1], (reset_input, forget_input, input), (weight, forget_weight, reset_weight)
+        refuse(
+            (unserved, ", ".join(unserved)),
+            (
+                not anywhere and H != 1,
+                "a reset gate inside the product: where H is not 1, it computes another function",
+            ),
+            (input.shape[1] == 0, "sequences without steps"),
+            (len({x.dtype for x in (*inputs, *weights)}) > 1, "arrays of several dtypes"),
+            (input_state is not None and input_state.dtype != input.dtype, "a state of another dtype"),
+        )
+        N = max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
+        # Beyond 1e4 a gate is shut or open to the last bit, and no zero of the identity below meets an infinity.
+        x = xp.concatenate([repeat(x, N // x.shape[2], 2) for x in inputs], -1).clip(-1e4, 1e4)
+        weights = [repeat(w, N // w.shape[0], 0) for w in weights]
+        # The gates' inputs are projected already: each takes its part of x as it is.
+        into = xp.eye(3 * H, dtype=x.dtype).reshape(3 * H, 3, H).swapaxes(0, 1)
+        into = into.to(x.device) if hasattr(into, "to") else into
+        return gru_layer(x, xp.broadcast_to(into, (N, *into.shape)), *weights, input_state)
+
+    return gru
