@@ -206,11 +206,30 @@ def rounds_up(m: Tensor) -> bool:
         return True
     if m.numel() == 0:
         return False
-    limit = 2 * _LITTLE / torch.finfo(m.dtype).eps
+    limit = _largest_small(m)
     least, most = torch.aminmax(m)
     largest = max(-least.item(), most.item())
     # Both are NaN if any m is. Comparing every element then takes longer, but a comparison with NaN is false.
     return largest > limit if largest == largest else bool((m.abs() > limit).any())
+
+
+def _largest_small(m: Tensor) -> float:
+    """The size of an m up to which its rounding adds no more than `_LITTLE` to a log weight."""
+    return 2 * _LITTLE / torch.finfo(m.dtype).eps
+
+
+def is_large(m: Tensor) -> Tensor:
+    """`rounds_up` for each m, on every device: no m has a part in the roundings of another."""
+    return m.abs() > _largest_small(m) if m.device.type == "cpu" else torch.ones_like(m, dtype=torch.bool)
+
+
+def _are_large(m: Tensor, ranks: Ranks, N: int) -> tuple[Tensor, Tensor]:
+    """Whether any m of a sequence and head `is_large`: by sequence, ``(sequences, N)``, and by row, ``(rows, 1)``."""
+    sequence = torch.from_numpy(ranks.sequence_and_rank()[0]).to(m.device)
+    by_chunk = is_large(m).any(-1).unflatten(0, (ranks.chunks, N))
+    count = by_chunk.new_zeros((ranks.sequences, N), dtype=torch.int32)
+    of_sequences = count.index_add_(0, sequence, by_chunk.int()) > 0
+    return of_sequences, of_sequences.index_select(0, sequence).view(-1, 1)
 
 
 def _rounded_up(m: Tensor, drift: Tensor) -> Tensor:
@@ -316,17 +335,21 @@ def weights(
     finite = _finite(m)
     before = torch.cat([start.reshape(rows, 1), m[:, :-1]], -1)
     large = rounds_up(m)
-    alpha, iota = stabilised_decay(a, before, finite, large), i - finite
+    alpha, iota = stabilised_decay(a, before, finite, False), i - finite
     last, last_weight, unit = at_last(states, ranks), None, m
     if large:
-        unrounded, alpha_step, iota_step = last, alpha, iota
-        alpha, iota, drift, last_drift = _in_larger_units(alpha, iota, initial_m, ranks)
-        unit = m + drift
+        of_sequences, of_rows = _are_large(m, ranks, N)
+        exact = stabilised_decay(a, before, finite, True)
+        *in_units, drift, last_drift = _in_larger_units(exact, iota, initial_m, ranks)
+        unrounded, alpha_step, iota_step = last, exact, iota
+        alpha, iota = (torch.where(of_rows, x, y) for x, y in zip(in_units, (alpha, iota), strict=True))
+        unit = torch.where(of_rows, m + drift, m)
         if L != 1 or len(ranks.running) != 1:
             last = _rounded_up(last, last_drift)
         elif initial_n is not None:
             last = _after_single_step(last, alpha_step.view_as(last), iota_step.view_as(last), initial_n)
-        last_weight = _log_ratio(unrounded, last_drift, last).exp_()
+        last_weight = torch.where(of_sequences, _log_ratio(unrounded, last_drift, last).exp_(), 1.0)
+        last = torch.where(of_sequences, last, unrounded)
     shape = rows, tiles, L // tiles
     alpha_tiles = alpha.view(shape)
     inner_e = alpha_tiles.cumsum(-1).exp_()

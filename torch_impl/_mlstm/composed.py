@@ -538,9 +538,11 @@ def _step(x: StepArguments) -> tuple[StepResult, NoResiduals]:
     large = chunkwise.rounds_up(m)
     # An m that is not large is not infinite.
     finite = m.clamp(min=torch.finfo(dtype).min) if large else m
-    kept, written = chunkwise.stabilised_decay(a, m_before, finite, large), torch.sub(i, finite)
+    kept, written = chunkwise.stabilised_decay(a, m_before, finite, False), torch.sub(i, finite)
     if large:
-        m, kept, written = chunkwise.single_step(m, kept, written, n)
+        exact = chunkwise.single_step(m, chunkwise.stabilised_decay(a, m_before, finite, True), written, n)
+        of_large = chunkwise.is_large(m)
+        m, kept, written = (torch.where(of_large, x, y) for x, y in zip(exact, (m, kept, written), strict=True))
     kept = kept.exp_().view(B * N, 1, 1)
     k = k.reshape(B * N, K, 1) * written.exp_().view(B * N, 1, 1)
     C = (C.reshape(B * N, K, V) * kept).addcmul_(k, v.reshape(B * N, 1, V))
