@@ -88,6 +88,22 @@ class Options(NamedTuple):
     chunkwise: ChunkwiseOptions
 
 
+class OptionalState(NamedTuple):
+    """Cotangents of the final state; None for one that is zero."""
+
+    C: jax.Array | None
+    n: jax.Array | None
+    m: jax.Array | None
+
+
+class BackwardArguments(NamedTuple):
+    """The arrays of a backward pass: the context, and the cotangents of h and of the final state."""
+
+    ctx: FwbwContext
+    dh: jax.Array
+    dlast: OptionalState
+
+
 class Result(NamedTuple):
     """h, the final state if requested, and the context; or their cotangents (that of the context is not used)."""
 
@@ -168,7 +184,8 @@ def fwbw_backward(
         *(ctx.q, ctx.k, ctx.v, ctx.i, ctx.f, dh, dc_last, dn_last, dm_last, matmul_precision()), *_values(config)
     )
     gradients = _run_gradient(options, ctx, dh, dc_last, dn_last, dm_last)
-    return gradients if config.use_initial_state else (*gradients[:5], None, None, None)
+    dinitial = gradients.initial_state if config.use_initial_state else None
+    return *gradients.tokens, *(dinitial or (None, None, None))
 
 
 def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
@@ -297,16 +314,16 @@ def _forward(options: Options, arguments: Arguments) -> tuple[Result, FwbwContex
 
 
 @without_second_derivative("fwbw_backward")
-def _gradient(options: Options, ctx: FwbwContext, dh: jax.Array, dlast: tuple | None) -> Gradients:
+def _gradient(options: Options, ctx: FwbwContext, dh: jax.Array, dlast: OptionalState | MLSTMState | None) -> Gradients:
     tokens = ctx.tokens
     chunks, state = _to_chunks(options, Arguments(tokens=tokens, initial_state=ctx.state))
-    given = (None, None, None) if dlast is None else dlast
-    dlast = MLSTMState(*(jnp.zeros_like(s) if d is None else d for s, d in zip(state, given, strict=True)))
+    given = OptionalState(C=None, n=None, m=None) if dlast is None else dlast
+    dstate = MLSTMState(*(jnp.zeros_like(s) if d is None else d for s, d in zip(state, given, strict=True)))
     p = chunkwise.forward(options.chunkwise, chunks, begin(state), precomputed=_precomputed(options, ctx))
     dh = to_chunks(dh.astype(state.C.dtype), 1, options.chunkwise.L)
     last, weight = pass_on(p.last)
-    dlast = weighted(split_stabiliser_gradient(last, dlast), weight)
-    found = chunkwise.backward(options.chunkwise, chunks, p, dh, dlast)
+    dend = weighted(split_stabiliser_gradient(last, dstate), weight)
+    found = chunkwise.backward(options.chunkwise, chunks, p, dh, dend)
     dchunks = found.chunks._replace(q=found.chunks.q * tokens.q.shape[-1] ** -0.5)
     joined = (
         from_chunks(part, 1, of.shape[1]).reshape(of.shape).astype(of.dtype)
@@ -324,19 +341,24 @@ _fwbw = handwritten_gradient("mlstm_fwbw_custom_grad", Arguments, _forward, _bac
 
 
 @partial(jax.jit, static_argnums=0)
-def _run_gradient(options: Options, ctx: FwbwContext, dh: jax.Array, *dlast: jax.Array | None) -> tuple:
-    """The gradients from q to initial_m, compiled."""
-    arrays = vary_alike((ctx, dh, dlast))
+def _run_gradient(
+    options: Options,
+    ctx: FwbwContext,
+    dh: jax.Array,
+    dC: jax.Array | None,
+    dn: jax.Array | None,
+    dm: jax.Array | None,
+) -> Gradients:
+    """The gradients of the inputs and of the initial state, compiled."""
+    backward = vary_alike(BackwardArguments(ctx=ctx, dh=dh, dlast=OptionalState(C=dC, n=dn, m=dm)))
 
     def partitions() -> Gradients:
-        ctx = arrays[0]
+        ctx = backward.ctx
         B = partition(ctx.v)[0]
         state = MLSTMState(C=P(B, None, None), n=P(B, None), m=P(B))
         return Gradients(tokens=jax.tree.map(lambda x: P(*partition(x)), ctx.tokens), initial_state=state)
 
-    gradients = with_auto_axes(lambda arrays: _gradient(options, *arrays), arrays, partitions)
-    assert gradients.initial_state is not None
-    return *gradients.tokens, *gradients.initial_state
+    return with_auto_axes(lambda x: _gradient(options, x.ctx, x.dh, x.dlast), backward, partitions)
 
 
 def _to_chunks(options: Options, arguments: Arguments) -> tuple[Chunks, MLSTMState]:

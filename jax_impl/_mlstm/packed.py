@@ -111,7 +111,8 @@ def backward(options: Options, residuals: Residuals, dh: jax.Array, dlast: MLSTM
         g = None if found.g is None else from_chunks(found.g)
         if found.initial is None:
             return found.before, (Tokens(*map(_cast_like, _of_unscaled_q(dtokens), tokens)), g, None)
-        dinitial = InitialReadGradients(*map(from_chunks, found.initial[:3]), outgoing=found.initial.outgoing)
+        dinitial = jax.tree.map(from_chunks, found.initial._replace(outgoing=None))
+        dinitial = dinitial._replace(outgoing=found.initial.outgoing)
         return found.before, (dtokens, g, dinitial)
 
     spoilt = _spoilt_backward(residuals, packing, dh, dlast)

@@ -99,7 +99,7 @@ def initial_gradients(
     tokens, initial, borders = arguments.tokens, arguments.initial_state, packing.borders
     assert initial is not None
     tiles, precision = _tiles(packing), options.chunkwise.precision
-    dC, dn = (from_blocks(part, tokens.i) for part in dreads[:2])
+    dC, dn = from_blocks(dreads.C, tokens.i), from_blocks(dreads.n, tokens.i)
 
     def read(memory: Memory, d: tuple[jax.Array, jax.Array]) -> jax.Array:
         return einsum("tlnv,tnkv->tlnk", d[0], memory.C, precision) + d[1][..., None] * memory.n[:, None]
