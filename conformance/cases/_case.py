@@ -134,7 +134,7 @@ def words(case: Any, told: tuple[str, ...], untold: tuple[str, ...] = ()) -> str
 
 
 _WITHOUT = {ABOVE: "|n·q̂| at its floor in every step", AT_FLOOR: "|n·q̂| above its floor in every step"}
-"""What is left without a property, in words."""
+"""Two removed properties, in words that say what every step has instead."""
 
 
 def _said(name: str, value: Any) -> str:

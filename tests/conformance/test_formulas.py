@@ -65,6 +65,8 @@ SHOWN_BY = {
     "at the cap": MLSTMCase(2, 9, 2, 3, 3, gates="large m", removed=("normaliser above its floor",), seed=5),
     "chunks": MLSTMCase(1, 131, 1, 3, 3, state="random", seed=5),
     "packed": MLSTMCase(3, 0, 2, 3, 3, lengths=(3, 2, 9), state="random", seed=5),
+    "empty": MLSTMCase(3, 0, 2, 3, 3, lengths=(3, 0, 2), seed=5),
+    "extreme": MLSTMCase(2, 9, 2, 3, 3, gates="extreme", state="random", seed=5),
     "usual": MLSTMCase(2, 9, 2, 3, 3, state="random", eps=1e-3, seed=5),
     "shut": MLSTMCase(2, 9, 2, 3, 3, gates="shut", seed=5),
     "low": MLSTMCase(2, 9, 2, 3, 3, gates="low m", state="none", eps=1e-3, seed=5),
@@ -76,7 +78,7 @@ def test_every_formula_of_the_mlstm_is_another_function(formula):
     apart = []
     for case in SHOWN_BY.values():
         (arrays, options, cotangents), expected = _answers(OPERATIONS["mlstm"], case)
-        options = {**options, DTYPES: {"f": "bfloat16"}}
+        options = {**options, DTYPES: {"f": "bfloat16", "v": "bfloat16"}}
         apart.append(_apart(formula.compute(arrays, options, cotangents), expected))
         if not formula.changes_value:
             value = formula.compute(arrays, options, None)
@@ -89,6 +91,7 @@ def test_every_formula_of_the_gru_is_another_function(formula):
     cases = (
         GRUCase(2, 9, 3, HEADS[0], state=True, clipping=0.05, seed=5),
         GRUCase(3, 0, 3, HEADS[1], lengths=(3, 2, 9), state=False, seed=5),
+        GRUCase(3, 0, 3, HEADS[1], lengths=(3, 0, 2), state=False, seed=5),
         GRUCase(1, 131, 3, HEADS[1], seed=5),
     )
     apart = []
