@@ -10,7 +10,7 @@ import numpy as np
 
 from conformance.base.dtypes import Array
 from conformance.cases import as_drawn
-from conformance.diagnosis.experiments import Experiments, Happens
+from conformance.diagnosis.experiments import OTHER_SEEDS, Experiments, Happens, reseeded
 from conformance.features.calls import with_lengths
 from conformance.features.feature import Feature
 from conformance.formulas.judged import WRONG, Judged
@@ -110,10 +110,16 @@ def _of_size(
             known[size] = experiments.clock.left and happens(resized(size))
         return known[size]
 
+    def always(wrong: int, right: int) -> bool:
+        """Whether other values show it at one size, and do not at another: then it does not depend on values."""
+        pairs = [(reseeded(resized(wrong), seed), reseeded(resized(right), seed)) for seed in OTHER_SEEDS[:2]]
+        return all(experiments.clock.left and happens(one) and not happens(other) for one, other in pairs)
+
     if at < 1 or not shows(at):
         return None
     if not any(shows(size) for size in (at + 1, at + 2, at + 3, max(at - 1, 1), 2 * at + 1) if size != at):
-        return Range(clause=f"{letter} = {at}", covers=covered, promise=f"{letter} != {at}")
+        alone = Range(clause=f"{letter} = {at}", covers=covered, promise=f"{letter} != {at}")
+        return alone if always(at, at + 1) else None
     factor = next((each for each in FACTORS if _only_beside_multiples(each, at, shows)), None)
     sizes = [size for size in range(1, at + 1) if factor is None or size % factor]
     # Below the first size that shows it, none does.
@@ -122,7 +128,9 @@ def _of_size(
     if first:
         above = sizes[first] - 1
         above -= above % factor if factor and above - above % factor >= sizes[first - 1] else 0
-    if (factor is None and (above is None or letter != "S")) or not experiments.clock.left:
+    if factor is None and (above is None or letter != "S"):
+        return None
+    if not always(at, sizes[first - 1] if first else (at // (factor or 1) + 1) * (factor or 1)):
         return None
     clauses = [f"{letter} > {above}"] * (above is not None) + [f"{letter} % {factor} ≠ 0"] * (factor is not None)
     promises = [f"{letter} <= {above}"] * (above is not None) + [f"{letter} % {factor} == 0"] * (factor is not None)
