@@ -15,7 +15,7 @@ from conformance.diagnosis.matrix import RANK, Matrix
 from conformance.features import features_of
 from conformance.features.admission import Admission
 from conformance.features.feature import avoiding
-from conformance.formulas.judged import RIGHT, UNWATCHED, Clock, Judge, Watch
+from conformance.formulas.judged import RIGHT, UNWATCHED, Clock, Judge, Judged, Watch
 from conformance.frameworks.implementation import Implementation, RefusedError
 from conformance.judge.outcome import Counterexample, LawResult
 from conformance.judge.search import retried
@@ -149,17 +149,21 @@ class _Examined:
         faults = self._faults = Faults(
             self._operation, judges, self._clock, self._admission, hurried, lambda: self.matrix.served
         )
+
+        def explain(judged: Judged) -> None:
+            if judged.wrong:
+                faults.explain(judged.case, judged.dtype)
+
         if hurried:
-            first = self.matrix.first_call(judges[dtypes[0]])
-            faults.explain(first.case, first.dtype)
+            explain(self.matrix.first_call(judges[dtypes[0]]))
             self._attribute_all(broken)
-            self.matrix.fill(judges, lambda judged: faults.explain(judged.case, judged.dtype))
+            self.matrix.fill(judges, explain)
             faults.absorb()
             return
         self.matrix.fill(judges)
         # A plain call first, then the calls with one feature: what a simpler call shows explains the others.
         for judged in self.matrix.failing(dtypes[0]):
-            faults.explain(judged.case, judged.dtype)
+            explain(judged)
         faults.absorb()
         self._attribute_all(broken)
         if faults.absorb():
