@@ -247,6 +247,7 @@ def check_fwbw(
 
 def check_fwbw_cotangents(call: Call, v: Any, dh: Any, dc_last: Any, dn_last: Any, dm_last: Any) -> None:
     """Check the cotangents given to ``fwbw_backward`` against the sizes of its forward call."""
+    call.floating(dh=dh)
     call.floating(v=v, dh=dh)
     call.shape("dh", dh, "B T V")
     for argument, cotangent, letters in (
