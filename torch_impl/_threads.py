@@ -1,4 +1,4 @@
-"""How many threads an operator of a CPU may use, so that other processes on the same cores do not stop a call.
+"""The number of threads of an operator on a CPU, chosen so that other processes on the same cores do not stop a call.
 
 PyTorch, MKL and oneDNN divide the work of an operator among the threads of an OpenMP team, and the operator waits for
 all of them. If another process uses the cores, the system may have put one of the threads aside, and each operator
@@ -68,7 +68,7 @@ _state = _State()
 
 
 class _Pause:
-    """When calls may use all threads again, and how long the next pause is. All threads of the program share it."""
+    """The end of a pause, before which calls use one thread, and the length of the next one."""
 
     end = 0.0
     following = _PAUSE
