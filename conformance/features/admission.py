@@ -16,6 +16,9 @@ from conformance.operations import BY_LAWS, Operation
 FRUITLESS = 8
 """Number of cases in succession that cannot be changed to keep the promises, after which no more are tried."""
 
+LOST = 64
+"""The same for cases of one law that keep the promises only without the law's subject."""
+
 
 @dataclass(frozen=True)
 class Admission:
@@ -62,6 +65,7 @@ class Admission:
         decided: bool = False,
         sample: Callable[[], Sequence[Any]],
         subject: Collection[str] = (),
+        any_call: bool = True,
     ) -> SearchStrategy | None:
         """A strategy that draws only admitted cases of another strategy; None if none of its cases is admitted.
 
@@ -69,6 +73,8 @@ class Admission:
             sample: draws some cases. A feature that they all have, sizes apart, is the subject of the law, and an
                 admitted case keeps it.
             subject: names of further features that an admitted case keeps if it has them.
+            any_call: whether the law can be tried on any call. If not, an admitted case gains no feature that no case
+                of the law has, sizes apart: the law may be unable to use it, as one about dense calls a packing.
         """
         if op not in BY_LAWS or (self.contract and not self.texts):
             return cases
@@ -76,14 +82,23 @@ class Admission:
             return None
         drawn = sample() if self.texts else ()
         needed = [each for each in features_of(op) if drawn and (each.name in subject or _is_shared(each, drawn))]
+        named = () if any_call or not drawn else features_of(op)
+        foreign = [each for each in named if not (each.of_sizes or any(map(each.present, drawn)))]
+        lost = 0
 
         def changed(case: Any) -> Any | None:
-            if self._in_vain[op, dtype] >= FRUITLESS:
+            nonlocal lost
+            if self._in_vain[op, dtype] >= FRUITLESS or lost >= LOST:
                 return None
             kept = self.admitted(op, dtype, case, decided=decided)
             self._in_vain[op, dtype] = 0 if kept is not None else self._in_vain[op, dtype] + 1
-            keeps = kept is not None and all(feature.present(kept) for feature in needed if feature.present(case))
-            return kept if keeps else None
+            suits = (
+                kept is not None
+                and all(feature.present(kept) for feature in needed if feature.present(case))
+                and not any(feature.present(kept) for feature in foreign)
+            )
+            lost = 0 if suits else lost + 1
+            return kept if suits else None
 
         # Hypothesis would draw hundreds of cases to find out that none is admitted.
         if drawn and all(changed(case) is None for case in drawn):

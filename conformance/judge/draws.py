@@ -68,7 +68,13 @@ def planned(
         decided = law.kind != "contract" and not law.forward
         drawn = cases(limits)
         return admission.strategy(
-            law.op, dtype, drawn, decided=decided, sample=lambda: _sample(cases, limits), subject=law.subject
+            law.op,
+            dtype,
+            drawn,
+            decided=decided,
+            sample=lambda: _sample(cases, limits),
+            subject=law.subject,
+            any_call=law.quick,
         )
 
     total = sum(SHARES[stratum] for stratum in law.strata)

@@ -47,7 +47,7 @@ class Law:
         forward: whether it is about the function as it is called where no gradient is asked for; other laws may take
             the outputs of a compiled gradient, which costs no compilation of its own.
         skip: returns the reason why it does not apply to an implementation, or None if it does.
-        quick: whether it is part of a quick run.
+        quick: whether it is part of a quick run: a law of value or gradient, which holds of any call.
     """
 
     op: str

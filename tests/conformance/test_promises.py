@@ -12,11 +12,11 @@ from conformance.base.exceptions import UsageError
 from conformance.base.options import RunOptions
 from conformance.cases import FwbwCase, GRUCase, Limits, MLSTMCase
 from conformance.features import described, features_of
-from conformance.features.facts import names_in
+from conformance.features.facts import identifier, names_in
 from conformance.features.promises import Promises, excluding, parsed, read, written
 from conformance.frameworks.targets import load
 from conformance.judge.runner import run, run_law
-from conformance.judge.selection import options_of
+from conformance.judge.selection import agenda, options_of
 from conformance.laws import all_laws
 from conformance.operations import BY_LAWS, OPERATIONS
 
@@ -163,6 +163,38 @@ def test_a_right_target_keeps_every_law_under_a_promise(text):
             statuses[law.id] = result.status, result.reason
     assert {status for status, _ in statuses.values()} <= {"passed", "not promised", "skipped"}, statuses
     assert (statuses["mlstm.packed"][0] == "not promised") == (text == "not packed")
+
+
+@st.composite
+def _operations_and_promises(draw):
+    operation = draw(st.sampled_from([MLSTM, GRU, OPERATIONS["mlstm_step"], FWBW]))
+    features = features_of(operation)
+    texts = st.sampled_from([excluding(each) for each in features] + [identifier(each.name) for each in features])
+    return operation.about, draw(st.lists(texts, min_size=1, max_size=2, unique=True))
+
+
+@pytest.mark.long
+@hypothesis.settings(
+    max_examples=5,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[hypothesis.Phase.generate],
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+@hypothesis.given(_operations_and_promises())
+@hypothesis.example(("mlstm", ["packed"]))
+@hypothesis.example(("gru", ["grouped_heads"]))
+def test_a_right_target_keeps_every_law_under_promises_of_features(drawn):
+    op, texts = drawn
+    target = load("reference", None, "cpu")
+    options = options_of(
+        ops=(op,), dtypes=("float32",), promises=tuple(f"{op}: {text}" for text in texts), examples=1, max_steps=9
+    )
+    results = [run_law(target, law, dtype, options) for law, dtype in agenda(target, options)]
+    statuses = {result.law.id: (result.status, result.reason) for result in results}
+    allowed = {"passed", "not promised", "skipped", "not served"}
+    assert {status for status, _ in statuses.values()} <= allowed, statuses
 
 
 def test_a_promise_that_no_call_can_keep_is_found_out_without_drawing_hundreds_of_cases():
