@@ -5,6 +5,7 @@ shrinks quickly and a failure can be described in one line.
 """
 
 from conformance.cases._case import (
+    CHUNK_STEPS,
     COTANGENTS,
     LONG_STEPS,
     PINS,
@@ -37,6 +38,7 @@ from conformance.cases._mlstm import (
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
+    "CHUNK_STEPS",
     "COTANGENTS",
     "FwbwCase",
     "GATES",

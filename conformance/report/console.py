@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from conformance.base.dtypes import FLOATING
+from conformance.cases import CHUNK_STEPS
 from conformance.diagnosis.cause import Cell, Row
 from conformance.judge.outcome import LawResult
 from conformance.laws import Law, all_laws
@@ -95,15 +96,19 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
 
 ABSENT = "absent: "
 
+SOME_LAWS = 6
+"""Number of laws that the line about a quick run names."""
+
 
 def _not_judged(report: TargetReport) -> str:
-    """The laws, dtypes and lengths that a quick run left out, of the operations that the target has."""
+    """The laws, dtypes and lengths that a quick run left out, of the operations that the target has, on one line."""
     ops = {result.law.op for result in report.results if not (result.reason or "").startswith(ABSENT)}
     tried = {result.law.id for result in report.results}
     laws = dict.fromkeys(law.name for law in all_laws() if law.op in ops and law.id not in tried)
     dtypes = [dtype for dtype in FLOATING if all(result.dtype != dtype for result in report.results)]
-    said = [f"the laws {', '.join(laws)}"] * bool(laws) + [", ".join(dtypes)] * bool(dtypes)
-    said.append(f"sequences of more than {report.options.max_steps} steps")
+    some = f"{len(laws)} laws, such as {', '.join([*laws][:SOME_LAWS])}"
+    said = [some] * bool(laws) + [", ".join(dtypes)] * bool(dtypes)
+    said.append(f"sequences of more than {min(report.options.max_steps, max(CHUNK_STEPS))} steps")
     return f"not judged by --quick: {'; '.join(said)}"
 
 
