@@ -8,8 +8,10 @@ waits for a time slice, about ten milliseconds, however small it is. A call here
 - one thread for a while, after its own thread was kept from the cores for a quarter of the time;
 - all threads otherwise.
 
-The number of threads decides how long a call takes. No value depends on it. ``torch.set_num_threads`` would change it
-for other threads of the program too; OpenMP's and MKL's own functions change it for the thread that calls them.
+The number of threads decides how long a call takes. Where PyTorch divides an array among threads, the last bits of some
+elements depend on it as well. Under ``torch.use_deterministic_algorithms(True)`` a call with large work therefore
+always uses all threads; small work always uses one. ``torch.set_num_threads`` would change the number for other threads of the
+program too; OpenMP's and MKL's own functions change it for the thread that calls them.
 """
 
 import ctypes
@@ -88,11 +90,12 @@ class threads:
         large: whether dividing the work among threads is worth waking them.
     """
 
-    __slots__ = ("_all", "_alone", "_large", "_of_mkl", "_outer", "_setters", "_window")
+    __slots__ = ("_adapts", "_all", "_alone", "_large", "_of_mkl", "_outer", "_setters", "_window")
 
     def __init__(self, device: torch.device, large: bool):
         self._all = torch.get_num_threads() if device.type == "cpu" else 1
         self._large = large
+        self._adapts = large and not torch.are_deterministic_algorithms_enabled()
         self._alone = False
 
     def __enter__(self) -> None:
@@ -125,7 +128,7 @@ class threads:
 
     def reconsider(self) -> None:
         """Change to one thread, or back to all, if other processes have begun or ceased to use the cores."""
-        if self._setters is None or not self._large:
+        if self._setters is None or not self._adapts:
             return
         time = perf_counter()
         if time < _pause.end:

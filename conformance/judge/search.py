@@ -188,7 +188,7 @@ class Search:
             return None
         except raised_by_target() as error:
             kind, problem = _raised(error)
-            if raised_by_suite(error):
+            if raised_by_suite(error) and not isinstance(error, WrongResultError):
                 self.suite_failure = self.suite_failure or f"the suite itself {problem}, for {case.describe()}"
                 self._passed_over.add(key)
                 return ()
