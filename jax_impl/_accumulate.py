@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_impl._arrays import JAX, check_key
+from jax_impl._arrays import JAX, accumulation, check_key
 from jax_impl._mesh_axes import vary_to, varying_axes
 from reference.arguments import check_alike, check_batch, check_flag, check_loss, check_params
 
@@ -132,7 +132,7 @@ def _gradient(function: str, state: Any, loss_fn: Callable, minibatch: Any, rng:
 
 def _wide(x: jax.Array) -> jax.Array:
     """A gradient or metric in float32 at least."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(accumulation(x))
 
 
 def _summable(metric: jax.Array) -> jax.Array:

@@ -10,8 +10,8 @@ waits for a time slice, about ten milliseconds, however small it is. A call here
 
 The number of threads decides how long a call takes. Where PyTorch divides an array among threads, the last bits of some
 elements depend on it as well. Under ``torch.use_deterministic_algorithms(True)`` a call with large work therefore
-always uses all threads; small work always uses one. ``torch.set_num_threads`` would change the number for other threads of the
-program too; OpenMP's and MKL's own functions change it for the thread that calls them.
+always uses all threads; small work always uses one. ``torch.set_num_threads`` would change the number for other threads
+of the program too; OpenMP's and MKL's own functions change it for the thread that calls them.
 """
 
 import ctypes

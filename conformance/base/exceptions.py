@@ -45,9 +45,9 @@ def line_of(error: BaseException, longest: int) -> str:
     return _printable(line)
 
 
-def raised(error: BaseException, longest: int) -> str:
-    """An exception in words: its class, the first line of its text and the target's line that raised it."""
-    text, place = line_of(error, longest), place_of(error)
+def raised(error: BaseException, longest: int, place: str | None = None) -> str:
+    """An exception in words: its class, the first line of its text and, if no place is given, the target's line."""
+    text, place = line_of(error, longest), place_of(error) if place is None else place
     return f"raised {name_of(error)}{text and f': {text}'}{place and f' ({place})'}"
 
 
@@ -66,6 +66,12 @@ def place_of(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if SUITE not in Path(frame.filename).parents]
     own = [frame for frame in frames if not frame.filename.startswith((*INSTALLED, "<"))]
     return "".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in (own or frames)[-1:])
+
+
+def place_in_suite(error: BaseException) -> str:
+    """The line of the suite's own in which an exception was raised, as ``checker.py:12``."""
+    (last,) = traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{Path(last.filename).name}:{last.lineno}"
 
 
 def shortened(text: str) -> str:

@@ -15,7 +15,14 @@ import hypothesis
 from hypothesis import Phase
 from hypothesis.errors import HypothesisException
 
-from conformance.base.exceptions import name_of, place_of, raised, raised_by_suite, raised_by_target
+from conformance.base.exceptions import (
+    name_of,
+    place_in_suite,
+    place_of,
+    raised,
+    raised_by_suite,
+    raised_by_target,
+)
 from conformance.base.options import UNSHARED
 from conformance.base.result_form import WrongResultError
 from conformance.cases import simpler, simplicity, to_json
@@ -189,6 +196,7 @@ class Search:
         except raised_by_target() as error:
             kind, problem = _raised(error)
             if raised_by_suite(error) and not isinstance(error, WrongResultError):
+                problem = raised(error, 300, place_in_suite(error))
                 self.suite_failure = self.suite_failure or f"the suite itself {problem}, for {case.describe()}"
                 self._passed_over.add(key)
                 return ()

@@ -1,6 +1,7 @@
 """Sums of metrics: wide enough, never wrapped, and refused where minibatches do not fit together."""
 
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,9 @@ FORMS = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradie
 
 @pytest.fixture(params=INSTALLED)
 def wing(request):
-    return Wing(request.param)
+    """Without 64-bit mode in JAX, which a test before may have turned on."""
+    with __import__("jax").enable_x64(False) if request.param == "jax_impl" else nullcontext():
+        yield Wing(request.param)
 
 
 def accumulated(wing, form, part_of, n, params=None):

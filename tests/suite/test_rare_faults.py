@@ -1,5 +1,6 @@
 """Of a fault that shows in few calls, the diagnosis says in which: sizes, gates, or the formula that holds there."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +56,7 @@ def _fault(target: Implementation, case: Any, dtype: str = "float32") -> Fault:
 )
 def test_the_lengths_of_wrong_calls_are_found_by_bisection(target: Any, case: Any, said: str, promise: str) -> None:
     fault = _fault(target, case)
-    assert sentence(fault) == said
+    assert re.sub(r" \(rare\.py:\d+\)", "", sentence(fault)) == said
     assert [each.promise for each in fault.ranges] == [promise]
 
 
