@@ -1,5 +1,7 @@
 """gatespec's own packages keep the laws of this folder: one test for each package, law and dtype."""
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,8 +16,13 @@ LAWS = [(law, dtype) for law in all_laws() for dtype in law.dtypes]
 
 
 @pytest.fixture(params=PACKAGES, scope="module")
-def package(request: pytest.FixtureRequest) -> Any:
-    return load(request.param)
+def package(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The adapter switches JAX to 64 bits for a whole process, before the fixture that puts this back after a test."""
+    before = getattr(sys.modules.get("jax"), "config", None)
+    enabled = before is not None and before.jax_enable_x64
+    yield load(request.param)
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_enable_x64", enabled)
 
 
 @pytest.mark.parametrize(("law", "dtype"), LAWS, ids=[f"{law.id}-{dtype}" for law, dtype in LAWS])
