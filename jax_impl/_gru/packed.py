@@ -30,7 +30,7 @@ def forward(
         h = step(options, h, x, side_by_side)
         return h, h
 
-    return _over_steps(advance, h0, inputs, cu_seqlens, options.together)
+    return over_steps(advance, h0, inputs, cu_seqlens, options.together)
 
 
 def backward(
@@ -38,7 +38,7 @@ def backward(
 ) -> tuple[Inputs, jax.Array]:
     """Gradients of the inputs, ``(groups, T, heads, H)``, and of the initial state."""
     retreat = partial(step_back, options, transposed(weights))
-    return _over_steps(retreat, dlast, values, cu_seqlens, options.together, reverse=True)
+    return over_steps(retreat, dlast, values, cu_seqlens, options.together, reverse=True)
 
 
 _FEW = 4
@@ -111,58 +111,65 @@ class _Order(NamedTuple):
         ]
 
 
-def _over_steps(
-    step: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
-    carry: jax.Array,
+def over_steps(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    carry: Any,
     xs: Any,
     cu_seqlens: jax.Array,
     together: int,
     reverse: bool = False,
-) -> tuple[Any, jax.Array]:
+) -> tuple[Any, Any]:
     """The results by token, ``(groups, T, heads, H)``, and the final carry of each sequence.
 
     A sequence that has ended (in reverse: has not begun) keeps its carry.
 
     Args:
         step: ``carry, x → (carry, result)``.
-        carry: ``(groups, B, heads, H)``.
+        carry: an array ``(groups, B, heads, H)``, or a tree of them.
         xs: arrays by token, ``(groups, T, heads, H)``.
         together: maximum number of sequences that are advanced at once.
     """
-    B, order = carry.shape[1], _Order.of(cu_seqlens, jax.tree.leaves(xs)[0].shape[1])
+    first = jax.tree.leaves(carry)[0]
+    B, order = first.shape[1], _Order.of(cu_seqlens, jax.tree.leaves(xs)[0].shape[1])
     loops = order.loops(together)
     # The last slice of a step may extend beyond the last row, and beyond the last sequence.
     width = loops[0].width
     tokens = jnp.pad(order.tokens, (0, width))
     xs = jax.tree.map(lambda x: x[:, tokens], xs)
-    carry = carry[:, order.sequences]
-    result = jax.eval_shape(step, carry[:, :1], jax.tree.map(lambda x: x[:, :1], xs))[1]
+    carry = jax.tree.map(lambda x: x[:, order.sequences], carry)
+    result = jax.eval_shape(step, *jax.tree.map(lambda x: x[:, :1], (carry, xs)))[1]
     results = jax.tree.map(
-        lambda y: vary_like(jnp.zeros((y.shape[0], tokens.shape[0], *y.shape[2:]), y.dtype), carry), result
+        lambda y: vary_like(jnp.zeros((y.shape[0], tokens.shape[0], *y.shape[2:]), y.dtype), first), result
     )
     if loops[0].tiled:
-        carry = jnp.pad(carry, [(0, 0), (0, width), (0, 0), (0, 0)])
+        carry = jax.tree.map(lambda x: jnp.pad(x, [(0, 0), (0, width), (0, 0), (0, 0)]), carry)
         order = order._replace(lengths=jnp.pad(order.lengths, (0, width)))
     for loop in reversed(loops) if reverse else loops:
-        moved, results = _run(step, loop, order, carry if loop.tiled else carry[:, : loop.width], xs, results, reverse)
-        carry = jax.lax.dynamic_update_slice_in_dim(carry, moved, 0, axis=1)
+        part = carry if loop.tiled else jax.tree.map(lambda x, width=loop.width: x[:, :width], carry)
+        moved, results = _run(step, loop, order, part, xs, results, reverse)
+        carry = _written(carry, moved, 0)
     results = jax.tree.map(lambda y: y[:, order.rows], results)
-    return results, carry[:, :B][:, argsort(order.sequences)]
+    return results, jax.tree.map(lambda x: x[:, :B][:, argsort(order.sequences)], carry)
+
+
+def _written(all: Any, part: Any, at: Any) -> Any:
+    """A tree of arrays in which the sequences from ``at`` on are replaced."""
+    return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, at, axis=1), all, part)
 
 
 def _run(
-    step: Callable, loop: _Loop, order: _Order, carry: jax.Array, xs: Any, results: Any, reverse: bool
-) -> tuple[jax.Array, Any]:
+    step: Callable, loop: _Loop, order: _Order, carry: Any, xs: Any, results: Any, reverse: bool
+) -> tuple[Any, Any]:
     """The carry after the steps of one loop, and the results, with those of its steps."""
 
     def sequences(x: jax.Array, first: Any, axis: int = 1) -> jax.Array:
         return jax.lax.dynamic_slice_in_dim(x, first, loop.width, axis=axis)
 
-    def advance(state: tuple[jax.Array, Any], t: jax.Array, at: Any) -> tuple[jax.Array, Any]:
+    def advance(state: tuple[Any, Any], t: jax.Array, at: Any) -> tuple[Any, Any]:
         """One step t of the sequences from ``at`` on."""
         carry, results = state
         row, active = order.first[t] + at, (t < sequences(order.lengths, at, 0))[:, None, None]
-        before = sequences(carry, at)
+        before = jax.tree.map(lambda x: sequences(x, at), carry)
         moved, result = step(before, jax.tree.map(lambda x: sequences(x, row), xs))
 
         def write(all: jax.Array, one: jax.Array) -> jax.Array:
@@ -170,10 +177,10 @@ def _run(
             one = jnp.where(active, one, sequences(all, row)) if reverse else one
             return jax.lax.dynamic_update_slice_in_dim(all, one, row, axis=1)
 
-        carry = jax.lax.dynamic_update_slice_in_dim(carry, jnp.where(active, moved, before), at, axis=1)
-        return carry, jax.tree.map(write, results, result)
+        kept = jax.tree.map(lambda after, x: jnp.where(active, after, x), moved, before)
+        return _written(carry, kept, at), jax.tree.map(write, results, result)
 
-    def body(number: jax.Array, state: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+    def body(number: jax.Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
         t = loop.end - 1 - number if reverse else loop.begin + number
         if not loop.tiled:
             return advance(state, t, 0)

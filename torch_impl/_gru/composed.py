@@ -1,17 +1,12 @@
 """The multi-head GRU step by step, forward and backward, on tensors whose rows are in time order.
 
-Layout: ``(N, R, ·)``, heads first. The R rows are ordered by step and, within a step, by sequence: those that are still
-running, the longest first. Every step is therefore a slice, no idle step is computed, and the gradient of a weight is
-one product over all rows. Packed sequences are sorted by length; a dense batch is the special case of equal lengths.
-
-Everything is in the accumulation dtype. The equations are in the docstring of `torch_impl._gru.api`.
+Layout: that of `torch_impl._step_layout`, so that the gradient of a weight is one product over all rows. Everything is
+in the accumulation dtype. The equations are in the docstring of `torch_impl._gru.api`.
 """
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,9 +14,9 @@ from reference.backends import Row
 from torch_impl._arrays import ACCUMULATION
 from torch_impl._differentiable import Implementation
 from torch_impl._gru.arguments import Arguments, Cotangents, Result
-from torch_impl._operators import packing
 from torch_impl._products import packed, summed
 from torch_impl._records import ACCUMULATED, Axes
+from torch_impl._step_layout import DenseStepLayout, StepLayout, by_step, step_layout
 from torch_impl._threads import reconsider_threads, threads
 
 
@@ -42,99 +37,6 @@ class Residuals(NamedTuple):
 NO_RESIDUALS = Residuals()
 
 
-class DenseStepLayout:
-    """Rows of ``(B, S, ·, H)``."""
-
-    def __init__(self, B: int, S: int, N: int):
-        self.B, self.S, self.N = B, S, N
-        self.running = (B,) * S
-
-    def gather(self, x: Tensor, rows: Tensor) -> None:
-        """Write ``(B, S, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to all heads that read it."""
-        heads = x.shape[2]
-        by_step = x.permute(2, 1, 0, 3).unsqueeze(1)
-        rows.view(heads, self.N // heads, self.S, self.B, x.shape[-1]).copy_(by_step)
-
-    def scatter(self, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-        """``(N, R, H)`` → ``(B, S, heads, H)``, summed over the heads that read one head; a new tensor."""
-        rows = rows.view(self.N, self.S, self.B, rows.shape[-1])
-        if heads != self.N:
-            rows = rows.unflatten(0, (heads, self.N // heads)).sum(1)
-        x = rows.new_empty((self.B, self.S, heads, rows.shape[-1]), dtype=dtype)
-        return x.copy_(rows.permute(2, 1, 0, 3))
-
-    def longest_first(self, state: Tensor) -> Tensor:
-        """``(B, N, H)`` → ``(N, B, H)`` in the order of the rows."""
-        return state.transpose(0, 1)
-
-    def original_order(self, state: Tensor) -> Tensor:
-        """``(N, B, H)`` → ``(B, N, H)``, a new tensor."""
-        return state.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-
-    def before(self, states: Tensor) -> Tensor:
-        """From the states ``(N, B + R, H)``, initial ones first, select the state before every row."""
-        return states[:, : self.B * self.S]
-
-    def last(self, states: Tensor) -> Tensor:
-        """From the states ``(N, B + R, H)``, select the final state of every sequence."""
-        return states[:, self.B * self.S :]
-
-
-class PackedStepLayout:
-    """Rows of ``(T, ·, H)``, whose sequences start and end at ``cu_seqlens``."""
-
-    def __init__(self, cu_seqlens: np.ndarray, N: int, device: torch.device):
-        starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
-        self.B, self.N = len(lengths), N
-        order = np.argsort(-lengths, kind="stable")
-        self.running = tuple(int(c) for c in self.B - np.cumsum(np.bincount(lengths, minlength=1)) if c)
-        tokens, before, last, row = [], [], np.arange(self.B), self.B
-        for step, count in enumerate(self.running):
-            tokens.append(starts[order[:count]] + step)
-            before.append(last[:count].copy())
-            last[:count] = row + np.arange(count)
-            row += count
-
-        def index(x: np.ndarray) -> Tensor:
-            return torch.from_numpy(x).to(device)
-
-        tokens = np.concatenate([np.arange(0), *tokens])
-        self._tokens, self._rows = index(tokens), index(np.argsort(tokens))
-        self._before, self._last = index(np.concatenate([np.arange(0), *before])), index(last)
-        self._order, self._inverse = index(order), index(np.argsort(order))
-
-    def gather(self, x: Tensor, rows: Tensor) -> None:
-        """Write ``(T, Nx, H)`` to ``rows`` ``(N, R, H)``, each head to all heads that read it."""
-        heads = x.shape[1]
-        by_step = x.index_select(0, self._tokens).transpose(0, 1)[:, None]
-        rows.unflatten(0, (heads, self.N // heads)).copy_(by_step)
-
-    def scatter(self, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-        """``(N, R, H)`` → ``(T, heads, H)``, summed over the heads that read one head; a new tensor."""
-        if heads != self.N:
-            rows = rows.unflatten(0, (heads, self.N // heads)).sum(1)
-        return rows.transpose(0, 1).to(dtype).index_select(0, self._rows)
-
-    def longest_first(self, state: Tensor) -> Tensor:
-        """``(B, N, H)`` → ``(N, B, H)`` in the order of the rows."""
-        return state.transpose(0, 1).index_select(1, self._order)
-
-    def original_order(self, state: Tensor) -> Tensor:
-        """``(N, B, H)`` → ``(B, N, H)``, a new tensor."""
-        return state.transpose(0, 1).index_select(0, self._inverse)
-
-    def before(self, states: Tensor) -> Tensor:
-        """From the states ``(N, B + R, H)``, initial ones first, select the state before every row."""
-        return states.index_select(1, self._before)
-
-    def last(self, states: Tensor) -> Tensor:
-        """From the states ``(N, B + R, H)``, select the final state of every sequence."""
-        return states.index_select(1, self._last)
-
-
-StepLayout = DenseStepLayout | PackedStepLayout
-
-
 def _packed(steps: StepLayout, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
     """Like `packed`, for steps with the same number of rows."""
     return packed(weight, steps.B, len(steps.running)) if isinstance(steps, DenseStepLayout) else None
@@ -153,23 +55,6 @@ _LARGE_STEP = 1 << 20
 _LARGE_CALL = 1 << 25
 """Number of multiplications by W in a call from which all threads compute what is outside its steps."""
 
-_STEPS = 1024
-"""Number of steps of which views exist at once: a view takes as much memory as a hundred elements."""
-
-
-def _by_step(running: Sequence[int], *columns: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, ...]]:
-    """The rows of every step, as views of each of the arrays ``(N, R, ·)``, from the first step or from the last."""
-    if len(running) <= _STEPS:
-        return _in_order(zip(*(x.split_with_sizes(running, 1) for x in columns), strict=True), backwards)
-    spans = [running[first : first + _STEPS] for first in range(0, len(running), _STEPS)]
-    rows = [sum(span) for span in spans]
-    parts = _in_order(zip(spans, *(x.split_with_sizes(rows, 1) for x in columns), strict=True), backwards)
-    return itertools.chain.from_iterable(_by_step(span, *part, backwards=backwards) for span, *part in parts)
-
-
-def _in_order(x: Iterator[tuple], backwards: bool) -> Iterator[tuple]:
-    return reversed([*x]) if backwards else x
-
 
 def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Tensor, states: Tensor) -> None:
     """Compute the steps in place: inputs become activations, and ``states`` are filled.
@@ -182,7 +67,7 @@ def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Ten
     h, after = states.split_with_sizes((steps.B, z.shape[1]), 1)
     r, f = rf.chunk(2, -1)
     add_gates, add_candidate = _packed(steps, weights.rf), _packed(steps, weights.z)
-    for candidate, gate, r_t, f_t, h_new in _by_step(steps.running, z, rf, r, f, after):
+    for candidate, gate, r_t, f_t, h_new in by_step(steps.running, z, rf, r, f, after):
         reconsider_threads()
         h = h[:, : h_new.shape[1]]
         if add_gates is not None:
@@ -247,7 +132,7 @@ def _walk_backward(
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
     add_gates = _packed(steps, Wrf_T)
     carry = dlast[:, :0]
-    columns = _by_step(steps.running, dy, r, f, dz, dr, df, drf, backwards=True)
+    columns = by_step(steps.running, dy, r, f, dz, dr, df, drf, backwards=True)
     for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in columns:
         reconsider_threads()
         still, count = carry.shape[1], dy_t.shape[1]
@@ -264,12 +149,6 @@ def _walk_backward(
         carry = carry.baddbmm_(drf_t, Wrf_T) if add_gates is None else add_gates(drf_t, carry)
     carry = torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
     return carry
-
-
-def _layout(x: Tensor, N: int, cu_seqlens: Tensor | None) -> StepLayout:
-    if cu_seqlens is None:
-        return DenseStepLayout(x.shape[0], x.shape[1], N)
-    return PackedStepLayout(packing("gru", "input", x, cu_seqlens), N, x.device)
 
 
 def _stacked(N: int, dtype: torch.dtype, x: Arguments) -> StackedWeights:
@@ -303,7 +182,7 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
 
 def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     N, H, dtype = x.heads, x.input.shape[-1], ACCUMULATION[x.input.dtype]
-    steps = _layout(x.input, N, x.cu_seqlens)
+    steps = step_layout("gru", "input", x.input, N, x.cu_seqlens)
     R = sum(steps.running)
     z, rf, states = (
         x.input.new_empty((N, rows, width), dtype=dtype) for rows, width in ((R, H), (R, 2 * H), (steps.B + R, H))
@@ -329,7 +208,7 @@ def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> lis
     z, rf, states = residuals
     assert z is not None and rf is not None and states is not None
     N, H, dtype = z.shape[0], x.input.shape[-1], z.dtype
-    steps = _layout(x.input, N, x.cu_seqlens)
+    steps = step_layout("gru", "input", x.input, N, x.cu_seqlens)
     before = steps.before(states)
     dy, dlast = cotangents
     dh = torch.zeros_like(z) if dy is None else torch.empty_like(z)
