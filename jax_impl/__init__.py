@@ -10,7 +10,8 @@ from jax_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_
 from jax_impl._modules import GRU, mLSTMBackendFwbw
 from jax_impl._scan import rev_cumsum, rev_cumsum_off
 from jax_impl._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
-from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
+from jax_impl._slstm.api import slstm, slstm_step
+from reference.arguments import MLSTMState, SLSTMState, mLSTMBackendFwbwConfig
 
 __conformance__ = "gatespec"
 __version__ = "0.1.0"
@@ -18,6 +19,7 @@ __all__ = [
     "GRU",
     "KernelBackend",
     "MLSTMState",
+    "SLSTMState",
     "accumulate_gradients",
     "accumulate_gradients_loop",
     "accumulate_gradients_scan",
@@ -35,6 +37,8 @@ __all__ = [
     "mlstm_step",
     "rev_cumsum",
     "rev_cumsum_off",
+    "slstm",
+    "slstm_step",
     "split_array_over_mesh",
     "stack_params",
     "unstack_params",

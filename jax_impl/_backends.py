@@ -35,7 +35,9 @@ class KernelBackend(Enum):
         return self.value
 
 
-COMPOSED = tuple(Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "gru"))
+COMPOSED = tuple(
+    Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "slstm", "slstm_step", "gru")
+)
 KERNELS = with_proofs((sequence.ROW, decode.ROW, gru.ROW), read_proofs(Path(__file__).with_name("proofs.json")))
 
 VERSIONS = {"jax": jax.__version__}
@@ -93,7 +95,7 @@ def explain_backend(name: str, *args: Any, **kwargs: Any) -> Explanation:
     """The backend that a call would take, and the reason against each other backend.
 
     Args:
-        name: an operation with a choice of backends: ``"mlstm"``, ``"mlstm_step"`` or ``"gru"``.
+        name: an operation with a choice of backends: such as ``"mlstm"`` or ``"gru"``.
         args, kwargs: the arguments of that call; they may be traced. A backend that they name is explained whether or
             not it supports the call.
 

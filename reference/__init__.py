@@ -22,8 +22,9 @@ from reference._mlstm import (
 from reference._modules import GRU, mLSTMBackendFwbw
 from reference._scan import rev_cumsum, rev_cumsum_backward, rev_cumsum_off, rev_cumsum_off_backward
 from reference._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
+from reference._slstm import slstm, slstm_backward, slstm_step, slstm_step_backward
 from reference._tree import Partitioned
-from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
+from reference.arguments import MLSTMState, SLSTMState, mLSTMBackendFwbwConfig
 
 __conformance__ = "gatespec"
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ __all__ = [
     "KernelBackend",
     "MLSTMState",
     "Partitioned",
+    "SLSTMState",
     "accumulate_gradients",
     "accumulate_gradients_loop",
     "accumulate_gradients_scan",
@@ -59,6 +61,10 @@ __all__ = [
     "rev_cumsum_backward",
     "rev_cumsum_off",
     "rev_cumsum_off_backward",
+    "slstm",
+    "slstm_backward",
+    "slstm_step",
+    "slstm_step_backward",
     "split_array_over_mesh",
     "stack_params",
     "unstack_params",

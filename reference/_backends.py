@@ -26,6 +26,8 @@ OPERATIONS = (
     "mlstm_step",
     "fwbw_forward",
     "gru",
+    "slstm",
+    "slstm_step",
 )
 ROWS = tuple(Row(backend="numpy", operation=operation, devices=("cpu",)) for operation in OPERATIONS)
 

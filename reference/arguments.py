@@ -18,6 +18,7 @@ __all__ = [
     "Call",
     "Framework",
     "MLSTMState",
+    "SLSTMState",
     "accumulation_dtype",
     "axis_names",
     "check_alike",
@@ -35,6 +36,8 @@ __all__ = [
     "check_params",
     "check_scan",
     "check_seed",
+    "check_slstm",
+    "check_slstm_step",
     "check_split",
     "check_stack",
     "check_unstack",
@@ -61,6 +64,24 @@ class MLSTMState(NamedTuple):
     C: Any
     n: Any
     m: Any
+
+
+class SLSTMState(NamedTuple):
+    """The state of an sLSTM between two calls, each array ``(B, N, H)`` in the accumulation dtype.
+
+    The true memory is ``c·exp(m)`` and ``n·exp(m)``; ``m = −inf`` stands for an empty memory.
+
+    Attributes:
+        c: memory.
+        n: normaliser, the sum of the weights of all writes, at least 0.
+        m: log-scale stabiliser.
+        h: output of the last step, which the recurrent weights read.
+    """
+
+    c: Any
+    n: Any
+    m: Any
+    h: Any
 
 
 @dataclass(unsafe_hash=True)
@@ -117,7 +138,7 @@ def check_mlstm(
     _check_qkvif(call, q, k, v, i, f, tokens)
     call.packing(cu_seqlens, max_seqlen, "q")
     if initial_state is not None:
-        _check_state(call, initial_state, "initial_state", v)
+        _check_state(call, initial_state, "initial_state", "v", v, _MLSTM_STATE)
     call.integer("chunk_size", chunk_size, 1, optional=True)
     _check_eps(call, eps)
     return call
@@ -136,7 +157,7 @@ def check_mlstm_step(
 ) -> Call:
     call = Call(function, framework)
     _check_qkvif(call, q, k, v, i, f, "B")
-    _check_state(call, state, "state", v)
+    _check_state(call, state, "state", "v", v, _MLSTM_STATE)
     _check_eps(call, eps)
     return call
 
@@ -154,18 +175,27 @@ def _check_qkvif(call: Call, q: Any, k: Any, v: Any, i: Any, f: Any, tokens: str
         call.shape(argument, gate, f"{tokens}{heads}{' 1' if squeezed else ''}")
 
 
-def _check_state(call: Call, state: Any, argument: str, v: Any) -> None:
+_MLSTM_STATE = {"C": "B N K V", "n": "B N K", "m": "B N"}
+_SLSTM_STATE = dict.fromkeys("cnmh", "B N H")
+
+
+def _check_state(call: Call, state: Any, argument: str, beside: str, values: Any, letters: Mapping[str, str]) -> None:
+    """Check a state given as a tuple; ``letters`` has the shape of each of its arrays."""
+    expected = f"{_TUPLES[len(letters)]} ({', '.join(letters)})"
     if not isinstance(state, Sequence) or isinstance(state, str):
-        call.refuse(TypeError, argument, describe(state), "a triple (C, n, m)")
-    if len(state) != 3:
-        call.refuse(ValueError, argument, f"a {type(state).__name__} of {len(state)}", "a triple (C, n, m)")
-    parts = {f"{argument}.{name}": part for name, part in zip("Cnm", state, strict=True)}
+        call.refuse(TypeError, argument, describe(state), expected)
+    if len(state) != len(letters):
+        call.refuse(ValueError, argument, f"a {type(state).__name__} of {len(state)}", expected)
+    parts = {f"{argument}.{name}": part for name, part in zip(letters, state, strict=True)}
     for name, part in parts.items():
         if part is None:
             call.refuse(ValueError, name, "None", "an array: a state needs all of its arrays")
-    call.state_dtype("v", v, **parts)
-    for (name, part), letters in zip(parts.items(), ("B N K V", "B N K", "B N"), strict=True):
-        call.shape(name, part, letters)
+    call.state_dtype(beside, values, **parts)
+    for (name, part), shape in zip(parts.items(), letters.values(), strict=True):
+        call.shape(name, part, shape)
+
+
+_TUPLES = {3: "a triple", 4: "a tuple"}
 
 
 def _check_eps(call: Call, eps: Any) -> None:
@@ -381,6 +411,74 @@ def check_gru_sizes(
     call.flag("add_bias", add_bias)
     _check_clipping(call, gradient_clipping)
     return call
+
+
+_SLSTM_ARRAYS = ("z", "i", "f", "o", "weight_z", "weight_i", "weight_f", "weight_o")
+FORGET_GATES = ("sigmoid", "exp")
+
+
+def check_slstm(
+    framework: Framework,
+    z: Any,
+    i: Any,
+    f: Any,
+    o: Any,
+    weight_z: Any,
+    weight_i: Any,
+    weight_f: Any,
+    weight_o: Any,
+    initial_state: Any,
+    forget_gate: Any,
+    gradient_clipping: Any,
+    cu_seqlens: Any,
+    max_seqlen: Any,
+    function: str = "slstm",
+) -> Call:
+    call = Call(function, framework)
+    arrays = (z, i, f, o, weight_z, weight_i, weight_f, weight_o)
+    _check_slstm_arrays(call, arrays, "B S" if cu_seqlens is None else "T")
+    call.packing(cu_seqlens, max_seqlen, "z")
+    if initial_state is not None:
+        _check_state(call, initial_state, "initial_state", "z", z, _SLSTM_STATE)
+    _check_forget_gate(call, forget_gate)
+    _check_clipping(call, gradient_clipping)
+    return call
+
+
+def check_slstm_step(
+    framework: Framework,
+    z: Any,
+    i: Any,
+    f: Any,
+    o: Any,
+    weight_z: Any,
+    weight_i: Any,
+    weight_f: Any,
+    weight_o: Any,
+    state: Any,
+    forget_gate: Any,
+    function: str = "slstm_step",
+) -> Call:
+    call = Call(function, framework)
+    _check_slstm_arrays(call, (z, i, f, o, weight_z, weight_i, weight_f, weight_o), "B")
+    _check_state(call, state, "state", "z", z, _SLSTM_STATE)
+    _check_forget_gate(call, forget_gate)
+    return call
+
+
+def _check_slstm_arrays(call: Call, arrays: Sequence[Any], tokens: str) -> None:
+    named = dict(zip(_SLSTM_ARRAYS, arrays, strict=True))
+    call.floating(**named)
+    for argument, x in named.items():
+        call.shape(argument, x, "N H H" if argument.startswith("weight") else f"{tokens} N H")
+
+
+def _check_forget_gate(call: Call, forget_gate: Any) -> None:
+    expected = " or ".join(map(repr, FORGET_GATES))
+    if not isinstance(forget_gate, str):
+        call.refuse(TypeError, "forget_gate", describe(forget_gate), expected)
+    if forget_gate not in FORGET_GATES:
+        call.refuse(ValueError, "forget_gate", repr(forget_gate), expected)
 
 
 def check_batch(

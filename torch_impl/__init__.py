@@ -1,7 +1,7 @@
 """PyTorch implementation of gatespec: composed of PyTorch operators on any device, or by Triton kernels."""
 
 from torch_impl import _clash  # noqa: F401, I001  # before `reference` is imported
-from reference.arguments import MLSTMState, mLSTMBackendFwbwConfig
+from reference.arguments import MLSTMState, SLSTMState, mLSTMBackendFwbwConfig
 from torch_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from torch_impl._backends import KernelBackend, explain_backend
 from torch_impl._decay.api import causal_forget_matrix, dtilde_matrix
@@ -10,6 +10,7 @@ from torch_impl._mlstm.api import mlstm, mlstm_step
 from torch_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
 from torch_impl._modules import GRU, mLSTMBackendFwbw
 from torch_impl._scan.api import rev_cumsum, rev_cumsum_off
+from torch_impl._slstm.api import slstm, slstm_step
 from torch_impl._sharding import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 
 __conformance__ = "gatespec"
@@ -19,6 +20,7 @@ __all__ = [
     "KernelBackend",
     "MLSTMState",
     "Partitioned",
+    "SLSTMState",
     "accumulate_gradients",
     "accumulate_gradients_loop",
     "accumulate_gradients_scan",
@@ -36,6 +38,8 @@ __all__ = [
     "mlstm_step",
     "rev_cumsum",
     "rev_cumsum_off",
+    "slstm",
+    "slstm_step",
     "split_array_over_mesh",
     "stack_params",
     "unstack_params",

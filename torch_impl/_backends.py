@@ -28,6 +28,7 @@ from torch_impl._mlstm import composed as mlstm
 from torch_impl._mlstm.triton import launch as mlstm_kernels
 from torch_impl._scan import composed as scan
 from torch_impl._scan.triton import autograd as scan_kernels
+from torch_impl._slstm import composed as slstm
 
 
 class KernelBackend(Enum):
@@ -54,7 +55,7 @@ KERNELS = with_proofs(
     (*mlstm_kernels.ROWS, *gru_kernels.ROWS, *scan_kernels.ROWS, *decay_kernels.ROWS),
     read_proofs(Path(__file__).with_name("proofs.json")),
 )
-COMPOSED = (*mlstm.ROWS, *gru.ROWS, *scan.ROWS, *decay.ROWS)
+COMPOSED = (*mlstm.ROWS, *slstm.ROWS, *gru.ROWS, *scan.ROWS, *decay.ROWS)
 
 _REQUESTS: dict[str, Callable[..., Request]] = {}
 

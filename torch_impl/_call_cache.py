@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from reference.arguments import MLSTMState
+from reference.arguments import MLSTMState, SLSTMState
 from torch_impl._arrays import PLAIN
 
 _MOST = 1024
@@ -62,7 +62,7 @@ def _seen(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         elif kind in _SCALARS:
             # 1, 1.0 and True are equal, but a check distinguishes them.
             key += (kind, x)
-        elif kind is MLSTMState:
+        elif kind is MLSTMState or kind is SLSTMState:
             key += (kind,)
             # The loop continues with these.
             pending += x

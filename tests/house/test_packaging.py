@@ -30,6 +30,11 @@ SIGNATURES = {
     "fwbw_forward": "q k v i f config initial_C initial_n initial_m",
     "fwbw_backward": "ctx dh config dc_last dn_last dm_last",
     "mlstm_fwbw_custom_grad": "config",
+    "slstm": (
+        "z i f o weight_z weight_i weight_f weight_o * initial_state return_state forget_gate gradient_clipping "
+        "cu_seqlens max_seqlen kernel_backend"
+    ),
+    "slstm_step": "z i f o weight_z weight_i weight_f weight_o state * forget_gate kernel_backend",
     "gru": (
         "input weight forget_input forget_weight reset_input reset_weight input_state gradient_clipping "
         "cu_seqlens max_seqlen * kernel_backend"
@@ -48,6 +53,9 @@ DEFAULTS = {
     "mlstm_step": {"eps": 0.0, "kernel_backend": None},
     "fwbw_forward": {"initial_C": None, "initial_n": None, "initial_m": None},
     "fwbw_backward": {"dc_last": None, "dn_last": None, "dm_last": None},
+    "slstm": {"initial_state": None, "return_state": False, "forget_gate": "sigmoid", "gradient_clipping": None}
+    | {"cu_seqlens": None, "max_seqlen": None, "kernel_backend": None},
+    "slstm_step": {"forget_gate": "sigmoid", "kernel_backend": None},
     "gru": {"input_state": None, "gradient_clipping": None, "cu_seqlens": None, "max_seqlen": None}
     | {"kernel_backend": None},
     "accumulate_gradients": {"use_scan": False},
