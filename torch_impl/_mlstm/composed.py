@@ -51,7 +51,7 @@ class Residuals(NamedTuple):
         M: stabiliser of every step.
         C_start, n_start, m_start: memory at the start of every chunk.
         segments: C and n at the start of every segment except the first, with n as the last column. Packed sequences
-            have as many rows as memories may be needed; those that are not are not written.
+            have a row for each memory that a call may need; rows that it does not need are not written.
     """
 
     G: Annotated[Tensor | None, Axes("B chunks N L L", ACCUMULATED, "chunks B N L L", "keep_G")] = None
