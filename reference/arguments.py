@@ -6,7 +6,7 @@ sizes. Nothing here imports a framework; an implementation describes its arrays 
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -138,7 +138,7 @@ def check_mlstm(
     _check_qkvif(call, q, k, v, i, f, tokens)
     call.packing(cu_seqlens, max_seqlen, "q")
     if initial_state is not None:
-        _check_state(call, initial_state, "initial_state", "v", v, _MLSTM_STATE)
+        _check_state(call, initial_state, "initial_state", v)
     call.integer("chunk_size", chunk_size, 1, optional=True)
     _check_eps(call, eps)
     return call
@@ -157,7 +157,7 @@ def check_mlstm_step(
 ) -> Call:
     call = Call(function, framework)
     _check_qkvif(call, q, k, v, i, f, "B")
-    _check_state(call, state, "state", "v", v, _MLSTM_STATE)
+    _check_state(call, state, "state", v)
     _check_eps(call, eps)
     return call
 
@@ -177,25 +177,35 @@ def _check_qkvif(call: Call, q: Any, k: Any, v: Any, i: Any, f: Any, tokens: str
 
 _MLSTM_STATE = {"C": "B N K V", "n": "B N K", "m": "B N"}
 _SLSTM_STATE = dict.fromkeys("cnmh", "B N H")
+_TUPLES = {3: "a triple", 4: "a tuple"}
 
 
-def _check_state(call: Call, state: Any, argument: str, beside: str, values: Any, letters: Mapping[str, str]) -> None:
-    """Check a state given as a tuple; ``letters`` has the shape of each of its arrays."""
-    expected = f"{_TUPLES[len(letters)]} ({', '.join(letters)})"
+def _check_state(call: Call, state: Any, argument: str, v: Any) -> None:
+    parts = _parts(call, state, argument, _MLSTM_STATE)
+    call.state_dtype("v", v, **parts)
+    for (name, part), letters in zip(parts.items(), _MLSTM_STATE.values(), strict=True):
+        call.shape(name, part, letters)
+
+
+def _check_slstm_state(call: Call, state: Any, argument: str, z: Any) -> None:
+    parts = _parts(call, state, argument, _SLSTM_STATE)
+    call.state_dtype("z", z, **parts)
+    for (name, part), letters in zip(parts.items(), _SLSTM_STATE.values(), strict=True):
+        call.shape(name, part, letters)
+
+
+def _parts(call: Call, state: Any, argument: str, names: Collection[str]) -> dict[str, Any]:
+    """The arrays of a state that is given as a tuple, by the names that errors give them."""
+    expected = f"{_TUPLES[len(names)]} ({', '.join(names)})"
     if not isinstance(state, Sequence) or isinstance(state, str):
         call.refuse(TypeError, argument, describe(state), expected)
-    if len(state) != len(letters):
+    if len(state) != len(names):
         call.refuse(ValueError, argument, f"a {type(state).__name__} of {len(state)}", expected)
-    parts = {f"{argument}.{name}": part for name, part in zip(letters, state, strict=True)}
+    parts = {f"{argument}.{name}": part for name, part in zip(names, state, strict=True)}
     for name, part in parts.items():
         if part is None:
             call.refuse(ValueError, name, "None", "an array: a state needs all of its arrays")
-    call.state_dtype(beside, values, **parts)
-    for (name, part), shape in zip(parts.items(), letters.values(), strict=True):
-        call.shape(name, part, shape)
-
-
-_TUPLES = {3: "a triple", 4: "a tuple"}
+    return parts
 
 
 def _check_eps(call: Call, eps: Any) -> None:
@@ -439,7 +449,7 @@ def check_slstm(
     _check_slstm_arrays(call, arrays, "B S" if cu_seqlens is None else "T")
     call.packing(cu_seqlens, max_seqlen, "z")
     if initial_state is not None:
-        _check_state(call, initial_state, "initial_state", "z", z, _SLSTM_STATE)
+        _check_slstm_state(call, initial_state, "initial_state", z)
     _check_forget_gate(call, forget_gate)
     _check_clipping(call, gradient_clipping)
     return call
@@ -461,7 +471,7 @@ def check_slstm_step(
 ) -> Call:
     call = Call(function, framework)
     _check_slstm_arrays(call, (z, i, f, o, weight_z, weight_i, weight_f, weight_o), "B")
-    _check_state(call, state, "state", "z", z, _SLSTM_STATE)
+    _check_slstm_state(call, state, "state", z)
     _check_forget_gate(call, forget_gate)
     return call
 

@@ -74,7 +74,8 @@ class Admission:
                 admitted case keeps it.
             subject: names of further features that an admitted case keeps if it has them.
             any_call: whether the law can be tried on any call. If not, an admitted case gains no feature that no case
-                of the law has, sizes apart: the law may be unable to use it, as one about dense calls a packing.
+                of the law has, sizes and values apart: the law may be unable to use it, as one about dense calls is
+                with a packing.
         """
         if op not in BY_LAWS or (self.contract and not self.texts):
             return cases
@@ -83,7 +84,7 @@ class Admission:
         drawn = sample() if self.texts else ()
         needed = [each for each in features_of(op) if drawn and (each.name in subject or _is_shared(each, drawn))]
         named = () if any_call or not drawn else features_of(op)
-        foreign = [each for each in named if not (each.of_sizes or any(map(each.present, drawn)))]
+        foreign = [each for each in named if not (each.of_sizes or each.of_values or any(map(each.present, drawn)))]
         lost = 0
 
         def changed(case: Any) -> Any | None:

@@ -31,7 +31,7 @@ class Feature:
             name.
         implies: names of wider features, which every case with this one has.
         of_sizes: whether it concerns the sizes of arrays alone, so that one call can have all such features at once.
-        of_values: whether it concerns the values of gates.
+        of_values: whether it concerns the values of gates, or what follows from them.
         letters: the sizes that it concerns if they are numbers beyond a limit, or no multiples: ``S``, or ``KV``.
     """
 

@@ -150,6 +150,7 @@ NORMALISER = (
         present=lambda case: _above(case)[0],
         without=removed(ABOVE),
         added=lambda case: removed(AT_FLOOR)(restored(case, ABOVE)),
+        of_values=True,
     ),
     Feature(
         name=AT_FLOOR,
@@ -158,6 +159,7 @@ NORMALISER = (
         present=lambda case: _above(case)[1],
         without=removed(AT_FLOOR),
         added=lambda case: restored(case, AT_FLOOR),
+        of_values=True,
     ),
 )
 

@@ -119,22 +119,24 @@ def test_values_depend_on_the_threads_by_rounding_alone(
     torch.set_num_threads(1)
     one = _both_passes(operation, x)
     torch.set_num_threads(2)
-    all_threads = _both_passes(operation, x)
+    first = _deterministic(operation, x)
     turns = itertools.cycle([True, False])
     monkeypatch.setattr(_threads, "_WINDOW", 0.0)
     monkeypatch.setattr(_threads._Pause, "begin", lambda pause, now: setattr(pause, "end", now + 1e-4))
     monkeypatch.setattr(_threads, "_in_use", lambda before, now: next(turns))
     mixed = _both_passes(operation, x)
-    for a, b, c in zip(one, all_threads, mixed, strict=True):
-        size = float(a.abs().max())
+    for a, b, c in zip(one, first, mixed, strict=True):
         for other in (b, c):
-            torch.testing.assert_close(other, a, rtol=0.0, atol=1e-5 * size)
+            torch.testing.assert_close(other, a, rtol=0.0, atol=1e-5 * float(a.abs().max()))
+    assert all(torch.equal(a, b) for a, b in zip(first, _deterministic(operation, x), strict=True))
+
+
+def _deterministic(operation: str, x: list[torch.Tensor]) -> list[torch.Tensor]:
     torch.use_deterministic_algorithms(True)
     try:
-        same = _both_passes(operation, x)
+        return [*_both_passes(operation, x)]
     finally:
         torch.use_deterministic_algorithms(False)
-    assert all(torch.equal(a, b) for a, b in zip(all_threads, same, strict=True))
 
 
 _NARROW = """
