@@ -5,16 +5,17 @@ all of them. If another process uses the cores, the system may have put one of t
 waits for a time slice, about ten milliseconds, however small it is. A call here therefore uses
 
 - one thread, if its work is small, as that of a loop whose steps wait for each other usually is;
-- one thread for a while, after its own thread was kept from the cores for a quarter of the time;
-- all threads otherwise.
+- all threads otherwise, or, with ``GATESPEC_SHARED_CORES=1`` in the environment at import, one thread for a while after
+  its own thread was kept from the cores for a quarter of the time.
 
-The number of threads decides how long a call takes. Where PyTorch divides an array among threads, the last bits of some
-elements depend on it as well. Under ``torch.use_deterministic_algorithms(True)`` a call with large work therefore
-always uses all threads; small work always uses one. ``torch.set_num_threads`` would change the number for other threads
-of the program too; OpenMP's and MKL's own functions change it for the thread that calls them.
+The second rule must be asked for: where PyTorch divides an array among threads, the last bits of some elements depend
+on their number, so that the same call may give other bits under another load. It never holds under
+``torch.use_deterministic_algorithms(True)``. ``torch.set_num_threads`` would change the number for other threads of the
+program too; OpenMP's and MKL's own functions change it for the thread that calls them.
 """
 
 import ctypes
+import os
 from collections.abc import Callable
 from functools import cache
 from threading import local
@@ -27,6 +28,9 @@ try:
     import resource
 except ImportError:  # Windows
     resource = None
+
+ADAPTS = os.environ.get("GATESPEC_SHARED_CORES") == "1"
+"""Whether large work may use one thread while other processes use the cores, which may change the last bits."""
 
 _WINDOW = 0.005
 """Minimum number of seconds for which the share of the time on a core is measured."""
@@ -95,7 +99,7 @@ class threads:
     def __init__(self, device: torch.device, large: bool):
         self._all = torch.get_num_threads() if device.type == "cpu" else 1
         self._large = large
-        self._adapts = large and not torch.are_deterministic_algorithms_enabled()
+        self._adapts = large and ADAPTS and not torch.are_deterministic_algorithms_enabled()
         self._alone = False
 
     def __enter__(self) -> None:

@@ -12,7 +12,7 @@ COTANGENT = {"causal_forget_matrix": "dF", "dtilde_matrix": "dD"}
 INF = np.inf
 
 
-def against_reference(framework, name, arrays, dtype="float64", tolerance=1e-12):
+def against_reference(framework, name, arrays, dtype="float64", tolerance=1e-13):
     def expected(arrays, cotangents=None):
         if cotangents is None:
             return [getattr(reference, name)(*arrays)]
@@ -68,7 +68,7 @@ def test_dtilde_sums_masked_rows_for_the_input_gate(framework):
     _, (di, df) = pulled(framework, framework.package.dtilde_matrix, gates, ones, "float32")
     assert (di == 5).all() and (df[..., 0, 0] == 0).all()
     counts = np.arange(5) * (5 - np.arange(5))
-    np.testing.assert_allclose(df[..., 0], counts / (1 + np.exp(gates[1][..., 0])), rtol=1e-5)
+    np.testing.assert_allclose(df[..., 0], counts / (1 + np.exp(gates[1][..., 0])), rtol=1e-6)
 
 
 def test_dtilde_at_the_limits_of_its_gates(framework):

@@ -70,10 +70,7 @@ def test_logits(module: ModuleType, mode: str, S: int) -> None:
         S = 48
     with torch.no_grad():
         exact = made(module, torch.float64, mode=mode)(tokens(3, S), use_cache=False).logits
-        peer = made(module, mode=mode)(tokens(3, S), use_cache=False).logits
         ours = install(made(module, mode=mode))(tokens(3, S), use_cache=False).logits
-    # The peer's error, up to 75.6 units (on an Intel processor), only has to show that it computes the same function.
-    assert_rounding(peer, exact, "peer", units=256)
     assert_rounding(ours, exact, "ours")
 
 
