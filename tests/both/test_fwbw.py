@@ -79,7 +79,7 @@ def test_switches_change_no_value(wide, kept, stabilize_correctly):
     values = of_reference(config, arrays)
     drawn = random_like(values)
     outputs, found = by_hand(wide, arrays, config, drawn)
-    assert_close(outputs, values, 1e-11)
+    assert_close(outputs, values, 1e-12)
     assert_close(found, of_reference(config, arrays, drawn), 1e-11)
 
 
