@@ -10,7 +10,7 @@ from conformance.base.exceptions import UsageError
 from conformance.base.files import write
 from conformance.cases import LONG_STEPS
 from conformance.operations import OPERATIONS
-from conformance.vectors import _check, _export, _manifest, _report
+from conformance.vectors import _check, _export, _manifest
 
 _OPERATION = click.Choice(tuple(OPERATIONS))
 _DTYPE = click.Choice(FLOATING)
@@ -113,8 +113,8 @@ def check_command(
             raise UsageError(f"{folder} holds no case of that operation and dtype; leave out --op or --dtype")
         judgement = _check.check(vectors, entries, answers, only_given=only_given)
         if json_path is not None:
-            write("json", json_path, _report.as_json(judgement))
+            write("json", json_path, _check.as_json(judgement))
     except UsageError as error:
         raise click.UsageError(str(error)) from error
-    _report.show(Console(), judgement)
+    _check.show(Console(), judgement)
     raise SystemExit(0 if judgement.held else 1)
