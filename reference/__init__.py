@@ -19,6 +19,13 @@ from reference._mlstm import (
     mlstm_step,
     mlstm_step_backward,
 )
+from reference._mlstm_sharded import (
+    MLSTMSummary,
+    combine_mlstm_summaries,
+    mlstm_sharded,
+    mlstm_sharded_backward,
+    mlstm_summary,
+)
 from reference._modules import GRU, mLSTMBackendFwbw
 from reference._scan import rev_cumsum, rev_cumsum_backward, rev_cumsum_off, rev_cumsum_off_backward
 from reference._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
@@ -32,6 +39,7 @@ __all__ = [
     "GRU",
     "KernelBackend",
     "MLSTMState",
+    "MLSTMSummary",
     "Partitioned",
     "SLSTMState",
     "accumulate_gradients",
@@ -39,6 +47,7 @@ __all__ = [
     "accumulate_gradients_scan",
     "causal_forget_matrix",
     "causal_forget_matrix_backward",
+    "combine_mlstm_summaries",
     "dtilde_matrix",
     "dtilde_matrix_backward",
     "explain_backend",
@@ -55,8 +64,11 @@ __all__ = [
     "mlstm_fwbw_custom_grad",
     "mlstm_parallel",
     "mlstm_recurrent",
+    "mlstm_sharded",
+    "mlstm_sharded_backward",
     "mlstm_step",
     "mlstm_step_backward",
+    "mlstm_summary",
     "rev_cumsum",
     "rev_cumsum_backward",
     "rev_cumsum_off",

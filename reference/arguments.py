@@ -32,7 +32,9 @@ __all__ = [
     "check_gru_sizes",
     "check_loss",
     "check_mlstm",
+    "check_mlstm_sharded",
     "check_mlstm_step",
+    "check_mlstm_summary",
     "check_params",
     "check_scan",
     "check_seed",
@@ -162,15 +164,59 @@ def check_mlstm_step(
     return call
 
 
-def _check_qkvif(call: Call, q: Any, k: Any, v: Any, i: Any, f: Any, tokens: str, heads: str = " N") -> None:
-    call.floating(q=q, k=k, v=v)
+def check_mlstm_summary(framework: Framework, k: Any, v: Any, i: Any, f: Any) -> Call:
+    call = Call("mlstm_summary", framework)
+    call.floating(k=k, v=v)
     call.gates("v", v, i=i, f=f)
-    call.shape("q", q, f"{tokens}{heads} K")
+    for argument, x, letters in (("k", k, "B S N K"), ("v", v, "B S N V"), ("i", i, "B S N"), ("f", f, "B S N")):
+        call.shape(argument, x, letters)
+    return call
+
+
+def check_mlstm_sharded(
+    framework: Framework,
+    shards: Mapping[str, Any],
+    initial_state: Any,
+    cu_seqlens: Any,
+    eps: Any,
+    function: str = "mlstm_sharded",
+) -> Call:
+    """Check a call whose tokens are lists of shards; ``shards`` holds the lists q, k, v, i, f, and perhaps dh."""
+    call = Call(function, framework)
+    for argument, parts in shards.items():
+        if not isinstance(parts, list | tuple):
+            call.refuse(TypeError, argument, describe(parts), "a list with an array for each shard")
+        if not parts or len(parts) != len(shards["q"]):
+            expected = f"{len(shards['q'])} to match `q`" if parts and shards["q"] else "at least one"
+            call.refuse(ValueError, argument, f"a list of {len(parts)} shards", expected)
+    steps = "S" if cu_seqlens is None else "T"
+    tokens, total = "B S" if cu_seqlens is None else "T", 0
+    for number, (q, k, v, i, f, *dh) in enumerate(zip(*shards.values(), strict=True)):
+        call.sizes.pop(steps, None)
+        _check_qkvif(call, q, k, v, i, f, tokens, at=f"[{number}]")
+        for part in dh:
+            call.kind(**{f"dh[{number}]": part})
+            call.shape(f"dh[{number}]", part, f"{tokens} N V")
+        total += call[steps]
+    call.bind(steps, total, "q")
+    call.packing(cu_seqlens, None, "q")
+    if initial_state is not None:
+        _check_state(call, initial_state, "initial_state", shards["v"][0])
+    _check_eps(call, eps)
+    return call
+
+
+def _check_qkvif(
+    call: Call, q: Any, k: Any, v: Any, i: Any, f: Any, tokens: str, heads: str = " N", at: str = ""
+) -> None:
+    call.floating(**{f"q{at}": q, f"k{at}": k, f"v{at}": v})
+    call.gates(f"v{at}", v, **{f"i{at}": i, f"f{at}": f})
+    call.shape(f"q{at}", q, f"{tokens}{heads} K")
     if call["K"] < 1:
-        call.refuse(ValueError, "q", describe(q), "a head dim K of at least 1")
-    call.shape("k", k, f"{tokens}{heads} K")
-    call.shape("v", v, f"{tokens}{heads} V")
-    for argument, gate in (("i", i), ("f", f)):
+        call.refuse(ValueError, f"q{at}", describe(q), "a head dim K of at least 1")
+    call.shape(f"k{at}", k, f"{tokens}{heads} K")
+    call.shape(f"v{at}", v, f"{tokens}{heads} V")
+    for argument, gate in ((f"i{at}", i), (f"f{at}", f)):
         squeezed = not heads and len(gate.shape) == 3
         call.shape(argument, gate, f"{tokens}{heads}{' 1' if squeezed else ''}")
 
