@@ -1,11 +1,31 @@
-"""Mesh axes: casts that make all arrays of a call vary over the same manual axes, and explicit axes made automatic."""
+"""Mesh axes: places on them, casts that make all arrays of a call vary over the same manual axes, and explicit axes
+made automatic.
+"""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
+from jax.extend.core import unsafe_get_axis_names_DO_NOT_USE as bound_axis_names
 from jax.sharding import NamedSharding, PartitionSpec
+
+from reference.arguments import axis_names, unknown_axis
+
+
+def place(function: str, axis_name: Any, argument: str = "axis_name") -> tuple[jax.Array, int]:
+    """Index of this device and number of devices along one axis, or along a tuple of axes treated as one.
+
+    Args:
+        function, argument: the public names that errors mention.
+    """
+    names = axis_names(function, axis_name, argument)
+    for name in names:
+        try:
+            jax.lax.axis_size(name)
+        except NameError:
+            raise unknown_axis(function, name, tuple(bound_axis_names()), argument) from None
+    return jax.lax.axis_index(names), jax.lax.axis_size(names)
 
 
 def vary_alike(tree: Any) -> Any:

@@ -10,10 +10,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import unsafe_get_axis_names_DO_NOT_USE as bound_axis_names
 
 from jax_impl._arrays import JAX, check_key
-from reference.arguments import axis_names, check_split, check_stack, check_unstack, unknown_axis
+from jax_impl._mesh_axes import place
+from reference.arguments import axis_names, check_split, check_stack, check_unstack
 
 AxisName = str | tuple[str, ...]
 
@@ -33,7 +33,7 @@ def fold_rng_over_axis(rng: jax.Array, axis_name: AxisName) -> jax.Array:
         ValueError: the axis does not exist.
     """
     check_key("fold_rng_over_axis", rng)
-    index, _ = _place("fold_rng_over_axis", axis_name)
+    index, _ = place("fold_rng_over_axis", axis_name)
     return jax.random.fold_in(rng, index)
 
 
@@ -53,7 +53,7 @@ def split_array_over_mesh(x: jax.Array, axis_name: AxisName, split_axis: int) ->
         ValueError: the mesh axis or the array axis does not exist, or the array axis is not a multiple of the mesh
             axis.
     """
-    index, size = _place("split_array_over_mesh", axis_name)
+    index, size = place("split_array_over_mesh", axis_name)
     axis = check_split(JAX, x, axis_name, size, split_axis)
     run = x.shape[axis] // size
     return jax.lax.dynamic_slice_in_dim(jnp.asarray(x), index * run, run, axis)
@@ -76,7 +76,7 @@ def stack_params(params: Any, axis_name: AxisName, axis: int = 0, mask_except: j
         ValueError: an axis does not exist, `mask_except` is not an index of it, or a parameter is already sharded over
             it.
     """
-    index, size = _place("stack_params", axis_name)
+    index, size = place("stack_params", axis_name)
 
     def stack(path: str, leaf: Any) -> nn.Partitioned:
         box = leaf if _is_box(leaf) else nn.Partitioned(leaf, (None,) * jnp.ndim(leaf))
@@ -131,14 +131,3 @@ def _map_boxes(function: Callable[[str, Any], Any], params: Any) -> Any:
         return function(jax.tree_util.keystr(path), leaf)
 
     return jax.tree_util.tree_map_with_path(with_path, params, is_leaf=_is_box)
-
-
-def _place(function: str, axis_name: Any) -> tuple[jax.Array, int]:
-    """Index of this device and number of devices along one axis, or along a tuple of axes treated as one."""
-    names = axis_names(function, axis_name)
-    for name in names:
-        try:
-            jax.lax.axis_size(name)
-        except NameError:
-            raise unknown_axis(function, name, tuple(bound_axis_names())) from None
-    return jax.lax.axis_index(names), jax.lax.axis_size(names)

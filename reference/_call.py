@@ -229,8 +229,18 @@ class Call:
         """Note that the call gives an option that a kernel may lack."""
         self.options += (argument,)
 
-    def packing(self, cu_seqlens: Any, max_seqlen: Any, argument: str) -> None:
-        """Check a packing of ``T`` tokens (bound by ``argument``) and bind ``B``, its number of sequences."""
+    def packing(
+        self,
+        cu_seqlens: Any,
+        max_seqlen: Any,
+        argument: str,
+        tokens_of_all: Callable[[int], int | None] | None = None,
+    ) -> None:
+        """Check a packing of ``T`` tokens (bound by ``argument``) and bind ``B``, its number of sequences.
+
+        Args:
+            tokens_of_all: ``(T) →`` the number of tokens of all shards, if ``T`` counts those of one; None if unknown.
+        """
         if cu_seqlens is None:
             if max_seqlen is not None:
                 self.refuse(ValueError, "max_seqlen", describe(max_seqlen), "None where `cu_seqlens` is None")
@@ -253,10 +263,11 @@ class Call:
             at = int(np.argmax(lengths < 0))
             fall = f"an array that decreases from {values[at]} to {values[at + 1]} at index {at + 1}"
             self.refuse(ValueError, "cu_seqlens", fall, "one that never decreases")
-        if values[-1] != self["T"]:
-            self.refuse(
-                ValueError, "cu_seqlens", f"an array that ends at {values[-1]}", f"T={self['T']} to match `{argument}`"
-            )
+        T = self["T"] if tokens_of_all is None else tokens_of_all(self["T"])
+        if T is not None and values[-1] != T:
+            shards = "" if tokens_of_all is None else " of all shards"
+            got, expected = f"an array that ends at {values[-1]}", f"T={T} to match `{argument}`{shards}"
+            self.refuse(ValueError, "cu_seqlens", got, expected)
         if longest is not None and lengths.size and lengths.max() > longest:
             self.refuse(
                 ValueError,

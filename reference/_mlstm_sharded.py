@@ -198,7 +198,7 @@ def _sharded_backward(
 def _summary_gradient(
     part: list[np.ndarray], incoming: MLSTMState, outgoing: MLSTMState, dstate: MLSTMState
 ) -> tuple[tuple[np.ndarray, ...], MLSTMState]:
-    """What the gradient of the state that leaves a shard adds to those of its k, v, i, f and of its incoming state.
+    """The part of the gradients of k, v, i, f and of the incoming state that comes from the state that leaves a shard.
 
     As in `mlstm_backward`, m counts as a constant, except that ``g = dm − ⟨C, dC⟩ − ⟨n, dn⟩`` goes to whatever attains
     it.

@@ -134,11 +134,17 @@ def check_mlstm(
     chunk_size: Any,
     eps: Any,
     function: str = "mlstm",
+    tokens_of_all: Callable[[int], int | None] | None = None,
 ) -> Call:
+    """Check a call of the mLSTM.
+
+    Args:
+        tokens_of_all: ``(T) →`` the number of tokens of all shards, if the call has one of them; None if unknown.
+    """
     call = Call(function, framework)
     tokens = "B S" if cu_seqlens is None else "T"
     _check_qkvif(call, q, k, v, i, f, tokens)
-    call.packing(cu_seqlens, max_seqlen, "q")
+    call.packing(cu_seqlens, max_seqlen, "q", tokens_of_all)
     if initial_state is not None:
         _check_state(call, initial_state, "initial_state", v)
     call.integer("chunk_size", chunk_size, 1, optional=True)
@@ -656,22 +662,22 @@ def _pair(call: Call, argument: str, x: Any, expected: str) -> tuple[Any, Any]:
     return x[0], x[1]
 
 
-def axis_names(function: str, axis_name: Any) -> tuple[str, ...]:
+def axis_names(function: str, axis_name: Any, argument: str = "axis_name") -> tuple[str, ...]:
     """The mesh axes that ``axis_name`` (a name or a tuple of names) stands for."""
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
     if not names or not all(isinstance(name, str) for name in names):
         raise TypeError(
-            f"{function}: `axis_name` is {describe(axis_name)}; expected the name of a mesh axis or a tuple of names"
+            f"{function}: `{argument}` is {describe(axis_name)}; expected the name of a mesh axis or a tuple of names"
         )
     if len(set(names)) < len(names):
-        raise ValueError(f"{function}: `axis_name` is {axis_name!r}; expected each mesh axis once")
+        raise ValueError(f"{function}: `{argument}` is {axis_name!r}; expected each mesh axis once")
     return names
 
 
-def unknown_axis(function: str, name: str, known: Sequence[str]) -> ValueError:
+def unknown_axis(function: str, name: str, known: Sequence[str], argument: str = "axis_name") -> ValueError:
     """The error for a mesh axis that does not exist."""
     listed = ", ".join(repr(axis) for axis in known) or "no axis at all"
-    return ValueError(f"{function}: `axis_name` is {name!r}; expected an axis of the mesh: {listed}")
+    return ValueError(f"{function}: `{argument}` is {name!r}; expected an axis of the mesh: {listed}")
 
 
 def check_split(framework: Framework, x: Any, axis_name: Any, axis_size: int, split_axis: Any) -> int:

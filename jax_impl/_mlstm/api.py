@@ -16,12 +16,13 @@ import jax
 from jax_impl._arrays import JAX, is_array, matmul_precision
 from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
+from jax_impl._mesh_axes import place, varying_axes
 from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
 from jax_impl._mlstm.chunk_layout import chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
 from jax_impl._mlstm.head_ranges import cpu_is_one_device
-from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
+from reference.arguments import Call, MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
 
 BLOCK, BLOCK_ON_CPU = 32768, 1024
@@ -39,6 +40,7 @@ class _Options(TypedDict, total=False):
     chunk_size: int | None
     eps: float
     kernel_backend: KernelBackend | str | None
+    sequence_axis: str | tuple[str, ...] | None
 
 
 @overload
@@ -88,6 +90,7 @@ def mlstm(
     chunk_size: int | None = None,
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
+    sequence_axis: str | tuple[str, ...] | None = None,
 ) -> jax.Array | tuple[jax.Array, MLSTMState]:
     """The mLSTM over whole sequences, dense or packed.
 
@@ -118,6 +121,13 @@ def mlstm(
         chunk_size: steps per chunk; None chooses one to suit S. The value does not depend on it.
         eps: added to the normaliser, for parity with kernels that do so; its gradient treats m as a constant.
         kernel_backend: the backend to use; None means a kernel that a run on such hardware has proven, else XLA.
+        sequence_axis: inside ``jax.shard_map`` (with ``check_vma``), the mesh axis over which the steps are sharded, or
+            a tuple of them. The arrays q to f are then the steps of this device, ``(B, S_local, N, ·)`` or ``(T_local,
+            N, ·)``, while `cu_seqlens`, `initial_state` and the returned state are those of the whole sequences, the
+            same on every device of the axis. On P devices each sends ``1 + ⌈log₂(P − 1)⌉`` messages of
+            ``B·N·(K·V + K + 3)`` numbers of the accumulation dtype (B = 1 for packed sequences), whatever S is; the
+            backward pass sends as much. A returned state is one all-reduce of ``B·N·(K·V + K + 1)`` numbers, and so is
+            the gradient of an initial state.
 
     Returns:
         h, with the shape and dtype of `v`; with `return_state`, ``(h, MLSTMState)``, the state in the accumulation
@@ -125,15 +135,16 @@ def mlstm(
 
     Raises:
         TypeError: an argument is not a floating-point array, or dtypes differ.
-        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or `kernel_backend`
-            does not support the call.
+        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, `kernel_backend`
+            does not support the call, or `sequence_axis` is no axis over which the arrays are sharded.
         NotImplementedError: the function is differentiated in forward mode, or twice.
     """
     # The options depend on the values of the packing, and on those of a chunk size; no cache may read an array.
-    decide = _cached_options if cu_seqlens is None and not is_array(chunk_size) else _options
+    cached = cu_seqlens is None and sequence_axis is None and not is_array(chunk_size)
+    decide = _cached_options if cached else _options
     options = decide(
         *(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, return_state),
-        *(kernel_backend, matmul_precision()),
+        *(kernel_backend, matmul_precision(), sequence_axis),
     )
     packing = None if cu_seqlens is None else cu_seqlens.astype("int32")
     h, state = run_mlstm(options, q, k, v, i, f, _as_state(initial_state), packing)
@@ -184,6 +195,7 @@ def _options(
     return_state: bool,
     kernel_backend: Any,
     precision: str,
+    sequence_axis: Any,
 ) -> Options:
     """The options of a legal call; raises if the call is not legal."""
     asked = _request(
@@ -194,6 +206,7 @@ def _options(
         max_seqlen=max_seqlen,
         chunk_size=chunk_size,
         eps=eps,
+        sequence_axis=sequence_axis,
     )
     backend = choose(asked, kernel_backend)
     L = chunk_length(asked.sizes["T" if asked.packed else "S"], chunk_size)
@@ -206,6 +219,7 @@ def _options(
         interpret=backend.interpret,
         block=BLOCK_ON_CPU if on_cpu else BLOCK,
         one_device=on_cpu and cpu_is_one_device(),
+        sequence_axis=sequence_axis,
     )
 
 
@@ -237,10 +251,35 @@ def _request(
     max_seqlen: Any = None,
     chunk_size: Any = None,
     eps: Any = 0.0,
+    sequence_axis: Any = None,
 ) -> Request:
     check_flag("mlstm", "return_state", return_state)
-    call = check_mlstm(JAX, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
+    arrays = (q, k, v, i, f, initial_state, cu_seqlens)
+    if sequence_axis is None:
+        call = check_mlstm(JAX, *arrays, max_seqlen, chunk_size, eps)
+    else:
+        _, devices = place("mlstm", sequence_axis, "sequence_axis")
+        call = check_mlstm(JAX, *arrays, max_seqlen, chunk_size, eps, tokens_of_all=lambda T: devices * T)
+        _check_sharded(call, sequence_axis, *arrays)
     return request(call, v, cu_seqlens is not None)
+
+
+def _check_sharded(
+    call: Call, sequence_axis: Any, q: Any, k: Any, v: Any, i: Any, f: Any, initial_state: Any, cu_seqlens: Any
+) -> None:
+    """Raise unless tokens vary over the axis that shards them, and all that belongs to whole sequences does not."""
+    axes = {sequence_axis} if isinstance(sequence_axis, str) else {*sequence_axis}
+    shown = " and ".join(repr(axis) for axis in sorted(axes))
+    if not any(axes <= varying_axes(x) for x in (q, k, v, i, f)):
+        expected = f"it to vary over {shown}, as in a shard_map that shards the steps, with check_vma=True"
+        call.refuse(ValueError, "q", f"the same array on all devices of {shown}", expected)
+    whole = {"cu_seqlens": cu_seqlens}
+    if initial_state is not None:
+        whole |= dict(zip(("initial_state.C", "initial_state.n", "initial_state.m"), initial_state, strict=True))
+    for argument, x in whole.items():
+        if x is not None and axes & varying_axes(x):
+            expected = "the same array on all devices: it belongs to the whole sequences"
+            call.refuse(ValueError, argument, f"an array that varies over {shown}", expected)
 
 
 @request_builder("mlstm_step")

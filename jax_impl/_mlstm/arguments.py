@@ -68,6 +68,7 @@ class Options(NamedTuple):
         block: number of steps, counted over sequences and heads, that a backend of array code computes at once; where
             heads are computed in ranges, that many of each range.
         one_device: whether the arrays are on a CPU that is a single device, so that they are not divided among devices.
+        sequence_axis: the mesh axis, or tuple of them, over which the steps are sharded; None if they are not.
     """
 
     chunkwise: ChunkwiseOptions
@@ -76,3 +77,4 @@ class Options(NamedTuple):
     interpret: bool
     block: int
     one_device: bool = False
+    sequence_axis: str | tuple[str, ...] | None = None

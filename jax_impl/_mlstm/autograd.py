@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from jax_impl._handwritten_gradient import Passes, differentiable_operation
 from jax_impl._mesh_axes import partition, vary_alike, with_auto_axes
-from jax_impl._mlstm import composed
+from jax_impl._mlstm import composed, sequence_parallel
 from jax_impl._mlstm.arguments import Arguments, Options, Result, Tokens
 from jax_impl._mlstm.pallas import launch
 from jax_impl._mlstm.state import given_or_zeros
@@ -49,11 +49,17 @@ def run_mlstm(
     tokens = Tokens(q=q, k=k, v=v, i=i, f=f)
     arguments = vary_alike(Arguments(tokens=tokens, initial_state=initial_state, cu_seqlens=cu_seqlens))
     tokens = arguments.tokens
-    if cu_seqlens is not None and (arguments.B == 0 or tokens.q.shape[0] == 0):
+    empty = cu_seqlens is not None and (arguments.B == 0 or tokens.q.shape[0] == 0)
+    if empty or (options.sequence_axis is not None and tokens.i.size == 0):
         # There is no sequence, or none has a step, so there is no chunk to compute.
         last = jax.tree.map(jnp.copy, given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B))
+        if options.sequence_axis is not None:
+            last = sequence_parallel.from_first_device(options, last)
         return jnp.zeros_like(tokens.v), last if options.return_state else None
-    result = with_auto_axes(partial(_sequence, options), arguments, partial(_partitions, options, arguments))
+    compute = partial(_sequence, options)
+    if options.sequence_axis is not None:
+        compute = partial(sequence_parallel.sharded, options, local=compute)
+    result = with_auto_axes(compute, arguments, partial(_partitions, options, arguments))
     return result.h, result.state
 
 

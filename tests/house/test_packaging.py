@@ -62,12 +62,13 @@ DEFAULTS = {
     "stack_params": {"axis": 0, "mask_except": None},
 }
 # What the framework does not know, the caller says by keyword: the axis, or (NumPy has no autodiff) the derivative.
+# Steps are sharded over what each framework has for that.
 SHARDING = ("fold_rng_over_axis", "split_array_over_mesh", "stack_params", "unstack_params")
 ACCUMULATION = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")
 EXTRA_KEYWORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "reference": dict.fromkeys(SHARDING, ("axis_index", "axis_size"))
     | dict.fromkeys(ACCUMULATION, ("value_and_grad",)),
-    "jax_impl": {},
+    "jax_impl": {"mlstm": ("sequence_axis",)},
     "torch_impl": dict.fromkeys(SHARDING, ("mesh",)),
 }
 
