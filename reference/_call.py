@@ -263,11 +263,13 @@ class Call:
             at = int(np.argmax(lengths < 0))
             fall = f"an array that decreases from {values[at]} to {values[at + 1]} at index {at + 1}"
             self.refuse(ValueError, "cu_seqlens", fall, "one that never decreases")
-        T = self["T"] if tokens_of_all is None else tokens_of_all(self["T"])
-        if T is not None and values[-1] != T:
-            shards = "" if tokens_of_all is None else " of all shards"
-            got, expected = f"an array that ends at {values[-1]}", f"T={T} to match `{argument}`{shards}"
-            self.refuse(ValueError, "cu_seqlens", got, expected)
+        if tokens_of_all is None:
+            T, of, wrong = self["T"], f"`{argument}`", values[-1] != self["T"]
+        else:
+            T, of = tokens_of_all(self["T"]), f"`{argument}` of all shards"
+            wrong = T is not None and values[-1] != T
+        if wrong:
+            self.refuse(ValueError, "cu_seqlens", f"an array that ends at {values[-1]}", f"T={T} to match {of}")
         if longest is not None and lengths.size and lengths.max() > longest:
             self.refuse(
                 ValueError,
