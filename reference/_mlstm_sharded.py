@@ -19,7 +19,7 @@ import numpy as np
 from reference._arrays import NUMPY, float64
 from reference._gates import exp_difference, log_sigmoid, sigmoid, stabilised_decay
 from reference._mlstm import _backward, _dot, _initial_state, mlstm_recurrent
-from reference.arguments import MLSTMState, check_mlstm_sharded, check_mlstm_summary
+from reference.arguments import MLSTMState, check_flag, check_mlstm_sharded, check_mlstm_summaries, check_mlstm_summary
 
 
 class MLSTMSummary(NamedTuple):
@@ -72,7 +72,11 @@ def combine_mlstm_summaries(earlier: MLSTMSummary, later: MLSTMSummary) -> MLSTM
 
     Returns:
         The summary of all of them. Where ``later`` empties the memory (a = −∞), nothing of ``earlier`` is in it.
+
+    Raises:
+        ValueError: the shapes of the two disagree.
     """
+    check_mlstm_summaries(NUMPY, earlier, later)
     decay, gain, m = _memory_weights(earlier.m, later)
     C = decay[..., None, None] * earlier.C + gain[..., None, None] * later.C
     n = decay[..., None] * earlier.n + gain[..., None] * later.n
@@ -105,6 +109,7 @@ def mlstm_sharded(
     Raises:
         TypeError, ValueError: as in `mlstm`; also if there is no shard, or the numbers of shards differ.
     """
+    check_flag("mlstm_sharded", "return_state", return_state)
     check_mlstm_sharded(NUMPY, dict(zip("qkvif", (q, k, v, i, f), strict=True)), initial_state, cu_seqlens, eps)
     shards = [[float64(x) for x in shard] for shard in zip(q, k, v, i, f, strict=True)]
     h, lasts = [np.empty(shard[2].shape) for shard in shards], []

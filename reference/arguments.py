@@ -34,6 +34,7 @@ __all__ = [
     "check_mlstm",
     "check_mlstm_sharded",
     "check_mlstm_step",
+    "check_mlstm_summaries",
     "check_mlstm_summary",
     "check_params",
     "check_scan",
@@ -176,6 +177,16 @@ def check_mlstm_summary(framework: Framework, k: Any, v: Any, i: Any, f: Any) ->
     call.gates("v", v, i=i, f=f)
     for argument, x, letters in (("k", k, "B S N K"), ("v", v, "B S N V"), ("i", i, "B S N"), ("f", f, "B S N")):
         call.shape(argument, x, letters)
+    return call
+
+
+def check_mlstm_summaries(framework: Framework, earlier: Any, later: Any) -> Call:
+    call = Call("combine_mlstm_summaries", framework)
+    for argument, summary in (("earlier", earlier), ("later", later)):
+        parts = {f"{argument}.{name}": getattr(summary, name, None) for name in ("C", "n", "m", "a")}
+        call.floating(**parts)
+        for (name, x), letters in zip(parts.items(), ("B N K V", "B N K", "B N", "B N"), strict=True):
+            call.shape(name, x, letters)
     return call
 
 

@@ -124,7 +124,7 @@ def mlstm(
         sequence_axis: inside ``jax.shard_map`` (with ``check_vma``), the mesh axis over which the steps are sharded, or
             a tuple of them. The arrays q to f are then the steps of this device, ``(B, S_local, N, ·)`` or ``(T_local,
             N, ·)``, while `cu_seqlens`, `initial_state` and the returned state are those of the whole sequences, the
-            same on every device of the axis. On P devices each sends ``1 + ⌈log₂(P − 1)⌉`` messages of
+            same on every device of the axis. On P > 1 devices each sends ``1 + ⌈log₂(P − 1)⌉`` messages of
             ``B·N·(K·V + K + 3)`` numbers of the accumulation dtype (B = 1 for packed sequences), whatever S is; the
             backward pass sends as much. A returned state is one all-reduce of ``B·N·(K·V + K + 1)`` numbers, and so is
             the gradient of an initial state.

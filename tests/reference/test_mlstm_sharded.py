@@ -206,3 +206,8 @@ def test_refusals():
         reference.mlstm_sharded(*packed, cu_seqlens=np.array([0, 7]))
     with pytest.raises(ValueError, match=r"mlstm_summary: `v` is f64\[2,4,2,4\]; expected \[B=2, S=5, N=2, V\]"):
         mlstm_summary(k[0], v[0][:, 1:], i[0], f[0])
+    one, other = (mlstm_summary(*arrays(rng, batch, 5)[1:]) for batch in (2, 1))
+    with pytest.raises(ValueError, match=r"combine_mlstm_summaries: `later\.C` is f64\[1,2,3,4\]; expected \[B=2, N=2"):
+        combine_mlstm_summaries(one, other)
+    with pytest.raises(TypeError, match="mlstm_sharded: `return_state` is 1; expected True or False"):
+        reference.mlstm_sharded(q, k, v, i, f, return_state=1)  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -145,6 +145,26 @@ def test_shard_map(name):
     assert_close(got, expected, 1e-5)
 
 
+def shards_of_steps(mesh):
+    """The mLSTM, with an initial state, whose steps are sharded over the mesh."""
+
+    def call(*x):
+        h, last = jax_impl.mlstm(
+            *x[:5], initial_state=x[5:], return_state=True, kernel_backend="pallas", sequence_axis="data"
+        )
+        return h, tuple(last)
+
+    steps = P(None, "data")
+    return jax.shard_map(call, mesh=mesh, in_specs=(steps,) * 5 + (P(),) * 3, out_specs=(steps, P()))
+
+
+def test_shards_of_steps():
+    _, _, x, cotangents, expected = plain("mlstm")
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    got = jax.jit(lambda x, dy: pull_back(shards_of_steps(mesh), x, dy))(x, cotangents)
+    assert_close(got, expected, 1e-5)
+
+
 HOPPER = dict(device_kind="NVIDIA H100 80GB HBM3", num_cores=132, platform="gpu")
 
 
@@ -186,6 +206,13 @@ def test_shard_map_lowers_for_several_gpus(name, devices):
     module = exported(sharded, devices, name)
     assert module.nr_devices == devices
     assert kernels(module)
+
+
+def test_shards_of_steps_lower_for_several_gpus():
+    module = exported(lambda call, mesh, specs: shards_of_steps(mesh), 2, "mlstm")
+    assert module.nr_devices == 2
+    assert kernels(module)
+    assert "collective_permute" in module.mlir_module()
 
 
 @each
