@@ -221,7 +221,7 @@ def _run(
             run.write_promises(suggest_promises, reports)
             click.echo(f"{suggest_promises}: the promises that the results imply; pass this file with --promises.")
         if write_known is not None:
-            new = run.write_known(write_known, reports, options.known)
+            new = run.write_known(write_known, reports)
             said = f"{new} new entries; add a reason to each before you pass this file with --known."
             click.echo(f"{write_known}: {said}")
     except UsageError as error:

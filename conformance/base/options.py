@@ -53,7 +53,7 @@ class RunOptions:
         quick: only the laws that are marked as quick, in float32 unless a dtype is named, on short sequences.
         thorough: whether breaks and causes are looked for in a quick run as in any other, because a file of them is to
             be written or read.
-        known: failures that do not count (`conformance.judge.known_failures.Known`).
+        known: failures that do not count (`conformance.judge.expectations.Known`).
         failures: the directory for a script for each failure; None to save none.
         shrink_seconds: how long to look for a smaller case after a law broke.
     """
@@ -155,7 +155,9 @@ OFFERED = (
     _offered("strict", _STRICT, "flag", pytest=False),
     _offered("contract", _CONTRACT, "flag"),
     _offered("promise", _PROMISE, metavar="TEXT", field="promises", several=True),
-    _offered("promises", "Read promises from this TOML file.", "file", "PATH", field="promises_file"),
-    _offered("known", "File of known failures, which do not fail the run.", "file", "PATH"),
+    _offered(
+        "promises", "Read promises, and known failures, from this TOML file.", "file", "PATH", field="promises_file"
+    ),
+    _offered("known", "File of known failures, which do not fail the run, and of promises.", "file", "PATH"),
     _offered("failures", "Directory for the scripts of failures.", "directory", "DIR", default="reports/failures"),
 )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from conformance.base.dtypes import HALF
 from conformance.base.exceptions import UsageError
 from conformance.base.files import write
@@ -20,10 +22,9 @@ from conformance.diagnosis.cause import Cause
 from conformance.diagnosis.diagnose import without_experiments
 from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.process import diagnosed
-from conformance.features.promises import written
 from conformance.frameworks.targets import TargetInfo
-from conformance.judge.known_failures import Example, Known
-from conformance.judge.known_failures import write as write_entries
+from conformance.judge import expectations
+from conformance.judge.expectations import Example, Known
 from conformance.judge.outcome import LawResult
 from conformance.judge.selection import agenda
 from conformance.judge.workers import Item, Workers
@@ -124,19 +125,21 @@ def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) ->
 
 def write_promises(path: Path, reports: list[TargetReport]) -> None:
     """Write the promises that exclude all calls for which the targets are wrong or not served."""
-    found: dict[str, list[str]] = {}
-    for report in reports:
-        for op, texts in suggested(report.diagnosis).items():
-            found.setdefault(op, []).extend(texts)
-    write("suggest-promises", path, written({op: dict.fromkeys(texts) for op, texts in found.items()}))
+    found = [
+        f"{op}: {text}" for report in reports for op, texts in suggested(report.diagnosis).items() for text in texts
+    ]
+    expectations.write("suggest-promises", path, dict.fromkeys(found))
 
 
-def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ...]) -> int:
-    """Write the causes of the present failures as known failures without a reason; entries that still hold are kept.
+def write_known(path: Path, reports: list[TargetReport]) -> int:
+    """Write the causes of the present failures as known failures without a reason.
+
+    Of a file that exists, the promises and the entries that still hold are kept.
 
     Returns:
         The number of new entries.
     """
+    promises, before = expectations.read("known", path) if path.exists() else ((), ())
     gone = {
         (report.target, outcome.cause)
         for report in reports
@@ -151,12 +154,12 @@ def write_known(path: Path, reports: list[TargetReport], before: tuple[Known, ..
         if not any((target, entry.cause) in gone for target in targets if entry.target in (None, target))
     ]
     new = [
-        replace(entry, target=report.target)
+        msgspec.structs.replace(entry, target=report.target)
         for report in reports
         for cause in report.diagnosis.causes
         if (entry := known_of(cause)) is not None
     ]
-    write_entries(path, [*kept, *new])
+    expectations.write("write-known", path, map(str, promises), [*kept, *new])
     return len(new)
 
 
@@ -176,7 +179,7 @@ def known_of(cause: Cause) -> Known | None:
         operations=cause.ops,
         reason="",
         example=example,
-        features=cause.features,
+        promise=cause.promise,
         law=check.law.rpartition(".")[2] if alone else "",
         breaks=natures,
         where=tuple(dict.fromkeys(array.where for array in cause.breaks if array.where)),

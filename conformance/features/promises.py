@@ -11,22 +11,20 @@ reported as not promised, and never as passed. Names:
   a feature is true or false, and is not compared
 
 They are combined with ``and``, ``or``, ``not``, comparisons, ``in`` and arithmetic. A promise with a name that an
-operation does not have does not apply to that operation. ``mlstm: S % 64 == 0`` applies to one operation only.
+operation does not have does not apply to that operation. ``mlstm: S % 64 == 0`` applies to one operation only. They are
+given on the command line or in a file (`conformance.judge.expectations`).
 """
 
 import ast
 import functools
 import operator
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import UsageError
-from conformance.base.files import text_in
 from conformance.features import described, features_of
 from conformance.features.facts import FINITE, SIZES, AbsentError, facts_of, identifier, names_in, numbers_in, of_mlstm
 from conformance.features.feature import Feature, avoiding
@@ -189,38 +187,6 @@ def _why_meaningless(node: ast.AST, operations: Iterable[Operation]) -> str | No
 def _has_none(node: ast.AST, facts: Mapping[str, Any]) -> bool:
     names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id not in FLOATING]
     return any(facts[name] is None for name in names)
-
-
-def read(path: Path) -> tuple[Promise, ...]:
-    """The promises of a TOML file: ``promises = ["f finite"]``, and a table for the promises of one operation.
-
-    Raises:
-        UsageError: the file cannot be read, or holds something else.
-    """
-    try:
-        table = tomllib.loads(text_in(path))
-    except OSError as error:
-        raise UsageError(f"--promises {path} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--promises {path} is not TOML: {error}") from error
-    found = []
-    for op, of in {"": {"promises": table.pop("promises", [])}, **table}.items():
-        listed = of.get("promises") if isinstance(of, dict) else None
-        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed) or set(of) - {"promises"}:
-            raise UsageError(
-                f'--promises {path}: `{op}` must hold promises = ["…"] and nothing else, each promise in quotes'
-            )
-        found += [parsed(f"{op}: {each}" if op else each) for each in listed]
-    return tuple(found)
-
-
-def written(promises: Mapping[str, Iterable[str]]) -> str:
-    """Return promises by operation as TOML that `read` accepts."""
-    lines = ["# Conditions that callers must meet. Read by: python -m conformance run TARGET --promises FILE"]
-    for op, texts in promises.items():
-        listed = "".join(f'    "{text}",\n' for text in texts)
-        lines.append(f"\n[{op}]\npromises = [\n{listed}]")
-    return "\n".join(lines) + "\n"
 
 
 def excluding(feature: Feature) -> str:

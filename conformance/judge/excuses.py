@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.features import features_of
-from conformance.features.feature import avoiding
+from conformance.features.promises import Promises, parsed
 from conformance.formulas import formula_named
 from conformance.formulas.judged import Judge
 from conformance.formulas.recognition import matches
 from conformance.frameworks.implementation import Implementation
-from conformance.judge.known_failures import INEXACT, Known
+from conformance.judge.expectations import INEXACT, Known
 from conformance.laws import Law
 from conformance.operations import BY_LAWS, Operation
 from conformance.tolerance.compared import ArrayOutcome, BreakKind
@@ -75,7 +74,7 @@ class Excuses:
         operation = BY_LAWS.get(broken.law.op)
         if entry.formula and not (operation is not None and self._equals(operation, entry.formula, broken)):
             return False
-        return not entry.features or (operation is not None and _needs(operation, entry.features, broken, breaks))
+        return not entry.promise or (operation is not None and _ends_with(entry.promise, operation, broken, breaks))
 
     def _equals(self, operation: Operation, name: str, broken: Broken) -> bool:
         """Whether the target's answer for the case is that of a formula."""
@@ -94,14 +93,11 @@ class Excuses:
         return matches(formula, judged, judge.precision(judged.call), closely=False) is True
 
 
-def _needs(operation: Operation, names: Sequence[str], broken: Broken, breaks: Breaks) -> bool:
-    """Whether the case has these features, and does not break the law in this way without them."""
-    case = broken.case
-    features = [feature for feature in features_of(operation) if feature.name in names]
-    if not operation.describes(case) or not all(feature.present(case) for feature in features):
+def _ends_with(promise: str, operation: Operation, broken: Broken, breaks: Breaks) -> bool:
+    """Whether the case is outside a promise, and the nearest case that keeps it does not break the law in this way."""
+    case, promises = broken.case, Promises((parsed(promise),))
+    if not operation.describes(case) or promises.hold(operation, case, broken.dtype):
         return False
-    other = avoiding(case, names, features_of(operation))
-    if any(feature.present(other) for feature in features):
-        return True
-    left = breaks(other)
+    kept = promises.kept(operation, case, broken.dtype)
+    left = None if kept is None else breaks(kept)
     return left is None or broken.kind not in left

@@ -17,7 +17,7 @@ from conformance.frameworks.implementation import Implementation, RefusedError, 
 from conformance.judge.avoidance import Avoidance, Blame
 from conformance.judge.draws import Draw, planned, sampled
 from conformance.judge.excuses import Breaks, Broken, Excuses
-from conformance.judge.known_failures import Known
+from conformance.judge.expectations import Known
 from conformance.judge.outcome import Counterexample, Found, KnownOutcome, LawResult
 from conformance.judge.search import Search, retried, search_of
 from conformance.judge.selection import agenda, why_not

@@ -30,7 +30,7 @@ from conformance.frameworks.implementation import Implementation, RefusedError, 
 from conformance.judge.avoidance import Avoidance
 from conformance.judge.draws import Draw, run_draw
 from conformance.judge.excuses import Breaks, Broken
-from conformance.judge.known_failures import Known
+from conformance.judge.expectations import Known
 from conformance.judge.outcome import Counterexample, Found, Refused, Scene
 from conformance.laws import Law
 from conformance.laws.checker import Checker, LawError

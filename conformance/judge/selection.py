@@ -18,9 +18,8 @@ from conformance.base.options import (
     time_limit,
 )
 from conformance.features.promises import parsed
-from conformance.features.promises import read as read_promises
 from conformance.frameworks.implementation import Implementation
-from conformance.judge.known_failures import read
+from conformance.judge.expectations import Known, read
 from conformance.laws import Law, all_laws
 
 if TYPE_CHECKING:
@@ -41,19 +40,24 @@ def options_of(
     """The options of a run; those that were not given depend on the circumstances.
 
     Args:
-        known: the file of known failures.
-        promises, promises_file: what callers of the target must keep to, as text and in a file.
+        promises: what callers of the target must keep to.
+        promises_file, known: files of promises and known failures; both are read from either.
         timeout: seconds that one case may take; None for the default, which is shorter in a quick run.
         quick, given: other fields of `RunOptions`.
 
     Raises:
-        UsageError: a name is unknown, no law is left, or the known failures cannot be read.
+        UsageError: a name is unknown, no law is left, or a file cannot be read.
     """
     told = [parsed(text) for text in promises]
-    told += read_promises(promises_file) if promises_file is not None else ()
+    entries: list[Known] = []
+    named = {path.resolve(): (option, path) for option, path in (("promises", promises_file), ("known", known)) if path}
+    for option, path in named.values():
+        in_file, of_file = read(option, path)
+        told += in_file
+        entries += of_file
     options = RunOptions(
-        known=read(known) if known is not None else (),
-        promises=tuple(str(promise) for promise in told),
+        known=tuple(entries),
+        promises=tuple(dict.fromkeys(str(promise) for promise in told)),
         timeout=time_limit(timeout, quick=quick),
         quick=quick,
         **given,

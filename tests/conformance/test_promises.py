@@ -13,7 +13,7 @@ from conformance.base.options import RunOptions
 from conformance.cases import FwbwCase, GRUCase, Limits, MLSTMCase
 from conformance.features import described, features_of
 from conformance.features.facts import identifier, names_in
-from conformance.features.promises import Promises, excluding, parsed, read, written
+from conformance.features.promises import Promises, excluding, parsed
 from conformance.frameworks.targets import load
 from conformance.judge.runner import run, run_law
 from conformance.judge.selection import agenda, options_of
@@ -124,17 +124,6 @@ def test_a_promise_that_no_case_keeps_says_so():
 def test_the_fwbw_interface_has_the_names_of_its_call():
     case = FwbwCase(MLSTMCase(2, 7, 1, 3, 2, state="random"), chunk_size=4, use_initial_state=True)
     assert parsed("S == 7 and chunk_size == 4 and initial_state").holds(FWBW, case, "float32")
-
-
-def test_a_file_of_promises_is_read_as_it_was_written(tmp_path):
-    path = tmp_path / "promises.toml"
-    path.write_text(written({"mlstm": ["f finite", "S % 64 == 0"], "gru": ["not packed"]}), encoding="utf-8")
-    assert [str(promise) for promise in read(path)] == ["mlstm: f finite", "mlstm: S % 64 == 0", "gru: not packed"]
-    path.write_text('promises = ["S > 0"]\n', encoding="utf-8")
-    assert [str(promise) for promise in read(path)] == ["S > 0"]
-    path.write_text("mlstm = 3\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="must hold promises"):
-        read(path)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda o: o.about)

@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from conformance.base.options import RunOptions
 from conformance.cases import MLSTMCase, to_json
 from conformance.frameworks.torch import TorchImplementation
-from conformance.judge.known_failures import INEXACT, Example, Known
+from conformance.judge.expectations import INEXACT, Example, Known
 from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run
 from tests.suite.strangers.torch_loops import mlstm_loop
@@ -102,9 +103,9 @@ def test_a_formula_excuses_the_calls_whose_answer_it_is_and_no_other_fault():
     assert {both["gradient", dtype].status for dtype in ("float64", "float32")} == {"failed"}
 
 
-def test_a_feature_excuses_calls_that_have_it_and_are_right_without_it():
+def test_a_promise_excuses_calls_outside_it_that_are_right_inside():
     wrong = stranger("initial state ignored")
-    state = entry(features=("initial state",), breaks=INEXACT, error_up_to=float("inf"))
+    state = entry(promise="not initial_state", breaks=INEXACT, error_up_to=float("inf"))
     assert {result.status for result in judged(wrong, state).values()} == {"known"}
     # Without an initial state these calls would be wrong just the same.
     other = judged(stranger("initial state ignored", "1/sqrt(K) left out"), state)
@@ -116,8 +117,8 @@ def test_an_entry_whose_example_passes_excuses_nothing_and_says_so():
     assert right.status == "fixed" and "passes now: remove the entry" in (right.reason or "")
     # The example of this entry has no initial state, where the target is right.
     case = json.dumps(to_json(replace(CASE, state="none")))
-    state = entry(features=("initial state",), breaks=INEXACT, error_up_to=float("inf"))
-    idle = replace(state, example=replace(state.example, case=case))
+    state = entry(promise="not initial_state", breaks=INEXACT, error_up_to=float("inf"))
+    idle = msgspec.structs.replace(state, example=msgspec.structs.replace(state.example, case=case))
     found = judged(stranger("initial state ignored"), idle)
     assert found["value", "float32"].status == found["gradient", "float64"].status == "failed"
 
@@ -127,7 +128,7 @@ def test_what_is_written_of_a_pair_of_faults_excuses_all_of_it(tmp_path: Path, t
     from click.testing import CliRunner
 
     from conformance.cli import main
-    from conformance.judge.known_failures import read
+    from conformance.judge.expectations import read
 
     file = tmp_path / "known.toml"
     words = ["run", target, "--framework", "torch", "--op", "mlstm", "--law", "value", "--law", "gradient"]
@@ -135,6 +136,6 @@ def test_what_is_written_of_a_pair_of_faults_excuses_all_of_it(tmp_path: Path, t
     first = CliRunner().invoke(main, [*words, "--write-known", str(file)])
     assert first.exit_code == 1, first.output
     file.write_text(file.read_text().replace('reason = ""', 'reason = "two faults"'))
-    assert len(read(file)) <= 3
+    assert len(read("known", file)[1]) <= 3
     again = CliRunner().invoke(main, [*words, "--known", str(file)])
     assert again.exit_code == 0, again.output
