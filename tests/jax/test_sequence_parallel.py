@@ -83,6 +83,7 @@ def test_sharded_is_whole(float64):
         assert_close(one((x, initial), cotangents), other((x, initial), cotangents), 1e-11)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("devices", "S"), [(1, 3), (2, 2), (3, 6), (5, 5), (8, 0)])
 def test_numbers_of_devices_and_steps(float64, devices, S):
     rng = np.random.default_rng(S)
@@ -112,6 +113,7 @@ def test_no_tokens(float64):
         assert_same(rng, sharded(8, cu_seqlens), whole(cu_seqlens), (tokens(rng, 0), initial))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_accuracy_and_dtypes(dtype):
     """Errors are those of the unsharded call, large gates included: these cancel across borders."""
@@ -202,6 +204,7 @@ def collectives(lowered):
     return found
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("devices", "rounds", "packed"), [(2, 1, False), (8, 4, False), (4, 3, True)])
 def test_what_crosses_the_wire(devices, rounds, packed):
     """One summary a round, whatever S is, and as much for the gradient; no collective at all of tokens."""
