@@ -69,7 +69,7 @@ EXTRA_KEYWORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "reference": dict.fromkeys(SHARDING, ("axis_index", "axis_size"))
     | dict.fromkeys(ACCUMULATION, ("value_and_grad",)),
     "jax_impl": {"mlstm": ("sequence_axis",)},
-    "torch_impl": dict.fromkeys(SHARDING, ("mesh",)),
+    "torch_impl": dict.fromkeys(SHARDING, ("mesh",)) | {"mlstm": ("sequence_group",)},
 }
 
 FWBW_CONFIG = {

@@ -20,8 +20,12 @@ from reference.backends import Request
 from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
+from torch_impl._collectives import group_of
+from torch_impl._distributed import is_distributed
+from torch_impl._mlstm.agreement import refuse_together
 from torch_impl._mlstm.arguments import Arguments, StepArguments, as_operator_option
 from torch_impl._mlstm.autograd import SEQUENCES, STEP
+from torch_impl._mlstm.sequence_parallel import sharded
 
 # An exported program that takes or returns a state is saved by this name. A state is three tensors, so that
 # torch.load(weights_only=True), which also reads such a program, may make one.
@@ -38,6 +42,7 @@ class _Options(TypedDict, total=False):
     chunk_size: int | None
     eps: float
     kernel_backend: KernelBackend | str | None
+    sequence_group: Any
 
 
 @overload
@@ -73,6 +78,7 @@ def mlstm(
     chunk_size: int | None = None,
     eps: float = 0.0,
     kernel_backend: KernelBackend | str | None = None,
+    sequence_group: Any = None,
 ) -> Tensor | tuple[Tensor, MLSTMState]:
     """The mLSTM over whole sequences, dense or packed.
 
@@ -103,6 +109,15 @@ def mlstm(
         eps: added to the normaliser, for parity with kernels that do so.
         kernel_backend: the backend to use; an error if it does not support the call. None means a kernel that a run on
             such hardware has proven, else composed code.
+        sequence_group: the ``torch.distributed.ProcessGroup``, or ``DeviceMesh`` of one dimension, over whose ranks the
+            steps are sharded. The tensors q to f are then the steps of this rank, ``(B, S_local, N, ·)`` or ``(T_local,
+            N, ·)``, as many as it likes, 0 included, while `cu_seqlens`, `initial_state` and the returned state are
+            those of the whole sequences, the same on every rank. The cotangent of a returned state is the same on every
+            rank and counts once; the gradient of `initial_state` is the same on every rank. All ranks call, and run the
+            backward pass, alike. On P > 1 ranks each sends at most ``1 + ⌈log₂(P − 1)⌉`` messages of ``B·N·(K·V + K +
+            3)`` numbers of the accumulation dtype (B = 1 for packed sequences), whatever S is; the backward pass sends
+            as much. A returned state is one all-reduce of ``B·N·(K·V + K + 1)`` numbers, and so is the gradient of an
+            initial state. Before all that the ranks compare their calls (30 numbers each), which is read on the host.
 
     Returns:
         h, with the shape and dtype of `v`; with `return_state`, ``(h, MLSTMState)``.
@@ -110,9 +125,15 @@ def mlstm(
     Raises:
         TypeError: an argument is not a floating-point tensor, or dtypes differ.
         ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or the requested
-            backend does not support the call.
+            backend does not support the call. With `sequence_group`, also if the ranks disagree about the call in
+            anything but the number of their tokens, or a mesh has several dimensions; all ranks raise the same error.
         NotImplementedError: a second derivative is requested.
     """
+    if sequence_group is not None:
+        return _sharded_mlstm(
+            *(q, k, v, i, f, initial_state, return_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend),
+            sequence_group,
+        )
     if return_state is not True and return_state is not False:
         check_flag("mlstm", "return_state", return_state)
     if (low := autocast_dtype(q)) is not None:
@@ -120,13 +141,42 @@ def mlstm(
     # The values of a packing are checked at every call, everything else once for each signature.
     check = _mlstm_cached if cu_seqlens is None and kernel_backend is None else _mlstm_checked
     backend = check(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend)
+    arguments = _arguments(q, k, v, i, f, initial_state, return_state, cu_seqlens, chunk_size, eps, backend)
+    h, C, n, m, *_ = SEQUENCES(arguments, *arguments[:8])
+    return (h, MLSTMState(C, n, m)) if return_state else h
+
+
+def _arguments(q, k, v, i, f, initial_state, return_state, cu_seqlens, chunk_size, eps, backend) -> Arguments:
     C, n, m = (None, None, None) if initial_state is None else initial_state
-    arguments = Arguments(
+    return Arguments(
         q=q, k=k, v=v, i=i, f=f, C=C, n=n, m=m, cu_seqlens=cu_seqlens, chunk_size=as_operator_option(chunk_size),
         eps=float(eps), stabilize_correctly=True, return_state=return_state, backend=backend,
     )  # fmt: skip
-    h, C, n, m, *_ = SEQUENCES(arguments, q, k, v, i, f, C, n, m)
-    return (h, MLSTMState(C, n, m)) if return_state else h
+
+
+def _sharded_mlstm(
+    q, k, v, i, f, initial_state, return_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend, sequence_group
+) -> Tensor | tuple[Tensor, MLSTMState]:
+    """`mlstm` of the steps of this rank; a group of one rank has them all."""
+    group = group_of("mlstm", "sequence_group", sequence_group)
+    if group.size == 1:
+        options = dict(initial_state=initial_state, return_state=return_state, cu_seqlens=cu_seqlens)
+        options |= dict(max_seqlen=max_seqlen, chunk_size=chunk_size, eps=eps, kernel_backend=kernel_backend)
+        return mlstm(q, k, v, i, f, **options)
+    try:
+        check_flag("mlstm", "return_state", return_state)
+        if (low := autocast_dtype(q)) is not None:
+            q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
+        backend = _shard_checked(
+            q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend, group
+        )
+    except (TypeError, ValueError) as error:
+        if torch.compiler.is_compiling():
+            raise
+        refuse_together(error, group)
+    arguments = _arguments(q, k, v, i, f, initial_state, return_state, cu_seqlens, chunk_size, eps, backend)
+    h, state = sharded(arguments, group)
+    return h if state is None else (h, state)
 
 
 def _autocast(low: torch.dtype, q: Any, k: Any, v: Any, i: Any, f: Any, state: Any) -> tuple[Any, ...]:
@@ -143,15 +193,37 @@ def _mlstm_checked(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_s
 _mlstm_cached = cached_by_signature(_mlstm_checked)
 
 
+def _unknown(T: int) -> None:
+    """The number of tokens of all ranks, which only these together know."""
+
+
+def _shard_checked(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps, kernel_backend, group) -> str:
+    """The backend for the steps of this rank; how many the other ranks have is checked with them."""
+    call = check_mlstm(
+        *(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps), tokens_of_all=_unknown
+    )
+    if is_distributed(q):
+        call.refuse(TypeError, "q", "a DTensor", "the local tensor of this rank, with `sequence_group`")
+    if q.device.type not in group.devices.split():
+        call.refuse(ValueError, "sequence_group", f"a group for {group.devices}", f"one for {q.device.type}, as `q`")
+    return choose(request(call, v, cu_seqlens is not None), kernel_backend).value
+
+
 @explains("mlstm")
 def _mlstm_request(
     q, k, v, i, f, *,
     initial_state=None, return_state=False, cu_seqlens=None, max_seqlen=None, chunk_size=None, eps=0.0,
+    sequence_group=None,
 ) -> Request:  # fmt: skip
     check_flag("mlstm", "return_state", return_state)
     if (low := autocast_dtype(q)) is not None:
         q, k, v, i, f, initial_state = _autocast(low, q, k, v, i, f, initial_state)
-    call = check_mlstm(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps)
+    others = None
+    if sequence_group is not None and group_of("mlstm", "sequence_group", sequence_group).size > 1:
+        others = _unknown
+    call = check_mlstm(
+        *(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps), tokens_of_all=others
+    )
     return request(call, v, cu_seqlens is not None)
 
 

@@ -1,7 +1,7 @@
 """The mLSTM as registered, differentiable operators, ``gatespec::mlstm_*``.
 
 Whole sequences run through `SEQUENCES`, for both the plain and the fwbw interface. Single steps run through `STEP`,
-whose gradient is that of a sequence of one step.
+whose gradient is that of a sequence of one step. `SUMMARY` is what a shard of a sequence tells the shards after it.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,9 @@ from torch_impl._mlstm.arguments import (
     sizes,
     step_sizes,
 )
+from torch_impl._mlstm.summaries import IMPLEMENTATIONS as SUMMARIES
+from torch_impl._mlstm.summaries import Summary, SummaryArguments, SummaryCotangents
+from torch_impl._mlstm.summaries import sizes as summary_sizes
 
 SEQUENCES = Operation(
     name="mlstm",
@@ -53,4 +56,14 @@ STEP = Operation(
     sizes=step_sizes,
     dtypes=dtypes,
     gradients=_step_gradients,
+)
+
+SUMMARY = Operation(
+    name="mlstm_summary",
+    arguments=SummaryArguments,
+    results=Summary,
+    cotangents=SummaryCotangents,
+    implementations=SUMMARIES,
+    sizes=summary_sizes,
+    dtypes=dtypes,
 )

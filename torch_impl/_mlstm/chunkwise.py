@@ -433,6 +433,23 @@ def advance(k: Tensor, v: Tensor, w: GateWeights, initial: Tensor, ranks: Ranks)
     return _memories(k, v, w, initial, ranks)[2]
 
 
+def advance_backward(
+    k: Tensor, v: Tensor, w: GateWeights, dC_last: Tensor, ranks: Ranks
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of k, v and of the log input of some chunks, given that of the memory after them; and that of the
+    memory before them.
+
+    These are ω, E[L,j] dC'ᵀk_j and w in this module's head, for writes that nothing reads before the end.
+    """
+    dC = dC_last.new_zeros((ranks.chunks + ranks.sequences, *dC_last.shape[1:]))
+    dC[ranks.chunks :] = dC_last
+    accumulate_back(dC, w.decay.unflatten(0, (ranks.chunks, dC_last.shape[1])), ranks)
+    dC_end = at_ends(dC, ranks).flatten(0, 1)
+    dk = torch.bmm(v, dC_end.mT).mul_(w.y[:, :, None])
+    dv = torch.bmm(k * w.y[:, :, None], dC_end[:, :, :-1])
+    return dk, dv, (k * dk).sum(-1), at_first(dC, ranks)
+
+
 def forward(
     x: ChunkTokens, w: GateWeights, initial: Tensor | None, ranks: Ranks, normaliser: Normaliser, scale: float
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None]:

@@ -118,7 +118,7 @@ def _span(x: Arguments, saved: Tensor | None = None) -> int:
     return L
 
 
-def _packed(x: Arguments, states: bool, span: int) -> Iterator[tuple["_Walk", slice]]:
+def _packed(x: Arguments, states: bool, span: int) -> Iterator[tuple["Walk", slice]]:
     """A walk over every group of packed sequences, and its rows of the residual `segments`.
 
     The groups and rows are the same in both passes, if these have the same ``span``; ``states``, whether any state is
@@ -134,7 +134,7 @@ def _packed(x: Arguments, states: bool, span: int) -> Iterator[tuple["_Walk", sl
         in_batches = len(group.batches) > 1
         segments = _batches(chunks, group.batches) if in_batches else _segments(chunks, group.segments)
         first, row = row, row + group.segments - 1
-        yield _Walk(x, chunks, states, segments), slice(first, row)
+        yield Walk(x, chunks, states, segments), slice(first, row)
 
 
 class _Segment(NamedTuple):
@@ -171,7 +171,7 @@ def _batches(chunks: PackedChunkLayout, batches: Sequence[tuple[int, int]]) -> l
     return [_Segment(part, 0, len(part.ranks.running), slice(first, last), rows) for first, last, part, rows in parts]
 
 
-class _Walk:
+class Walk:
     """Tokens in chunks, and the segments in which they are processed.
 
     Attributes:
@@ -220,12 +220,12 @@ class _Walk:
         return chunks.gather(self.x.k, first, last, self.dtype), v
 
 
-def _dense_walk(x: Arguments, segments: Tensor | None = None) -> _Walk:
+def dense_walk(x: Arguments, segments: Tensor | None = None) -> Walk:
     """The walk over dense sequences, with the segments of the residual if there is one."""
     chunks = _dense(x)
     B, count = chunks.B, len(chunks.ranks.running)
     number = _number_of_segments(x, B, count, chunks.L) if segments is None else segments.shape[1] + 1
-    return _Walk(x, chunks, True, _segments(chunks, number))
+    return Walk(x, chunks, True, _segments(chunks, number))
 
 
 class _Forward(NamedTuple):
@@ -239,7 +239,7 @@ class _Forward(NamedTuple):
     segments: list[Tensor]
 
 
-def _forward(walk: _Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
+def _forward(walk: Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
     """Write h of all chunks of a walk."""
     memory, m = walk.initial()
     initial_n = None if memory is None else memory[..., -1]
@@ -271,7 +271,7 @@ def _forward(walk: _Walk, h: Tensor, keep: Sequence[str]) -> _Forward:
     return done
 
 
-def _threads(x: Arguments) -> threads:
+def threads_of(x: Arguments) -> threads:
     """The threads of a call, by the multiplications inside chunks."""
     steps = x.q.shape[0] if x.cu_seqlens is not None else x.q.shape[1]
     L = chunk_length(steps, x.chunk_size, _longest_chunk(x))
@@ -280,7 +280,7 @@ def _threads(x: Arguments) -> threads:
 
 def mlstm_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     """h and the final state, with the dtypes of `torch_impl.mlstm`, and the residuals named in ``keep``."""
-    with _threads(x):
+    with threads_of(x):
         return _whole_forward(x, keep)
 
 
@@ -288,10 +288,10 @@ def _whole_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals
     h = torch.empty_like(x.v, memory_format=torch.contiguous_format)
     if x.cu_seqlens is not None:
         return _packed_forward(x, h, keep)
-    walk = _dense_walk(x)
+    walk = dense_walk(x)
     done = _forward(walk, h, keep)
     assert done.memory is not None
-    results = Result(h, *_apart(done.memory), done.stabilisers.last)
+    results = Result(h, *apart(done.memory), done.stabilisers.last)
     return results, _residuals(walk, done, keep) if keep else NO_RESIDUALS
 
 
@@ -334,7 +334,7 @@ def _states(
     return C, n, m
 
 
-def _residuals(walk: _Walk, done: _Forward, keep: Sequence[str]) -> Residuals:
+def _residuals(walk: Walk, done: _Forward, keep: Sequence[str]) -> Residuals:
     """The residuals named in ``keep``, of dense sequences."""
     memory, by_row = done.memory, {"M": done.weights.m}
     assert memory is not None
@@ -345,7 +345,7 @@ def _residuals(walk: _Walk, done: _Forward, keep: Sequence[str]) -> Residuals:
         by_row |= chunkwise.gates(walk.f)._asdict()
     if not {"C_start", "n_start", "m_start"}.isdisjoint(keep):
         joined = torch.cat(done.starts) if done.starts else memory.new_empty((0, *memory.shape[2:]))
-        by_row["C_start"], by_row["n_start"] = _apart(joined)
+        by_row["C_start"], by_row["n_start"] = apart(joined)
         by_row["m_start"] = done.stabilisers.start.flatten()
     residuals = {name: _by_sequence(by_row[name], walk) for name in keep if name != "segments"}
     if "segments" in keep:
@@ -354,7 +354,7 @@ def _residuals(walk: _Walk, done: _Forward, keep: Sequence[str]) -> Residuals:
     return Residuals(**residuals)
 
 
-def _by_sequence(rows: Tensor, walk: _Walk) -> Tensor:
+def _by_sequence(rows: Tensor, walk: Walk) -> Tensor:
     """Rows of dense chunks as ``(B, chunks, N, ...)``."""
     return rows.reshape(walk.count, walk.ranks.sequences, walk.chunks.N, *rows.shape[1:]).transpose(0, 1)
 
@@ -364,7 +364,7 @@ def _by_row(residual: Tensor) -> Tensor:
     return residual.transpose(0, 1).flatten(0, 2)
 
 
-def _apart(memory: Tensor) -> tuple[Tensor, Tensor]:
+def apart(memory: Tensor) -> tuple[Tensor, Tensor]:
     """C and n as new tensors."""
     C, n = memory[..., :-1], memory[..., -1]
     return C.clone(memory_format=torch.contiguous_format), n.clone(memory_format=torch.contiguous_format)
@@ -394,7 +394,7 @@ def _worth_keeping(x: Arguments) -> tuple[str, ...]:
 
 def mlstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     """Gradients of q, k, v, i, f and of the initial C, n, m."""
-    with _threads(x):
+    with threads_of(x):
         return _whole_backward(x, cotangents, residuals)
 
 
@@ -402,9 +402,9 @@ def _whole_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) 
     gradients = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (x.q, x.k, x.v, x.i, x.f)]
     if x.cu_seqlens is not None:
         return [*gradients, *_packed_backward(x, cotangents, residuals.segments, gradients)]
-    dC, dm = _backward(_dense_walk(x, residuals.segments), cotangents, residuals, gradients)
+    dC, dm = _backward(dense_walk(x, residuals.segments), cotangents, residuals, gradients)
     assert dC is not None
-    return [*gradients, *_apart(dC), dm]
+    return [*gradients, *apart(dC), dm]
 
 
 def _packed_backward(
@@ -425,7 +425,7 @@ def _packed_backward(
 
 
 def _backward(
-    walk: _Walk, cotangents: Cotangents, residuals: Residuals, gradients: Sequence[Tensor]
+    walk: Walk, cotangents: Cotangents, residuals: Residuals, gradients: Sequence[Tensor]
 ) -> tuple[Tensor | None, Tensor]:
     """Write the gradients of the tokens of a walk; return those of the initial memory and of its m."""
     chunks, ranks = walk.chunks, walk.ranks
@@ -498,7 +498,7 @@ def _by_rows(residuals: Residuals) -> ChunkResiduals:
 
 
 def _segment_starts(
-    walk: _Walk, weights: GateWeights, initial: Tensor, kept: ChunkResiduals, segments: Tensor | None
+    walk: Walk, weights: GateWeights, initial: Tensor, kept: ChunkResiduals, segments: Tensor | None
 ) -> list[Tensor]:
     """The memory at the start of every segment; not meaningful if the memory of every chunk is a residual."""
     if segments is not None and segments.shape[1]:

@@ -1,0 +1,173 @@
+"""The agreement of all ranks about a call of the mLSTM whose steps are sharded over them.
+
+Ranks that disagree would wait for each other's messages until their time-out. Before any other message every rank
+therefore tells all others, in a few numbers, the facts about its call in which they must agree, its number of tokens,
+and whether it refuses the call. All of them then go on, or all raise the same error.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from torch_impl._arrays import ACCUMULATION
+from torch_impl._collectives import Group, gathered
+from torch_impl._mlstm.arguments import Arguments
+from torch_impl._operators import operator
+
+_FUNCTION = "mlstm"
+_TEXT = 1024
+"""Bytes of the text of an error that ranks exchange."""
+
+_ERRORS = (TypeError, ValueError)
+
+
+class _Fact(NamedTuple):
+    """A number in which all ranks must agree.
+
+    Attributes:
+        argument: the argument that errors mention.
+        read: ``(arguments) →`` the number.
+        shown: ``(number) →`` the words of the error.
+    """
+
+    argument: str
+    read: Callable[[Arguments], Any]
+    shown: Callable[[int], str]
+
+
+_DTYPES = [*ACCUMULATION]
+
+
+def _dtype(name: str) -> _Fact:
+    def shown(number: int) -> str:
+        return f"an array of {str(_DTYPES[number]).removeprefix('torch.')}"
+
+    return _Fact(name, lambda x: _DTYPES.index(getattr(x, name).dtype), shown)
+
+
+def _size(name: str, letter: str, axis: int) -> _Fact:
+    return _Fact(name, lambda x: getattr(x, name).shape[axis], lambda number: f"an array with {letter}={number}")
+
+
+def _differentiable(name: str) -> _Fact:
+    def read(x: Arguments) -> int:
+        part = getattr(x, name)
+        return int(part is not None and part.requires_grad and torch.is_grad_enabled())
+
+    argument = f"initial_state.{name}" if name in "Cnm" else name
+    return _Fact(argument, read, lambda needs: f"an array that requires {'a' if needs else 'no'} gradient")
+
+
+_FACTS = (
+    _Fact("cu_seqlens", lambda x: int(x.cu_seqlens is not None), lambda given: "an array" if given else "None"),
+    _Fact("initial_state", lambda x: int(x.C is not None), lambda given: "a state" if given else "None"),
+    _Fact("return_state", lambda x: int(x.return_state), lambda wanted: str(bool(wanted))),
+    *(_dtype(name) for name in "qif"),
+    _size("q", "N", -2),
+    _size("q", "K", -1),
+    _size("v", "V", -1),
+    *(_differentiable(name) for name in (*"qkvif", *"Cnm")),
+)
+"""The facts but for B and the values of the packing, which follow them in a message."""
+
+
+def first_token(x: Arguments, group: Group) -> Tensor:
+    """The number of steps, or of packed tokens, that the ranks before this one have: an int64 on the device of q.
+
+    Args:
+        x: a call that this rank accepts, but for the number of tokens of all ranks.
+
+    Raises:
+        ValueError: the ranks disagree about the call, or `cu_seqlens` does not end at the number of tokens of all.
+        TypeError, ValueError: another rank refuses its call.
+    """
+    B, T = x.q.shape[:2] if x.cu_seqlens is None else (x.cu_seqlens.shape[0] - 1, x.q.shape[0])
+    facts = [fact.read(x) for fact in _FACTS]
+    return _first_token(x.q, [T, *facts, B], x.cu_seqlens, *group)
+
+
+def refuse_together(error: Exception, group: Group) -> NoReturn:
+    """Raise the error of the first rank that refuses its call, on every rank.
+
+    Args:
+        error: that with which this rank refuses it.
+    """
+    number = next(at for at, kind in enumerate(_ERRORS, 1) if isinstance(error, kind))
+    message = torch.tensor([number, *(0,) * (_WIDTH - 1)])
+    _exchanged(message, str(error), group)
+    raise AssertionError("unreachable: this rank refuses the call")
+
+
+_WIDTH = 1 + 1 + len(_FACTS) + 1 + 2
+"""Whether the rank refuses the call, its tokens, the facts, B, and the end and a hash of the packing."""
+
+
+def _run(x: Tensor, numbers: Sequence[int], cu_seqlens: Tensor | None, *place: Any) -> Tensor:
+    group = Group(*place)
+    message = torch.zeros(_WIDTH, dtype=torch.int64)
+    message[1 : 1 + len(numbers)] = torch.tensor(numbers)
+    if cu_seqlens is not None:
+        bounds = cu_seqlens.long()
+        message[-2:] = torch.stack([bounds[-1], _hash(bounds)]).cpu()
+    table = _exchanged(message, "", group)
+    tokens = [row[1] for row in table]
+    first, facts = table[0], (*_FACTS, _batch(cu_seqlens is not None), *_PACKING)
+    for rank, row in enumerate(table):
+        for fact, number, expected in zip(facts, row[2:], first[2:], strict=True):
+            if number != expected:
+                got, wanted = f"{fact.shown(number)} on rank {rank}", f"{fact.shown(expected)}, as on rank 0"
+                raise ValueError(f"{_FUNCTION}: `{fact.argument}` is {got}; expected {wanted}")
+    if cu_seqlens is not None and first[-2] != sum(tokens):
+        got, wanted = f"an array that ends at {first[-2]}", f"T={sum(tokens)} to match `q` of all shards"
+        raise ValueError(f"{_FUNCTION}: `cu_seqlens` is {got}; expected {wanted}")
+    return torch.tensor(sum(tokens[: group.rank]), device=x.device)
+
+
+def _batch(packed: bool) -> _Fact:
+    if packed:
+        return _Fact("cu_seqlens", lambda x: None, lambda B: f"an array of {B} sequences")
+    return _Fact("q", lambda x: None, lambda B: f"an array with B={B}")
+
+
+_PACKING = (
+    _Fact("cu_seqlens", lambda x: None, lambda end: f"an array that ends at {end}"),
+    _Fact("cu_seqlens", lambda x: None, lambda number: f"a packing with the hash {number % 2**64:x}"),
+)
+
+
+def _hash(bounds: Tensor) -> Tensor:
+    """64 bits that differ between packings, but for one pair in 2⁶⁴: a multiplicative hash of bounds and places."""
+    place = torch.arange(1, len(bounds) + 1, device=bounds.device)
+    mixed = (bounds + 1) * -0x61C8864680B583EB + place * 0x2545F4914F6CDD1D
+    mixed = (mixed ^ (mixed >> 29)) * -0x40A7B892E31B1A47
+    return (mixed ^ (mixed >> 32)).sum()
+
+
+def _exchanged(message: Tensor, text: str, group: Group) -> list[list[int]]:
+    """The messages of all ranks; raises the error of the first rank that refuses its call."""
+    device = torch.device("cpu" if "cpu" in group.devices.split() else group.devices.split()[0])
+    table = gathered(message.to(device), group).tolist()
+    refusing = [(rank, row[0]) for rank, row in enumerate(table) if row[0]]
+    if not refusing:
+        return table
+    encoded = text.encode()[:_TEXT]
+    padded = torch.zeros(_TEXT, dtype=torch.uint8)
+    padded[: len(encoded)] = torch.tensor([*encoded], dtype=torch.uint8)
+    texts = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in gathered(padded.to(device), group).tolist()]
+    rank, number = refusing[0]
+    alike = len(refusing) == group.size and len({*texts}) == 1
+    raise _ERRORS[number - 1](texts[rank] if alike else f"{texts[rank]} (on rank {rank})")
+
+
+def _shape(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((), dtype=torch.int64)
+
+
+_first_token = operator(
+    "mlstm_first_token(Tensor x, SymInt[] numbers, Tensor? cu_seqlens, str name, int rank, int size, str devices) -> "
+    "Tensor",
+    _run,
+    _shape,
+)
