@@ -13,6 +13,7 @@ import reference
 from tests.torch.loops import mlstm_arguments, relative_error
 from tests.torch.test_sharding import free_port
 from torch_impl import MLSTMState, explain_backend, mlstm
+from torch_impl._mlstm.agreement import NUMBERS
 
 B, N, K, V = 2, 2, 3, 4
 KINDS = ("plain", "resets", "silent", "large")
@@ -298,6 +299,7 @@ def test_compiled_without_a_break(ranks):
 
 def test_what_crosses_the_wire(ranks):
     """At most one summary a round, whatever S is, and as much for the gradient; states are one all-reduce each."""
+    assert f"({NUMBERS} numbers each)" in str(mlstm.__doc__)
     size = len(ranks)
     distances = [1, *(2**power for power in range(size) if 2**power < size - 1)]
     for rank, found in enumerate(ranks):

@@ -95,18 +95,19 @@ def refuse_together(error: Exception, group: Group) -> NoReturn:
         error: that with which this rank refuses it.
     """
     number = next(at for at, kind in enumerate(_ERRORS, 1) if isinstance(error, kind))
-    message = torch.tensor([number, *(0,) * (_WIDTH - 1)])
+    message = torch.tensor([number, *(0,) * (NUMBERS - 1)])
     _exchanged(message, str(error), group)
     raise AssertionError("unreachable: this rank refuses the call")
 
 
-_WIDTH = 1 + 1 + len(_FACTS) + 1 + 2
-"""Whether the rank refuses the call, its tokens, the facts, B, and the end and a hash of the packing."""
+NUMBERS = 1 + 1 + len(_FACTS) + 1 + 2
+"""Length of a message: whether the rank refuses the call, its tokens, the facts, B, and the end and a hash of the
+packing."""
 
 
 def _run(x: Tensor, numbers: Sequence[int], cu_seqlens: Tensor | None, *place: Any) -> Tensor:
     group = Group(*place)
-    message = torch.zeros(_WIDTH, dtype=torch.int64)
+    message = torch.zeros(NUMBERS, dtype=torch.int64)
     message[1 : 1 + len(numbers)] = torch.tensor(numbers)
     if cu_seqlens is not None:
         bounds = cu_seqlens.long()
