@@ -111,7 +111,7 @@ def combine(earlier: Summary, later: Summary) -> Summary:
 
 
 def _lost(x: Tensor, y: Tensor) -> Tensor:
-    """What rounding takes from ``x + y`` (Knuth's two-sum gives it exactly); 0 where the sum is infinite."""
+    """The part that rounding takes from ``x + y`` (Knuth's two-sum gives it exactly); 0 where the sum is infinite."""
     total = x + y
     rest = total - x
     return ((x - (total - rest)) + (y - rest)).nan_to_num(0.0, 0.0, 0.0)
