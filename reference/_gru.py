@@ -1,9 +1,12 @@
-"""Multi-head GRU with the reset gate inside the recurrent product.
+"""Multi-head GRU with the reset gate inside the recurrent product, or after it.
 
 Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate. The heads,
 their grouping and the clipping of the state's gradient follow the GRU layer of xma. Per head, with row vectors::
 
     r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
+
+With the reset gate after the product, the form of cuDNN, PyTorch and Keras (Cho et al. have it in their first version,
+arXiv:1406.1078v1), ``z = tanh(r⊙(h W + b) + x)``.
 """
 
 from typing import Any
@@ -28,6 +31,8 @@ def gru(
     cu_seqlens: np.ndarray | None = None,
     max_seqlen: int | None = None,
     *,
+    reset_after: bool = False,
+    recurrent_bias: np.ndarray | None = None,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The GRU over whole sequences, dense or packed.
@@ -35,6 +40,8 @@ def gru(
     Per head, with row vectors::
 
         r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
+
+    With `reset_after`, ``z = tanh(r⊙(h W + b) + x)``.
 
     ``N``, the number of heads, is the largest of the six head counts. Each count divides it, and head n reads head
     ``n // (N/Nx)`` of an input with Nx heads; weights are read in the same way.
@@ -50,6 +57,8 @@ def gru(
         gradient_clipping: bound on the state's gradient in `gru_backward`; it does not affect the value.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
         max_seqlen: an upper bound on the sequence lengths; checked, but never required.
+        reset_after: whether the reset gate is applied after the recurrent product.
+        recurrent_bias: b, ``(Nw, H)``, only with `reset_after`; None means zeros.
         kernel_backend: None or ``numpy``.
 
     Returns:
@@ -58,29 +67,35 @@ def gru(
 
     Raises:
         TypeError: an argument is not a floating-point array, or dtypes differ.
-        ValueError: shapes disagree, a head count does not divide N, or `cu_seqlens` is not a valid packing.
+        ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing, or
+            `recurrent_bias` is given without `reset_after`.
     """
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
-    call = check_gru(NUMPY, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen)
+    after = {"reset_after": reset_after, "recurrent_bias": recurrent_bias}
+    call = check_gru(NUMPY, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen, **after)
     choose(call, input, kernel_backend, packed=cu_seqlens is not None)
     x, W, xf, Wf, xr, Wr = _expand(call, arrays)
+    bias = _expand_bias(call, **after)
     h0 = np.zeros((call["B"], call["N"], call["H"])) if input_state is None else float64(input_state)
     y, last = np.empty((*x.shape[:-2], call["N"], call["H"])), h0.copy()
     for b, steps in _sequences(call, cu_seqlens):
         h = h0[b]
         for t in steps:
-            _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+            _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
             h = f * h + (1 - f) * z
             y[t] = h
         last[b] = h
     return y, last
 
 
-def _gates(h, x, W, xf, Wf, xr, Wr) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reset gate, forget gate and candidate of one step of one sequence, each ``(N, H)``."""
+def _gates(h, x, W, xf, Wf, xr, Wr, bias) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reset gate, forget gate and candidate of one step of one sequence, each ``(N, H)``.
+
+    With a bias, the reset gate is applied after the recurrent product.
+    """
     r = sigmoid(_times(h, Wr) + xr)
     f = sigmoid(_times(h, Wf) + xf)
-    z = np.tanh(_times(r * h, W) + x)
+    z = np.tanh(_times(r * h, W) + x) if bias is None else np.tanh(r * (_times(h, W) + bias) + x)
     return r, f, z
 
 
@@ -101,6 +116,8 @@ def gru_backward(
     cu_seqlens: np.ndarray | None = None,
     max_seqlen: int | None = None,
     *,
+    reset_after: bool = False,
+    recurrent_bias: np.ndarray | None = None,
     dy: np.ndarray,
     dstate: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
@@ -113,44 +130,59 @@ def gru_backward(
         dh = dh'⊙f + (du_z Wᵀ)⊙r + du_f W_fᵀ + du_r W_rᵀ
         dW = Σ_t (r⊙h)ᵀ du_z        dW_f = Σ_t hᵀ du_f        dW_r = Σ_t hᵀ du_r
 
-    and dx = du_z, dx_f = du_f, dx_r = du_r. A head that is read by several heads receives the sum of their gradients.
+    and dx = du_z, dx_f = du_f, dx_r = du_r. With the reset gate after the product p = h W + b, dp = du_z⊙r::
+
+        du_r = du_z⊙p⊙r⊙(1−r)        dh = dh'⊙f + dp Wᵀ + du_f W_fᵀ + du_r W_rᵀ        dW = Σ_t hᵀ dp        db = Σ_t dp
+
+    A head that is read by several heads receives the sum of their gradients.
     The gradient of the initial state is not clipped.
 
     Args:
         input, weight, forget_input, forget_weight, reset_input, reset_weight: as in `gru`.
-        input_state, gradient_clipping, cu_seqlens, max_seqlen: as in `gru`.
+        input_state, gradient_clipping, cu_seqlens, max_seqlen, reset_after, recurrent_bias: as in `gru`.
         dy: cotangent of the output.
         dstate: cotangent of the output state; None means zeros.
 
     Returns:
-        Gradients by argument name, including ``input_state`` if one was given. All are float64.
+        Gradients by argument name, with ``input_state`` and ``recurrent_bias`` if they were given. All are float64.
 
     Raises:
         TypeError, ValueError: as in `gru`.
     """
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
-    call = check_gru(NUMPY, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen, function="gru_backward")
+    after = {"reset_after": reset_after, "recurrent_bias": recurrent_bias}
+    call = check_gru(NUMPY, *arrays, input_state, gradient_clipping, cu_seqlens, max_seqlen, "gru_backward", **after)
     call.kind(dy=dy)
     call.shape("dy", dy, "B S N H" if cu_seqlens is None else "T N H")
     x, W, xf, Wf, xr, Wr = _expand(call, arrays)
-    y, _ = gru(*arrays, input_state, None, cu_seqlens)
+    bias = _expand_bias(call, **after)
+    y, _ = gru(*arrays, input_state, None, cu_seqlens, **after)
     dy = float64(dy)
     h0 = np.zeros((call["B"], call["N"], call["H"])) if input_state is None else float64(input_state)
     dh0 = np.zeros(h0.shape) if dstate is None else float64(dstate)
     dx, dW, dxf, dWf, dxr, dWr = (np.zeros(array.shape) for array in (x, W, xf, Wf, xr, Wr))
+    db = np.zeros((call["N"], call["H"]))
     bound = np.inf if gradient_clipping is None else abs(gradient_clipping)
     for b, steps in _sequences(call, cu_seqlens):
         dh = dh0[b]
         for position, t in reversed(list(enumerate(steps))):
             h = y[steps[position - 1]] if position else h0[b]
-            r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+            r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
             dh = np.clip(dh, -bound, bound) + dy[t]
             dx[t] = dh * (1 - f) * (1 - z * z)
             dxf[t] = dh * (h - z) * f * (1 - f)
-            drh = _times(dx[t], W.mT)
-            dxr[t] = drh * h * r * (1 - r)
-            dh = dh * f + drh * r + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
-            dW += (r * h)[:, :, None] * dx[t][:, None, :]
+            if bias is None:
+                drh = _times(dx[t], W.mT)
+                dxr[t] = drh * h * r * (1 - r)
+                through = drh * r
+                dW += (r * h)[:, :, None] * dx[t][:, None, :]
+            else:
+                dp = dx[t] * r
+                dxr[t] = dx[t] * (_times(h, W) + bias) * r * (1 - r)
+                through = _times(dp, W.mT)
+                dW += h[:, :, None] * dp[:, None, :]
+                db += dp
+            dh = dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
             dWf += h[:, :, None] * dxf[t][:, None, :]
             dWr += h[:, :, None] * dxr[t][:, None, :]
         dh0[b] = dh
@@ -162,7 +194,18 @@ def gru_backward(
         reset_input=_reduce(dxr, call["Nxr"], -2),
         reset_weight=_reduce(dWr, call["Nwr"], 0),
     )
-    return gradients if input_state is None else {**gradients, "input_state": dh0}
+    given = {"input_state": input_state, "recurrent_bias": recurrent_bias}
+    optional = {"input_state": dh0, "recurrent_bias": _reduce(db, call["Nw"], 0)}
+    return gradients | {name: gradient for name, gradient in optional.items() if given[name] is not None}
+
+
+def _expand_bias(call: Call, reset_after: bool, recurrent_bias: np.ndarray | None) -> np.ndarray | None:
+    """The recurrent bias of all heads, ``(N, H)``; None if the reset gate is applied before the product."""
+    if not reset_after:
+        return None
+    if recurrent_bias is None:
+        return np.zeros((call["N"], call["H"]))
+    return np.repeat(float64(recurrent_bias), call["N"] // call["Nw"], axis=0)
 
 
 def _expand(call: Call, arrays: Any) -> list[np.ndarray]:

@@ -407,6 +407,9 @@ def check_gru(
     cu_seqlens: Any,
     max_seqlen: Any,
     function: str = "gru",
+    *,
+    reset_after: Any = False,
+    recurrent_bias: Any = None,
 ) -> Call:
     """Check a GRU call; bind ``N``, the largest of the six head counts."""
     call = Call(function, framework)
@@ -417,7 +420,7 @@ def check_gru(
             strict=True,
         )
     )
-    call.floating(**arrays)
+    call.floating(**arrays, **({} if recurrent_bias is None else {"recurrent_bias": recurrent_bias}))
     tokens = "B S" if cu_seqlens is None else "T"
     for argument, heads in _GRU_ARRAYS:
         is_weight = argument.endswith("weight")
@@ -428,6 +431,12 @@ def check_gru(
         call.state_dtype("input", input, input_state=input_state)
         call.shape("input_state", input_state, "B N H")
     _check_clipping(call, gradient_clipping)
+    if call.flag("reset_after", reset_after):
+        call.option("reset_after")
+    if recurrent_bias is not None:
+        if not reset_after:
+            call.refuse(ValueError, "recurrent_bias", describe(recurrent_bias), "None where `reset_after` is False")
+        call.shape("recurrent_bias", recurrent_bias, "Nw H")
     return call
 
 

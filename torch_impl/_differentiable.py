@@ -10,6 +10,7 @@ Records are flattened only here, where PyTorch requires it, in the order ``argum
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -52,8 +53,9 @@ class Implementation:
         residuals: the record of everything that its backward pass can use; every field is a tensor or None. A residual
             with the name of a result is that result.
         forward: ``(arguments, keep) → (results, residuals)``; the residuals named in ``keep`` are tensors.
-        backward: ``(arguments, cotangents, residuals) → gradients`` of the arguments with axes, in their order; None
-            for an operation whose gradient is that of another operation.
+        backward: ``(arguments, cotangents, residuals) → gradients`` of the arguments with axes, in their order, without
+            the last ones if the backend never has them; None for an operation whose gradient is that of another
+            operation.
         sizes: ``(arguments) →`` the sizes of the letters that only its residuals have.
         worth_keeping: ``(arguments) →`` the names of the residuals that a differentiated call saves by default.
         dtypes: ``(arguments) →`` the dtypes of the roles that only its residuals have.
@@ -224,23 +226,31 @@ class Operation:
         arguments, cotangents, (residuals,) = self._split(flat)
         implementation = self.implementations[arguments.backend]
         assert implementation.backward is not None and residuals is not None
-        gradients = [*implementation.backward(arguments, cotangents, implementation.residuals(*residuals))]
-        if not _packed(arguments):
-            return gradients
-        given = [x for field, x in zip(fields(self.arguments), arguments, strict=True) if field.axes is not None]
-        return [dx.new_empty((0, *dx.shape[1:])) if x is None else dx for x, dx in zip(given, gradients, strict=True)]
+        gradients = implementation.backward(arguments, cotangents, implementation.residuals(*residuals))
+        with_axes = [(field, x) for field, x in zip(fields(self.arguments), arguments, strict=True) if field.axes]
+        # A backend has no gradient of the last arguments if its row refuses them.
+        return [
+            self._absent(field, arguments) if x is None and (dx is None or _packed(arguments)) else dx
+            for (field, x), dx in zip_longest(with_axes, gradients)
+        ]
 
     def _backward_shapes(self, *flat: Any) -> list[Tensor]:
         arguments, _, _ = self._split(flat)
-        packed, sizes, dtypes = _packed(arguments), self.sizes(arguments), self.dtypes(arguments)
-        if packed:
-            # Packed sequences without an initial state have no gradient of one.
-            sizes = {**sizes, "B": 0}
         return [
-            field.axes.when(packed).empty(arguments[0], sizes, dtypes) if x is None else x.new_empty(x.shape)
+            self._absent(field, arguments) if x is None else x.new_empty(x.shape)
             for field, x in zip(fields(self.arguments), arguments, strict=True)
             if field.axes is not None
         ]
+
+    def _absent(self, field: Field, arguments: Any) -> Tensor:
+        """An array in place of the gradient of an argument that is not given; without elements if there is a packing,
+        for which no number of sequences is known."""
+        packed, sizes = _packed(arguments), self.sizes(arguments)
+        assert field.axes is not None
+        axes = field.axes.when(packed)
+        if packed:
+            sizes = {**sizes, axes.letters.split()[0]: 0}
+        return axes.empty(arguments[0], sizes, self.dtypes(arguments))
 
 
 class _Saves:

@@ -1,4 +1,4 @@
-"""Multi-head GRU with the reset gate inside the recurrent product.
+"""Multi-head GRU with the reset gate inside the recurrent product, or after it.
 
 Source: Cho et al. 2014, arXiv:1406.1078, equations 5 to 8, with the update gate written as a forget gate. The heads,
 their grouping and the clipping of the state's gradient follow the GRU layer of xma. Per head, with row vectors::
@@ -39,6 +39,8 @@ def gru(
     cu_seqlens: jax.Array | None = None,
     max_seqlen: int | None = None,
     *,
+    reset_after: bool = False,
+    recurrent_bias: jax.Array | None = None,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The GRU over whole sequences, dense or packed.
@@ -46,6 +48,8 @@ def gru(
     Per head, with row vectors::
 
         r = σ(h W_r + x_r)        f = σ(h W_f + x_f)        z = tanh((r⊙h) W + x)        h' = f⊙h + (1−f)⊙z
+
+    With `reset_after`, ``z = tanh(r⊙(h W + b) + x)``.
 
     ``N``, the number of heads, is the largest of the six head counts. Each count divides it, and head n reads head
     ``n // (N/Nx)`` of an input with Nx heads; weights are read in the same way. Differentiable once, in reverse mode,
@@ -66,6 +70,8 @@ def gru(
             The gradient of the initial state is not clipped. It does not affect the value.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced.
         max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
+        reset_after: whether the reset gate is applied after the recurrent product, as in ``torch.nn.GRU``.
+        recurrent_bias: b, ``(Nw, H)``, only with `reset_after`; None means zeros.
         kernel_backend: the backend to use; None means a kernel that a run on such hardware has proven, else XLA.
 
     Returns:
@@ -74,18 +80,19 @@ def gru(
 
     Raises:
         TypeError: an argument is not a floating-point array, or dtypes differ.
-        ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing, or
-            `kernel_backend` does not support the call.
+        ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing,
+            `recurrent_bias` is given without `reset_after`, or `kernel_backend` does not support the call.
         NotImplementedError: a second derivative is taken.
     """
     # The options of a packed call depend on the values of the packing, which no cache may read.
     decide = _cached_options if cu_seqlens is None else _options
     options = decide(
         *(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state, gradient_clipping),
-        *(cu_seqlens, max_seqlen, kernel_backend, matmul_precision()),
+        *(cu_seqlens, max_seqlen, reset_after, recurrent_bias, kernel_backend, matmul_precision()),
     )
     packing = None if cu_seqlens is None else cu_seqlens.astype("int32")
-    return run_gru(options, input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state, packing)
+    arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight, recurrent_bias)
+    return run_gru(options, *arrays, input_state, packing)
 
 
 def _options(
@@ -99,18 +106,21 @@ def _options(
     gradient_clipping: Any,
     cu_seqlens: Any,
     max_seqlen: Any,
+    reset_after: Any,
+    recurrent_bias: Any,
     kernel_backend: Any,
     precision: str,
 ) -> Options:
     """The options of a legal call; raises if the call is not legal."""
     asked = _request(
         *(input, weight, forget_input, forget_weight, reset_input, reset_weight),
-        *(input_state, gradient_clipping, cu_seqlens, max_seqlen),
+        *(input_state, gradient_clipping, cu_seqlens, max_seqlen, reset_after, recurrent_bias),
     )
     backend = choose(asked, kernel_backend)
     bound = None if gradient_clipping is None else abs(float(gradient_clipping))
     return Options(
         bound=bound,
+        reset_after=reset_after,
         precision=precision,
         backend=backend.name,
         interpret=backend.interpret,
@@ -134,6 +144,8 @@ def _request(
     gradient_clipping: Any = None,
     cu_seqlens: Any = None,
     max_seqlen: Any = None,
+    reset_after: Any = False,
+    recurrent_bias: Any = None,
 ) -> Request:
     call = check_gru(
         JAX,
@@ -147,5 +159,7 @@ def _request(
         gradient_clipping=gradient_clipping,
         cu_seqlens=cu_seqlens,
         max_seqlen=max_seqlen,
+        reset_after=reset_after,
+        recurrent_bias=recurrent_bias,
     )
     return request(call, input, cu_seqlens is not None)

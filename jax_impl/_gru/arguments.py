@@ -14,11 +14,12 @@ class Inputs(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """W, W_f and W_r; or their gradients."""
+    """W, W_f and W_r, and b if the reset gate is applied after the product; or their gradients."""
 
     W: jax.Array
     Wf: jax.Array
     Wr: jax.Array
+    b: jax.Array | None = None
 
 
 class Arguments(NamedTuple):
@@ -27,6 +28,7 @@ class Arguments(NamedTuple):
     Attributes:
         x, xf, xr: inputs, ``(B, S, Nx, H)``, each with its own number of heads; packed ``(T, Nx, H)``.
         W, Wf, Wr: weights, ``(Nw, H, H)``, each with its own number of heads.
+        b: the recurrent bias, ``(Nw, H)``; None if the reset gate is applied before the product.
         initial_state: ``(B, N, H)`` in the accumulation dtype; None means zeros.
         cu_seqlens: the start and end of each packed sequence, ``(B+1,)`` int32; None if the sequences are dense.
     """
@@ -37,6 +39,7 @@ class Arguments(NamedTuple):
     Wf: jax.Array
     xr: jax.Array
     Wr: jax.Array
+    b: jax.Array | None
     initial_state: jax.Array | None
     cu_seqlens: jax.Array | None
 
@@ -46,7 +49,7 @@ class Arguments(NamedTuple):
 
     @property
     def weights(self) -> Weights:
-        return Weights(W=self.W, Wf=self.Wf, Wr=self.Wr)
+        return Weights(W=self.W, Wf=self.Wf, Wr=self.Wr, b=self.b)
 
     @property
     def B(self) -> int:
@@ -56,7 +59,7 @@ class Arguments(NamedTuple):
     @property
     def N(self) -> int:
         """The number of heads: the largest of the six counts."""
-        return max(*(x.shape[-2] for x in self.inputs), *(weight.shape[0] for weight in self.weights))
+        return max(*(x.shape[-2] for x in self.inputs), *(W.shape[0] for W in (self.W, self.Wf, self.Wr)))
 
 
 class Result(NamedTuple):
@@ -79,7 +82,7 @@ class Residuals(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients of `Arguments`, field by field; None for an initial state of None."""
+    """The gradients of `Arguments`, field by field; None for a bias or an initial state of None."""
 
     x: jax.Array
     W: jax.Array
@@ -87,4 +90,5 @@ class Gradients(NamedTuple):
     Wf: jax.Array
     xr: jax.Array
     Wr: jax.Array
+    b: jax.Array | None
     initial_state: jax.Array | None

@@ -33,6 +33,7 @@ def run_gru(
     Wf: jax.Array,
     xr: jax.Array,
     Wr: jax.Array,
+    b: jax.Array | None,
     h0: jax.Array | None,
     cu_seqlens: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -41,7 +42,9 @@ def run_gru(
     Arrays and results cross the boundary of `jax.jit` one by one. A record at that boundary would be built, flattened
     and rebuilt at every call; inside, this happens only while the call is traced.
     """
-    arguments = Arguments(x=x, W=W, xf=xf, Wf=Wf, xr=xr, Wr=Wr, initial_state=h0, cu_seqlens=cu_seqlens)
+    if options.reset_after and b is None:
+        b = jnp.zeros((W.shape[0], W.shape[-1]), W.dtype)
+    arguments = Arguments(x=x, W=W, xf=xf, Wf=Wf, xr=xr, Wr=Wr, b=b, initial_state=h0, cu_seqlens=cu_seqlens)
     arguments = vary_alike(arguments)
     x = arguments.x
     if arguments.cu_seqlens is not None and (arguments.B == 0 or x.shape[0] == 0):

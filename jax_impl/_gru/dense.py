@@ -89,7 +89,7 @@ def backward(
     blocks = -(-S // BLOCK)
     size = BLOCK if is_symbolic(S) else -(-S // max(blocks, 1))
     dinputs = Inputs(*(vary_like(jnp.zeros((B, blocks * size, N * H), dlast.dtype), dlast) for _ in inputs))
-    dweights = Weights(*(vary_like(jnp.zeros_like(weight), dlast) for weight in weights))
+    dweights = jax.tree.map(lambda weight: vary_like(jnp.zeros_like(weight), dlast), weights)
     if S == 0:
         return DenseGradients(inputs=_by_head(dinputs, dy), weights=dweights, initial_state=jnp.copy(dlast))
     # As in the forward pass. After the last step f is 1, so that a gradient passes through the padding unchanged.
@@ -117,7 +117,7 @@ def backward(
         values = StepValues(h=h, gates=found, dy=block(dy_padded))
         dh, dblock = _block_back(options, back, dh, values)
         of_block = weight_gradients(options, "wsbgh,wsbgk->whk", values, dblock)
-        dweights = Weights(*(sum + part for sum, part in zip(dweights, of_block, strict=True)))
+        dweights = jax.tree.map(jnp.add, dweights, of_block)
         steps = (from_groups(jnp.transpose(one, (2, 1, 0, 3, 4))).reshape(B, size, N * H) for one in dblock)
         put = jax.lax.dynamic_update_slice_in_dim
         dinputs = Inputs(*(put(all, one, start, 1) for all, one in zip(dinputs, steps, strict=True)))

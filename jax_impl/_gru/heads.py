@@ -18,15 +18,13 @@ from jax_impl._gru.arguments import Arguments, Gradients, Inputs, Weights
 
 def group_count(arguments: Arguments) -> int:
     """The smallest number of groups of heads such that each group has one weight of every kind."""
-    return lcm(*(weight.shape[0] for weight in arguments.weights))
+    return lcm(*(W.shape[0] for W in (arguments.W, arguments.Wf, arguments.Wr)))
 
 
 def weights_by_group(arguments: Arguments, dtype: jax.typing.DTypeLike) -> Weights:
-    """The weights of every group, ``(groups, H, H)``."""
+    """The weights of every group, ``(groups, H, H)``, and the bias, ``(groups, H)``."""
     groups = group_count(arguments)
-    return Weights(
-        *(jnp.repeat(weight.astype(dtype), groups // weight.shape[0], axis=0) for weight in arguments.weights)
-    )
+    return jax.tree.map(lambda w: jnp.repeat(w.astype(dtype), groups // w.shape[0], axis=0), arguments.weights)
 
 
 def inputs_of_all_heads(arguments: Arguments) -> Inputs:
@@ -93,7 +91,7 @@ def gradients_of(arguments: Arguments, inputs: Inputs, weights: Weights, dh0: ja
         dh0: gradient of the initial state, ``(groups, B, heads, H)``.
     """
     dx = Inputs(*(_summed(d, x, x.ndim - 2) for d, x in zip(inputs, arguments.inputs, strict=True)))
-    dW = Weights(*(_summed(d, weight, 0) for d, weight in zip(weights, arguments.weights, strict=True)))
+    dW = jax.tree.map(lambda d, weight: _summed(d, weight, 0), weights, arguments.weights)
     dinitial = None if arguments.initial_state is None else state_from_groups(dh0)
     return Gradients(**dx._asdict(), **dW._asdict(), initial_state=dinitial)
 

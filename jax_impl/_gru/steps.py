@@ -19,6 +19,7 @@ class Options(NamedTuple):
 
     Attributes:
         bound: the bound of gradient clipping; None disables it.
+        reset_after: whether the reset gate is applied after the recurrent product; the weights then have a bias.
         precision: the precision of the products.
         backend: the name of the backend that computes the call.
         interpret: whether Pallas kernels run under their interpreter.
@@ -28,6 +29,7 @@ class Options(NamedTuple):
     """
 
     bound: float | None
+    reset_after: bool
     precision: str
     backend: str
     interpret: bool
@@ -36,11 +38,12 @@ class Options(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """Reset gate r, forget gate f and candidate z of a step, or of many."""
+    """Reset gate r, forget gate f and candidate z of a step, or of many, and p = h W + b if the weights have a bias."""
 
     r: jax.Array
     f: jax.Array
     z: jax.Array
+    p: jax.Array | None = None
 
 
 class StepValues(NamedTuple):
@@ -52,18 +55,24 @@ class StepValues(NamedTuple):
 
 
 class GateWeights(NamedTuple):
-    """W, ``(groups, H, H)``, and W_f next to W_r, ``(groups, H, 2H)``, so that one product serves both gates."""
+    """W, ``(groups, H, H)``, and W_f next to W_r, ``(groups, H, 2H)``, so that one product serves both gates.
+
+    With a bias b, ``(groups, H)``, W stands next to them too: one product serves the whole step.
+    """
 
     W: jax.Array
     Wfr: jax.Array
+    b: jax.Array | None
 
 
 def gate_weights(weights: Weights) -> GateWeights:
-    return GateWeights(W=weights.W, Wfr=jnp.concatenate([weights.Wf, weights.Wr], axis=-1))
+    W, Wf, Wr, b = weights
+    return GateWeights(W=W, Wfr=jnp.concatenate([Wf, Wr] if b is None else [Wf, Wr, W], axis=-1), b=b)
 
 
 def transposed(weights: Weights) -> Weights:
-    return Weights(*(jnp.swapaxes(weight, -1, -2) for weight in weights))
+    W, Wf, Wr, b = weights
+    return Weights(*(jnp.swapaxes(weight, -1, -2) for weight in (W, Wf, Wr)), b=b)
 
 
 def gates(options: Options, h: jax.Array, inputs: Inputs, weights: GateWeights | Weights) -> Gates:
@@ -72,19 +81,24 @@ def gates(options: Options, h: jax.Array, inputs: Inputs, weights: GateWeights |
     def times(h: jax.Array, weight: jax.Array) -> jax.Array:
         return einsum("w...h,whk->w...k", h, weight, precision=options.precision)
 
+    H, p = h.shape[-1], None
     if isinstance(weights, GateWeights):
-        fr = times(h, weights.Wfr)
-        f, r = fr[..., : h.shape[-1]], fr[..., h.shape[-1] :]
+        products = times(h, weights.Wfr)
+        f, r, p = products[..., :H], products[..., H : 2 * H], products[..., 2 * H :]
     else:
         f, r = times(h, weights.Wf), times(h, weights.Wr)
     f, r = jax.nn.sigmoid(f + inputs.xf), jax.nn.sigmoid(r + inputs.xr)
-    return Gates(r=r, f=f, z=jnp.tanh(times(r * h, weights.W) + inputs.x))
+    if weights.b is None:
+        return Gates(r=r, f=f, z=jnp.tanh(times(r * h, weights.W) + inputs.x))
+    p = times(h, weights.W) if p is None else p
+    p = p + jnp.expand_dims(weights.b, range(1, h.ndim - 1))
+    return Gates(r=r, f=f, z=jnp.tanh(r * p + inputs.x), p=p)
 
 
 def step(options: Options, h: jax.Array, inputs: Inputs, weights: GateWeights | Weights) -> jax.Array:
     """The state after a step."""
-    _, f, z = gates(options, h, inputs, weights)
-    return f * h + (1 - f) * z
+    found = gates(options, h, inputs, weights)
+    return found.f * h + (1 - found.f) * found.z
 
 
 def step_back(options: Options, transposed: Weights, dh: jax.Array, values: StepValues) -> tuple[jax.Array, Inputs]:
@@ -98,14 +112,17 @@ def step_back(options: Options, transposed: Weights, dh: jax.Array, values: Step
     def times(d: jax.Array, weight: jax.Array) -> jax.Array:
         return einsum("wbgk,wkh->wbgh", d, weight, precision=options.precision)
 
-    (h, (r, f, z), dy), bound = values, options.bound
+    (h, (r, f, z, p), dy), bound = values, options.bound
     dh = dy + (dh if bound is None else jnp.clip(dh, -bound, bound))
     dx = dh * (1 - f) * (1 - z * z)
     dxf = dh * (h - z) * f * (1 - f)
-    drh = times(dx, transposed.W)
-    dxr = drh * h * r * (1 - r)
+    if p is None:
+        drh = times(dx, transposed.W)
+        dxr, of_candidate = drh * h * r * (1 - r), drh * r
+    else:
+        dxr, of_candidate = dx * p * r * (1 - r), times(dx * r, transposed.W)
     through = times(dxf, transposed.Wf) + times(dxr, transposed.Wr)
-    return dh * f + drh * r + through, Inputs(x=dx, xf=dxf, xr=dxr)
+    return dh * f + of_candidate + through, Inputs(x=dx, xf=dxf, xr=dxr)
 
 
 def weight_gradients(options: Options, letters: str, values: StepValues, dinputs: Inputs) -> Weights:
@@ -119,7 +136,11 @@ def weight_gradients(options: Options, letters: str, values: StepValues, dinputs
         return einsum(letters, h, d, precision=options.precision)
 
     h, r = values.h, values.gates.r
-    return Weights(W=times(r * h, dinputs.x), Wf=times(h, dinputs.xf), Wr=times(h, dinputs.xr))
+    Wf, Wr = times(h, dinputs.xf), times(h, dinputs.xr)
+    if values.gates.p is None:
+        return Weights(W=times(r * h, dinputs.x), Wf=Wf, Wr=Wr)
+    dp = r * dinputs.x
+    return Weights(W=times(h, dp), Wf=Wf, Wr=Wr, b=jnp.sum(dp, axis=range(1, dp.ndim - 1)))
 
 
 def values_of_all_steps(
@@ -145,7 +166,7 @@ def values_of_all_steps(
     if arguments.cu_seqlens is None:
         h_first, *inputs_first = (jnp.moveaxis(part, 0, 1) for part in (h, *inputs))
         found = gates(options, h_first, Inputs(*inputs_first), side_by_side)
-        found = Gates(*(jnp.moveaxis(part, 1, 0) for part in found))
+        found = jax.tree.map(lambda part: jnp.moveaxis(part, 1, 0), found)
     else:
         found = gates(options, h, inputs, side_by_side)
     return StepValues(h=h, gates=found, dy=by_step(dy, arguments))

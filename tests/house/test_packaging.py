@@ -37,7 +37,7 @@ SIGNATURES = {
     "slstm_step": "z i f o weight_z weight_i weight_f weight_o state * forget_gate kernel_backend",
     "gru": (
         "input weight forget_input forget_weight reset_input reset_weight input_state gradient_clipping "
-        "cu_seqlens max_seqlen * kernel_backend"
+        "cu_seqlens max_seqlen * reset_after recurrent_bias kernel_backend"
     ),
     "accumulate_gradients": "state batch rng num_minibatches loss_fn use_scan",
     "accumulate_gradients_loop": "state batch rng num_minibatches loss_fn",
@@ -57,7 +57,7 @@ DEFAULTS = {
     | {"cu_seqlens": None, "max_seqlen": None, "kernel_backend": None},
     "slstm_step": {"forget_gate": "sigmoid", "kernel_backend": None},
     "gru": {"input_state": None, "gradient_clipping": None, "cu_seqlens": None, "max_seqlen": None}
-    | {"kernel_backend": None},
+    | {"reset_after": False, "recurrent_bias": None, "kernel_backend": None},
     "accumulate_gradients": {"use_scan": False},
     "stack_params": {"axis": 0, "mask_except": None},
 }

@@ -63,7 +63,9 @@ def test_weight_gradients_are_one_product(monkeypatch):
 def test_what_is_kept_only_for_a_gradient():
     arrays = [x.detach() for x in gru_arguments(2, 5, 4, (2,) * 6)]
     for keep in ((), ("rf",), ("z", "rf", "states")):
-        assert len(torch.ops.gatespec.gru_forward(*arrays, None, None, None, "torch", keep)) == 2 + len(keep)
+        assert len(torch.ops.gatespec.gru_forward(*arrays, None, None, None, None, False, "torch", keep)) == 2 + len(
+            keep
+        )
 
 
 def test_onednn_is_left_alone_where_it_is_turned_off():

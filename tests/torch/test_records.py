@@ -17,7 +17,7 @@ def test_a_field_says_what_it_is_to_a_schema() -> None:
         "Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, Tensor? C, Tensor? n, Tensor? m, Tensor? cu_seqlens, "
         "int chunk_size, float eps, bool stabilize_correctly, bool return_state, str backend"
     )
-    assert schema(gru.Arguments).endswith("Tensor? cu_seqlens, float? gradient_clipping, str backend")
+    assert schema(gru.Arguments).endswith("Tensor? cu_seqlens, float? gradient_clipping, bool reset_after, str backend")
 
 
 def test_tensors_come_before_options() -> None:
@@ -32,7 +32,7 @@ def test_tensors_come_before_options() -> None:
 def test_the_axis_of_heads_follows_the_layout() -> None:
     assert head_axes(mlstm.Arguments, False) == (2, 2, 2, 2, 2, 1, 1, 1, *(None,) * 6)
     assert head_axes(mlstm.Arguments, True) == (1, 1, 1, 1, 1, 1, 1, 1, *(None,) * 6)
-    assert head_axes(gru.Arguments, True) == (1, 0, 1, 0, 1, 0, 1, None, None, None)
+    assert head_axes(gru.Arguments, True) == (1, 0, 1, 0, 1, 0, 1, 0, None, None, None, None)
 
 
 @pytest.mark.parametrize(

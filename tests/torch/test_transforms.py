@@ -268,7 +268,9 @@ def test_opcheck():
     x = [y.detach() for y in CASES["gru"][1]]
     xp = [y.detach() for y in CASES["gru packed"][1]]
     states = ("z", "rf", "states")
-    _, _, *walked = OPERATORS.gru_forward(*x, None, None, "torch", states)
+    _, _, *walked = OPERATORS.gru_forward(*x, None, None, None, False, "torch", states)
+    bias, dy = x[1].new_ones(x[1].shape[:2]), x[1].new_ones(2, 6, 4, 3)
+    _, _, *walked_after = OPERATORS.gru_forward(*x, bias, None, None, True, "torch", states)
     igate, fgate = (y.detach() for y in gates[3:])
     for operator, arguments in (
         (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, True, "torch", keep)),
@@ -285,9 +287,11 @@ def test_opcheck():
             (q, k, v, i, f, None, None, None, None, 0, 0.0, True, True, "torch", dh, None, None, m, []),
         ),
         (OPERATORS.mlstm_step_forward, (q[:, 0], k[:, 0], v[:, 0], i[:, 0], f[:, 0], C, n, m, 0.0, "torch", ())),
-        (OPERATORS.gru_forward, (*x, None, 0.5, "torch", states)),
-        (OPERATORS.gru_forward, (*xp, bounds, None, "torch", ())),
-        (OPERATORS.gru_backward, (*x, None, 0.5, "torch", walked[0].new_ones(2, 6, 4, 3), x[6], walked)),
+        (OPERATORS.gru_forward, (*x, None, None, 0.5, False, "torch", states)),
+        (OPERATORS.gru_forward, (*x, bias, None, 0.5, True, "torch", states)),
+        (OPERATORS.gru_forward, (*xp, None, bounds, None, False, "torch", ())),
+        (OPERATORS.gru_backward, (*x, None, None, 0.5, False, "torch", dy, x[6], walked)),
+        (OPERATORS.gru_backward, (*x, bias, None, 0.5, True, "torch", dy, x[6], walked_after)),
         (OPERATORS.dtilde_matrix_forward, (igate, fgate, "torch")),
         (OPERATORS.dtilde_matrix_backward, (torch.ones(2, 5, 5).double(), fgate, "torch")),
     ):

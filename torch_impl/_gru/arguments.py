@@ -13,6 +13,7 @@ class Arguments(NamedTuple):
     """A call; fields as in `torch_impl.gru`.
 
     Attributes:
+        recurrent_bias: None means zeros.
         gradient_clipping: the bound, at least 0, or None.
         backend: the name of the backend that computes the call.
     """
@@ -24,8 +25,10 @@ class Arguments(NamedTuple):
     reset_input: Annotated[Tensor, Axes("B S Nxr H")]
     reset_weight: Annotated[Tensor, Axes("Nwr H H")]
     input_state: Annotated[Tensor | None, Axes("B N H", ACCUMULATED)] = None
+    recurrent_bias: Annotated[Tensor | None, Axes("Nw H")] = None
     cu_seqlens: Tensor | None = None
     gradient_clipping: float | None = None
+    reset_after: bool = False
     backend: str = "torch"
 
     @property
@@ -61,12 +64,12 @@ class Cotangents(NamedTuple):
 
 def sizes(x: Arguments) -> dict[str, Any]:
     """The sizes of the letters; ``rows`` is the number of steps of all sequences together."""
-    N, H, cu_seqlens = x.heads, x.input.shape[-1], x.cu_seqlens
+    cu_seqlens, heads = x.cu_seqlens, {"N": x.heads, "Nw": x.weight.shape[0], "H": x.input.shape[-1]}
     if cu_seqlens is None:
         B, S = x.input.shape[:2]
-        return {"B": B, "S": S, "N": N, "H": H, "rows": B * S}
+        return {"B": B, "S": S, **heads, "rows": B * S}
     T = x.input.shape[0]
-    return {"B": cu_seqlens.shape[0] - 1, "T": T, "N": N, "H": H, "rows": T}
+    return {"B": cu_seqlens.shape[0] - 1, "T": T, **heads, "rows": T}
 
 
 def dtypes(x: Arguments) -> dict[str, torch.dtype]:

@@ -25,12 +25,12 @@ class Residuals(NamedTuple):
 
     Attributes:
         z: the candidates.
-        rf: the gates r and f, concatenated.
+        rf: the gates r and f, concatenated; with `reset_after` also p = h W + b.
         states: the initial states, then the state after every row.
     """
 
     z: Annotated[Tensor | None, Axes("N rows H", ACCUMULATED)] = None
-    rf: Annotated[Tensor | None, Axes("N rows H+H", ACCUMULATED)] = None
+    rf: Annotated[Tensor | None, Axes("N rows columns", ACCUMULATED)] = None
     states: Annotated[Tensor | None, Axes("N B+rows H", ACCUMULATED)] = None
 
 
@@ -43,9 +43,9 @@ def _packed(steps: StepLayout, weight: Tensor) -> Callable[[Tensor, Tensor], Ten
 
 
 class StackedWeights(NamedTuple):
-    """W ``(N, H, H)`` and ``[W_r | W_f]`` ``(N, H, 2H)``."""
+    """W ``(N, H, H)`` and ``[W_r | W_f]`` ``(N, H, 2H)``; with `reset_after` None and ``[W_r | W_f | W]``."""
 
-    z: Tensor
+    z: Tensor | None
     rf: Tensor
 
 
@@ -64,6 +64,7 @@ def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Ten
         rf: ``[x_r | x_f]``, replaced by the gates r and f, ``(N, R, 2H)``.
         states: ``(N, B + R, H)``, which already holds the initial states.
     """
+    assert weights.z is not None
     h, after = states.split_with_sizes((steps.B, z.shape[1]), 1)
     r, f = rf.chunk(2, -1)
     add_gates, add_candidate = _packed(steps, weights.rf), _packed(steps, weights.z)
@@ -82,6 +83,31 @@ def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Ten
             candidate.baddbmm_(h * r_t, weights.z).tanh_()
         else:
             candidate.add_(torch.bmm(h * r_t, weights.z)).tanh_()
+        torch.lerp(candidate, h, f_t, out=h_new)
+        h = h_new
+
+
+def _walk_forward_after(steps: StepLayout, weights: StackedWeights, z: Tensor, rfp: Tensor, states: Tensor) -> None:
+    """`_walk_forward` with the reset gate after the product.
+
+    Args:
+        rfp: ``[x_r | x_f | b]``, replaced by r, f and p = h W + b, ``(N, R, 3H)``.
+    """
+    h, after = states.split_with_sizes((steps.B, z.shape[1]), 1)
+    H = z.shape[-1]
+    rf, (r, f, p) = rfp[..., : 2 * H], rfp.split_with_sizes((H, H, H), -1)
+    add = _packed(steps, weights.rf)
+    for candidate, whole, gate, r_t, f_t, p_t, h_new in by_step(steps.running, z, rfp, rf, r, f, p, after):
+        reconsider_threads()
+        h = h[:, : h_new.shape[1]]
+        if add is not None:
+            whole.copy_(add(h, whole))
+        elif whole.is_contiguous():
+            whole.baddbmm_(h, weights.rf)
+        else:
+            whole.add_(torch.bmm(h, weights.rf))
+        gate.sigmoid_()
+        candidate.addcmul_(r_t, p_t).tanh_()
         torch.lerp(candidate, h, f_t, out=h_new)
         h = h_new
 
@@ -108,6 +134,62 @@ def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     return dz, drf
 
 
+def _factors_after(z: Tensor, rfp: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """`_factors` with the reset gate after the product: from dh for z and f, from dz for r, and room for dp."""
+    H = z.shape[-1]
+    dz, drfp = torch.empty_like(z), torch.empty_like(rfp)
+    rows = max(_CACHED // max(H, 1), 1)
+    for z_b, rfp_b, h_b, dz_b, drfp_b in zip(*(x.split(rows, 1) for x in (z, rfp, before, dz, drfp)), strict=True):
+        rf_b, p_b, drf_b = rfp_b[..., : 2 * H], rfp_b[..., 2 * H :], drfp_b[..., : 2 * H]
+        torch.sub(1, rf_b, out=drf_b)
+        dr_b, df_b = drf_b.chunk(2, -1)
+        torch.sub(1, z_b * z_b, out=dz_b).mul_(df_b)
+        drf_b.mul_(rf_b)
+        dr_b.mul_(p_b)
+        df_b.mul_(h_b - z_b)
+    return dz, drfp
+
+
+def _walk_backward_after(
+    steps: StepLayout,
+    weights: StackedWeights,
+    rfp: Tensor,
+    dz: Tensor,
+    drfp: Tensor,
+    dy: Tensor,
+    dlast: Tensor,
+    clip: float | None,
+) -> Tensor:
+    """`_walk_backward` with the reset gate after the product; ``drfp`` becomes the gradients of x_r, x_f and p."""
+    H = dz.shape[-1]
+    r, f, _ = rfp.split_with_sizes((H, H, H), -1)
+    dr, df, dp = drfp.split_with_sizes((H, H, H), -1)
+    transposed = weights.rf.mT.contiguous()
+    add = _packed(steps, transposed)
+    carry = dlast[:, :0]
+    columns = by_step(steps.running, dy, r, f, dz, dr, df, dp, drfp, backwards=True)
+    for dy_t, r_t, f_t, dz_t, dr_t, df_t, dp_t, whole in columns:
+        reconsider_threads()
+        carry = _arriving(carry, dlast, dy_t, clip)
+        df_t.mul_(carry)
+        dz_t.mul_(carry)
+        dr_t.mul_(dz_t)
+        torch.mul(dz_t, r_t, out=dp_t)
+        carry.mul_(f_t)
+        carry = carry.baddbmm_(whole, transposed) if add is None else add(whole, carry)
+    return torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
+
+
+def _arriving(carry: Tensor, dlast: Tensor, dy: Tensor, clip: float | None) -> Tensor:
+    """The gradient of the states of a step, in place: of the step after it or of the final state, clipped, and dy."""
+    still, count = carry.shape[1], dy.shape[1]
+    if still < count:
+        carry = torch.cat([carry, dlast[:, still:count]], 1)
+    if clip is not None:
+        carry.clamp_(-clip, clip)
+    return carry.add_(dy)
+
+
 def _walk_backward(
     steps: StepLayout,
     weights: StackedWeights,
@@ -127,6 +209,7 @@ def _walk_backward(
         dlast: cotangent of every sequence's final state, ``(N, B, H)`` in the order of the rows.
         clip: bound on the gradient that reaches a state from the next step; None disables clipping.
     """
+    assert weights.z is not None
     r, f = rf.chunk(2, -1)
     dr, df = drf.chunk(2, -1)
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
@@ -135,28 +218,33 @@ def _walk_backward(
     columns = by_step(steps.running, dy, r, f, dz, dr, df, drf, backwards=True)
     for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in columns:
         reconsider_threads()
-        still, count = carry.shape[1], dy_t.shape[1]
-        if still < count:
-            carry = torch.cat([carry, dlast[:, still:count]], 1)
-        if clip is not None:
-            carry.clamp_(-clip, clip)
-        carry.add_(dy_t)
+        carry = _arriving(carry, dlast, dy_t, clip)
         df_t.mul_(carry)
         dz_t.mul_(carry)
         drh = torch.bmm(dz_t, W_T)
         dr_t.mul_(drh)
         carry.mul_(f_t).addcmul_(drh, r_t)
         carry = carry.baddbmm_(drf_t, Wrf_T) if add_gates is None else add_gates(drf_t, carry)
-    carry = torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
-    return carry
+    return torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
+
+
+def _columns(x: Arguments) -> int:
+    """The number of columns of `Residuals.rf`."""
+    return (3 if x.reset_after else 2) * x.input.shape[-1]
+
+
+def _of_all_heads(w: Tensor, N: int) -> Tensor:
+    return w.contiguous() if w.shape[0] == N else w.repeat_interleave(N // w.shape[0], 0)
 
 
 def _stacked(N: int, dtype: torch.dtype, x: Arguments) -> StackedWeights:
     def whole(w: Tensor) -> Tensor:
-        w = w.to(dtype)
-        return w.contiguous() if w.shape[0] == N else w.repeat_interleave(N // w.shape[0], 0)
+        return _of_all_heads(w.to(dtype), N)
 
-    return StackedWeights(whole(x.weight), torch.cat([whole(x.reset_weight), whole(x.forget_weight)], -1))
+    W, Wf, Wr = (whole(weight) for weight in x.weights)
+    if x.reset_after:
+        return StackedWeights(None, torch.cat([Wr, Wf, W], -1))
+    return StackedWeights(W, torch.cat([Wr, Wf], -1))
 
 
 def _threads_of_steps(steps: StepLayout, weights: StackedWeights) -> threads:
@@ -175,7 +263,7 @@ def gru_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
 
 
 def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
-    """Gradients of the six arrays in their order and of the initial state."""
+    """Gradients of the six arrays in their order, of the initial state and of the recurrent bias."""
     with _threads_of_call(x):
         return _backward(x, cotangents, residuals)
 
@@ -185,15 +273,18 @@ def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     steps = step_layout("gru", "input", x.input, N, x.cu_seqlens)
     R = sum(steps.running)
     z, rf, states = (
-        x.input.new_empty((N, rows, width), dtype=dtype) for rows, width in ((R, H), (R, 2 * H), (steps.B + R, H))
+        x.input.new_empty((N, rows, width), dtype=dtype) for rows, width in ((R, H), (R, _columns(x)), (steps.B + R, H))
     )
-    r, f = rf.chunk(2, -1)
+    r, f, p = rf.tensor_split((H, 2 * H), -1)
     for inputs, rows in ((x.input, z), (x.reset_input, r), (x.forget_input, f)):
         steps.gather(inputs, rows)
+    if x.reset_after:
+        p[:] = 0.0 if x.recurrent_bias is None else _of_all_heads(x.recurrent_bias, N)[:, None]
     states[:, : steps.B] = 0.0 if x.input_state is None else steps.longest_first(x.input_state)
     weights = _stacked(N, dtype, x)
+    walk = _walk_forward_after if x.reset_after else _walk_forward
     with _threads_of_steps(steps, weights):
-        _walk_forward(steps, weights, z, rf, states)
+        walk(steps, weights, z, rf, states)
     results = Result(
         output=steps.scatter(states[:, steps.B :], N, x.input.dtype),
         output_state=steps.original_order(steps.last(states)),
@@ -216,21 +307,23 @@ def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> lis
         steps.gather(dy, dh)
     dstate = states.new_zeros((N, steps.B, H)) if dlast is None else steps.longest_first(dlast)
     weights = _stacked(N, dtype, x)
-    dz, drf = _factors(z, rf, before)
+    factors, walk = (_factors_after, _walk_backward_after) if x.reset_after else (_factors, _walk_backward)
+    dz, drf = factors(z, rf, before)
     with _threads_of_steps(steps, weights):
-        dh0 = _walk_backward(steps, weights, rf, dz, drf, dh, dstate, x.gradient_clipping)
-    dW = summed(rf[..., :H] * before, dz)
+        dh0 = walk(steps, weights, rf, dz, drf, dh, dstate, x.gradient_clipping)
     dWrf = summed(before, drf)
-    drs, dfs = (drf[..., :H], dWrf[..., :H]), (drf[..., H:], dWrf[..., H:])
+    dW = dWrf[..., 2 * H :] if x.reset_after else summed(rf[..., :H] * before, dz)
+    drs, dfs = (drf[..., :H], dWrf[..., :H]), (drf[..., H : 2 * H], dWrf[..., H : 2 * H])
 
     def shared(dw: Tensor, w: Tensor) -> Tensor:
-        dw = dw.view(w.shape[0], N // w.shape[0], *dw.shape[1:]).sum(1)
+        dw = dw.reshape(w.shape[0], N // w.shape[0], *dw.shape[1:]).sum(1)
         return dw.to(w.dtype)
 
     gradients = []
     for (dx, dw), inputs, w in zip(((dz, dW), dfs, drs), x.inputs, x.weights, strict=True):
         gradients += [steps.scatter(dx, inputs.shape[-2], inputs.dtype), shared(dw, w)]
-    return [*gradients, steps.original_order(dh0)]
+    gradients.append(steps.original_order(dh0))
+    return gradients if x.recurrent_bias is None else [*gradients, shared(drf[..., 2 * H :].sum(1), x.recurrent_bias)]
 
 
 ROWS = (
@@ -241,6 +334,7 @@ ROWS = (
             residuals=Residuals,
             forward=gru_forward,
             backward=gru_backward,
+            sizes=lambda x: {"columns": _columns(x)},
             worth_keeping=lambda x: Residuals._fields,
         ),
     ),

@@ -5,6 +5,7 @@ It computes the same function and the same gradient as `composed`, which XLA com
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -79,7 +80,7 @@ def run_forward(
         h0: by group.
     """
     plan = _plan(weights, h0, False, interpret)
-    square = Weights(*(_square(plan, weight) for weight in weights))
+    square = jax.tree.map(partial(_square, plan), weights)
 
     def steps(h: jax.Array, x: Inputs, remaining: jax.Array) -> tuple[jax.Array, jax.Array]:
         tiled = Inputs(*(_tiled(plan, part) for part in x))
@@ -111,7 +112,7 @@ def run_backward(
         dlast: cotangent of the final state, by group.
     """
     plan = _plan(weights, dlast, True, interpret)
-    square = Weights(*(_square(plan, weight) for weight in weights))
+    square = jax.tree.map(partial(_square, plan), weights)
     dtype = weights.W.dtype
 
     def steps(dh: jax.Array, x: StepValues, remaining: jax.Array) -> tuple[jax.Array, Inputs]:
@@ -132,7 +133,7 @@ def run_backward(
 
 def _factors(values: StepValues) -> tuple[tuple[jax.Array, jax.Array], ...]:
     """The pairs (a_z, f), (a_r, r) and (dy, a_f) of `passes.backward`."""
-    h, (r, f, z), dy = values
+    h, (r, f, z, _), dy = values
     return (
         ((1 - f) * (1 - z * z), f),
         (h * r * (1 - r), r),

@@ -54,7 +54,7 @@ class Case:
         self.gradients = gru_backward(*exact, *rest, dy=dys, dstate=dlast.double().numpy() if dstate else None)
 
     def run(self):
-        call = Arguments(*self.arrays, self.state, self.cu_seqlens, gradient_clipping=self.clip)
+        call = Arguments(*self.arrays, self.state, cu_seqlens=self.cu_seqlens, gradient_clipping=self.clip)
         (y, last), _ = launch.gru_forward(call)
         return y, last, launch.gru_backward(call, Cotangents(self.dy, self.dlast), Residuals(y))
 

@@ -135,12 +135,12 @@ def test_a_second_derivative_is_refused_by_name(name, device) -> None:
 def test_opcheck_of_the_gru(device) -> None:
     operators = torch.ops.gatespec
     x, W, xf, Wf, xr, Wr, h0 = draw(device, *CASES["gru"][1])
-    y, last = operators.gru_forward(x, W, xf, Wf, xr, Wr, h0, None, 0.5, "triton", ("output",))
+    y, last = operators.gru_forward(x, W, xf, Wf, xr, Wr, h0, None, None, 0.5, False, "triton", ("output",))
     flat = draw(device, *CASES["gru packed"][1])
     bounds = torch.tensor([0, 2, 6], device=device)
     for operator, arguments in (
-        (operators.gru_forward, (x, W, xf, Wf, xr, Wr, h0, None, 0.5, "triton", ("output",))),
-        (operators.gru_forward, (*flat, None, bounds, None, "triton", ())),
-        (operators.gru_backward, (x, W, xf, Wf, xr, Wr, h0, None, 0.5, "triton", y, last, [y])),
+        (operators.gru_forward, (x, W, xf, Wf, xr, Wr, h0, None, None, 0.5, False, "triton", ("output",))),
+        (operators.gru_forward, (*flat, None, None, bounds, None, False, "triton", ())),
+        (operators.gru_backward, (x, W, xf, Wf, xr, Wr, h0, None, None, 0.5, False, "triton", y, last, [y])),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))

@@ -66,13 +66,13 @@ ROWS = mutants("""
 
     state handed on in float16 every 512 steps
     - for t in steps:
-    -     _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    -     _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
     -     h = f * h + (1 - f) * z
     -     y[t] = h
     + for number, t in enumerate(steps):
     +     if number and number % 512 == 0:
     +         h = h.astype(np.float16).astype(np.float64)
-    +     _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    +     _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
     +     h = f * h + (1 - f) * z
     +     y[t] = h
 
@@ -80,7 +80,7 @@ ROWS = mutants("""
     - for b, steps in _sequences(call, cu_seqlens):
     -     h = h0[b]
     -     for t in steps:
-    -         _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    -         _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
     -         h = f * h + (1 - f) * z
     -         y[t] = h
     -     last[b] = h
@@ -92,7 +92,7 @@ ROWS = mutants("""
     - for b, steps in _sequences(call, cu_seqlens):
     -     h = h0[b]
     -     for t in steps:
-    -         _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    -         _, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
     -         h = f * h + (1 - f) * z
     -         y[t] = h
     -     last[b] = h

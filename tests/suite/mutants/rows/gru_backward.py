@@ -42,16 +42,16 @@ ROWS = mutants("""
     + drh
 
     gradient through the reset gate's weight dropped
-    - dh * f + drh * r + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
-    + dh * f + drh * r + _times(dxf[t], Wf.mT)
+    - dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
+    + dh * f + through + _times(dxf[t], Wf.mT)
 
     gradient through the forget gate's weight not transposed
     - Wf.mT
     + Wf
 
     gradient past the forget gate dropped
-    - dh * f + drh * r
-    + drh * r
+    - dh * f + through
+    + through
 
     forget gate's gradient with the other sign
     - h - z
@@ -79,14 +79,22 @@ ROWS = mutants("""
     -     dh = dh0[b]
     -     for position, t in reversed(list(enumerate(steps))):
     -         h = y[steps[position - 1]] if position else h0[b]
-    -         r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    -         r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
     -         dh = np.clip(dh, -bound, bound) + dy[t]
     -         dx[t] = dh * (1 - f) * (1 - z * z)
     -         dxf[t] = dh * (h - z) * f * (1 - f)
-    -         drh = _times(dx[t], W.mT)
-    -         dxr[t] = drh * h * r * (1 - r)
-    -         dh = dh * f + drh * r + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
-    -         dW += (r * h)[:, :, None] * dx[t][:, None, :]
+    -         if bias is None:
+    -             drh = _times(dx[t], W.mT)
+    -             dxr[t] = drh * h * r * (1 - r)
+    -             through = drh * r
+    -             dW += (r * h)[:, :, None] * dx[t][:, None, :]
+    -         else:
+    -             dp = dx[t] * r
+    -             dxr[t] = dx[t] * (_times(h, W) + bias) * r * (1 - r)
+    -             through = _times(dp, W.mT)
+    -             dW += h[:, :, None] * dp[:, None, :]
+    -             db += dp
+    -         dh = dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
     -         dWf += h[:, :, None] * dxf[t][:, None, :]
     -         dWr += h[:, :, None] * dxr[t][:, None, :]
     -     dh0[b] = dh
@@ -96,14 +104,22 @@ ROWS = mutants("""
     +     dh = dh0[b]
     +     for position, t in reversed(list(enumerate(steps))):
     +         h = y[steps[position - 1]] if position else h0[b]
-    +         r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr)
+    +         r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
     +         dh = np.clip(dh, -bound, bound) + dy[t]
     +         dx[t] = dh * (1 - f) * (1 - z * z)
     +         dxf[t] = dh * (h - z) * f * (1 - f)
-    +         drh = _times(dx[t], W.mT)
-    +         dxr[t] = drh * h * r * (1 - r)
-    +         dh = dh * f + drh * r + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
-    +         dW += (r * h)[:, :, None] * dx[t][:, None, :]
+    +         if bias is None:
+    +             drh = _times(dx[t], W.mT)
+    +             dxr[t] = drh * h * r * (1 - r)
+    +             through = drh * r
+    +             dW += (r * h)[:, :, None] * dx[t][:, None, :]
+    +         else:
+    +             dp = dx[t] * r
+    +             dxr[t] = dx[t] * (_times(h, W) + bias) * r * (1 - r)
+    +             through = _times(dp, W.mT)
+    +             dW += h[:, :, None] * dp[:, None, :]
+    +             db += dp
+    +         dh = dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
     +         dWf += h[:, :, None] * dxf[t][:, None, :]
     +         dWr += h[:, :, None] * dxr[t][:, None, :]
     +     dh0[b] = dh
