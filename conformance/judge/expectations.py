@@ -127,7 +127,7 @@ def read(option: str, path: Path) -> tuple[tuple[Promise, ...], tuple[Known, ...
         raise UsageError(f"{at} cannot be read ({error.strerror}); --write-known {path} makes such a file") from error
     except msgspec.ValidationError as error:
         raise UsageError(
-            f'{at}: {error}; it holds promises = ["…"], and entries as --write-known writes them'
+            f'{at}: {error}; it holds promises = ["…", "mlstm: …"], and entries as --write-known writes them'
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{at} is not TOML: {error}; --write-known shows what such a file holds") from error

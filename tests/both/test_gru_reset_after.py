@@ -169,3 +169,10 @@ def test_no_bias_is_one_of_zeros(framework):
     without = framework.package.gru(*arrays, reset_after=True)
     for x, y in zip(without, after(framework)(*arrays, 0 * bias), strict=True):
         np.testing.assert_array_equal(framework.numpy(x), framework.numpy(y))
+
+
+def test_kernels_refuse_it(framework):
+    kernel = {"torch": "triton", "jax": "pallas"}[framework.package.__name__.removesuffix("_impl")]
+    arrays = [framework.array(x, "float32") for x in with_bias(6, 2, 7, B=2)]
+    with pytest.raises(ValueError, match="reset_after"):
+        after(framework, kernel_backend=kernel)(*arrays)

@@ -261,3 +261,10 @@ def test_an_entry_may_name_a_range_of_lengths(place: Place) -> None:
     # Short calls are wrong too: the entry does not excuse them.
     place.target.write_text(SCANS.format(value="(x.shape[-1] > 1)", gradient=0))
     assert place.run("--known", str(place.file)).exit_code == 1
+
+
+def test_a_promise_that_no_call_keeps_excuses_nothing(place: Place) -> None:
+    place.faults(value=1)
+    place.written()
+    place.file.write_text(place.file.read_text().replace("[known.example]", 'promise = "S < 0"\n[known.example]'))
+    assert place.run("--known", str(place.file)).exit_code == 1

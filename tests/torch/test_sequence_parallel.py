@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 from tests.torch.loops import mlstm_arguments, relative_error
+from tests.torch.test_dtensor import message
 from tests.torch.test_sharding import free_port
 from torch_impl import MLSTMState, explain_backend, mlstm
 from torch_impl._mlstm.agreement import NUMBERS
@@ -207,14 +209,6 @@ def traffic(group):
     return found
 
 
-def message(call):
-    try:
-        call()
-    except (TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "accepted"
-
-
 def refusals(group):
     rank = group.rank()
     x, flat = arguments(4, given=False), arguments(4, [0, 4], given=False)
@@ -229,8 +223,9 @@ def refusals(group):
 
     wide = [*x[:2], torch.cat([x[2], x[2]], -1), *x[3:]]
     own_k = [x[0], x[1].clone().requires_grad_(odd), *x[2:]]
-    end = 4 * group.size()
+    end, mesh = 4 * group.size(), init_device_mesh("cpu", (group.size(),))
     return {
+        "dtensor": dense(*(distribute_tensor(part, mesh, [Replicate()]) for part in x)),
         "name": dense(sequence_group="sp"),
         "mesh": dense(sequence_group=init_device_mesh("cpu", (1, group.size()))),
         "batch": dense(*([part[:1] for part in x] if odd else x)),
@@ -321,6 +316,7 @@ EXPECTED_GROUP = "expected a torch.distributed.ProcessGroup or a DeviceMesh of o
 REFUSED = {
     "name": f"TypeError: mlstm: `sequence_group` is 'sp'; {EXPECTED_GROUP}",
     "mesh": f"ValueError: mlstm: `sequence_group` is a mesh of 2 dimensions; {EXPECTED_GROUP}",
+    "dtensor": "TypeError: mlstm: `q` is a DTensor; expected the local tensor of this rank, with `sequence_group`",
     "batch": "ValueError: mlstm: `q` is an array with B=1 on rank 1; expected an array with B=2, as on rank 0",
     "heads": "ValueError: mlstm: `q` is an array with N=1 on rank 1; expected an array with N=2, as on rank 0",
     "values": "ValueError: mlstm: `v` is an array with V=8 on rank 1; expected an array with V=4, as on rank 0",

@@ -119,35 +119,23 @@ _CACHED = 1 << 16
 def _factors(z: Tensor, rf: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """The factors by which a preactivation's gradient is computed: from dh for z and f, from d(r⊙h) for r.
 
-    They are computed block by block, because every page of a new array costs a page fault.
+    If ``rf`` also has p, the factor for r is that from dz, and there is room for dp. They are computed block by block,
+    because every page of a new array costs a page fault.
     """
     H = z.shape[-1]
     dz, drf = torch.empty_like(z), torch.empty_like(rf)
     rows = max(_CACHED // max(H, 1), 1)
-    for z_b, rf_b, h_b, dz_b, drf_b in zip(*(x.split(rows, 1) for x in (z, rf, before, dz, drf)), strict=True):
+    scaled_by_r = before if rf.shape[-1] == 2 * H else rf[..., 2 * H :]
+    rf, gates = rf[..., : 2 * H], drf[..., : 2 * H]
+    blocks = zip(*(x.split(rows, 1) for x in (z, rf, before, scaled_by_r, dz, gates)), strict=True)
+    for z_b, rf_b, h_b, scaled_b, dz_b, drf_b in blocks:
         torch.sub(1, rf_b, out=drf_b)
         dr_b, df_b = drf_b.chunk(2, -1)
         torch.sub(1, z_b * z_b, out=dz_b).mul_(df_b)
         drf_b.mul_(rf_b)
-        dr_b.mul_(h_b)
+        dr_b.mul_(scaled_b)
         df_b.mul_(h_b - z_b)
     return dz, drf
-
-
-def _factors_after(z: Tensor, rfp: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """`_factors` with the reset gate after the product: from dh for z and f, from dz for r, and room for dp."""
-    H = z.shape[-1]
-    dz, drfp = torch.empty_like(z), torch.empty_like(rfp)
-    rows = max(_CACHED // max(H, 1), 1)
-    for z_b, rfp_b, h_b, dz_b, drfp_b in zip(*(x.split(rows, 1) for x in (z, rfp, before, dz, drfp)), strict=True):
-        rf_b, p_b, drf_b = rfp_b[..., : 2 * H], rfp_b[..., 2 * H :], drfp_b[..., : 2 * H]
-        torch.sub(1, rf_b, out=drf_b)
-        dr_b, df_b = drf_b.chunk(2, -1)
-        torch.sub(1, z_b * z_b, out=dz_b).mul_(df_b)
-        drf_b.mul_(rf_b)
-        dr_b.mul_(p_b)
-        df_b.mul_(h_b - z_b)
-    return dz, drfp
 
 
 def _walk_backward_after(
@@ -307,8 +295,8 @@ def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> lis
         steps.gather(dy, dh)
     dstate = states.new_zeros((N, steps.B, H)) if dlast is None else steps.longest_first(dlast)
     weights = _stacked(N, dtype, x)
-    factors, walk = (_factors_after, _walk_backward_after) if x.reset_after else (_factors, _walk_backward)
-    dz, drf = factors(z, rf, before)
+    walk = _walk_backward_after if x.reset_after else _walk_backward
+    dz, drf = _factors(z, rf, before)
     with _threads_of_steps(steps, weights):
         dh0 = walk(steps, weights, rf, dz, drf, dh, dstate, x.gradient_clipping)
     dWrf = summed(before, drf)
