@@ -177,8 +177,10 @@ class mLSTMBackendFwbw(nn.Module):
         n_initial: jax.Array | None = None,
         m_initial: jax.Array | None = None,
         return_last_states: bool = False,
+        *,
+        sequence_axis: str | tuple[str, ...] | None = None,
     ) -> Any:
-        """Run the mLSTM; the shapes are those of `fwbw_forward`.
+        """Run the mLSTM; the shapes, and `sequence_axis`, are those of `fwbw_forward`.
 
         Returns:
             h, or ``(h, (C, n, m))`` with ``return_last_states`` or the configuration's ``return_state``.
@@ -188,4 +190,5 @@ class mLSTMBackendFwbw(nn.Module):
         """
         config = normalise_config(self.config, "mLSTMBackendFwbw")
         settings = {**vars(config), "return_state": config.return_state or return_last_states}
-        return mlstm_fwbw_custom_grad(settings)(q, k, v, i, f, c_initial, n_initial, m_initial)
+        function = mlstm_fwbw_custom_grad(settings, sequence_axis=sequence_axis)
+        return function(q, k, v, i, f, c_initial, n_initial, m_initial)

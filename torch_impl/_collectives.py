@@ -1,4 +1,5 @@
-"""Communication between the ranks of a group, as functions that autograd, torch.func and torch.compile can handle.
+"""Communication between the ranks of a group, as functions that autograd, torch.func (vmap too) and torch.compile can
+handle.
 
 The functions use PyTorch's functional collectives, which a compiled program contains as operators, and which take the
 group by its name. Their gradients are not those that PyTorch registers for collectives, which count the cotangent of a
@@ -94,6 +95,11 @@ def _sent(x: Tensor, distance: int, group: Group) -> Tensor | None:
     return found if receives else None
 
 
+def _rows(x: Tensor, dim: int | None, size: int) -> Tensor:
+    """A mapped argument with the mapped axis in front."""
+    return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
 class _Shift(torch.autograd.Function):
     @staticmethod
     def forward(x, nothing, distance, *group):
@@ -113,6 +119,12 @@ class _Shift(torch.autograd.Function):
     def jvp(ctx, *_):
         no_forward_mode("mlstm")
 
+    @staticmethod
+    def vmap(info, in_dims, x, nothing, distance, *group):
+        # All rows travel in one message.
+        x, nothing = (_rows(part, dim, info.batch_size) for part, dim in zip((x, nothing), in_dims, strict=False))
+        return _shift(x, nothing, distance, *group), 0
+
 
 class _Sum(torch.autograd.Function):
     @staticmethod
@@ -131,6 +143,10 @@ class _Sum(torch.autograd.Function):
     def jvp(ctx, *_):
         no_forward_mode("mlstm")
 
+    @staticmethod
+    def vmap(info, in_dims, x, name):
+        return _sum(x, name), in_dims[0]
+
 
 class _Replica(torch.autograd.Function):
     @staticmethod
@@ -148,6 +164,10 @@ class _Replica(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, *_):
         no_forward_mode("mlstm")
+
+    @staticmethod
+    def vmap(info, in_dims, x, name):
+        return _replica(x, name), in_dims[0]
 
 
 _shift, _sum, _replica = (transformable(function) for function in (_Shift, _Sum, _Replica))

@@ -193,8 +193,10 @@ class mLSTMBackendFwbw(nn.Module):
         n_initial: Tensor | None = None,
         m_initial: Tensor | None = None,
         return_last_states: bool = False,
+        *,
+        sequence_group: Any = None,
     ) -> Any:
-        """Run the mLSTM; the shapes are those of `fwbw_forward`.
+        """Run the mLSTM; the shapes, and `sequence_group`, are those of `fwbw_forward`.
 
         Returns:
             h, or ``(h, (C, n, m))`` with ``return_last_states`` or the configuration's ``return_state``.
@@ -204,7 +206,7 @@ class mLSTMBackendFwbw(nn.Module):
         """
         fields = {**vars(self.config), "return_state": self.config.return_state or return_last_states}
         config = normalise_config(fields, "mLSTMBackendFwbw")
-        return custom_grad(config, ("c_initial", "n_initial", "m_initial"))(
+        return custom_grad(config, ("c_initial", "n_initial", "m_initial"), sequence_group)(
             q, k, v, i, f, c_initial, n_initial, m_initial
         )
 

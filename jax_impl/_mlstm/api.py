@@ -16,13 +16,14 @@ import jax
 from jax_impl._arrays import JAX, is_array, matmul_precision
 from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
-from jax_impl._mesh_axes import place, varying_axes
+from jax_impl._mesh_axes import place
 from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
 from jax_impl._mlstm.chunk_layout import chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
 from jax_impl._mlstm.head_ranges import cpu_is_one_device
-from reference.arguments import Call, MLSTMState, check_flag, check_mlstm, check_mlstm_step
+from jax_impl._mlstm.sequence_parallel import check_sharded
+from reference.arguments import MLSTMState, check_flag, check_mlstm, check_mlstm_step
 from reference.backends import Request
 
 BLOCK, BLOCK_ON_CPU = 32768, 1024
@@ -260,26 +261,11 @@ def _request(
     else:
         _, devices = place("mlstm", sequence_axis, "sequence_axis")
         call = check_mlstm(JAX, *arrays, max_seqlen, chunk_size, eps, tokens_of_all=lambda T: devices * T)
-        _check_sharded(call, sequence_axis, *arrays)
+        whole = {"cu_seqlens": cu_seqlens}
+        if initial_state is not None:
+            whole |= dict(zip(("initial_state.C", "initial_state.n", "initial_state.m"), initial_state, strict=True))
+        check_sharded(call, sequence_axis, (q, k, v, i, f), whole)
     return request(call, v, cu_seqlens is not None)
-
-
-def _check_sharded(
-    call: Call, sequence_axis: Any, q: Any, k: Any, v: Any, i: Any, f: Any, initial_state: Any, cu_seqlens: Any
-) -> None:
-    """Raise unless tokens vary over the axis that shards them, and all that belongs to whole sequences does not."""
-    axes = {sequence_axis} if isinstance(sequence_axis, str) else {*sequence_axis}
-    shown = " and ".join(repr(axis) for axis in sorted(axes))
-    if not any(axes <= varying_axes(x) for x in (q, k, v, i, f)):
-        expected = f"it to vary over {shown}, as in a shard_map that shards the steps, with check_vma=True"
-        call.refuse(ValueError, "q", f"the same array on all devices of {shown}", expected)
-    whole = {"cu_seqlens": cu_seqlens}
-    if initial_state is not None:
-        whole |= dict(zip(("initial_state.C", "initial_state.n", "initial_state.m"), initial_state, strict=True))
-    for argument, x in whole.items():
-        if x is not None and axes & varying_axes(x):
-            expected = "the same array on all devices: it belongs to the whole sequences"
-            call.refuse(ValueError, argument, f"an array that varies over {shown}", expected)
 
 
 @request_builder("mlstm_step")

@@ -16,6 +16,7 @@ stabiliser of a memory that is passed on counts as a constant in its C and n, be
 derivative counts only for the final state's m.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -32,14 +33,32 @@ from jax_impl._gates import (
     sum_from,
 )
 from jax_impl._handwritten_gradient import handwritten_gradient
-from jax_impl._mesh_axes import place, vary_like
+from jax_impl._mesh_axes import place, vary_like, varying_axes
 from jax_impl._mlstm.arguments import Arguments, Options, Result, Tokens
 from jax_impl._mlstm.chunk_layout import to_chunks
 from jax_impl._mlstm.drift import Carried, pass_on, without_drift
 from jax_impl._mlstm.inter_chunk import expand, stabilisers
 from jax_impl._mlstm.state import given_or_zeros
 from jax_impl._packing import indices
-from reference.arguments import MLSTMState
+from reference.arguments import Call, MLSTMState
+
+
+def check_sharded(call: Call, sequence_axis: Any, tokens: Iterable[Any], whole: Mapping[str, Any]) -> None:
+    """Raise unless tokens vary over the axis that shards them, and all that belongs to whole sequences does not.
+
+    Args:
+        tokens: the arrays that are sharded; the first is `q`.
+        whole: arrays of whole sequences by the names that errors mention; None for those that are not given.
+    """
+    axes = {sequence_axis} if isinstance(sequence_axis, str) else {*sequence_axis}
+    shown = " and ".join(repr(axis) for axis in sorted(axes))
+    if not any(axes <= varying_axes(x) for x in tokens):
+        expected = f"it to vary over {shown}, as in a shard_map that shards the steps, with check_vma=True"
+        call.refuse(ValueError, "q", f"the same array on all devices of {shown}", expected)
+    for argument, x in whole.items():
+        if x is not None and axes & varying_axes(x):
+            expected = "the same array on all devices: it belongs to the whole sequences"
+            call.refuse(ValueError, argument, f"an array that varies over {shown}", expected)
 
 
 class Writes(NamedTuple):
@@ -73,15 +92,12 @@ def sharded(options: Options, arguments: Arguments, local: Any) -> Result:
         local: ``(arguments) → result``, the mLSTM of this device's steps with their incoming state.
     """
     tokens = arguments.tokens
-    index, devices = _place(options)
     given = given_or_zeros(arguments.initial_state, tokens.q, tokens.v, arguments.B)
     if arguments.cu_seqlens is None:
-        own = summarise(options, Writes(*tokens[1:]))
-        own = _where(index == 0, _begun(given, own), own)
-        state = _where(index == 0, given, incoming(options, own, index, devices))
-        result = local(Arguments(tokens=tokens, initial_state=state))
-        ends_here = index == devices - 1
+        result = local(Arguments(tokens=tokens, initial_state=dense_incoming(options, tokens, given)))
+        owns = ends_here(options)
     else:
+        index, devices = _place(options)
         cu_seqlens, T = arguments.cu_seqlens, tokens.q.shape[0]
         begin = (index * T).astype(cu_seqlens.dtype)
         of_first, of_last = (_sequence_of(cu_seqlens, begin + at) for at in (0, T - 1))
@@ -94,12 +110,26 @@ def sharded(options: Options, arguments: Arguments, local: Any) -> Result:
         local_bounds = jnp.clip(cu_seqlens - begin, 0, T)
         result = local(Arguments(tokens=tokens, initial_state=_where(crosses, state, given), cu_seqlens=local_bounds))
         last = cu_seqlens[1:] - 1
-        ends_here = (last >= begin) & (last < begin + T) & (jnp.diff(cu_seqlens) > 0)
+        owns = (last >= begin) & (last < begin + T) & (jnp.diff(cu_seqlens) > 0)
         # A sequence without steps ends with its initial state, which the first device knows as well as all others.
-        ends_here |= (jnp.diff(cu_seqlens) == 0) & (index == 0)
+        owns |= (jnp.diff(cu_seqlens) == 0) & (index == 0)
     if result.state is None:
         return result
-    return Result(h=result.h, state=from_owner(options, ends_here, result.state))
+    return Result(h=result.h, state=from_owner(options, owns, result.state))
+
+
+def dense_incoming(options: Options, tokens: Tokens, given: MLSTMState) -> MLSTMState:
+    """The state with which this device's steps of dense sequences begin, if all steps begin with ``given``."""
+    index, devices = _place(options)
+    own = summarise(options, Writes(*tokens[1:]))
+    own = _where(index == 0, _begun(given, own), own)
+    return _where(index == 0, given, incoming(options, own, index, devices))
+
+
+def ends_here(options: Options) -> jax.Array:
+    """Whether the last steps of dense sequences are on this device."""
+    index, devices = _place(options)
+    return index == devices - 1
 
 
 def from_first_device(options: Options, state: MLSTMState) -> MLSTMState:

@@ -65,11 +65,12 @@ DEFAULTS = {
 # Steps are sharded over what each framework has for that.
 SHARDING = ("fold_rng_over_axis", "split_array_over_mesh", "stack_params", "unstack_params")
 ACCUMULATION = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")
+SEQUENCE_PARALLEL = ("mlstm", "fwbw_forward", "mlstm_fwbw_custom_grad")
 EXTRA_KEYWORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "reference": dict.fromkeys(SHARDING, ("axis_index", "axis_size"))
     | dict.fromkeys(ACCUMULATION, ("value_and_grad",)),
-    "jax_impl": {"mlstm": ("sequence_axis",)},
-    "torch_impl": dict.fromkeys(SHARDING, ("mesh",)) | {"mlstm": ("sequence_group",)},
+    "jax_impl": dict.fromkeys(SEQUENCE_PARALLEL, ("sequence_axis",)),
+    "torch_impl": dict.fromkeys(SHARDING, ("mesh",)) | dict.fromkeys(SEQUENCE_PARALLEL, ("sequence_group",)),
 }
 
 FWBW_CONFIG = {
@@ -192,9 +193,9 @@ def test_fwbw_module(implementation: ModuleType) -> None:
     assert module.config_class is implementation.mLSTMBackendFwbwConfig
     assert module.can_vmap_over_heads is True
     call = getattr(module, "forward", module.__call__)
-    assert [*inspect.signature(call).parameters] == (
-        "q k v i f c_initial n_initial m_initial return_last_states".split()
-    )
+    names = "q k v i f c_initial n_initial m_initial return_last_states".split()
+    extra = EXTRA_KEYWORDS[implementation.__name__].get("mlstm_fwbw_custom_grad", ())
+    assert [*inspect.signature(call).parameters] == [*names, *extra]
 
 
 def test_gru_module_arguments(implementation: ModuleType) -> None:

@@ -16,7 +16,6 @@ from torch_impl._collectives import Group, gathered
 from torch_impl._mlstm.arguments import Arguments
 from torch_impl._operators import operator
 
-_FUNCTION = "mlstm"
 _TEXT = 1024
 """Bytes of the text of an error that ranks exchange."""
 
@@ -27,7 +26,7 @@ class _Fact(NamedTuple):
     """A number in which all ranks must agree.
 
     Attributes:
-        argument: the argument that errors mention.
+        argument: the argument that errors mention; C, n or m is a part of the initial state, and ``state`` all of it.
         read: ``(arguments) →`` the number.
         shown: ``(number) →`` the words of the error.
     """
@@ -56,13 +55,12 @@ def _differentiable(name: str) -> _Fact:
         part = getattr(x, name)
         return int(part is not None and part.requires_grad and torch.is_grad_enabled())
 
-    argument = f"initial_state.{name}" if name in "Cnm" else name
-    return _Fact(argument, read, lambda needs: f"an array that requires {'a' if needs else 'no'} gradient")
+    return _Fact(name, read, lambda needs: f"an array that requires {'a' if needs else 'no'} gradient")
 
 
 _FACTS = (
     _Fact("cu_seqlens", lambda x: int(x.cu_seqlens is not None), lambda given: "an array" if given else "None"),
-    _Fact("initial_state", lambda x: int(x.C is not None), lambda given: "a state" if given else "None"),
+    _Fact("state", lambda x: int(x.C is not None), lambda given: "a state" if given else "None"),
     _Fact("return_state", lambda x: int(x.return_state), lambda wanted: str(bool(wanted))),
     *(_dtype(name) for name in "qif"),
     _size("q", "N", -2),
@@ -73,11 +71,32 @@ _FACTS = (
 """The facts but for B and the values of the packing, which follow them in a message."""
 
 
-def first_token(x: Arguments, group: Group) -> Tensor:
+class Names(NamedTuple):
+    """The public names that errors mention.
+
+    Attributes:
+        function: that of the call.
+        state, C, n, m: those of the initial state and of its parts.
+        return_state: that of the option.
+    """
+
+    function: str = "mlstm"
+    state: str = "initial_state"
+    C: str = "initial_state.C"
+    n: str = "initial_state.n"
+    m: str = "initial_state.m"
+    return_state: str = "return_state"
+
+
+_MLSTM = Names()
+
+
+def first_token(x: Arguments, group: Group, names: Names = _MLSTM) -> Tensor:
     """The number of steps, or of packed tokens, that the ranks before this one have: an int64 on the device of q.
 
     Args:
         x: a call that this rank accepts, but for the number of tokens of all ranks.
+        names: those that errors mention.
 
     Raises:
         ValueError: the ranks disagree about the call, or `cu_seqlens` does not end at the number of tokens of all.
@@ -85,7 +104,9 @@ def first_token(x: Arguments, group: Group) -> Tensor:
     """
     B, T = x.q.shape[:2] if x.cu_seqlens is None else (x.cu_seqlens.shape[0] - 1, x.q.shape[0])
     facts = [fact.read(x) for fact in _FACTS]
-    return _first_token(x.q, [T, *facts, B], x.cu_seqlens, *group)
+    # The operator takes only the device of q, which vmap may have made a batch.
+    device = torch.empty(0, device=x.q.device)
+    return _first_token(device, [T, *facts, B], x.cu_seqlens, *group, [*names])
 
 
 def refuse_together(error: Exception, group: Group) -> NoReturn:
@@ -105,8 +126,9 @@ NUMBERS = 1 + 1 + len(_FACTS) + 1 + 2
 packing."""
 
 
-def _run(x: Tensor, numbers: Sequence[int], cu_seqlens: Tensor | None, *place: Any) -> Tensor:
-    group = Group(*place)
+def _run(x: Tensor, numbers: Sequence[int], cu_seqlens: Tensor | None, *rest: Any) -> Tensor:
+    *place, given = rest
+    group, names = Group(*place), Names(*given)
     message = torch.zeros(NUMBERS, dtype=torch.int64)
     message[1 : 1 + len(numbers)] = torch.tensor(numbers)
     if cu_seqlens is not None:
@@ -119,10 +141,11 @@ def _run(x: Tensor, numbers: Sequence[int], cu_seqlens: Tensor | None, *place: A
         for fact, number, expected in zip(facts, row[2:], first[2:], strict=True):
             if number != expected:
                 got, wanted = f"{fact.shown(number)} on rank {rank}", f"{fact.shown(expected)}, as on rank 0"
-                raise ValueError(f"{_FUNCTION}: `{fact.argument}` is {got}; expected {wanted}")
+                argument = names._asdict().get(fact.argument, fact.argument)
+                raise ValueError(f"{names.function}: `{argument}` is {got}; expected {wanted}")
     if cu_seqlens is not None and first[-2] != sum(tokens):
         got, wanted = f"an array that ends at {first[-2]}", f"T={sum(tokens)} to match `q` of all shards"
-        raise ValueError(f"{_FUNCTION}: `cu_seqlens` is {got}; expected {wanted}")
+        raise ValueError(f"{names.function}: `cu_seqlens` is {got}; expected {wanted}")
     return torch.tensor(sum(tokens[: group.rank]), device=x.device)
 
 
@@ -167,8 +190,8 @@ def _shape(x: Tensor, *_: Any) -> Tensor:
 
 
 _first_token = operator(
-    "mlstm_first_token(Tensor x, SymInt[] numbers, Tensor? cu_seqlens, str name, int rank, int size, str devices) -> "
-    "Tensor",
+    "mlstm_first_token(Tensor x, SymInt[] numbers, Tensor? cu_seqlens, str name, int rank, int size, str devices, "
+    "str[] names) -> Tensor",
     _run,
     _shape,
 )

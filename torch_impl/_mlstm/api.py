@@ -21,11 +21,10 @@ from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
 from torch_impl._collectives import group_of
-from torch_impl._distributed import is_distributed
 from torch_impl._mlstm.agreement import refuse_together
 from torch_impl._mlstm.arguments import Arguments, StepArguments, as_operator_option
 from torch_impl._mlstm.autograd import SEQUENCES, STEP
-from torch_impl._mlstm.sequence_parallel import sharded
+from torch_impl._mlstm.sequence_parallel import check_local, sharded
 
 # An exported program that takes or returns a state is saved by this name. A state is three tensors, so that
 # torch.load(weights_only=True), which also reads such a program, may make one.
@@ -202,10 +201,7 @@ def _shard_checked(q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_s
     call = check_mlstm(
         *(TORCH, q, k, v, i, f, initial_state, cu_seqlens, max_seqlen, chunk_size, eps), tokens_of_all=_unknown
     )
-    if is_distributed(q):
-        call.refuse(TypeError, "q", "a DTensor", "the local tensor of this rank, with `sequence_group`")
-    if q.device.type not in group.devices.split():
-        call.refuse(ValueError, "sequence_group", f"a group for {group.devices}", f"one for {q.device.type}, as `q`")
+    check_local(call, q, group)
     return choose(request(call, v, cu_seqlens is not None), kernel_backend).value
 
 

@@ -1,10 +1,12 @@
 """The fwbw interface of xlstm_jax: the forward and the backward pass of the mLSTM, with a context between them.
 
 Layout: ``q, k (B, T, K)``, ``v (B, T, V)``, ``i, f (B, T)`` or ``(B, T, 1)``; heads by an outer ``torch.func.vmap``,
-which is merged into one call. The equations are in the docstring of `torch_impl._mlstm.chunkwise`.
+which is merged into one call. The equations are in the docstring of `torch_impl._mlstm.chunkwise`. Where steps are
+sharded over ranks, the passes are those of this rank's steps, from the state that `sequence_parallel` gives.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from reference.arguments import (
-    Call,
+    MLSTMState,
     check_fwbw,
     check_fwbw_context,
     check_fwbw_cotangents,
@@ -23,9 +25,12 @@ from reference.arguments import (
 )
 from torch_impl._arrays import ACCUMULATION, TORCH, autocast_dtype, cast, transforming
 from torch_impl._backends import choose, request_of
+from torch_impl._collectives import Group, group_of
 from torch_impl._distributed import is_distributed
+from torch_impl._mlstm.agreement import Names, first_token, refuse_together
 from torch_impl._mlstm.arguments import Arguments, Cotangents, as_operator_option
 from torch_impl._mlstm.autograd import SEQUENCES
+from torch_impl._mlstm.sequence_parallel import check_local, dense_incoming, ends_here, from_owner
 from torch_impl._operators import needs_transform, recording
 
 _INPUTS = ("q", "k", "v", "i", "f", "initial_C", "initial_n", "initial_m")
@@ -44,6 +49,7 @@ class FwbwContext:
         config: a copy of the configuration.
         versions: PyTorch's count of writes to each input when the context was made, by which `fwbw_backward` detects an
             overwritten input; None if PyTorch does not count.
+        group: the ranks over which the steps are sharded, and the place of this one; None if they are not.
     """
 
     q: Tensor
@@ -58,6 +64,7 @@ class FwbwContext:
     backend: str
     config: mLSTMBackendFwbwConfig
     versions: tuple[int | None, ...] | None = None
+    group: Group | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         _check_versions(self, "FwbwContext")
@@ -98,15 +105,15 @@ def _flatten(context: FwbwContext) -> tuple[list[Tensor], Any]:
     residuals = context.residuals._asdict()
     names = [tuple(name for name, x in part.items() if x is not None) for part in (inputs, residuals)]
     tensors = [part[name] for part, present in zip((inputs, residuals), names, strict=True) for name in present]
-    return tensors, (*names, type(context.residuals), context.backend, context.config)
+    return tensors, (*names, type(context.residuals), context.backend, context.config, context.group)
 
 
 def _unflatten(tensors: Any, rest: Any) -> FwbwContext:
-    inputs, residuals, record, backend, config = rest
+    inputs, residuals, record, backend, config, group = rest
     tensors = list(tensors)
     given: dict[str, Any] = dict.fromkeys(_INPUTS) | dict(zip(inputs, tensors, strict=False))
     kept = record(**dict(zip(residuals, tensors[len(inputs) :], strict=True)))
-    return FwbwContext(**given, residuals=kept, backend=backend, config=config)
+    return FwbwContext(**given, residuals=kept, backend=backend, config=config, group=group)
 
 
 pytree.register_pytree_node(FwbwContext, _flatten, _unflatten, serialized_type_name="torch_impl.FwbwContext")
@@ -122,6 +129,8 @@ def fwbw_forward(
     initial_C: Tensor | None = None,
     initial_n: Tensor | None = None,
     initial_m: Tensor | None = None,
+    *,
+    sequence_group: Any = None,
 ) -> tuple[Any, FwbwContext]:
     """Forward pass of the mLSTM, with the equations of `mlstm`; also returns the context for `fwbw_backward`.
 
@@ -132,6 +141,8 @@ def fwbw_forward(
         config: the configuration or its dict.
         initial_C, initial_n, initial_m: ``(B, K, V)``, ``(B, K)``, ``(B,)``; allowed only with ``use_initial_state``,
             where None means zeros.
+        sequence_group: as in `mlstm`: the tensors q to f are then the steps of this rank, and states those of the whole
+            sequences. The context says so to `fwbw_backward`.
 
     Returns:
         ``(h, context)``, or ``((h, (C, n, m)), context)`` with ``return_state``; h is ``(B, T, V)``. The context is a
@@ -144,20 +155,21 @@ def fwbw_forward(
 
     Raises:
         TypeError, ValueError: as in `mlstm`; also if `config` is not a valid configuration, if a state is given with
-            ``use_initial_state=False``, or if only a part of the state is given.
+            ``use_initial_state=False``, or if only a part of the state is given; for `sequence_group` as in `mlstm`.
     """
     config = frozen_config(config, "fwbw_forward")
-    arrays, _ = _checked("fwbw_forward", config, q, k, v, i, f, (initial_C, initial_n, initial_m), _NAMES)
-    *tokens, C, n, m = arrays
+    group = _group(sequence_group)
+    arrays = _checked("fwbw_forward", config, q, k, v, i, f, (initial_C, initial_n, initial_m), _NAMES, group)
+    tokens, (C, n, m) = arrays[:5], arrays[5:]
     if config.use_initial_state and C is None:
         B, _, K = tokens[0].shape
         V, dtype = tokens[2].shape[-1], ACCUMULATION[tokens[2].dtype]
         C, n, m = (tokens[2].new_zeros(shape, dtype=dtype) for shape in ((B, K, V), (B, K), (B,)))
-    h, last, residuals, backend = _run(config, tokens, (C, n, m), keeps=True)
+    h, last, residuals, backend = _run(config, tokens, (C, n, m), keeps=True, group=group, names=_NAMES)
     inputs = *tokens, C, n, m
     context = FwbwContext(
         **dict(zip(_INPUTS, inputs, strict=True)), residuals=residuals, backend=backend, config=config,
-        versions=_versions(inputs),
+        versions=_versions(inputs), group=group,
     )  # fmt: skip
     return ((h, last) if config.return_state else h), context
 
@@ -172,11 +184,15 @@ def fwbw_backward(
 ) -> tuple[Tensor | None, ...]:
     """Gradient of `fwbw_forward`; the residuals in the context are not recomputed.
 
+    Where the context is that of sharded steps, all ranks call the function alike. They compare their calls and send the
+    messages of the forward pass again, and then as many in the opposite direction.
+
     Args:
         ctx: the context that `fwbw_forward` returned.
         dh: cotangent of h, ``(B, T, V)``.
         config: the configuration of the forward pass.
-        dc_last, dn_last, dm_last: cotangents of the final state; None means zeros.
+        dc_last, dn_last, dm_last: cotangents of the final state; None means zeros. Of sharded steps they are the same
+            on every rank, and count once.
 
     Returns:
         Gradients of ``q, k, v, i, f, initial_C, initial_n, initial_m``; the last three are None without
@@ -191,8 +207,9 @@ def fwbw_backward(
     check_fwbw_context(ctx, FwbwContext, config)
     _check_versions(ctx, "fwbw_backward")
     tokens, state = (ctx.q, ctx.k, ctx.v, ctx.i, ctx.f), (ctx.initial_C, ctx.initial_n, ctx.initial_m)
-    call = check_fwbw(TORCH, *tokens, config, *state, "fwbw_backward")
-    check_fwbw_cotangents(call, ctx.v, dh, dc_last, dn_last, dm_last)
+    with _agreed(ctx.group):
+        call = check_fwbw(TORCH, *tokens, config, *state, "fwbw_backward")
+        check_fwbw_cotangents(call, ctx.v, dh, dc_last, dn_last, dm_last)
     arguments = _with_head(config, ctx.backend, tokens, state)
     dC, dn, dm = _head_of_states((dc_last, dn_last, dm_last))
     cotangents = Cotangents(dh=dh.unsqueeze(2), dC=dC, dn=dn, dm=dm)
@@ -201,18 +218,38 @@ def fwbw_backward(
     else:
         needs_transform()
         residuals = _residuals(Tensor.unsqueeze, ctx.backend, ctx.residuals)
-        gradients = SEQUENCES.gradients(arguments, cotangents, residuals)
+        if ctx.group is None:
+            gradients = SEQUENCES.gradients(arguments, cotangents, residuals)
+        else:
+            gradients = _sharded_gradients(arguments, cotangents, residuals, ctx.group)
     dq, dk, dv = (dx.squeeze(2) for dx in gradients[:3])
     di, df = (dx.reshape(gate.shape) for dx, gate in zip(gradients[3:5], (ctx.i, ctx.f), strict=True))
     states = (part.squeeze(1) for part in gradients[5:]) if config.use_initial_state else (None, None, None)
     return (dq, dk, dv, di, df, *states)
 
 
-def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
+def _sharded_gradients(x: Arguments, cotangents: Cotangents, residuals: Any, group: Group) -> Sequence[Tensor]:
+    """The gradients of this rank's own pass, with those that come from the state with which it begins."""
+    begin = first_token(x, group, _names("fwbw_backward", _NAMES))
+    differentiable = ["k", "v", "i", "f", *("Cnm" if x.C is not None else "")]
+
+    def scan(*given: Tensor) -> tuple[Tensor, ...]:
+        return tuple(dense_incoming(x._replace(**dict(zip(differentiable, given, strict=True))), begin, group))
+
+    (C, n, m), pull_back, *_ = torch.func.vjp(scan, *(getattr(x, name) for name in differentiable))
+    owns = ends_here(x, group)
+    last = {name: d if d is None else torch.where(owns, d, 0.0) for name, d in cotangents._asdict().items()}
+    own = SEQUENCES.gradients(x._replace(C=C, n=n, m=m), Cotangents(**{**last, "dh": cotangents.dh}), residuals)
+    more = pull_back(tuple(own[5:]))
+    return [own[0], *(one + other for one, other in zip(own[1:5], more[:4], strict=True)), *more[4:]]
+
+
+def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict, *, sequence_group: Any = None) -> Callable:
     """The forward pass as a differentiable function whose gradient is `fwbw_backward`.
 
     Args:
         config: the configuration or its dict; it is read now, so that later changes have no effect.
+        sequence_group: as in `fwbw_forward`.
 
     Returns:
         ``function(q, k, v, i, f, initial_C=None, initial_n=None, initial_m=None)`` → ``h``, or ``(h, (C, n, m))`` with
@@ -221,10 +258,10 @@ def mlstm_fwbw_custom_grad(config: mLSTMBackendFwbwConfig | dict) -> Callable:
     Raises:
         TypeError, ValueError: `config` is not a valid configuration.
     """
-    return custom_grad(frozen_config(config, "mlstm_fwbw_custom_grad"), _NAMES)
+    return custom_grad(frozen_config(config, "mlstm_fwbw_custom_grad"), _NAMES, sequence_group)
 
 
-def custom_grad(config: mLSTMBackendFwbwConfig, names: tuple[str, str, str]) -> Callable:
+def custom_grad(config: mLSTMBackendFwbwConfig, names: tuple[str, str, str], sequence_group: Any) -> Callable:
     def mlstm_fwbw(
         q: Tensor,
         k: Tensor,
@@ -235,11 +272,33 @@ def custom_grad(config: mLSTMBackendFwbwConfig, names: tuple[str, str, str]) -> 
         initial_n: Tensor | None = None,
         initial_m: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        arrays, _ = _checked("fwbw_forward", config, q, k, v, i, f, (initial_C, initial_n, initial_m), names)
-        h, last, *_ = _run(config, arrays[:5], arrays[5:], keeps=needs_transform(*arrays))
+        group = _group(sequence_group)
+        arrays = _checked("fwbw_forward", config, q, k, v, i, f, (initial_C, initial_n, initial_m), names, group)
+        h, last, *_ = _run(config, arrays[:5], arrays[5:], needs_transform(*arrays), group, names)
         return (h, last) if config.return_state else h
 
     return mlstm_fwbw
+
+
+def _group(sequence_group: Any) -> Group | None:
+    """The group that shards the steps; None if one rank has them all."""
+    group = None if sequence_group is None else group_of("fwbw_forward", "sequence_group", sequence_group)
+    return None if group is None or group.size == 1 else group
+
+
+@contextmanager
+def _agreed(group: Group | None) -> Iterator[None]:
+    """Checks of a call, whose error is raised on every rank."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if group is None or torch.compiler.is_compiling():
+            raise
+        refuse_together(error, group)
+
+
+def _names(function: str, names: tuple[str, str, str]) -> Names:
+    return Names(function, names[0], *names, return_state="config.return_state")
 
 
 def _checked(
@@ -252,13 +311,17 @@ def _checked(
     f: Any,
     state: tuple[Any, Any, Any],
     names: tuple[str, str, str],
-) -> tuple[tuple[Any, ...], Call]:
+    group: Group | None,
+) -> tuple[Any, ...]:
     if (low := autocast_dtype(q)) is not None:
         q, k, v = (cast(x, low) for x in (q, k, v))
         i, f, C, n, m = (cast(x, torch.float32) for x in (i, f, *state))
         state = C, n, m
-    call = check_fwbw(TORCH, q, k, v, i, f, config, *state, function, names)
-    return (q, k, v, i, f, *state), call
+    with _agreed(group):
+        call = check_fwbw(TORCH, q, k, v, i, f, config, *state, function, names)
+        if group is not None:
+            check_local(call, q, group)
+    return q, k, v, i, f, *state
 
 
 def _backend(q: Tensor, v: Tensor) -> str:
@@ -292,24 +355,35 @@ def _residuals(change: Callable[[Tensor, int], Tensor], backend: str, residuals:
 
 
 def _run(
-    config: mLSTMBackendFwbwConfig, tokens: Sequence[Tensor], state: Sequence[Tensor | None], keeps: bool
+    config: mLSTMBackendFwbwConfig,
+    tokens: Sequence[Tensor],
+    state: Sequence[Tensor | None],
+    keeps: bool,
+    group: Group | None,
+    names: tuple[str, str, str],
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Any, str]:
     """h, the final state, the residuals, and the backend that was used."""
     backend = _backend(tokens[0], tokens[2])
     options = SEQUENCES.kept_by[backend].items() if keeps else ()
     keep = tuple(name for option, names in options if getattr(config, option) for name in names)
     arguments = _with_head(config, backend, tokens, state)
+    if group is not None:
+        arguments = arguments._replace(return_state=config.return_state)
+        begin = first_token(arguments, group, _names("fwbw_forward", names))
+        arguments = arguments._replace(**dense_incoming(arguments, begin, group)._asdict())
     if is_distributed(tokens[0]):
         outputs, keep = SEQUENCES.distributed("fwbw_forward", arguments), ()
     elif recording():
         # A recorded program keeps no residuals; its backward pass recomputes them.
         outputs, keep = SEQUENCES.recorded(*arguments), ()
     else:
-        run = SEQUENCES.differentiable if needs_transform(*tokens, *state) else SEQUENCES.operator
+        run = SEQUENCES.differentiable if needs_transform(*arguments[:8]) else SEQUENCES.operator
         outputs = run(*arguments, keep)
     h, C, n, m, *_ = outputs
     if not keep:
         residuals = SEQUENCES.implementations[backend].residuals()
     else:
         residuals = _residuals(Tensor.squeeze, backend, SEQUENCES.residuals_of(arguments, keep, outputs))
+    if group is not None and config.return_state:
+        C, n, m = from_owner(MLSTMState(C, n, m), ends_here(arguments, group), group)
     return h.squeeze(2), (C.squeeze(1), n.squeeze(1), m.squeeze(1)), residuals, backend

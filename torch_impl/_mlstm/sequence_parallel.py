@@ -21,13 +21,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reference.arguments import MLSTMState
+from reference.arguments import Call, MLSTMState
 from torch_impl._arrays import ACCUMULATION
 from torch_impl._collectives import Group, replica, shifted, summed
+from torch_impl._distributed import is_distributed
 from torch_impl._mlstm.agreement import first_token
 from torch_impl._mlstm.arguments import Arguments
 from torch_impl._mlstm.autograd import SEQUENCES, SUMMARY
 from torch_impl._mlstm.summaries import Summary, SummaryArguments
+
+
+def check_local(call: Call, q: Tensor, group: Group) -> None:
+    """Raise unless q is a local tensor on a device between whose kind the group communicates."""
+    if is_distributed(q):
+        call.refuse(TypeError, "q", "a DTensor", "the local tensor of this rank, with `sequence_group`")
+    if q.device.type not in group.devices.split():
+        call.refuse(ValueError, "sequence_group", f"a group for {group.devices}", f"one for {q.device.type}, as `q`")
 
 
 def sharded(x: Arguments, group: Group) -> tuple[Tensor, MLSTMState | None]:
@@ -43,15 +52,11 @@ def sharded(x: Arguments, group: Group) -> tuple[Tensor, MLSTMState | None]:
     if x.cu_seqlens is not None and x.cu_seqlens.shape[0] == 1:
         # No sequence has a token, or a state to pass on.
         return _local(x, None)
-    given = _given(x, group)
     if x.cu_seqlens is None:
-        own = _summary(x, x.k, x.v, x.i, x.f)
-        first = begin == 0
-        own = Summary(*_where(first, _begun(given, own), own))
-        state = MLSTMState(*_where(first, given, incoming(x, own, group)))
-        h, last = _local(x, state)
-        ends_here = torch.full((), group.rank == group.size - 1, device=h.device)
+        h, last = _local(x, dense_incoming(x, begin, group))
+        owns = ends_here(x, group)
     else:
+        given = _given(x, group)
         bounds, T = x.cu_seqlens.long(), x.q.shape[0]
         of_first, of_last = (_sequence_of(bounds, at) for at in (begin, begin + (T - 1)))
         start = bounds[of_last] - begin
@@ -64,15 +69,32 @@ def sharded(x: Arguments, group: Group) -> tuple[Tensor, MLSTMState | None]:
         local = x._replace(cu_seqlens=(bounds - begin).clamp(0, T))
         h, last = _local(local, MLSTMState(*_where(crosses, state, given)))
         lengths, final = bounds.diff(), bounds[1:] - 1
-        ends_here = (final >= begin) & (final < begin + T) & (lengths > 0)
+        owns = (final >= begin) & (final < begin + T) & (lengths > 0)
         if group.rank == 0:
             # A sequence without steps ends with its initial state, which every rank knows.
-            ends_here = ends_here | (lengths == 0)
-    if last is None:
-        return h, None
-    message = _packed(last)
-    total = summed(torch.where(_over(ends_here, message), message, 0.0), group)
-    return h, MLSTMState(*_unpacked(total, last.C))
+            owns = owns | (lengths == 0)
+    return h, None if last is None else from_owner(last, owns, group)
+
+
+def dense_incoming(x: Arguments, begin: Tensor, group: Group) -> MLSTMState:
+    """The state with which this rank's steps of dense sequences begin; `begin` is that of `first_token`."""
+    given = _given(x, group)
+    own = _summary(x, x.k, x.v, x.i, x.f)
+    first = begin == 0
+    own = Summary(*_where(first, _begun(given, own), own))
+    return MLSTMState(*_where(first, given, incoming(x, own, group)))
+
+
+def ends_here(x: Arguments, group: Group) -> Tensor:
+    """Whether the last steps of dense sequences are on this rank."""
+    return torch.full((), group.rank == group.size - 1, device=x.q.device)
+
+
+def from_owner(state: MLSTMState, owns: Tensor, group: Group) -> MLSTMState:
+    """The states of the ranks that own them, by sequence, on every rank."""
+    message = _packed(state)
+    total = summed(torch.where(_over(owns, message), message, 0.0), group)
+    return MLSTMState(*_unpacked(total, state.C))
 
 
 def incoming(x: Arguments, own: Summary, group: Group) -> MLSTMState:
