@@ -10,7 +10,10 @@ from conformance.laws import Law, registering
 LAWS: list[Law] = []
 law = registering(LAWS)
 
-_MODULES = ("bad_rows", "array_laws", "backend_laws", "device_laws", "accumulate_laws", "sharding_laws", "layer_laws")
+_MODULES = (
+    *("bad_rows", "array_laws", "backend_laws", "device_laws", "accumulate_laws", "sharding_laws", "layer_laws"),
+    "sequence_parallel_laws",
+)
 
 
 def all_laws() -> list[Law]:
