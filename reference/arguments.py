@@ -39,6 +39,7 @@ __all__ = [
     "check_params",
     "check_scan",
     "check_seed",
+    "check_sequential",
     "check_slstm",
     "check_slstm_step",
     "check_split",
@@ -361,6 +362,17 @@ def check_fwbw_cotangents(call: Call, v: Any, dh: Any, dc_last: Any, dn_last: An
         if cotangent is not None:
             call.state_dtype("v", v, **{argument: cotangent})
             call.shape(argument, cotangent, letters)
+
+
+def check_sequential(function: str, argument: str, given: Any) -> None:
+    """Raise if the steps of an operation were to be sharded of which each needs the one before.
+
+    Args:
+        argument: the keyword by which `mlstm` takes the devices, ``sequence_axis`` or ``sequence_group``.
+    """
+    if given is not None:
+        expected = "None: each step needs the one before it, so shard the batch or the heads instead"
+        Call(function, _NO_ARRAYS).refuse(ValueError, argument, describe(given), expected)
 
 
 def check_scan(framework: Framework, x: Any, function: str, argument: str = "x") -> Call:

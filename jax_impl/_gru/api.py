@@ -16,7 +16,7 @@ from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
 from jax_impl._gru.autograd import run_gru
 from jax_impl._gru.steps import Options
-from reference.arguments import check_gru
+from reference.arguments import check_gru, check_sequential
 from reference.backends import Request
 
 TOGETHER, TOGETHER_ON_CPU = 4096, 1024
@@ -42,6 +42,7 @@ def gru(
     reset_after: bool = False,
     recurrent_bias: jax.Array | None = None,
     kernel_backend: KernelBackend | str | None = None,
+    sequence_axis: None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The GRU over whole sequences, dense or packed.
 
@@ -73,6 +74,8 @@ def gru(
         reset_after: whether the reset gate is applied after the recurrent product, as in ``torch.nn.GRU``.
         recurrent_bias: b, ``(Nw, H)``, only with `reset_after`; None means zeros.
         kernel_backend: the backend to use; None means a kernel that a run on such hardware has proven, else XLA.
+        sequence_axis: only None, unlike in `mlstm`, because each step needs the one before it: shard the batch or the
+            heads instead.
 
     Returns:
         ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of `input`, and the last
@@ -81,9 +84,11 @@ def gru(
     Raises:
         TypeError: an argument is not a floating-point array, or dtypes differ.
         ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing,
-            `recurrent_bias` is given without `reset_after`, or `kernel_backend` does not support the call.
+            `sequence_axis` is given, `recurrent_bias` is given without `reset_after`, or `kernel_backend` does not
+            support the call.
         NotImplementedError: a second derivative is taken.
     """
+    check_sequential("gru", "sequence_axis", sequence_axis)
     # The options of a packed call depend on the values of the packing, which no cache may read.
     decide = _cached_options if cu_seqlens is None else _options
     options = decide(

@@ -26,7 +26,7 @@ from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
 from jax_impl._slstm.arguments import Arguments, Gates, Options
 from jax_impl._slstm.autograd import run_slstm
-from reference.arguments import SLSTMState, check_flag, check_slstm, check_slstm_step
+from reference.arguments import SLSTMState, check_flag, check_sequential, check_slstm, check_slstm_step
 from reference.backends import Request
 
 TOGETHER, TOGETHER_ON_CPU = 4096, 1024
@@ -103,6 +103,7 @@ def slstm(
     cu_seqlens: jax.Array | None = None,
     max_seqlen: int | None = None,
     kernel_backend: KernelBackend | str | None = None,
+    sequence_axis: None = None,
 ) -> jax.Array | tuple[jax.Array, SLSTMState]:
     """The sLSTM over whole sequences, dense or packed.
 
@@ -133,16 +134,19 @@ def slstm(
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
         max_seqlen: an upper bound on the sequence lengths; checked, but never required.
         kernel_backend: the backend to use; an error if it does not support the call.
+        sequence_axis: only None, unlike in `mlstm`, because each step needs the one before it: shard the batch or the
+            heads instead.
 
     Returns:
         h, with the shape and dtype of `z`; with `return_state`, ``(h, SLSTMState)``.
 
     Raises:
         TypeError: an argument is not a floating-point tensor, or dtypes differ.
-        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or the requested
-            backend does not support the call.
+        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, `sequence_axis` is
+            given, or the requested backend does not support the call.
         NotImplementedError: a second derivative is requested.
     """
+    check_sequential("slstm", "sequence_axis", sequence_axis)
     check_flag("slstm", "return_state", return_state)
     arrays = (z, i, f, o, weight_z, weight_i, weight_f, weight_o)
     # The options of a packed call depend on the values of the packing, which no cache may read.

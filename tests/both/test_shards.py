@@ -44,3 +44,13 @@ def test_a_planted_fault_is_caught(framework: ModuleType, number: int) -> None:
     with framework.wide(True), devices.running(fault) as run:
         found = [check(run, case) for case in devices.TABLE if case.bounds is not None]
     assert any(found), fault.name
+
+
+def test_sequential_operations_refuse(framework: ModuleType) -> None:
+    """By the keyword's name, with the reason, before anything else."""
+    keyword = {"jax_impl": "sequence_axis", "torch_impl": "sequence_group"}[framework.package.__name__]
+    for name, arguments in (("slstm", 8), ("gru", 6)):
+        with pytest.raises(ValueError) as error:
+            getattr(framework.package, name)(*[None] * arguments, **{keyword: "sp"})
+        reason = "expected None: each step needs the one before it, so shard the batch or the heads instead"
+        assert str(error.value) == f"{name}: `{keyword}` is 'sp'; {reason}"

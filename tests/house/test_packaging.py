@@ -65,7 +65,7 @@ DEFAULTS = {
 # Steps are sharded over what each framework has for that.
 SHARDING = ("fold_rng_over_axis", "split_array_over_mesh", "stack_params", "unstack_params")
 ACCUMULATION = ("accumulate_gradients", "accumulate_gradients_loop", "accumulate_gradients_scan")
-SEQUENCE_PARALLEL = ("mlstm", "fwbw_forward", "mlstm_fwbw_custom_grad")
+SEQUENCE_PARALLEL = ("mlstm", "fwbw_forward", "mlstm_fwbw_custom_grad", "slstm", "gru")
 EXTRA_KEYWORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "reference": dict.fromkeys(SHARDING, ("axis_index", "axis_size"))
     | dict.fromkeys(ACCUMULATION, ("value_and_grad",)),

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference.arguments import check_gru
+from reference.arguments import check_gru, check_sequential
 from reference.backends import Request
 from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import KernelBackend, choose, explains, request
@@ -47,6 +47,7 @@ def gru(
     reset_after: bool = False,
     recurrent_bias: Tensor | None = None,
     kernel_backend: KernelBackend | str | None = None,
+    sequence_group: None = None,
 ) -> tuple[Tensor, Tensor]:
     """The GRU over whole sequences, dense or packed.
 
@@ -77,6 +78,8 @@ def gru(
         recurrent_bias: b, ``(Nw, H)``, only with `reset_after`; None means zeros.
         kernel_backend: the backend to use; an error if it does not support the call. None means a kernel that a run on
             such hardware has proven, else composed code.
+        sequence_group: only None, unlike in `mlstm`, because each step needs the one before it: shard the batch or the
+            heads instead.
 
     Returns:
         ``(output, output_state)``: every h', ``(B, S, N, H)`` or ``(T, N, H)``, in the dtype of `input`, and the last
@@ -85,9 +88,11 @@ def gru(
     Raises:
         TypeError: an argument is not a floating-point tensor, or dtypes differ.
         ValueError: shapes disagree, a head count does not divide N, `cu_seqlens` is not a valid packing,
-            `recurrent_bias` is given without `reset_after`, or the requested backend does not support the call.
+            `sequence_group` is given, `recurrent_bias` is given without `reset_after`, or the requested backend does
+            not support the call.
         NotImplementedError: a second derivative is requested.
     """
+    check_sequential("gru", "sequence_group", sequence_group)
     arrays = (input, weight, forget_input, forget_weight, reset_input, reset_weight)
     arrays, input_state, recurrent_bias = _autocast(arrays, input_state, recurrent_bias)
     check = _cached if cu_seqlens is None and kernel_backend is None else _checked

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from reference.arguments import SLSTMState, check_flag, check_slstm, check_slstm_step
+from reference.arguments import SLSTMState, check_flag, check_sequential, check_slstm, check_slstm_step
 from reference.backends import Request
 from torch_impl._arrays import TORCH, autocast_dtype, cast
 from torch_impl._backends import KernelBackend, choose, explains, request
@@ -109,6 +109,7 @@ def slstm(
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
     kernel_backend: KernelBackend | str | None = None,
+    sequence_group: None = None,
 ) -> Tensor | tuple[Tensor, SLSTMState]:
     """The sLSTM over whole sequences, dense or packed.
 
@@ -140,16 +141,19 @@ def slstm(
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
         max_seqlen: an upper bound on the sequence lengths; checked, but never required.
         kernel_backend: the backend to use; an error if it does not support the call.
+        sequence_group: only None, unlike in `mlstm`, because each step needs the one before it: shard the batch or the
+            heads instead.
 
     Returns:
         h, with the shape and dtype of `z`; with `return_state`, ``(h, SLSTMState)``.
 
     Raises:
         TypeError: an argument is not a floating-point tensor, or dtypes differ.
-        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, or the requested
-            backend does not support the call.
+        ValueError: shapes disagree, an option is out of range, `cu_seqlens` is not a valid packing, `sequence_group` is
+            given, or the requested backend does not support the call.
         NotImplementedError: a second derivative is requested.
     """
+    check_sequential("slstm", "sequence_group", sequence_group)
     if return_state is not True and return_state is not False:
         check_flag("slstm", "return_state", return_state)
     arrays = (z, i, f, o, weight_z, weight_i, weight_f, weight_o)

@@ -1,0 +1,117 @@
+"""``docs/sequence-parallel.md``: its script runs on two processes, and its table is what programs and calls send."""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "sequence-parallel.md").read_text(encoding="utf-8")
+N, K, V = 8, 256, 512
+"""The sizes of the table's layer."""
+
+
+def table():
+    """Number of devices → messages, MB sent, MB of an all-gather."""
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.MULTILINE)
+    return {int(devices): (int(messages), float(sent), float(gathered)) for devices, messages, sent, gathered in rows}
+
+
+def test_the_script_gives_what_the_whole_sequence_gives(tmp_path):
+    """On two ranks, with shards of 251 and 250 steps: the gradients of q add up to the whole."""
+    torch = pytest.importorskip("torch")
+    import torch_impl
+    from tests.torch.loops import relative_error
+
+    (script,) = (block for block in re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL) if "init_process_group" in block)
+    saves = "torch.save((q.grad, loss.detach()), f'{rank}.pt')\n"
+    end = "torch.distributed.destroy_process_group()\n"
+    (tmp_path / "sharded.py").write_text(script.replace(end, saves + end), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "sharded.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+    torch.manual_seed(0)
+    B, S, heads, size = 2, 501, 4, 16
+    q, k, v = (x.requires_grad_() for x in torch.randn(3, B, S, heads, size))
+    i, f = torch.randn(2, B, S, heads)
+    h, state = torch_impl.mlstm(q, k, v, i, f + 3, return_state=True)
+    (h.square().sum() + state.C.square().sum()).backward()
+    gradients, losses = zip(*(torch.load(tmp_path / f"{rank}.pt") for rank in range(2)), strict=True)
+    assert relative_error(torch.cat(gradients, 1), q.grad) < 1e-5
+    whole = h.square().sum() + 2 * state.C.square().sum()  # each rank's loss has the term of the state
+    assert relative_error(torch.stack(losses).sum(), whole.detach()) < 1e-5
+
+
+@pytest.mark.parametrize("devices", table())
+def test_the_table_is_what_a_program_sends(devices):
+    jax = pytest.importorskip("jax")
+    from jax.sharding import AbstractMesh
+    from jax.sharding import PartitionSpec as P
+
+    import jax_impl
+
+    steps = P(None, "sp")
+    mesh = AbstractMesh((devices,), ("sp",))
+    function = jax.shard_map(
+        lambda *x: jax_impl.mlstm(*x, sequence_axis="sp"), mesh=mesh, in_specs=(steps,) * 5, out_specs=steps
+    )
+    shapes = [(1, 2 * devices, N, *width) for width in ((K,), (K,), (V,), (), ())]
+    arguments = [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in shapes]
+
+    def both(x, dh):
+        h, pull_back = jax.vjp(function, *x)
+        return h, pull_back(dh)
+
+    def sent(function, *arguments):
+        program = str(jax.make_jaxpr(function)(*arguments))
+        return [size.split(",") for size in re.findall(r":f32\[([\d,]*)\](?:\{\S*\})? = ppermute\[", program)]
+
+    messages, megabytes, gathered = table()[devices]
+    summary = N * (K * V + K + 3)
+    forward = sent(lambda *x: function(*x), *arguments)
+    assert [math.prod(map(int, sizes)) for sizes in forward] == [summary] * messages
+    assert len(sent(both, arguments, arguments[2])) == 2 * messages
+    assert megabytes == round(messages * summary * 4 / 1e6, 1)
+    assert gathered == round((devices - 1) * summary * 4 / 1e6, 1)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_memory_of_a_device(gradient):
+    """That XLA plans on a device of eight: less than a quarter of the unsharded call's, as the page says."""
+    jax = pytest.importorskip("jax")
+    from jax.sharding import AxisType, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    import jax_impl
+
+    S, heads, size = 131072, 4, 64
+    mesh = jax.make_mesh((8,), ("sp",), axis_types=(AxisType.Auto,))
+    steps = P(None, "sp")
+
+    def planned(function, sharding):
+        shapes = [(1, S, heads, *width) for width in ((size,), (size,), (size,), (), ())]
+        x = [jax.ShapeDtypeStruct(shape, "float32", sharding=sharding) for shape in shapes]
+
+        def both(x, dh):
+            h, pull_back = jax.vjp(function, *x)
+            return h, pull_back(dh)
+
+        lowered = jax.jit(both).lower(x, x[2]) if gradient else jax.jit(function).lower(*x)
+        plan = lowered.compile().memory_analysis()
+        return plan.temp_size_in_bytes + plan.argument_size_in_bytes + plan.output_size_in_bytes
+
+    sharded = jax.shard_map(
+        lambda *x: jax_impl.mlstm(*x, sequence_axis="sp"), mesh=mesh, in_specs=(steps,) * 5, out_specs=steps
+    )
+    share = planned(sharded, NamedSharding(mesh, steps)) / planned(lambda *x: jax_impl.mlstm(*x), None)
+    shown = {False: r"(\d+) % of the unsharded call's memory for the value", True: r"and (\d+) % for\s+both passes"}
+    (percent,) = re.findall(shown[gradient], PAGE)
+    assert share < 0.25 and abs(100 * share - int(percent)) < 1
