@@ -14,8 +14,8 @@ from torch.distributed.nn.functional import all_gather
 def preceding(x: Tensor, steps: int, sequence_group: ProcessGroup | None = None) -> tuple[Tensor, int]:
     """The steps before the first one of this rank, from the ranks before it; zeros before the first one of all.
 
-    Every rank sends its last ``steps`` steps to all others: a shard may be shorter than that, so the neighbour's may not
-    be enough, and a convolution has few steps.
+    Every rank sends its last ``steps`` steps to all others. Those of the neighbour may not be enough, since a shard may
+    have fewer; and a convolution has few steps.
 
     Args:
         x: the steps of this rank, ``(B, S_local, …)``.

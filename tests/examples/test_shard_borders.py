@@ -1,4 +1,4 @@
-"""The model parts that read across borders of shards: equal to a loop over whole sequences, and to a whole model part."""
+"""The model parts that read across borders of shards: equal to a loop over whole sequences, alone and with an mLSTM."""
 
 import itertools
 from datetime import timedelta

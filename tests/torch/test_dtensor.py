@@ -10,6 +10,7 @@ from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relati
 from tests.torch.test_sharding import free_port
 from torch_impl import (
     GRU,
+    SLSTMState,
     causal_forget_matrix,
     dtilde_matrix,
     fwbw_backward,
@@ -18,6 +19,7 @@ from torch_impl import (
     mlstm,
     rev_cumsum,
     rev_cumsum_off,
+    slstm,
 )
 
 BOUNDS = torch.tensor([0, 3, 3, 7])
@@ -38,6 +40,11 @@ def clipped(*arrays):
     return gru(*arrays, gradient_clipping=0.3)
 
 
+def cells(*arrays):
+    h, last = slstm(*arrays[:8], initial_state=SLSTMState(*arrays[8:]), return_state=True)
+    return h, *last
+
+
 def gru_packed(*arrays):
     return gru(*arrays, cu_seqlens=BOUNDS)
 
@@ -55,6 +62,10 @@ def cases():
     dense = detached(mlstm_arguments(3, 7, 2, 3, 2, with_state=True))
     recurrent = detached(gru_arguments(3, 5, 2, (4, 2, 1, 4, 2, 1), with_state=True))
     one_head = [x[:, :, 0] if number < 5 else x[:, 0] for number, x in enumerate(dense)]
+    sizes = [(3, 5, 2, 3)] * 4 + [(2, 3, 3)] * 4 + [(3, 2, 3)] * 4
+    generator = torch.Generator().manual_seed(0)
+    sequential = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in sizes]
+    sequential[9] = sequential[9].abs()
     batch, heads, everywhere = Shard(0), Shard(2), Replicate()
     return {
         # Three sequences on two processes: one holds two of them.
@@ -73,6 +84,8 @@ def cases():
         "gru over batch": (clipped, recurrent, [batch, everywhere] * 3 + [batch]),
         # The one head of the third input, and of its weight, is read by the heads of both processes.
         "gru over heads": (clipped, recurrent, [heads, Shard(0)] * 2 + [everywhere] * 2 + [Shard(1)]),
+        "slstm over batch": (cells, sequential, [batch] * 4 + [everywhere] * 4 + [batch] * 4),
+        "slstm over heads": (cells, sequential, [heads] * 4 + [Shard(0)] * 4 + [Shard(1)] * 4),
         "gru packed over heads": (
             gru_packed,
             detached(gru_arguments(3, 7, 2, (2, 2, 2, 2, 2, 2), with_state=True, packed=True)),
