@@ -36,6 +36,7 @@ def test_sharded_is_whole(framework: ModuleType) -> None:
         any_case()
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("number", range(4))
 def test_a_planted_fault_is_caught(framework: ModuleType, number: int) -> None:
     """Where sequences are packed, which takes the whole path, with resets or without."""

@@ -41,6 +41,7 @@ def gradients(dy, x, weight, bounds):
     return dx, np.stack(dweight)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("devices", "packed"), [(2, True), (6, True), (4, False)])
 def test_jax(devices, packed):
     """With shards longer and shorter than the convolution reaches; then as a part of a model with an mLSTM."""

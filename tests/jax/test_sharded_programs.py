@@ -37,6 +37,7 @@ CALLS = {
 """Functions, and the axes of their arrays."""
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("letter", ["B", "N"])
 def test_no_tokens_are_sent(name, letter):
