@@ -402,12 +402,11 @@ def _gradient(options: Options, ctx: FwbwContext, dh: jax.Array, dlast: Optional
 def _sharded_gradient(options: Options, x: BackwardArguments) -> Gradients:
     """The gradient of `_sharded`: that of this device's own pass, then that of the state with which it begins."""
     ctx, across = x.ctx, options.across_devices(return_state=True)
-    state = ctx.state
-    if state is None:
-        # As a given state would be: each sequence has one, whatever device has its steps.
+    state = _zeros(ctx.tokens) if ctx.state is None else ctx.state
+    if ctx.state is None and options.config.use_initial_state:
+        # Like a given state, which is the same on all devices of the axis; so is its gradient.
         axes = {across.sequence_axis} if isinstance(across.sequence_axis, str) else {*(across.sequence_axis or ())}
-        zeros = jax.tree.map(jnp.zeros_like, _zeros(ctx.tokens))
-        state = jax.tree.map(lambda z: vary_to(varying_axes(ctx.v) - axes, jnp.zeros(z.shape, z.dtype)), zeros)
+        state = jax.tree.map(lambda z: vary_to(varying_axes(z) - axes, jnp.zeros(z.shape, z.dtype)), state)
 
     def incoming(tokens: Tokens, state: MLSTMState) -> MLSTMState:
         return _incoming(across, *vary_alike((tokens, state)))
