@@ -330,6 +330,8 @@ def _sharded(options: Options, arguments: Arguments) -> Result:
     across = options.across_devices(config.return_state)
     begin = _incoming(across, arguments.tokens, _zeros(arguments.tokens) if state is None else state)
     result = _fwbw(options, arguments._replace(initial_state=begin))
+    assert result.context is not None
+    result = result._replace(context=replace(result.context, state=state))
     if result.state is None:
         return result
     owns = sequence_parallel.ends_here(across)

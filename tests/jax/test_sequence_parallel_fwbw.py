@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_impl
@@ -97,7 +98,7 @@ def test_a_state_that_is_left_out_is_zeros(float64):  # noqa: F811
     (_, last), ctx = jax_impl.fwbw_forward(*tokens[:5], config, *zeros)
     dh, dlast = like(rng, (tokens[2], last))
     expected = jax_impl.fwbw_backward(ctx, dh, config, *dlast)
-    mesh = jax.make_mesh((2, 4), ("dp", "sp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    mesh = jax.make_mesh((2, 4), ("dp", "sp"), axis_types=(AxisType.Auto,) * 2)
 
     def by_hand(x, dh, dlast):
         _, ctx = jax_impl.fwbw_forward(*x[:5], config, sequence_axis="sp")
@@ -108,6 +109,55 @@ def test_a_state_that_is_left_out_is_zeros(float64):  # noqa: F811
         by_hand, mesh=mesh, in_specs=([steps] * 5, steps, whole), out_specs=(*[steps] * 5, *[whole] * 3)
     )
     assert_close(jax.jit(passes)(tokens, dh, dlast), expected, 1e-11)
+
+
+def test_sequences_over_an_explicit_axis(float64):  # noqa: F811
+    """Of a mesh whose axes are all manual, by `jax.vjp`; and one that is explicit inside `shard_map`, where JAX itself
+    cannot differentiate: values, and gradients by hand."""
+    rng, config = np.random.default_rng(5), configuration()
+    tokens, state = inputs(rng)
+    mesh = jax.make_mesh((2, 4), ("dp", "sp"), axis_types=(AxisType.Explicit,) * 2)
+
+    def by_hand(x, state, dh, dlast, axis=None):
+        result, ctx = jax_impl.fwbw_forward(*x[:5], config, *state, sequence_axis=axis)
+        return result, jax_impl.fwbw_backward(ctx, dh, config, *dlast)
+
+    def plain(x, state, axis=None):
+        q, k, v, i, f = (part.reshape(*part.shape[:2], 1, -1) for part in x)
+        state = jax_impl.MLSTMState(*(part[:, None] for part in state))
+        options = {"initial_state": state, "return_state": True, "sequence_axis": axis}
+        return jax_impl.mlstm(q, k, v, i[..., 0], f[..., 0], **options)
+
+    def custom(x, state, axis=None):
+        return jax_impl.mlstm_fwbw_custom_grad(config, sequence_axis=axis)(*x, *state)
+
+    def place(tokens, states):
+        parts = (tokens, P("dp", "sp")), (states, P("dp"))
+        return tuple(jax.device_put(part, NamedSharding(mesh, spec)) for part, spec in parts)
+
+    results, pulled = jax.vjp(custom, tokens, state)
+    cotangents = like(rng, results)
+    expected = results, pulled(cotangents)
+    of_plain, of_hand = plain(tokens, state), by_hand(tokens, state, *cotangents)
+    placed, given = place(tokens, state), place(*cotangents)
+    steps, whole = P("dp", "sp"), P("dp")
+    axis = {"axis": "sp"}
+    with jax.set_mesh(mesh):
+        manual = jax.shard_map(
+            functools.partial(custom, **axis), in_specs=([steps] * 5, whole), out_specs=(steps, whole)
+        )
+        found = pull_back(jax.jit(manual), placed, given)
+        assert_close(jax.tree.map(np.asarray, found), expected, 1e-11)
+        partly = functools.partial(jax.shard_map, axis_names={"sp"})
+        inputs_of_all = [STEPS] * 5, WHOLE
+        shared = partly(functools.partial(plain, **axis), in_specs=inputs_of_all, out_specs=(STEPS, WHOLE))
+        assert_close(jax.tree.map(np.asarray, jax.jit(shared)(*placed)), of_plain, 1e-11)
+        passes = partly(
+            functools.partial(by_hand, **axis),
+            in_specs=(*inputs_of_all, STEPS, WHOLE),
+            out_specs=((STEPS, WHOLE), (*[STEPS] * 5, *[WHOLE] * 3)),
+        )
+        assert_close(jax.tree.map(np.asarray, jax.jit(passes)(*placed, *given)), of_hand, 1e-11)
 
 
 def test_heads_by_vmap(float64):  # noqa: F811
