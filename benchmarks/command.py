@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.costs.busy import busy_command
 from benchmarks.costs.packing import packing_command
+from benchmarks.costs.scaling import scaling_command
 from benchmarks.gpu.aot import aot_command
 from benchmarks.gpu.proofs import prove_command
 from benchmarks.gpu.tune import tune_command
@@ -221,6 +222,7 @@ def _peers(text: str) -> tuple[str, ...]:
 
 main.add_command(aot_command)
 main.add_command(busy_command)
+main.add_command(scaling_command)
 main.add_command(packing_command)
 main.add_command(peers_command)
 main.add_command(prove_command)
