@@ -24,10 +24,10 @@ from conformance.cases._case import (
 )
 from conformance.cases._gates import MODERATE, moderate
 
-GRU_OPTIONS = {"clipping": "gradient_clipping"}
-"""The fields of a case that hold an option on which the result depends; None omits it."""
+GRU_OPTIONS = {"clipping": "gradient_clipping", "reset_after": "reset_after"}
+"""The fields of a case that hold an option on which the result depends; None or False omits it."""
 
-NO_GRU_OPTIONS: dict[str, Any] = dict.fromkeys(GRU_OPTIONS)
+NO_GRU_OPTIONS: dict[str, Any] = {**dict.fromkeys(GRU_OPTIONS), "reset_after": False}
 """These fields for a call without options."""
 
 GRU_GATES = ("ordinary", "small", "remembering", "saturated", "closed", "extreme")
@@ -49,6 +49,8 @@ class GRUCase(Sequences):
         room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
         cotangents: a pattern of `COTANGENTS`.
         removed: properties that were removed from the preactivations of the forget and the reset gate.
+        reset_after: whether the reset gate is applied after the recurrent product.
+        bias: whether a recurrent bias is given, if it is.
         elements: the elements of every array, ``as drawn`` or one of `conformance.cases._case.SIMPLE`.
     """
 
@@ -68,6 +70,8 @@ class GRUCase(Sequences):
     removed: tuple[str, ...] = ()
     seed: int = 0
     elements: str = AS_DRAWN
+    reset_after: bool = False
+    bias: bool = False
 
     @property
     def N(self) -> int:
@@ -79,7 +83,7 @@ class GRUCase(Sequences):
 
     def options(self) -> dict[str, Any]:
         fields = {option: getattr(self, field) for field, option in GRU_OPTIONS.items()}
-        given = {option: value for option, value in fields.items() if value is not None}
+        given = {option: value for option, value in fields.items() if value not in (None, False)}
         return given if self.room is None else {**given, "max_seqlen": self.steps + self.room}
 
     def arrays(self, dtype: str) -> dict[str, Array]:
@@ -98,6 +102,8 @@ class GRUCase(Sequences):
         }
         if self.lengths is not None:
             raw = {name: x if name.endswith("weight") else x[0] for name, x in raw.items()}
+        if self.reset_after and self.bias:
+            raw["recurrent_bias"] = self.scale * rng.normal(size=(Nw, H))
         arrays = {name: array(replaced(x, self.elements), dtype, self.layout) for name, x in raw.items()}
         if self.state:
             h0 = rng.normal(size=(self.sequences, self.N, H))

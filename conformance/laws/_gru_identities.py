@@ -29,8 +29,8 @@ def grouped(name: str, x: np.ndarray, heads: int) -> np.ndarray:
 def with_values(case: GRUCase, dtype: str, **values: float) -> Call:
     """The case's call, with some of its arrays filled with one value."""
     call = GRU.call_of(case, dtype)
-    shapes = {name: call.arrays[name].shape for name in values}
-    return call.with_arrays(**{n: replace(call.arrays[n], values=np.full(shapes[n], x)) for n, x in values.items()})
+    given = {name: (call.arrays[name], x) for name, x in values.items() if name in call.arrays}
+    return call.with_arrays(**{n: replace(array, values=np.full(array.shape, x)) for n, (array, x) in given.items()})
 
 
 def initial(case: GRUCase, call: Call) -> np.ndarray:

@@ -103,7 +103,7 @@ def register(operation: Operation) -> None:
             own = partial(_own, operation, case.lengths, b)
             got, of_own = changed({name: gradients[name] for name in names}, own), expected_of(expected, own)
             alike(checker, got, of_alone, of_own, case.steps, of="gradient of ", only=names)
-        for name in operation.weights:
+        for name in operation.weights_of(arrays):
             parts = [part[name] for part in of_each]
             total = replace(parts[0], values=np.asarray(sum(part.values for part in parts)))
             slack = expected.slack[name] + rounding_of(*parts)

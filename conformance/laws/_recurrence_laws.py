@@ -72,7 +72,7 @@ def register(operation: Operation) -> None:
             joined |= operation.kept(before)
             expected = expected_gradient(operation, checker, case)
             slack = {**expected.slack, **operation.cut_slack(expected, arrays)}
-            for name in operation.weights:
+            for name in operation.weights_of(arrays):
                 joined[name] = replace(before[name], values=before[name].values + after[name].values)
                 slack[name] = slack[name] + rounding_of(before[name], after[name])
             names, of = operation.differentiable(arrays), Expected(expected.values, slack)

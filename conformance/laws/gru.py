@@ -1,6 +1,7 @@
 """The multi-head GRU: `gru`. Laws of all recurrences follow from its record."""
 
 import importlib.util
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.base.dtypes import Array
 from conformance.cases import NO_GRU_OPTIONS, GRUCase, Limits
+from conformance.frameworks.implementation import Implementation
 from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_gradient, check_value, expected_gradient, expected_value, has_gradient
 from conformance.laws._gru_identities import agree, closed_form, expanded, grouped, initial, with_values
@@ -65,6 +67,39 @@ def clipping(checker: Checker, case: GRUCase) -> None:
     check_gradient(GRU, checker, case)
 
 
+def _reset_after(limits: Limits) -> st.SearchStrategy:
+    """Dense and packed cases if a new shape is cheap, else one row."""
+    if not limits.eager:
+        return cases.gru(limits, reset_after=True, bias=True).filter(lambda case: case.heads == cases.HEADS[0])
+    either = st.one_of(cases.gru(limits), cases.packed_gru(limits))
+    return st.builds(
+        lambda case, bias: replace(case, reset_after=True, bias=bias), either, st.sampled_from((True, False))
+    )
+
+
+def _without_reset_after(implementation: Implementation) -> str | None:
+    """The reason to skip a target whose `gru` names its arguments without `reset_after` among them; None for others."""
+    function = implementation.functions.get("gru")
+    try:
+        parameters = inspect.signature(function).parameters if function is not None else {}
+    except (TypeError, ValueError):
+        return None
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if "reset_after" in parameters or inspect.Parameter.VAR_KEYWORD in kinds:
+        return None
+    return "its `gru` takes no `reset_after`"
+
+
+@law("gru", "definition", cases=_reset_after, gradient="gru", skip=_without_reset_after)
+def reset_after(checker: Checker, case: GRUCase) -> None:
+    """reset_after=True applies the reset gate after the recurrent product, whose bias b is per unit; values, states and
+    the gradient of every argument, b included, are exact.
+
+    z = tanh(r⊙(hW + b) + x)
+    """
+    check_gradient(GRU, checker, case)
+
+
 def _without_options(limits: Limits, **fixed: Any) -> st.SearchStrategy:
     if limits.eager:
         # There is a state to keep: from zeros, many wrong computations give the right result.
@@ -97,7 +132,9 @@ def grouped_heads(checker: Checker, case: GRUCase) -> None:
     call = GRU.call_of(case, checker.dtype)
     arrays = call.arrays
     written_out = {
-        name: replace(arrays[name], values=expanded(name, arrays[name].values, case.N)) for name in GRU.head_axis
+        name: replace(arrays[name], values=expanded(name, arrays[name].values, case.N))
+        for name in GRU.head_axis
+        if name in arrays
     }
     own, own_gradients = results_of(checker, call)
     outputs, gradients = results_of(checker, call.with_arrays(**written_out))
@@ -105,7 +142,8 @@ def grouped_heads(checker: Checker, case: GRUCase) -> None:
     if gradients is None or own_gradients is None:
         return
     of_groups = expected_gradient(GRU, checker, case)
-    for name, axis in GRU.head_axis.items():
+    for name in written_out:
+        axis = GRU.head_axis[name]
         got, heads = gradients[name], arrays[name].shape[axis]
         summed = replace(got, values=grouped(name, got.values, heads))
         slack = of_groups.slack[name] + checker.precision(1).roundoff * grouped(name, np.abs(got.values), heads)
@@ -137,7 +175,7 @@ def fixed_point(checker: Checker, case: GRUCase) -> None:
         return
     outputs, gradients = checker.vjp(call)
     bit_by_bit(outputs)
-    for name in GRU.head_axis:
+    for name in GRU.head_axis.keys() & gradients.keys():
         if np.abs(gradients[name].values).max(initial=0.0) > 0:
             raise LawError(f"gradient of {name}", "is not 0 behind forget gates of exactly 1")
     if case.state:

@@ -50,6 +50,10 @@ class Operation(Record):
             if argument.role == "value" and not {"B", "..."}.intersection(argument.axes)
         )
 
+    def weights_of(self, arrays: Given) -> tuple[str, ...]:
+        """The weights that a call with these arrays has."""
+        return tuple(name for name in self.weights if name in arrays)
+
     @cached_property
     def states(self) -> dict[str, str]:
         """Each final state, and the argument by which a later call continues from it."""
@@ -139,7 +143,9 @@ class Operation(Record):
 
     def differentiable(self, arrays: Given) -> tuple[str, ...]:
         """The arguments of a recurrence's call that have a gradient."""
-        return (*self.sequences, *self.weights, *(name for name in self.state_arguments if name in arrays))
+        optional = {argument.name for argument in self.arguments if argument.optional}
+        names = (*self.sequences, *self.weights, *self.state_arguments)
+        return tuple(name for name in names if name not in optional or name in arrays)
 
     def stepped(self, name: str) -> bool:
         return name == self.output or name in self.sequences

@@ -28,6 +28,8 @@ _VECTOR_CASES = (
     GRUCase(1, 65, 1, cases.HEADS[1], gates="remembering", state=True, cotangents="one step"),
     GRUCase(2, 7, 3, cases.HEADS[2], gates="small", scale=0.01, state=True, cotangents="state only"),
     GRUCase(1, cases.LONG_STEPS, 2, (2, 1, 1, 2, 1, 1), gates="remembering", state=True),
+    GRUCase(2, 7, 3, cases.HEADS[0], state=True, clipping=0.5, reset_after=True, bias=True),
+    GRUCase(3, 0, 2, cases.HEADS[4], lengths=(4, 0, 5), reset_after=True),
 )
 
 GRU = Operation(
@@ -41,6 +43,7 @@ GRU = Operation(
         Argument(name="reset_input", shape="B S Nxr H"),
         Argument(name="reset_weight", shape="Nwr H H"),
         Argument(name="input_state", shape="B N H", role="state", passed="keyword", optional=True, continues="state"),
+        Argument(name="recurrent_bias", shape="Nw H", passed="keyword", optional=True),
         Argument(name="cu_seqlens", shape="B+1", role="index", passed="keyword", optional=True),
     ),
     outputs=(
@@ -52,6 +55,13 @@ GRU = Operation(
         Option(
             name="gradient_clipping",
             refused={"a word for the clipping": "1", "a clipping of NaN": math.nan},
+        ),
+        Option(
+            name="reset_after",
+            default=False,
+            refused={"a number for the form of the reset gate": 1},
+            sentence="the reset gate is applied after the recurrent product",
+            example=True,
         ),
         MAX_SEQLEN,
         BACKEND,

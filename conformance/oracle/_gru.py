@@ -13,7 +13,7 @@ from conformance.tolerance.budget import DRAWS, Expected, Precision
 
 
 def _axis(name: str) -> int:
-    return 0 if name.endswith("weight") else -2
+    return 0 if name.endswith(("weight", "bias")) else -2
 
 
 def _copies(arrays: Values, cotangents: Values, precision: Precision) -> tuple[dict[str, Any], dict[str, Any], int]:
@@ -52,8 +52,9 @@ def gru(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Exp
     """Value of `gru`, dense or packed."""
     arrays, cu_seqlens = _without_packing(arrays)
     copies, _, N = _copies(arrays, {}, precision)
-    y, state = reference.gru(**copies, cu_seqlens=cu_seqlens)
-    terms = gru_magnitudes(arrays, _split("y", y, N, N)[0], cu_seqlens)
+    after = bool(options.get("reset_after"))
+    y, state = reference.gru(**copies, cu_seqlens=cu_seqlens, reset_after=after)
+    terms = gru_magnitudes(arrays, _split("y", y, N, N)[0], cu_seqlens, after)
     exact, slack = {}, {}
     for name, stacked in (("y", y), ("state", state)):
         exact[name], draws = _split(name, stacked, N, N)
@@ -78,16 +79,19 @@ def gru_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values,
     copies, dcopies, N = _copies(arrays, cotangents, precision)
     if "input_state" not in copies:
         copies["input_state"] = np.zeros(dcopies["state"].shape)
-    y, _ = reference.gru(**copies, cu_seqlens=cu_seqlens)
+    after = bool(options.get("reset_after"))
+    y, _ = reference.gru(**copies, cu_seqlens=cu_seqlens, reset_after=after)
     gradients = reference.gru_backward(
         **copies,
         gradient_clipping=options.get("gradient_clipping"),
         cu_seqlens=cu_seqlens,
+        reset_after=after,
         dy=dcopies["y"],
         dstate=dcopies["state"],
     )
     exact_y = _split("y", y, N, N)[0]
-    terms = gru_gradient_magnitudes(arrays, exact_y, cotangents, options.get("gradient_clipping"), cu_seqlens)
+    clipping = options.get("gradient_clipping")
+    terms = gru_gradient_magnitudes(arrays, exact_y, cotangents, clipping, cu_seqlens, after)
     exact, slack = {}, {}
     for name, stacked in gradients.items():
         exact[name], draws = _split(name, stacked, heads.get(name, N), N)

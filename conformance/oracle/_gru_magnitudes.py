@@ -20,6 +20,8 @@ from conformance.oracle._common import Values
 
 Pair = tuple[np.ndarray, np.ndarray]  # (products, drift)
 WEIGHTS = ("weight", "forget_weight", "reset_weight")
+SHARED = (*WEIGHTS, "recurrent_bias")
+"""The arguments that all sequences share."""
 TANH = 8 / 3
 """The error of tanh in units of `conformance.tolerance.budget.KAPPA` roundoffs of the result.
 
@@ -70,24 +72,27 @@ def _roots(covariance: np.ndarray) -> np.ndarray:
 class _Forward:
     """Values and errors, as (products, drift), for one sequence or a dense batch, steps first: ``(S, B, N, H)``.
 
-    ``J[..., i, j]`` is the derivative of element j of the state after a step by element i of the state before it.
+    ``J[..., i, j]`` is the derivative of element j of the state after a step by element i of the state before it. With
+    the reset gate after the product, p = h W + b.
     """
 
     h: np.ndarray
     f: np.ndarray
     r: np.ndarray
     z: np.ndarray
+    p: np.ndarray | None
     J: np.ndarray
     of_h: Pair
     of_f: Pair
     of_r: Pair
     of_z: Pair
+    of_p: Pair | None
     after: Pair
 
 
-def gru_magnitudes(arrays: Values, y: np.ndarray, cu_seqlens: np.ndarray | None) -> dict[str, Pair]:
+def gru_magnitudes(arrays: Values, y: np.ndarray, cu_seqlens: np.ndarray | None, reset_after: bool) -> dict[str, Pair]:
     """Magnitudes ``(products, drift)`` of the terms of both outputs, for a GRU whose states are ``y``."""
-    parts = [_forward(part) for part in _sequences(arrays, y, {}, cu_seqlens)]
+    parts = [_forward(part, reset_after) for part in _sequences(arrays, y, {}, cu_seqlens)]
     each = [
         {
             "y": tuple(np.moveaxis(x[1:], 0, 1) for x in part.after),
@@ -99,19 +104,24 @@ def gru_magnitudes(arrays: Values, y: np.ndarray, cu_seqlens: np.ndarray | None)
 
 
 def gru_gradient_magnitudes(
-    arrays: Values, y: np.ndarray, cotangents: Values, clipping: float | None, cu_seqlens: np.ndarray | None
+    arrays: Values,
+    y: np.ndarray,
+    cotangents: Values,
+    clipping: float | None,
+    cu_seqlens: np.ndarray | None,
+    reset_after: bool,
 ) -> dict[str, Pair]:
     """``(products, drift)`` of every gradient; those of weights are summed over the heads that share a weight."""
     each = [
-        _backward(part, _forward(part), np.inf if clipping is None else abs(clipping))
+        _backward(part, _forward(part, reset_after), np.inf if clipping is None else abs(clipping))
         for part in _sequences(arrays, y, cotangents, cu_seqlens)
     ]
-    found = _joined(each, ("input_state", *WEIGHTS), cu_seqlens)
+    found = _joined(each, ("input_state", *SHARED), cu_seqlens)
     return {name: _served(name, pair, arrays[name]) if name in arrays else pair for name, pair in found.items()}
 
 
 def _axis(name: str) -> int:
-    return 0 if name.endswith("weight") else -2
+    return 0 if name in SHARED else -2
 
 
 def _sequences(arrays: Values, y: np.ndarray, d: Values, cu_seqlens: np.ndarray | None) -> Iterator[Values]:
@@ -122,12 +132,12 @@ def _sequences(arrays: Values, y: np.ndarray, d: Values, cu_seqlens: np.ndarray 
         for name, x in arrays.items()
         if name != "input_state"
     }
-    tokens = {name: x for name, x in heads.items() if not name.endswith("weight")} | {"y": y}
+    tokens = {name: x for name, x in heads.items() if name not in SHARED} | {"y": y}
     tokens |= {"dy": d["y"]} if d else {}
     B = y.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
     states = {"input_state": arrays.get("input_state", np.zeros((B, *y.shape[-2:])))}
     states |= {"dstate": d["state"]} if d else {}
-    weights = {name: heads[name] for name in WEIGHTS}
+    weights = {name: heads[name] for name in SHARED if name in heads}
     if cu_seqlens is None:
         yield {**weights, **states, **{name: np.moveaxis(x, 1, 0) for name, x in tokens.items()}}
         return
@@ -161,7 +171,7 @@ def _served(name: str, pair: Pair, served: np.ndarray) -> Pair:
         return np.moveaxis(x, axis + 1, 0)
 
     products, drift = pair
-    if name.endswith("weight"):
+    if name in SHARED:
         return groups(products.sum(axis=0)).sum(axis=0), np.hypot.reduce(groups(np.hypot.reduce(drift, axis=0)), axis=0)
     return groups(products).sum(axis=0), np.hypot.reduce(groups(drift), axis=0)
 
@@ -178,23 +188,29 @@ def _size(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x), np.abs(x), 0.0)
 
 
-def _forward(x: Values) -> _Forward:
+def _forward(x: Values, reset_after: bool) -> _Forward:
     W, Wf, Wr = (x[name] for name in WEIGHTS)
     h = np.concatenate([x["input_state"][None], x["y"]])[:-1]
     r, f = _sigmoid(_times(h, Wr) + x["reset_input"]), _sigmoid(_times(h, Wf) + x["forget_input"])
-    z = np.tanh(_times(r * h, W) + x["input"])
-    size = np.abs(h)
+    size, p = np.abs(h), None
+    if reset_after:
+        bias = x.get("recurrent_bias", np.zeros(h.shape[-2:]))
+        p = _times(h, W) + bias
+    z = np.tanh((_times(r * h, W) if p is None else r * p) + x["input"])
     of_f = _times(size, np.abs(Wf)) * f * (1 - f)
     of_r = _times(size, np.abs(Wr)) * r * (1 - r)
-    in_z = _times(size * r, np.abs(W))
-    of_z = (in_z + _times(size * of_r, np.abs(W))) * (1 - z * z)
+    in_p = _times(size, np.abs(W))
+    in_z = _times(size * r, np.abs(W)) if p is None else r * in_p
+    of_z = (in_z + (_times(size * of_r, np.abs(W)) if p is None else of_r * np.abs(p))) * (1 - z * z)
     drift_f = of_f + _size(x["forget_input"]) * f * (1 - f) + f
     drift_r = of_r + _size(x["reset_input"]) * r * (1 - r) + r
-    drift_z = (in_z + _size(x["input"]) + _times(size * drift_r, np.abs(W))) * (1 - z * z) + TANH * np.abs(z)
+    # The bias is added with one rounding of p.
+    through_gate = _times(size * drift_r, np.abs(W)) if p is None else (drift_r + r) * np.abs(p)
+    drift_z = (in_z + _size(x["input"]) + through_gate) * (1 - z * z) + TANH * np.abs(z)
     products = np.abs(h - z) * of_f + (1 - f) * of_z
     # These are h − z, its product, and the sum, in the form z + f⊙(h − z).
     rounded = np.abs(h - z) * (drift_f + 2) + (1 - f) * drift_z + size + np.abs(x["y"])
-    J = _derivative(h, f, r, z, (W, Wf, Wr))
+    J = _derivative(h, f, r, z, p, (W, Wf, Wr))
     after = np.zeros((2, len(h) + 1, *h.shape[1:]))
     for at, errors in enumerate((products, rounded)):
         carried = _Carried(h.shape[1:], alike=errors is products)
@@ -206,57 +222,86 @@ def _forward(x: Values) -> _Forward:
     # Errors carried up to this step affect the gates and z as well.
     through_f = [_times(of, np.abs(Wf)) * f * (1 - f) for of in of_h]
     through_r = [_times(of, np.abs(Wr)) * r * (1 - r) for of in of_h]
-    through_z = [_times(r * of, np.abs(W)) * (1 - z * z) for of in of_h]
+    if p is None:
+        through_z = [_times(r * of, np.abs(W)) * (1 - z * z) for of in of_h]
+    else:
+        through_z = [r * _times(of, np.abs(W)) * (1 - z * z) for of in of_h]
     whole_f = of_f + through_f[0], drift_f + through_f[1]
     whole_r = of_r + through_r[0], drift_r + through_r[1]
     whole_z = of_z + through_z[0], drift_z + through_z[1]
-    return _Forward(h, f, r, z, J, of_h, whole_f, whole_r, whole_z, (after[0], after[1]))
+    of_p = None
+    if p is not None:
+        carried_p = [_times(of, np.abs(W)) for of in of_h]
+        of_p = in_p + carried_p[0], in_p + np.abs(p) + carried_p[1]
+    return _Forward(h, f, r, z, p, J, of_h, whole_f, whole_r, whole_z, of_p, (after[0], after[1]))
 
 
-def _derivative(h: np.ndarray, f: np.ndarray, r: np.ndarray, z: np.ndarray, weights: tuple) -> np.ndarray:
+def _derivative(
+    h: np.ndarray, f: np.ndarray, r: np.ndarray, z: np.ndarray, p: np.ndarray | None, weights: tuple
+) -> np.ndarray:
     """The derivative of ``z + f⊙(h − z)`` by h, ``(S, B, N, H, H)``, the element of the result last."""
     W, Wf, Wr = weights
     eye = np.eye(h.shape[-1])
-    of_rh = r[..., None] * eye + Wr * (h * r * (1 - r))[..., None, :]
-    of_z = of_rh @ W * ((1 - f) * (1 - z * z))[..., None, :]
+    if p is None:
+        of_u = (r[..., None] * eye + Wr * (h * r * (1 - r))[..., None, :]) @ W
+    else:
+        of_u = W * r[..., None, :] + Wr * (p * r * (1 - r))[..., None, :]
+    of_z = of_u * ((1 - f) * (1 - z * z))[..., None, :]
     return f[..., None] * eye + Wf * ((h - z) * f * (1 - f))[..., None, :] + of_z
 
 
 def _backward(x: Values, forward: _Forward, bound: float) -> dict[str, Pair]:
     W, Wf, Wr = (x[name].swapaxes(-1, -2) for name in WEIGHTS)
-    h, f, r, z = forward.h, forward.f, forward.r, forward.z
+    h, f, r, z, p = forward.h, forward.f, forward.r, forward.z, forward.p
     S, shape = len(h), h.shape
     dh, dhs, dz, df, drh, dr = x["dstate"], *(np.zeros(shape) for _ in range(5))
     for t in reversed(range(S)):
         dh = np.clip(dh, -bound, bound) + x["dy"][t]
         dhs[t], dz[t] = dh, dh * (1 - f[t]) * (1 - z[t] ** 2)
         df[t] = dh * (h[t] - z[t]) * f[t] * (1 - f[t])
-        drh[t] = _times(dz[t], W)
-        dr[t] = drh[t] * h[t] * r[t] * (1 - r[t])
-        dh = dh * f[t] + drh[t] * r[t] + _times(df[t], Wf) + _times(dr[t], Wr)
+        if p is None:
+            drh[t] = _times(dz[t], W)
+            dr[t], through = drh[t] * h[t] * r[t] * (1 - r[t]), drh[t] * r[t]
+        else:
+            dr[t], through = dz[t] * p[t] * r[t] * (1 - r[t]), _times(dz[t] * r[t], W)
+        dh = dh * f[t] + through + _times(df[t], Wf) + _times(dr[t], Wr)
     found: dict[str, list[np.ndarray]] = {}
     for at in (0, 1):
         for name, terms in _gradient_errors(forward, at, (W, Wf, Wr), (dhs, dz, df, drh, dr)).items():
             found.setdefault(name, []).append(terms)
     none = (np.zeros(shape), np.zeros(shape))
     of_h, of_r = forward.of_h, forward.of_r
-    own_rh, carried_rh = (np.abs(h) * of_r[0], np.abs(h) * of_r[1]), (r * of_h[0], r * of_h[1])
+    read, own, carried = r * h, (np.abs(h) * of_r[0], np.abs(h) * of_r[1]), (r * of_h[0], r * of_h[1])
+    of_product = "input"
+    if p is not None:
+        # W is multiplied by h, and what its product receives is dp = r⊙dz.
+        read, own, carried, of_product = h, none, of_h, "product"
+        for at, count in ((0, 0), (1, 1)):
+            found["product"] = [*found.get("product", []), r * found["input"][at] + np.abs(dz) * (of_r[at] + count * r)]
+            found.setdefault("product, arriving", []).append(r * found["input, arriving"][at])
     gradients: dict[str, Pair] = {"input_state": (found["input_state"][0], found["input_state"][1])}
-    for name, of, x_t, own, carried, d in (
-        ("weight", "input", r * h, own_rh, carried_rh, dz),
+    for name, of, x_t, of_x, carried_x, d in (
+        ("weight", of_product, read, own, carried, dz if p is None else r * dz),
         ("forget_weight", "forget_input", h, none, of_h, df),
         ("reset_weight", "reset_input", h, none, of_h, dr),
     ):
+        gradients[name] = _of_weight(x_t, of_x, carried_x, d, found[of], found[f"{of}, arriving"])
+    for of in ("input", "forget_input", "reset_input"):
         local, through = found[of], found[f"{of}, arriving"]
         products, drift = (np.moveaxis(local[at] + through[at], 0, 1) for at in (0, 1))
         gradients[of] = products, drift
-        gradients[name] = _of_weight(x_t, own, carried, d, local, through)
+    if p is not None:
+        # The sum of dp is that weight's gradient for a state of ones.
+        ones = np.ones((*shape[:-1], 1))
+        exact = np.zeros(ones.shape), np.zeros(ones.shape)
+        of_bias = _of_weight(ones, exact, exact, r * dz, found["product"], found["product, arriving"])
+        gradients["recurrent_bias"] = of_bias[0][..., 0, :], of_bias[1][..., 0, :]
     return gradients
 
 
 def _gradient_errors(forward: _Forward, at: int, weights: tuple, gradients: tuple) -> dict[str, np.ndarray]:
     """Errors of the gradients of a call's inputs, as products (``at`` 0) or drift (1); those that arrived are apart."""
-    h, f, r, z = forward.h, forward.f, forward.r, forward.z
+    h, f, r, z, p = forward.h, forward.f, forward.r, forward.z, forward.p
     of_h, of_f, of_r, of_z = (pair[at] for pair in (forward.of_h, forward.of_f, forward.of_r, forward.of_z))
     W, Wf, Wr = (np.abs(w) for w in weights)
     size, dz, df, drh, dr = (np.abs(d) for d in gradients)
@@ -264,9 +309,15 @@ def _gradient_errors(forward: _Forward, at: int, weights: tuple, gradients: tupl
     own = 4 if at else 1  # Roundings of a product with this number of factors, or of an operand.
     of_dz = size * ((1 - z * z) * of_f + (1 - f) * 2 * np.abs(z) * of_z) + own * dz
     of_df = size * (slope_f * (of_h + of_z) + difference * np.abs(1 - 2 * f) * of_f) + own * df
-    of_drh = _times(of_dz, W)
-    of_dr = of_drh * np.abs(h) * slope_r + drh * (slope_r * of_h + np.abs(h) * np.abs(1 - 2 * r) * of_r) + own * dr
-    terms = size * of_f + r * of_drh + drh * of_r + _times(of_df, Wf) + _times(of_dr, Wr)
+    if p is None or forward.of_p is None:
+        of_drh = _times(of_dz, W)
+        of_dr = of_drh * np.abs(h) * slope_r + drh * (slope_r * of_h + np.abs(h) * np.abs(1 - 2 * r) * of_r) + own * dr
+        of_candidate = r * of_drh + drh * of_r
+    else:
+        of_p, size_p = forward.of_p[at], np.abs(p)
+        of_dr = of_dz * size_p * slope_r + dz * (slope_r * of_p + size_p * np.abs(1 - 2 * r) * of_r) + own * dr
+        of_candidate = _times(r * of_dz + dz * (of_r + r), W)
+    terms = size * of_f + of_candidate + _times(of_df, Wf) + _times(of_dr, Wr)
     arriving, carried = np.zeros(h.shape), _Carried(h.shape[1:], alike=not at)
     for t in reversed(range(len(h))):
         arriving[t] = carried.size
@@ -278,7 +329,7 @@ def _gradient_errors(forward: _Forward, at: int, weights: tuple, gradients: tupl
         "reset_input": of_dr,
         "input, arriving": through_z,
         "forget_input, arriving": arriving * difference * slope_f,
-        "reset_input, arriving": _times(through_z, W) * np.abs(h) * slope_r,
+        "reset_input, arriving": (_times(through_z, W) * np.abs(h) if p is None else through_z * np.abs(p)) * slope_r,
         "input_state": carried.size,
     }
 

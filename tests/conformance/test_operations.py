@@ -27,8 +27,6 @@ from conformance.operations import Output as Returned
 from tests.house.test_packaging import EXTRA_KEYWORDS
 
 WITH_SIGNATURES = [operation for operation in OPERATIONS.values() if operation.curried is None]
-UNJUDGED = {"gru": {"reset_after": False, "recurrent_bias": None}}
-"""Keywords of all three packages about which no record, and no law, says anything yet, with their defaults."""
 GATE_DTYPES = {"float16": ("float16", "float32"), "bfloat16": ("bfloat16", "float32")}
 
 
@@ -51,7 +49,7 @@ def parameters_of(operation: Operation) -> dict[str, Any]:
             said[operation.state.name] = None if argument.optional else none
         else:
             said[argument.name] = None if argument.optional else none
-    return said | {option.name: option.default for option in operation.options} | UNJUDGED.get(operation.name, {})
+    return said | {option.name: option.default for option in operation.options}
 
 
 @pytest.mark.parametrize("name", ["reference", "torch_impl", "jax_impl"])

@@ -13,6 +13,20 @@ ROWS = mutants("""
     - _times(r * h, W) + x
     + _times(r * h, W) + r * x
 
+    reset gate before the product although it is to be after it
+    - r * (_times(h, W) + bias)
+    + _times(r * h, W) + bias
+
+    recurrent bias outside the reset gate
+    - r * (_times(h, W) + bias)
+    + r * _times(h, W) + bias
+
+    @ gru _gru.py _expand_bias
+
+    recurrent bias ignored
+    - recurrent_bias is None
+    + recurrent_bias is None or reset_after
+
     @ gru _gru.py gru
 
     forget gate and its complement swapped

@@ -53,6 +53,24 @@ ROWS = mutants("""
     - dh * f + through
     + through
 
+    recurrent bias's gradient is the last sequence's
+    - db += dp
+    + ...
+    + if position + 1 == len(steps):
+    +     db[...] = dp
+
+    recurrent bias's gradient without the reset gate
+    - db += dp
+    + db += dx[t]
+
+    reset gate's path through the product's state dropped
+    - through = _times(dp, W.mT)
+    + through = _times(dx[t], W.mT)
+
+    reset gate's gradient without the bias
+    - dx[t] * (_times(h, W) + bias) * r * (1 - r)
+    + dx[t] * _times(h, W) * r * (1 - r)
+
     forget gate's gradient with the other sign
     - h - z
     + z - h
