@@ -40,13 +40,14 @@ def test_nothing_leaves_the_range_of_float64_because_it_is_squared(scale: float)
     assert carried.size == pytest.approx(2 * scale * np.array([1, 1e-40]), rel=1e-12)
 
 
-def test_the_derivative_of_a_step_is_that_of_the_reference() -> None:
-    case = GRUCase(2, 1, 3, (2, 1, 2, 2, 1, 2), state=True)
+@pytest.mark.parametrize("reset_after", [False, True])
+def test_the_derivative_of_a_step_is_that_of_the_reference(reset_after: bool) -> None:
+    case = GRUCase(2, 1, 3, (2, 1, 2, 2, 1, 2), state=True, reset_after=reset_after, bias=True)
     arrays = {name: x for name, x in oracle.values(case.arrays("float64")).items() if name != "cu_seqlens"}
     heads = {
         name: np.repeat(x, 2 // x.shape[axis], axis)
         for name, x in arrays.items()
-        for axis in [0 if name.endswith("weight") else -2]
+        for axis in [0 if name.endswith(("weight", "bias")) else -2]
     }
     h = arrays["input_state"]
     W, Wf, Wr = (heads[name] for name in ("weight", "forget_weight", "reset_weight"))
@@ -57,10 +58,14 @@ def test_the_derivative_of_a_step_is_that_of_the_reference() -> None:
     f, r = (
         1 / (1 + np.exp(-times(h, w) - heads[name][:, 0])) for w, name in ((Wf, "forget_input"), (Wr, "reset_input"))
     )
-    z = np.tanh(times(r * h, W) + heads["input"][:, 0])
-    J = _derivative(h, f, r, z, (W, Wf, Wr))
+    p = times(h, W) + heads["recurrent_bias"] if reset_after else None
+    z = np.tanh((times(r * h, W) if p is None else r * p) + heads["input"][:, 0])
+    J = _derivative(h, f, r, z, p, (W, Wf, Wr))
     for i in range(3):
-        moved = [reference.gru(**{**arrays, "input_state": h + sign * 1e-6 * np.eye(3)[i]})[1] for sign in (1, -1)]
+        moved = [
+            reference.gru(**{**arrays, "input_state": h + sign * 1e-6 * np.eye(3)[i]}, reset_after=reset_after)[1]
+            for sign in (1, -1)
+        ]
         assert (moved[0] - moved[1]) / 2e-6 == pytest.approx(J[:, :, i], abs=1e-9)
 
 
