@@ -107,12 +107,13 @@ class TorchForm:
 
         def call(x: Tensors) -> Tensors:
             if cu_seqlens is None:
-                y, state = self._called()(*(x[name] for name in _GRU_ARRAYS), input_state=x["input_state"], **options)
+                y, state = self._called()(**x, **options)
                 return {"y": y, "state": state}
             found = []
             for b, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
-                of_b = {name: x[name] if name in GRU.weights else x[name][None, start:end] for name in _GRU_ARRAYS}
-                found.append(self._called()(**of_b, input_state=x["input_state"][b : b + 1], **options))
+                of_b = {name: part if name in GRU.weights else part[None, start:end] for name, part in x.items()}
+                of_b["input_state"] = x["input_state"][b : b + 1]
+                found.append(self._called()(**of_b, **options))
             return {"y": torch.cat([y[0] for y, _ in found]), "state": torch.cat([state for _, state in found])}
 
         return differentiated(call, arrays, cotangents, dtype)
@@ -120,9 +121,6 @@ class TorchForm:
     def sums(self, arrays: Values, cotangents: Values, dtype: str) -> tuple[Values, Values]:
         """Output and gradients of a scan or a decay matrix."""
         return differentiated(lambda x: {"y": self._called()(*x.values())}, arrays, cotangents, dtype)
-
-
-_GRU_ARRAYS = tuple(argument.name for argument in GRU.arguments if argument.passed == "position")
 
 
 def differentiated(

@@ -6,7 +6,7 @@ case.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -213,12 +213,14 @@ def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     precision = precision_of(dtype, case.steps)
     packing = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
     expected = (
-        oracle.gru({**arrays, **packing}, {}, precision),
+        oracle.gru({**arrays, **packing}, case.options(), precision),
         oracle.gru_gradient({**arrays, **packing}, case.options(), cotangents, precision),
     )
     given = arrays
     if "input_state" not in arrays:
         given = {**arrays, "input_state": np.zeros(expected[0].values["state"].shape)}
+    if case.reset_after and "recurrent_bias" not in arrays:
+        given = {**given, "recurrent_bias": np.zeros(arrays["weight"].shape[:-1])}
 
     def run(form: Any) -> tuple[Values, Values]:
         return form.gru(given, cu_seqlens, case.clipping, cotangents, dtype)
@@ -226,7 +228,8 @@ def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     def by_case(name: str, x: np.ndarray) -> np.ndarray:
         return _rows(np.moveaxis(x, _GRU_AXES[name], 0), count)
 
-    compared, dtype_of = _compared(GRU, case.state), _dtype_of(GRU, dtype, dtype)
+    outputs, primals = _compared(GRU, case.state)
+    compared, dtype_of = (outputs, tuple(name for name in primals if name in arrays)), _dtype_of(GRU, dtype, dtype)
     return [FamilyCall(expected, run, compared, dtype_of, by_case, (precision, precision))]
 
 
@@ -266,6 +269,7 @@ _DECAY = {
 }
 COMPILED = "few shapes, compiled"
 UNROLLED = "few short shapes, compiled"
+RESET_AFTER = "reset gate after the product"
 CLOSED = "forget gates' gradients from sums that cancel"
 ANY_DESIGN = ("tolerance/designs.py", "oracle/_any_design.py", "oracle/_flushed.py", "oracle/_gate_sums.py")
 
@@ -314,6 +318,36 @@ def _of_recurrence(op: str, forms: Mapping[str, Any], packed: bool = False, **fi
     )
 
 
+def _of_gru(form: str = "", formed: Callable[[Strategy], Strategy] = lambda strategy: strategy) -> tuple[Subject, ...]:
+    """Subjects of one form of the GRU.
+
+    Args:
+        form: what the form is called; empty for the usual one.
+        formed: makes cases of this form of cases of the usual one.
+    """
+    by_hand = {**variants_gru.FORMS, **automatic_torch.GRU_FORMS}
+    usual = (
+        _subject("gru", by_hand, packed=True),
+        _subject("gru", automatic_jax.GRU, COMPILED, eager=False),
+        _subject("gru", automatic_torch.GRU_UNROLLED, UNROLLED, eager=False, strata=("small",)),
+        _subject("gru", automatic_torch.GRU_TF32, "products in TF32", **_TF32),
+    )
+    return tuple(
+        replace(
+            subject,
+            setting=", ".join(part for part in (form, subject.setting) if part),
+            strategies={name: (formed(strategy), share) for name, (strategy, share) in subject.strategies.items()},
+        )
+        for subject in usual
+    )
+
+
+def _reset_after(strategy: Strategy) -> Strategy:
+    """Cases with the reset gate after the product, half of them with a recurrent bias."""
+    biases = st.sampled_from((True, False))
+    return lambda limits: st.builds(partial(replace, reset_after=True), strategy(limits), bias=biases)
+
+
 def _fixed(**fields: Any) -> Strategy:
     return partial(cases.mlstm, **fields)
 
@@ -353,9 +387,7 @@ SUBJECTS = {
         _subject("mlstm", automatic_torch.MLSTM_TF32, "products in TF32", **_TF32),
         *_of_recurrence("mlstm_step", {**STEP_FORMS, **automatic_torch.MLSTM}, strategies=_STEP),
         *_of_recurrence("mlstm_fwbw_custom_grad", _MLSTM, strata=STRATA),
-        _subject("gru", {**variants_gru.FORMS, **automatic_torch.GRU_FORMS}, packed=True),
-        _subject("gru", automatic_jax.GRU, COMPILED, eager=False),
-        _subject("gru", automatic_torch.GRU_UNROLLED, UNROLLED, eager=False, strata=("small",)),
-        _subject("gru", automatic_torch.GRU_TF32, "products in TF32", **_TF32),
+        *_of_gru(),
+        *_of_gru(RESET_AFTER, _reset_after),
     )
 }

@@ -2,7 +2,8 @@
 
 A sigmoid by tanh is not among them: it is off by a roundoff of 1, so behind shut gates no digit of it is right.
 
-Heads are written out: inputs ``(B, S, N, H)``, weights ``(N, H, H)``, state ``(B, N, H)``.
+Heads are written out: inputs ``(B, S, N, H)``, weights ``(N, H, H)``, state ``(B, N, H)``. A call with a bias,
+``(N, H)``, has the reset gate after the recurrent product; one without has it before.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from tests.suite.calibration.arithmetic import (
 )
 
 Values = dict[str, np.ndarray]
+SHARED = ("weight", "forget_weight", "reset_weight", "recurrent_bias")
+"""The arguments that all sequences share."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,12 @@ def forward(x: Values, form: Form, A: Arithmetic) -> tuple[np.ndarray, list[tupl
         f, r = _gates(
             h, x["forget_input"][:, t], x["reset_input"][:, t], x["forget_weight"], x["reset_weight"], form, A
         )
-        z = np.tanh(_times(r * h, x["weight"], form, A) + x["input"][:, t])
-        kept.append((h, f, r, z))
+        if "recurrent_bias" in x:
+            p = _times(h, x["weight"], form, A) + x["recurrent_bias"]
+            z = np.tanh(r * p + x["input"][:, t])
+        else:
+            p, z = None, np.tanh(_times(r * h, x["weight"], form, A) + x["input"][:, t])
+        kept.append((h, f, r, z, p))
         if form.compensated:
             h, error = two_sum(f * h, (1 - f) * z)
             lost = f * lost + error
@@ -107,21 +114,28 @@ def forward(x: Values, form: Form, A: Arithmetic) -> tuple[np.ndarray, list[tupl
 
 
 def backward(x: Values, kept: list[tuple], dy: np.ndarray, dstate: np.ndarray, clip: float, form: Form, A: Arithmetic):
-    """Gradients with heads written out; of weights as one term a sequence, ``(B, N, H, H)``."""
+    """Gradients with heads written out; of weights and the bias as one term a sequence, ``(B, N, H, H)``."""
     dh = dstate
     W, Wf, Wr = (x[f"{name}weight"].swapaxes(-1, -2) for name in ("", "forget_", "reset_"))
     d = {name: np.zeros_like(x[name]) for name in ("input", "forget_input", "reset_input")}
-    terms: dict[str, list[np.ndarray]] = {"weight": [], "forget_weight": [], "reset_weight": []}
+    terms: dict[str, list[np.ndarray]] = {name: [] for name in ("weight", "forget_weight", "reset_weight")}
+    if "recurrent_bias" in x:
+        terms["recurrent_bias"] = []
     for t in reversed(range(len(kept))):
-        h, f, r, z = kept[t]
+        h, f, r, z, p = kept[t]
         dh = np.clip(dh, -A.type(clip), A.type(clip)) + dy[:, t]
         dz = dh * (1 - f) * (1 - z * z)
         df = dh * (h - z) * f * (1 - f)
-        drh = _times(dz, W, form, A)
-        dr = drh * h * r * (1 - r)
-        dh = dh * f + drh * r + (_times(df, Wf, form, A) + _times(dr, Wr, form, A))
+        if p is None:
+            drh = _times(dz, W, form, A)
+            dr, through, read, dproduct = drh * h * r * (1 - r), drh * r, r * h, dz
+        else:
+            read, dproduct = h, dz * r
+            dr, through = dz * p * r * (1 - r), _times(dproduct, W, form, A)
+            terms["recurrent_bias"].append(dproduct)
+        dh = dh * f + through + (_times(df, Wf, form, A) + _times(dr, Wr, form, A))
         d["input"][:, t], d["forget_input"][:, t], d["reset_input"][:, t] = dz, df, dr
-        for name, left, right in (("weight", r * h, dz), ("forget_weight", h, df), ("reset_weight", h, dr)):
+        for name, left, right in (("weight", read, dproduct), ("forget_weight", h, df), ("reset_weight", h, dr)):
             terms[name].append(A.operand(left)[..., :, None] * A.operand(right)[..., None, :])
         if form.weights == "steps":
             terms = {name: [sum(pending[1:], pending[0])] for name, pending in terms.items()}
@@ -130,8 +144,8 @@ def backward(x: Values, kept: list[tuple], dy: np.ndarray, dstate: np.ndarray, c
             terms = {
                 name: [*head[name], A.add(np.stack(pending[-form.weights :]), 0)] for name, pending in terms.items()
             }
-    none = np.zeros((*dstate.shape, dstate.shape[-1]), A.type)
-    return d, {name: A.add(np.stack([none, *pending]), 0) for name, pending in terms.items()}, dh
+    none = {name: np.zeros((len(dstate), *x[name].shape), A.type) for name in terms}
+    return d, {name: A.add(np.stack([none[name], *pending]), 0) for name, pending in terms.items()}, dh
 
 
 def _each_sequence(x: Values, cu_seqlens: np.ndarray | None) -> list[Values]:
@@ -141,7 +155,7 @@ def _each_sequence(x: Values, cu_seqlens: np.ndarray | None) -> list[Values]:
     return [
         {
             name: part
-            if name.endswith("weight")
+            if name in SHARED
             else part[b : b + 1]
             if name in ("input_state", "state")
             else part[None, bounds[b] : bounds[b + 1]]
@@ -152,7 +166,7 @@ def _each_sequence(x: Values, cu_seqlens: np.ndarray | None) -> list[Values]:
 
 
 def _axis(name: str) -> int:
-    return 0 if name.endswith("weight") else -2
+    return 0 if name in SHARED else -2
 
 
 def _grouped(name: str, gradient: np.ndarray, heads: int, A: Arithmetic) -> np.ndarray:

@@ -34,10 +34,11 @@ def gru(
     reset_weight: torch.Tensor,
     *,
     input_state: torch.Tensor | None = None,
+    recurrent_bias: torch.Tensor | None = None,
     gradient_clipping: float | None = None,
     operand: Operand = as_it_is,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`gru` of the contract for dense calls.
+    """`gru` of the contract for dense calls; with a recurrent bias, that with the reset gate after the product.
 
     Args:
         operand: what becomes of an operand of a product that is computed with fewer digits.
@@ -48,6 +49,7 @@ def gru(
     N = max(*(x.shape[-2] for x in tokens), *(W.shape[0] for W in weights))
     x, xf, xr = (part.to(wide).repeat_interleave(N // part.shape[-2], dim=-2) for part in tokens)
     W, Wf, Wr = (operand(part.to(wide).repeat_interleave(N // part.shape[0], dim=0)) for part in weights)
+    bias = None if recurrent_bias is None else recurrent_bias.to(wide).repeat_interleave(N // len(weight), dim=0)
     state = x.new_zeros(x.shape[0], N, x.shape[-1]) if input_state is None else input_state
     h, y = state, []
 
@@ -56,7 +58,7 @@ def gru(
 
     for t in range(x.shape[1]):
         r, f = torch.sigmoid(times(h, Wr) + xr[:, t]), torch.sigmoid(times(h, Wf) + xf[:, t])
-        z = torch.tanh(times(r * h, W) + x[:, t])
+        z = torch.tanh((times(r * h, W) if bias is None else r * (times(h, W) + bias)) + x[:, t])
         after = f * h + (1 - f) * z
         y.append(after)
         h = after if gradient_clipping is None else ClippedGradient.apply(after, abs(gradient_clipping))
