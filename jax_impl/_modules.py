@@ -25,7 +25,8 @@ class GRU(nn.Module):
     """A GRU layer: project the input, run `gru`, project its output.
 
     ``x, x_f, x_r = split(input_projection(input))``, ``y, state = gru(x, W, x_f, W_f, x_r, W_r)``,
-    ``output = output_projection(y)``.
+    ``output = output_projection(y)``. With `reset_after` the reset gate is applied after the recurrent product, whose
+    bias is ``recurrent_bias``, as in ``torch.nn.GRU``.
 
     Attributes:
         input_size: features of the input.
@@ -33,13 +34,15 @@ class GRU(nn.Module):
         output_size: features of the output.
         num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
         num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
-        add_bias: whether both projections add a bias.
+        add_bias: whether both projections and, with `reset_after`, the recurrent product add a bias.
         gradient_clipping: as in `gru`.
         dtype: the dtype of the computation; None promotes the dtypes of input and parameters.
         param_dtype: the dtype of the parameters.
+        reset_after: as in `gru`.
 
     Parameters: ``input_projection`` and ``output_projection`` (Dense, uniform within ``±fan_in^−½``), ``state_weight``
-    ``(Nw, H, H)``, ``forget_weight`` ``(Nwf, H, H)``, ``reset_weight`` ``(Nwr, H, H)`` (uniform within ``±H^−½``).
+    ``(Nw, H, H)``, ``forget_weight`` ``(Nwf, H, H)``, ``reset_weight`` ``(Nwr, H, H)`` and, with
+    `add_bias` and `reset_after`, ``recurrent_bias`` ``(Nw, H)`` (uniform within ``±H^−½``).
 
     Raises:
         TypeError, ValueError: a size is not an integer of at least 1, or a head count does not divide the largest one.
@@ -58,6 +61,7 @@ class GRU(nn.Module):
     gradient_clipping: float | None
     dtype: Any = None
     param_dtype: Any = jnp.float32
+    reset_after: bool = False
 
     def __post_init__(self) -> None:
         self._sizes()
@@ -77,6 +81,7 @@ class GRU(nn.Module):
             self.num_reset_weight_heads,
             self.add_bias,
             self.gradient_clipping,
+            self.reset_after,
         )
 
     def setup(self) -> None:
@@ -87,6 +92,11 @@ class GRU(nn.Module):
         self.state_weight = self.param("state_weight", weight, (self.num_weight_heads, H, H), self.param_dtype)
         self.forget_weight = self.param("forget_weight", weight, (self.num_forget_weight_heads, H, H), self.param_dtype)
         self.reset_weight = self.param("reset_weight", weight, (self.num_reset_weight_heads, H, H), self.param_dtype)
+        self.recurrent_bias = (
+            self.param("recurrent_bias", weight, (self.num_weight_heads, H), self.param_dtype)
+            if self.add_bias and self.reset_after
+            else None
+        )
 
     @nn.nowrap
     def _dense(self, fan_in: int, features: int) -> nn.Dense:
@@ -134,9 +144,11 @@ class GRU(nn.Module):
         heads = self.input_projection(input)
         x, xf, xr = _split_heads(heads, self._input_heads(), self.state_head_dim)
         W, Wf, Wr = (w.astype(heads.dtype) for w in (self.state_weight, self.forget_weight, self.reset_weight))
-        clipping = self.gradient_clipping
         y, state = gru(
-            x, W, xf, Wf, xr, Wr, input_state, clipping, cu_seqlens, max_seqlen, kernel_backend=kernel_backend
+            *(x, W, xf, Wf, xr, Wr, input_state, self.gradient_clipping, cu_seqlens, max_seqlen),
+            reset_after=self.reset_after,
+            recurrent_bias=None if self.recurrent_bias is None else self.recurrent_bias.astype(heads.dtype),
+            kernel_backend=kernel_backend,
         )
         return self.output_projection(y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1])), state
 

@@ -15,7 +15,8 @@ class GRU:
     """A GRU layer: project the input, run `gru`, project its output.
 
     ``x, x_f, x_r = split(input_projection(input))``, ``y, state = gru(x, W, x_f, W_f, x_r, W_r)``,
-    ``output = output_projection(y)``.
+    ``output = output_projection(y)``. With `reset_after` the reset gate is applied after the recurrent product, whose
+    bias is ``recurrent_bias``, as in ``torch.nn.GRU``.
 
     Args:
         input_size: features of the input.
@@ -23,8 +24,9 @@ class GRU:
         output_size: features of the output.
         num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
         num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
-        add_bias: whether both projections add a bias.
+        add_bias: whether both projections and, with `reset_after`, the recurrent product add a bias.
         gradient_clipping: as in `gru_backward`.
+        reset_after: as in `gru`.
         rng: seed of the initial parameters, uniform within ``±H^−½`` (projections: ``±fan_in^−½``).
 
     Attributes:
@@ -48,6 +50,8 @@ class GRU:
         add_bias: bool,
         gradient_clipping: float | None,
         rng: int = 0,
+        *,
+        reset_after: bool = False,
     ):
         call = check_gru_sizes(
             input_size,
@@ -61,8 +65,9 @@ class GRU:
             num_reset_weight_heads,
             add_bias,
             gradient_clipping,
+            reset_after,
         )
-        self.gradient_clipping = gradient_clipping
+        self.gradient_clipping, self.reset_after = gradient_clipping, reset_after
         self.input_heads = (call["Nx"], call["Nxf"], call["Nxr"])
         H, N = state_head_dim, call["N"]
         generator = np.random.default_rng(rng)
@@ -81,6 +86,8 @@ class GRU:
             "reset_weight": uniform(H, call["Nwr"], H, H),
             "output_projection": projection(N * H, output_size),
         }
+        if add_bias and reset_after:
+            self.params["recurrent_bias"] = uniform(H, call["Nw"], H)
 
     def __call__(
         self,
@@ -116,7 +123,10 @@ class GRU:
         W, Wf, Wr = weights
         state = None if input_state is None else float64(input_state)
         y, last = gru(
-            x, W, xf, Wf, xr, Wr, state, self.gradient_clipping, cu_seqlens, max_seqlen, kernel_backend=kernel_backend
+            *(x, W, xf, Wf, xr, Wr, state, self.gradient_clipping, cu_seqlens, max_seqlen),
+            reset_after=self.reset_after,
+            recurrent_bias=self.params.get("recurrent_bias"),
+            kernel_backend=kernel_backend,
         )
         joined = y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1])
         return _project(joined, self.params["output_projection"]), last

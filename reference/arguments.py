@@ -481,6 +481,7 @@ def check_gru_sizes(
     num_reset_weight_heads: Any,
     add_bias: Any,
     gradient_clipping: Any,
+    reset_after: Any,
 ) -> Call:
     """Check the sizes that define a ``GRU`` module; bind the head counts and ``N``."""
     call = Call("GRU", _NO_ARRAYS)
@@ -503,6 +504,7 @@ def check_gru_sizes(
         call.bind(heads, int(count), argument)
     _bind_heads(call, counts)
     call.flag("add_bias", add_bias)
+    call.flag("reset_after", reset_after)
     _check_clipping(call, gradient_clipping)
     return call
 

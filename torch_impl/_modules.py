@@ -27,7 +27,8 @@ class GRU(nn.Module):
     """A GRU layer: project the input, run `gru`, project its output.
 
     ``x, x_f, x_r = split(input_projection(input))``, ``y, state = gru(x, W, x_f, W_f, x_r, W_r)``,
-    ``output = output_projection(y)``.
+    ``output = output_projection(y)``. With `reset_after` the reset gate is applied after the recurrent product, whose
+    bias is ``recurrent_bias``, as in ``torch.nn.GRU``.
 
     Args:
         input_size: features of the input.
@@ -35,13 +36,14 @@ class GRU(nn.Module):
         output_size: features of the output.
         num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
         num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
-        add_bias: whether both projections add a bias.
-        gradient_clipping: as in `gru`.
+        add_bias: whether both projections and, with `reset_after`, the recurrent product add a bias.
+        gradient_clipping, reset_after: as in `gru`.
 
     Attributes:
         input_projection: linear, from ``input_size`` to ``(Nx + Nxf + Nxr)·H``, in that order.
         state_weight, forget_weight, reset_weight: ``(Nw, H, H)``, ``(Nwf, H, H)``, ``(Nwr, H, H)``, initialised
             uniformly within ``±H^−½``.
+        recurrent_bias: ``(Nw, H)``, initialised likewise, or None.
         output_projection: linear, from ``N·H`` to ``output_size``.
 
     Raises:
@@ -61,6 +63,8 @@ class GRU(nn.Module):
         num_reset_weight_heads: int,
         add_bias: bool,
         gradient_clipping: float | None,
+        *,
+        reset_after: bool = False,
     ) -> None:
         super().__init__()
         call = check_gru_sizes(
@@ -75,6 +79,7 @@ class GRU(nn.Module):
             num_reset_weight_heads,
             add_bias,
             gradient_clipping,
+            reset_after,
         )
         self.input_size, self.state_head_dim, self.output_size = input_size, state_head_dim, output_size
         self.num_input_heads = num_input_heads
@@ -84,7 +89,7 @@ class GRU(nn.Module):
         self.num_forget_weight_heads = num_forget_weight_heads
         self.num_reset_weight_heads = num_reset_weight_heads
         self.num_heads = call["N"]
-        self.gradient_clipping = gradient_clipping
+        self.gradient_clipping, self.reset_after = gradient_clipping, reset_after
         self._input_heads = [call["Nx"], call["Nxf"], call["Nxr"]]
 
         H = state_head_dim
@@ -92,6 +97,9 @@ class GRU(nn.Module):
         self.state_weight = nn.Parameter(torch.empty(num_weight_heads, H, H))
         self.forget_weight = nn.Parameter(torch.empty(num_forget_weight_heads, H, H))
         self.reset_weight = nn.Parameter(torch.empty(num_reset_weight_heads, H, H))
+        bias = nn.Parameter(torch.empty(num_weight_heads, H)) if add_bias and reset_after else None
+        self.recurrent_bias: nn.Parameter | None
+        self.register_parameter("recurrent_bias", bias)
         self.output_projection = _Projection(self.num_heads * H, output_size, bias=add_bias)
         self._reset_weights()
 
@@ -103,8 +111,9 @@ class GRU(nn.Module):
 
     def _reset_weights(self) -> None:
         bound = self.state_head_dim**-0.5
-        for weight in (self.state_weight, self.forget_weight, self.reset_weight):
-            nn.init.uniform_(weight, -bound, bound)
+        for weight in (self.state_weight, self.forget_weight, self.reset_weight, self.recurrent_bias):
+            if weight is not None:
+                nn.init.uniform_(weight, -bound, bound)
 
     def forward(
         self,
@@ -146,6 +155,8 @@ class GRU(nn.Module):
             self.gradient_clipping,
             cu_seqlens,
             max_seqlen,
+            reset_after=self.reset_after,
+            recurrent_bias=self.recurrent_bias,
             kernel_backend=kernel_backend,
         )
         return self.output_projection(output.flatten(-2)), state
@@ -157,7 +168,8 @@ class GRU(nn.Module):
             f"num_input_heads={self.num_input_heads}, num_forget_input_heads={self.num_forget_input_heads}, "
             f"num_reset_input_heads={self.num_reset_input_heads}, num_weight_heads={self.num_weight_heads}, "
             f"num_forget_weight_heads={self.num_forget_weight_heads}, "
-            f"num_reset_weight_heads={self.num_reset_weight_heads}, gradient_clipping={self.gradient_clipping}"
+            f"num_reset_weight_heads={self.num_reset_weight_heads}, gradient_clipping={self.gradient_clipping}, "
+            f"reset_after={self.reset_after}"
         )
 
 

@@ -33,9 +33,9 @@ the stabiliser. The mLSTM divides by a normaliser, the larger of |n·q̂| and it
 AFTER_FOUND = """\
 Rounding to 16 bits, or not supporting a transformation, may be a decision of the authors. The [overview](#overview) has
 a line about each implementation, the tables of [calls](#where-they-are-right) show for which calls each is right, and
-its [section](peers-details.md) lists all that was tried. The GRUs of PyTorch, flashrnn and Flax apply the reset gate
-after the product with the state, and the specification before it. They were judged with H = 1, where both are the same
-function.
+its [section](peers-details.md) lists all that was tried. The GRUs of PyTorch, flashrnn and Flax always apply the reset
+gate after the product with the state. The law `reset_after` judges them at any H, and the other laws of `gru` at H = 1,
+where both forms are the same function.
 """
 
 HOW_TO_READ = """\

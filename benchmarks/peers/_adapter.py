@@ -8,19 +8,33 @@ def refuse(*cases):
             raise NotImplementedError(f"it does not support {reason}")
 
 
-def recurrence(gru_layer, xp, anywhere=False):
+def recurrence(gru_layer, xp, both=False):
     """``gru`` of gatespec from a layer that projects its input; ``xp`` is ``torch`` or ``jax.numpy``.
 
-    Unless ``anywhere``, the layer applies its reset gate after the product with the state, and is called with H = 1.
+    The layer applies its reset gate after the product with the state, and takes the bias of that product; where it is
+    to be before the product, the layer is called with H = 1, where both forms are one. With ``both``, it has both forms
+    and takes `reset_after` as well.
     """
     repeat = xp.repeat_interleave if hasattr(xp, "repeat_interleave") else xp.repeat
 
-    def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state=None, **unserved):
+    def gru(
+        input,
+        weight,
+        forget_input,
+        forget_weight,
+        reset_input,
+        reset_weight,
+        input_state=None,
+        *,
+        reset_after=False,
+        recurrent_bias=None,
+        **unserved,
+    ):
         H, inputs, weights = weight.shape[-1], (reset_input, forget_input, input), (weight, forget_weight, reset_weight)
         refuse(
             (unserved, ", ".join(unserved)),
             (
-                not anywhere and H != 1,
+                not both and H != 1 and not reset_after,
                 "a reset gate inside the product: where H is not 1, it computes another function",
             ),
             (input.shape[1] == 0, "sequences without steps"),
@@ -34,6 +48,10 @@ def recurrence(gru_layer, xp, anywhere=False):
         # The gates' inputs are projected already: each takes its part of x as it is.
         into = xp.eye(3 * H, dtype=x.dtype).reshape(3 * H, 3, H).swapaxes(0, 1)
         into = into.to(x.device) if hasattr(into, "to") else into
-        return gru_layer(x, xp.broadcast_to(into, (N, *into.shape)), *weights, input_state)
+        arguments = (x, xp.broadcast_to(into, (N, *into.shape)), *weights, input_state)
+        options = {"reset_after": reset_after} if both else {}
+        if recurrent_bias is not None:
+            options["bias"] = repeat(recurrent_bias, N // recurrent_bias.shape[0], 0)
+        return gru_layer(*arguments, **options)
 
     return gru

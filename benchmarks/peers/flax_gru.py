@@ -1,5 +1,5 @@
 """``flax.linen.GRUCell`` under ``nn.RNN``, mapped over heads. Its reset gate stands after the product with the state,
-tanh(x + r⊙(h W)): the same function as gatespec's where H = 1.
+tanh(x + r⊙(h W + b)): that of `reset_after`, and without it the same function where H = 1.
 """
 
 import jax
@@ -9,7 +9,7 @@ from flax import linen
 from ._adapter import recurrence
 
 
-def gru_layer(x, into, weight, forget_weight, reset_weight, h0=None):
+def gru_layer(x, into, weight, forget_weight, reset_weight, h0=None, bias=None):
     """``x (B, S, N, F)``, projections ``into (N, 3, F, H)`` of reset, forget gate, candidate → states, last one."""
     N, _, _, H = into.shape
     layer, zeros = linen.RNN(linen.GRUCell(H), return_carry=True), jnp.zeros((N, H), x.dtype)
@@ -17,7 +17,7 @@ def gru_layer(x, into, weight, forget_weight, reset_weight, h0=None):
         "in": {"kernel": into[:, 2], "bias": zeros},
         "iz": {"kernel": into[:, 1], "bias": zeros},
         "ir": {"kernel": into[:, 0], "bias": zeros},
-        "hn": {"kernel": weight, "bias": zeros},
+        "hn": {"kernel": weight, "bias": zeros if bias is None else bias},
         "hz": {"kernel": forget_weight},
         "hr": {"kernel": reset_weight},
     }

@@ -74,12 +74,11 @@ _xlstm = _family("xlstm", "xlstm_backends", "xlstm", package="xlstm")
 
 STABLE = "all steps at once, decays summed for each pair of steps"
 OWN_BACKWARD = "with a backward pass of its own"
-AT_1 = "judged at H = 1, where its formula is that of the specification"
 JAX_RECURRENT = "given an initial state, it raises (`mlstm_kernels_jax_state.py` shows it), so it is judged without"
 RESET_AFTER: dict[str, Any] = {
-    "promises": ("H == 1",),
-    "note": "it applies the reset gate after the product with the state, tanh(x + r⊙(h W)), which is the same function "
-    "where H = 1",
+    "promises": ("H == 1 or reset_after",),
+    "note": "it applies the reset gate after the product with the state, tanh(x + r⊙(h W + b)), as `reset_after` does; "
+    "without that option it is judged where H = 1, where both forms are the same function",
 }
 CHUNKS = ("chunk_size == None or S % chunk_size == 0",)
 WITHOUT_CHUNKS = ("not chunk_size",)
@@ -266,7 +265,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _peer(
         "torch.nn.GRU",
-        f"PyTorch's GRU layer, {AT_1}",
+        "PyTorch's GRU layer",
         "torch_gru_16_bits torch_gru_vmap",
         target="torch_gru",
         package="torch",
@@ -274,7 +273,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _peer(
         "flashrnn vanilla GRU",
-        f"the GRU of flashrnn without its CUDA kernels, in PyTorch, {AT_1}",
+        "the GRU of flashrnn without its CUDA kernels, in PyTorch",
         "flashrnn_gru_16_bits flashrnn_vmap",
         target="flashrnn_gru",
         package="flashrnn",
@@ -282,7 +281,7 @@ PEERS: tuple[Peer, ...] = (
     ),
     _peer(
         "flax.linen.GRUCell",
-        f"Flax's GRU cell, scanned over steps, {AT_1}",
+        "Flax's GRU cell, scanned over steps",
         "flax_gru_16_bits",
         "jax",
         target="flax_gru",
@@ -296,7 +295,7 @@ PEERS: tuple[Peer, ...] = (
         "jax",
         target="keras_gru",
         package="keras",
-        note="`reset_after=False`, on Keras' JAX backend",
+        note="on Keras' JAX backend",
     ),
     _peer(
         "ONNX Runtime GRU",

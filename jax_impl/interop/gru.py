@@ -9,9 +9,18 @@ from jax_impl._arrays import JAX
 from jax_impl._modules import GRU
 from reference.arguments import Call
 from reference.interop.gru_checkpoints import gru_weights_from_keras, gru_weights_from_onnx, gru_weights_from_xma
+from reference.interop.gru_frameworks import gru_weights_from_flax, gru_weights_from_torch
 from reference.interop.gru_weights import GRUWeights
 
-__all__ = ["GRUWeights", "gru_from_weights", "gru_weights_from_keras", "gru_weights_from_onnx", "gru_weights_from_xma"]
+__all__ = [
+    "GRUWeights",
+    "gru_from_weights",
+    "gru_weights_from_flax",
+    "gru_weights_from_keras",
+    "gru_weights_from_onnx",
+    "gru_weights_from_torch",
+    "gru_weights_from_xma",
+]
 
 
 def gru_from_weights(weights: GRUWeights) -> tuple[GRU, dict[str, Any]]:

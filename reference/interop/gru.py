@@ -5,9 +5,18 @@ import numpy as np
 from reference._arrays import float64
 from reference._modules import GRU
 from reference.interop.gru_checkpoints import gru_weights_from_keras, gru_weights_from_onnx, gru_weights_from_xma
+from reference.interop.gru_frameworks import gru_weights_from_flax, gru_weights_from_torch
 from reference.interop.gru_weights import GRUWeights
 
-__all__ = ["GRUWeights", "gru_from_weights", "gru_weights_from_keras", "gru_weights_from_onnx", "gru_weights_from_xma"]
+__all__ = [
+    "GRUWeights",
+    "gru_from_weights",
+    "gru_weights_from_flax",
+    "gru_weights_from_keras",
+    "gru_weights_from_onnx",
+    "gru_weights_from_torch",
+    "gru_weights_from_xma",
+]
 
 
 def gru_from_weights(weights: GRUWeights) -> GRU:

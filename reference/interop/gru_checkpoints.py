@@ -1,13 +1,7 @@
 """Weights of GRU layers of Keras, ONNX and xma, read into the layout of `GRUWeights`.
 
-All three compute the same function as `gru`. With Keras' and ONNX's update gate z, which weights the old state as our
-forget gate f does, and their candidate h̃, one head computes::
-
-    z = σ(x W_z + h R_z + b_z)        r = σ(x W_r + h R_r + b_r)
-    h̃ = tanh(x W_h + (r⊙h) R_h + b_h)        h' = z⊙h + (1−z)⊙h̃
-
-so ``z`` is our f and ``h̃`` our z; no weight changes its sign. Settings under which a layer computes another function
-are refused by name.
+All three compute the same function as `gru`; layers of Keras and ONNX have one head (`one_head`). Settings under which
+a layer computes another function are refused by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +11,9 @@ import numpy as np
 
 from reference._arrays import NUMPY
 from reference._call import Call, describe
-from reference.interop.gru_weights import GRUWeights
+from reference.interop.gru_weights import GRUWeights, in_columns, one_head
 
 _KERAS_SETTINGS: Mapping[str, tuple[Any, str]] = {
-    "reset_after": (False, "the reset gate is applied before the recurrent product"),
     "activation": ("tanh", "the candidate is a tanh"),
     "recurrent_activation": ("sigmoid", "both gates are sigmoids"),
     "dropout": (0, "there is no dropout; set it to 0 in the configuration to load the weights for inference"),
@@ -45,7 +38,7 @@ _KERAS_WITHOUT_EFFECT = {
 
 _ONNX_ACTIVATIONS = ("sigmoid", "tanh")
 _ONNX_SETTINGS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "linear_before_reset": ((0,), "the reset gate is applied before the recurrent product"),
+    "linear_before_reset": ((0, 1), "the reset gate is applied before or after the recurrent product"),
     "direction": (("forward",), "reverse the input in time instead, and run two layers for both directions"),
     "activation_alpha": (((),), "sigmoid and tanh take no parameter"),
     "activation_beta": (((),), "sigmoid and tanh take no parameter"),
@@ -58,13 +51,14 @@ _XMA_PROJECTIONS = ("input_projection", "output_projection")
 
 
 def gru_weights_from_keras(weights: Sequence[np.ndarray], config: Mapping[str, Any]) -> GRUWeights:
-    """Weights of ``keras.layers.GRU(units, reset_after=False)``.
+    """Weights of ``keras.layers.GRU``.
 
     Keras keeps columns in the order z, r, h̃; z is the forget gate.
 
     Args:
         weights: ``layer.get_weights()``: ``kernel (input_size, 3·units)``, ``recurrent_kernel (units, 3·units)`` and,
-            with ``use_bias``, ``bias (3·units,)``. Floating-point NumPy arrays of one dtype.
+            with ``use_bias``, ``bias (3·units,)``; with ``reset_after`` it is ``(2, 3·units)``, the biases of the input
+            and then those of the recurrence. Floating-point NumPy arrays of one dtype.
         config: ``layer.get_config()``.
 
     Returns:
@@ -73,14 +67,14 @@ def gru_weights_from_keras(weights: Sequence[np.ndarray], config: Mapping[str, A
     Raises:
         TypeError: an array is not a floating-point NumPy array, or dtypes differ.
         ValueError: an array is missing or has another shape, a setting is missing or unknown, or it asks for
-            something that `gru` does not compute: ``reset_after``, activations other than tanh and sigmoid, dropout,
+            something that `gru` does not compute: activations other than tanh and sigmoid, dropout,
             ``go_backwards``, ``stateful``, ``zero_output_for_mask``, or a dtype policy other than the weights' dtype.
 
     Source:
         Keras 3, ``keras.layers.GRU``.
     """
     call = Call("gru_weights_from_keras", NUMPY)
-    _check_mapping(call, "config", config, "`layer.get_config()`")
+    check_mapping(call, "config", config, "`layer.get_config()`")
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
         call.refuse(TypeError, "weights", describe(weights), "a list of arrays, `layer.get_weights()`")
     for name in _KERAS_REQUIRED:
@@ -95,6 +89,7 @@ def gru_weights_from_keras(weights: Sequence[np.ndarray], config: Mapping[str, A
     units = call.integer("config.units", config["units"], 1)
     assert units is not None
     has_bias = call.flag("config.use_bias", config["use_bias"])
+    reset_after = call.flag("config.reset_after", config["reset_after"])
     names = ("kernel", "recurrent_kernel", "bias") if has_bias else ("kernel", "recurrent_kernel")
     if len(weights) != len(names):
         call.refuse(ValueError, "weights", f"{len(weights)} arrays", f"{', '.join(names)}")
@@ -103,18 +98,13 @@ def gru_weights_from_keras(weights: Sequence[np.ndarray], config: Mapping[str, A
     call.shape("kernel", arrays["kernel"], f"I {3 * units}")
     call.shape("recurrent_kernel", arrays["recurrent_kernel"], f"{units} {3 * units}")
     if has_bias:
-        call.shape("bias", arrays["bias"], f"{3 * units}")
+        call.shape("bias", arrays["bias"], f"2 {3 * units}" if reset_after else f"{3 * units}")
     if "dtype" in config:
         policy, dtype = _keras_policy(config["dtype"]), str(arrays["kernel"].dtype)
         _expect(call, "config.dtype", policy, dtype, "the dtype of the weights, in which the layer computes")
-    update, reset, candidate = np.split(arrays["recurrent_kernel"], 3, axis=1)
-    return GRUWeights(
-        input_kernel=_x_f_r(arrays["kernel"]),
-        input_bias=_x_f_r(arrays["bias"]) if has_bias else None,
-        state_weight=candidate[None],
-        forget_weight=update[None],
-        reset_weight=reset[None],
-    )
+    biases = (None, None) if not has_bias else arrays["bias"] if reset_after else (arrays["bias"], None)
+    update, reset, candidate = in_columns(arrays["kernel"], arrays["recurrent_kernel"], *biases)
+    return one_head(update=update, reset=reset, candidate=candidate, reset_after=reset_after)
 
 
 def _keras_policy(dtype: Any) -> Any:
@@ -124,18 +114,12 @@ def _keras_policy(dtype: Any) -> Any:
     return dtype
 
 
-def _x_f_r(columns: np.ndarray) -> np.ndarray:
-    """Columns z, r, h̃ in our order: candidate, forget gate, reset gate."""
-    update, reset, candidate = np.split(columns, 3, axis=-1)
-    return np.concatenate([candidate, update, reset], axis=-1)
-
-
 def gru_weights_from_onnx(
     W: np.ndarray, R: np.ndarray, B: np.ndarray | None = None, attributes: Mapping[str, Any] | None = None
 ) -> GRUWeights:
-    """Weights of ONNX's operator ``GRU`` with ``linear_before_reset=0``.
+    """Weights of ONNX's operator ``GRU``.
 
-    ONNX keeps rows in the order z, r, h, and adds the bias of the input and that of the recurrence. `W`, `R` and
+    ONNX keeps rows in the order z, r, h. `W`, `R` and
     `B` are the node's inputs of these names; an ``initial_h`` is the layer's `input_state`, and ``sequence_lens``
     becomes a packing, ``cu_seqlens``.
 
@@ -152,14 +136,14 @@ def gru_weights_from_onnx(
     Raises:
         TypeError: an array is not a floating-point NumPy array, or dtypes differ.
         ValueError: shapes disagree, an attribute is unknown, or it asks for something that `gru` does not compute:
-            ``linear_before_reset=1``, a direction other than forward, other activations, ``clip``.
+            a direction other than forward, other activations, ``clip``.
 
     Source:
         ONNX operators, ``GRU``, versions 14 and 22.
     """
     call = Call("gru_weights_from_onnx", NUMPY)
     if attributes is not None:
-        _check_mapping(call, "attributes", attributes, "the attributes by name")
+        check_mapping(call, "attributes", attributes, "the attributes by name")
     given = {name: _decoded(value) for name, value in (attributes or {}).items()}
     for name, value in given.items():
         if name in _ONNX_SETTINGS:
@@ -186,14 +170,10 @@ def gru_weights_from_onnx(
     call.shape("W", W, f"1 {3 * H} I")
     if B is not None:
         call.shape("B", B, f"1 {6 * H}")
-    update, reset, candidate = np.split(R[0].T, 3, axis=1)
-    return GRUWeights(
-        input_kernel=_x_f_r(W[0].T),
-        input_bias=None if B is None else _x_f_r(B[0, : 3 * H] + B[0, 3 * H :]),
-        state_weight=candidate[None],
-        forget_weight=update[None],
-        reset_weight=reset[None],
-    )
+    biases = (None, None) if B is None else np.split(B[0], 2)
+    update, reset, candidate = in_columns(W[0].T, R[0].T, *biases)
+    reset_after = given.get("linear_before_reset", 0) == 1
+    return one_head(update=update, reset=reset, candidate=candidate, reset_after=reset_after)
 
 
 def _decoded(value: Any) -> Any:
@@ -242,7 +222,7 @@ def gru_weights_from_xma(
         github.com/open-lm-engine/accelerated-model-architectures, ``xma/layers/gru``.
     """
     call = Call("gru_weights_from_xma", NUMPY)
-    _check_mapping(call, "state_dict", state_dict, "arrays by name")
+    check_mapping(call, "state_dict", state_dict, "arrays by name")
     if gradient_clipping is not None:
         call.number("gradient_clipping", gradient_clipping, "None or a number", lambda _: True)
     if not isinstance(prefix, str):
@@ -295,7 +275,7 @@ def gru_weights_from_xma(
     )
 
 
-def _check_mapping(call: Call, argument: str, value: Any, expected: str) -> None:
+def check_mapping(call: Call, argument: str, value: Any, expected: str) -> None:
     if not isinstance(value, Mapping):
         call.refuse(TypeError, argument, describe(value), f"a mapping: {expected}")
 

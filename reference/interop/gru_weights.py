@@ -2,12 +2,12 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from reference._arrays import NUMPY
-from reference._call import Call, whole_number
+from reference._call import Call, describe, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,8 @@ class GRUWeights:
         y, state = gru(x, state_weight, x_f, forget_weight, x_r, reset_weight)
         output = y · output_kernel + output_bias
 
+    where ``gru`` has `reset_after` and `recurrent_bias` as options.
+
     The forget gate f is the weight of the old state, ``h' = f⊙h + (1−f)⊙z``.
 
     Attributes:
@@ -30,12 +32,14 @@ class GRUWeights:
         reset_weight: W_r, ``(Nwr, H, H)``.
         output_kernel: ``(N·H, output_size)``; None means that the layer returns its states as they are.
         output_bias: ``(output_size,)``; None means no bias.
+        recurrent_bias: ``(Nw, H)``, only with `reset_after`; None means no bias.
         num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
-        gradient_clipping: as in `gru`.
+        gradient_clipping, reset_after: as in `gru`.
 
     Raises:
         TypeError: an array is not a floating-point NumPy array, or dtypes differ.
-        ValueError: shapes disagree, or a head count does not divide the largest one.
+        ValueError: shapes disagree, a head count does not divide the largest one, or there is a recurrent bias without
+            `reset_after`.
     """
 
     input_kernel: np.ndarray
@@ -45,22 +49,28 @@ class GRUWeights:
     input_bias: np.ndarray | None = None
     output_kernel: np.ndarray | None = None
     output_bias: np.ndarray | None = None
+    recurrent_bias: np.ndarray | None = None
     num_input_heads: int = 1
     num_forget_input_heads: int = 1
     num_reset_input_heads: int = 1
     gradient_clipping: float | None = None
+    reset_after: bool = False
 
     def __post_init__(self) -> None:
         call = Call("GRUWeights", NUMPY)
-        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:7]}
-        optional = ("input_bias", "output_kernel", "output_bias")
+        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:8]}
+        optional = ("input_bias", "output_kernel", "output_bias", "recurrent_bias")
         call.floating(**{name: x for name, x in arrays.items() if x is not None or name not in optional})
         if self.gradient_clipping is not None:
             call.number("gradient_clipping", self.gradient_clipping, "None or a number", lambda _: True)
+        if not call.flag("reset_after", self.reset_after) and self.recurrent_bias is not None:
+            call.refuse(ValueError, "recurrent_bias", describe(self.recurrent_bias), "None without `reset_after`")
         if self.state_weight.ndim:
             call.bind("H", self.state_weight.shape[-1], "state_weight")
         for name, heads in (("state_weight", "Nw"), ("forget_weight", "Nwf"), ("reset_weight", "Nwr")):
             call.shape(name, arrays[name], f"{heads} H H")
+        if self.recurrent_bias is not None:
+            call.shape("recurrent_bias", self.recurrent_bias, "Nw H")
         columns = self._input_heads(call) * call["H"]
         call.shape("input_kernel", self.input_kernel, f"I {columns}")
         if self.input_bias is not None:
@@ -99,8 +109,8 @@ class GRUWeights:
 
     @property
     def has_bias(self) -> bool:
-        """Whether the layer adds biases: it adds both if one of them is given, and the other one is then 0."""
-        return self.input_bias is not None or self.output_bias is not None
+        """Whether the layer adds biases: it adds all if one of them is given, and the others are then 0."""
+        return any(bias is not None for bias in (self.input_bias, self.output_bias, self.recurrent_bias))
 
     def with_output_projection(self, kernel: np.ndarray, bias: np.ndarray | None = None) -> "GRUWeights":
         """These weights, followed by a linear layer as output projection.
@@ -132,6 +142,7 @@ class GRUWeights:
             **self._head_counts(),
             add_bias=self.has_bias,
             gradient_clipping=self.gradient_clipping,
+            reset_after=self.reset_after,
         )
 
     def parameters(self) -> dict[str, Any]:
@@ -141,8 +152,10 @@ class GRUWeights:
 
         Returns:
             ``state_weight``, ``forget_weight``, ``reset_weight``, and ``input_projection`` and ``output_projection``,
-            each a dict of ``kernel`` and, where the layer adds biases, ``bias``. Copies.
+            each a dict of ``kernel`` and, where the layer adds biases, ``bias``; with `reset_after`,
+            ``recurrent_bias`` is one of these. Copies.
         """
+        bias = np.zeros(self.state_weight.shape[:2], self.dtype) if self.recurrent_bias is None else self.recurrent_bias
         return dict(
             input_projection=self._projection(self.input_kernel, self.input_bias),
             state_weight=self.state_weight.copy(),
@@ -152,9 +165,60 @@ class GRUWeights:
                 np.eye(self.state_size, dtype=self.dtype) if self.output_kernel is None else self.output_kernel,
                 self.output_bias,
             ),
+            **({"recurrent_bias": bias.copy()} if self.reset_after and self.has_bias else {}),
         )
 
     def _projection(self, kernel: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
         if not self.has_bias:
             return {"kernel": kernel.copy()}
         return {"kernel": kernel.copy(), "bias": np.zeros(kernel.shape[1], self.dtype) if bias is None else bias.copy()}
+
+
+class Gate(NamedTuple):
+    """The weights of one gate, or of the candidate, of a layer with one head.
+
+    Attributes:
+        kernel: ``(input_size, H)``.
+        recurrent: ``(H, H)``.
+        bias: of the input, ``(H,)``; None means no bias.
+        recurrent_bias: of the recurrent product, ``(H,)``; None means no bias.
+    """
+
+    kernel: np.ndarray
+    recurrent: np.ndarray
+    bias: np.ndarray | None = None
+    recurrent_bias: np.ndarray | None = None
+
+
+def in_columns(
+    kernel: np.ndarray, recurrent: np.ndarray, bias: np.ndarray | None, recurrent_bias: np.ndarray | None
+) -> list[Gate]:
+    """The three gates that stand side by side in the last axis of each array, in their order there."""
+    each = ([None] * 3 if x is None else np.split(x, 3, axis=-1) for x in (kernel, recurrent, bias, recurrent_bias))
+    return [Gate(*parts) for parts in zip(*each, strict=True)]
+
+
+def one_head(*, update: Gate, reset: Gate, candidate: Gate, reset_after: bool) -> GRUWeights:
+    """The weights of a layer with one head whose update gate z weights the old state, as our forget gate f does::
+
+        z = σ(x W_z + b_z + h R_z + c_z)        r = σ(x W_r + b_r + h R_r + c_r)        h' = z⊙h + (1−z)⊙h̃
+        h̃ = tanh(x W_h + b_h + (r⊙h) R_h + c_h), or with `reset_after` tanh(x W_h + b_h + r⊙(h R_h + c_h))
+
+    so ``z`` is our f and ``h̃`` our z; no weight changes its sign. Both biases of a gate are added, and so are those of
+    the candidate unless the reset gate stands before one of them.
+    """
+    own = candidate.recurrent_bias if reset_after else None
+    if reset_after:
+        candidate = candidate._replace(recurrent_bias=None)
+    gates = (candidate, update, reset)
+    sums = [[x for x in (gate.bias, gate.recurrent_bias) if x is not None] for gate in gates]
+    none = np.zeros(len(candidate.recurrent), candidate.recurrent.dtype)
+    return GRUWeights(
+        input_kernel=np.concatenate([gate.kernel for gate in gates], axis=1),
+        input_bias=np.concatenate([sum(each[1:], each[0]) if each else none for each in sums]) if any(sums) else None,
+        state_weight=candidate.recurrent[None],
+        forget_weight=update.recurrent[None],
+        reset_weight=reset.recurrent[None],
+        recurrent_bias=None if own is None else own[None],
+        reset_after=reset_after,
+    )

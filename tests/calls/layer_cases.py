@@ -30,6 +30,7 @@ class LayerCase(Sequences):
         heads: the six head counts in the order of the layer's arguments (input, forget input, reset input, weight, …).
         bias: whether its projections add one.
         state: whether an initial state is given.
+        reset_after: whether the reset gate is applied after the recurrent product.
     """
 
     B: int
@@ -43,6 +44,7 @@ class LayerCase(Sequences):
     clipping: float | None = None
     lengths: tuple[int, ...] | None = None
     seed: int = 0
+    reset_after: bool = False
 
     @property
     def size(self) -> int:
@@ -56,7 +58,8 @@ class LayerCase(Sequences):
     def settings(self) -> dict[str, Any]:
         sizes = {"input_size": self.features, "state_head_dim": self.H, "output_size": self.outputs}
         heads = dict(zip(COUNTS, self.heads, strict=True))
-        return {**sizes, **heads, "add_bias": self.bias, "gradient_clipping": self.clipping}
+        options = {"add_bias": self.bias, "gradient_clipping": self.clipping, "reset_after": self.reset_after}
+        return {**sizes, **heads, **options}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter."""
@@ -71,6 +74,8 @@ class LayerCase(Sequences):
             "output_projection.kernel": (N * H, self.outputs),
             "output_projection.bias": (self.outputs,),
         }
+        if self.reset_after:
+            shapes["recurrent_bias"] = (Nw, H)
         return {name: shape for name, shape in shapes.items() if self.bias or not name.endswith("bias")}
 
     def parameters(self, dtype: str) -> dict[str, Array]:
@@ -104,6 +109,7 @@ class LayerCase(Sequences):
 _TABLE = (
     LayerCase(2, 4, 3, 2, 5, (4, 1, 2, 1, 2, 4), clipping=0.3, seed=1),
     LayerCase(0, 0, 4, 3, 2, (1, 2, 1, 2, 1, 1), bias=False, lengths=(2, 0, 3), state=False, seed=2),
+    LayerCase(2, 3, 2, 3, 4, (2, 1, 2, 4, 1, 2), clipping=0.3, seed=3, reset_after=True),
 )
 _HEADS = ((1, 1, 1, 1, 1, 1), (4, 1, 2, 1, 2, 4), (1, 3, 1, 3, 3, 1), (2, 4, 1, 4, 1, 2), (1, 1, 1, 6, 2, 3))
 
@@ -119,4 +125,5 @@ def layers(draw: Any, limits: Limits) -> LayerCase:
     features, H, outputs = (draw(st.sampled_from((3, 1, 5))) for _ in range(3))
     heads, bias, state = draw(st.sampled_from(_HEADS)), draw(st.booleans()), draw(st.booleans())
     clipping = draw(st.sampled_from((None, 0.1)))
-    return LayerCase(B, S, features, H, outputs, heads, bias, state, clipping, lengths, draw(SEEDS))
+    after = draw(st.booleans())
+    return LayerCase(B, S, features, H, outputs, heads, bias, state, clipping, lengths, draw(SEEDS), after)

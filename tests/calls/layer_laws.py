@@ -17,7 +17,7 @@ from conformance.laws import SINGLE, SMALL, WIDE
 from conformance.laws.checker import Checker, LawError
 from tests.calls.layer import Layer
 from tests.calls.layer_cases import COUNTS, LayerCase, layers
-from tests.calls.layer_oracle import gru_layer
+from tests.calls.layer_oracle import WEIGHTS, gru_layer
 from tests.calls.refusals import BadUse, register_uses
 from tests.calls.registry import law
 
@@ -37,7 +37,8 @@ def value(checker: Checker, case: LayerCase) -> None:
     layer = checker.implementation.layer("GRU", case.settings(), case.seed)
     arrays, cotangents = case.arrays(checker.dtype), case.cotangents(checker.dtype)
     parameters = case.parameters("float64" if checker.upcasts else checker.dtype)
-    options = {} if case.clipping is None else {"gradient_clipping": case.clipping}
+    options = {"reset_after": True} if case.reset_after else {}
+    options |= {} if case.clipping is None else {"gradient_clipping": case.clipping}
     values = oracle.values({**parameters, **arrays})
     expected = gru_layer(values, case.heads[:3], oracle.values(cotangents), options, checker.precision(case.steps))
     if checker.implementation.lacks("layer gradient"):
@@ -55,6 +56,7 @@ def value(checker: Checker, case: LayerCase) -> None:
     rows=lambda: [
         LayerCase(1, 1, 3, 8, 5, (4, 1, 2, 2, 4, 1)),
         LayerCase(1, 1, 2, 8, 3, (1, 1, 1, 6, 2, 3), bias=False),
+        LayerCase(1, 1, 3, 16, 5, (1, 1, 1, 4, 2, 4), reset_after=True),
     ],
 )
 def parameters(checker: Checker, case: LayerCase) -> None:
@@ -71,7 +73,7 @@ def parameters(checker: Checker, case: LayerCase) -> None:
     for name, x in first.items():
         if not np.isfinite(x.values).all():
             raise LawError(name, "holds elements that were never set")
-        if not name.endswith("weight"):
+        if name not in (*WEIGHTS.values(), "recurrent_bias"):
             continue
         largest = np.abs(x.values).max()
         if largest > bound * (1 + ROUNDOFF["float32"]):
@@ -94,6 +96,7 @@ def _gru_bad_uses() -> list[BadUse]:
         ("3 weight heads of 4", {"num_weight_heads": 3}),
         ("3 reset input heads of 4", {"num_reset_input_heads": 3}),
         ("1 for a bias", {"add_bias": 1}),
+        ("1 for the form of the reset gate", {"reset_after": 1}),
         ("a word for the clipping", {"gradient_clipping": "1"}),
     ]
     inputs = (("an input of other features", (2, 3, 6)), ("an input without steps", (2, 5)))

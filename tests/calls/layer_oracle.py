@@ -19,6 +19,7 @@ from conformance.tolerance import budget
 from conformance.tolerance.budget import DRAWS, Expected, Precision
 
 PROJECTED = ("input", "forget_input", "reset_input")
+AS_GIVEN = ("input_state", "recurrent_bias", "cu_seqlens")
 WEIGHTS = {"weight": "state_weight", "forget_weight": "forget_weight", "reset_weight": "reset_weight"}
 
 
@@ -76,9 +77,10 @@ def _evaluated(
     arrays: dict[str, Any] = {
         **dict(zip(PROJECTED, split, strict=True)),
         **{name: values[path] for name, path in WEIGHTS.items()},
-        **{name: values[name] for name in ("input_state", "cu_seqlens") if name in values},
+        **{name: values[name] for name in AS_GIVEN if name in values},
     }
-    y, state = reference.gru(**arrays)
+    after = options.get("reset_after", False)
+    y, state = reference.gru(**arrays, reset_after=after)
     flat = y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1])
     kernel = values["output_projection.kernel"]
     results = {"output": flat @ kernel + values.get("output_projection.bias", 0.0), "state": state}
@@ -87,6 +89,7 @@ def _evaluated(
     gradients = reference.gru_backward(
         **arrays,
         gradient_clipping=options.get("gradient_clipping"),
+        reset_after=after,
         dy=dy,
         dstate=cotangents["state"],
     )
@@ -107,7 +110,7 @@ def _pulled_back(values: Values, flat: np.ndarray, gradients: Values, doutput: n
         "output_projection.kernel": np.tensordot(flat, doutput, (tokens, tokens)),
         "output_projection.bias": doutput.sum(axis=tokens),
         **{path: gradients[name] for name, path in WEIGHTS.items()},
-        **({"input_state": gradients["input_state"]} if "input_state" in gradients else {}),
+        **{name: gradients[name] for name in AS_GIVEN if name in gradients},
     }
     return {f"gradient of {name}": x for name, x in found.items() if name in values}
 
@@ -117,7 +120,7 @@ def _carried_on(
 ) -> Values:
     """The effect on every result of the recurrence's error and of the rounding in the projections' products."""
     arrays = {name: x for name, x in recurrent.items() if name not in ("y", "dy")}
-    value = oracle.gru(arrays, {}, precision)
+    value = oracle.gru(arrays, options, precision)
     given = {"y": recurrent["dy"], "state": cotangents["state"]}
     gradient = oracle.gru_gradient(arrays, options, given, precision)
     sizes, kernel = _magnitudes(values), np.abs(values["output_projection.kernel"])

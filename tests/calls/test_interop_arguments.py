@@ -13,8 +13,10 @@ import pytest
 from reference.interop.gru import (
     GRUWeights,
     gru_from_weights,
+    gru_weights_from_flax,
     gru_weights_from_keras,
     gru_weights_from_onnx,
+    gru_weights_from_torch,
     gru_weights_from_xma,
 )
 from reference.interop.kernel_registries import register_kernels, unregister_kernels
@@ -40,6 +42,15 @@ XMA = {
     "input_projection.weight": ones(3 * H, F), "output_projection.weight": ones(5, H), "state_weight": ones(1, H, H),
     "forget_weight": ones(1, H, H), "reset_weight": ones(1, H, H),
 }  # fmt: skip
+TORCH = {
+    "weight_ih_l0": ones(3 * H, F), "weight_hh_l0": ones(3 * H, H),
+    "bias_ih_l0": ones(3 * H), "bias_hh_l0": ones(3 * H),
+}  # fmt: skip
+FLAX = {
+    **{name: {"kernel": ones(F, H), "bias": ones(H)} for name in ("ir", "iz", "in")},
+    **{name: {"kernel": ones(H, H)} for name in ("hr", "hz")},
+    "hn": {"kernel": ones(H, H), "bias": ones(H)},
+}
 HEADS = {"num_input_heads": 1, "num_forget_input_heads": 1, "num_reset_input_heads": 1}
 
 
@@ -63,14 +74,34 @@ GRU_CALLS: dict[str, tuple[Callable, dict[str, Any]]] = {
         gru_weights_from_xma,
         {"state_dict": XMA, **HEADS, "gradient_clipping": 1.0, "prefix": ""},
     ),
-    "GRUWeights": (GRUWeights, {**LAYER, **HEADS, "input_bias": ones(3 * H), "gradient_clipping": 1.0}),
+    "gru_weights_from_torch": (
+        gru_weights_from_torch,
+        {"state_dict": TORCH, "layer": 0, "reverse": False, "prefix": ""},
+    ),
+    "gru_weights_from_flax": (gru_weights_from_flax, {"params": FLAX}),
+    "GRUWeights": (
+        GRUWeights,
+        {
+            **LAYER,
+            **HEADS,
+            "input_bias": ones(3 * H),
+            "recurrent_bias": ones(1, H),
+            "gradient_clipping": 1.0,
+            "reset_after": True,
+        },
+    ),
     "gru_from_weights": (gru_from_weights, {"weights": GRUWeights(**LAYER)}),
 }
 LEGAL = {
     # None leaves them out, and a mapping without an entry has the defaults.
     "gru_weights_from_onnx": {"B": [None], "attributes": [None, {}]},
     "gru_weights_from_xma": {"gradient_clipping": [None, 7, -1.5], "prefix": []},
-    "GRUWeights": {"input_bias": [None], "gradient_clipping": [None, 7, -1.5]},
+    "GRUWeights": {
+        "input_bias": [None],
+        "recurrent_bias": [None],
+        "gradient_clipping": [None, 7, -1.5],
+        "reset_after": [True],
+    },
 }
 
 
@@ -98,7 +129,7 @@ def test_weights_of_a_gru(function: str) -> None:
             lambda attributes: gru_weights_from_onnx(ones(1, 3 * H, F), ones(1, 3 * H, H), None, attributes),
             ONNX,
             "attributes",
-            {"layout": [True], "activation_alpha": [[]], "activation_beta": [[]]},
+            {"layout": [True], "linear_before_reset": [True], "activation_alpha": [[]], "activation_beta": [[]]},
         ),
     ],
 )
@@ -107,7 +138,7 @@ def test_settings_of_a_gru(function: str, call: Callable, settings: dict, place:
     for name in (*settings, "unheard"):
         for value in NONSENSE:
             if not any(type(value) is type(each) and value == each for each in legal.get(name, ())):
-                with pytest.raises((TypeError, ValueError), match=rf"^{function}: `({place}\.{name}|kernel)` is "):
+                with pytest.raises((TypeError, ValueError), match=rf"^{function}: `({place}\.{name}|kernel|bias)` is "):
                     call({**settings, name: value})
 
 

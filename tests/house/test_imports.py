@@ -25,6 +25,7 @@ SHARED_MODULES = ("reference.arguments", "reference.backends")
 SHARED_BRIDGES = (
     "reference.interop.gru_weights",
     "reference.interop.gru_checkpoints",
+    "reference.interop.gru_frameworks",
     "reference.interop.kernel_registries",
 )
 

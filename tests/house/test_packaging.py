@@ -199,7 +199,8 @@ def test_fwbw_module(implementation: ModuleType) -> None:
 
 
 def test_gru_module_arguments(implementation: ModuleType) -> None:
-    assert [*inspect.signature(implementation.GRU).parameters][: len(GRU_FIELDS)] == GRU_FIELDS
+    parameters = [*inspect.signature(implementation.GRU).parameters]
+    assert parameters[: len(GRU_FIELDS)] == GRU_FIELDS and "reset_after" in parameters
 
 
 def test_kernel_backends(implementation: ModuleType) -> None:

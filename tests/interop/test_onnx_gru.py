@@ -1,4 +1,4 @@
-"""Weights of an ONNX GRU with ``linear_before_reset=0`` in the layers of all three packages."""
+"""Weights of an ONNX GRU in the layers of all three packages."""
 
 from typing import Any
 
@@ -52,6 +52,8 @@ def run(found: onnx.ModelProto, **feed: np.ndarray) -> tuple[np.ndarray, np.ndar
         (True, {}),
         (False, {"linear_before_reset": 0, "direction": "forward", "layout": 0}),
         (True, {"activations": ["Sigmoid", "Tanh"]}),
+        (True, {"linear_before_reset": 1}),
+        (False, {"linear_before_reset": 1}),
     ],
 )
 def test_a_node_agrees_with_onnx_runtime(bias: bool, attributes: dict[str, Any]) -> None:
@@ -88,7 +90,6 @@ def test_lengths_become_a_packing() -> None:
 @pytest.mark.parametrize(
     ("attributes", "named"),
     [
-        ({"linear_before_reset": 1}, "linear_before_reset"),
         ({"direction": "reverse"}, "direction"),
         ({"direction": "bidirectional"}, "direction"),
         ({"activations": ["Sigmoid", "Relu"]}, "activations"),

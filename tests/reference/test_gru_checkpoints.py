@@ -7,6 +7,7 @@ import pytest
 
 from reference.interop.gru import GRUWeights, gru_from_weights
 from reference.interop.gru_checkpoints import gru_weights_from_keras, gru_weights_from_onnx, gru_weights_from_xma
+from reference.interop.gru_frameworks import gru_weights_from_flax, gru_weights_from_torch
 
 F, H = 3, 4
 KERAS = {"units": H, "use_bias": True, "reset_after": False, "activation": "tanh", "recurrent_activation": "sigmoid"}
@@ -41,14 +42,22 @@ def xma_weights(prefix: str = "", dtype: str = "float64") -> dict[str, np.ndarra
 
 
 def by_gates(
-    x: np.ndarray, kernels: list[np.ndarray], recurrent: list[np.ndarray], biases: list[np.ndarray]
+    x: np.ndarray,
+    kernels: list[np.ndarray],
+    recurrent: list[np.ndarray],
+    biases: list[np.ndarray],
+    after: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The GRU by the equations of Cho et al. with update gate, reset gate and candidate in this order."""
+    """The GRU by the equations of Cho et al. with update gate, reset gate and candidate in this order.
+
+    With a recurrent bias ``after``, the reset gate is applied after the product.
+    """
     h, states = np.zeros((x.shape[0], H)), []
     for t in range(x.shape[1]):
         u, r, c = (x[:, t] @ kernel + bias for kernel, bias in zip(kernels, biases, strict=True))
         update, reset = sigmoid(u + h @ recurrent[0]), sigmoid(r + h @ recurrent[1])
-        h = update * h + (1 - update) * np.tanh(c + (reset * h) @ recurrent[2])
+        product = (reset * h) @ recurrent[2] if after is None else reset * (h @ recurrent[2] + after)
+        h = update * h + (1 - update) * np.tanh(c + product)
         states.append(h)
     return np.stack(states, 1)
 
@@ -70,6 +79,103 @@ def test_rows_of_onnx() -> None:
     attributes = {"hidden_size": H, "direction": b"forward", "activations": [b"Sigmoid", b"Tanh"], "layout": 1}
     output, _ = gru_from_weights(gru_weights_from_onnx(**weights, attributes=attributes))(x)
     np.testing.assert_allclose(output, by_gates(x, kernels, recurrent, biases), rtol=1e-13, atol=1e-14)
+    after = gru_weights_from_onnx(**weights, attributes={**attributes, "linear_before_reset": 1})
+    biases = [
+        weights["B"][0, i * H : (i + 1) * H] + (weights["B"][0, (i + 3) * H : (i + 4) * H] if i < 2 else 0)
+        for i in range(3)
+    ]
+    expected = by_gates(x, kernels, recurrent, biases, weights["B"][0, 5 * H :])
+    np.testing.assert_allclose(gru_from_weights(after)(x)[0], expected, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_both_biases_of_keras(use_bias: bool) -> None:
+    kernel, recurrent, _ = keras_weights()
+    biases, x = RNG.normal(size=(2, 3 * H)), RNG.normal(size=(2, 7, F))
+    arrays = [kernel, recurrent, *([biases] if use_bias else [])]
+    weights = gru_weights_from_keras(arrays, KERAS | {"reset_after": True, "use_bias": use_bias})
+    update, reset, candidate = np.split((biases[0] + biases[1]) * use_bias, 3)
+    own = biases[1, 2 * H :] * use_bias
+    parts = np.split(kernel, 3, 1), np.split(recurrent, 3, 1), [update, reset, candidate - own]
+    output, _ = gru_from_weights(weights)(x)
+    np.testing.assert_allclose(output, by_gates(x, *parts, own), rtol=1e-12, atol=1e-13)
+
+
+def torch_weights(suffix: str, prefix: str = "") -> dict[str, np.ndarray]:
+    shapes = {"weight_ih": (3 * H, F), "weight_hh": (3 * H, H), "bias_ih": (3 * H,), "bias_hh": (3 * H,)}
+    return {f"{prefix}{name}_{suffix}": RNG.normal(size=shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_of_torch(bias: bool, reverse: bool) -> None:
+    suffix, prefix = "l1_reverse" if reverse else "l1", "encoder.gru."
+    named = {**torch_weights("l0", prefix), **torch_weights("l1", prefix), **torch_weights("l1_reverse", prefix)}
+    named = {name: array for name, array in named.items() if bias or "bias" not in name} | {"head.weight": np.ones(3)}
+    weights = gru_weights_from_torch(named, layer=1, reverse=reverse, prefix=prefix)
+
+    def rows(name: str) -> list[np.ndarray]:
+        """Rows r, z, n as update gate, reset gate and candidate."""
+        array = named.get(f"{prefix}{name}_{suffix}", np.zeros(3 * H))
+        reset, update, candidate = np.split(array, 3)
+        return [update, reset, candidate]
+
+    into, own, x = rows("bias_ih"), rows("bias_hh"), RNG.normal(size=(2, 7, F))
+    biases = [into[0] + own[0], into[1] + own[1], into[2]]
+    matrices = ([matrix.T for matrix in rows(name)] for name in ("weight_ih", "weight_hh"))
+    output, _ = gru_from_weights(weights)(x)
+    np.testing.assert_allclose(output, by_gates(x, *matrices, biases, own[2]), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        ({}, {"layer": 2}, r"`state_dict\['weight_ih_l2'\]` is missing"),
+        ({}, {"reverse": True}, r"`state_dict\['weight_ih_l0_reverse'\]` is missing"),
+        ({"weight_hr_l0": np.ones((2, H))}, {}, r"`state_dict\['weight_hr_l0'\]` is f64\[2,4\]; expected a parameter"),
+        ({"weight_hh_l0": np.ones((4 * H, H))}, {}, r"`weight_hh_l0` is f64\[16,4\]; expected \[12, 4\]"),
+        ({"weight_ih_l0": np.ones((4 * H, F))}, {}, r"`weight_ih_l0` is f64\[16,3\]; expected \[12, I\]"),
+        ({"bias_hh_l0": np.ones(H)}, {}, r"`bias_hh_l0` is f64\[4\]; expected \[12\]"),
+    ],
+)
+def test_what_of_torch_is_refused(change: Any, options: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^gru_weights_from_torch: {said}"):
+        gru_weights_from_torch(torch_weights("l0") | change, **options)
+
+
+def flax_params() -> dict[str, dict[str, np.ndarray]]:
+    layers = {
+        name: {"kernel": RNG.normal(size=(F if name[0] == "i" else H, H))} for name in "ir iz in hr hz hn".split()
+    }
+    for name in ("ir", "iz", "in", "hn"):
+        layers[name]["bias"] = RNG.normal(size=H)
+    return layers
+
+
+def test_dense_layers_of_flax() -> None:
+    params, x = flax_params(), RNG.normal(size=(2, 7, F))
+    kernels, recurrent = ([params[f"{of}{gate}"]["kernel"] for gate in "zrn"] for of in "ih")
+    expected = by_gates(x, kernels, recurrent, [params[f"i{gate}"]["bias"] for gate in "zrn"], params["hn"]["bias"])
+    output, _ = gru_from_weights(gru_weights_from_flax(params))(x)
+    np.testing.assert_allclose(output, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hf": {"kernel": np.ones((H, H))}}, r"`params\['hf'\]` is a dict; expected one of"),
+        ({"hr": {"kernel": np.ones((H, H)), "bias": np.ones(H)}}, r"`params\['hr'\]` is a mapping of 'kernel', 'bias'"),
+        ({"hz": {"kernel": np.ones((H, 3))}}, r"`hz.kernel` is f64\[4,3\]; expected \[H=4, H=4\]"),
+        ({"in": {"kernel": np.ones((F, 3)), "bias": np.ones(H)}}, r"`in.kernel` is f64\[3,3\]; expected \["),
+    ],
+)
+def test_what_of_flax_is_refused(change: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^gru_weights_from_flax: {said}"):
+        gru_weights_from_flax(flax_params() | change)
+    params = flax_params()
+    del params["iz"]
+    with pytest.raises(ValueError, match=r"^gru_weights_from_flax: `params\['iz'\]` is missing"):
+        gru_weights_from_flax(params)
 
 
 @pytest.mark.parametrize("prefix", ["", "model.layers.0.gru."])
@@ -110,7 +216,8 @@ def test_an_output_projection_is_given_once() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"reset_after": True}, "`config.reset_after` is True; expected False"),
+        ({"reset_after": 1}, "`config.reset_after` is 1; expected True or False"),
+        ({"reset_after": True}, r"`bias` is f64\[12\]; expected \[2, 12\]"),
         ({"activation": "linear"}, "`config.activation` is 'linear'; expected 'tanh'"),
         ({"activation": {"class_name": "Swish"}}, "`config.activation` is {'class_name': 'Swish'}; expected 'tanh'"),
         ({"recurrent_activation": "hard_sigmoid"}, "`config.recurrent_activation` is 'hard_sigmoid'"),
@@ -127,7 +234,7 @@ def test_an_output_projection_is_given_once() -> None:
     ],
 )
 def test_settings_of_keras_that_are_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=f"^gru_weights_from_keras: {said}"):
+    with pytest.raises((TypeError, ValueError), match=f"^gru_weights_from_keras: {said}"):
         gru_weights_from_keras(keras_weights(), KERAS | change)
 
 
@@ -144,7 +251,7 @@ def test_arrays_of_keras_that_are_refused() -> None:
         gru_weights_from_keras([kernel, recurrent], KERAS)
     with pytest.raises(ValueError, match=r"`recurrent_kernel` is f64\[3,12\]; expected \[4, 12\]"):
         gru_weights_from_keras([kernel, recurrent[:3], bias], KERAS)
-    # The biases of `reset_after=True`.
+    # Biases of `reset_after=True`.
     with pytest.raises(ValueError, match=r"`bias` is f64\[2,12\]; expected \[12\]"):
         gru_weights_from_keras([kernel, recurrent, np.stack([bias, bias])], KERAS)
     with pytest.raises(TypeError, match=r"`bias` is f32\[12\]; expected float64 to match `kernel`"):
@@ -156,7 +263,7 @@ def test_arrays_of_keras_that_are_refused() -> None:
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ({"linear_before_reset": 1}, "`attributes.linear_before_reset` is 1; expected 0"),
+        ({"linear_before_reset": 2}, "`attributes.linear_before_reset` is 2; expected 0 or 1"),
         ({"direction": b"reverse"}, "`attributes.direction` is 'reverse'; expected 'forward'"),
         ({"direction": "bidirectional"}, "`attributes.direction` is 'bidirectional'; expected 'forward'"),
         (
@@ -221,5 +328,18 @@ def test_weights_written_by_hand_are_checked() -> None:
     W = np.ones((1, 4, 4))
     with pytest.raises(ValueError, match=r"GRUWeights: `reset_weight` is f64\[1,3,3\]; expected \[Nwr, H=4, H=4\]"):
         GRUWeights(input_kernel=np.ones((2, 12)), state_weight=W, forget_weight=W, reset_weight=np.ones((1, 3, 3)))
+    with pytest.raises(ValueError, match=r"GRUWeights: `recurrent_bias` is f64\[1,4\]; expected None without"):
+        GRUWeights(
+            input_kernel=np.ones((2, 12)), state_weight=W, forget_weight=W, reset_weight=W, recurrent_bias=W[:, 0]
+        )
+    with pytest.raises(ValueError, match=r"GRUWeights: `recurrent_bias` is f64\[1,3\]; expected \[Nw=1, H=4\]"):
+        GRUWeights(
+            input_kernel=np.ones((2, 12)),
+            state_weight=W,
+            forget_weight=W,
+            reset_weight=W,
+            recurrent_bias=W[:, 0, :3],
+            reset_after=True,
+        )
     with pytest.raises(ValueError, match=r"GRUWeights: `input_kernel` is f64\[2,11\]; expected \[I, 12\]"):
         GRUWeights(input_kernel=np.ones((2, 11)), state_weight=W, forget_weight=W, reset_weight=W)

@@ -4,10 +4,19 @@ import numpy as np
 import torch
 
 from reference.interop.gru_checkpoints import gru_weights_from_keras, gru_weights_from_onnx, gru_weights_from_xma
+from reference.interop.gru_frameworks import gru_weights_from_flax, gru_weights_from_torch
 from reference.interop.gru_weights import GRUWeights
 from torch_impl._modules import GRU
 
-__all__ = ["GRUWeights", "gru_from_weights", "gru_weights_from_keras", "gru_weights_from_onnx", "gru_weights_from_xma"]
+__all__ = [
+    "GRUWeights",
+    "gru_from_weights",
+    "gru_weights_from_flax",
+    "gru_weights_from_keras",
+    "gru_weights_from_onnx",
+    "gru_weights_from_torch",
+    "gru_weights_from_xma",
+]
 
 
 def gru_from_weights(weights: GRUWeights, *, device: torch.device | str | None = None) -> GRU:

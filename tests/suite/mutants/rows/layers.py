@@ -22,6 +22,10 @@ ROWS = mutants("""
     - uniform(H, call["Nwr"], H, H)
     + np.zeros((call["Nwr"], H, H))
 
+    a bias left at zero
+    - uniform(H, call["Nw"], H)
+    + np.zeros((call["Nw"], H))
+
     head count of one weight for another
     - call["Nwf"]
     + call["Nw"]
@@ -39,6 +43,10 @@ ROWS = mutants("""
     heads flattened after their dims
     - y.reshape
     + y.mT.reshape
+
+    recurrent bias held and not added
+    - self.params.get("recurrent_bias")
+    + None
 
     initial state accepted and ignored
     - None if input_state is None else float64(input_state)

@@ -1,0 +1,93 @@
+"""Weights of ``torch.nn.GRU`` and ``flax.linen.GRUCell`` in the layers of all three packages, gradients included."""
+
+import flax.linen
+import jax
+import numpy as np
+import pytest
+import torch
+
+from reference.interop.gru_frameworks import gru_weights_from_flax, gru_weights_from_torch
+from tests.interop.layers import PACKAGES, Inputs, Result
+from tests.interop.rounding import assert_rounding
+
+FEATURES, H, B, S = 5, 7, 3, 11
+
+
+def inputs(seed: int) -> Inputs:
+    rng = np.random.default_rng(seed)
+    x, h0, dy = (rng.normal(size=size) for size in ((B, S, FEATURES), (B, 1, H), (B, S, H)))
+    return Inputs(x=x.astype("f4"), h0=h0.astype("f4"), dy=dy.astype("f4"))
+
+
+def check(peer: Result, weights: object, given: Inputs) -> None:
+    """The peer in float32, and ours in both dtypes, against ours in float64."""
+    single, double = weights
+    truth = PACKAGES["torch_impl"](double, given.double())
+    assert truth.gradients.keys() == peer.gradients.keys()
+    found = {f"{name}, float64": run(double, given.double()) for name, run in PACKAGES.items()}
+    found |= {f"{name}, float32": PACKAGES[name](single, given) for name in ("torch_impl", "jax_impl")}
+    for name, result in {**found, "peer": peer}.items():
+        assert_rounding(result.output, truth.output, f"{name}: output")
+        assert_rounding(result.state, truth.state, f"{name}: state")
+        for argument, gradient in result.gradients.items():
+            assert_rounding(gradient, truth.gradients[argument], f"{name}: {argument}")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_of_torch_agrees(bias: bool) -> None:
+    torch.manual_seed(0)
+    layer, given = torch.nn.GRU(FEATURES, H, bias=bias, batch_first=True), inputs(1)
+    assert given.h0 is not None and given.dy is not None
+    x = torch.tensor(given.x, requires_grad=True)
+    output, state = layer(x, torch.tensor(given.h0).swapaxes(0, 1).contiguous())
+    (output * torch.tensor(given.dy)).sum().backward()
+
+    def rows(name: str) -> list[np.ndarray]:
+        """The gradient of rows r, z, n as candidate, forget gate, reset gate."""
+        gradient = getattr(layer, f"{name}_l0").grad
+        reset, update, candidate = np.split(gradient.numpy(), 3)
+        return [candidate, update, reset]
+
+    assert x.grad is not None
+    gradients = {"input": x.grad.numpy(), "input_kernel": np.concatenate(rows("weight_ih")).T}
+    for name, of in zip(("state_weight", "forget_weight", "reset_weight"), rows("weight_hh"), strict=True):
+        gradients[name] = of.T[None]
+    if bias:
+        gradients |= {"input_bias": np.concatenate(rows("bias_ih")), "recurrent_bias": rows("bias_hh")[0][None]}
+    arrays = {name: value.numpy() for name, value in layer.state_dict().items()}
+    weights = [gru_weights_from_torch({name: x.astype(dtype) for name, x in arrays.items()}) for dtype in ("f4", "f8")]
+    peer = Result(output=output.detach().numpy(), state=state.detach().numpy().swapaxes(0, 1), gradients=gradients)
+    check(peer, weights, given)
+
+
+def test_a_cell_of_flax_agrees() -> None:
+    bias_init = flax.linen.initializers.normal(0.5)
+    layer = flax.linen.RNN(flax.linen.GRUCell(H, bias_init=bias_init), return_carry=True)
+    given = inputs(2)
+    assert given.h0 is not None and given.dy is not None
+    h0, dy = given.h0[:, 0], given.dy
+    variables = layer.init(jax.random.key(0), given.x)
+
+    def loss(variables: dict, x: jax.Array) -> tuple[jax.Array, tuple]:
+        state, output = layer.apply(variables, x, initial_carry=h0)
+        return (output * dy).sum(), (output, state)
+
+    (_, (output, state)), (found, dx) = jax.value_and_grad(loss, (0, 1), has_aux=True)(variables, given.x)
+    (cell,) = variables["params"].values()
+    (d,) = (jax.tree.map(np.asarray, each) for each in found["params"].values())
+    into, own = [d[f"i{gate}"] for gate in "nzr"], [d[f"h{gate}"] for gate in "nzr"]
+    gradients = {
+        "input": np.asarray(dx),
+        "input_kernel": np.concatenate([gate["kernel"] for gate in into], axis=1),
+        "input_bias": np.concatenate([gate["bias"] for gate in into]),
+        **{
+            f"{name}_weight": gate["kernel"][None] for name, gate in zip(("state", "forget", "reset"), own, strict=True)
+        },
+        "recurrent_bias": own[0]["bias"][None],
+    }
+    weights = [
+        gru_weights_from_flax(jax.tree.map(lambda x, dtype=dtype: np.asarray(x).astype(dtype), cell))
+        for dtype in ("f4", "f8")
+    ]
+    peer = Result(output=np.asarray(output), state=np.asarray(state)[:, None], gradients=gradients)
+    check(peer, weights, given)
