@@ -11,6 +11,7 @@ from jax_impl._modules import GRU, mLSTMBackendFwbw
 from jax_impl._scan import rev_cumsum, rev_cumsum_off
 from jax_impl._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 from jax_impl._slstm.api import slstm, slstm_step
+from jax_impl._slstm.layer import sLSTM
 from reference.arguments import MLSTMState, SLSTMState, mLSTMBackendFwbwConfig
 
 __conformance__ = "gatespec"
@@ -37,6 +38,7 @@ __all__ = [
     "mlstm_step",
     "rev_cumsum",
     "rev_cumsum_off",
+    "sLSTM",
     "slstm",
     "slstm_step",
     "split_array_over_mesh",

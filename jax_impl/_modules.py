@@ -14,7 +14,7 @@ from jax_impl._mlstm.fwbw import mlstm_fwbw_custom_grad
 from reference.arguments import Call, check_gru_sizes, mLSTMBackendFwbwConfig, normalise_config
 
 
-def _uniform(bound: float) -> nn.initializers.Initializer:
+def uniform(bound: float) -> nn.initializers.Initializer:
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, *_: Any, **__: Any) -> jax.Array:
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
@@ -88,7 +88,7 @@ class GRU(nn.Module):
         sizes, H = self._sizes(), self.state_head_dim
         self.input_projection = self._dense(self.input_size, sum(self._input_heads()) * H)
         self.output_projection = self._dense(sizes["N"] * H, self.output_size)
-        weight = _uniform(H**-0.5)
+        weight = uniform(H**-0.5)
         self.state_weight = self.param("state_weight", weight, (self.num_weight_heads, H, H), self.param_dtype)
         self.forget_weight = self.param("forget_weight", weight, (self.num_forget_weight_heads, H, H), self.param_dtype)
         self.reset_weight = self.param("reset_weight", weight, (self.num_reset_weight_heads, H, H), self.param_dtype)
@@ -100,7 +100,7 @@ class GRU(nn.Module):
 
     @nn.nowrap
     def _dense(self, fan_in: int, features: int) -> nn.Dense:
-        init = _uniform(fan_in**-0.5)
+        init = uniform(fan_in**-0.5)
         return nn.Dense(
             features,
             use_bias=self.add_bias,

@@ -30,6 +30,7 @@ from reference._modules import GRU, mLSTMBackendFwbw
 from reference._scan import rev_cumsum, rev_cumsum_backward, rev_cumsum_off, rev_cumsum_off_backward
 from reference._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 from reference._slstm import slstm, slstm_backward, slstm_step, slstm_step_backward
+from reference._slstm_layer import sLSTM
 from reference._tree import Partitioned
 from reference.arguments import MLSTMState, SLSTMState, mLSTMBackendFwbwConfig
 
@@ -73,6 +74,7 @@ __all__ = [
     "rev_cumsum_backward",
     "rev_cumsum_off",
     "rev_cumsum_off_backward",
+    "sLSTM",
     "slstm",
     "slstm_backward",
     "slstm_step",

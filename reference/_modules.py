@@ -116,7 +116,7 @@ class GRU:
         size = self.params["input_projection"]["kernel"].shape[0]
         call.shape("input", input, f"{'B S' if cu_seqlens is None else 'T'} {size}")
         H = self.params["state_weight"].shape[-1]
-        heads = _project(float64(input), self.params["input_projection"])
+        heads = project(float64(input), self.params["input_projection"])
         heads = heads.reshape(*heads.shape[:-1], sum(self.input_heads), H)
         x, xf, xr = np.split(heads, np.cumsum(self.input_heads)[:-1], axis=-2)
         weights = (self.params[f"{name}_weight"] for name in ("state", "forget", "reset"))
@@ -129,10 +129,10 @@ class GRU:
             kernel_backend=kernel_backend,
         )
         joined = y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1])
-        return _project(joined, self.params["output_projection"]), last
+        return project(joined, self.params["output_projection"]), last
 
 
-def _project(x: np.ndarray, projection: dict[str, np.ndarray]) -> np.ndarray:
+def project(x: np.ndarray, projection: dict[str, np.ndarray]) -> np.ndarray:
     return x @ projection["kernel"] + projection.get("bias", 0.0)
 
 

@@ -541,6 +541,29 @@ def check_slstm(
     return call
 
 
+def check_slstm_sizes(
+    input_size: Any,
+    state_head_dim: Any,
+    output_size: Any,
+    num_heads: Any,
+    add_bias: Any,
+    gradient_clipping: Any,
+    forget_gate: Any,
+    depth: Any,
+) -> Call:
+    """Check the sizes that define an ``sLSTM`` module."""
+    call = Call("sLSTM", _NO_ARRAYS)
+    call.integer("input_size", input_size, 1)
+    call.integer("state_head_dim", state_head_dim, 1)
+    call.integer("output_size", output_size, 1)
+    call.integer("num_heads", num_heads, 1)
+    call.flag("add_bias", add_bias)
+    _check_clipping(call, gradient_clipping)
+    _check_forget_gate(call, forget_gate)
+    call.number("depth", depth, "a number from 0 to 1", lambda x: 0 <= x <= 1)
+    return call
+
+
 def check_slstm_step(
     framework: Framework,
     z: Any,

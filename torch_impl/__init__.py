@@ -11,6 +11,7 @@ from torch_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custo
 from torch_impl._modules import GRU, mLSTMBackendFwbw
 from torch_impl._scan.api import rev_cumsum, rev_cumsum_off
 from torch_impl._slstm.api import slstm, slstm_step
+from torch_impl._slstm.layer import sLSTM
 from torch_impl._sharding import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 
 __conformance__ = "gatespec"
@@ -38,6 +39,7 @@ __all__ = [
     "mlstm_step",
     "rev_cumsum",
     "rev_cumsum_off",
+    "sLSTM",
     "slstm",
     "slstm_step",
     "split_array_over_mesh",

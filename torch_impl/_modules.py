@@ -13,7 +13,7 @@ from torch_impl._mlstm.fwbw import custom_grad
 from torch_impl._products import linear
 
 
-class _Projection(nn.Linear):
+class Projection(nn.Linear):
     """A linear layer, computed by the faster of PyTorch's two CPU libraries."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -93,14 +93,14 @@ class GRU(nn.Module):
         self._input_heads = [call["Nx"], call["Nxf"], call["Nxr"]]
 
         H = state_head_dim
-        self.input_projection = _Projection(input_size, sum(self._input_heads) * H, bias=add_bias)
+        self.input_projection = Projection(input_size, sum(self._input_heads) * H, bias=add_bias)
         self.state_weight = nn.Parameter(torch.empty(num_weight_heads, H, H))
         self.forget_weight = nn.Parameter(torch.empty(num_forget_weight_heads, H, H))
         self.reset_weight = nn.Parameter(torch.empty(num_reset_weight_heads, H, H))
         bias = nn.Parameter(torch.empty(num_weight_heads, H)) if add_bias and reset_after else None
         self.recurrent_bias: nn.Parameter | None
         self.register_parameter("recurrent_bias", bias)
-        self.output_projection = _Projection(self.num_heads * H, output_size, bias=add_bias)
+        self.output_projection = Projection(self.num_heads * H, output_size, bias=add_bias)
         self._reset_weights()
 
     def reset_parameters(self) -> None:

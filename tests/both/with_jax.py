@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jax_impl as package
 
@@ -45,3 +46,22 @@ def steps(*arrays: jax.Array) -> jax.Array:
 
     _, h = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in arrays))
     return jnp.moveaxis(h, 0, 1)
+
+
+def layer_parameters(name: str, settings: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
+    """The initial parameters of a layer; a projection has a kernel, (in, out), and a bias."""
+    x = jnp.zeros((1, 1, settings["input_size"]))
+    params = getattr(package, name)(**settings).init(jax.random.key(seed), x)["params"]
+    found = flatten_dict(params, sep=".")
+    return {path: numpy(x) for path, x in found.items()}
+
+
+def layer_call(name: str, settings: dict[str, Any], paths: Sequence[str]) -> Callable:
+    """A layer as a function of its parameters at these paths, of its input and of keywords."""
+    layer = getattr(package, name)(**settings)
+
+    def call(*arrays: jax.Array, **given: Any) -> Any:
+        params = unflatten_dict(dict(zip(paths, arrays, strict=False)), sep=".")
+        return layer.apply({"params": params}, arrays[len(paths)], **given)
+
+    return call

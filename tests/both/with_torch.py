@@ -50,3 +50,25 @@ def steps(*arrays: torch.Tensor) -> torch.Tensor:
         h_t, state = package.mlstm_step(*(x[:, t] for x in arrays), state)
         h.append(h_t)
     return torch.stack(h, 1)
+
+
+def layer_parameters(name: str, settings: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
+    """The initial parameters of a layer; a projection has a kernel, (in, out), and a bias."""
+    torch.manual_seed(seed)
+    found = getattr(package, name)(**settings).state_dict()
+    renamed = {path.replace(".weight", ".kernel"): x.T if path.endswith(".weight") else x for path, x in found.items()}
+    return {path: numpy(x) for path, x in renamed.items()}
+
+
+def layer_call(name: str, settings: dict[str, Any], paths: Sequence[str]) -> Callable:
+    """A layer as a function of its parameters at these paths, of its input and of keywords."""
+    layer = getattr(package, name)(**settings)
+
+    def call(*arrays: torch.Tensor, **given: Any) -> Any:
+        kernels = {
+            path.replace(".kernel", ".weight"): x.T if path.endswith(".kernel") else x
+            for path, x in zip(paths, arrays, strict=False)
+        }
+        return torch.func.functional_call(layer, kernels, (arrays[len(paths)],), given)
+
+    return call

@@ -10,7 +10,7 @@ ROWS = mutants("""
     + Nx, Nxf, Nxr = self.input_heads
     + x, xr, xf = np.split(heads, np.cumsum((Nx, Nxr, Nxf))[:-1], axis=-2)
 
-    @ GRU _modules.py _project
+    @ GRU _modules.py project
 
     bias held and not added
     - x @ projection["kernel"] + projection.get("bias", 0.0)
