@@ -39,6 +39,9 @@ BRIDGES: dict[str, tuple[str, ...]] = {
     "jax_impl.interop.mlstm_kernels": (),
     "jax_impl.interop.gru": ("gru_from_weights",),
     "reference.interop.gru": (),
+    "torch_impl.interop.slstm": ("slstm_from_weights",),
+    "jax_impl.interop.slstm": ("slstm_from_weights",),
+    "reference.interop.slstm": (),
 }
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^\s*(```|~~~)")

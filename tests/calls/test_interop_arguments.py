@@ -20,6 +20,7 @@ from reference.interop.gru import (
     gru_weights_from_xma,
 )
 from reference.interop.kernel_registries import register_kernels, unregister_kernels
+from reference.interop.slstm import SLSTMWeights, slstm_from_weights, slstm_weights_from_xlstm
 
 F, H = 3, 4
 NONSENSE = [None, "x", 7, -1.5, float("nan"), b"\xff", [], {}, object(), np.array("x"), np.ones(3), np.arange(3), True]
@@ -61,7 +62,13 @@ def in_config(config: dict[str, Any]) -> GRUWeights:
 LAYER: dict[str, Any] = dict(
     input_kernel=ones(F, 3 * H), **{name: ones(1, H, H) for name in XMA if name.endswith("_weight")}
 )
-GRU_CALLS: dict[str, tuple[Callable, dict[str, Any]]] = {
+XLSTM = {
+    **{f"{name}.weight": ones(1, H, H) for name in ("fgate", "igate", "zgate", "ogate")},
+    "slstm_cell._recurrent_kernel_": ones(1, 4 * H, H),
+    "slstm_cell._bias_": ones(4 * H),
+}
+SLSTM: dict[str, Any] = {"input_kernel": ones(F, 4 * H), **{f"weight_{name}": ones(1, H, H) for name in "zifo"}}
+WEIGHTS: dict[str, tuple[Callable, dict[str, Any]]] = {
     "gru_weights_from_keras": (
         gru_weights_from_keras,
         {"weights": [ones(F, 3 * H), ones(H, 3 * H), ones(3 * H)], "config": KERAS},
@@ -90,12 +97,20 @@ GRU_CALLS: dict[str, tuple[Callable, dict[str, Any]]] = {
             "reset_after": True,
         },
     ),
+    "slstm_weights_from_xlstm": (slstm_weights_from_xlstm, {"state_dict": XLSTM, "prefix": ""}),
+    "SLSTMWeights": (
+        SLSTMWeights,
+        {**SLSTM, "input_bias": ones(4 * H), "output_kernel": ones(H, 2), "output_bias": ones(2)},
+    ),
+    "slstm_from_weights": (slstm_from_weights, {"weights": SLSTMWeights(**SLSTM)}),
     "gru_from_weights": (gru_from_weights, {"weights": GRUWeights(**LAYER)}),
 }
 LEGAL = {
     # None leaves them out, and a mapping without an entry has the defaults.
     "gru_weights_from_onnx": {"B": [None], "attributes": [None, {}]},
     "gru_weights_from_xma": {"gradient_clipping": [None, 7, -1.5], "prefix": []},
+    "slstm_weights_from_xlstm": {"prefix": []},
+    "SLSTMWeights": {"input_bias": [None], "output_kernel": [], "output_bias": [None]},
     "GRUWeights": {
         "input_bias": [None],
         "recurrent_bias": [None],
@@ -109,9 +124,9 @@ def accepted(function: str, argument: str, value: Any) -> bool:
     return any(type(value) is type(each) and value == each for each in LEGAL.get(function, {}).get(argument, ()))
 
 
-@pytest.mark.parametrize("function", GRU_CALLS)
-def test_weights_of_a_gru(function: str) -> None:
-    call, arguments = GRU_CALLS[function]
+@pytest.mark.parametrize("function", WEIGHTS)
+def test_weights_of_a_layer(function: str) -> None:
+    call, arguments = WEIGHTS[function]
     call(**arguments)
     for name in arguments:
         for value in NONSENSE:

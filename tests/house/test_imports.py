@@ -27,6 +27,7 @@ SHARED_BRIDGES = (
     "reference.interop.gru_checkpoints",
     "reference.interop.gru_frameworks",
     "reference.interop.kernel_registries",
+    "reference.interop.slstm_weights",
 )
 
 

@@ -1,5 +1,7 @@
 """The `GRU` layer of `torch_impl` with weights that were read elsewhere."""
 
+from typing import Any, TypeVar
+
 import numpy as np
 import torch
 
@@ -36,21 +38,29 @@ def gru_from_weights(weights: GRUWeights, *, device: torch.device | str | None =
     """
     if not isinstance(weights, GRUWeights):
         raise TypeError(f"gru_from_weights: `weights` is a {type(weights).__name__}; expected GRUWeights")
+    return load_parameters(GRU, weights, device)
+
+
+Layer = TypeVar("Layer", bound=torch.nn.Module)
+
+
+def load_parameters(layer: type[Layer], weights: Any, device: torch.device | str | None) -> Layer:
+    """A layer with these weights; an output projection that they do not have is the identity, which is not trained."""
     parameters = weights.parameters()
     with torch.device(torch.get_default_device() if device is None else device):
-        gru = GRU(**weights.arguments()).to(_tensor(weights.input_kernel[:0]).dtype)
+        made = layer(**weights.arguments()).to(_tensor(weights.input_kernel[:0]).dtype)
     with torch.no_grad():
         for name, value in parameters.items():
             if isinstance(value, np.ndarray):
-                getattr(gru, name).copy_(_tensor(value))
+                getattr(made, name).copy_(_tensor(value))
                 continue
-            projection = getattr(gru, name)
+            projection = getattr(made, name)
             projection.weight.copy_(_tensor(value["kernel"]).T)
             if "bias" in value:
                 projection.bias.copy_(_tensor(value["bias"]))
     if weights.output_kernel is None:
-        gru.output_projection.requires_grad_(False)
-    return gru
+        made.get_submodule("output_projection").requires_grad_(False)
+    return made
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
