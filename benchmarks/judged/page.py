@@ -11,7 +11,7 @@ from benchmarks.peers.faults import Calls
 INTRODUCTION = """\
 # Public implementations, judged
 
-This page shows for which calls public implementations of the mLSTM and the GRU compute what
+This page shows for which calls public implementations of the mLSTM, the sLSTM and the GRU compute what
 [the specification](spec.md) defines, and what else they compute. It is for anyone who chooses or maintains one of them.
 Every fault that it states has been shown by a [script](peers-scripts.md) that needs the implementation alone. What was
 tried on each implementation, law by law, is on a [page of its own](peers-details.md).
@@ -93,6 +93,15 @@ MATRIX = {
         ("input gates of -inf", "i = −∞"),
         ("large forget gates", "large f"),
         ("normaliser above its floor", "above the floor"),
+    ),
+    "slstm": (
+        ("plain call", "plain"),
+        ("initial state", "initial state"),
+        ("state cotangents", "gradient of the final state"),
+        ("infinite gates", "i, f = ±∞"),
+        ("S above 64", "S > 64"),
+        ("clipping", "clipping"),
+        ("packed", "packed"),
     ),
     "gru": (
         ("plain call", "plain"),

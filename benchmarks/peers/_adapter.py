@@ -55,3 +55,35 @@ def recurrence(gru_layer, xp, both=False):
         return gru_layer(*arguments, **options)
 
     return gru
+
+
+def slstm_recurrence(loop, xp):
+    """``slstm`` of gatespec from a loop over gates, weights and states that are stacked; ``xp`` is ``torch``.
+
+    Its states are h, c, n and m, and those of an empty memory 0.
+    """
+
+    def slstm(
+        z, i, f, o, weight_z, weight_i, weight_f, weight_o, *,
+        initial_state=None, return_state=False, forget_gate="sigmoid", **unserved,
+    ):  # fmt: skip
+        B, S, N, H = z.shape
+        refuse(
+            (unserved, ", ".join(unserved)),
+            (S == 0, "sequences without steps"),
+            (forget_gate != "sigmoid", "an exponential forget gate"),
+            (initial_state is not None and initial_state[0].dtype != z.dtype, "a state of another dtype"),
+        )
+        if initial_state is None:
+            states = z.new_zeros((4, B, N, H))
+        else:
+            c, n, m, h = initial_state
+            states = xp.stack([h, c, n, m])
+        gates, weights = xp.stack([i, f, z, o], 2), xp.stack([weight_i, weight_f, weight_z, weight_o])
+        every, last = loop(gates, weights, states)
+        if not return_state:
+            return every
+        h, c, n, m = last
+        return every, (c, n, m, h)
+
+    return slstm

@@ -264,6 +264,22 @@ PEERS: tuple[Peer, ...] = (
         **INTERPRETED,
     ),
     _peer(
+        "xlstm sLSTM",
+        "the sLSTM of the xlstm package without its CUDA kernels, a loop in PyTorch",
+        "xlstm_slstm_batch",
+        target="xlstm_slstm",
+        package="xlstm",
+        op="slstm",
+    ),
+    _peer(
+        "flashrnn vanilla sLSTM",
+        "the sLSTM of flashrnn without its CUDA kernels, in PyTorch",
+        "flashrnn_slstm_batch",
+        target="flashrnn_slstm",
+        package="flashrnn",
+        op="slstm",
+    ),
+    _peer(
         "torch.nn.GRU",
         "PyTorch's GRU layer",
         "torch_gru_16_bits torch_gru_vmap",

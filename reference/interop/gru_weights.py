@@ -157,21 +157,24 @@ class GRUWeights:
         """
         bias = np.zeros(self.state_weight.shape[:2], self.dtype) if self.recurrent_bias is None else self.recurrent_bias
         return dict(
-            input_projection=self._projection(self.input_kernel, self.input_bias),
+            input_projection=as_projection(self.input_kernel, self.input_bias, self.has_bias),
             state_weight=self.state_weight.copy(),
             forget_weight=self.forget_weight.copy(),
             reset_weight=self.reset_weight.copy(),
-            output_projection=self._projection(
+            output_projection=as_projection(
                 np.eye(self.state_size, dtype=self.dtype) if self.output_kernel is None else self.output_kernel,
                 self.output_bias,
+                self.has_bias,
             ),
             **({"recurrent_bias": bias.copy()} if self.reset_after and self.has_bias else {}),
         )
 
-    def _projection(self, kernel: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
-        if not self.has_bias:
-            return {"kernel": kernel.copy()}
-        return {"kernel": kernel.copy(), "bias": np.zeros(kernel.shape[1], self.dtype) if bias is None else bias.copy()}
+
+def as_projection(kernel: np.ndarray, bias: np.ndarray | None, has_bias: bool) -> dict[str, np.ndarray]:
+    """A projection's parameters, copied; where a layer has biases and this one has none, it is 0."""
+    if not has_bias:
+        return {"kernel": kernel.copy()}
+    return {"kernel": kernel.copy(), "bias": np.zeros(kernel.shape[1], kernel.dtype) if bias is None else bias.copy()}
 
 
 class Gate(NamedTuple):

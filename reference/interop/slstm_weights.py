@@ -10,6 +10,7 @@ import numpy as np
 from reference._arrays import NUMPY
 from reference._call import Call, describe
 from reference.interop.gru_checkpoints import check_mapping
+from reference.interop.gru_weights import as_projection
 
 _ARRAYS = ("input_kernel", "weight_z", "weight_i", "weight_f", "weight_o", "input_bias", "output_kernel", "output_bias")
 
@@ -95,18 +96,10 @@ class SLSTMWeights:
         N, H = self.weight_z.shape[:2]
         out = np.eye(N * H, dtype=self.input_kernel.dtype) if self.output_kernel is None else self.output_kernel
         return dict(
-            input_projection=self._projection(self.input_kernel, self.input_bias),
+            input_projection=as_projection(self.input_kernel, self.input_bias, self.has_bias),
             **{name: getattr(self, name).copy() for name in _ARRAYS[1:5]},
-            output_projection=self._projection(out, self.output_bias),
+            output_projection=as_projection(out, self.output_bias, self.has_bias),
         )
-
-    def _projection(self, kernel: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
-        if not self.has_bias:
-            return {"kernel": kernel.copy()}
-        return {
-            "kernel": kernel.copy(),
-            "bias": np.zeros(kernel.shape[1], kernel.dtype) if bias is None else bias.copy(),
-        }
 
 
 _GATES = {"i": "fgate", "f": "igate", "z": "zgate", "o": "ogate"}
