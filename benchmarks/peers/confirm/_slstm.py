@@ -3,11 +3,11 @@
 import math
 
 
-def beside_another(step, label=""):
+def beside_another(step):
     """Whether h of an empty memory depends on a second sequence, which shares nothing with it.
 
     Args:
-        step: takes the gates i, f, z, o of one step, ``(B,)`` each, and c, n, m, ``(B,)`` each, and returns h, ``(B,)``.
+        step: takes the gates i, f, z, o of one step, then c, n and m, each ``(B,)``, and returns h, ``(B,)``.
     """
     import torch
 
@@ -18,6 +18,6 @@ def beside_another(step, label=""):
         alone = step(*(x[:1] for x in (*gates, c, n, m)))[0].item()
         beside = step(*gates, c, n, m)[0].item()
         exact = math.tanh(1.0) / 2
-        print(f"{label}i = {write:6.0f}: h = σ(o)·tanh(z) = {exact:.6f}; alone {alone:.6f}, beside another {beside:.6g}")
+        print(f"i = {write:6.0f}: h = σ(o)·tanh(z) = {exact:.6f}; alone {alone:.6f}, beside another {beside:.6g}")
         shown |= not abs(beside - exact) < 1e-5
     return shown

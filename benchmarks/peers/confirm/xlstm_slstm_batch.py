@@ -4,8 +4,8 @@
 
 From an empty memory (c = n = 0), the first write decides alone: h = σ(o) tanh(z), however small its input gate is. The
 first step of such a sequence is computed alone, and in a batch with a second sequence whose memory is not empty. The
-stabiliser is then max(i, m + log σ(f)) for both, with m = 0 for the empty one, whose write is scaled down to nothing if i
-is small: h = 0/0.
+stabiliser is then max(i, m + log σ(f)) for both, with m = 0 for the empty one, whose write is scaled down to nothing if
+i is small: h = 0/0.
 """
 
 import torch
