@@ -35,6 +35,7 @@ from conformance.cases._mlstm import (
     some_without_states,
     without_states,
 )
+from conformance.cases._slstm import NO_SLSTM_CLIPPING, SLSTMCase, halved_slstm, packed_slstm, slstm
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
@@ -49,8 +50,10 @@ __all__ = [
     "Limits",
     "MLSTMCase",
     "NO_GRU_OPTIONS",
+    "NO_SLSTM_CLIPPING",
     "PINS",
     "SEEDS",
+    "SLSTMCase",
     "STRATA",
     "Sequences",
     "SumCase",
@@ -63,13 +66,16 @@ __all__ = [
     "gru",
     "halved_gru",
     "halved_mlstm",
+    "halved_slstm",
     "mlstm",
     "packed_gru",
     "packed_mlstm",
+    "packed_slstm",
     "pinned",
     "register",
     "simpler",
     "simplicity",
+    "slstm",
     "some_in_chunks",
     "some_without_states",
     "sums",

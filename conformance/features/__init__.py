@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from conformance.features import fwbw, gru, mlstm, sums
+from conformance.features import fwbw, gru, mlstm, slstm, sums
 from conformance.features.feature import Feature, of_field
 from conformance.operations import BY_LAWS, Operation, Option
 
@@ -37,6 +37,8 @@ _DESCRIBED = {
     "mlstm_step": Described(features=mlstm.MLSTM_STEP, plain=mlstm.plain_mlstm_step, rich=mlstm.rich_mlstm_step),
     "fwbw": Described(features=fwbw.FWBW, plain=fwbw.plain_fwbw, rich=fwbw.rich_fwbw),
     "gru": Described(features=gru.GRU, plain=gru.plain_gru, rich=gru.rich_gru),
+    "slstm": Described(features=slstm.SLSTM, plain=slstm.plain_slstm, rich=slstm.rich_slstm),
+    "slstm_step": Described(features=slstm.SLSTM_STEP, plain=slstm.plain_slstm_step, rich=slstm.rich_slstm_step),
 }
 
 

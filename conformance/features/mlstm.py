@@ -184,7 +184,7 @@ FINAL_STATE = of_field(
     phrase="where the final state is returned",
 )
 
-_STATE_COTANGENTS = replace(
+STATE_COTANGENTS_IF_RETURNED = replace(
     STATE_COTANGENTS,
     present=lambda case: case.return_state and case.cotangents != "output only",
     added=lambda case: replace(case, cotangents="dense", return_state=True),
@@ -270,7 +270,7 @@ MLSTM = (
     *NORMALISER,
     *STATE,
     replace(FINAL_STATE, without=without_states),
-    _STATE_COTANGENTS,
+    STATE_COTANGENTS_IF_RETURNED,
     *INFINITE_GATES,
     HUGE_FORGET_GATES,
     *LARGE_GATES,

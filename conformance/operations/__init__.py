@@ -18,6 +18,7 @@ from conformance.operations import (
     mlstm,
     mlstm_step,
     scan,
+    slstm,
 )
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Backward, Option, Output, Public, StateTuple, Strategy
@@ -30,6 +31,7 @@ FILES: tuple[ModuleType, ...] = (
     mlstm_step,
     fwbw,
     gru,
+    slstm,
 )
 RECORDS: tuple[Public, ...] = tuple(record for file in FILES for record in file.RECORDS)
 

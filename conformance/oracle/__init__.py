@@ -10,6 +10,7 @@ from conformance.oracle._fwbw import unstabilised
 from conformance.oracle._gru import gru, gru_gradient
 from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
 from conformance.oracle._packed import mlstm, mlstm_gradient
+from conformance.oracle._slstm import slstm, slstm_gradient
 from conformance.oracle._sums import dtilde, dtilde_gradient, sums, sums_gradient
 from conformance.oracle._weight_sums import fwbw, fwbw_gradient
 
@@ -27,6 +28,8 @@ __all__ = [
     "mlstm_gradient",
     "remember",
     "rescaled",
+    "slstm",
+    "slstm_gradient",
     "sums",
     "sums_gradient",
     "unstabilised",

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from conformance.base.dtypes import accumulation
-from tests.suite.definitions import gru_jax, mlstm_jax, sums_jax
+from conformance.operations.slstm import SLSTM as RECORD
+from tests.suite.definitions import gru_jax, mlstm_jax, slstm_jax, sums_jax
 
 Values = dict[str, np.ndarray]
 QUADRATIC = 1 << 23
@@ -77,6 +78,20 @@ class JaxForm:
         assert cu_seqlens is None
         return self._differentiated(_gru, arrays, cotangents, dtype, gradient_clipping=clip)
 
+    def slstm(
+        self,
+        arrays: Values,
+        cu_seqlens: np.ndarray | None,
+        forget_gate: str,
+        clip: float | None,
+        cotangents: Values,
+        dtype: str,
+    ) -> tuple[Values, Values]:
+        """Outputs and gradients of a dense call."""
+        assert cu_seqlens is None
+        options = {"forget_gate": forget_gate, "gradient_clipping": clip}
+        return self._differentiated(_slstm, arrays, cotangents, dtype, **options)
+
     def sums(self, arrays: Values, cotangents: Values, dtype: str) -> tuple[Values, Values]:
         """Output and gradients of a scan or a decay matrix."""
         return self._differentiated(_sums, arrays, cotangents, dtype)
@@ -93,6 +108,12 @@ def _gru(function: Callable[..., Any], x: dict[str, jax.Array], **options: Any) 
     return {"y": y, "state": state}
 
 
+def _slstm(function: Callable[..., Any], x: dict[str, jax.Array], **options: Any) -> dict[str, jax.Array]:
+    state = tuple(x[name] for name in RECORD.state_arguments)
+    h, last = function(*(x[name] for name in (*"zifo", *RECORD.weights)), initial_state=state, **options)
+    return {"h": h, **dict(zip(RECORD.states, last, strict=True))}
+
+
 def _sums(function: Callable[..., Any], x: dict[str, jax.Array]) -> dict[str, jax.Array]:
     by_name = [x[name] for name in ("x", "forget_gates", "igate", "fgate") if name in x]
     return {"y": function(*by_name)}
@@ -105,6 +126,7 @@ MLSTM = {
 }
 MLSTM_DETACHED = {"JAX scan, m detached, XLA": JaxForm(mlstm_jax.mlstm, {"detach_m": True})}
 GRU = {"JAX scan, XLA": JaxForm(gru_jax.gru)}
+SLSTM = {"JAX scan, XLA": JaxForm(slstm_jax.slstm)}
 
 
 def sums(operation: str) -> dict[str, JaxForm]:

@@ -11,8 +11,9 @@ import torch
 
 from conformance.base.dtypes import HALF, accumulation
 from conformance.operations.gru import GRU
+from conformance.operations.slstm import SLSTM
 from tests.suite.calibration.arithmetic import SIGNIFICANT_BITS
-from tests.suite.definitions import gru_torch, mlstm_torch, sums_torch
+from tests.suite.definitions import gru_torch, mlstm_torch, slstm_torch, sums_torch
 
 Values = dict[str, np.ndarray]
 Tensors = dict[str, torch.Tensor]
@@ -34,6 +35,23 @@ class RoundedOperand(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
         return _rounded(gradients[0], ctx.bits), None
+
+
+class RoundedProduct(torch.autograd.Function):
+    """``h W``, head by head, with operands of so many significant bits, the gradient of the product among them."""
+
+    @staticmethod
+    def forward(ctx: Any, h: torch.Tensor, W: torch.Tensor, bits: int) -> torch.Tensor:
+        ctx.bits = bits
+        operands = _rounded(h, bits), _rounded(W, bits)
+        ctx.save_for_backward(*operands)
+        return slstm_torch.head_by_head(*operands)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
+        h, W = ctx.saved_tensors
+        d = _rounded(gradients[0], ctx.bits)
+        return slstm_torch.head_by_head(d, W.mT), torch.einsum("bni,bnj->nij", h, d), None
 
 
 def _rounded(x: torch.Tensor, bits: int) -> torch.Tensor:
@@ -66,9 +84,12 @@ class TorchForm:
     compiled: bool = False
     quadratic: bool = False
 
-    def _options(self, dtype: str) -> dict[str, Any]:
+    def _bits(self, dtype: str) -> int | None:
         format = dtype if self.operands == "dtype" and dtype in HALF else self.operands
-        bits = SIGNIFICANT_BITS.get(format or "")
+        return SIGNIFICANT_BITS.get(format or "")
+
+    def _options(self, dtype: str) -> dict[str, Any]:
+        bits = self._bits(dtype)
         if bits is None:
             return self.options
         return {**self.options, "operand": lambda x: RoundedOperand.apply(x, bits)}
@@ -118,9 +139,44 @@ class TorchForm:
 
         return differentiated(call, arrays, cotangents, dtype)
 
+    def slstm(
+        self,
+        arrays: Values,
+        cu_seqlens: np.ndarray | None,
+        forget_gate: str,
+        clip: float | None,
+        cotangents: Values,
+        dtype: str,
+    ) -> tuple[Values, Values]:
+        """Outputs and gradients of a call, dense or packed."""
+        options, bits = {"forget_gate": forget_gate, "gradient_clipping": clip}, self._bits(dtype)
+        if bits is not None:
+            options["product"] = lambda h, W: RoundedProduct.apply(h, W, bits)
+
+        def call(x: Tensors) -> Tensors:
+            tokens, state = ([x[name] for name in names] for names in (_SLSTM_TOKENS, SLSTM.state_arguments))
+            weights = [x[name] for name in SLSTM.weights]
+            if cu_seqlens is None:
+                return _of_slstm(*self._called()(*tokens, *weights, initial_state=state, **options))
+            found = []
+            for b, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
+                of_b, state_b = [part[None, start:end] for part in tokens], [part[b : b + 1] for part in state]
+                found.append(_of_slstm(*self._called()(*of_b, *weights, initial_state=state_b, **options)))
+            joined = {name: torch.cat([part[name] for part in found]) for name in SLSTM.states}
+            return {"h": torch.cat([part["h"][0] for part in found]), **joined}
+
+        return differentiated(call, arrays, cotangents, dtype)
+
     def sums(self, arrays: Values, cotangents: Values, dtype: str) -> tuple[Values, Values]:
         """Output and gradients of a scan or a decay matrix."""
         return differentiated(lambda x: {"y": self._called()(*x.values())}, arrays, cotangents, dtype)
+
+
+def _of_slstm(h: torch.Tensor, last: tuple) -> Tensors:
+    return {"h": h, **dict(zip(SLSTM.states, last, strict=True))}
+
+
+_SLSTM_TOKENS = tuple("zifo")
 
 
 def differentiated(
@@ -170,6 +226,12 @@ GRU_FORMS = {
 }
 GRU_UNROLLED = {"PyTorch loop, inductor": TorchForm(gru_torch.gru, compiled=True)}
 GRU_TF32 = {"PyTorch loop, autograd": TorchForm(gru_torch.gru, operands="tf32")}
+SLSTM_FORMS = {
+    "PyTorch loop, autograd": TorchForm(slstm_torch.slstm),
+    "PyTorch loop, autograd, 16-bit operands": TorchForm(slstm_torch.slstm, operands="dtype"),
+}
+SLSTM_UNROLLED = {"PyTorch loop, inductor": TorchForm(slstm_torch.slstm, compiled=True)}
+SLSTM_TF32 = {"PyTorch loop, autograd": TorchForm(slstm_torch.slstm, operands="tf32")}
 
 
 def sums(operation: str) -> dict[str, TorchForm]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.base.dtypes import accumulation, rounded
+from conformance.operations import LOG_SCALE
 from conformance.tolerance import budget
 from tests.suite.calibration.families import Family, families
 from tests.suite.calibration.subjects import FamilyCall, Subject
@@ -69,7 +70,7 @@ def compared(call: FamilyCall, outputs: dict, gradients: dict) -> Ratios:
         for name in call.compared[at]:
             # A state was rescaled in float64: it was computed in its own dtype, and rounded once to that.
             output = call.dtype_of(name)
-            got = results[name] if not of and name in ("C", "n") else rounded(results[name], output)
+            got = results[name] if not of and name in LOG_SCALE else rounded(results[name], output)
             worst = []
             for given, dtype in ((got, output), (results[name].astype(np.float64), accumulation(output))):
                 allowed = budget.allowed(expected.values[name], expected.slack[name], precision, dtype)

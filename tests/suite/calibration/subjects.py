@@ -19,9 +19,17 @@ from conformance.cases import STRATA, Limits
 from conformance.operations import OPERATIONS, Operation
 from conformance.operations.gru import GRU
 from conformance.operations.mlstm import MLSTM
+from conformance.operations.slstm import SLSTM
 from conformance.tolerance.budget import Expected, Precision
 from conformance.tolerance.designs import AnyDesign, TensorFloat32
-from tests.suite.calibration import automatic_jax, automatic_torch, variants_decay, variants_gru, variants_scan
+from tests.suite.calibration import (
+    automatic_jax,
+    automatic_torch,
+    variants_decay,
+    variants_gru,
+    variants_scan,
+    variants_slstm,
+)
 from tests.suite.calibration.arithmetic import Arithmetic
 from tests.suite.calibration.families import Family
 from tests.suite.calibration.mlstm_lanes import CLOSED_FORMS, MLSTM_FORMS, STEP_FORMS
@@ -233,6 +241,61 @@ def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     return [FamilyCall(expected, run, compared, dtype_of, by_case, (precision, precision))]
 
 
+_SLSTM_AXES = {name: 0 if name.startswith("weight") else -2 for name in SLSTM.axes("N")}
+"""The axis of heads, that of arrays with steps or states counted from the last."""
+_TOGETHER = 10
+"""Cases that the oracle answers at once: it holds all steps of many copies."""
+
+
+def _slstm_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
+    """Cases stand side by side along the head axis: each has weights of its own."""
+    case, dtype, count = family.cases[0], family.dtype, len(family.cases)
+    axis = _SLSTM_AXES.__getitem__
+    each = [one.arrays(dtype) for one in family.cases]
+    packing = {"cu_seqlens": each[0]["cu_seqlens"].values} if case.packed else {}
+    floating = [{name: x for name, x in arrays.items() if name != "cu_seqlens"} for arrays in each]
+    d = [one.cotangent_arrays(dtype) for one in family.cases]
+    arrays, cotangents, precision = _stacked(floating, axis), _stacked(d, axis), precision_of(dtype, case.steps)
+    options = case.options()
+    parts = []
+    for at in range(0, count, _TOGETHER):
+        some = {**_stacked(floating[at : at + _TOGETHER], axis), **packing}
+        of_some = _stacked(d[at : at + _TOGETHER], axis)
+        parts.append((oracle.slstm(some, options, precision), oracle.slstm_gradient(some, options, of_some, precision)))
+
+    def side_by_side(which: int) -> Expected:
+        values, slack = (
+            {name: np.concatenate([getattr(part[which], of)[name] for part in parts], axis(name)) for name in names}
+            for of in ("values", "slack")
+            for names in [parts[0][which].values]
+        )
+        return Expected(values, slack)
+
+    expected = (side_by_side(0), side_by_side(1))
+    given = arrays
+    if "c0" not in arrays:
+        empty = {"c0": 0.0, "n0": 0.0, "m0": -np.inf, "h0": 0.0}
+        shape = expected[0].values["c"].shape
+        given = {**arrays, **{name: np.full(shape, value) for name, value in empty.items()}}
+    # Without a final state only h has a cotangent.
+    whole = {name: np.zeros(expected[0].values[name].shape) for name in SLSTM.states} | cotangents
+
+    def run(form: Any) -> tuple[Values, Values]:
+        found, gradients = form.slstm(
+            given, packing.get("cu_seqlens"), case.forget_gate or "sigmoid", case.clipping, whole, dtype
+        )
+        outputs, m = dict(found), expected[0].values["m"]
+        for name in ("c", "n"):
+            outputs[name] = oracle.rescaled(outputs[name].astype(np.float64), outputs["m"].astype(np.float64), m)
+        return outputs, gradients
+
+    def by_case(name: str, x: np.ndarray) -> np.ndarray:
+        return _rows(np.moveaxis(x, axis(name), 0), count)
+
+    compared, dtype_of = _compared(SLSTM, case.state != "none"), _dtype_of(SLSTM, dtype, dtype)
+    return [FamilyCall(expected, run, compared, dtype_of, by_case, (precision, precision))]
+
+
 def _sum_calls(operation: str, family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     record, case, dtype, count = OPERATIONS[operation], family.cases[0], family.dtype, len(family.cases)
     each = [record.call_of(one, dtype) for one in family.cases]
@@ -279,6 +342,8 @@ _CALLS = {
     "mlstm_step": _mlstm_calls,
     "mlstm_fwbw_custom_grad": _fwbw_calls,
     "gru": _gru_calls,
+    "slstm": _slstm_calls,
+    "slstm_step": _slstm_calls,
 }
 
 
@@ -389,5 +454,11 @@ SUBJECTS = {
         *_of_recurrence("mlstm_fwbw_custom_grad", _MLSTM, strata=STRATA),
         *_of_gru(),
         *_of_gru(RESET_AFTER, _reset_after),
+        _subject("slstm", {**variants_slstm.FORMS, **automatic_torch.SLSTM_FORMS}, packed=True),
+        _subject("slstm", automatic_jax.SLSTM, COMPILED, eager=False),
+        _subject("slstm", automatic_torch.SLSTM_UNROLLED, UNROLLED, eager=False, strata=("small",)),
+        _subject("slstm", automatic_torch.SLSTM_TF32, "products in TF32", **_TF32),
+        _subject("slstm_step", {**variants_slstm.FORMS, **automatic_torch.SLSTM_FORMS}),
+        _subject("slstm_step", {**automatic_jax.SLSTM, **automatic_torch.SLSTM_UNROLLED}, COMPILED, eager=False),
     )
 }

@@ -17,6 +17,7 @@ from tests.suite.mutants.rows import (
     mlstm_step,
     scan,
     sharding,
+    slstm,
 )
 
 _FAMILIES = (
@@ -31,6 +32,7 @@ _FAMILIES = (
     fwbw_backward,
     gru,
     gru_backward,
+    slstm,
     accumulate,
     sharding,
     layers,

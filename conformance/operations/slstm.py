@@ -1,0 +1,183 @@
+"""The sLSTM: `slstm` over whole sequences, and one step of it, `slstm_step`, whose cases are sequences of one step."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance import cases, oracle
+from conformance.base.call import Call
+from conformance.base.dtypes import Array
+from conformance.cases import Limits, SLSTMCase
+from conformance.operations._operation import Operation
+from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Option, Options, Output, StateTuple
+from conformance.operations.mlstm import EXTREME_GATES
+from conformance.oracle import Values
+from conformance.tolerance.budget import Expected, Precision
+from reference.arguments import SLSTMState
+
+
+def _extremes(limits: Limits, **fixed: Any) -> st.SearchStrategy:
+    return st.one_of(*(cases.slstm(limits, gates=gates, **fixed) for gates in EXTREME_GATES))
+
+
+_VECTOR_CASES = (
+    SLSTMCase(2, 5, 2, 3, state="random"),
+    SLSTMCase(1, 1, 1, 1),
+    SLSTMCase(1, 33, 2, 3, state="random", gates="mixed", forget_gate="exp"),
+    SLSTMCase(3, 0, 2, 2, lengths=(4, 0, 13), state="random"),
+    SLSTMCase(2, 7, 2, 3, gates="extreme", state="random"),
+    SLSTMCase(2, 0, 2, 3, state="random"),
+    SLSTMCase(2, 13, 1, 3, gates="resets", forget_gate="sigmoid"),
+    SLSTMCase(2, 7, 1, 2, gates="closed", state="empty"),
+    SLSTMCase(1, 65, 2, 2, gates="large m", state="random", clipping=0.1),
+    SLSTMCase(1, 31, 1, 5, gates="saturated", scale=2.0, cotangents="one step"),
+    SLSTMCase(2, 5, 1, 3, gates="low m", state="random", forget_gate="exp", clipping=-0.5),
+    SLSTMCase(3, 0, 1, 3, lengths=(0, 33, 1), gates="changing", cotangents="state only"),
+    SLSTMCase(2, 7, 3, 2, gates="small", scale=0.01, state="random"),
+    SLSTMCase(1, cases.LONG_STEPS, 1, 2, gates="remembering", state="random"),
+)
+_STATES = {"c": "c0", "n": "n0", "m": "m0", "last_h": "h0"}
+
+SLSTM = Operation(
+    name="slstm",
+    about="slstm",
+    helpers=("SLSTMState",),
+    arguments=(
+        *(Argument(name=name, shape="B S N H") for name in "zifo"),
+        *(Argument(name=f"weight_{name}", shape="N H H") for name in "zifo"),
+        *(
+            Argument(name=given, shape="B N H", role="state", passed="tuple", optional=True, continues=name)
+            for name, given in _STATES.items()
+        ),
+        Argument(name="cu_seqlens", shape="B+1", role="index", passed="keyword", optional=True),
+    ),
+    outputs=(
+        Output(name="h", shape="B S N H", cotangent="dh"),
+        Output(name="c", shape="B N H", role="state", log_scale="m"),
+        Output(name="n", shape="B N H", role="state", log_scale="m"),
+        Output(name="m", shape="B N H", role="state"),
+        Output(name="last_h", shape="B N H", role="state"),
+    ),
+    returns=("h", tuple(_STATES)),
+    options=(
+        Option(name="return_state", default=False, changes_value=False, portable=False),
+        Option(
+            name="forget_gate",
+            default="sigmoid",
+            refused={"an unknown forget gate": "exponential", "a number for the forget gate": 1},
+        ),
+        Option(
+            name="gradient_clipping",
+            refused={"a word for the clipping": "1", "a clipping of NaN": math.nan},
+        ),
+        MAX_SEQLEN,
+        BACKEND,
+    ),
+    state=StateTuple(name="initial_state", type=SLSTMState, cotangent="dstate"),
+    state_switch="return_state",
+    cases={
+        "dense": cases.slstm,
+        "packed": cases.packed_slstm,
+        "packed gradient": lambda limits: cases.packed_slstm(limits, **cases.NO_SLSTM_CLIPPING),
+        "cut": cases.halved_slstm,
+    },
+    value=oracle.slstm,
+    gradient=oracle.slstm_gradient,
+    immaterial={"room": None, "layout": "contiguous", "cut": 0.0},
+    rows=(
+        SLSTMCase(2, 5, 2, 3, state="random", seed=7),
+        SLSTMCase(3, 0, 2, 3, lengths=(3, 0, 4), state="random", seed=8),
+    ),
+    vector_cases=_VECTOR_CASES,
+    stepless=(SLSTMCase(2, 0, 1, 3, state="random"),),
+    extremes=_extremes,
+)
+
+STEPPED = (*"zifo", "h")
+
+
+def at_step(arrays: Mapping[str, Array], t: int) -> dict[str, Array]:
+    """The arrays, or cotangents, of step ``t`` of a sequence."""
+    return {name: replace(x, values=x.values[:, t]) if name in STEPPED else x for name, x in arrays.items()}
+
+
+def with_state(case: SLSTMCase) -> SLSTMCase:
+    """The case with a state: the empty one if it has none."""
+    return replace(case, state="empty") if case.state == "none" else case
+
+
+def _make_call(operation: str, case: SLSTMCase, dtype: str) -> Call:
+    given = with_state(case)
+    return Call(
+        operation=operation,
+        arrays=at_step(given.arrays(dtype), 0),
+        options={} if case.forget_gate is None else {"forget_gate": case.forget_gate},
+        cotangents=at_step(given.cotangent_arrays(dtype), 0),
+    )
+
+
+def _as_sequence(values: Values) -> Values:
+    return {name: x[:, None] if name in STEPPED else x for name, x in values.items()}
+
+
+def _of_step(expected: Expected) -> Expected:
+    values, slack = (
+        {name: x[:, 0] if name in STEPPED else x for name, x in of.items()} for of in (expected.values, expected.slack)
+    )
+    return replace(expected, values=values, slack=slack)
+
+
+def _value(arrays: Values, options: Options, precision: Precision) -> Expected:
+    return _of_step(oracle.slstm(_as_sequence(arrays), options, precision))
+
+
+def _gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
+    return _of_step(oracle.slstm_gradient(_as_sequence(arrays), options, _as_sequence(cotangents), precision))
+
+
+_ONE_STEP: dict[str, Any] = {"S": 1, "clipping": None, "return_state": True}
+
+
+def _one_step(limits: Limits, **fixed: Any) -> st.SearchStrategy:
+    return cases.slstm(limits, **_ONE_STEP, **fixed)
+
+
+def _stepless(array: Any, **changes: Any) -> Any:
+    """An argument or an output of the sequence, as a step has it."""
+    return replace(array, shape=array.shape.replace("S ", ""), **changes)
+
+
+SLSTM_STEP = Operation(
+    name="slstm_step",
+    about="slstm_step",
+    helpers=("SLSTMState",),
+    arguments=tuple(_stepless(argument, optional=False) for argument in SLSTM.arguments if argument.role != "index"),
+    outputs=tuple(map(_stepless, SLSTM.outputs)),
+    returns=SLSTM.returns,
+    options=(
+        Option(name="forget_gate", default="sigmoid", refused={"an unknown forget gate": "exponential"}),
+        BACKEND,
+    ),
+    state=StateTuple(name="state", type=SLSTMState, cotangent="dstate", passed="position"),
+    cases={"dense": _one_step},
+    make_call=_make_call,
+    value=_value,
+    gradient=_gradient,
+    immaterial=SLSTM.immaterial,
+    rows=(SLSTMCase(2, 1, 2, 3, state="random", seed=9),),
+    vector_cases=(
+        SLSTMCase(2, 1, 3, 3, state="random"),
+        SLSTMCase(1, 1, 1, 1, state="random"),
+        SLSTMCase(3, 1, 4, 2, gates="extreme", state="random"),
+        SLSTMCase(2, 1, 2, 5, gates="large m", state="random", forget_gate="exp"),
+        SLSTMCase(3, 1, 2, 3, gates="resets", state="empty"),
+        SLSTMCase(2, 1, 2, 3, gates="low m", state="random", cotangents="state only"),
+    ),
+    extremes=lambda limits: _extremes(limits, **_ONE_STEP),
+    strata=("small",),
+)
+
+RECORDS = (SLSTM, SLSTM_STEP)
