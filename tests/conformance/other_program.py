@@ -177,19 +177,28 @@ def gru(case, given):
     runs = sequences(given, inputs[0])
     y = Tensor([*inputs[0].shape[:-2], N, H])
     state = given.get("argument/input_state") or Tensor([len(runs), N, H])
+    after, c = case["options"].get("reset_after", False), given.get("argument/recurrent_bias")
     for (b, steps), head in ((run, head) for run in runs for head in range(N)):
 
-        def preactivation(which, step, left, head=head):
-            x, W = inputs[which], weights[which]
+        def product(which, left, head=head):
+            W = weights[which]
             group = head % W.shape[0] if MISTAKE == "order" else head * W.shape[0] // N
-            bias = x.row(*step, head * x.shape[-2] // N)
-            return [bias[col] + sum(left[row] * W[group, row, col] for row in range(H)) for col in range(H)]
+            return [sum(left[row] * W[group, row, col] for row in range(H)) for col in range(H)]
+
+        def preactivation(which, step, products, head=head):
+            x = inputs[which]
+            return [u + v for u, v in zip(x.row(*step, head * x.shape[-2] // N), products, strict=True)]
 
         for step in steps:
             before = state.row(b, head)
-            f = [sigmoid(x) for x in preactivation(1, step, before)]
-            r = [sigmoid(x) for x in preactivation(2, step, before)]
-            z = [math.tanh(x) for x in preactivation(0, step, [a * c for a, c in zip(r, before, strict=True)])]
+            f = [sigmoid(x) for x in preactivation(1, step, product(1, before))]
+            r = [sigmoid(x) for x in preactivation(2, step, product(2, before))]
+            if after:
+                own = c.row(head * c.shape[0] // N) if c else [0.0] * H
+                read = [a * (u + v) for a, u, v in zip(r, product(0, before), own, strict=True)]
+            else:
+                read = product(0, [a * u for a, u in zip(r, before, strict=True)])
+            z = [math.tanh(x) for x in preactivation(0, step, read)]
             for col in range(H):
                 new = f[col] * before[col] + (1 - f[col]) * z[col]
                 state[b, head, col] = y[(*step, head, col)] = new
