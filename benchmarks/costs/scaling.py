@@ -116,7 +116,7 @@ H100 = Machine(
 
 
 def distances(devices: int) -> list[int]:
-    """How far each round of the scan sends: to the next device, then 1, 2, 4, … as far as there is one."""
+    """The distance of each round's messages: 1, then 1, 2, 4, … as far as there is a device."""
     if devices == 1:
         return []
     return [1, *(2**power for power in range(max(0, math.ceil(math.log2(devices - 1)))))]

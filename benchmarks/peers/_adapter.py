@@ -67,15 +67,14 @@ def slstm_recurrence(loop, xp):
         z, i, f, o, weight_z, weight_i, weight_f, weight_o, *,
         initial_state=None, return_state=False, forget_gate="sigmoid", **unserved,
     ):  # fmt: skip
-        B, S, N, H = z.shape
         refuse(
             (unserved, ", ".join(unserved)),
-            (S == 0, "sequences without steps"),
+            (z.shape[1] == 0, "sequences without steps"),
             (forget_gate != "sigmoid", "an exponential forget gate"),
             (initial_state is not None and initial_state[0].dtype != z.dtype, "a state of another dtype"),
         )
         if initial_state is None:
-            states = z.new_zeros((4, B, N, H))
+            states = z.new_zeros((4, len(z), *z.shape[2:]))
         else:
             c, n, m, h = initial_state
             states = xp.stack([h, c, n, m])
