@@ -81,4 +81,5 @@ def test_a_kernel_that_leaves_off_at_the_limit_is_found(grids: None, axis: int, 
 
 
 def test_it_is_about_operations_with_sequences() -> None:
-    assert {law.op for law in LAWS.values() if law.name == "large_grids"} == {"mlstm", "mlstm_step", "fwbw", "gru"}
+    operations = {"mlstm", "mlstm_step", "fwbw", "gru", "slstm", "slstm_step"}
+    assert {law.op for law in LAWS.values() if law.name == "large_grids"} == operations
