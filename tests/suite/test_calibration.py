@@ -30,6 +30,9 @@ PAIRS = [(name, variant) for name, subject in SUBJECTS.items() for variant in su
 INDUCTOR = "inductor"
 """In the names of variants that take a minute to compile: `make calibration` runs them, these tests do not."""
 
+FEWER = ("slstm, few shapes, compiled", "slstm, few short shapes, compiled", "slstm, products in TF32")
+"""Subjects of one variant each that were judged on 1,000 cases: the oracle computes each case a hundred times."""
+
 REFUSED = {
     ("slstm_step", "four weights as one, through m"): 1,
     ("slstm_step", "matrix unit, difference first, through m"): 1,
@@ -100,14 +103,14 @@ def test_the_committed_calibration_is_of_this_budget_and_found_no_false_alarm(na
     )
     assert set(kept["variants"]) <= set(subject.variants)
     found = kept["variants"][variant]
-    assert found["cases"] >= CASES == 10_000
+    assert found["cases"] >= (1_000 if name in FEWER else CASES) and CASES == 10_000
     assert found["false_alarms"] == REFUSED.get((name, variant), 0) and found["worst"] < 1.03
     assert set(found["worst_by_dtype"]) == set(subject.dtypes)
 
 
 def test_readme_says_how_many_variants_were_judged() -> None:
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
-    said = f"{len(PAIRS)} correct variants of the operations were judged on 10,000 cases each"
+    said = f"{len(PAIRS)} correct variants of the operations were judged on 10,000 cases each ({len(FEWER)} on 1,000)"
     assert f"{said}; {len(REFUSED)} of them were refused once" in readme
 
 

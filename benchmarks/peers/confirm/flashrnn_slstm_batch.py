@@ -12,7 +12,7 @@ import logging
 
 import torch
 from _shared import verdict
-from _slstm import beside_another
+from _slstm import next_to_another
 
 # Without CUDA, flashrnn's import warns.
 logging.disable(logging.WARNING)
@@ -27,4 +27,4 @@ def step(i, f, z, o, c, n, m):
     return every[0].reshape(B)
 
 
-verdict(beside_another(step))
+verdict(next_to_another(step))

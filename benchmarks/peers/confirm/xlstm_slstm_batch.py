@@ -10,7 +10,7 @@ i is small: h = 0/0.
 
 import torch
 from _shared import verdict
-from _slstm import beside_another
+from _slstm import next_to_another
 from xlstm.blocks.slstm.src.vanilla import slstm_forward, slstm_pointwise_function_registry
 
 
@@ -22,4 +22,4 @@ def step(i, f, z, o, c, n, m):
     return every[0, 1, :, 0]
 
 
-verdict(beside_another(step))
+verdict(next_to_another(step))
