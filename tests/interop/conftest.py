@@ -18,6 +18,8 @@ _PEERS = {
     "test_mlstm_kernels_jax.py": ("mlstm_kernels", "flax", "jax"),
     "test_transformers.py": ("transformers", "mlstm_kernels", "xlstm", "torch"),
     "test_xlstm_example.py": ("transformers", "torch", "jax"),
+    "test_xlstm_slstm.py": ("xlstm", "flashrnn", "torch", "flax"),
+    "test_frameworks_gru.py": ("torch", "flax"),
 }
 
 collect_ignore = [file for file, peers in _PEERS.items() if any(find_spec(peer) is None for peer in peers)]
