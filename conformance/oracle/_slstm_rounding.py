@@ -1,10 +1,10 @@
 """The sLSTM with a rounding at random after every operation, forward and backward, on many copies at once.
 
 Each operation of the loop is followed by an error of one roundoff of its result, with a random sign (Rademacher's: an
-operation that matters alone then shows in every copy). A sum of several terms is off by a roundoff of their magnitudes,
-so that any order is covered. What a computation may do in several ways has an error for each: the log weight of the
-memory is off by a roundoff of the largest of a, m and m_new, although it can be computed without. Functions are off by
-more than a roundoff (`FUNCTION`, `TANH`).
+operation that matters alone then shows in every copy). A sum of a few terms is off by a roundoff of their magnitudes,
+so that any order is covered. The products with the weights sum many: see `Rounding.sum`. What a computation may do in
+several ways has an error for each: the log weight of the memory is off by a roundoff of the largest of a, m and m_new,
+although it can be computed without. Functions are off by more than a roundoff (`FUNCTION`, `TANH`).
 
 There are two backward passes. One treats m as a constant, and computes the gates again from the states, as a pass does
 that stores little: they then have other errors than in the forward pass, and z dc + dn is not 0 where c/n is z. The
@@ -71,6 +71,14 @@ class Rounding:
     def by(self, x: np.ndarray, size: np.ndarray) -> np.ndarray:
         """``x``, off by a roundoff of ``size``, which has its shape."""
         return x + size * self._at(self._noise, x)
+
+    def sum(self, x: np.ndarray, size: np.ndarray, terms: int) -> np.ndarray:
+        """``x``, the sum of so many terms in an unknown order, whose magnitudes have the sum ``size``.
+
+        Each addition rounds a partial sum, which is at most ``size``, by at most a roundoff: by 1/√3 of one in the root
+        mean square. Together these are √(terms/3) roundoffs.
+        """
+        return self.by(x, max(1.0, (terms / 3) ** 0.5) * size)
 
     def operand(self, name: str, x: np.ndarray) -> np.ndarray:
         """``x``, ``(N, copies, …)``, as the operand of a product that has this name at every step."""
@@ -176,8 +184,8 @@ def _times(h: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 
 def _gates(exponential: bool, u: np.ndarray, size: np.ndarray, m: np.ndarray, r: Rounding) -> Gates:
-    """A step up to its weights, from preactivations that are off by a roundoff of ``size``."""
-    u_z, i, u_f, u_o = np.split(r.by(u, size), 4, axis=-1)
+    """A step up to its weights, from preactivations whose terms have the magnitudes ``size``."""
+    u_z, i, u_f, u_o = np.split(r.sum(u, size, u.shape[-1] // 4 + 1), 4, axis=-1)
     a = u_f if exponential else r(-np.logaddexp(0.0, -u_f), FUNCTION)
     slope = np.ones(u_f.shape) if exponential else r(_sigmoid(-u_f), FUNCTION)
     carried = r(a + m)
@@ -291,7 +299,7 @@ def backward(
         dm = r(of_decay + carried) if through_m else carried
         dc, dn = r.held("dc", g.decay * dc, g.carries), r.held("dn", g.decay * dn, g.carries)
         rounded = r.operand("du", du)
-        dh_next = r.by(_times(rounded, W.swapaxes(-1, -2)), _times(np.abs(du), absolute))
+        dh_next = r.sum(_times(rounded, W.swapaxes(-1, -2)), _times(np.abs(du), absolute), du.shape[-1])
         dx[t] = du
         squares += np.einsum("nbi,nbj->nij", s.h[:, 0] ** 2, du[:, 0] ** 2)
         pending.append((r.operand("h", s.h), rounded))
