@@ -536,7 +536,7 @@ def check_slstm(
     call.packing(cu_seqlens, max_seqlen, "z")
     if initial_state is not None:
         _check_slstm_state(call, initial_state, "initial_state", z)
-    _check_forget_gate(call, forget_gate)
+    check_forget_gate(call, forget_gate)
     _check_clipping(call, gradient_clipping)
     return call
 
@@ -559,7 +559,7 @@ def check_slstm_sizes(
     call.integer("num_heads", num_heads, 1)
     call.flag("add_bias", add_bias)
     _check_clipping(call, gradient_clipping)
-    _check_forget_gate(call, forget_gate)
+    check_forget_gate(call, forget_gate)
     call.number("depth", depth, "a number from 0 to 1", lambda x: 0 <= x <= 1)
     return call
 
@@ -581,7 +581,7 @@ def check_slstm_step(
     call = Call(function, framework)
     _check_slstm_arrays(call, (z, i, f, o, weight_z, weight_i, weight_f, weight_o), "B")
     _check_slstm_state(call, state, "state", z)
-    _check_forget_gate(call, forget_gate)
+    check_forget_gate(call, forget_gate)
     return call
 
 
@@ -592,7 +592,7 @@ def _check_slstm_arrays(call: Call, arrays: Sequence[Any], tokens: str) -> None:
         call.shape(argument, x, "N H H" if argument.startswith("weight") else f"{tokens} N H")
 
 
-def _check_forget_gate(call: Call, forget_gate: Any) -> None:
+def check_forget_gate(call: Call, forget_gate: Any) -> None:
     expected = " or ".join(map(repr, FORGET_GATES))
     if not isinstance(forget_gate, str):
         call.refuse(TypeError, "forget_gate", describe(forget_gate), expected)

@@ -235,14 +235,18 @@ def of_steps(machine: Machine, layer: Layer, devices: int) -> int:
     return 2 * max(simulated(machine, devices, layer.message).sent)
 
 
+def _with_unit(number: float, units: dict[str, float]) -> str:
+    """Three digits and the largest unit that is not larger than the number, or the smallest one."""
+    name = next((name for name, unit in units.items() if number >= unit), [*units][-1])
+    return f"{number / units[name]:.3g} {name}"
+
+
 def _time(seconds: float) -> str:
-    return next(
-        f"{seconds / unit:.3g} {name}" for unit, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")) if seconds >= unit
-    )
+    return _with_unit(seconds, {"s": 1, "ms": 1e-3, "µs": 1e-6})
 
 
 def _bytes(count: float) -> str:
-    return next(f"{count / unit:.3g} {name}" for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= unit)
+    return _with_unit(count, {"GB": 1e9, "MB": 1e6, "kB": 1e3})
 
 
 def _row(*cells: object) -> str:

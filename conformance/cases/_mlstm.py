@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from conformance.base.dtypes import HALF, LARGEST, Array, accumulation, array
 from conformance.cases._case import (
     AS_DRAWN,
-    COTANGENTS,
     LONG_STEPS,
-    SEEDS,
     Limits,
     Sequences,
     generator,
@@ -27,7 +25,6 @@ from conformance.cases._gates import (
     ABOVE,
     ABOVE_64,
     AT_FLOOR,
-    GATES,
     capped,
     gates,
     hold,
@@ -36,6 +33,7 @@ from conformance.cases._gates import (
     normaliser,
     scale_of_queries,
 )
+from conformance.cases._memory import dynamic
 
 
 @register()
@@ -193,31 +191,8 @@ _PACKED_TABLE = {
 _EPS = (0.0, 0.0, 0.0, 1e-3)
 
 
-@st.composite
-def _dynamic(draw: Any, limits: Limits, state: bool) -> dict[str, Any]:
-    """The fields that do not affect shapes."""
-    long = limits.stratum == "long"
-    states = ("random",) if limits.pin or long else ("random", "random", "random", "empty")
-    regimes = ("changing", "resets", "mixed") if long else ("resets", "changing", "extreme") if limits.quick else GATES
-    fields = {
-        "state": draw(st.sampled_from(states)) if state else "none",
-        "gates": draw(st.sampled_from(regimes)),
-        "held": draw(st.sampled_from(_HELD[limits.stratum])),
-        "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 4.0))),
-        "cotangents": draw(st.sampled_from(COTANGENTS)),
-        "layout": draw(st.sampled_from(limits.layouts)),
-        "seed": draw(SEEDS),
-    }
-    return {**fields, **_PINS.get(limits.pin, {})}
-
-
-_HELD = {"small": (0.0, 1.0, 0.0, 0.5), "chunk": (0.3, 0.5, 0.2, 0.7), "long": (0.3, 0.5)}
-_PINS: dict[str, dict[str, Any]] = {
-    "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
-    "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
-    # Gates that keep a memory matter only if there is one.
-    "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, "cotangents": "dense", "state": "random"},
-}
+def _dynamic(limits: Limits, state: bool) -> st.SearchStrategy[dict[str, Any]]:
+    return dynamic(limits, state, quick=("resets", "changing", "extreme"), largest=4.0)
 
 
 @st.composite

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from conformance.base.dtypes import LARGEST, Array, accumulation, array
 from conformance.cases._case import (
     AS_DRAWN,
-    COTANGENTS,
     LONG_STEPS,
-    SEEDS,
     Limits,
     Sequences,
     generator,
@@ -23,7 +21,8 @@ from conformance.cases._case import (
     replaced,
     rows,
 )
-from conformance.cases._gates import GATES, gates, hold, moderate, moderate_gates
+from conformance.cases._gates import gates, hold, moderate, moderate_gates
+from conformance.cases._memory import dynamic
 
 SLSTM_WEIGHTS = ("weight_z", "weight_i", "weight_f", "weight_o")
 EXPONENTIAL_SHIFT = 2.0
@@ -177,31 +176,11 @@ _PACKED_SLSTM_TABLE = {
     "chunk": ((3, 150, 1, 3, None),),
     "long": ((3, LONG_STEPS, 1, 3, None),),
 }
-_HELD = {"small": (0.0, 1.0, 0.0, 0.5), "chunk": (0.3, 0.5, 0.2, 0.7), "long": (0.3, 0.5)}
-_PINS: dict[str, dict[str, Any]] = {
-    "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
-    "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
-    "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, "cotangents": "dense", "state": "random"},
-}
 NO_SLSTM_CLIPPING: dict[str, Any] = {"clipping": None}
 
 
-@st.composite
-def _slstm_dynamic(draw: Any, limits: Limits, state: bool) -> dict[str, Any]:
-    """The fields that do not affect shapes."""
-    long = limits.stratum == "long"
-    states = ("random",) if limits.pin or long else ("random", "random", "random", "empty")
-    regimes = ("changing", "resets", "mixed") if long else ("resets", "closed", "extreme") if limits.quick else GATES
-    fields = {
-        "state": draw(st.sampled_from(states)) if state else "none",
-        "gates": draw(st.sampled_from(regimes)),
-        "held": draw(st.sampled_from(_HELD[limits.stratum])),
-        "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 2.0))),
-        "cotangents": draw(st.sampled_from(COTANGENTS)),
-        "layout": draw(st.sampled_from(limits.layouts)),
-        "seed": draw(SEEDS),
-    }
-    return {**fields, **_PINS.get(limits.pin, {})}
+def _dynamic(limits: Limits, state: bool) -> st.SearchStrategy[dict[str, Any]]:
+    return dynamic(limits, state, quick=("resets", "closed", "extreme"), largest=2.0)
 
 
 @st.composite
@@ -219,7 +198,7 @@ def slstm(draw: Any, limits: Limits, **fixed: Any) -> SLSTMCase:
     else:
         B, S, N, H, state, forget_gate, clipping = draw(rows(_SLSTM_TABLE, limits))
         S = limited(S, limits)
-    dynamic = draw(_slstm_dynamic(limits, state))
+    dynamic = draw(_dynamic(limits, state))
     case = SLSTMCase(B, S, N, H, forget_gate=forget_gate, clipping=clipping, **dynamic)
     return replace(case, **fixed)
 
@@ -236,7 +215,7 @@ def packed_slstm(draw: Any, limits: Limits, **fixed: Any) -> SLSTMCase:
     else:
         B, T, N, H, forget_gate = draw(rows(_PACKED_SLSTM_TABLE, limits))
         T, state, clipping = limited(T, limits), True, None
-    lengths, dynamic = lengths_of(draw, B, T, limits), draw(_slstm_dynamic(limits, state))
+    lengths, dynamic = lengths_of(draw, B, T, limits), draw(_dynamic(limits, state))
     case = SLSTMCase(B, 0, N, H, lengths=lengths, forget_gate=forget_gate, clipping=clipping, **dynamic)
     return replace(case, **fixed)
 

@@ -186,3 +186,23 @@ LAYOUT = of_field(
     name="layout",
     sentence="arrays are not contiguous in memory",
 )
+
+CLIPPING = of_field(
+    "clipping",
+    None,
+    0.1,
+    name="clipping",
+    promise="gradient_clipping == None",
+    sentence="gradient_clipping is given",
+)
+
+UNEVEN_HEAD_DIMS = Feature(
+    name="uneven head dims",
+    promise="H % 16 == 0",
+    sentence="H is not a multiple of 16",
+    present=lambda case: bool(case.H % MULTIPLE),
+    without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
+    added=lambda case: replace(case, H=5),
+    of_sizes=True,
+    letters="H",
+)

@@ -8,8 +8,8 @@ import numpy as np
 from conformance.cases import GRUCase
 from conformance.cases._gates import large
 from conformance.features.calls import (
+    CLIPPING,
     LAYOUT,
-    MULTIPLE,
     NO_SEQUENCES,
     NO_STEPS,
     PACKING,
@@ -17,12 +17,13 @@ from conformance.features.calls import (
     SEVERAL_SEQUENCES,
     SEVERAL_STEPS,
     STATE_COTANGENTS,
+    UNEVEN_HEAD_DIMS,
     initial_state,
     not_multiple,
     scaled,
     several_blocks,
 )
-from conformance.features.feature import Feature, of_field, removed, restored
+from conformance.features.feature import Feature, removed, restored
 
 BLOCK = 64
 GATES = ("forget_input", "reset_input")
@@ -60,14 +61,7 @@ GRU = (
         added=lambda case: _extreme(case, "large gates", "infinite gates"),
         of_values=True,
     ),
-    of_field(
-        "clipping",
-        None,
-        0.1,
-        name="clipping",
-        promise="gradient_clipping == None",
-        sentence="gradient_clipping is given",
-    ),
+    CLIPPING,
     NO_STEPS,
     NO_SEQUENCES,
     SEVERAL_STEPS,
@@ -90,16 +84,7 @@ GRU = (
         added=lambda case: replace(case, heads=(4, 2, 1, 4, 2, 2)),
         of_sizes=True,
     ),
-    Feature(
-        name="uneven head dims",
-        promise="H % 16 == 0",
-        sentence="H is not a multiple of 16",
-        present=lambda case: bool(case.H % MULTIPLE),
-        without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
-        added=lambda case: replace(case, H=5),
-        of_sizes=True,
-        letters="H",
-    ),
+    UNEVEN_HEAD_DIMS,
     *PACKING,
     LAYOUT,
     scaled("inputs and weights", 2.0),

@@ -4,19 +4,20 @@ from dataclasses import replace
 
 from conformance.cases import SLSTMCase, without_states
 from conformance.features.calls import (
+    CLIPPING,
     LAYOUT,
-    MULTIPLE,
     NO_SEQUENCES,
     NO_STEPS,
     PACKING,
     SEVERAL_HEADS,
     SEVERAL_SEQUENCES,
     SEVERAL_STEPS,
+    UNEVEN_HEAD_DIMS,
     not_multiple,
     scaled,
     several_blocks,
 )
-from conformance.features.feature import Feature, of_field
+from conformance.features.feature import of_field
 from conformance.features.mlstm import (
     CHUNK,
     FINAL_STATE,
@@ -35,15 +36,6 @@ _LENGTHS = (
     not_multiple(CHUNK),
     several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: CHUNK),
 )
-_CLIPPING = of_field(
-    "clipping",
-    None,
-    0.1,
-    name="clipping",
-    promise="gradient_clipping == None",
-    sentence="gradient_clipping is given",
-)
-
 SLSTM = (
     *STATE,
     replace(FINAL_STATE, without=without_states),
@@ -55,28 +47,19 @@ SLSTM = (
     *INFINITE_GATES,
     HUGE_FORGET_GATES,
     *(feature for feature in LARGE_GATES if not feature.contract),
-    _CLIPPING,
+    CLIPPING,
     *_LENGTHS,
     NO_SEQUENCES,
     SEVERAL_SEQUENCES,
     SEVERAL_HEADS,
-    Feature(
-        name="uneven head dims",
-        promise="H % 16 == 0",
-        sentence="H is not a multiple of 16",
-        present=lambda case: bool(case.H % MULTIPLE),
-        without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
-        added=lambda case: replace(case, H=5),
-        of_sizes=True,
-        letters="H",
-    ),
+    UNEVEN_HEAD_DIMS,
     *PACKING,
     LAYOUT,
     scaled("z and o", 2.0),
 )
 
 SLSTM_STEP = tuple(
-    feature for feature in SLSTM if feature not in (*_LENGTHS, *PACKING, _CLIPPING) and feature.name != FINAL_STATE.name
+    feature for feature in SLSTM if feature not in (*_LENGTHS, *PACKING, CLIPPING) and feature.name != FINAL_STATE.name
 )
 
 

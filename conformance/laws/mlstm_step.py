@@ -5,14 +5,12 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from conformance import cases
-from conformance.base.call import Call
 from conformance.cases import MLSTMCase
 from conformance.laws import SINGLE, SMALL, UP_TO_BFLOAT16, _mlstm_large_gates, law
-from conformance.laws._answers import check_gradient, expected_value
-from conformance.laws._relations import along_steps
+from conformance.laws._answers import check_gradient
+from conformance.laws._relations import check_steps
 from conformance.laws.checker import Checker
-from conformance.operations.mlstm import MLSTM
-from conformance.operations.mlstm_step import MLSTM_STEP, at_step, with_state
+from conformance.operations.mlstm_step import MLSTM_STEP, ONE_STEP, with_state
 
 OP = "mlstm_step"
 
@@ -30,19 +28,8 @@ def sequence(checker: Checker, case: MLSTMCase) -> None:
 
     mlstm_step applied S times = mlstm
     """
-    arrays, options = with_state(case, checker.dtype), {"eps": case.eps} if case.eps else {}
-    state, h, last = MLSTM_STEP.kept(arrays), [], {}
-    for t in range(case.S):
-        last = checker.call(Call(operation=OP, arrays={**at_step(arrays, t), **state}, options=options))
-        h.append(replace(last["h"], values=last["h"].values[:, None]))
-        state = MLSTM_STEP.carried(last)
-    if h:
-        checker.agree(
-            {"h": along_steps(*h), **{name: last[name] for name in MLSTM.states}},
-            expected_value(MLSTM, checker, case),
-            case.steps,
-            times=1 if case.S < 2 else 2,
-        )
+    options = {"eps": case.eps} if case.eps else {}
+    check_steps(ONE_STEP, MLSTM_STEP, checker, case, with_state(case, checker.dtype), options)
 
 
 def _one_step(limits: cases.Limits) -> st.SearchStrategy:

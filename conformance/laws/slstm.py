@@ -6,13 +6,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.base.call import Call
 from conformance.cases import Limits, SLSTMCase
 from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, WIDE, law
-from conformance.laws._answers import check_gradient, check_value, expected_value
-from conformance.laws._relations import along_steps
+from conformance.laws._answers import check_gradient, check_value
+from conformance.laws._relations import check_steps
 from conformance.laws.checker import Checker
-from conformance.operations.slstm import SLSTM, SLSTM_STEP, at_step, with_state
+from conformance.operations.slstm import ONE_STEP, SLSTM, SLSTM_STEP, with_state
 
 _LOW = -40.0
 """An input gate below the sum of all log forget gates of the steps before it."""
@@ -175,17 +174,8 @@ def sequence(checker: Checker, case: SLSTMCase) -> None:
 
     slstm_step applied S times = slstm
     """
-    arrays = with_state(case).arrays(checker.dtype)
     options = {} if case.forget_gate is None else {"forget_gate": case.forget_gate}
-    state, h, last = SLSTM_STEP.kept(arrays), [], {}
-    for t in range(case.S):
-        last = checker.call(Call(operation="slstm_step", arrays={**at_step(arrays, t), **state}, options=options))
-        h.append(replace(last["h"], values=last["h"].values[:, None]))
-        # An output in 16 bits is not what the next step reads: the state has its own h.
-        state = SLSTM_STEP.carried(last)
-    if h:
-        results = {"h": along_steps(*h), **{name: last[name] for name in SLSTM.states}}
-        checker.agree(results, expected_value(SLSTM, checker, case), case.steps, times=1 if case.S < 2 else 2)
+    check_steps(ONE_STEP, SLSTM_STEP, checker, case, with_state(case).arrays(checker.dtype), options)
 
 
 @law(

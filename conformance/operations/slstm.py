@@ -1,7 +1,6 @@
 """The sLSTM: `slstm` over whole sequences, and one step of it, `slstm_step`, whose cases are sequences of one step."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +8,11 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.base.call import Call
-from conformance.base.dtypes import Array
 from conformance.cases import Limits, SLSTMCase
+from conformance.operations._one_step import OneStep
 from conformance.operations._operation import Operation
-from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Option, Options, Output, StateTuple
+from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Option, Output, StateTuple
 from conformance.operations.mlstm import EXTREME_GATES
-from conformance.oracle import Values
-from conformance.tolerance.budget import Expected, Precision
 from reference.arguments import SLSTMState
 
 
@@ -96,12 +93,7 @@ SLSTM = Operation(
     extremes=_extremes,
 )
 
-STEPPED = (*"zifo", "h")
-
-
-def at_step(arrays: Mapping[str, Array], t: int) -> dict[str, Array]:
-    """The arrays, or cotangents, of step ``t`` of a sequence."""
-    return {name: replace(x, values=x.values[:, t]) if name in STEPPED else x for name, x in arrays.items()}
+ONE_STEP = OneStep(SLSTM)
 
 
 def with_state(case: SLSTMCase) -> SLSTMCase:
@@ -113,49 +105,25 @@ def _make_call(operation: str, case: SLSTMCase, dtype: str) -> Call:
     given = with_state(case)
     return Call(
         operation=operation,
-        arrays=at_step(given.arrays(dtype), 0),
+        arrays=ONE_STEP.at(given.arrays(dtype), 0),
         options={} if case.forget_gate is None else {"forget_gate": case.forget_gate},
-        cotangents=at_step(given.cotangent_arrays(dtype), 0),
+        cotangents=ONE_STEP.at(given.cotangent_arrays(dtype), 0),
     )
 
 
-def _as_sequence(values: Values) -> Values:
-    return {name: x[:, None] if name in STEPPED else x for name, x in values.items()}
-
-
-def _of_step(expected: Expected) -> Expected:
-    values, slack = (
-        {name: x[:, 0] if name in STEPPED else x for name, x in of.items()} for of in (expected.values, expected.slack)
-    )
-    return replace(expected, values=values, slack=slack)
-
-
-def _value(arrays: Values, options: Options, precision: Precision) -> Expected:
-    return _of_step(oracle.slstm(_as_sequence(arrays), options, precision))
-
-
-def _gradient(arrays: Values, options: Options, cotangents: Values, precision: Precision) -> Expected:
-    return _of_step(oracle.slstm_gradient(_as_sequence(arrays), options, _as_sequence(cotangents), precision))
-
-
-_ONE_STEP: dict[str, Any] = {"S": 1, "clipping": None, "return_state": True}
+_FIXED: dict[str, Any] = {"S": 1, "clipping": None, "return_state": True}
 
 
 def _one_step(limits: Limits, **fixed: Any) -> st.SearchStrategy:
-    return cases.slstm(limits, **_ONE_STEP, **fixed)
-
-
-def _stepless(array: Any, **changes: Any) -> Any:
-    """An argument or an output of the sequence, as a step has it."""
-    return replace(array, shape=array.shape.replace("S ", ""), **changes)
+    return cases.slstm(limits, **_FIXED, **fixed)
 
 
 SLSTM_STEP = Operation(
     name="slstm_step",
     about="slstm_step",
     helpers=("SLSTMState",),
-    arguments=tuple(_stepless(argument, optional=False) for argument in SLSTM.arguments if argument.role != "index"),
-    outputs=tuple(map(_stepless, SLSTM.outputs)),
+    arguments=ONE_STEP.arguments,
+    outputs=ONE_STEP.outputs,
     returns=SLSTM.returns,
     options=(
         Option(name="forget_gate", default="sigmoid", refused={"an unknown forget gate": "exponential"}),
@@ -164,8 +132,8 @@ SLSTM_STEP = Operation(
     state=StateTuple(name="state", type=SLSTMState, cotangent="dstate", passed="position"),
     cases={"dense": _one_step},
     make_call=_make_call,
-    value=_value,
-    gradient=_gradient,
+    value=ONE_STEP.value,
+    gradient=ONE_STEP.gradient,
     immaterial=SLSTM.immaterial,
     rows=(SLSTMCase(2, 1, 2, 3, state="random", seed=9),),
     vector_cases=(
@@ -176,7 +144,7 @@ SLSTM_STEP = Operation(
         SLSTMCase(3, 1, 2, 3, gates="resets", state="empty"),
         SLSTMCase(2, 1, 2, 3, gates="low m", state="random", cotangents="state only"),
     ),
-    extremes=lambda limits: _extremes(limits, **_ONE_STEP),
+    extremes=lambda limits: _extremes(limits, **_FIXED),
     strata=("small",),
 )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from reference._arrays import NUMPY
 from reference._call import Call, describe
+from reference.arguments import check_forget_gate
 from reference.interop.gru_checkpoints import check_mapping
 from reference.interop.gru_weights import as_projection
 
@@ -35,7 +36,7 @@ class SLSTMWeights:
 
     Raises:
         TypeError: an array is not a floating-point NumPy array, or dtypes differ.
-        ValueError: shapes disagree.
+        ValueError: shapes disagree, or `forget_gate` is none of `slstm`.
     """
 
     input_kernel: np.ndarray
@@ -53,6 +54,9 @@ class SLSTMWeights:
         call = Call("SLSTMWeights", NUMPY)
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         call.floating(**{name: x for name, x in arrays.items() if x is not None or name in _ARRAYS[:5]})
+        if self.gradient_clipping is not None:
+            call.number("gradient_clipping", self.gradient_clipping, "None or a number", lambda _: True)
+        check_forget_gate(call, self.forget_gate)
         for name in _ARRAYS[1:5]:
             call.shape(name, arrays[name], "N H H")
         width = call["N"] * call["H"]
@@ -72,7 +76,16 @@ class SLSTMWeights:
         return self.input_bias is not None or self.output_bias is not None
 
     def with_output_projection(self, kernel: np.ndarray, bias: np.ndarray | None = None) -> "SLSTMWeights":
-        """These weights, followed by a linear layer ``(N·H, output_size)``, whose bias may be None."""
+        """These weights, followed by a linear layer ``(N·H, output_size)``, whose bias may be None.
+
+        Raises:
+            TypeError, ValueError: as `SLSTMWeights`; there is an output projection already.
+        """
+        if self.output_kernel is not None:
+            raise ValueError(
+                "SLSTMWeights: `output_kernel` is given already; expected weights without an output projection"
+            )
+        Call("SLSTMWeights", NUMPY).kind(output_kernel=kernel)
         return dataclasses.replace(self, output_kernel=kernel, output_bias=bias)
 
     def arguments(self) -> dict[str, Any]:

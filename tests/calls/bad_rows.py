@@ -10,7 +10,7 @@ from conformance.cases import FwbwCase, GRUCase, MLSTMCase
 from conformance.operations.fwbw import FWBW
 from conformance.operations.gru import GRU
 from conformance.operations.mlstm import MLSTM
-from conformance.operations.mlstm_step import MLSTM_STEP, at_step
+from conformance.operations.mlstm_step import MLSTM_STEP, ONE_STEP
 from tests.calls.refusals import (
     PACKINGS,
     BadCall,
@@ -115,7 +115,7 @@ def mlstm_calls() -> list[BadCall]:
 
 
 def _step() -> dict[str, Any]:
-    return at_step(MLSTMCase(2, 1, 2, 4, 5, state="random").arrays("float32"), 0)
+    return ONE_STEP.at(MLSTMCase(2, 1, 2, 4, 5, state="random").arrays("float32"), 0)
 
 
 def mlstm_step_calls() -> list[BadCall]:

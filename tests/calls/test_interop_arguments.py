@@ -100,7 +100,14 @@ WEIGHTS: dict[str, tuple[Callable, dict[str, Any]]] = {
     "slstm_weights_from_xlstm": (slstm_weights_from_xlstm, {"state_dict": XLSTM, "prefix": ""}),
     "SLSTMWeights": (
         SLSTMWeights,
-        {**SLSTM, "input_bias": ones(4 * H), "output_kernel": ones(H, 2), "output_bias": ones(2)},
+        {
+            **SLSTM,
+            "input_bias": ones(4 * H),
+            "output_kernel": ones(H, 2),
+            "output_bias": ones(2),
+            "gradient_clipping": 1.0,
+            "forget_gate": "exp",
+        },
     ),
     "slstm_from_weights": (slstm_from_weights, {"weights": SLSTMWeights(**SLSTM)}),
     "gru_from_weights": (gru_from_weights, {"weights": GRUWeights(**LAYER)}),
@@ -110,7 +117,7 @@ LEGAL = {
     "gru_weights_from_onnx": {"B": [None], "attributes": [None, {}]},
     "gru_weights_from_xma": {"gradient_clipping": [None, 7, -1.5], "prefix": []},
     "slstm_weights_from_xlstm": {"prefix": []},
-    "SLSTMWeights": {"input_bias": [None], "output_kernel": [], "output_bias": [None]},
+    "SLSTMWeights": {"input_bias": [None], "output_bias": [None], "gradient_clipping": [None, 7, -1.5]},
     "GRUWeights": {
         "input_bias": [None],
         "recurrent_bias": [None],

@@ -53,6 +53,8 @@ def test_an_output_projection_follows() -> None:
     expected = slstm_from_weights(weights)(x)[0] @ kernel + 1
     projected = weights.with_output_projection(kernel, np.ones(2))
     np.testing.assert_allclose(slstm_from_weights(projected)(x)[0], expected, rtol=1e-13)
+    with pytest.raises(ValueError, match="SLSTMWeights: `output_kernel` is given already"):
+        projected.with_output_projection(kernel)
     with pytest.raises(ValueError, match=r"SLSTMWeights: `output_kernel` is f64\[5,2\]; expected \[6, O\]"):
         weights.with_output_projection(kernel[:5])
 
