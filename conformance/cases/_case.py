@@ -209,6 +209,15 @@ def simpler(case: Any) -> list[Any]:
     return [replace(case, elements=elements) for elements in SIMPLE] if hasattr(case, "elements") else []
 
 
+def emptied(case: Any, size: str) -> Any:
+    """The case with one of its sizes 0. For packed sequences, B = 0 means that there are none, S = 0 no token."""
+    if hasattr(case, "inner"):
+        return replace(case, inner=emptied(case.inner, size))
+    if size in "BS" and getattr(case, "lengths", None) is not None:
+        return replace(case, lengths=(0,) * len(case.lengths) if size == "S" else ())
+    return replace(case, **{size: 0})
+
+
 def as_drawn(case: Any) -> Any:
     """The case with its elements as they are drawn."""
     if hasattr(case, "inner"):

@@ -7,14 +7,18 @@ from hypothesis import strategies as st
 
 from conformance.frameworks.implementation import Results
 from conformance.laws import WIDE, _general_device, _general_transforms, _packing_laws, _recurrence_laws, law
-from conformance.laws._answers import BROADCAST, has_gradient, lacking, laid_out
+from conformance.laws._answers import BROADCAST, check_gradient, check_value, has_gradient, lacking, laid_out
 from conformance.laws._relations import alike_in_another_way, results_of
 from conformance.laws.checker import Checker, LawError
 from conformance.operations import OPERATIONS, Operation
 
+SIZES = "BSNKVH"
+"""The letters of sizes that a case has as fields."""
+
 
 def _register(operation: Operation) -> None:
     """Register the laws about arrays for one operation."""
+    empty = [case for size in SIZES for case in operation.with_size_0(size)]
 
     @law(
         operation,
@@ -84,6 +88,17 @@ def _register(operation: Operation) -> None:
         own = results_of(checker, call)
         with checker.implementation.poisoned():
             alike_in_another_way(operation, checker, case, call, own)
+
+    @law(operation, "contract", rows=lambda: empty)
+    def sizes_of_0(checker: Checker, case: Any) -> None:
+        """A size of 0 is one like any other: outputs and gradients have the shapes of the definition, and what is left
+        of them has its values.
+
+        {op}(x) is the reference's where an axis of x has no element
+        """
+        check_value(operation, checker, case)
+        if has_gradient(operation, checker):
+            check_gradient(operation, checker, case)
 
     if operation.extremes is None:
         return

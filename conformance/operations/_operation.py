@@ -6,7 +6,7 @@ framework, to make the call, or their names, to write it as text. Nothing here d
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from conformance.base.call import Call
 from conformance.base.dtypes import Array, array
 from conformance.base.result_form import ANYTHING, ArrayKind, Structure, expect_arrays, expect_form, named
-from conformance.cases import Limits
+from conformance.cases import Limits, emptied
 from conformance.operations._record import Options, Record
 
 Given = Mapping[str, Any]
@@ -129,6 +129,19 @@ class Operation(Record):
         return st.one_of(
             self.cases["dense"](limits), self.cases["packed"](limits).filter(lambda case: bool(case.lengths))
         )
+
+    def with_size_0(self, size: str) -> tuple[Any, ...]:
+        """The rows with a size 0; none if the size must be at least 1, or if cases do not have it."""
+        letters = {letter.replace("T", "S") for argument in self.arguments for letter in argument.axes}
+        own = {field.name for field in fields(getattr(self.rows[0], "inner", self.rows[0]))}
+        return (
+            tuple(emptied(row, size) for row in self.rows) if size in (letters & own).difference(self.never_0) else ()
+        )
+
+    @property
+    def stepless(self) -> tuple[Any, ...]:
+        """A case without a step but with a state, which must be returned as a copy."""
+        return self.with_size_0("S")[:1] if self.recurs else ()
 
     def cuts(self, limits: Limits) -> st.SearchStrategy:
         """Cases that are cut, if a new shape is cheap at any share of their steps, the ends included."""

@@ -188,7 +188,7 @@ class Record(Public):
         vector_cases: the cases of test vectors, the most ordinary first: lengths that may cause errors (0, 1, odd,
             prime, beyond the end of a chunk, over a thousand), every regime of gates, every kind of state and of
             option.
-        stepless: cases without a step but with a state, which must be returned as a copy.
+        never_0: the sizes that must be at least 1.
         extremes: cases with extreme gates; None if there are no gates.
         strata: the sizes on which the shared laws are tried.
         cut_slack: the additional error that the gradient of a cut sequence may have beyond the uncut one's tolerance.
@@ -210,7 +210,7 @@ class Record(Public):
     backward: Backward = Backward()
     make_call: Callable[[str, Any, str], Call] = make_call
     immaterial: Mapping[str, Any] = field(default_factory=dict)
-    stepless: tuple[Any, ...] = ()
+    never_0: tuple[str, ...] = ()
     extremes: Strategy | None = None
     strata: tuple[str, ...] = STRATA
     cut_slack: Callable[[Expected, Arrays], Values] = no_cut_slack

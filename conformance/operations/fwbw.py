@@ -73,7 +73,7 @@ FWBW = Operation(
         FwbwCase(_INNER, 2, keep=("keep_G", "keep_M", "keep_c"), flat_gates=False),
     ),
     vector_cases=_VECTOR_CASES,
-    stepless=(FwbwCase(replace(_INNER, S=0), return_state=True, use_initial_state=True),),
+    never_0=("K",),
     extremes=_extremes,
     strata=("small", "chunk"),
 )

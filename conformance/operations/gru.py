@@ -80,7 +80,6 @@ GRU = Operation(
         GRUCase(3, 0, 2, cases.HEADS[2], lengths=(3, 0, 4), state=True, seed=6),
     ),
     vector_cases=_VECTOR_CASES,
-    stepless=(GRUCase(2, 0, 3, cases.HEADS[1], state=True),),
     extremes=_extremes,
 )
 

@@ -114,7 +114,7 @@ MLSTM = Operation(
         MLSTMCase(3, 0, 2, 3, 2, lengths=(3, 0, 4), state="random", chunk_size=2, seed=2),
     ),
     vector_cases=_VECTOR_CASES,
-    stepless=(MLSTMCase(2, 0, 1, 3, 2, state="random"),),
+    never_0=("K",),
     extremes=_extremes,
     cut_slack=_cut_slack,
 )

@@ -89,7 +89,6 @@ SLSTM = Operation(
         SLSTMCase(3, 0, 2, 3, lengths=(3, 0, 4), state="random", seed=8),
     ),
     vector_cases=_VECTOR_CASES,
-    stepless=(SLSTMCase(2, 0, 1, 3, state="random"),),
     extremes=_extremes,
 )
 

@@ -1,6 +1,7 @@
 """The mLSTM's oracle for dense and packed calls; a packed call is computed sequence by sequence."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> E
     """Value of `mlstm`, dense or packed. States are in the units of their own m (see `rescaled`)."""
     if "cu_seqlens" not in arrays:
         return _dense_value(arrays, options, precision)
-    calls = _mlstm.each_sequence(arrays, {}, _lengths(arrays))
-    return _mlstm.joined([_dense_value(x, options, precision) for x, _ in calls])
+    return _of_sequences(arrays, {}, lambda x, _: _dense_value(x, options, precision))
 
 
 def _dense_value(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
@@ -29,8 +29,7 @@ def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Value
     """Gradient of `mlstm`, dense or packed, states included."""
     if "cu_seqlens" not in arrays:
         return _dense_gradient(arrays, options, cotangents, precision)
-    calls = _mlstm.each_sequence(arrays, cotangents, _lengths(arrays))
-    return _mlstm.joined([_dense_gradient(x, options, dx, precision) for x, dx in calls])
+    return _of_sequences(arrays, cotangents, lambda x, dx: _dense_gradient(x, options, dx, precision))
 
 
 def _dense_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
@@ -43,5 +42,15 @@ def _dense_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Valu
     return widened_gradient(expected, arrays, cotangents, precision, eps=eps)
 
 
-def _lengths(arrays: Values) -> tuple[int, ...]:
-    return tuple(np.diff(arrays["cu_seqlens"]).tolist())
+def _of_sequences(arrays: Values, cotangents: Values, dense: Callable[[Values, Values], Expected]) -> Expected:
+    """A packed answer from the dense ones of its sequences."""
+    calls = _mlstm.each_sequence(arrays, cotangents, tuple(np.diff(arrays["cu_seqlens"]).tolist()))
+    if calls:
+        return _mlstm.joined([dense(*call) for call in calls])
+    # Without a sequence, every array but those of states is `(0, …)`, like a dense batch of none with one step.
+    own = {name: x for name, x in arrays.items() if name != "cu_seqlens"}
+    none = dense(*({name: x if name[0] in "Cnm" else x[:, None] for name, x in of.items()} for of in (own, cotangents)))
+    values, slack = (
+        {name: x if name[0] in "Cnm" else x[:, 0] for name, x in of.items()} for of in (none.values, none.slack)
+    )
+    return replace(none, values=values, slack=slack)

@@ -119,11 +119,21 @@ def widens(x: Any) -> Any:
     return right(x.double())
 
 
+def divides_by_its_size(x: Any) -> Any:
+    return right(x) * (x.shape[-1] // x.shape[-1])
+
+
+def forgets_that_there_is_nothing(x: Any) -> Any:
+    return right(x) if x.numel() else x.new_zeros(1)
+
+
 PLANTED = {
     "memory, by strides": ("memory", assumes_its_strides),
     "memory, by writing": ("memory", writes_to_its_input),
     "dtypes": ("dtypes", widens),
     "uninitialised": ("uninitialised", leaves_a_hole),
+    "sizes_of_0, by dividing": ("sizes_of_0", divides_by_its_size),
+    "sizes_of_0, by shape": ("sizes_of_0", forgets_that_there_is_nothing),
     "determinism": ("determinism", depends_on_the_day()),
     "compile, in one piece": ("compile", asks_for_a_value),
     "compile, whole": ("compile", loses_its_gradient_when_compiled),

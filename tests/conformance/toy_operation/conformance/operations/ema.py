@@ -24,7 +24,6 @@ EMA = Operation(
     immaterial={"layout": "contiguous", "cut": 0.0},
     rows=(EMACase(2, 5, 3, state=True, seed=1), EMACase(1, 4, 2)),
     vector_cases=(EMACase(2, 5, 3, state=True), EMACase(1, 33, 2), EMACase(2, 0, 1, state=True)),
-    stepless=(EMACase(2, 0, 3, state=True),),
     extremes=lambda limits: ema(limits, gates="extreme"),
 )
 
