@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from conformance.formulas import decay, gru, layouts, mlstm
-from conformance.formulas.formula import Formula
+from conformance.formulas import decay, gru, layouts, mlstm, slstm
+from conformance.formulas.formula import Forms, Formula
 from conformance.operations import Operation
 
 
@@ -29,17 +29,21 @@ class _Known:
     clamped: Callable[[float], Formula] | None = None
 
 
+def _of_step(forms: Forms, of_least: Callable[[float], Formula]) -> _Known:
+    return _Known(
+        formulas=partial(layouts.step_formulas, forms),
+        combined=partial(layouts.step_pair, forms),
+        clamped=lambda least: layouts.for_step(of_least(least)),
+    )
+
+
 _FORMULAS = {
     "causal_forget_matrix": _Known(formulas=partial(decay.formulas, "causal_forget_matrix")),
     "dtilde_matrix": _Known(formulas=partial(decay.formulas, "dtilde_matrix")),
     "mlstm": _Known(
         formulas=mlstm.formulas, combined=mlstm.combined, dropping=mlstm.FORMS.dropping, clamped=mlstm.of_least
     ),
-    "mlstm_step": _Known(
-        formulas=layouts.step_formulas,
-        combined=layouts.step_pair,
-        clamped=lambda least: layouts.for_step(mlstm.of_least(least)),
-    ),
+    "mlstm_step": _of_step(mlstm.FORMS, mlstm.of_least),
     "fwbw": _Known(
         formulas=layouts.fwbw_formulas,
         combined=layouts.fwbw_pair,
@@ -47,6 +51,10 @@ _FORMULAS = {
         clamped=lambda least: layouts.for_fwbw(mlstm.of_least(least)),
     ),
     "gru": _Known(formulas=gru.formulas, combined=gru.combined, dropping=gru.FORMS.dropping),
+    "slstm": _Known(
+        formulas=slstm.formulas, combined=slstm.combined, dropping=slstm.FORMS.dropping, clamped=slstm.of_least
+    ),
+    "slstm_step": _of_step(slstm.FORMS, slstm.of_least),
 }
 
 

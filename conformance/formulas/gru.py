@@ -11,6 +11,7 @@ import numpy as np
 from conformance.base.dtypes import rounded
 from conformance.formulas import tape
 from conformance.formulas.formula import Forms, Named
+from conformance.formulas.mlstm import PACKINGS
 from conformance.formulas.tape import Tensor
 
 TOKENS = ("input", "forget_input", "reset_input")
@@ -111,12 +112,12 @@ def _dense(form: GRUForm, arrays: Mapping[str, Tensor], h: Tensor, bound: float)
             outputs.append(Tensor(np.zeros(h.shape)))
             continue
         read_f, read_r = (h if gate in form.paths else tape.constant(h) for gate in ("forget", "reset"))
-        f = tape.sigmoid(_product(read_f, Wf) + xf[:, t])
-        r = tape.sigmoid(_product(read_r, Wr) + xr[:, t])
+        f = tape.sigmoid(product(read_f, Wf) + xf[:, t])
+        r = tape.sigmoid(product(read_r, Wr) + xr[:, t])
         recurrent = {
-            "inside": lambda h=h, r=r: _product(r * h, W),
-            "after": lambda h=h, r=r: r * _product(h, W),
-            "none": lambda h=h: _product(h, W),
+            "inside": lambda h=h, r=r: product(r * h, W),
+            "after": lambda h=h, r=r: r * product(h, W),
+            "none": lambda h=h: product(h, W),
         }[form.reset]()
         z = recurrent + x[:, t]
         z = tape.tanh(z) if form.bounded else z
@@ -133,7 +134,8 @@ def _dense(form: GRUForm, arrays: Mapping[str, Tensor], h: Tensor, bound: float)
     return {"y": tape.stack(outputs, 1, (*h.shape[:1], 0, *h.shape[1:])), "state": h}
 
 
-def _product(h: Tensor, W: Tensor) -> Tensor:
+def product(h: Tensor, W: Tensor) -> Tensor:
+    """h W, head by head."""
     return tape.einsum("bni,nij->bnj", h, W)
 
 
@@ -157,11 +159,7 @@ VALUES: tuple[Named, ...] = (
     ("the formula with the forget and the reset gate swapped", {"swapped_gates": True}),
     ("the formula without tanh on the candidate", {"bounded": False}),
     ("the formula without the initial state", {"uses_state": False}),
-    (
-        "the formula with an empty packed sequence's final state taken from the one before it",
-        {"empty_apart": False},
-    ),
-    ("the formula without a boundary between packed sequences", {"packed_apart": False}),
+    *PACKINGS,
 )
 FORMS = Forms(outputs=_outputs, definition=DEFINITION, gradients=GRADIENTS, values=VALUES)
 compute, formulas, combined = FORMS.compute, FORMS.formulas, FORMS.combined

@@ -1,4 +1,4 @@
-"""The formulas of `mlstm` for calls with another layout: `mlstm_step` and the fwbw interface."""
+"""The formulas of a recurrence for calls with another layout: one step of it, and the fwbw interface of the mLSTM."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -6,22 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from conformance.formulas.formula import Compute, Computed, Formula, Values
+from conformance.formulas.formula import Compute, Computed, Forms, Formula, Values
 from conformance.formulas.mlstm import MLSTMForm, combined, compute, formulas
 
-TOKENS = ("q", "k", "v", "i", "f", "h")
+TOKENS = tuple("qkvifzoh")
 _GRADIENT = "gradient of "
 
 
-def step_formulas(chunk_size: int | None = None) -> tuple[Formula, ...]:
+_IDLE = {"chunk", "packed_apart", "empty_apart", "differences", "clips"}
+"""Choices that do not matter in a single step."""
+
+
+def step_formulas(forms: Forms, chunk_size: int | None = None) -> tuple[Formula, ...]:
     """The formulas that apply to a single step."""
-    idle = ("chunk", "packed_apart", "empty_apart", "differences")
-    kept = [formula for formula in formulas() if not set(idle) & set(formula.change)]
-    return tuple(for_step(formula) for formula in kept)
+    return tuple(for_step(formula) for formula in forms.formulas() if not _IDLE & set(formula.change))
 
 
-def step_pair(first: Formula, second: Formula) -> Formula | None:
-    both = combined(first, second)
+def step_pair(forms: Forms, first: Formula, second: Formula) -> Formula | None:
+    both = forms.combined(first, second)
     return None if both is None else for_step(both)
 
 

@@ -114,12 +114,7 @@ def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], options: Mapping[str, 
     if form.input == "sigmoid":
         i = tape.log_sigmoid(i)
     accumulation = options.get(ACCUMULATION, "float64")
-    a = {
-        "log_sigmoid": tape.log_sigmoid,
-        "given": lambda f: f,
-        "sigmoid": tape.sigmoid,
-        "log of sigmoid": partial(tape.log_of_sigmoid, dtype=accumulation),
-    }[form.forget](f)
+    a = log_gate(form.forget, f, accumulation)
     if form.least > -math.inf:
         a = tape.maximum(a, tape.tensor(form.least))
     if form.rounded_gate:
@@ -140,7 +135,7 @@ def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], options: Mapping[str, 
         outputs.append(read)
     if form.stabiliser == "exact":
         # C and n are in units of exp(m): in the gradients of the states, and only there, m is not a constant.
-        unit = _unit(m, -1.0)
+        unit = unit_of(m, -1.0)
         C, n = C * unit[..., None, None], n * unit[..., None]
     if form.stabiliser == "constant":
         m = tape.constant(m)
@@ -148,7 +143,17 @@ def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], options: Mapping[str, 
     return {"h": tape.stack(outputs, 1, (B, 0, N, V)), "C": C, "n": n, "m": m}
 
 
-def _unit(m: Tensor, sign: float) -> Tensor:
+def log_gate(forget: str, f: Tensor, dtype: str) -> Tensor:
+    """The log gate that `MLSTMForm.forget` names, of a call that computes in a dtype."""
+    return {
+        "log_sigmoid": tape.log_sigmoid,
+        "given": lambda f: f,
+        "sigmoid": tape.sigmoid,
+        "log of sigmoid": partial(tape.log_of_sigmoid, dtype=dtype),
+    }[forget](f)
+
+
+def unit_of(m: Tensor, sign: float) -> Tensor:
     """1, with the gradient of ``exp(±(m − m*))`` at m* = m, which is 0 where m is −∞."""
     finite = np.isfinite(m.value)
     return Tensor(np.ones(m.shape), ((m, lambda d: sign * d * finite),))
@@ -163,7 +168,7 @@ def _initial(form: MLSTMForm, inputs: Mapping[str, Tensor], shape: tuple[int, in
     m = m if form.uses_m0 else Tensor(np.zeros((B, N)))
     if form.stabiliser == "differentiated":
         return C, n, m
-    unit = _unit(m, 1.0)
+    unit = unit_of(m, 1.0)
     return C * unit[..., None, None], n * unit[..., None], m
 
 
@@ -224,6 +229,13 @@ GRADIENTS: tuple[Named, ...] = (
     ("the gradient without the cotangent of the final n", {"state_cotangents": ("C", "m")}),
     ("the gradient without the cotangent of the final m", {"state_cotangents": ("C", "n")}),
 )
+PACKINGS: tuple[Named, ...] = (
+    (
+        "the formula with an empty packed sequence's final state taken from the one before it",
+        {"empty_apart": False},
+    ),
+    ("the formula without a boundary between packed sequences", {"packed_apart": False}),
+)
 VALUES: tuple[Named, ...] = (
     ("the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1)", {"floor": "1"}),
     ("the formula without the normaliser's floor", {"floor": "none"}),
@@ -241,15 +253,14 @@ VALUES: tuple[Named, ...] = (
     ("the formula without the initial state", {"uses_state": False}),
     ("the formula with 0 in place of the initial m", {"uses_m0": False}),
     ("the formula with C transposed in the initial and the final state", {"transposed": True}),
-    (
-        "the formula with an empty packed sequence's final state taken from the one before it",
-        {"empty_apart": False},
-    ),
-    ("the formula without a boundary between packed sequences", {"packed_apart": False}),
+    *PACKINGS,
+)
+CLAMPED: tuple[Named, ...] = tuple(
+    (clamped(least), {"least": least}) for least in (-10.0, -15.0, -20.0, -30.0, -50.0, -100.0)
 )
 FAMILIES: tuple[Named, ...] = (
     *((f"the formula with 1/√K of K padded to a multiple of {n}", {"padded": n}) for n in (4, 8, 16, 32, 64, 128)),
-    *((clamped(least), {"least": least}) for least in (-10.0, -15.0, -20.0, -30.0, -50.0, -100.0)),
+    *CLAMPED,
 )
 ROUNDING: tuple[Named, ...] = (
     ("the formula with log decays as differences of cumulative sums", {"differences": True}),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from conformance import oracle
-from conformance.cases import GATES, GRU_GATES, HEADS, GRUCase, MLSTMCase
-from conformance.formulas import gru, mlstm
+from conformance.cases import GATES, GRU_GATES, HEADS, GRUCase, MLSTMCase, SLSTMCase
+from conformance.formulas import gru, mlstm, slstm
 from conformance.formulas.formula import DTYPES
 from conformance.operations import OPERATIONS
 from conformance.tolerance.budget import Precision
@@ -25,6 +25,14 @@ GRU_CASES = [
     )
 ]
 
+SLSTM_CASES = [
+    SLSTMCase(2, 9, 2, 3, gates=gates, state=state, lengths=lengths, forget_gate=forget, clipping=clipping, seed=5)
+    for gates, (state, lengths, forget, clipping) in itertools.product(
+        GATES,
+        (("none", None, None, None), ("random", None, "exp", 0.1), ("empty", (3, 0, 9), None, 0.1)),
+    )
+]
+
 
 def _answers(operation, case):
     call = operation.call_of(case, "float64")
@@ -37,11 +45,12 @@ def _answers(operation, case):
 
 
 def _apart(got, expected):
-    """The largest error of any array, relative to that array's largest value."""
+    """The largest error of any array, relative to that array's largest value; infinite where other elements are."""
     worst = 0.0
     for name, x in expected.items():
         finite = np.isfinite(x)
-        assert np.array_equal(got[name][~finite], x[~finite]) or np.isnan(got[name]).any(), name
+        if not np.array_equal(got[name][~finite], x[~finite]):
+            return np.inf
         error = np.abs(np.where(finite, got[name], 0.0) - np.where(finite, x, 0.0)).max(initial=0.0)
         error = np.inf if np.isnan(error) else error
         worst = max(worst, error / max(np.abs(x[finite]).max(initial=0.0), 1e-300) if error else 0.0)
@@ -58,6 +67,12 @@ def test_the_mlstm_of_no_other_choice_is_the_definition(case):
 def test_the_gru_of_no_other_choice_is_the_definition(case):
     given, expected = _answers(OPERATIONS["gru"], case)
     assert _apart(gru.compute(gru.DEFINITION, *given), expected) < 1e-11
+
+
+@pytest.mark.parametrize("case", SLSTM_CASES, ids=lambda case: case.describe())
+def test_the_slstm_of_no_other_choice_is_the_definition(case):
+    given, expected = _answers(OPERATIONS["slstm"], case)
+    assert _apart(slstm.compute(slstm.DEFINITION, *given), expected) < 1e-11
 
 
 SHOWN_BY = {
@@ -101,7 +116,28 @@ def test_every_formula_of_the_gru_is_another_function(formula):
     assert max(apart) > 1e-4
 
 
-@pytest.mark.parametrize("formulas", [mlstm, gru], ids=["mlstm", "gru"])
+@pytest.mark.parametrize("formula", slstm.formulas(), ids=lambda formula: formula.name)
+def test_every_formula_of_the_slstm_is_another_function(formula):
+    cases = (
+        SLSTMCase(2, 9, 2, 3, state="random", clipping=0.05, seed=5),
+        SLSTMCase(2, 9, 2, 3, gates="low m", seed=5),
+        SLSTMCase(2, 9, 2, 3, gates="extreme", state="random", forget_gate="exp", seed=5),
+        SLSTMCase(2, 9, 2, 3, gates="shut", seed=5),
+        SLSTMCase(3, 0, 2, 3, lengths=(3, 2, 9), seed=5),
+        SLSTMCase(3, 0, 2, 3, lengths=(3, 0, 2), seed=5),
+        SLSTMCase(1, 131, 2, 3, state="random", seed=5),
+    )
+    apart = []
+    for case in cases:
+        given, expected = _answers(OPERATIONS["slstm"], case)
+        apart.append(_apart(formula.compute(*given), expected))
+        if not formula.changes_value:
+            value = formula.compute(*given[:2], None)
+            assert _apart(value, {name: x for name, x in expected.items() if name in value}) < 1e-11
+    assert max(apart) > 1e-3
+
+
+@pytest.mark.parametrize("formulas", [mlstm, gru, slstm], ids=["mlstm", "gru", "slstm"])
 def test_two_formulas_are_combined_unless_they_choose_the_same_thing(formulas):
     all_of_them = formulas.formulas()
     first, second = all_of_them[0], next(each for each in all_of_them if each.changes_value)

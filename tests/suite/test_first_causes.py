@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from conformance.base.options import RunOptions
@@ -14,6 +15,7 @@ from conformance.frameworks.torch import TorchImplementation
 from conformance.judge.runner import run
 from conformance.operations import OPERATIONS
 from tests.suite.diagnosing import cells, diagnosis
+from tests.suite.strangers.slstm_loop import NAMED, slstm_loop
 from tests.suite.strangers.torch_loops import gru_loop, mlstm_loop
 
 CONSTANT = "the gradient with the normaliser held constant, its floor's dependence on m included"
@@ -134,3 +136,15 @@ def test_experiments_on_sizes_share_their_shapes() -> None:
     assert len(shapes) <= 10, sorted(shapes)
     for name in ("several heads", "several sequences", "K differs from V", "several chunks"):
         assert cells(found, name) == {"float32": ("right", "wrong")}
+
+
+@pytest.mark.parametrize("fault", NAMED)
+def test_a_fault_of_an_slstm_is_named_by_its_formula(fault: str) -> None:
+    found = diagnosis(TorchImplementation("stranger", {"slstm": slstm_loop(fault)}, "cpu"))
+    assert found.causes[0].sentence.endswith(f"slstm equals {NAMED[fault]}")
+
+
+def test_a_right_slstm_of_a_stranger_is_accepted() -> None:
+    options = RunOptions(ops=("slstm",), laws=("value", "gradient"), dtypes=("bfloat16",), examples=6)
+    results = list(run(TorchImplementation("stranger", {"slstm": slstm_loop()}, "cpu"), options))
+    assert {result.status for result in results} == {"passed"}
