@@ -9,7 +9,7 @@ def refuse(*cases):
 
 
 def recurrence(gru_layer, xp, both=False):
-    """``gru`` of gatespec from a layer that projects its input; ``xp`` is ``torch`` or ``jax.numpy``.
+    """``gru`` of gatespec from a layer that projects its input; ``xp`` is ``torch``, ``jax.numpy`` or ``numpy``.
 
     The layer applies its reset gate after the product with the state, and takes the bias of that product; where it is
     to be before the product, the layer is called with H = 1, where both forms are one. With ``both``, it has both forms

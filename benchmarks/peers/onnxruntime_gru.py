@@ -1,4 +1,7 @@
-"""ONNX's operator ``GRU`` with ``linear_before_reset=0``, run by ONNX Runtime on a CPU, head by head; no gradient."""
+"""ONNX's operator ``GRU`` with both values of ``linear_before_reset``, run by ONNX Runtime on a CPU, head by head.
+
+It has no gradient.
+"""
 
 from functools import cache
 
@@ -6,16 +9,18 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
 
-from ._adapter import refuse
+from ._adapter import recurrence, refuse
 
 
 @cache
-def _session(H):
+def _session(H, reset_after):
     """A model of one node; its weights are inputs. ``Y (S, 1, B, H)``, ``Y_h (1, B, H)``."""
-    taken = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 3) for name in ("X", "W", "R", "h0")]
+    ranks = {"X": 3, "W": 3, "R": 3, "B": 2, "h0": 3}
+    taken = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * rank) for name, rank in ranks.items()]
     given = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * 4)]
     given.append(helper.make_tensor_value_info("Y_h", TensorProto.FLOAT, [None] * 3))
-    node = helper.make_node("GRU", ["X", "W", "R", "", "", "h0"], ["Y", "Y_h"], hidden_size=H, linear_before_reset=0)
+    form = {"hidden_size": H, "linear_before_reset": int(reset_after)}
+    node = helper.make_node("GRU", ["X", "W", "R", "B", "", "h0"], ["Y", "Y_h"], **form)
     graph = helper.make_graph([node], "gru", taken, given)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = onnxruntime.SessionOptions()
@@ -23,23 +28,23 @@ def _session(H):
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def gru(input, weight, forget_input, forget_weight, reset_input, reset_weight, input_state=None, **unserved):
-    inputs, weights = (forget_input, reset_input, input), (forget_weight, reset_weight, weight)
-    refuse(
-        (unserved, ", ".join(unserved)),
-        (input.shape[1] == 0, "sequences without steps"),
-        (any(x.dtype != np.float32 for x in (*inputs, *weights)), "any dtype but float32"),
-    )
-    H, N = weight.shape[-1], max(*(x.shape[2] for x in inputs), *(w.shape[0] for w in weights))
-    # Its gates are update (the forget gate), reset and candidate; its products are x Wᵀ and h Rᵀ.
-    # Beyond 1e4 a gate is shut or open to the last bit, and no zero of the identity below meets an infinity.
-    x = np.concatenate([np.repeat(x, N // x.shape[2], 2) for x in inputs], -1).clip(-1e4, 1e4)
-    over = np.concatenate([np.repeat(w, N // w.shape[0], 0).swapaxes(1, 2) for w in weights], 1)
-    h0 = np.zeros((x.shape[0], N, H), np.float32) if input_state is None else input_state
-    # The gates' inputs are projected already: each takes its part of x as it is.
-    into = np.eye(3 * H, dtype=np.float32)[None]
+def gru_layer(x, into, weight, forget_weight, reset_weight, h0=None, bias=None, reset_after=False):
+    """``x (B, S, N, F)``, projections ``into (N, 3, F, H)`` of reset, forget gate, candidate → states, last one."""
+    refuse((x.dtype != np.float32, "any dtype but float32"))
+    (N, _, _, H), B = into.shape, len(x)
+    h0 = np.zeros((B, N, H), x.dtype) if h0 is None else h0
+    # Its rows are update (the forget gate), reset and candidate; of its six biases, the last is our recurrent one.
+    W = np.concatenate([into[:, 1], into[:, 0], into[:, 2]], -1).swapaxes(1, 2)
+    R = np.concatenate([forget_weight, reset_weight, weight], -1).swapaxes(1, 2)
+    biases = np.zeros((N, 6 * H), x.dtype)
+    biases[:, 5 * H :] = 0 if bias is None else bias
     heads = []
     for n in range(N):
-        arrays = {"X": x[:, :, n].swapaxes(0, 1), "W": into, "R": over[n : n + 1], "h0": h0[None, :, n]}
-        heads.append(_session(H).run(None, {name: np.ascontiguousarray(a) for name, a in arrays.items()}))
+        one = slice(n, n + 1)
+        arrays = {"X": x[:, :, n].swapaxes(0, 1), "W": W[one], "R": R[one], "B": biases[one], "h0": h0[None, :, n]}
+        arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+        heads.append(_session(H, reset_after).run(None, arrays))
     return np.stack([y[:, 0].swapaxes(0, 1) for y, _ in heads], 2), np.stack([last[0] for _, last in heads], 1)
+
+
+gru = recurrence(gru_layer, np, both=True)

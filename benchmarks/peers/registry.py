@@ -320,6 +320,6 @@ PEERS: tuple[Peer, ...] = (
         target="onnxruntime_gru",
         package="onnxruntime",
         dtypes=("float32",),
-        note="`linear_before_reset=0`; no gradient",
+        note="`linear_before_reset` 0 and 1; no gradient",
     ),
 )

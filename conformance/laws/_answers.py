@@ -86,6 +86,11 @@ def check_gradient(operation: Operation, checker: Checker, case: Any) -> tuple[R
     return outputs, gradients
 
 
+def check_results(operation: Operation, checker: Checker, case: Any) -> None:
+    """The law that outputs are those of the definition, and gradients too where the target has them."""
+    (check_gradient if has_gradient(operation, checker) else check_value)(operation, checker, case)
+
+
 def check_gradient_alone(operation: Operation, checker: Checker, case: Any) -> None:
     """The law that gradients are those of the definition, whatever the outputs are."""
     _, gradients = checker.vjp(operation.call_of(case, checker.dtype))
