@@ -22,7 +22,7 @@ REFUSALS = (SettingsError, CorpusError, CheckpointError, ParametersError, Metric
 
 @click.group()
 def main() -> None:
-    """Train a byte-level language model of mLSTM or GRU blocks, in PyTorch or in JAX."""
+    """Train a byte-level language model of mLSTM, sLSTM or GRU blocks, in PyTorch or in JAX."""
 
 
 def with_settings(command: Callable) -> Callable:

@@ -1,4 +1,4 @@
-"""The kinds of model that a run can train: shapes, initial parameters, and the module in both frameworks."""
+"""The model of a run: shapes, initial parameters, and the module in both frameworks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from examples.language_model.corpus import VOCABULARY
-from examples.language_model.gru_parameters import GRUModelConfig
+from examples.language_model import parameters
 from examples.language_model.settings import Settings
 
 Values = Mapping[str, np.ndarray]
@@ -19,7 +18,7 @@ class ParametersError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind of model; a framework is imported only when its module is requested.
+    """A model; a framework is imported only when its module is requested.
 
     Attributes:
         shapes: the shape of every parameter, by its name.
@@ -56,56 +55,23 @@ class Kind:
 
 def kind_of(settings: Settings) -> Kind:
     """The model that the settings describe."""
-    return {"mlstm": _mlstm, "gru": _gru}[settings.model](settings)
-
-
-def _mlstm(settings: Settings) -> Kind:
-    from examples.language_model import mlstm_parameters
-    from examples.xlstm import parameters
-    from examples.xlstm.tensors import tensor_shapes
-
-    config = mlstm_parameters.config_of(settings)
+    config, cells = parameters.config_of(settings), settings.cells
 
     def torch_model() -> Any:
-        from examples.xlstm.torch_model import XLSTM
+        from examples.language_model.torch_blocks import model_of
 
-        return XLSTM(config)
-
-    def flax_model(dtype: Any) -> Any:
-        from examples.xlstm.flax_model import XLSTM
-
-        return XLSTM(config, dtype)
-
-    return Kind(
-        shapes=tensor_shapes(config),
-        initial=lambda seed: mlstm_parameters.initial(config, seed),
-        torch=torch_model,
-        flax=flax_model,
-        to_flax=lambda values: parameters.to_flax(config, values)["params"],
-        from_flax=lambda tree: parameters.from_flax({"params": tree}),
-    )
-
-
-def _gru(settings: Settings) -> Kind:
-    from examples.language_model import gru_parameters
-
-    config = GRUModelConfig(vocabulary=VOCABULARY, width=settings.width, blocks=settings.blocks, heads=settings.heads)
-
-    def torch_model() -> Any:
-        from examples.language_model.gru_torch import GRUModel
-
-        return GRUModel(config)
+        return model_of(config, cells)
 
     def flax_model(dtype: Any) -> Any:
-        from examples.language_model.gru_flax import GRUModel
+        from examples.language_model.flax_blocks import model_of
 
-        return GRUModel(config, dtype)
+        return model_of(config, cells, dtype)
 
     return Kind(
-        shapes=gru_parameters.shapes(config),
-        initial=lambda seed: gru_parameters.initial(config, seed),
+        shapes=parameters.shapes(config, cells),
+        initial=lambda seed: parameters.initial(config, cells, seed),
         torch=torch_model,
         flax=flax_model,
-        to_flax=gru_parameters.to_flax,
-        from_flax=lambda tree: gru_parameters.from_flax(config, tree),
+        to_flax=parameters.to_flax,
+        from_flax=parameters.from_flax,
     )

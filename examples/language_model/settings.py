@@ -6,6 +6,7 @@ Each field has a help text and a condition; the command line, the file and the c
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
@@ -45,6 +46,32 @@ def one_of(*words: str) -> Law:
     return Law(words=f"one of {', '.join(words)}", holds=lambda x: x in words)
 
 
+CELLS = ("mlstm", "slstm", "gru")
+
+
+def cells_of(blocks: str) -> tuple[str, ...]:
+    """The cell of each block; ``mlstm:2,slstm`` is two blocks of the mLSTM and one of the sLSTM.
+
+    Raises:
+        ValueError: the text is not such a list, or has more than 1,024 blocks.
+    """
+    parts = [re.fullmatch(rf"({'|'.join(CELLS)})(?::([1-9]\d{{0,3}}))?", part) for part in blocks.split(",")]
+    cells = tuple(part[1] for part in parts if part for _ in range(int(part[2] or 1)))
+    if None in parts or len(cells) > 2**10:
+        raise ValueError(blocks)
+    return cells
+
+
+def _are_cells(blocks: str) -> bool:
+    try:
+        return bool(cells_of(blocks))
+    except ValueError:
+        return False
+
+
+BLOCKS = Law(words=f"{', '.join(CELLS)}, as in mlstm:7,slstm; up to 1,024 blocks", holds=_are_cells)
+
+
 def setting(default: Any, help: str, law: Law | None = None) -> Any:
     """A field with its default, its help text and its condition."""
     return field(default=default, metadata={"help": help, "law": law})
@@ -59,13 +86,12 @@ class Settings:
     """
 
     framework: str = setting("torch", "the framework that trains", one_of("torch", "jax"))
-    model: str = setting("mlstm", "blocks of the mLSTM, or of the GRU", one_of("mlstm", "gru"))
     data: str | None = setting(None, "a directory of text; without it, the standard library of this Python")
     pattern: str = setting("*.py", "which files of the directory are read")
     smallest_file: int = setting(256, "leave out files of fewer bytes", POSITIVE)
     validation_share: float = setting(0.05, "share of the files that is held out", SHARE)
     width: int = setting(128, "features of the residual stream", up_to(2**20))
-    blocks: int = setting(2, "number of blocks", up_to(2**10))
+    blocks: str = setting("mlstm:2", "cells of the blocks in order, each with a number of blocks or for one", BLOCKS)
     heads: int = setting(4, "heads of a block; divides the width", POSITIVE)
     steps: int = setting(600, "optimiser steps", up_to(99_999_999))
     rows: int = setting(4, "packed rows in a step, over all devices", POSITIVE)
@@ -96,7 +122,7 @@ class Settings:
             object.__setattr__(self, of.name, _checked(of, getattr(self, of.name)))
         if self.width % self.heads:
             raise SettingsError(f"`heads` is {self.heads}, which does not divide `width`, {self.width}")
-        if self.model == "mlstm" and self.width % (2 * self.heads):
+        if "mlstm" in self.cells and self.width % (2 * self.heads):
             raise SettingsError(
                 f"`heads` is {self.heads}: queries and keys are half as wide as `width`, {self.width}, "
                 f"and {self.heads} does not divide {self.width // 2}"
@@ -109,6 +135,11 @@ class Settings:
             raise SettingsError(f"`minibatches` is {self.minibatches}, which does not divide `rows`, {self.rows}")
         if self.warmup_steps >= self.steps:
             raise SettingsError(f"`warmup_steps` is {self.warmup_steps}; expected less than `steps`, {self.steps}")
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cell of each block, from the first."""
+        return cells_of(self.blocks)
 
     def check_devices(self, devices: int) -> None:
         """Raise if the rows of a step cannot be divided among this number of devices.

@@ -175,7 +175,7 @@ def _check_memory(wanted: Settings, parameters: int) -> None:
     needed, memory = 16 * parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise SettingsError(
-            f"`width` is {wanted.width:,} and `blocks` is {wanted.blocks:,}: {parameters:,} parameters, which need "
+            f"`width` is {wanted.width:,} and `blocks` is {wanted.blocks}: {parameters:,} parameters, which need "
             f"{needed / 2**30:,.0f} GiB to train; this machine has {memory / 2**30:,.0f}"
         )
 

@@ -16,6 +16,7 @@ NumPy arrays by name and back. ``method="features"`` takes the arguments of the 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -49,6 +50,8 @@ class XLSTM(nn.Module):
         config: sizes and constants.
         dtype: of the products and of the mLSTM's values; None means that of the parameters.
         param_dtype: of new parameters, whatever `config.dtype` says.
+        blocks: the class of each block, if not all are those of the mLSTM; made and called as `Block` is, with a memory
+            of their own. Such a model has no `step`.
 
     Raises:
         TypeError, ValueError: when called with tokens of another kind or shape, or with a state that does not fit.
@@ -57,6 +60,7 @@ class XLSTM(nn.Module):
     config: XLSTMConfig
     dtype: Any = None
     param_dtype: Any = jnp.float32
+    blocks: tuple[Callable[..., nn.Module], ...] | None = None
 
     def __call__(
         self,
@@ -108,7 +112,8 @@ class XLSTM(nn.Module):
         return _soft_cap(_at_least_float32(self.lm_head(features)), self.config.output_logit_soft_cap)
 
     def setup(self) -> None:
-        self.backbone = _Backbone(self.config, self.dtype, self.param_dtype)
+        blocks = (Block,) * self.config.num_blocks if self.blocks is None else self.blocks
+        self.backbone = _Backbone(self.config, self.dtype, self.param_dtype, blocks)
         init = _small(self.config)
         self.lm_head = _Linear(self.config.vocab_size, False, self.dtype, self.param_dtype, init)
 
@@ -131,13 +136,14 @@ class _Backbone(nn.Module):
     config: XLSTMConfig
     dtype: Any
     param_dtype: Any
+    blocks: tuple[Callable[..., nn.Module], ...]
 
     @nn.compact
     def __call__(self, tokens: jax.Array, state: State | None, **how: Any) -> tuple[jax.Array, State]:
         config = self.config
         x = _Embedding(config, self.param_dtype, name="embeddings")(tokens)
-        x, after = _Blocks(config, self.dtype, self.param_dtype, name="blocks")(x, state, **how)
-        return _RMSNorm(config.norm_eps, False, True, self.param_dtype, name="out_norm")(x), after
+        x, after = _Blocks(config, self.dtype, self.param_dtype, self.blocks, name="blocks")(x, state, **how)
+        return RMSNorm(config.norm_eps, False, True, self.param_dtype, name="out_norm")(x), after
 
 
 class _Blocks(nn.Module):
@@ -146,18 +152,21 @@ class _Blocks(nn.Module):
     config: XLSTMConfig
     dtype: Any
     param_dtype: Any
+    blocks: tuple[Callable[..., nn.Module], ...]
 
     @nn.compact
     def __call__(self, x: jax.Array, state: State | None, **how: Any) -> tuple[jax.Array, State]:
         after = []
-        for index in range(self.config.num_blocks):
-            block = _Block(self.config, self.dtype, self.param_dtype, name=str(index))
+        for index, make in enumerate(self.blocks):
+            block = make(self.config, self.dtype, self.param_dtype, name=str(index))
             x, memory = block(x, None if state is None else state[index], **how)
             after.append(memory)
         return x, tuple(after)
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
+    """``x + mLSTM(norm(x))``, then ``x + ffn(norm(x))``; the equations are in `examples.xlstm.torch_model`."""
+
     config: XLSTMConfig
     dtype: Any
     param_dtype: Any
@@ -167,10 +176,10 @@ class _Block(nn.Module):
         config = self.config
         norm = (config.norm_eps, config.use_bias, config.norm_reduction_force_float32, self.param_dtype)
         layer = _MLSTMLayer(config, self.dtype, self.param_dtype, name="mlstm_layer")
-        y, after = layer(_RMSNorm(*norm, name="norm_mlstm")(x), memory, **how)
+        y, after = layer(RMSNorm(*norm, name="norm_mlstm")(x), memory, **how)
         x = x + y
-        ffn = _FeedForward(config, self.dtype, self.param_dtype, name="ffn")
-        return x + ffn(_RMSNorm(*norm, name="norm_ffn")(x)), after
+        ffn = FeedForward(config, self.dtype, self.param_dtype, name="ffn")
+        return x + ffn(RMSNorm(*norm, name="norm_ffn")(x)), after
 
 
 class _MLSTMLayer(nn.Module):
@@ -216,10 +225,13 @@ class _MLSTMLayer(nn.Module):
         return out(output_gate * h), after
 
 
-class _FeedForward(nn.Module):
+class FeedForward(nn.Module):
+    """``Wdown (a(Wgate u) ⊙ Wup u)`` with the activation a, silu in the blocks of the mLSTM."""
+
     config: XLSTMConfig
     dtype: Any
     param_dtype: Any
+    activation: Callable[[jax.Array], jax.Array] = jax.nn.silu
 
     @nn.compact
     def __call__(self, u: jax.Array) -> jax.Array:
@@ -228,7 +240,7 @@ class _FeedForward(nn.Module):
         def linear(name: str, outputs: int, init: Any) -> _Linear:
             return _Linear(outputs, config.use_bias, self.dtype, self.param_dtype, init, name=name)
 
-        gate = jax.nn.silu(linear("proj_up_gate", config.ffn_dim, _small(config))(u))
+        gate = self.activation(linear("proj_up_gate", config.ffn_dim, _small(config))(u))
         inner = gate * linear("proj_up", config.ffn_dim, _small(config))(u)
         return linear("proj_down", config.hidden_size, _wang(config))(inner)
 
@@ -285,7 +297,7 @@ class _Norm(nn.Module):
         return y + self.param("bias", nn.initializers.zeros, (x.shape[-1],), self.param_dtype)
 
 
-class _RMSNorm(_Norm):
+class RMSNorm(_Norm):
     """``(..., D)``: x / √(mean x² + eps)."""
 
     @nn.compact

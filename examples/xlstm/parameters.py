@@ -75,6 +75,11 @@ def to_flax(config: XLSTMConfig, arrays: Mapping[str, Any]) -> dict[str, Any]:
         CheckpointError: an array is missing, unknown, or of another shape or dtype than the others.
     """
     check_tensors(_as_they_are(config, arrays), arrays)
+    return {"params": tree_of(arrays)}
+
+
+def tree_of(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts, one level for each part of a name between its dots."""
     tree: dict[str, Any] = {}
     for name, x in arrays.items():
         *path, leaf = name.split(".")
@@ -82,7 +87,7 @@ def to_flax(config: XLSTMConfig, arrays: Mapping[str, Any]) -> dict[str, Any]:
         for each in path:
             node = node.setdefault(each, {})
         node[leaf] = x
-    return {"params": tree}
+    return tree
 
 
 def _as_they_are(config: XLSTMConfig, arrays: Mapping[str, Any]) -> XLSTMConfig:

@@ -21,7 +21,8 @@ Equations (Beck et al., arXiv:2503.13427), for the residual stream x of a block:
 """
 
 import math
-from typing import Literal, overload
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -39,15 +40,19 @@ class XLSTM(nn.Module):
 
     Args:
         config: sizes and constants. Parameters are made in PyTorch's default dtype, whatever `config.dtype` says.
+        blocks: the blocks, if not all are those of the mLSTM; called as `Block` is, with a memory of their own. Such a
+            model has no `initial_state` and no `step`.
 
     Raises:
         TypeError, ValueError: when called with tokens of another kind or shape, or with a state that does not fit.
     """
 
-    def __init__(self, config: XLSTMConfig) -> None:
+    def __init__(self, config: XLSTMConfig, blocks: Iterable[nn.Module] | None = None) -> None:
         super().__init__()
         self.config = config
-        self.backbone = _Backbone(config)
+        self.backbone = _Backbone(
+            config, (Block(config) for _ in range(config.num_blocks)) if blocks is None else blocks
+        )
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.reset_parameters()
 
@@ -66,13 +71,7 @@ class XLSTM(nn.Module):
             else:
                 parameter.normal_(std=small)
         for block in self.backbone.blocks:
-            layer = block.get_submodule("mlstm_layer")
-            input_gate, forget_gate = layer.get_submodule("igate_preact"), layer.get_submodule("fgate_preact")
-            for gate in (input_gate, forget_gate):
-                gate.get_parameter("weight").zero_()
-            input_gate.get_parameter("bias").fill_(-10)
-            bias = forget_gate.get_parameter("bias")
-            bias.copy_(torch.linspace(3, 6, len(bias)))
+            block.reset_layer()  # pyright: ignore[reportCallIssue]  # a ModuleList forgets its type
 
     def initial_state(self, batch_size: int) -> State:
         """Empty memories, on the device of the parameters."""
@@ -141,7 +140,7 @@ class XLSTM(nn.Module):
     ) -> tuple[Tensor, State]:
         """The features that `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the final state."""
         _check_tokens(tokens, "(T,) with `cu_seqlens`" if cu_seqlens is not None else "(B, S)", cu_seqlens is None)
-        return self.backbone(tokens, state, cu_seqlens, max_seqlen)
+        return self.backbone(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
 
     def logits(self, features: Tensor) -> Tensor:
         """``(..., D)`` → ``(..., vocab_size)``, at least float32."""
@@ -162,18 +161,16 @@ def _check_tokens(tokens: Tensor, expected: str, dense: bool) -> None:
 
 
 class _Backbone(nn.Module):
-    def __init__(self, config: XLSTMConfig) -> None:
+    def __init__(self, config: XLSTMConfig, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.num_blocks))
-        self.out_norm = _RMSNorm(config.hidden_size, config.norm_eps, bias=False, in_float32=True)
+        self.blocks = nn.ModuleList(blocks)
+        self.out_norm = RMSNorm(config.hidden_size, config.norm_eps, bias=False, in_float32=True)
 
-    def forward(
-        self, tokens: Tensor, state: State | None, cu_seqlens: Tensor | None, max_seqlen: int | None
-    ) -> tuple[Tensor, State]:
+    def forward(self, tokens: Tensor, state: State | None, **how: Any) -> tuple[Tensor, State]:
         x, after = self.embeddings(tokens), []
         for block, memory in zip(self.blocks, self._memories(state), strict=True):
-            x, memory = block(x, memory, cu_seqlens, max_seqlen)
+            x, memory = block(x, memory, **how)
             after.append(memory)
         return self.out_norm(x), tuple(after)
 
@@ -190,19 +187,29 @@ class _Backbone(nn.Module):
         return (None,) * len(self.blocks) if state is None else state
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
+    """``x + mLSTM(norm(x))``, then ``x + ffn(norm(x))``; the equations are above."""
+
     def __init__(self, config: XLSTMConfig) -> None:
         super().__init__()
         D, bias, in_float32 = config.hidden_size, config.use_bias, config.norm_reduction_force_float32
-        self.norm_mlstm = _RMSNorm(D, config.norm_eps, bias, in_float32)
+        self.norm_mlstm = RMSNorm(D, config.norm_eps, bias, in_float32)
         self.mlstm_layer = _MLSTMLayer(config)
-        self.norm_ffn = _RMSNorm(D, config.norm_eps, bias, in_float32)
-        self.ffn = _FeedForward(config)
+        self.norm_ffn = RMSNorm(D, config.norm_eps, bias, in_float32)
+        self.ffn = FeedForward(config)
 
-    def forward(
-        self, x: Tensor, memory: MLSTMState | None, cu_seqlens: Tensor | None, max_seqlen: int | None
-    ) -> tuple[Tensor, MLSTMState]:
-        y, after = self.mlstm_layer(self.norm_mlstm(x), memory, cu_seqlens, max_seqlen)
+    def reset_layer(self) -> None:
+        """Initialise the gates: constant, with forget gates that remember."""
+        layer = self.mlstm_layer
+        for gate in (layer.igate_preact, layer.fgate_preact):
+            nn.init.zeros_(gate.weight)
+        nn.init.constant_(layer.igate_preact.bias, -10)
+        with torch.no_grad():
+            layer.fgate_preact.bias.copy_(torch.linspace(3, 6, layer.N))
+
+    def forward(self, x: Tensor, memory: MLSTMState | None, **how: Any) -> tuple[Tensor, MLSTMState]:
+        """``(B, S, D)`` or ``(T, D)`` → the same, and the memory after it; options as in `torch_impl.mlstm`."""
+        y, after = self.mlstm_layer(self.norm_mlstm(x), memory, **how)
         x = x + y
         return x + self.ffn(self.norm_ffn(x)), after
 
@@ -227,17 +234,8 @@ class _MLSTMLayer(nn.Module):
         self.multihead_norm = _MultiHeadLayerNorm(config.v_dim, config.norm_eps, bias, in_float32)
         self.out_proj = nn.Linear(config.v_dim, D, bias)
 
-    def forward(
-        self, u: Tensor, memory: MLSTMState | None, cu_seqlens: Tensor | None, max_seqlen: int | None
-    ) -> tuple[Tensor, MLSTMState]:
-        h, after = mlstm(
-            *self._inputs(u),
-            initial_state=memory,
-            return_state=True,
-            cu_seqlens=cu_seqlens,
-            max_seqlen=max_seqlen,
-            eps=self.eps,
-        )
+    def forward(self, u: Tensor, memory: MLSTMState | None, **how: Any) -> tuple[Tensor, MLSTMState]:
+        h, after = mlstm(*self._inputs(u), initial_state=memory, return_state=True, eps=self.eps, **how)
         return self._output(u, h), after
 
     def step(self, u: Tensor, memory: MLSTMState) -> tuple[Tensor, MLSTMState]:
@@ -253,16 +251,19 @@ class _MLSTMLayer(nn.Module):
         return self.out_proj(torch.sigmoid(self.ogate_preact(u)) * self.multihead_norm(h))
 
 
-class _FeedForward(nn.Module):
-    def __init__(self, config: XLSTMConfig) -> None:
+class FeedForward(nn.Module):
+    """``Wdown (a(Wgate u) ⊙ Wup u)`` with the activation a, silu in the blocks of the mLSTM."""
+
+    def __init__(self, config: XLSTMConfig, activation: Callable[[Tensor], Tensor] = F.silu) -> None:
         super().__init__()
+        self.activation = activation
         D, inner, bias = config.hidden_size, config.ffn_dim, config.use_bias
         self.proj_up_gate = nn.Linear(D, inner, bias)
         self.proj_up = nn.Linear(D, inner, bias)
         self.proj_down = nn.Linear(inner, D, bias)
 
     def forward(self, u: Tensor) -> Tensor:
-        return self.proj_down(F.silu(self.proj_up_gate(u)) * self.proj_up(u))
+        return self.proj_down(self.activation(self.proj_up_gate(u)) * self.proj_up(u))
 
 
 class _Norm(nn.Module):
@@ -281,7 +282,7 @@ class _Norm(nn.Module):
         return x * self.weight if self.bias is None else x * self.weight + self.bias
 
 
-class _RMSNorm(_Norm):
+class RMSNorm(_Norm):
     """``(..., D)``: x / √(mean x² + eps)."""
 
     def forward(self, x: Tensor) -> Tensor:

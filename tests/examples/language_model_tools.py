@@ -26,7 +26,7 @@ def small(text: Path, **others: Any) -> Settings:
         "data": str(text),
         "validation_share": 0.2,
         "width": 16,
-        "blocks": 1,
+        "blocks": "mlstm",
         "heads": 2,
         "steps": 30,
         "rows": 2,

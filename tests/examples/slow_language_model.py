@@ -41,9 +41,9 @@ def options(wanted: settings.Settings) -> list[str]:
     return [part for name, value in fields for part in (f"--{name.replace('_', '-')}", str(value))]
 
 
-@pytest.mark.parametrize("model", ["mlstm", "gru"])
-def test_fifty_steps_agree_in_both_frameworks(text: Path, model: str) -> None:
-    fields = {"model": model, "width": 32, "blocks": 2, "steps": 50, "rows": 8}
+@pytest.mark.parametrize("blocks", ["mlstm:2", "slstm:2", "gru:2", "mlstm,slstm,mlstm"])
+def test_fifty_steps_agree_in_both_frameworks(text: Path, blocks: str) -> None:
+    fields = {"blocks": blocks, "width": 32, "steps": 50, "rows": 8}
     _, of_torch = steps(small(text, **fields), 50)
     _, of_jax = steps(small(text, **fields, framework="jax"), 50)
     np.testing.assert_allclose(of_jax, of_torch, rtol=1e-5)
@@ -62,9 +62,9 @@ def test_a_killed_run_of_jax_ends_as_the_uninterrupted_one(text: Path, tmp_path:
 
 
 def test_bfloat16_in_jax_changes_the_computation_and_not_the_parameters(text: Path) -> None:
-    for model in ("mlstm", "gru"):
-        _, exact = steps(small(text, rows=8, framework="jax", model=model), 3)
-        trainer, rounded = steps(small(text, rows=8, framework="jax", model=model, precision="bfloat16"), 3)
+    for blocks in ("mlstm", "slstm", "gru"):
+        _, exact = steps(small(text, rows=8, framework="jax", blocks=blocks), 3)
+        trainer, rounded = steps(small(text, rows=8, framework="jax", blocks=blocks, precision="bfloat16"), 3)
         assert rounded != exact
         np.testing.assert_allclose(rounded, exact, rtol=2e-2)
         assert all(value.dtype == np.float32 for value in trainer.parameters().values())
@@ -116,7 +116,7 @@ def test_two_processes_of_jax_train_as_one(text: Path, tmp_path: Path) -> None:
 
 def test_the_command_trains_reports_and_samples_alike_in_both_frameworks(text: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = command("train", run, "--sampled", 20, *options(small(text, model="gru")))
+    done = command("train", run, "--sampled", 20, *options(small(text, blocks="mlstm,slstm,gru")))
     assert re.search(r"\d\.\d{3} bits per byte: this model\n", done.stdout)
     names = {path.name for path in run.iterdir()} - {"tensorboard"}
     assert names == {"checkpoints", "loss.png", "metrics.jsonl", "samples.txt", "settings.json", "summary.json"}

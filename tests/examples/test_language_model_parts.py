@@ -29,7 +29,10 @@ from examples.xlstm.sampling import Sampling
         ({"rows": 4, "minibatches": 3}, "`minibatches` is 3, which does not divide `rows`, 4"),
         ({"steps": 50}, "`warmup_steps` is 50; expected less than `steps`, 50"),
         ({"width": 10**9}, "`width` is 1000000000; expected from 1 to 1,048,576"),
-        ({"blocks": 10**9}, "`blocks` is 1000000000; expected from 1 to 1,024"),
+        ({"blocks": 2}, "`blocks` is 2 of type int; expected str"),
+        ({"blocks": "lstm"}, "`blocks` is 'lstm'; expected mlstm, slstm, gru, as in mlstm:7,slstm; up to 1,024 blocks"),
+        ({"blocks": "mlstm:1000,gru:25"}, "`blocks` is 'mlstm:1000,gru:25'; expected mlstm, slstm, gru, as in"),
+        ({"blocks": "mlstm,"}, "`blocks` is 'mlstm,'; expected mlstm, slstm, gru"),
         ({"steps": 10**9}, "`steps` is 1000000000; expected from 1 to 99,999,999"),
         ({"seed": 2**31}, "`seed` is 2147483648; expected from 0 to 2,147,483,647"),
         ({"rows": 2**20, "row_tokens": 2**11}, "`rows` is 1048576 and `row_tokens` is 2048; expected fewer than 2^31"),
@@ -50,7 +53,7 @@ def test_rows_that_cannot_be_dealt_over_devices_are_refused() -> None:
 
 
 def test_settings_come_back_from_their_file(tmp_path: Path) -> None:
-    path, given = tmp_path / "settings.json", Settings(model="gru", learning_rate=0.1, data="here")
+    path, given = tmp_path / "settings.json", Settings(blocks="gru,slstm", learning_rate=0.1, data="here")
     settings.write(given, path)
     assert settings.read(path) == given
     fields = json.loads(path.read_text())
@@ -265,9 +268,15 @@ def test_sampling_ends_with_the_document() -> None:
     assert b"".join(sampling.sample(decode, b"x", 2)) == b"CD"
 
 
-@pytest.mark.parametrize("model", ["mlstm", "gru"])
-def test_parameters_that_do_not_fit_are_refused_by_name(model: str) -> None:
-    kind = kind_of(Settings(model=model, width=16, blocks=1, heads=2))
+def test_cells_of_blocks_are_read_in_order() -> None:
+    assert Settings(blocks="mlstm:2,slstm,mlstm").cells == ("mlstm", "mlstm", "slstm", "mlstm")
+    # Queries and keys of half the width matter to the mLSTM alone.
+    assert Settings(blocks="slstm,gru", width=6, heads=2).cells == ("slstm", "gru")
+
+
+@pytest.mark.parametrize("blocks", ["mlstm", "slstm", "gru"])
+def test_parameters_that_do_not_fit_are_refused_by_name(blocks: str) -> None:
+    kind = kind_of(Settings(blocks=blocks, width=16, heads=2))
     values = kind.initial(0)
     kind.check(values)
     name, *_ = values

@@ -37,7 +37,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(text: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A run of four steps with checkpoints of the second and the fourth."""
     run = tmp_path_factory.mktemp("language_model") / request.param
-    fields = {"framework": request.param, "model": "gru", "steps": 4, "warmup_steps": 1, "row_tokens": 16}
+    fields = {"framework": request.param, "blocks": "slstm", "steps": 4, "warmup_steps": 1, "row_tokens": 16}
     training.start(run, small(text, **fields, rows=8, validation_rows=1, validate_every=4, checkpoint_every=2))
     return run
 
@@ -159,7 +159,7 @@ def test_sizes_beyond_this_machine(text: Path, tmp_path: Path) -> None:
     for options, said in (
         (("--width", 10**9), "`width` is 1000000000; expected from 1 to 1,048,576"),
         (("--width", 2**20, "--heads", 16), "GiB to train; this machine has "),
-        (("--width", 2**17, "--model", "gru"), "GiB to train; this machine has "),
+        (("--width", 2**17, "--blocks", "gru,slstm"), "GiB to train; this machine has "),
     ):
         assert said in refused("train", tmp_path / "run", "--data", text, *options)
         assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -37,8 +38,9 @@ def steps(wanted: Settings, count: int) -> tuple[Trainer, list[float]]:
 
 def test_thirty_steps_agree_in_both_frameworks_on_one_device_and_on_eight(text: Path) -> None:
     """PyTorch in one process, JAX on the eight devices of the tests: same weights, same rows, same losses."""
-    of_torch, expected = steps(small(text, rows=8), 30)
-    of_jax, found = steps(small(text, rows=8, framework="jax"), 30)
+    blocks = "mlstm,slstm"
+    of_torch, expected = steps(small(text, rows=8, blocks=blocks), 30)
+    of_jax, found = steps(small(text, rows=8, blocks=blocks, framework="jax"), 30)
     assert (of_torch.devices, of_jax.devices) == (1, 8)
     assert np.mean(expected[-5:]) < np.mean(expected[:5]) - 1
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -48,8 +50,8 @@ def test_thirty_steps_agree_in_both_frameworks_on_one_device_and_on_eight(text: 
 
 
 def test_minibatches_and_rows_give_the_same_steps(text: Path) -> None:
-    _, whole = steps(small(text, rows=4, model="gru"), 4)
-    _, parts = steps(small(text, rows=4, model="gru", minibatches=2), 4)
+    _, whole = steps(small(text, rows=4, blocks="gru,slstm"), 4)
+    _, parts = steps(small(text, rows=4, blocks="gru,slstm", minibatches=2), 4)
     np.testing.assert_allclose(parts, whole, rtol=1e-5)
 
 
@@ -115,7 +117,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(text: Path, tmp_path: Path) 
 
 
 def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(text: Path, tmp_path: Path) -> None:
-    run, wanted = tmp_path / "run", small(text, model="gru", steps=12, checkpoint_every=4)
+    run, wanted = tmp_path / "run", small(text, blocks="gru,slstm", steps=12, checkpoint_every=4)
     whole = training.start(run, wanted)
     before = losses(run)
     with pytest.raises(SettingsError, match="holds a run; `resume` continues it"):
@@ -129,6 +131,11 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(text: Path, tmp_
     assert said[1] == "from checkpoint step-00000008"
     assert losses(run) == before
     # Another text, or another setting, is not what the checkpoint is of.
-    (run / "settings.json").write_text((run / "settings.json").read_text().replace('"beta1": 0.9', '"beta1": 0.8'))
-    with pytest.raises(CheckpointError, match=r"step-00000012 was made with `beta1` 0\.9; settings\.json has 0\.8"):
-        training.resume(run, said.append)
+    given = (run / "settings.json").read_text()
+    for old, new, refused in (
+        ('"beta1": 0.9', '"beta1": 0.8', "`beta1` 0.9; settings.json has 0.8"),
+        ('"gru,slstm"', '"slstm,gru"', "`blocks` 'gru,slstm'; settings.json has 'slstm,gru'"),
+    ):
+        (run / "settings.json").write_text(given.replace(old, new))
+        with pytest.raises(CheckpointError, match=re.escape(f"step-00000012 was made with {refused}")):
+            training.resume(run, said.append)

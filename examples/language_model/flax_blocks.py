@@ -1,0 +1,61 @@
+"""The blocks of the model in Flax whose layer is not the mLSTM's, and the model itself."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from examples.language_model.parameters import ffn_config
+from examples.xlstm import flax_model
+from examples.xlstm.config import XLSTMConfig
+from examples.xlstm.flax_model import XLSTM, FeedForward, RMSNorm
+from jax_impl import GRU, sLSTM
+
+
+class Block(nn.Module):
+    """``x + layer(norm(x))``, then ``x + ffn(norm(x))``, with a layer of the sLSTM or of the GRU.
+
+    Attributes:
+        config: the sizes of the model.
+        dtype, param_dtype: as in `XLSTM`.
+        cell: ``slstm`` or ``gru``.
+    """
+
+    config: XLSTMConfig
+    dtype: Any
+    param_dtype: Any
+    cell: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array, memory: Any, **how: Any) -> tuple[jax.Array, Any]:
+        config, dtypes = self.config, {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        make, activation = LAYERS[self.cell]
+        norm = (config.norm_eps, False, config.norm_reduction_force_float32, self.param_dtype)
+        layer = make(config.hidden_size, config.num_heads, **dtypes, name="layer")
+        y, after = layer(RMSNorm(*norm, name="norm_layer")(x), memory, **how)
+        x = x + y
+        ffn = FeedForward(ffn_config(config, self.cell), **dtypes, activation=activation, name="ffn")
+        return x + ffn(RMSNorm(*norm, name="norm_ffn")(x)), after
+
+
+def model_of(config: XLSTMConfig, cells: tuple[str, ...], dtype: Any) -> XLSTM:
+    """The model whose blocks have these cells."""
+    blocks = (flax_model.Block if cell == "mlstm" else functools.partial(Block, cell=cell) for cell in cells)
+    return XLSTM(config, dtype, blocks=tuple(blocks))
+
+
+def _slstm(D: int, N: int, **others: Any) -> sLSTM:
+    return sLSTM(D, D // N, D, N, True, None, **others)
+
+
+def _gru(D: int, N: int, **others: Any) -> GRU:
+    return GRU(D, D // N, D, N, N, N, N, N, N, add_bias=True, gradient_clipping=None, **others)
+
+
+LAYERS: dict[str, tuple[Callable[..., nn.Module], Callable[[jax.Array], jax.Array]]] = {
+    "slstm": (_slstm, functools.partial(jax.nn.gelu, approximate=False)),
+    "gru": (_gru, jax.nn.silu),
+}
+"""For each cell: (D, N) → its layer, and the activation of the feed-forward network after it."""
