@@ -112,8 +112,9 @@ class _Shift(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        found = _sent(dy, -ctx.distance, Group(*ctx.group))
-        return torch.zeros_like(dy) if found is None else found, *(None,) * (2 + len(Group._fields))
+        # Under torch.func.grad this is traced, and PyTorch's own gradients of collectives cannot be.
+        dx = _shift(dy, torch.zeros_like(dy), -ctx.distance, *ctx.group)
+        return dx, *(None,) * (2 + len(Group._fields))
 
     @staticmethod
     def jvp(ctx, *_):
@@ -159,7 +160,7 @@ class _Replica(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        return _total(dy, ctx.name), None
+        return _sum(dy, ctx.name), None
 
     @staticmethod
     def jvp(ctx, *_):

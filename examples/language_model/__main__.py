@@ -1,6 +1,7 @@
 """The command: ``python -m examples.language_model train|resume|sample``."""
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -13,11 +14,22 @@ from examples.language_model import baselines, report, sampling, settings, train
 from examples.language_model.checkpoints import CheckpointError
 from examples.language_model.corpus import CorpusError
 from examples.language_model.kinds import ParametersError
+from examples.language_model.layout import Layout
 from examples.language_model.metrics import MetricsError
 from examples.language_model.settings import Settings, SettingsError
+from examples.language_model.trainer import ProcessError
 from examples.xlstm.sampling import Sampling
 
-REFUSALS = (SettingsError, CorpusError, CheckpointError, ParametersError, MetricsError, OSError, MemoryError)
+REFUSALS = (
+    SettingsError,
+    CorpusError,
+    CheckpointError,
+    ParametersError,
+    MetricsError,
+    ProcessError,
+    OSError,
+    MemoryError,
+)
 
 
 @click.group()
@@ -41,17 +53,51 @@ def with_settings(command: Callable) -> Callable:
     return command
 
 
+def with_layout(command: Callable) -> Callable:
+    """The options that say how a run is laid out over devices."""
+    options = (
+        click.option(
+            "--sequence-parallel",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Devices that share the tokens of each row.",
+        ),
+        click.option(
+            "--shard-parameters", is_flag=True, help="Each device holds a part of the parameters, and not all."
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=Layout.timeout,
+            show_default=True,
+            help="Seconds after which a process that waits for another one ends with an error.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+
+    @functools.wraps(command)
+    def with_one(sequence_parallel: int, shard_parameters: bool, timeout: float, **others: Any) -> None:
+        layout = Layout(sequence_parallel=sequence_parallel, shard_parameters=shard_parameters, timeout=timeout)
+        command(layout=layout, **others)
+
+    return with_one
+
+
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--sampled", type=click.IntRange(min=0), default=400, show_default=True, help="Bytes of each sample.")
+@with_layout
 @with_settings
-def train(run: Path, sampled: int, **fields: Any) -> None:
+def train(run: Path, sampled: int, layout: Layout, **fields: Any) -> None:
     """Train a model in the new directory RUN.
 
-    Under ``torchrun`` each process takes a part of the rows; in JAX each device does.
+    Under ``torchrun`` each process takes a part of the rows; in JAX each device does. With ``--sequence-parallel P``,
+    groups of P do, and each takes a part of the tokens of its group's rows.
     """
     try:
-        _report(run, training.start(run, Settings(**fields)), sampled)
+        _report(run, training.start(run, Settings(**fields), layout), sampled)
     except REFUSALS as error:
         raise click.ClickException(str(error)) from error
 
@@ -59,10 +105,11 @@ def train(run: Path, sampled: int, **fields: Any) -> None:
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--sampled", type=click.IntRange(min=0), default=400, show_default=True, help="Bytes of each sample.")
-def resume(run: Path, sampled: int) -> None:
+@with_layout
+def resume(run: Path, sampled: int, layout: Layout) -> None:
     """Continue the run in RUN from its newest undamaged checkpoint."""
     try:
-        _report(run, training.resume(run, _say), sampled)
+        _report(run, training.resume(run, _say, layout), sampled)
     except REFUSALS as error:
         raise click.ClickException(str(error)) from error
 

@@ -7,11 +7,11 @@ a row cuts a document, the rest is a sequence of its own in another row.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from examples.language_model.corpus import CorpusError, Documents
+from examples.language_model.corpus import BOUNDARY, CorpusError, Documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,14 @@ def held_out_rows(source: RowSource, most: int) -> Rows:
     """
     count = max(1, min(most, source.whole_rows))
     return joined_rows([source.rows(index * source.whole_rows // count, 1) for index in range(count)])
+
+
+def with_hidden_tokens(rows: Rows, share: float, seed: int, step: int) -> Rows:
+    """Rows of a step, of whose tokens a share is replaced by the boundary; the same whatever devices take them."""
+    if share == 0:
+        return rows
+    hidden = np.random.default_rng((seed, 2, step)).random(rows.tokens.shape) < share
+    return replace(rows, tokens=np.where(hidden, np.int32(BOUNDARY), rows.tokens))
 
 
 def joined_rows(parts: Sequence[Rows]) -> Rows:

@@ -7,8 +7,13 @@ from typing import Protocol
 import numpy as np
 
 from examples.language_model.kinds import Kind
+from examples.language_model.layout import ONE_DEVICE_EACH, Layout
 from examples.language_model.packing import Rows
 from examples.language_model.settings import Settings
+
+
+class ProcessError(RuntimeError):
+    """Another process of the run has stopped, or did not answer in time; the text names the time-out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +33,7 @@ class Trainer(Protocol):
     """A model with its optimiser, in one framework.
 
     Attributes:
-        devices: the number of devices that share the rows.
+        devices: the number of devices, or of groups of them, that share the rows.
         is_main: whether this process writes and prints.
     """
 
@@ -44,7 +49,7 @@ class Trainer(Protocol):
         ...
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """The parameters by name."""
+        """The parameters by name; every process calls it."""
         ...
 
     def save(self, directory: Path) -> None:
@@ -64,15 +69,19 @@ class Trainer(Protocol):
         ...
 
 
-def make_trainer(settings: Settings, kind: Kind) -> Trainer:
-    """The trainer for the framework in the settings; the other framework is not imported."""
+def make_trainer(settings: Settings, kind: Kind, layout: Layout = ONE_DEVICE_EACH) -> Trainer:
+    """The trainer for the framework in the settings; the other framework is not imported.
+
+    Raises:
+        SettingsError: the devices or processes that are there do not fit the layout.
+    """
     if settings.framework == "torch":
         from examples.language_model.torch_training import TorchTrainer
 
-        return TorchTrainer(settings, kind)
+        return TorchTrainer(settings, kind, layout)
     from examples.language_model.jax_training import JaxTrainer
 
-    return JaxTrainer(settings, kind)
+    return JaxTrainer(settings, kind, layout)
 
 
 def held_out_nats(trainer: Trainer, rows: Rows) -> float:

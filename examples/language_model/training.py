@@ -16,6 +16,7 @@ from examples.language_model.baselines import bits_per_byte
 from examples.language_model.checkpoints import Checkpoint, CheckpointError
 from examples.language_model.corpus import Corpus
 from examples.language_model.kinds import kind_of
+from examples.language_model.layout import ONE_DEVICE_EACH, Layout
 from examples.language_model.packing import Rows, RowSource, held_out_rows
 from examples.language_model.progress import Progress
 from examples.language_model.schedule import learning_rate
@@ -45,7 +46,7 @@ class Finished:
     is_main: bool
 
 
-def start(directory: Path, wanted: Settings) -> Finished:
+def start(directory: Path, wanted: Settings, layout: Layout = ONE_DEVICE_EACH) -> Finished:
     """Start a run in a new directory.
 
     Raises:
@@ -59,10 +60,10 @@ def start(directory: Path, wanted: Settings) -> Finished:
     if wanted.data is not None:
         # The run can then be resumed from anywhere.
         wanted = dataclasses.replace(wanted, data=str(Path(wanted.data).absolute()))
-    return _run(directory, wanted, None)
+    return _run(directory, wanted, None, layout)
 
 
-def resume(directory: Path, say: Callable[[str], None]) -> Finished:
+def resume(directory: Path, say: Callable[[str], None], layout: Layout = ONE_DEVICE_EACH) -> Finished:
     """Continue a run from its newest undamaged checkpoint, or from the beginning if it has none.
 
     Raises:
@@ -72,10 +73,10 @@ def resume(directory: Path, say: Callable[[str], None]) -> Finished:
     wanted = settings.read(directory / SETTINGS)
     found = checkpoints.newest(directory / "checkpoints", say)
     say("no checkpoint yet: from the beginning" if found is None else f"from checkpoint {found.directory.name}")
-    return _run(directory, wanted, found)
+    return _run(directory, wanted, found, layout)
 
 
-def _run(directory: Path, wanted: Settings, found: Checkpoint | None) -> Finished:
+def _run(directory: Path, wanted: Settings, found: Checkpoint | None, layout: Layout) -> Finished:
     text = corpus.read(wanted)
     source = RowSource(documents=text.training, row_tokens=wanted.row_tokens, seed=wanted.seed)
     validation_source = RowSource(documents=text.validation, row_tokens=wanted.row_tokens, seed=None)
@@ -85,9 +86,8 @@ def _run(directory: Path, wanted: Settings, found: Checkpoint | None) -> Finishe
         _check_facts(found, facts)
     kind = kind_of(wanted)
     _check_memory(wanted, sum(math.prod(shape) for shape in kind.shapes.values()))
-    trainer = make_trainer(wanted, kind)
+    trainer = make_trainer(wanted, kind, layout)
     try:
-        wanted.check_devices(trainer.devices)
         if found is not None:
             with _failing_as(f"checkpoint {found.directory.name}: its state cannot be restored"):
                 trainer.restore(found.directory / "state")
@@ -164,8 +164,9 @@ class _Loop:
         with _failing_as(f"the checkpoint of step {step} cannot be written"):
             trainer.save(unfinished / "state")
         trainer.wait_for_all()
+        weights = trainer.parameters()
         if trainer.is_main:
-            save_file(trainer.parameters(), unfinished / WEIGHTS)
+            save_file(weights, unfinished / WEIGHTS)
             checkpoints.finish(directory, step, facts, self.settings.keep_checkpoints)
         trainer.wait_for_all()
 

@@ -69,6 +69,7 @@ class XLSTM(nn.Module):
         *,
         cu_seqlens: jax.Array | None = None,
         max_seqlen: int | None = None,
+        sequence_axis: str | None = None,
         return_state: bool = False,
     ) -> Any:
         """Logits of the next token after every token.
@@ -77,14 +78,16 @@ class XLSTM(nn.Module):
             tokens: integers, ``(B, S)``, or packed ``(T,)`` with `cu_seqlens`; a token that is not in the vocabulary
                 makes its sequence's logits NaN.
             state: the memories before the first token; None means empty.
-            cu_seqlens, max_seqlen: as in `jax_impl.mlstm`.
+            cu_seqlens, max_seqlen, sequence_axis: as in `jax_impl.mlstm`; a model with other blocks has no
+                `sequence_axis`.
             return_state: also return the memories after the last token.
 
         Returns:
             Logits ``(B, S, vocab_size)`` or ``(T, vocab_size)`` in float32 (float64 for a float64 model); with
             `return_state`, a pair of these and the state.
         """
-        features, after = self.features(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+        how: dict[str, Any] = {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen, "sequence_axis": sequence_axis}
+        features, after = self.features(tokens, state, **how)
         logits = self.logits(features)
         return (logits, after) if return_state else logits
 
@@ -95,11 +98,13 @@ class XLSTM(nn.Module):
         *,
         cu_seqlens: jax.Array | None = None,
         max_seqlen: int | None = None,
+        sequence_axis: str | None = None,
     ) -> tuple[jax.Array, State]:
         """The features that `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the final state."""
         packed = cu_seqlens is not None
         _check_tokens(tokens, "(T,) with `cu_seqlens`" if packed else "(B, S)", 1 if packed else 2)
-        return self._run(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+        sharded = {} if sequence_axis is None else {"sequence_axis": sequence_axis}
+        return self._run(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen, **sharded)
 
     def step(self, token: jax.Array, state: State) -> tuple[jax.Array, State]:
         """One token of each sequence: ``(B,)`` → ``(B, vocab_size)``, and the state after it."""
@@ -194,8 +199,7 @@ class _MLSTMLayer(nn.Module):
         memory: MLSTMState | None,
         *,
         step: bool = False,
-        cu_seqlens: jax.Array | None = None,
-        max_seqlen: int | None = None,
+        **how: Any,
     ) -> tuple[jax.Array, MLSTMState]:
         config, N, small = self.config, self.config.num_heads, _small(self.config)
 
@@ -217,8 +221,7 @@ class _MLSTMLayer(nn.Module):
                 raise ValueError("XLSTM: `state` is None; expected the memories, which `initial_state` makes")
             h, after = mlstm_step(q, k, v, i, f, memory, eps=config.eps)
         else:
-            packing: dict[str, Any] = {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen}
-            h, after = mlstm(q, k, v, i, f, initial_state=memory, return_state=True, eps=config.eps, **packing)
+            h, after = mlstm(q, k, v, i, f, initial_state=memory, return_state=True, eps=config.eps, **how)
         norm = (config.norm_eps, config.use_bias, config.norm_reduction_force_float32, self.param_dtype)
         h = _MultiHeadLayerNorm(*norm, name="multihead_norm")(h)
         out = _Linear(config.hidden_size, config.use_bias, self.dtype, self.param_dtype, _wang(config), name="out_proj")

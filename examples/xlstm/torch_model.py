@@ -93,6 +93,7 @@ class XLSTM(nn.Module):
         *,
         cu_seqlens: Tensor | None = ...,
         max_seqlen: int | None = ...,
+        sequence_group: Any = ...,
         return_state: Literal[False] = ...,
     ) -> Tensor: ...
     @overload
@@ -103,6 +104,7 @@ class XLSTM(nn.Module):
         *,
         cu_seqlens: Tensor | None = ...,
         max_seqlen: int | None = ...,
+        sequence_group: Any = ...,
         return_state: Literal[True],
     ) -> tuple[Tensor, State]: ...
     def forward(
@@ -112,6 +114,7 @@ class XLSTM(nn.Module):
         *,
         cu_seqlens: Tensor | None = None,
         max_seqlen: int | None = None,
+        sequence_group: Any = None,
         return_state: bool = False,
     ) -> Tensor | tuple[Tensor, State]:
         """Logits of the next token after every token.
@@ -119,14 +122,16 @@ class XLSTM(nn.Module):
         Args:
             tokens: integers, ``(B, S)``, or packed ``(T,)`` with `cu_seqlens`.
             state: the memories before the first token; None means empty.
-            cu_seqlens, max_seqlen: as in `torch_impl.mlstm`.
+            cu_seqlens, max_seqlen, sequence_group: as in `torch_impl.mlstm`; a model with other blocks has no
+                `sequence_group`.
             return_state: also return the memories after the last token.
 
         Returns:
             Logits ``(B, S, vocab_size)`` or ``(T, vocab_size)`` in float32 (float64 for a float64 model); with
             `return_state`, a pair of these and the state.
         """
-        features, after = self.features(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+        how: dict[str, Any] = {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen, "sequence_group": sequence_group}
+        features, after = self.features(tokens, state, **how)
         logits = self.logits(features)
         return (logits, after) if return_state else logits
 
@@ -137,10 +142,12 @@ class XLSTM(nn.Module):
         *,
         cu_seqlens: Tensor | None = None,
         max_seqlen: int | None = None,
+        sequence_group: Any = None,
     ) -> tuple[Tensor, State]:
         """The features that `logits` maps to logits, ``(B, S, D)`` or ``(T, D)``, and the final state."""
         _check_tokens(tokens, "(T,) with `cu_seqlens`" if cu_seqlens is not None else "(B, S)", cu_seqlens is None)
-        return self.backbone(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+        sharded = {} if sequence_group is None else {"sequence_group": sequence_group}
+        return self.backbone(tokens, state, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen, **sharded)
 
     def logits(self, features: Tensor) -> Tensor:
         """``(..., D)`` → ``(..., vocab_size)``, at least float32."""

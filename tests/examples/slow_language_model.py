@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -83,20 +85,16 @@ def test_two_processes_of_torchrun_train_as_one_and_their_checkpoint_resumes_in_
     assert resumed.bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-5)
 
 
-def test_two_processes_of_jax_train_as_one(text: Path, tmp_path: Path) -> None:
-    """Two devices in each; input bytes are hidden by random numbers of every device."""
-    fields = {"framework": "jax", "steps": 12, "checkpoint_every": 6, "rows": 8, "minibatches": 2}
-    wanted = small(text, **fields, validation_rows=3, input_dropout=0.1)
-    command("train", tmp_path / "one", "--sampled", 0, *options(wanted), devices=4)
+def processes_of_jax(*arguments: object, first: tuple[str, ...] = ("-m", "examples.language_model")) -> list:
+    """Two processes with two devices each, started as by a launcher."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    arguments = ("-m", "examples.language_model", "train", str(tmp_path / "two"), "--sampled", "0", *options(wanted))
-    started = [
+    return [
         subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, *first, *map(str, arguments)],
             cwd=ROOT,
             env={**os.environ, **launched, **flags, "RANK": rank},
             stdout=subprocess.PIPE,
@@ -105,13 +103,56 @@ def test_two_processes_of_jax_train_as_one(text: Path, tmp_path: Path) -> None:
         )
         for rank in ("0", "1")
     ]
+
+
+@pytest.mark.parametrize("layout", [(), ("--sequence-parallel", 2, "--shard-parameters")])
+def test_two_processes_of_jax_train_as_one(text: Path, tmp_path: Path, layout: tuple[object, ...]) -> None:
+    """Two devices in each; what four devices have written, one and two devices continue."""
+    fields = {"framework": "jax", "steps": 12, "checkpoint_every": 6, "rows": 8, "minibatches": 2}
+    wanted = small(text, **fields, validation_rows=3, input_dropout=0.1)
+    command("train", tmp_path / "one", "--sampled", 0, *options(wanted))
+    started = processes_of_jax("train", tmp_path / "two", "--sampled", 0, *layout, *options(wanted))
     printed = [each.communicate(timeout=600) for each in started]
     assert [each.returncode for each in started] == [0, 0], printed
     assert ["bits per byte" in output for output, _ in printed] == [True, False]
-    of_one, of_two = (np.array(losses(tmp_path / name)) for name in ("one", "two"))
-    np.testing.assert_allclose(of_two, of_one, rtol=1e-5)
+    of_one = np.array(losses(tmp_path / "one"))
+    np.testing.assert_allclose(losses(tmp_path / "two"), of_one, rtol=1e-5)
     names = {path.name for path in (tmp_path / "two" / "checkpoints").iterdir()}
     assert names == {"step-00000006", "step-00000012"}
+    shutil.rmtree(tmp_path / "two" / "checkpoints" / "step-00000012")
+    command("resume", tmp_path / "two", "--sampled", 0, "--sequence-parallel", 2, devices=2)
+    np.testing.assert_allclose(losses(tmp_path / "two"), of_one, rtol=1e-5)
+
+
+LOSE_ONE = """
+import os, signal, sys, time
+from pathlib import Path
+from examples.language_model import jax_training, settings, training
+from examples.language_model.layout import Layout
+step = jax_training.JaxTrainer.step
+def step_or_die(self, rows, number):
+    if number == 1 and os.environ["RANK"] == "1":
+        Path(sys.argv[3]).write_text(str(time.time()))
+        os.kill(os.getpid(), getattr(signal, sys.argv[4]))
+    return step(self, rows, number)
+jax_training.JaxTrainer.step = step_or_die
+training.start(Path(sys.argv[1]), settings.read(Path(sys.argv[2])), Layout(sequence_parallel=2, timeout=10))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+def test_a_process_of_jax_does_not_wait_for_a_lost_one(text: Path, tmp_path: Path, name: str) -> None:
+    settings.write(small(text, framework="jax", steps=20, rows=8), tmp_path / "wanted.json")
+    files = (tmp_path / "run", tmp_path / "wanted.json", tmp_path / "lost")
+    waiting, lost = processes_of_jax(*files, name, first=("-c", LOSE_ONE))
+    try:
+        _, said = waiting.communicate(timeout=300)
+    finally:
+        lost.kill()
+        lost.communicate()
+    seconds = time.time() - float((tmp_path / "lost").read_text())
+    assert waiting.returncode != 0 and seconds < 40, (seconds, said)
+    assert re.search("heartbeat|Connection (closed|reset) by peer|timed? ?out", said, re.IGNORECASE), said
 
 
 def test_the_command_trains_reports_and_samples_alike_in_both_frameworks(text: Path, tmp_path: Path) -> None:
