@@ -18,6 +18,8 @@ SHAPES: dict[str, tuple[Case, ...]] = {
         *_both("mlstm", (1, 2048, 4, 128, 128), (4, 1024, 4, 64, 64)),
         Case("mlstm_step", 1, 1, 4, 64, 64, direction="forward"),
         *_gru((8, 256, 4, 64), (16, 256, 1, 256), (4, 1024, 8, 64)),
+        *_both("slstm", (8, 256, 4, 64, 64), (4, 1024, 4, 128, 128)),
+        *_both("gru_reset_after", (16, 256, 1, 256, 256)),
     ),
     "length": tuple(Case("mlstm", 1, S, 4, 128, 128) for S in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536))
     + tuple(Case("gru", 1, S, 2, 32, 32) for S in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)),
@@ -41,6 +43,8 @@ SHAPES: dict[str, tuple[Case, ...]] = {
         *_both("mlstm", (1, 64, 2, 16, 16)),
         Case("mlstm_step", 1, 1, 2, 16, 16, direction="forward"),
         *_gru((2, 16, 2, 8)),
+        *_both("slstm", (2, 16, 2, 8, 8)),
+        *_both("gru_reset_after", (2, 16, 1, 8, 8)),
     ),
     "oracle_smoke": _both("mlstm", (1, 64, 2, 16, 16), dtype="float64"),
 }
@@ -70,7 +74,7 @@ SUITES: dict[str, tuple[Part, ...]] = {
     "cpu": (
         Part(
             "laptop",
-            ("mlstm_kernels", "torch_gru", "flax_gru", "keras_gru", "flashrnn", "loops", "products", "fla"),
+            ("mlstm_kernels", "torch_gru", "flax_gru", "keras_gru", "flashrnn", "xlstm", "loops", "products", "fla"),
             15,
         ),
         Part("oracle", ("reference",), 3, backends=("none",)),

@@ -75,7 +75,7 @@ def _compared(
     """Each output and gradient: its name, what was computed, the oracle's values, and their tolerance."""
     timed, record = TIMED[case.op], TIMED[case.op].record
     precision = Precision(case.dtype, case.S) if contender.own else _peers(case)
-    call = record.make_call(case.op, timed.drawn(case, contender.options), case.dtype)
+    call = record.make_call(record.name, timed.drawn(case, contender.options), case.dtype)
     arrays = timed.prepared({name: x.values for name, x in call.arrays.items()})
     if contender.restriction is not None:
         arrays = contender.restriction.arrays(arrays)

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.operations import OPS, TIMED
+from benchmarks.speed.cases import SHAPES
+from benchmarks.speed.operations import DIRECTIONS, OPS, TIMED
 from benchmarks.speed.timing import Timing, ratio
 
 Rows = list[dict[str, Any]]
 _ALIKE = ("op", "contender", "direction", "B", "N", "K", "V", "dtype")
-_YARDSTICKS = ("products alone", "torch loop")
-_ALL_YARDSTICKS = (*_YARDSTICKS, "reference")
+_OF_GOALS = ("products alone", "torch loop")
+_YARDSTICKS = (*_OF_GOALS, "reference")
 TORCH, XLA = "torch_impl (torch)", "jax_impl (xla)"
 
 
@@ -68,9 +69,11 @@ def _timed(rows: Rows, **fields: Any) -> Rows:
 
 
 def _cases(rows: Rows, op: str, direction: str) -> list[str]:
-    """The cases for which speeds are required: those of ``laptop`` in which a yardstick was measured."""
-    found = [row for row in _timed(rows, op=op, direction=direction) if row["contender"].startswith(_YARDSTICKS)]
-    return list(dict.fromkeys(row["case"] for row in found))
+    """The cases for which speeds are required: those of ``laptop``, and others in which a yardstick was measured."""
+    laptop = {case.id for case in SHAPES["laptop"]}
+    found = _timed(rows, op=op, direction=direction)
+    required = (row for row in found if row["case"] in laptop or row["contender"].startswith(_OF_GOALS))
+    return list(dict.fromkeys(row["case"] for row in required))
 
 
 def _times(op: str, direction: str, ours: str, theirs: tuple[str, ...], inverse: bool = False) -> Callable:
@@ -90,10 +93,12 @@ def _times(op: str, direction: str, ours: str, theirs: tuple[str, ...], inverse:
     return figures
 
 
-def _over(text: str, op: str, ours: str, theirs: tuple[str, ...], training: float = 1.5) -> list[Goal]:
-    """As fast as the fastest of ``theirs`` in the forward pass, and ``training`` times as fast in both passes."""
+def _over(
+    text: str, op: str, ours: str, theirs: tuple[str, ...], training: float = 1.5, forward: float = 1
+) -> list[Goal]:
+    """``forward`` times as fast as the fastest of ``theirs`` in the forward pass, and ``training`` times in both."""
     return [
-        Goal(f"{text}, forward", 1, None, _times(op, "forward", ours, theirs)),
+        Goal(f"{text}, forward", forward, None, _times(op, "forward", ours, theirs)),
         Goal(f"{text}, forward + backward", training, None, _times(op, "both", ours, theirs)),
     ]
 
@@ -109,7 +114,7 @@ def _fastest(op: str, direction: str) -> Callable:
                 first.setdefault(row["contender"], row)
             rows = sorted(first.values(), key=lambda row: row["seconds"])
             own = [row for row in rows if row["contender"] in (TORCH, XLA)]
-            peers = [row for row in rows if not row["own"] and not row["contender"].startswith(_ALL_YARDSTICKS)]
+            peers = [row for row in rows if not row["own"] and not row["contender"].startswith(_YARDSTICKS)]
             if own and peers:
                 value, low, high = ratio(Timing(tuple(own[0]["rounds"])), Timing(tuple(peers[0]["rounds"])))
                 yield Found(f"{case}, {peers[0]['contender']}", value, (low, high))
@@ -157,12 +162,15 @@ def _slope(quantity: str) -> Callable:
     return figures
 
 
+_PASSES = {"forward": "forward", "both": "forward + backward"}
+_OVER_PEERS = {"slstm": (3, 3), "gru_reset_after": (1, 1)}
+"""Required ratios to the fastest peer, forward and both passes, of the operations for which they are not 1 and 1.5."""
 _MLSTM_KERNELS, _PRODUCTS = ("mlstm_kernels native",), (TORCH, ("products alone (torch)",))
 GOALS = [
     *(
-        Goal(f"{op} over the fastest peer, {name}", least, None, _fastest(op, direction))
+        Goal(f"{op} over the fastest peer, {_PASSES[direction]}", least, None, _fastest(op, direction))
         for op in OPS
-        for direction, name, least in (("forward", "forward", 1), ("both", "forward + backward", 1.5))
+        for direction, least in zip(DIRECTIONS, _OVER_PEERS.get(op, (1, 1.5)), strict=True)
         if direction in TIMED[op].directions
     ),
     *_over("torch mLSTM over mlstm_kernels' best", "mlstm", TORCH, _MLSTM_KERNELS, training=1.4),
@@ -171,6 +179,8 @@ GOALS = [
         for direction, name in (("forward", "forward"), ("both", "forward + backward"))
     ),
     *_over("torch GRU over torch.nn.GRU", "gru", TORCH, ("torch.nn.GRU",)),
+    *_over("slstm of torch_impl over the fastest peer", "slstm", TORCH, ("flashrnn", "xlstm"), 3, 3),
+    *_over("gru_reset_after of torch_impl over torch.nn.GRU", "gru_reset_after", TORCH, ("torch.nn.GRU",), 1),
     Goal("torch GRU over a loop, forward + backward", 10, None, _times("gru", "both", TORCH, ("torch loop",))),
     *_over("JAX mLSTM over mlstm_kernels' JAX", "mlstm", XLA, ("mlstm_kernels JAX",)),
     *_over("JAX GRU over flax", "gru", XLA, ("flax",)),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import GRUCase, MLSTMCase
+from conformance.cases import GRUCase, MLSTMCase, SLSTMCase
 from conformance.operations import OPERATIONS, Argument, Output
 from conformance.oracle import rescaled
 from conformance.tolerance.budget import Expected, Precision
@@ -30,7 +30,7 @@ class Case:
     Attributes:
         op: a name of `TIMED`.
         B, S, N: sequences, steps, heads (S is 1 for a step).
-        K, V: head dims of the mLSTM; for a GRU, both are H, and its inputs have H features per head.
+        K, V: head dims of the mLSTM; for an sLSTM and a GRU, both are H, and a GRU's inputs have H features per head.
         dtype: the dtype of the values.
         direction: ``forward`` as in inference, or ``both`` passes as in training.
     """
@@ -47,6 +47,10 @@ class Case:
     @property
     def id(self) -> str:
         return f"{self.op} {shown_sizes(vars(self))} {self.dtype} {self.direction}"
+
+    @property
+    def H(self) -> int:
+        return self.K
 
     @property
     def tokens(self) -> int:
@@ -78,6 +82,7 @@ class Timed:
         chunk: the chunk length for which operations are counted; 0 for a step.
         returned: the outputs that a timed function returns, by their names in the suite.
         peers_precision: the tolerance of functions that are not ours.
+        options: options of the operation in every timed call.
     """
 
     letters: str = "BSNKV"
@@ -86,13 +91,15 @@ class Timed:
     returned: tuple[str, ...] = ("h",)
     peers_precision: type[Precision] = AnyDesign
 
-    def __init__(self, name: str):
-        self.name = name
-        self.record = OPERATIONS[name]
+    def __init__(self, name: str, record: str | None = None, **options: Any):
+        self.name, self.options = name, options
+        self.record = OPERATIONS[record or name]
 
     def sizes(self, numbers: Mapping[str, int]) -> dict[str, int]:
         """B, S, N, K and V from the numbers in a shape, by letter."""
-        return {"S": 1, **numbers}
+        given = {"S": 1, **numbers}
+        H = given.pop("H", None)
+        return given if H is None else {**given, "K": H, "V": H}
 
     def flop(self, case: Case) -> tuple[float, float]:
         """Operations per token and head in the forward and in the backward pass of a chunkwise mLSTM.
@@ -164,6 +171,25 @@ class TimedStep(Timed):
     peers_precision = Precision
 
 
+class TimedSLSTM(Timed):
+    """An sLSTM after its input projections, which are no part of the operation."""
+
+    letters = "BSNH"
+    peers_precision = Precision
+
+    def flop(self, case: Case) -> tuple[float, float]:
+        """Four H × H products (2H² each), transposed, and the gradients of their weights."""
+        return 8 * case.H**2, 16 * case.H**2
+
+    def arrays(self, case: Case) -> dict[str, np.ndarray]:
+        arrays = super().arrays(case)
+        scale = np.float32(case.H**-0.5)
+        return {name: scale * x if name.startswith("weight") else x for name, x in arrays.items()}
+
+    def drawn(self, case: Case, options: Mapping[str, Any]) -> Any:
+        return SLSTMCase(case.B, case.S, case.N, case.H, **options)
+
+
 class TimedGRU(Timed):
     """A GRU after its input projections, which together are the work of a framework's own GRU layer.
 
@@ -174,9 +200,6 @@ class TimedGRU(Timed):
     letters = "BSNH"
     returned = ("y",)
     peers_precision = Precision
-
-    def sizes(self, numbers: Mapping[str, int]) -> dict[str, int]:
-        return {**{letter: numbers[letter] for letter in "BSN"}, "K": numbers["H"], "V": numbers["H"]}
 
     def flop(self, case: Case) -> tuple[float, float]:
         """Three H × H products and three projections (2H² each), transposed, and the gradients of their weights."""
@@ -203,7 +226,9 @@ class TimedGRU(Timed):
         }
 
     def drawn(self, case: Case, options: Mapping[str, Any]) -> Any:
-        return GRUCase(case.B, case.S, case.K, (case.N, case.N, case.N, case.N, case.N, case.N), **options)
+        return GRUCase(
+            case.B, case.S, case.K, (case.N, case.N, case.N, case.N, case.N, case.N), **self.options, **options
+        )
 
     def prepared(self, arrays: Values) -> dict[str, np.ndarray]:
         return {**arrays, **dict.fromkeys(INPUTS, arrays["input"])}
@@ -234,9 +259,16 @@ def grouped(arrays: Mapping[str, Any]) -> tuple[Any, list[Any], list[Any]]:
     return arrays["x"], [arrays[name] for name in PROJECTIONS], [arrays[name] for name in WEIGHTS]
 
 
-TIMED: dict[str, Timed] = {each.name: each for each in (Timed("mlstm"), TimedStep("mlstm_step"), TimedGRU("gru"))}
+_ALL = (
+    Timed("mlstm"),
+    TimedStep("mlstm_step"),
+    TimedSLSTM("slstm"),
+    TimedGRU("gru"),
+    TimedGRU("gru_reset_after", "gru", reset_after=True),
+)
+TIMED: dict[str, Timed] = {each.name: each for each in _ALL}
 OPS = tuple(TIMED)
-STATES = {each.name for op in OPS for each in OPERATIONS[op].outputs if each.role == "state"}
+STATES = {output.name for each in _ALL for output in each.record.outputs if output.role == "state"}
 """The arrays that stay in float32 if the values have a 16-bit dtype, by name."""
 
 

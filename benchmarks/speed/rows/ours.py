@@ -3,7 +3,7 @@
 from typing import Any
 
 from benchmarks.speed.contenders import Contender, Function, UnavailableError, imported
-from benchmarks.speed.operations import Case, grouped
+from benchmarks.speed.operations import TIMED, Case, grouped
 
 
 def _mlstm(package: str, backend: str, case: Case) -> Function:
@@ -25,10 +25,16 @@ def _step(package: str, backend: str, case: Case) -> Function:
     return mlstm_step
 
 
+def _slstm(package: str, backend: str, case: Case) -> Function:
+    module = imported(package)
+    return lambda **arrays: (module.slstm(**arrays, kernel_backend=backend),)
+
+
 def _gru(package: str, backend: str, case: Case) -> Function:
     module = imported(package)
     if case.N == 1 and package == "torch_impl":
         return _gru_layer(case, backend)
+    options = TIMED[case.op].options
 
     def gru(**arrays: Any) -> tuple[Any]:
         x, projections, weights = grouped(arrays)
@@ -36,7 +42,7 @@ def _gru(package: str, backend: str, case: Case) -> Function:
         lanes = x.reshape(case.tokens, case.N, case.K).swapaxes(0, 1)
         inputs = [(lanes @ projection).swapaxes(0, 1).reshape(x.shape) for projection in projections]
         pairs = (each for pair in zip(inputs, weights, strict=True) for each in pair)
-        return (module.gru(*pairs, kernel_backend=backend)[0],)
+        return (module.gru(*pairs, kernel_backend=backend, **options)[0],)
 
     return gru
 
@@ -45,7 +51,8 @@ def _gru_layer(case: Case, backend: str) -> Function:
     """One head as computed by ``torch_impl.GRU``, with the input projection and without the output projection."""
     torch, module = imported("torch"), imported("torch_impl")
     H = case.K
-    layer = module.GRU(H, H, H, 1, 1, 1, 1, 1, 1, add_bias=False, gradient_clipping=None)
+    options = {"add_bias": False, "gradient_clipping": None, **TIMED[case.op].options}
+    layer = module.GRU(H, H, H, 1, 1, 1, 1, 1, 1, **options)
     layer.output_projection = torch.nn.Identity()
 
     def gru(**arrays: Any) -> tuple[Any]:
@@ -76,9 +83,10 @@ def _row(op: str, package: str, backend: str, load: Any) -> Contender:
     return Contender(f"{package} ({backend})", op, package.partition("_")[0], checked, devices, dtypes)
 
 
+LOADED = (("mlstm", _mlstm), ("mlstm_step", _step), ("slstm", _slstm), ("gru", _gru), ("gru_reset_after", _gru))
 CONTENDERS = [
     _row(op, package, backend, load)
-    for op, load in (("mlstm", _mlstm), ("mlstm_step", _step), ("gru", _gru))
+    for op, load in LOADED
     for package, backends in (("torch_impl", ("torch", "triton")), ("jax_impl", ("xla", "pallas")))
     for backend in backends
 ]

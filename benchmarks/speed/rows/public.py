@@ -82,6 +82,14 @@ def _step(name: str, package: str) -> Callable[[Case, Any], Function]:
     return load
 
 
+def _slstm(name: str, package: str) -> Callable[[Case, Any], Function]:
+    def load(case: Case, _: Any) -> Function:
+        adapter = _adapter(name, package)
+        return lambda **arrays: (adapter.slstm(**arrays),)
+
+    return load
+
+
 def _gru(name: str, package: str, namespace: str) -> Callable[[Case, Any], Function]:
     """The layer with its input projections, like a framework's own GRU."""
 
@@ -112,9 +120,15 @@ def _one_step(name: str, adapter: str, framework: str, **fields: Any) -> Contend
     )
 
 
-def _layer(name: str, adapter: str, package: str, framework: str, **fields: Any) -> Contender:
+def _layer(name: str, adapter: str, package: str, framework: str, op: str = "gru", **fields: Any) -> Contender:
     load = _gru(adapter, package, "jax.numpy" if framework == "jax" else framework)
-    return Contender(name=name, op="gru", framework=framework, load=load, **fields)
+    return Contender(name=name, op=op, framework=framework, load=load, **fields)
+
+
+def _loop(name: str, adapter: str, package: str) -> Contender:
+    """An sLSTM in plain PyTorch, in float32."""
+    load = _slstm(adapter, package)
+    return Contender(name=name, op="slstm", framework="torch", load=load, devices=("cpu",), dtypes=("float32",))
 
 
 _TRITON = {"devices": ("cuda",), "choices": (64, 128, 256), "differs": CONSTANT_NORMALISER}
@@ -163,25 +177,37 @@ CONTENDERS: dict[str, list[Contender]] = {
             "torch",
             dtypes=("float32", "float64", "bfloat16"),
             restriction=RESET_AFTER,
-        )
+        ),
+        _layer(
+            "torch.nn.GRU",
+            "torch_gru",
+            "torch",
+            "torch",
+            "gru_reset_after",
+            dtypes=("float32", "float64", "bfloat16"),
+        ),
     ],
     "flax_gru": [_layer("flax.linen.GRUCell", "flax_gru", "flax", "jax", restriction=RESET_AFTER)],
     "keras_gru": [_layer("keras.layers.GRU", "keras_gru", "keras", "jax")],
+    "xlstm": [_loop("xlstm vanilla", "xlstm_slstm", "xlstm")],
     "flashrnn": [
-        _layer(
-            f"flashrnn {name}",
-            "flashrnn_gru",
-            "flashrnn",
-            "torch",
-            devices=(device,),
-            dtypes=(dtype,),
-            choices=backends,
-            restriction=RESET_AFTER,
-        )
-        for name, device, dtype, backends in (
-            ("vanilla", "cpu", "float32", ("vanilla",)),
-            ("fused", "cuda", "bfloat16", ("cuda", "triton_fused")),
-        )
+        _loop("flashrnn vanilla", "flashrnn_slstm", "flashrnn"),
+        *(
+            _layer(
+                f"flashrnn {name}",
+                "flashrnn_gru",
+                "flashrnn",
+                "torch",
+                devices=(device,),
+                dtypes=(dtype,),
+                choices=backends,
+                restriction=RESET_AFTER,
+            )
+            for name, device, dtype, backends in (
+                ("vanilla", "cpu", "float32", ("vanilla",)),
+                ("fused", "cuda", "bfloat16", ("cuda", "triton_fused")),
+            )
+        ),
     ],
 }
 """The public implementations by the names that ``--peers`` takes."""
