@@ -45,22 +45,23 @@ def cases(
     sums: bool = True,
 ) -> Iterator[Case]:
     """The launches for a target: calls of the mLSTM, shapes in `GRU`, and scans and decay matrices."""
-    from torch_impl._gru.triton import launch as gru_kernels
     from torch_impl._mlstm.triton import launch as mlstm_kernels
+    from torch_impl._recurrent.triton import launch as recurrent_kernels
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch.version, "hip", None if target.startswith("sm_") else "6"))
         capability = int(target.removeprefix("sm_")) // 10 if target.startswith("sm_") else None
-        for module in (mlstm_kernels, gru_kernels):
+        for module in (mlstm_kernels, recurrent_kernels):
             stack.enter_context(patch.object(module, "capability", lambda device: capability))
         for number in range(most_plans):
             with ExitStack() as plans:
-                for module in (mlstm_kernels, gru_kernels):
+                for module in (mlstm_kernels, recurrent_kernels):
                     plans.enter_context(patch.object(module, "tuned", _numbered(number)))
                 for dtype in dtypes:
                     # The other calls use the kernels of the dense call, or are not tuned.
                     found = list(_mlstm(dtype, mlstm if number == 0 else mlstm[:1]))
                     found += [(f"gru {name}", _gru(dtype, *GRU[name])) for name in gru]
+                    found += [(f"gru reset after {name}", _gru(dtype, *GRU[name], reset_after=True)) for name in gru]
                     found += _sums(dtype) if sums and number == 0 else []
                     yield from (Case(name, TYPES[dtype], number, launched) for name, launched in found)
 
@@ -115,19 +116,22 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
         yield f"mlstm K{K} V{V} {name}", launches(mlstm, calls[name])
 
 
-def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int) -> list[Launched]:
-    """Forward and backward pass, with an initial state, a final cotangent and clipping."""
+def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int, reset_after: bool = False) -> list[Launched]:
+    """Forward and backward pass, with an initial state, a final cotangent, clipping and all that the form may have."""
     from torch_impl._gru.arguments import Arguments, Cotangents
     from torch_impl._gru.triton import launch as gru
+    from torch_impl._recurrent.triton import launch as recurrent
 
     x, W, h0 = _empty(dtype, B, S, N, H), _empty(dtype, N, H, H), _empty(torch.float32, B, N, H)
-    arguments = Arguments(x, W, x, W, x, W, input_state=h0, gradient_clipping=1.0)
+    bias = _empty(dtype, N, H) if reset_after else None
+    options = {"recurrent_bias": bias, "gradient_clipping": 1.0, "reset_after": reset_after}
+    arguments = Arguments(x, W, x, W, x, W, input_state=h0, **options)
 
     def both() -> None:
         gru.gru_forward(arguments)
         gru.gru_backward(arguments, Cotangents(doutput=x, doutput_state=h0), gru.Residuals(output=x))
 
-    return launches(gru, both)
+    return launches(recurrent, both)
 
 
 def _sums(dtype: torch.dtype) -> Iterator[tuple[str, list[Launched]]]:

@@ -33,7 +33,7 @@ class Judged:
         frameworks: the packages whose versions count.
         stages: the stages that must pass for any of its kernels.
         shared: the sources that all its kernels use.
-        folders: by operation, the folder of its kernels' sources.
+        folders: by operation, the folders of its kernels' sources.
         laws: for operations that are judged by laws of others too, the names of all.
     """
 
@@ -41,7 +41,7 @@ class Judged:
     frameworks: tuple[str, ...]
     stages: tuple[str, ...]
     shared: str
-    folders: Mapping[str, str]
+    folders: Mapping[str, tuple[str, ...]]
     laws: Mapping[str, tuple[str, ...]]
 
 
@@ -52,13 +52,13 @@ JUDGED = {
         stages=("kernels", "large", "device"),
         shared="_triton/*.py",
         folders={
-            "mlstm": "_mlstm/triton",
-            "mlstm_step": "_mlstm/triton",
-            "gru": "_gru/triton",
-            "rev_cumsum": "_scan/triton",
-            "rev_cumsum_off": "_scan/triton",
-            "causal_forget_matrix": "_decay/triton",
-            "dtilde_matrix": "_decay/triton",
+            "mlstm": ("_mlstm/triton",),
+            "mlstm_step": ("_mlstm/triton",),
+            "gru": ("_gru/triton", "_recurrent/triton"),
+            "rev_cumsum": ("_scan/triton",),
+            "rev_cumsum_off": ("_scan/triton",),
+            "causal_forget_matrix": ("_decay/triton",),
+            "dtilde_matrix": ("_decay/triton",),
         },
         laws={"mlstm": ("mlstm", "fwbw")},
     ),
@@ -67,7 +67,7 @@ JUDGED = {
         frameworks=("jax",),
         stages=("pallas",),
         shared="_pallas.py",
-        folders={"mlstm": "_mlstm/pallas", "mlstm_step": "_mlstm/pallas", "gru": "_gru/pallas"},
+        folders={"mlstm": ("_mlstm/pallas",), "mlstm_step": ("_mlstm/pallas",), "gru": ("_gru/pallas",)},
         laws={},
     ),
 }
@@ -170,7 +170,7 @@ def digests(root: Path) -> dict[str, dict[str, str]]:
 def digest(package: str, operation: str, root: Path) -> str:
     """A hash of the code of an operation's kernels, without comments, docstrings and layout."""
     judged, hashed = JUDGED[package], hashlib.sha256()
-    for pattern in (f"{judged.folders[operation]}/*.py", judged.shared):
+    for pattern in (*(f"{folder}/*.py" for folder in judged.folders[operation]), judged.shared):
         for path in sorted((root / package).glob(pattern)):
             hashed.update(f"{path.relative_to(root).as_posix()}\n{_code(path)}\n".encode())
     return hashed.hexdigest()

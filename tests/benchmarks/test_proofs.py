@@ -1,6 +1,7 @@
 """Evidence from a run on a GPU: what a run must leave, what of it reaches a package, and when it no longer counts."""
 
 import json
+from itertools import chain
 
 import pytest
 from click.testing import CliRunner
@@ -30,7 +31,7 @@ def tree(tmp_path):
     """A source tree with a line for each kernel, and no evidence."""
     root = tmp_path / "tree"
     for package, judged in proofs.JUDGED.items():
-        for place in (*judged.folders.values(), judged.shared.partition("/")[0]):
+        for place in (*chain.from_iterable(judged.folders.values()), judged.shared.partition("/")[0]):
             path = root / package / place
             path = path if path.suffix else path / "shared.py"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,8 +121,14 @@ def test_a_kernel_that_changes_loses_its_proof(tree, tmp_path) -> None:
     kernel.write_text(f"{text}\nSOMETHING = 1\n")
     proofs.write(tree)
     assert proven(tree) == {"mlstm": ("float32", "bfloat16")}
-    # What all kernels share.
+    # What the kernels of several operations share.
     kernel.write_text(text)
+    template = tree / "torch_impl" / "_recurrent" / "triton" / "shared.py"
+    template.write_text("x = 1\n")
+    proofs.write(tree)
+    assert proven(tree) == {"mlstm": ("float32", "bfloat16")}
+    template.write_text("place = '_recurrent/triton'\n")
+    # What all kernels share.
     (tree / "torch_impl" / "_triton" / "more.py").write_text("x = 1\n")
     proofs.write(tree)
     assert proven(tree) == {}
@@ -147,7 +154,7 @@ def test_every_kernel_has_its_sources_named() -> None:
     jax_backends = pytest.importorskip("jax_impl._backends")
     assert set(proofs.JUDGED["jax_impl"].folders) == {row.operation for row in jax_backends.KERNELS}
     for package, judged in proofs.JUDGED.items():
-        for folder in (*judged.folders.values(), judged.shared):
+        for folder in (*chain.from_iterable(judged.folders.values()), judged.shared):
             assert [*(proofs.ROOT / package).glob(folder)], folder
 
 

@@ -33,15 +33,15 @@ def test_every_case_runs_on_its_kernels(shape, monkeypatch) -> None:
     """Triton's interpreter would need its own process; here it is the launches that are counted, none carried out."""
     pytest.importorskip("triton")
     import torch_impl
-    from torch_impl._gru.triton import launch as gru
     from torch_impl._mlstm.triton import launch as mlstm
+    from torch_impl._recurrent.triton import launch as recurrent
     from torch_impl._triton import interpreter
 
     # Before anything is patched: a kernel's module asks once, when it is imported, whether it will be interpreted.
     for module in pkgutil.walk_packages(torch_impl.__path__, "torch_impl."):
         importlib.import_module(module.name)
     launched = []
-    for module in (gru, mlstm):
+    for module in (recurrent, mlstm):
         monkeypatch.setattr(module, "launch", lambda kernel, *args, **constants: launched.append(kernel))
     monkeypatch.setattr(interpreter, "_INSTALLED", True)
     # Not the variable: Triton would read it, and define kernels for its interpreter that other tests then find.

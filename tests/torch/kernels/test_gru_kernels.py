@@ -13,13 +13,14 @@ from tests.grids import larger
 from torch_impl._gru.arguments import Arguments, Cotangents
 from torch_impl._gru.triton import launch
 from torch_impl._gru.triton.launch import ROWS, Residuals
-from torch_impl._gru.triton.plans import GRUPlan, default_plan
+from torch_impl._recurrent.triton.plans import Plan, default_plan
 
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 3.7e-7, 1.4e-3, 4.9e-3. A bfloat16
 # gradient is a few roundings of 2⁻⁹ away; float16's operands are rounded to TF32 in the backward pass.
 BOUND = {torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 1.5e-2}
 NAMES = ("input", "weight", "forget_input", "forget_weight", "reset_input", "reset_weight")
 INF = float("inf")
+both_forms = pytest.mark.parametrize("after", [False, True], ids=["reset before", "reset after"])
 STREAMED = 65
 """The narrowest head whose float32 weights are read again at every step: two tiles of units, three of inputs."""
 
@@ -28,7 +29,7 @@ class Case:
     """Random inputs and cotangents, with what the reference says of them."""
 
     def __init__(self, B, S, H, device, heads=(2,) * 6, dtype=torch.float32, bounds=None, state=True, dstate=True,
-                 dy=True, clip=None, edit=None, scale=1.0):  # fmt: skip
+                 dy=True, clip=None, edit=None, scale=1.0, after=False):  # fmt: skip
         generator = torch.Generator().manual_seed(S + 7 * H)
         lead, N = ((B, S) if bounds is None else (bounds[-1],)), max(heads)
         B = B if bounds is None else len(bounds) - 1
@@ -41,29 +42,34 @@ class Case:
             edit(*arrays)
         h0, dlast = (draw(B, N, H, dtype=torch.float32) for _ in range(2))
         dys = draw(*lead, N, H, scale=scale)
-        self.dtype, self.clip = dtype, clip
+        bias = draw(heads[1], H) if after else None
+        self.dtype, self.clip, self.after = dtype, clip, after
         self.arrays = tuple(x.to(device) for x in arrays)
+        self.bias = bias.to(device) if bias is not None else None
         self.state, self.dlast = h0.to(device) if state else None, dlast.to(device) if dstate else None
         self.dy = dys.to(device) if dy else None
         self.cu_seqlens = None if bounds is None else torch.tensor(bounds, device=device)
 
         exact = [x.double().numpy() for x in arrays]
         rest = (h0.double().numpy() if state else None, clip, None if bounds is None else np.array(bounds))
-        self.y, self.last = gru(*exact, *rest)
+        form = {"reset_after": after, "recurrent_bias": None if bias is None else bias.double().numpy()}
+        self.y, self.last = gru(*exact, *rest, **form)
         dys = dys.double().numpy() if dy else np.zeros(self.y.shape)
-        self.gradients = gru_backward(*exact, *rest, dy=dys, dstate=dlast.double().numpy() if dstate else None)
+        self.gradients = gru_backward(*exact, *rest, **form, dy=dys, dstate=dlast.double().numpy() if dstate else None)
 
     def run(self):
-        call = Arguments(*self.arrays, self.state, cu_seqlens=self.cu_seqlens, gradient_clipping=self.clip)
+        options = {"gradient_clipping": self.clip, "reset_after": self.after}
+        call = Arguments(*self.arrays, self.state, self.bias, self.cu_seqlens, **options)
         (y, last), _ = launch.gru_forward(call)
         return y, last, launch.gru_backward(call, Cotangents(self.dy, self.dlast), Residuals(y))
 
     def check(self, y, last, gradients) -> None:
         assert (y.dtype, last.dtype) == (self.dtype, torch.float32)
-        assert [x.dtype for x in gradients] == [self.dtype] * 6 + [torch.float32]
+        assert [x.dtype for x in gradients] == [self.dtype] * 6 + [torch.float32] + [self.dtype] * self.after
         self.near(y, self.y, "y")
         self.near(last, self.last, "last")
-        for name, found in zip((*NAMES, "input_state"), gradients, strict=True):
+        names = (*NAMES, "input_state", "recurrent_bias")[: len(gradients)]
+        for name, found in zip(names, gradients, strict=True):
             if name in self.gradients:
                 self.near(found, self.gradients[name], f"d{name}")
 
@@ -74,32 +80,36 @@ class Case:
         assert error <= BOUND[self.dtype] * np.linalg.norm(exact) + 1e-30, (name, error, np.linalg.norm(exact))
 
 
+@both_forms
 @pytest.mark.grid
 @pytest.mark.parametrize("S", [0, 1, 5, 64])
 @pytest.mark.parametrize("H", [1, 3, 16, 17])
-def test_values_and_gradients(S, H, device) -> None:
-    case = Case(2, S, H, device)
+def test_values_and_gradients(S, H, after, device) -> None:
+    case = Case(2, S, H, device, after=after)
     case.check(*case.run())
 
 
 # The first has more tokens than one partial sum of the weights' gradients.
+@both_forms
 @pytest.mark.parametrize(("B", "S", "H"), [(8, 33, 5), (2, 5, 64), (2, 3, 100), (2, 3, 130), larger(2, 130, 5)])
-def test_longer_and_wider(B, S, H, device) -> None:
-    case = Case(B, S, H, device, heads=(1, 2, 1, 1, 2, 2))
+def test_longer_and_wider(B, S, H, after, device) -> None:
+    case = Case(B, S, H, device, heads=(1, 2, 1, 1, 2, 2), after=after)
     case.check(*case.run())
 
 
+@both_forms
 @pytest.mark.grid
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("B", "S", "H"), [(6, 13, 16), (2, 5, 64), (2, 3, 100), (2, 1, 260)])
-def test_half_precision(dtype, B, S, H, device) -> None:
-    case = Case(B, S, H, device, dtype=dtype, heads=(2, 2, 1, 1, 2, 2))
+def test_half_precision(dtype, B, S, H, after, device) -> None:
+    case = Case(B, S, H, device, dtype=dtype, heads=(2, 2, 1, 1, 2, 2), after=after)
     case.check(*case.run())
 
 
+@both_forms
 @pytest.mark.parametrize("heads", [(6, 1, 1, 1, 1, 1), (1, 6, 2, 3, 6, 1), (2, 3, 6, 6, 1, 2), (6, 3, 2, 3, 3, 1)])
-def test_head_counts(heads, device) -> None:
-    case = Case(3, 4, 5, device, heads=heads)
+def test_head_counts(heads, after, device) -> None:
+    case = Case(3, 4, 5, device, heads=heads, after=after)
     case.check(*case.run())
 
 
@@ -108,6 +118,7 @@ def test_more_rows_than_a_program_holds(device) -> None:
     case.check(*case.run())
 
 
+@both_forms
 @pytest.mark.parametrize(
     ("H", "bounds"),
     [
@@ -115,8 +126,8 @@ def test_more_rows_than_a_program_holds(device) -> None:
         larger(130, [0, 0, 2, 5, 5]),
     ],
 )
-def test_packed(bounds, H, device) -> None:
-    case = Case(0, 0, H, device, heads=(2, 1, 1, 2, 2, 1), bounds=bounds, clip=0.3)
+def test_packed(bounds, H, after, device) -> None:
+    case = Case(0, 0, H, device, heads=(2, 1, 1, 2, 2, 1), bounds=bounds, clip=0.3, after=after)
     case.check(*case.run())
 
 
@@ -126,12 +137,14 @@ def test_more_packed_sequences_than_a_program_holds(device) -> None:
     case.check(*case.run())
 
 
+@both_forms
 @pytest.mark.parametrize(("clip", "S", "H"), [(0.0, 6, 4), (0.05, 6, 4), (0.05, 3, STREAMED), larger(0.05, 3, 130)])
-def test_clipping(clip, S, H, device) -> None:
-    case = Case(2, S, H, device, clip=clip)
+def test_clipping(clip, S, H, after, device) -> None:
+    case = Case(2, S, H, device, clip=clip, after=after)
     case.check(*case.run())
 
 
+@both_forms
 @pytest.mark.parametrize(
     ("H", "state", "dstate", "dy"),
     [
@@ -144,40 +157,44 @@ def test_clipping(clip, S, H, device) -> None:
         larger(130, False, True, False),
     ],
 )
-def test_absent_state_and_cotangents(H, state, dstate, dy, device) -> None:
-    case = Case(2, 2, H, device, state=state, dstate=dstate, dy=dy)
+def test_absent_state_and_cotangents(H, state, dstate, dy, after, device) -> None:
+    case = Case(2, 2, H, device, state=state, dstate=dstate, dy=dy, after=after)
     case.check(*case.run())
 
 
-def test_saturated_gates_keep_their_small_gradients(device) -> None:
+@both_forms
+def test_saturated_gates_keep_their_small_gradients(after, device) -> None:
     def edit(x, W, xf, Wf, xr, Wr):
         xf[:, ::2] += 15.0
         xr[:, 1::2] -= 15.0
         x[:, 1] += 8.0
 
-    case = Case(2, 8, 8, device, edit=edit)
+    case = Case(2, 8, 8, device, edit=edit, after=after)
     case.check(*case.run())
 
 
-def test_infinite_gates(device) -> None:
+@both_forms
+def test_infinite_gates(after, device) -> None:
     def edit(x, W, xf, Wf, xr, Wr):
         xf[0, 1], xf[0, 3], xr[1, 2], xr[1, 4] = -INF, INF, -INF, INF
 
-    case = Case(2, 6, 8, device, edit=edit)
+    case = Case(2, 6, 8, device, edit=edit, after=after)
     case.check(*case.run())
 
 
+@both_forms
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_gradients_below_half_precision_reach_the_weights(dtype, device) -> None:
-    case = Case(2, 12, 8, device, dtype=dtype, scale=1e-4, dstate=False)
+def test_gradients_below_half_precision_reach_the_weights(dtype, after, device) -> None:
+    case = Case(2, 12, 8, device, dtype=dtype, scale=1e-4, dstate=False, after=after)
     found = case.run()[2]
     for name, gradient in zip(NAMES, found, strict=False):
         if "weight" in name:
             case.near(gradient, case.gradients[name], name)
 
 
-def test_strides(device) -> None:
-    case = Case(3, 5, 6, device)
+@both_forms
+def test_strides(after, device) -> None:
+    case = Case(3, 5, 6, device, after=after)
     wanted = case.run()
 
     def scattered(x: torch.Tensor) -> torch.Tensor:
@@ -187,11 +204,13 @@ def test_strides(device) -> None:
 
     case.arrays = tuple(map(scattered, case.arrays))
     case.state, case.dy, case.dlast = scattered(case.state), scattered(case.dy), scattered(case.dlast)
+    case.bias = scattered(case.bias) if after else None
     y, last, gradients = case.run()
     for found, exact in zip((y, last, *gradients), (wanted[0], wanted[1], *wanted[2]), strict=True):
         assert torch.equal(found, exact) and found.is_contiguous()
 
 
+@both_forms
 @pytest.mark.parametrize(
     ("H", "T", "bounds"),
     [
@@ -199,8 +218,8 @@ def test_strides(device) -> None:
         larger(130, 12, [5, 2, 15, -7]),
     ],
 )
-def test_a_bad_packing_stays_within_bounds(bounds, T, H, device) -> None:
-    case = Case(0, 0, H, device, bounds=[0, T // 3, 2 * T // 3, T], heads=(2, 1, 2, 1, 2, 1))
+def test_a_bad_packing_stays_within_bounds(bounds, T, H, after, device) -> None:
+    case = Case(0, 0, H, device, bounds=[0, T // 3, 2 * T // 3, T], heads=(2, 1, 2, 1, 2, 1), after=after)
     case.cu_seqlens = torch.tensor(bounds, device=device)
     edges = [
         torch.cat([torch.full_like(x[:1], math.nan), x, torch.full_like(x[:1], math.nan)])[1:-1] for x in case.arrays
@@ -210,17 +229,28 @@ def test_a_bad_packing_stays_within_bounds(bounds, T, H, device) -> None:
     assert torch.isfinite(last).all() and torch.isfinite(gradients[6]).all()
 
 
-def test_the_same_call_gives_the_same_bits(device) -> None:
-    case = Case(4, 12, 16, device, heads=(2, 1, 2, 1, 2, 1))
+@both_forms
+def test_the_same_call_gives_the_same_bits(after, device) -> None:
+    case = Case(4, 12, 16, device, heads=(2, 1, 2, 1, 2, 1), after=after)
     first, again = case.run()[2], case.run()[2]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_the_form_with_the_reset_gate_after_the_product_needs_no_bias(device) -> None:
+    case = Case(2, 4, 5, device, after=True)
+    case.bias = torch.zeros_like(case.bias)
+    y, last, gradients = case.run()
+    case.bias = None
+    without = case.run()
+    for found, exact in zip((*without[:2], *without[2]), (y, last, *gradients[:7]), strict=True):
+        assert torch.equal(found, exact)
 
 
 def test_a_plan_for_every_width() -> None:
     for H in range(1, 1025):
         for wide, capability in product((False, True), (None, 8, 9, 10)):
             chosen = default_plan(H, wide, capability)
-            assert isinstance(chosen, GRUPlan) and chosen.block >= 16
+            assert isinstance(chosen, Plan) and chosen.block >= 16
             assert (chosen.block >= H) == (chosen.part is None) or chosen.part is not None
 
 

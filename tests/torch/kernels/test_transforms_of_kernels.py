@@ -47,6 +47,10 @@ def gru_packed(backend, *x):
     return gru(*x[:6], None, None, torch.tensor([0, 2, 6], device=x[0].device), kernel_backend=backend)
 
 
+def gru_reset_after(backend, *x):
+    return gru(*x[:7], reset_after=True, recurrent_bias=x[7], kernel_backend=backend)
+
+
 # The heads of the GRU differ: one input head and two weight heads serve two.
 CASES = {
     "mlstm": (dense, [*mlstm_shapes(2, 5), *STATE]),
@@ -54,6 +58,7 @@ CASES = {
     "mlstm_step": (step, [*mlstm_shapes(2), *STATE]),
     "gru": (gru_dense, [(2, 4, 1, 3), WEIGHTS, (2, 4, 2, 3), WEIGHTS, (2, 4, 1, 3), (1, 3, 3), (2, 2, 3)]),
     "gru packed": (gru_packed, [(6, 2, 3), WEIGHTS] * 3),
+    "gru reset after": (gru_reset_after, [*[(2, 4, 2, 3), (1, 3, 3)] * 3, (2, 2, 3), (1, 3)]),
 }
 
 
@@ -108,13 +113,13 @@ def test_traced(name, device) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_shapes_are_known_without_running(name, device, monkeypatch) -> None:
-    from torch_impl._gru.triton import launch as gru_kernels
     from torch_impl._mlstm.triton import launch as mlstm_kernels
+    from torch_impl._recurrent.triton import launch as recurrent_kernels
 
     function, shapes = CASES[name]
     arrays = draw(device, *shapes)
     expected = function("triton", *arrays)
-    for module in (gru_kernels, mlstm_kernels):
+    for module in (recurrent_kernels, mlstm_kernels):
         monkeypatch.setattr(module, "launch", lambda *args, **constants: pytest.fail("a kernel was launched"))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         found = function("triton", *(mode.from_tensor(x) for x in arrays))
@@ -138,9 +143,14 @@ def test_opcheck_of_the_gru(device) -> None:
     y, last = operators.gru_forward(x, W, xf, Wf, xr, Wr, h0, None, None, 0.5, False, "triton", ("output",))
     flat = draw(device, *CASES["gru packed"][1])
     bounds = torch.tensor([0, 2, 6], device=device)
+    *after, bias = draw(device, *CASES["gru reset after"][1])
+    after = (*after, bias, None, None, True, "triton")
+    h, h_last = operators.gru_forward(*after, ("output",))
     for operator, arguments in (
         (operators.gru_forward, (x, W, xf, Wf, xr, Wr, h0, None, None, 0.5, False, "triton", ("output",))),
         (operators.gru_forward, (*flat, None, None, bounds, None, False, "triton", ())),
         (operators.gru_backward, (x, W, xf, Wf, xr, Wr, h0, None, None, 0.5, False, "triton", y, last, [y])),
+        (operators.gru_forward, (*after, ("output",))),
+        (operators.gru_backward, (*after, h, h_last, [h])),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))

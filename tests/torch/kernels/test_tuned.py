@@ -9,10 +9,11 @@ import torch
 from tests.torch.kernels.test_mlstm_kernels import Case
 from torch_impl._gru import arguments as gru_arguments
 from torch_impl._gru.triton import launch as gru
-from torch_impl._gru.triton.plans import plans as gru_plans
 from torch_impl._mlstm.arguments import Arguments, Cotangents
 from torch_impl._mlstm.triton import launch as mlstm
 from torch_impl._mlstm.triton import plans as mlstm_plans
+from torch_impl._recurrent.triton import launch as recurrent
+from torch_impl._recurrent.triton.plans import plans as recurrent_plans
 from torch_impl._triton import tuning
 from torch_impl._triton.launch import Launch
 
@@ -142,7 +143,7 @@ def test_a_directory_that_cannot_be_written_is_a_warning(clock) -> None:
 
 def test_what_plans_hang_on_is_nothing_of_the_batch(monkeypatch) -> None:
     seen = []
-    for module in (mlstm, gru):
+    for module in (mlstm, recurrent):
         monkeypatch.setattr(
             module, "tuned", lambda kernel, sizes, plans, device, run: (seen.append((kernel, sizes)), plans()[0])[1]
         )
@@ -169,7 +170,7 @@ def test_plans_differ_in_no_block_length_and_are_few(dtype, wide) -> None:
             assert all(plan.every >= 1 and plan.BK >= 16 and plan.BV >= 16 for plan in offered)
     for H in (16, 32, 64, 128, 256, 1024):
         for capability in (None, 8, 9, 10):
-            assert len(gru_plans(H, dtype is torch.float32, capability)) <= 6
+            assert len(recurrent_plans(H, dtype is torch.float32, capability)) <= 6
 
 
 @pytest.mark.parametrize("number", range(1, 6))
@@ -182,8 +183,9 @@ def test_every_plan_computes_the_same(number, device) -> None:
     case.check(h, last, d)
 
 
+@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("H", "dtype"), [(16, torch.float32), (60, torch.float32), (130, torch.bfloat16)])
-def test_every_plan_of_a_gru_computes_the_same(H, dtype, device, monkeypatch) -> None:
+def test_every_plan_of_a_gru_computes_the_same(H, dtype, after, device, monkeypatch) -> None:
     generator = torch.Generator().manual_seed(H)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -193,9 +195,9 @@ def test_every_plan_of_a_gru_computes_the_same(H, dtype, device, monkeypatch) ->
     dy = draw(2, 3, 1, H)
     results = []
     wide = dtype is torch.float32
-    for plan in dict.fromkeys(plan for capability in (8, 9, 10) for plan in gru_plans(H, wide, capability)):
-        monkeypatch.setattr(gru, "tuned", lambda kernel, sizes, plans, device, run, plan=plan: plan)
-        call = gru_arguments.Arguments(*arrays)
+    for plan in dict.fromkeys(plan for capability in (8, 9, 10) for plan in recurrent_plans(H, wide, capability)):
+        monkeypatch.setattr(recurrent, "tuned", lambda kernel, sizes, plans, device, run, plan=plan: plan)
+        call = gru_arguments.Arguments(*arrays, reset_after=after)
         (y, last), _ = gru.gru_forward(call)
         results.append([y, last, *gru.gru_backward(call, gru_arguments.Cotangents(dy), gru.Residuals(y))])
     assert len(results) > 1

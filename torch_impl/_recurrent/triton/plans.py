@@ -1,4 +1,4 @@
-"""Launch plans of the GRU's kernels: how weights are cut and passes launched. The value does not depend on the plan."""
+"""Launch plans: how weights are cut and passes launched. The value does not depend on the plan."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ RESIDENT = 128
 """The widest head whose three 16-bit weights stay in one program; for 32-bit weights it is half as wide."""
 
 
-class GRUPlan(NamedTuple):
+class Plan(NamedTuple):
     """Launch plan of a pass over the steps, for one head width and dtype.
 
     Attributes:
@@ -29,7 +29,7 @@ class GRUPlan(NamedTuple):
     unroll: int = 1
 
 
-def default_plan(H: int, wide: bool, capability: int | None = 9) -> GRUPlan:
+def default_plan(H: int, wide: bool, capability: int | None = 9, gates: int = 3) -> Plan:
     """The plan for heads of ``H`` units with operands of 32 bits (``wide``) or 16 bits.
 
     Plans depend on the compute ``capability`` (None for other GPUs): those of one spill on another.
@@ -41,22 +41,22 @@ def default_plan(H: int, wide: bool, capability: int | None = 9) -> GRUPlan:
         if capability == 8 and block >= 64:
             # Four steps spill under Triton 3.9.
             unroll = 2
-        return GRUPlan(block, None, rows, Launch(block // 16, 2), unroll)
+        return Plan(block, None, rows, Launch(block // 16, 2), unroll)
     if block <= RESIDENT // 2:
-        return GRUPlan(block, None, 8, Launch(1 if block == 16 else 4, 2))
+        return Plan(block, None, 8, Launch(1 if block == 16 else 4, 2))
     if wide:
         # Twice as many units spill under Triton 3.7 and 3.9.
         block, part = (32, 16) if capability == 10 else (64, 32)
-        return GRUPlan(block, part, 8, Launch(4 if capability == 8 else 8, 2))
+        return Plan(block, part, 8, Launch(4 if capability == 8 else 8, 2))
     if capability == 8:
-        return GRUPlan(128, 32, 16, Launch(4, 3))
+        return Plan(128, 32, 16, Launch(4, 3))
     # 64 kB of shared memory on AMD, 227 on Hopper.
-    return GRUPlan(256, 32, 16, Launch(8, 2 if torch.version.hip else 3))
+    return Plan(256, 32, 16, Launch(8, 2 if torch.version.hip else 3))
 
 
-def plans(H: int, wide: bool, capability: int | None = 9) -> tuple[GRUPlan, ...]:
+def plans(H: int, wide: bool, capability: int | None = 9, gates: int = 3) -> tuple[Plan, ...]:
     """The plans among which a pass over the steps is tuned; that of `default_plan` is first. None spills on sm_90."""
-    first = default_plan(H, wide, capability)
+    first = default_plan(H, wide, capability, gates)
     warps, stages = first.how
     if first.part is not None:
         return (first,) if wide else (first, first._replace(how=Launch(warps, stages - 1)))

@@ -1,13 +1,13 @@
-"""Helpers shared by the GRU's kernels: gates that stay exact where they saturate, operands, and rows.
+"""Helpers of the kernels: gates that stay exact where they saturate, operands, rows, and tuples of tiles.
 
-A *row* of a program is one head of one sequence, an independent recurrence; all rows of a program read the same three
-weights. ``group`` consecutive heads share these weights (the gcd of the three weights' shares), so that row l of the
-g-th group is head ``g·group + l mod group`` of sequence ``l // group``.
+A *row* of a program is one head of one sequence, an independent recurrence; all rows of a program read the same
+weights. ``group`` consecutive heads share these weights (the gcd of the weights' shares), so that row l of the g-th
+group is head ``g·group + l mod group`` of sequence ``l // group``.
 """
 
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._triton.shared import device_function, rounded
+from torch_impl._triton.shared import device_function, dot, rounded
 
 
 @device_function
@@ -151,3 +151,58 @@ def tokens_of(strides, token, head, share, S, PACKED: tl.constexpr):
     else:
         origin = token // S * strides[0] + token % S * strides[1]
     return origin + (head // share).to(tl.int64) * strides[2]
+
+
+@device_function
+def bias_of(bias, head, share, unit, H, FORM: tl.constexpr):
+    """The bias of the last gate's product, contiguous ``(heads, H)``; 0 if there is none."""
+    if FORM == "apart" and bias is not None:
+        return tl.load(bias + head // share * H + unit, mask=unit < H, other=0.0).to(tl.float32)
+    else:
+        return 0.0
+
+
+@device_function
+def tiles_of_weights(W, strides, head, shares, out, into, mask, FIRST: tl.constexpr, END: tl.constexpr,
+                     OPERAND: tl.constexpr):  # fmt: skip
+    """`weight_of` for the weights FIRST to END (exclusive), as operands."""
+    tiles = ()
+    for g in tl.static_range(FIRST, END):
+        tiles = tiles + (weight_of(W[g], strides[g], head, shares[g], out, into, mask).to(OPERAND),)
+    return tiles
+
+
+@device_function
+def products(weights, operand, sums, FIRST: tl.constexpr, END: tl.constexpr, PRECISION: tl.constexpr):
+    """``sums + weights · operand`` for the gates FIRST to END (exclusive)."""
+    found = ()
+    for g in tl.static_range(FIRST, END):
+        found = found + (dot(weights[g], operand, sums[g], PRECISION),)
+    return found
+
+
+@device_function
+def selected(condition, x, y):
+    """``x`` where ``condition``, else ``y``, element by element of two tuples."""
+    found = ()
+    for s in tl.static_range(len(x)):
+        found = found + (tl.where(condition, x[s], y[s]),)
+    return found
+
+
+@device_function
+def each_plus(addresses, index, strides, AXIS: tl.constexpr):
+    """Every address moved by ``index`` along an axis."""
+    moved = ()
+    for g in tl.static_range(len(addresses)):
+        moved = moved + (addresses[g] + index * strides[g][AXIS],)
+    return moved
+
+
+@device_function
+def load_each(address, size, FIRST: tl.constexpr, END: tl.constexpr):
+    """The tiles at ``address`` of the arrays FIRST to END (exclusive), which follow each other after ``size``."""
+    found = ()
+    for s in tl.static_range(FIRST, END):
+        found = found + (tl.load(address + s * size),)
+    return found

@@ -1,0 +1,1 @@
+"""Parts that operations share whose steps depend on each other through recurrent weights."""
