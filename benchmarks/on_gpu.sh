@@ -4,7 +4,7 @@
 #   bash benchmarks/on_gpu.sh DIR [STAGE …]
 #
 # Stages, ten minutes each at most, what decides first: versions kernels mlstm gru conformance large device composed tune
-# tuned suite-mlstm suite-gru suite-rest pallas pallas-suite pallas-times forward proof. Who has an hour names the first
+# tuned suite-mlstm suite-gru suite-slstm suite-rest pallas pallas-suite pallas-times forward proof. Who has an hour names the first
 # seven. Results and logs go to DIR, a short table comes last. A stage that fails does not end the run; the exit status is
 # then 1, and 2 if the call is wrong. Stages share Triton's cache of compiled kernels.
 #

@@ -29,6 +29,7 @@ from torch_impl._mlstm.triton import launch as mlstm_kernels
 from torch_impl._scan import composed as scan
 from torch_impl._scan.triton import autograd as scan_kernels
 from torch_impl._slstm import composed as slstm
+from torch_impl._slstm.triton import launch as slstm_kernels
 
 
 class KernelBackend(Enum):
@@ -52,7 +53,7 @@ VERSIONS = _versions()
 """The versions by which evidence about kernels is compared."""
 
 KERNELS = with_proofs(
-    (*mlstm_kernels.ROWS, *gru_kernels.ROWS, *scan_kernels.ROWS, *decay_kernels.ROWS),
+    (*mlstm_kernels.ROWS, *slstm_kernels.ROWS, *gru_kernels.ROWS, *scan_kernels.ROWS, *decay_kernels.ROWS),
     read_proofs(Path(__file__).with_name("proofs.json")),
 )
 COMPOSED = (*mlstm.ROWS, *slstm.ROWS, *gru.ROWS, *scan.ROWS, *decay.ROWS)

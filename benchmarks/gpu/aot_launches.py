@@ -42,9 +42,11 @@ def cases(
     most_plans: int = MOST_PLANS,
     mlstm: tuple[str, ...] = MLSTM_CALLS,
     gru: tuple[str, ...] = tuple(GRU),
+    slstm: tuple[str, ...] = tuple(GRU),
     sums: bool = True,
 ) -> Iterator[Case]:
-    """The launches for a target: calls of the mLSTM, shapes in `GRU`, and scans and decay matrices."""
+    """The launches for a target: calls of the mLSTM, shapes in `GRU` for both forms of the GRU and for the sLSTM, and
+    scans and decay matrices."""
     from torch_impl._mlstm.triton import launch as mlstm_kernels
     from torch_impl._recurrent.triton import launch as recurrent_kernels
 
@@ -62,6 +64,7 @@ def cases(
                     found = list(_mlstm(dtype, mlstm if number == 0 else mlstm[:1]))
                     found += [(f"gru {name}", _gru(dtype, *GRU[name])) for name in gru]
                     found += [(f"gru reset after {name}", _gru(dtype, *GRU[name], reset_after=True)) for name in gru]
+                    found += [(f"slstm {name}", _slstm(dtype, *GRU[name])) for name in slstm]
                     found += _sums(dtype) if sums and number == 0 else []
                     yield from (Case(name, TYPES[dtype], number, launched) for name, launched in found)
 
@@ -130,6 +133,23 @@ def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int, reset_after: bool =
     def both() -> None:
         gru.gru_forward(arguments)
         gru.gru_backward(arguments, Cotangents(doutput=x, doutput_state=h0), gru.Residuals(output=x))
+
+    return launches(recurrent, both)
+
+
+def _slstm(dtype: torch.dtype, B: int, S: int, N: int, H: int) -> list[Launched]:
+    """Forward and backward pass, with an initial state, final cotangents and clipping."""
+    from torch_impl._recurrent.triton import launch as recurrent
+    from torch_impl._slstm.arguments import Arguments, Cotangents
+    from torch_impl._slstm.triton import launch as slstm
+
+    x, W, state = _empty(dtype, B, S, N, H), _empty(dtype, N, H, H), _empty(torch.float32, B, N, H)
+    arguments = Arguments(x, x, x, x, W, W, W, W, state, state, state, state, gradient_clipping=1.0)
+
+    def both() -> None:
+        results, residuals = slstm.slstm_forward(arguments, slstm.Residuals._fields)
+        residuals = residuals._replace(h=results.h, c_last=results.c_last, n_last=results.n_last)
+        slstm.slstm_backward(arguments, Cotangents(x, *[state] * 4), residuals)
 
     return launches(recurrent, both)
 

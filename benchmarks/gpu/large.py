@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from torch_impl import gru, mlstm, rev_cumsum
+from torch_impl import gru, mlstm, rev_cumsum, slstm
 
 BEYOND = 2**31 + 2**20
 S, N, K = 2048, 16, 128
@@ -52,8 +52,8 @@ def checks(elements: int, device: torch.device) -> Iterator[Check]:
     tokens = [draw(B, steps, heads, *shape) for shape in ((width,), (width,), (width,), (), ())]
     yield _compare("mlstm", one_mlstm, tokens, draw(B, steps, heads, width))
     del tokens
-    # The three inputs of a GRU share one array, so that their gradients are one sum.
-    H, weights = min(width, 16), [draw(heads, min(width, 16), min(width, 16)) / 4 for _ in range(3)]
+    # The inputs of a GRU or an sLSTM share one array, so that their gradients are one sum.
+    H, weights = min(width, 16), [draw(heads, min(width, 16), min(width, 16)) / 4 for _ in range(4)]
     B = -(-elements // (steps * heads * H))
     x = [draw(B, steps, heads, H)]
 
@@ -61,6 +61,13 @@ def checks(elements: int, device: torch.device) -> Iterator[Check]:
         return gru(x, weights[0], x, weights[1], x, weights[2], kernel_backend=backend)[0]
 
     yield _compare("gru", one_gru, x, draw(B, steps, heads, H))
+
+    def one_slstm(x: Tensor) -> Tensor:
+        h = slstm(x, x, x, x, *weights, kernel_backend=backend)
+        assert isinstance(h, Tensor)
+        return h
+
+    yield _compare("slstm", one_slstm, x, draw(B, steps, heads, H))
     del x
     rows = -(-elements // steps)
     yield _compare("rev_cumsum", rev_cumsum, [draw(rows, steps)], draw(rows, steps))

@@ -55,6 +55,8 @@ JUDGED = {
             "mlstm": ("_mlstm/triton",),
             "mlstm_step": ("_mlstm/triton",),
             "gru": ("_gru/triton", "_recurrent/triton"),
+            "slstm": ("_slstm/triton", "_recurrent/triton"),
+            "slstm_step": ("_slstm/triton", "_recurrent/triton"),
             "rev_cumsum": ("_scan/triton",),
             "rev_cumsum_off": ("_scan/triton",),
             "causal_forget_matrix": ("_decay/triton",),

@@ -290,6 +290,9 @@ STAGES = {
         _suite("mlstm", "torch_impl", "triton", ops=("mlstm", "fwbw")), _suite_summary("mlstm"), SUITE
     ),
     "suite-gru": Stage(_suite("gru", "torch_impl", "triton", ops=("gru",)), _suite_summary("gru"), SUITE),
+    "suite-slstm": Stage(
+        _suite("slstm", "torch_impl", "triton", ops=("slstm", "slstm_step")), _suite_summary("slstm"), SUITE
+    ),
     "suite-rest": Stage(_suite("rest", "torch_impl", "triton", ops=REST), _suite_summary("rest"), SUITE),
     "pallas": Stage(
         _tests("pallas", TESTS / "jax" / "kernels", "reason", "test_interpreter.py", "test_aot_pallas.py"),

@@ -79,7 +79,7 @@ def test_the_script_says_how_it_is_called(tmp_path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "out" / "versions.json").read_text())["torch"] == importlib.metadata.version("torch")
-    assert len(json.loads((tmp_path / "out" / "large.json").read_text())) == 3
+    assert len(json.loads((tmp_path / "out" / "large.json").read_text())) == 4
 
 
 def test_every_stage_is_commands_that_exist(tmp_path) -> None:

@@ -176,6 +176,11 @@ class GPU:
         x, W = self.wing.array((2, 5, 1, 4)), self.wing.array((1, 4, 4))
         names = ("input", "weight", "forget_input", "forget_weight", "reset_input", "reset_weight")
         yield "gru", dict(zip(names, (x, W) * 3, strict=True))
+        if "slstm" in {row.operation for row in self.backends.KERNELS}:
+            gates = dict.fromkeys("zifo", x) | {f"weight_{gate}": W for gate in "zifo"}
+            yield "slstm", gates
+            one = gates | dict.fromkeys("zifo", x[:, 0])
+            yield "slstm_step", one | {"state": (self.wing.array((2, 1, 4)),) * 4}
 
     def chosen(self) -> set[str]:
         """The backends that calls take unasked; what is explained is what is chosen."""

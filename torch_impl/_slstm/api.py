@@ -140,7 +140,8 @@ def slstm(
             value.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
         max_seqlen: an upper bound on the sequence lengths; checked, but never required.
-        kernel_backend: the backend to use; an error if it does not support the call.
+        kernel_backend: the backend to use; an error if it does not support the call. None means a kernel that a run on
+            such hardware has proven, else composed code.
         sequence_group: only None, unlike in `mlstm`, because each step needs the one before it: shard the batch or the
             heads instead.
 

@@ -16,7 +16,7 @@ MLSTM = {
     *("gates", "stabilisers", "log_weights", "memories", "outputs"),
     *("normalisers", "memory_gradients", "gradients"),
 }
-GRU = {
+RECURRENT = {
     *("forward_resident", "forward_streamed", "factors", "factors_gates", "factors_candidate"),
     *("backward_resident", "backward_streamed", "weights_gradient"),
 }
@@ -26,24 +26,24 @@ H16, H64, H256 = "B8 S4096 N85 H16", "B16 S1024 N12 H64", "B128 S128 N1 H256"
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("dtype", "mlstm", "gru", "others"),
+    ("dtype", "mlstm", "recurrent", "others"),
     [
         ("bfloat16", ("dense", "step"), (H64, H256), REST),
         ("float16", ("packed",), (H16, H256), set()),
         ("float32", ("dense",), (H16, H256), set()),
     ],
 )
-def test_aot_default_kernels_for_hopper(dtype, mlstm, gru, others, tmp_path, monkeypatch, request) -> None:
+def test_aot_default_kernels_for_hopper(dtype, mlstm, recurrent, others, tmp_path, monkeypatch, request) -> None:
     """At the shapes they are designed for; ``python -m benchmarks aot`` does other targets, calls and plans."""
     from benchmarks.gpu.aot import compiled, refused
 
     if request.config.getoption("grids", "whole") == "whole":
-        mlstm, gru, others = ("dense", "packed", "step"), (H16, H64, H256), REST
+        mlstm, recurrent, others = ("dense", "packed", "step"), (H16, H64, H256), REST
     # One thread: CPython 3.11 now and then fails to parse in several ("AST constructor recursion depth mismatch").
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    calls = {"mlstm": mlstm, "gru": gru, "sums": bool(others)}
+    calls = {"mlstm": mlstm, "gru": recurrent, "slstm": recurrent, "sums": bool(others)}
     entries = list(compiled("sm_90", (dtype,), all_plans=False, jobs=1, **calls))
-    assert {entry.kernel for entry in entries} == MLSTM | GRU | others
+    assert {entry.kernel for entry in entries} == MLSTM | RECURRENT | others
     assert [entry for entry in entries if refused(entry)] == []
 
 
@@ -62,7 +62,7 @@ def test_the_committed_tables_hold_every_kernel_and_no_default_that_spills(table
     kernels = document["kernels"]
     for target in TARGETS:
         mine = [entry for entry in kernels if entry["target"] == target]
-        assert {entry["kernel"] for entry in mine} == MLSTM | GRU | REST, target
+        assert {entry["kernel"] for entry in mine} == MLSTM | RECURRENT | REST, target
         assert {entry["dtype"] for entry in mine} == set(DTYPES.values()), target
         assert len({entry["plan"] for entry in mine}) >= plans, target
         assert all(entry["fits"] for entry in mine), target
@@ -100,7 +100,9 @@ def test_spills_are_those_of_the_kernel_that_was_compiled() -> None:
 def test_launches_that_compile_alike_are_compiled_once() -> None:
     from benchmarks.gpu.aot_launches import cases
 
-    first, second = (next(iter(cases("sm_90", most_plans=1, mlstm=("dense",), gru=()))).launched for _ in range(2))
+    first, second = (
+        next(iter(cases("sm_90", most_plans=1, mlstm=("dense",), gru=(), slstm=()))).launched for _ in range(2)
+    )
     names, different = [launched.name for launched in first], {launched.identity() for launched in first}
     assert different == {launched.identity() for launched in second}
     # The backward pass needs the stabilisers and the log weights again.

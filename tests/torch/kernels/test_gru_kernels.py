@@ -248,8 +248,8 @@ def test_the_form_with_the_reset_gate_after_the_product_needs_no_bias(device) ->
 
 def test_a_plan_for_every_width() -> None:
     for H in range(1, 1025):
-        for wide, capability in product((False, True), (None, 8, 9, 10)):
-            chosen = default_plan(H, wide, capability)
+        for wide, capability, gates in product((False, True), (None, 8, 9, 10), (3, 4)):
+            chosen = default_plan(H, wide, capability, gates)
             assert isinstance(chosen, Plan) and chosen.block >= 16
             assert (chosen.block >= H) == (chosen.part is None) or chosen.part is not None
 

@@ -41,7 +41,7 @@ def test_kernels_under_the_interpreter(file, request) -> None:
 def test_the_suite_under_the_interpreter(tmp_path) -> None:
     """A little of it. The whole is
     ``TRITON_INTERPRET=1 python -m conformance run torch_impl --kernel-backend triton --max-steps 130``."""
-    ops = [word for op in ("mlstm", "mlstm_step", "gru") for word in ("--op", op)]
+    ops = [word for op in ("mlstm", "mlstm_step", "slstm", "slstm_step", "gru") for word in ("--op", op)]
     dtypes = ["--dtype", "float32", "--dtype", "bfloat16"]
     few = ["--examples", "1", "--max-steps", "20", "--jobs", "1", "--failures", str(tmp_path)]
     command = [sys.executable, "-m", "conformance", "run", "torch_impl", "--kernel-backend", "triton"]

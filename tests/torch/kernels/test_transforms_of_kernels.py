@@ -5,7 +5,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_impl import MLSTMState, gru, mlstm, mlstm_step
+from torch_impl import MLSTMState, SLSTMState, gru, mlstm, mlstm_step, slstm, slstm_step
 
 # Largest difference between the two backends, relative to the largest element, over what follows: 1e-6.
 BOUND = 1e-5
@@ -51,6 +51,24 @@ def gru_reset_after(backend, *x):
     return gru(*x[:7], reset_after=True, recurrent_bias=x[7], kernel_backend=backend)
 
 
+def slstm_dense(backend, *x):
+    c, n, m, h = x[8:]
+    state = SLSTMState(c, n.exp(), m, h)
+    y, last = slstm(*x[:8], initial_state=state, return_state=True, gradient_clipping=0.5, kernel_backend=backend)
+    return y, *last
+
+
+def slstm_packed(backend, *x):
+    bounds = torch.tensor([0, 2, 6], device=x[0].device)
+    return (slstm(*x, forget_gate="exp", cu_seqlens=bounds, kernel_backend=backend),)
+
+
+def one_slstm_step(backend, *x):
+    c, n, m, h = x[8:]
+    y, last = slstm_step(*x[:8], SLSTMState(c, n.exp(), m, h), kernel_backend=backend)
+    return y, *last
+
+
 # The heads of the GRU differ: one input head and two weight heads serve two.
 CASES = {
     "mlstm": (dense, [*mlstm_shapes(2, 5), *STATE]),
@@ -59,6 +77,9 @@ CASES = {
     "gru": (gru_dense, [(2, 4, 1, 3), WEIGHTS, (2, 4, 2, 3), WEIGHTS, (2, 4, 1, 3), (1, 3, 3), (2, 2, 3)]),
     "gru packed": (gru_packed, [(6, 2, 3), WEIGHTS] * 3),
     "gru reset after": (gru_reset_after, [*[(2, 4, 2, 3), (1, 3, 3)] * 3, (2, 2, 3), (1, 3)]),
+    "slstm": (slstm_dense, [*[(2, 4, 2, 3)] * 4, *[WEIGHTS] * 4, *[(2, 2, 3)] * 4]),
+    "slstm packed": (slstm_packed, [*[(6, 2, 3)] * 4, *[WEIGHTS] * 4]),
+    "slstm_step": (one_slstm_step, [*[(2, 2, 3)] * 4, *[WEIGHTS] * 4, *[(2, 2, 3)] * 4]),
 }
 
 
@@ -105,7 +126,7 @@ def test_traced(name, device) -> None:
     arrays = draw(device, *shapes)
     traced = make_fx(gradients(function, "triton"))(*arrays)
     operators = [str(node.target) for node in traced.graph.nodes if "gatespec" in str(node.target)]
-    kind = name.partition(" ")[0]
+    kind = name.partition(" ")[0].replace("slstm_step", "slstm")
     backward = "mlstm_backward" if kind == "mlstm_step" else f"{kind}_backward"
     assert operators == [f"gatespec.{kind}_forward.default", f"gatespec.{backward}.default"]
     agree(traced(*arrays), gradients(function, "torch")(*arrays))
@@ -132,7 +153,7 @@ def test_a_second_derivative_is_refused_by_name(name, device) -> None:
     function, shapes = CASES[name]
     arrays = [x.requires_grad_() for x in draw(device, *shapes)]
     (first, *_) = torch.autograd.grad(scalar(function, "triton", arrays), arrays, create_graph=True)
-    operation = "gru" if name.startswith("gru") else "mlstm"
+    operation = next(kind for kind in ("mlstm", "slstm", "gru") if name.startswith(kind))
     with pytest.raises(RuntimeError, match=f"^{operation}: second derivatives are not available"):
         torch.autograd.grad(first.sum(), arrays)
 

@@ -1,6 +1,7 @@
 """How a plan is chosen and kept, with a clock that is none; and that every plan offered computes the same."""
 
 import json
+from itertools import product
 from typing import NamedTuple
 
 import pytest
@@ -14,6 +15,8 @@ from torch_impl._mlstm.triton import launch as mlstm
 from torch_impl._mlstm.triton import plans as mlstm_plans
 from torch_impl._recurrent.triton import launch as recurrent
 from torch_impl._recurrent.triton.plans import plans as recurrent_plans
+from torch_impl._slstm import arguments as slstm_arguments
+from torch_impl._slstm.triton import launch as slstm
 from torch_impl._triton import tuning
 from torch_impl._triton.launch import Launch
 
@@ -155,8 +158,13 @@ def test_what_plans_hang_on_is_nothing_of_the_batch(monkeypatch) -> None:
         arrays = (torch.empty(B, S, N, 16, device="meta"), torch.empty(N, 16, 16, device="meta")) * 3
         (y, _), _ = gru.gru_forward(gru_arguments.Arguments(*arrays))
         gru.gru_backward(gru_arguments.Arguments(*arrays), gru_arguments.Cotangents(y), gru.Residuals(y))
-    assert seen[:4] == seen[4:]
-    assert [kernel for kernel, _ in seen[:4]] == ["mlstm_forward", "mlstm_backward", "gru_forward", "gru_backward"]
+        call = slstm_arguments.Arguments(*[arrays[0]] * 4, *[arrays[1]] * 4)
+        results, kept = slstm.slstm_forward(call, slstm.Residuals._fields)
+        kept = kept._replace(h=results.h, c_last=results.c_last, n_last=results.n_last)
+        slstm.slstm_backward(call, slstm_arguments.Cotangents(y), kept)
+    assert seen[:6] == seen[6:]
+    names = ["mlstm_forward", "mlstm_backward", "gru_forward", "gru_backward", "slstm_forward", "slstm_backward"]
+    assert [kernel for kernel, _ in seen[:6]] == names
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -168,9 +176,9 @@ def test_plans_differ_in_no_block_length_and_are_few(dtype, wide) -> None:
             assert {plan.L for plan in offered} == {mlstm_plans.block_length(dtype, chunk)}
             assert len(offered) <= 6
             assert all(plan.every >= 1 and plan.BK >= 16 and plan.BV >= 16 for plan in offered)
-    for H in (16, 32, 64, 128, 256, 1024):
+    for H, gates in product((16, 32, 64, 128, 256, 1024), (3, 4)):
         for capability in (None, 8, 9, 10):
-            assert len(recurrent_plans(H, dtype is torch.float32, capability)) <= 6
+            assert len(recurrent_plans(H, dtype is torch.float32, capability, gates)) <= 6
 
 
 @pytest.mark.parametrize("number", range(1, 6))
@@ -200,6 +208,28 @@ def test_every_plan_of_a_gru_computes_the_same(H, dtype, after, device, monkeypa
         call = gru_arguments.Arguments(*arrays, reset_after=after)
         (y, last), _ = gru.gru_forward(call)
         results.append([y, last, *gru.gru_backward(call, gru_arguments.Cotangents(dy), gru.Residuals(y))])
+    assert len(results) > 1
+    for found in results[1:]:
+        for x, first in zip(found, results[0], strict=True):
+            assert torch.linalg.norm(x - first) <= 1e-5 * torch.linalg.norm(first)
+
+
+@pytest.mark.parametrize(("H", "dtype"), [(16, torch.float32), (60, torch.bfloat16), (70, torch.float32)])
+def test_every_plan_of_an_slstm_computes_the_same(H, dtype, device, monkeypatch) -> None:
+    generator = torch.Generator().manual_seed(H)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return (torch.randn(shape, generator=generator) / shape[-1] ** 0.5).to(device, dtype)
+
+    inputs, weights, dh = [draw(2, 3, 1, H) for _ in range(4)], [draw(1, H, H) for _ in range(4)], draw(2, 3, 1, H)
+    call = slstm_arguments.Arguments(*inputs, *weights)
+    results = []
+    offered = (recurrent_plans(H, dtype is torch.float32, capability, 4) for capability in (8, 9, 10))
+    for plan in dict.fromkeys(plan for of_gpu in offered for plan in of_gpu):
+        monkeypatch.setattr(recurrent, "tuned", lambda kernel, sizes, plans, device, run, plan=plan: plan)
+        found, kept = slstm.slstm_forward(call, slstm.Residuals._fields)
+        kept = kept._replace(h=found.h, c_last=found.c_last, n_last=found.n_last)
+        results.append([*found, *slstm.slstm_backward(call, slstm_arguments.Cotangents(dh), kept)])
     assert len(results) > 1
     for found in results[1:]:
         for x, first in zip(found, results[0], strict=True):

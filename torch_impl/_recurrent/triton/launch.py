@@ -300,6 +300,11 @@ def weight_gradients(
     operand, shape = Operand.of(y.dtype, gradients=True), r.shape
     T, N, H = shape.T, shape.N, shape.H
     block, tokens = (min(power_of_two(H), 32), 16) if operand.wide else (min(power_of_two(H), 64), 64)
+    warps = 2 if block == 16 else 4
+    if r.cell.gates > 3:
+        # Other warps and, on sm_80, wider tiles spill.
+        block = min(block, 32) if capability(r.device) == 8 else block
+        warps = 1 if block == 16 else 4 if block == 32 else 8
     tiles = (-(-H // block)) ** 2
     chunks = max(1, min(-(-T // 256), -(-1024 // (tiles * N))))
     span = -(-T // (chunks * tokens)) * tokens
@@ -307,7 +312,7 @@ def weight_gradients(
     dW = tuple(y.new_empty((chunks, N, H, H), dtype=torch.float32) for _ in r.weights)
     dbias = None if r.bias is None else y.new_empty((chunks, N, H), dtype=torch.float32)
     launch(
-        kernels.weights_gradient, chunks * N * tiles, y.device, Launch(2 if block == 16 else 4, 2),
+        kernels.weights_gradient, chunks * N * tiles, y.device, Launch(warps, 2),
         **strided(3, state=None if r.initial is None else r.initial[0]), y=y, cu_seqlens=packing.cu_seqlens,
         sequence_of=packing.sequence_of, scale=scale, du=du, dW=dW, dbias=dbias, span=span, **shape.tokens,
         FORM=r.cell.form, HAS_STATE=r.initial is not None, PACKED=packing.cu_seqlens is not None, BLOCK_I=block,
