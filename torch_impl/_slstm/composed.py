@@ -58,7 +58,8 @@ def _walk_forward(
         states: c, n, m, h, each ``(N, B + R, H)``, which already hold the initial states.
     """
     least = torch.finfo(gates.dtype).min
-    tiny = torch.finfo(gates.dtype).tiny
+    # A number of Python would be converted in every step.
+    tiny = gates.new_full((), torch.finfo(gates.dtype).tiny)
     c, n, m, h = (state[:, : steps.B] for state in states)
     after = [state[:, steps.B :] for state in states]
     columns = (gates, *_quarters(gates), decay, *after)
