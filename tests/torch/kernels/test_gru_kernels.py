@@ -22,7 +22,7 @@ NAMES = ("input", "weight", "forget_input", "forget_weight", "reset_input", "res
 INF = float("inf")
 both_forms = pytest.mark.parametrize("after", [False, True], ids=["reset before", "reset after"])
 STREAMED = 65
-"""The narrowest head whose float32 weights are read again at every step: two tiles of units, three of inputs."""
+"""The narrowest head whose float32 weights are read again at every step, in several tiles of units and of inputs."""
 
 
 class Case:

@@ -20,7 +20,7 @@ BOUND = {torch.float32: 3e-5, torch.float16: 3e-3, torch.bfloat16: 1.5e-2}
 NAMES = ("z", "i", "f", "o", "weight_z", "weight_i", "weight_f", "weight_o")
 INF = float("inf")
 STREAMED = 65
-"""The narrowest head whose float32 weights are read again at every step: two tiles of units, three of inputs."""
+"""The narrowest head whose float32 weights are read again at every step, in several tiles of units and of inputs."""
 both_gates = pytest.mark.parametrize("forget_gate", ["sigmoid", "exp"])
 
 

@@ -300,11 +300,13 @@ def weight_gradients(
     operand, shape = Operand.of(y.dtype, gradients=True), r.shape
     T, N, H = shape.T, shape.N, shape.H
     block, tokens = (min(power_of_two(H), 32), 16) if operand.wide else (min(power_of_two(H), 64), 64)
-    warps = 2 if block == 16 else 4
-    if r.cell.gates > 3:
-        # Other warps and, on sm_80, wider tiles spill.
-        block = min(block, 32) if capability(r.device) == 8 else block
-        warps = 1 if block == 16 else 4 if block == 32 else 8
+    late = r.cell.form == "late"
+    if capability(r.device) == 8 and not late:
+        # Wider tiles spill.
+        block = min(block, 32)
+    # Fewer warps spill under Triton 3.9.
+    middle = 8 if r.cell.gates == 3 and not operand.wide else 4
+    warps = {16: 1, 32: middle}.get(block, 4 if late else 8)
     tiles = (-(-H // block)) ** 2
     chunks = max(1, min(-(-T // 256), -(-1024 // (tiles * N))))
     span = -(-T // (chunks * tokens)) * tokens

@@ -40,27 +40,27 @@ def default_plan(H: int, wide: bool, capability: int | None = 9, gates: int = 3)
     if block <= (RESIDENT if few or capability == 9 else RESIDENT // 2) and not wide:
         # A tile of AMD's matrix cores has at least 16 rows.
         rows, unroll = (16, 2 if block < RESIDENT else 1) if torch.version.hip else (8, 4)
-        if capability == 8 and block >= 64:
-            # Four steps spill under Triton 3.9.
-            unroll = 2
+        if block == 64 or (capability == 8 and block > 64):
+            # Four steps spill.
+            unroll = min(unroll, 2)
         if not few:
             # Two steps spill at H = 16, and need too much shared memory at H = 128.
             unroll = 1
         return Plan(block, None, rows, Launch(block // 16, 2), unroll)
-    if block <= (RESIDENT // 2 if few or capability in (8, 9) else RESIDENT // 4):
+    if block <= (RESIDENT // 2 if capability in (8, 9) or (few and capability == 10) else RESIDENT // 4):
         return Plan(block, None, 8, Launch(1 if block == 16 else 4, 2))
     if wide and not few:
         return Plan(64, 16, 8, Launch(8, 2))
     if wide:
-        # Twice as many units spill under Triton 3.7 and 3.9. Eight warps spill on sm_90, within 128 registers.
-        block, part = (32, 16) if capability == 10 else (64, 32)
+        # Wider tiles spill on sm_90 and sm_100.
+        block, part = {9: (16, 16), 10: (32, 16)}.get(capability or 0, (64, 32))
         return Plan(block, part, 8, Launch(4 if capability in (8, 9) else 8, 2))
     if not few:
         return Plan(64 if capability in (8, 10) else 128, 32, 16, Launch(4 if capability == 8 else 8, 2))
     if capability == 8:
-        return Plan(128, 32, 16, Launch(4, 3))
-    # 64 kB of shared memory on AMD, 227 on Hopper.
-    return Plan(256, 32, 16, Launch(8, 2 if torch.version.hip else 3))
+        return Plan(128, 32, 16, Launch(8, 3))
+    # 64 kB of shared memory on AMD, 227 on Hopper; three stages spill on sm_100.
+    return Plan(256, 32, 16, Launch(8, 2 if torch.version.hip or capability == 10 else 3))
 
 
 def plans(H: int, wide: bool, capability: int | None = 9, gates: int = 3) -> tuple[Plan, ...]:
@@ -71,7 +71,7 @@ def plans(H: int, wide: bool, capability: int | None = 9, gates: int = 3) -> tup
         return (first,) if wide or gates > 3 else (first, first._replace(how=Launch(warps, stages - 1)))
     # Plans that spill are omitted: wide heads unrolled by much, sixteen rows of 32-bit operands, a third stage at H =
     # 128.
-    most = (2 if first.block < RESIDENT else 1) if torch.version.hip else 8 if first.block == 16 else 4
+    most = (2 if first.block < RESIDENT else 1) if torch.version.hip else {16: 8, 64: 2}.get(first.block, 4)
     if gates > 3:
         most = min(most, 1 if first.block in (16, RESIDENT) else 2)
     others = [first._replace(unroll=unroll) for unroll in (1, 2, 4, 8) if unroll <= most and not wide]
