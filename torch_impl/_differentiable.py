@@ -228,9 +228,9 @@ class Operation:
         assert implementation.backward is not None and residuals is not None
         gradients = implementation.backward(arguments, cotangents, implementation.residuals(*residuals))
         with_axes = [(field, x) for field, x in zip(fields(self.arguments), arguments, strict=True) if field.axes]
-        # A backend has no gradient of the last arguments if its row refuses them.
+        # A backend has no gradient of the last arguments if its row refuses them, or if they are not given.
         return [
-            self._absent(field, arguments) if x is None and (dx is None or _packed(arguments)) else dx
+            self._absent(field, arguments).zero_() if x is None and (dx is None or _packed(arguments)) else dx
             for (field, x), dx in zip_longest(with_axes, gradients)
         ]
 
@@ -243,8 +243,8 @@ class Operation:
         ]
 
     def _absent(self, field: Field, arguments: Any) -> Tensor:
-        """An array in place of the gradient of an argument that is not given; without elements if there is a packing,
-        for which no number of sequences is known."""
+        """An empty array for the gradient of an argument that is not given; without elements if there is a packing, for
+        which no number of sequences is known."""
         packed, sizes = _packed(arguments), self.sizes(arguments)
         assert field.axes is not None
         axes = field.axes.when(packed)

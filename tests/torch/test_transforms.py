@@ -298,6 +298,20 @@ def test_opcheck():
         torch.library.opcheck(operator.default, arguments)
 
 
+def test_no_gradient_is_uninitialised_memory(monkeypatch):
+    """The operator has an output for the gradient of a bias that is not given, too."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    x = [y.detach() for y in CASES["gru"][1]]
+    dy = x[1].new_ones(2, 6, 4, 3)
+    torch.use_deterministic_algorithms(True)
+    try:
+        _, _, *walked = OPERATORS.gru_forward(*x, None, None, None, False, "torch", ("z", "rf", "states"))
+        gradients = OPERATORS.gru_backward(*x, None, None, None, False, "torch", dy, x[6], walked)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any(gradient.isnan().any() for gradient in gradients)
+
+
 @pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
 def test_autocast(low):
     """Values and weights in autocast's dtype, gates and states in float32, whatever they come in."""
