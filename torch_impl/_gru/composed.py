@@ -4,7 +4,7 @@ Layout: that of `torch_impl._step_layout`, so that the gradient of a weight is o
 in the accumulation dtype. The equations are in the docstring of `torch_impl._gru.api`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import torch
@@ -14,9 +14,9 @@ from reference.backends import Row
 from torch_impl._arrays import ACCUMULATION
 from torch_impl._differentiable import Implementation
 from torch_impl._gru.arguments import Arguments, Cotangents, Result
-from torch_impl._products import packed, summed
+from torch_impl._products import summed
 from torch_impl._records import ACCUMULATED, Axes
-from torch_impl._step_layout import DenseStepLayout, StepLayout, by_step, step_layout
+from torch_impl._step_layout import AddProduct, StepLayout, by_step, in_pieces, product_by_step, step_layout
 from torch_impl._threads import reconsider_threads, threads
 
 
@@ -37,11 +37,6 @@ class Residuals(NamedTuple):
 NO_RESIDUALS = Residuals()
 
 
-def _packed(steps: StepLayout, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """Like `packed`, for steps with the same number of rows."""
-    return packed(weight, steps.B, len(steps.running)) if isinstance(steps, DenseStepLayout) else None
-
-
 class StackedWeights(NamedTuple):
     """W ``(N, H, H)`` and ``[W_r | W_f]`` ``(N, H, 2H)``; with `reset_after` None and ``[W_r | W_f | W]``."""
 
@@ -56,38 +51,33 @@ _LARGE_CALL = 1 << 25
 """Number of multiplications by W in a call from which all threads compute what is outside its steps."""
 
 
-def _walk_forward(steps: StepLayout, weights: StackedWeights, z: Tensor, rf: Tensor, states: Tensor) -> None:
+def _walk_forward(
+    steps: StepLayout, products: Sequence[AddProduct | None], z: Tensor, rf: Tensor, states: Tensor
+) -> None:
     """Compute the steps in place: inputs become activations, and ``states`` are filled.
 
     Args:
+        products: those with the weights, in their order.
         z: x, replaced by the candidate, ``(N, R, H)``.
         rf: ``[x_r | x_f]``, replaced by the gates r and f, ``(N, R, 2H)``.
         states: ``(N, B + R, H)``, which already holds the initial states.
     """
-    assert weights.z is not None
+    add_candidate, add_gates = products
+    assert add_candidate is not None and add_gates is not None
     h, after = states.split_with_sizes((steps.B, z.shape[1]), 1)
     r, f = rf.chunk(2, -1)
-    add_gates, add_candidate = _packed(steps, weights.rf), _packed(steps, weights.z)
     for candidate, gate, r_t, f_t, h_new in by_step(steps.running, z, rf, r, f, after):
         reconsider_threads()
         h = h[:, : h_new.shape[1]]
-        if add_gates is not None:
-            torch.sigmoid(add_gates(h, gate), out=gate)
-        elif gate.is_contiguous():
-            gate.baddbmm_(h, weights.rf).sigmoid_()
-        else:
-            gate.add_(torch.bmm(h, weights.rf)).sigmoid_()
-        if add_candidate is not None:
-            torch.tanh(add_candidate(h * r_t, candidate), out=candidate)
-        elif candidate.is_contiguous():
-            candidate.baddbmm_(h * r_t, weights.z).tanh_()
-        else:
-            candidate.add_(torch.bmm(h * r_t, weights.z)).tanh_()
+        torch.sigmoid(add_gates(h, gate), out=gate)
+        torch.tanh(add_candidate(h * r_t, candidate), out=candidate)
         torch.lerp(candidate, h, f_t, out=h_new)
         h = h_new
 
 
-def _walk_forward_after(steps: StepLayout, weights: StackedWeights, z: Tensor, rfp: Tensor, states: Tensor) -> None:
+def _walk_forward_after(
+    steps: StepLayout, products: Sequence[AddProduct | None], z: Tensor, rfp: Tensor, states: Tensor
+) -> None:
     """`_walk_forward` with the reset gate after the product.
 
     Args:
@@ -96,16 +86,14 @@ def _walk_forward_after(steps: StepLayout, weights: StackedWeights, z: Tensor, r
     h, after = states.split_with_sizes((steps.B, z.shape[1]), 1)
     H = z.shape[-1]
     rf, (r, f, p) = rfp[..., : 2 * H], rfp.split_with_sizes((H, H, H), -1)
-    add = _packed(steps, weights.rf)
+    _, add = products
+    assert add is not None
     for candidate, whole, gate, r_t, f_t, p_t, h_new in by_step(steps.running, z, rfp, rf, r, f, p, after):
         reconsider_threads()
         h = h[:, : h_new.shape[1]]
-        if add is not None:
-            whole.copy_(add(h, whole))
-        elif whole.is_contiguous():
-            whole.baddbmm_(h, weights.rf)
-        else:
-            whole.add_(torch.bmm(h, weights.rf))
+        sum_ = add(h, whole)
+        if sum_ is not whole:
+            whole.copy_(sum_)
         gate.sigmoid_()
         candidate.addcmul_(r_t, p_t).tanh_()
         torch.lerp(candidate, h, f_t, out=h_new)
@@ -153,7 +141,7 @@ def _walk_backward_after(
     r, f, _ = rfp.split_with_sizes((H, H, H), -1)
     dr, df, dp = drfp.split_with_sizes((H, H, H), -1)
     transposed = weights.rf.mT.contiguous()
-    add = _packed(steps, transposed)
+    add = product_by_step(steps, transposed)
     carry = dlast[:, :0]
     columns = by_step(steps.running, dy, r, f, dz, dr, df, dp, drfp, backwards=True)
     for dy_t, r_t, f_t, dz_t, dr_t, df_t, dp_t, whole in columns:
@@ -164,7 +152,7 @@ def _walk_backward_after(
         dr_t.mul_(dz_t)
         torch.mul(dz_t, r_t, out=dp_t)
         carry.mul_(f_t)
-        carry = carry.baddbmm_(whole, transposed) if add is None else add(whole, carry)
+        carry = add(whole, carry)
     return torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
 
 
@@ -201,7 +189,7 @@ def _walk_backward(
     r, f = rf.chunk(2, -1)
     dr, df = drf.chunk(2, -1)
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
-    add_gates = _packed(steps, Wrf_T)
+    add_gates = product_by_step(steps, Wrf_T)
     carry = dlast[:, :0]
     columns = by_step(steps.running, dy, r, f, dz, dr, df, drf, backwards=True)
     for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in columns:
@@ -212,7 +200,7 @@ def _walk_backward(
         drh = torch.bmm(dz_t, W_T)
         dr_t.mul_(drh)
         carry.mul_(f_t).addcmul_(drh, r_t)
-        carry = carry.baddbmm_(drf_t, Wrf_T) if add_gates is None else add_gates(drf_t, carry)
+        carry = add_gates(drf_t, carry)
     return torch.cat([carry, dlast[:, carry.shape[1] :]], 1)
 
 
@@ -259,28 +247,28 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
 def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     N, H, dtype = x.heads, x.input.shape[-1], ACCUMULATION[x.input.dtype]
     steps = step_layout("gru", "input", x.input, N, x.cu_seqlens)
-    R = sum(steps.running)
-    z, rf, states = (
-        x.input.new_empty((N, rows, width), dtype=dtype) for rows, width in ((R, H), (R, _columns(x)), (steps.B + R, H))
-    )
-    r, f, p = rf.tensor_split((H, 2 * H), -1)
-    for inputs, rows in ((x.input, z), (x.reset_input, r), (x.forget_input, f)):
-        steps.gather(inputs, rows)
-    if x.reset_after:
-        p[:] = 0.0 if x.recurrent_bias is None else _of_all_heads(x.recurrent_bias, N)[:, None]
-    states[:, : steps.B] = 0.0 if x.input_state is None else steps.longest_first(x.input_state)
     weights = _stacked(N, dtype, x)
+    output = x.input.new_empty((*x.input.shape[:-2], N, H))
+    last = x.input.new_zeros((N, steps.B, H), dtype=dtype)
+    if x.input_state is not None:
+        last[:] = steps.longest_first(x.input_state)
+    bias = None if x.recurrent_bias is None else _of_all_heads(x.recurrent_bias, N)[:, None]
+    products = [None if weight is None else product_by_step(steps, weight) for weight in weights]
     walk = _walk_forward_after if x.reset_after else _walk_forward
+    residuals = NO_RESIDUALS
     with _threads_of_steps(steps, weights):
-        walk(steps, weights, z, rf, states)
-    results = Result(
-        output=steps.scatter(states[:, steps.B :], N, x.input.dtype),
-        output_state=steps.original_order(steps.last(states)),
-    )
-    if not keep:
-        return results, NO_RESIDUALS
-    walked = {"z": z, "rf": rf, "states": states}
-    return results, Residuals(**{name: walked[name] for name in keep})
+        for piece, (z, rf), (states,) in in_pieces(steps, bool(keep), (H, _columns(x)), [last]):
+            r, f, p = rf.tensor_split((H, 2 * H), -1)
+            for inputs, rows in ((x.input, z), (x.reset_input, r), (x.forget_input, f)):
+                piece.gather(inputs, rows)
+            if x.reset_after:
+                p[:] = 0.0 if bias is None else bias
+            walk(piece, products, z, rf, states)
+            piece.scatter_into(output, states[:, piece.B :])
+            if keep:
+                walked = {"z": z, "rf": rf, "states": states}
+                residuals = Residuals(**{name: walked[name] for name in keep})
+    return Result(output=output, output_state=steps.original_order(last)), residuals
 
 
 def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:

@@ -18,7 +18,7 @@ from torch_impl._differentiable import Implementation
 from torch_impl._products import summed
 from torch_impl._records import ACCUMULATED, Axes
 from torch_impl._slstm.arguments import Arguments, Cotangents, Result
-from torch_impl._step_layout import StepLayout, by_step, step_layout
+from torch_impl._step_layout import AddProduct, StepLayout, by_step, in_pieces, product_by_step, step_layout
 from torch_impl._threads import reconsider_threads, threads
 
 _LOG_LINEAR = 40.0
@@ -47,12 +47,12 @@ ORDER = (0, 3, 1, 2)
 
 
 def _walk_forward(
-    steps: StepLayout, weights: Tensor, exponential: bool, gates: Tensor, decay: Tensor, states: Sequence[Tensor]
+    steps: StepLayout, add: AddProduct, exponential: bool, gates: Tensor, decay: Tensor, states: Sequence[Tensor]
 ) -> None:
     """Compute the steps in place: preactivations become what `Residuals` describes, and states are filled.
 
     Args:
-        weights: ``(N, H, 4H)``.
+        add: the product with the weights, ``(N, H, 4H)``.
         gates: the inputs z, o, i, f, ``(N, R, 4H)``.
         decay: ``(N, R, H)``, empty.
         states: c, n, m, h, each ``(N, B + R, H)``, which already hold the initial states.
@@ -68,10 +68,9 @@ def _walk_forward(
         count = u.shape[1]
         if count < c.shape[1]:
             c, n, m, h = (state[:, :count] for state in (c, n, m, h))
-        if u.is_contiguous():
-            u.baddbmm_(h, weights)
-        else:
-            u.add_(torch.bmm(h, weights))
+        sum_ = add(h, u)
+        if sum_ is not u:
+            u.copy_(sum_)
         z.tanh_()
         o.sigmoid_()
         if exponential:
@@ -227,24 +226,24 @@ def slstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -
 
 def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     (N, H), dtype = x.z.shape[-2:], ACCUMULATION[x.z.dtype]
-    steps = _layout(x)
-    R = sum(steps.running)
-    gates, decay = (x.z.new_empty((N, R, width), dtype=dtype) for width in (4 * H, H))
-    for number, rows in zip(ORDER, _quarters(gates), strict=True):
-        steps.gather(x.inputs[number], rows)
-    states = [x.z.new_empty((N, steps.B + R, H), dtype=dtype) for _ in range(4)]
-    for state, given, none in zip(states, (x.c0, x.n0, x.m0, x.h0), (0.0, 0.0, -torch.inf, 0.0), strict=True):
-        state[:, : steps.B] = none if given is None else steps.longest_first(given)
-    weights = _side_by_side(x)
+    steps, weights = _layout(x), _side_by_side(x)
+    y = x.z.new_empty(x.z.shape)
+    last = [x.z.new_empty((N, steps.B, H), dtype=dtype) for _ in range(4)]
+    for state, given, none in zip(last, (x.c0, x.n0, x.m0, x.h0), (0.0, 0.0, -torch.inf, 0.0), strict=True):
+        state[:] = none if given is None else steps.longest_first(given)
+    add = product_by_step(steps, weights)
+    residuals = NO_RESIDUALS
     with _threads_of_steps(steps, weights):
-        _walk_forward(steps, weights, x.forget_gate == "exp", gates, decay, states)
-    last = [steps.original_order(steps.last(state)) for state in states]
-    c, n, _, h = states
-    results = Result(steps.scatter(h[:, steps.B :], N, x.z.dtype), *last)
-    if not keep:
-        return results, NO_RESIDUALS
-    walked = {"gates": gates, "decay": decay, "cs": c, "ns": n, "hs": h}
-    return results, Residuals(**{name: walked[name] for name in keep})
+        for piece, (gates, decay), states in in_pieces(steps, bool(keep), (4 * H, H), last):
+            for number, rows in zip(ORDER, _quarters(gates), strict=True):
+                piece.gather(x.inputs[number], rows)
+            _walk_forward(piece, add, x.forget_gate == "exp", gates, decay, states)
+            c, n, _, h = states
+            piece.scatter_into(y, h[:, piece.B :])
+            if keep:
+                walked = {"gates": gates, "decay": decay, "cs": c, "ns": n, "hs": h}
+                residuals = Residuals(**{name: walked[name] for name in keep})
+    return Result(y, *(steps.original_order(state) for state in last)), residuals
 
 
 def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
