@@ -4,7 +4,6 @@
 first, so that a framework's one-time setup is not counted.
 """
 
-import ctypes
 import json
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from benchmarks.speed.conforming import smaller
 from benchmarks.speed.measure import Bench, Entry
 from benchmarks.speed.operations import Case
-from benchmarks.speed.timing import Run
+from benchmarks.speed.timing import Run, give_back_memory
 
 TIMEOUT = 120
 
@@ -28,7 +27,7 @@ def resident(field: str) -> int:
 
 def forget_high_water_mark() -> None:
     """Return free memory to the system, and reset ``VmHWM`` to what the process then holds."""
-    ctypes.CDLL(None).malloc_trim(0)
+    give_back_memory()
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -16,6 +16,9 @@ LEAST_SECONDS = 0.02
 LONG_SECONDS = 0.5
 """Seconds of a call from which what ran before it makes no difference."""
 
+CASE_SECONDS, LEAST_ROUNDS = 150.0, 3
+"""Rounds of a case end after about so many seconds, but there are at least so many of them."""
+
 SHORTEST = 1e-6
 """Seconds that a call counts at least: a clock of a device may read 0 for a call that launches nothing."""
 
@@ -51,12 +54,11 @@ class Timing:
         return float((high - low) / 2 / self.median)
 
 
-def calls_per_round(run: Run, clock: Callable[[Run, int], float]) -> int:
-    """Number of calls that make a round long enough for the clock, from the fastest of several single calls.
+def fastest_call(run: Run, clock: Callable[[Run, int], float]) -> float:
+    """Seconds of the fastest of several single calls.
 
     The first calls after another contender's may take a hundred times as long as the later ones, until the other
-    library's threads sleep and its own are awake. A number found from such a call would be 1, and every round would
-    time nothing else than a first call.
+    library's threads sleep and its own are awake.
     """
     fastest, spent = math.inf, 0.0
     for _ in range(TRIAL_CALLS):
@@ -64,28 +66,39 @@ def calls_per_round(run: Run, clock: Callable[[Run, int], float]) -> int:
         fastest, spent = min(fastest, seconds), spent + seconds
         if spent > TRIAL_SECONDS:
             break
-    return max(1, round(LEAST_SECONDS / max(fastest, SHORTEST)))
+    return max(fastest, SHORTEST)
+
+
+def calls_per_round(seconds: float) -> int:
+    """Number of calls of ``seconds`` each that make a round long enough for the clock."""
+    return max(1, round(LEAST_SECONDS / seconds))
 
 
 def interleaved(runs: dict[str, Run], rounds: int, clock: Callable[[Run, int], float]) -> Iterator[dict[str, float]]:
     """Time each of ``runs`` once per round, in an order that rotates by one position per round.
 
     A short call that is not timed comes before those that are. Without it, most contenders would always be timed with
-    the caches, and with threads that still wait for work, of the same other one: of the one before it.
+    the caches, and with threads that still wait for work, of the same other one: of the one before it. After a long
+    call its memory, which may be all that there is, is given back.
 
     Args:
         runs: by name; each makes one call and leaves no pending work that the clock would not wait for.
-        rounds: number of rounds.
+        rounds: number of rounds; fewer if they would take longer than `CASE_SECONDS`.
         clock: returns the seconds that ``count`` calls take.
     """
-    names, counts = list(runs), {name: calls_per_round(run, clock) for name, run in runs.items()}
-    seconds = dict.fromkeys(names, 0.0)
-    for number in range(rounds):
+    names, seconds = list(runs), {}
+    for name, run in runs.items():
+        seconds[name] = fastest_call(run, clock)
+        _give_back_memory_of(seconds[name])
+    counts = {name: calls_per_round(each) for name, each in seconds.items()}
+    affordable = CASE_SECONDS / max(sum(seconds.values()), SHORTEST)
+    for number in range(min(rounds, max(LEAST_ROUNDS, int(affordable)))):
         turn = number % len(names)
         for name in (*names[turn:], *names[:turn]):
             if seconds[name] < LONG_SECONDS:
                 clock(runs[name], 1)
             seconds[name] = clock(runs[name], counts[name]) / counts[name]
+            _give_back_memory_of(seconds[name])
         yield dict(seconds)
 
 
@@ -154,3 +167,15 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return bool(mallopt(_MMAP_MAX, 0) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the system, where the C library is glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _give_back_memory_of(seconds: float) -> None:
+    if seconds > LONG_SECONDS:
+        give_back_memory()

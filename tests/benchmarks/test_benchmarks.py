@@ -29,7 +29,7 @@ from benchmarks.speed.cases import SHAPES, Part, parse
 from benchmarks.speed.contenders import Contender, UnavailableError
 from benchmarks.speed.operations import OPS, Case
 from benchmarks.speed.rows.all_rows import contenders
-from benchmarks.speed.timing import Timing, calls_per_round, interleaved, measured, ratio
+from benchmarks.speed.timing import Timing, calls_per_round, fastest_call, interleaved, measured, ratio
 
 MLSTM = Case("mlstm", 1, 32, 2, 8, 8)
 
@@ -155,7 +155,7 @@ def test_a_ratio_has_an_interval_that_holds_it() -> None:
     [
         # A call that is not timed comes first, unless calls are long.
         (0.02, "abc" + "aabbcc" + "bbccaa" + "ccaabb"),
-        (1.0, "abc" + "aabbcc" + "bca" + "cab"),
+        (1.0, "abc" + "abc" + "bca" + "cab"),
     ],
 )
 def test_rounds_are_interleaved_and_start_with_another_each_time(seconds: float, expected: str) -> None:
@@ -180,8 +180,17 @@ def test_the_call_that_is_not_timed_may_be_slow() -> None:
 
 def test_slow_first_calls_do_not_decide_how_many_calls_a_round_has() -> None:
     calls = iter([0.02, 0.015, 0.02] + 20 * [1e-4])
-    assert calls_per_round(lambda: None, lambda run, count: next(calls)) == 200
-    assert calls_per_round(lambda: None, lambda run, count: 0.0) == 20_000
+    assert calls_per_round(fastest_call(lambda: None, lambda run, count: next(calls))) == 200
+    assert calls_per_round(fastest_call(lambda: None, lambda run, count: 0.0)) == 20_000
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.1, 15), (10.0, 7), (20.0, 3), (100.0, 3)])
+def test_slow_contenders_have_fewer_rounds_and_give_their_memory_back(seconds: float, expected: int) -> None:
+    runs = {name: lambda: None for name in "ab"}
+    with patch("benchmarks.speed.timing.give_back_memory") as given_back:
+        rounds = list(interleaved(runs, 15, lambda run, count: seconds * count))
+    assert len(rounds) == expected
+    assert given_back.call_count == (0 if seconds < 0.5 else len(runs) * (1 + expected))
 
 
 def test_the_floor_grows_linearly_with_the_tokens() -> None:
