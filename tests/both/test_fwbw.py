@@ -12,11 +12,11 @@ KEEPS = ("keep_G", "keep_gates", "keep_M", "keep_c")
 WHOLE = dict(return_state=True, use_initial_state=True, stabilize_correctly=True, chunk_size=8)
 
 
-def call(T=29, *, with_state=True, gate_axis=False, seed=0, B=2):
+def call(T=29, *, with_state=True, gate_axis=False, seed=0, B=2, V=4):
     rng = np.random.default_rng(seed)
-    arrays = [x[:, :, 0] for x in mlstm_inputs(rng, B, T, N=1, K=3, V=4)]
+    arrays = [x[:, :, 0] for x in mlstm_inputs(rng, B, T, N=1, K=3, V=V)]
     arrays[3:] = (x[..., None] for x in arrays[3:]) if gate_axis else arrays[3:]
-    return [*arrays, *(mlstm_state(rng, B, K=3, V=4) if with_state else ())]
+    return [*arrays, *(mlstm_state(rng, B, K=3, V=V) if with_state else ())]
 
 
 def of_reference(config, arrays, cotangents=None):
@@ -81,6 +81,16 @@ def test_switches_change_no_value(wide, kept, stabilize_correctly):
     outputs, found = by_hand(wide, arrays, config, drawn)
     assert_close(outputs, values, 1e-12)
     assert_close(found, of_reference(config, arrays, drawn), 1e-11)
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["recomputed", "kept"])
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)], ids=str)
+def test_sizes_of_0(wide, sizes, keep):
+    B, T, V = sizes
+    config, arrays = {**WHOLE, **dict.fromkeys(KEEPS, keep)}, call(T, B=B, V=V)
+    against_reference(wide, arrays, config)
+    drawn = random_like(of_reference(config, arrays))
+    assert_close(by_hand(wide, arrays, config, drawn)[1], of_reference(config, arrays, drawn), 1e-11)
 
 
 @pytest.mark.parametrize("given", [(), (0,), (1,), (2,), (0, 1, 2)], ids=str)

@@ -175,6 +175,7 @@ GRU_CALLS = [
         ValueError,
         "`weight` is f32[3,3,3]; expected Nw to divide N=4, the largest of the six head counts",
     ),
+    (dict(weight=(0, 3, 3)), ValueError, "`weight` is f32[0,3,3]; expected Nw of at least 1"),
     (dict(reset_input=(2, 7, 0, 3)), ValueError, "`reset_input` is f32[2,7,0,3]; expected Nxr of at least 1"),
     (dict(forget_weight=None), TypeError, "`forget_weight` is None; expected an array"),
     (dict(gradient_clipping="1"), TypeError, "`gradient_clipping` is '1'; expected None or a number"),

@@ -379,3 +379,16 @@ def test_inference_mode():
     with torch.inference_mode():
         agree(mlstm_dense(*arrays), [y.clone() for y in mlstm_dense(*arrays)])
         agree(gru_dense(*(x.detach() for x in CASES["gru"][1])), gru_dense(*(x.detach() for x in CASES["gru"][1])))
+
+
+def test_maps_over_an_axis_of_size_0():
+    """With weights that are not mapped, with packings that are, and nested; tests/both has the other maps."""
+    x = [torch.zeros(0, 1, 5, 2, 3), torch.ones(2, 3, 3)] * 3
+    y, h = vmap(gru, in_dims=(0, None) * 3)(*x)
+    assert (y.shape, h.shape) == ((0, 1, 5, 2, 3), (0, 1, 2, 3))
+    shapes = [(5, 2, 3)] * 3 + [(5, 2)] * 2
+    ends = torch.zeros(0, 3, dtype=torch.int64)
+    tokens = [torch.zeros(0, *shape) for shape in shapes]
+    assert vmap(lambda ends, *x: mlstm(*x, cu_seqlens=ends))(ends, *tokens).shape == (0, 5, 2, 3)
+    nested = vmap(vmap(mlstm))(*(torch.zeros(2, 0, 1, *shape) for shape in shapes))
+    assert nested.shape == (2, 0, 1, 5, 2, 3)
