@@ -310,22 +310,6 @@ def row(contender: str, seconds: float, **fields: Any) -> dict[str, Any]:
     return {"case": case, **shape, "contender": contender, "own": own, **timed, "peak_bytes": None, **fields}
 
 
-def test_goals_are_judged_by_the_fastest_peer_and_say_where() -> None:
-    rows = [row("torch_impl (torch)", 1.0), row("mlstm_kernels native_custbw", 1.9), row("products alone (torch)", 0.4)]
-    rows.append(row("mlstm_kernels native_autograd", 4.0))
-    found = {each["goal"]: each for each in goals.judged({"rows": rows})}
-    best = found["torch mLSTM over mlstm_kernels' best, forward"]
-    assert math.isclose(best["measured"], 1.9) and best["met"] and best["where"].endswith("native_custbw")
-    assert not goals.GOALS[0].met(0.99)
-    assert best["interval"][0] <= best["measured"] <= best["interval"][1]
-    products = found["torch mLSTM in products alone, forward"]
-    assert math.isclose(products["measured"], 2.5) and products["met"]
-    fastest = found["mlstm over the fastest peer, forward"]
-    assert fastest["measured"] == best["measured"], "yardsticks are not peers"
-    measured = {best["goal"], products["goal"], fastest["goal"]}
-    assert set(found) == measured, "what was not measured is no goal of this run"
-
-
 def test_the_faster_of_our_implementations_is_compared_with_the_fastest_peer() -> None:
     case = "mlstm B1 S2048 N4 K128 V128 float32 both"
     times = {"torch_impl (torch)": 1.0, "jax_impl (xla)": 0.8, "products alone (torch)": 0.1, "torch loop": 0.2,
@@ -336,15 +320,6 @@ def test_the_faster_of_our_implementations_is_compared_with_the_fastest_peer() -
     (found,) = [each for each in goals.judged({"rows": rows}) if "fastest peer" in each["goal"]]
     assert math.isclose(found["measured"], 1.4) and not found["met"] and found["least"] == 1.5
     assert found["where"].endswith("mlstm_kernels JAX native")
-
-
-@pytest.mark.parametrize(("power", "met"), [(1.0, True), (1.05, True), (1.2, False), (0.8, False)])
-def test_a_slope_is_that_of_the_logarithms(power: float, met: bool) -> None:
-    rows = [row("jax_impl (xla)", S**power, S=S, peak_bytes=int(1e6 * S**power)) for S in (512, 1024, 4096, 65536)]
-    found = [each for each in goals.judged({"rows": rows}) if each["goal"].startswith("slope")]
-    assert [each["met"] for each in found] == [met] * 2
-    for each in found:
-        assert math.isclose(each["measured"], power, rel_tol=1e-3) and "512 to 65536" in each["where"]
 
 
 def test_a_fixed_cost_leaves_out_the_work() -> None:
@@ -395,6 +370,10 @@ def test_a_committed_run_of_the_suite_holds_every_goal() -> None:
             absent = tuple(f"{op} " for op in ADDED_SINCE)
             held = {goal.text for goal in goals.GOALS if not goal.text.startswith(absent)}
             assert {each["goal"] for each in document["goals"]} == held, path.name
+            close = [pytest.approx([each["measured"], *(each["interval"] or ())]) for each in document["goals"]]
+            again = goals.judged(document)
+            assert [[each["measured"], *(each["interval"] or ())] for each in again] == close, path.name
+            assert [each["where"] for each in again] == [each["where"] for each in document["goals"]], path.name
 
 
 def test_goals_of_the_slstm_and_of_the_gru_with_a_late_reset_name_both_of_their_limits() -> None:

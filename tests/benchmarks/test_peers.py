@@ -18,7 +18,7 @@ from benchmarks.judged import page as peers_page
 from benchmarks.judged import section as peers_section
 from benchmarks.judged import trial as judged_peers
 from benchmarks.judged.command import PAGE, RESULTS
-from benchmarks.judged.findings import by_script, recurring, take_away, unsure_cells, wrong_calls
+from benchmarks.judged.findings import by_script, take_away, unsure_cells
 from benchmarks.peers.faults import Calls, Confirmed, check_text
 from benchmarks.peers.registry import PEERS
 
@@ -243,89 +243,6 @@ def cause(sentence: str, law: str, dtype: str) -> dict[str, Any]:
     }
 
 
-def test_a_page_states_what_was_confirmed_and_names_what_was_not() -> None:
-    cells = {"float64": {"value": "right", "gradient": "wrong"}, "float32": {"value": "right", "gradient": ""}}
-    plain = {"feature": "plain call", "sentence": "a call of the simplest kind", "cells": cells}
-    peer = {
-        "name": "one kernel",
-        "about": "a kernel, in chunks",
-        "op": "mlstm",
-        "package": "kernels",
-        "version": "1.0",
-        "framework": "torch",
-        "interpreted": False,
-        "promises": ["H == 1"],
-        "note": "",
-        "date": "2026-11-21",
-        "only": ["value", "gradient"],
-        "again": {"vmap": {"date": "2026-11-23", "minutes": 3.0, "settings": {"examples": 2, "max_steps": 16}}},
-        "settings": {"examples": 4, "max_steps": 70},
-        "minutes": 1.0,
-        "interrupted": True,
-        "laws": {
-            "held": {"value": ["float64", "float32"]},
-            "broken": {"gradient": {"float64": "gradient of q"}, "memory": {"float32": "q"}, "vmap": {"float32": "h"}},
-            "contract": {},
-            "not served": {
-                "packed": {"float64": "mlstm refuses this call: it refuses: no packing"},
-                "max_seqlen": {"float64": "mlstm refuses this call: no packing"},
-                "backend": {"float64": "mlstm takes no kernel_backend here"},
-                "stream": {"float64": "the CPU has no streams"},
-                "value": {"float16": "no float16"},
-            },
-        },
-        "causes": [
-            cause("It is a rounding", "vmap", "float32"),
-            cause("The gradient | of q is wrong.", "gradient", "float64"),
-            cause("It writes to q", "memory", "float32"),
-        ],
-        "confirmed": {"gradient": {"float64": "shown"}, "memory": {"float32": None}, "vmap": {"float32": "gone"}},
-        "always": ["gone"],
-        "confirmed cells": {"mlstm": {"plain call": {"float64": {"gradient": "gone"}}}},
-        "envelope": {"mlstm": {"summary": "Right.", "features": [plain]}},
-    }
-    lost = {**peer, "name": "another", "date": "2026-11-22", "error": "no result within 5 minutes"}
-    script = {"script": "peers/shown.py", "states": "It is wrong.", "short": "q is wrong", "verdict": "confirmed"}
-    script["calls"] = str(Calls.ORDINARY)
-    script["output"] = "1"
-    scripts = {"shown": script, "gone": {**script, "states": "It rounds.", "verdict": "gone"}}
-    machine = {"device": "a CPU", "cores": 2, "python": "3.11"}
-    document = {"machine": machine, "peers": [peer, lost], "not judged": ["a third"], "confirmations": scripts}
-    page, details = peers_page.draw(document), peers_page.draw_details(document)
-    assert "Judged on 2026-11-21 and 2026-11-22 on a CPU (a CPU, 2 cores), Python 3.11, with 4 cases" in page
-    said = "Right values in float64 and float32, but q is wrong; some results are not confirmed."
-    assert (
-        f"| [one kernel](peers-details.md#one-kernel) | a kernel, in chunks; `kernels` 1.0 | {said} | 1 | 3 | 4 |"
-        in page
-    )
-    assert "| **With ordinary arguments** | |\n| q is wrong | [one](peers-scripts.md#shown) kernel |" in page
-    assert "| values right, without gradients (1) | one kernel |\n| without a result (1) | another |" in page
-    assert "A kernel, in chunks: `kernels` 1.0, judged as `mlstm`, where `H == 1`.\n" in details
-    assert "Not judged yet: a third." in page
-    assert (
-        "| [one kernel](peers-details.md#one-kernel) | ✓ |  |" in page
-        and "- *plain*: a call of the simplest kind." in page
-    )
-    said = "Breaks `gradient` (float64). Smallest case seen: B=1, S=2, in float64."
-    assert f"- **q is wrong** ([script](peers-scripts.md#shown)). {said}" in details
-    assert "Broken, and not confirmed without gatespec: `memory` (float32), `vmap` (float32)." in details
-    assert "It writes to q" not in details and "- **It rounds" not in details
-    assert "Held in float64 and float32: `value`." in details
-    assert "Not served: `packed`, `max_seqlen` (no packing); `backend` (it takes no kernel_backend here)." in details
-    assert "did not allow it): `stream`." in details
-    assert (
-        "| plain call | (gradient wrong) | value right |" not in details
-        and "| plain call | (gradient wrong) | right |" in details
-    )
-    tried = "Judged on 2026-11-21 with 4 cases of each law in each dtype, of at most 70 steps, in 1.0 minutes."
-    again = "on 2026-11-23 with 2 cases of each law in each dtype, of at most 16 steps, in 3.0 minutes"
-    only = "Only `value`, `gradient` were tried."
-    limit = "That was the time limit: what was not reached is missing."
-    assert f"{tried} {limit} {only} Tried by themselves {again}: `vmap`." in details
-    assert "no result within 5 minutes" in details
-    assert "[`peers/shown.py`](../peers/shown.py), confirmed.\n\n```\n1\n```" in peers_page.draw_scripts(document)
-
-
 @pytest.mark.parametrize(
     ("held", "broken", "said"),
     [
@@ -369,16 +286,6 @@ def test_every_script_prints_its_verdict() -> None:
         assert re.search(r"^verdict\(.*\)\n\Z", body, re.MULTILINE), path.name
 
 
-def test_an_unconfirmed_wrong_cell_stands_in_brackets() -> None:
-    wrong = {"float32": {"value": "right", "gradient": "wrong"}}
-    dtypes = ("float32", "bfloat16")
-    assert peers_page._mark(wrong, dtypes, set()) == "∂" == peers_page._mark(wrong, dtypes, {("float32", "value")})
-    assert peers_page._mark(wrong, dtypes, {("float32", "gradient")}) == "(∂)"
-    assert peers_page._mark(wrong, ("float16",), set()) == ""
-    assert peers_page._mark({"float32": {"value": "not served", "gradient": "not served"}}, dtypes, set()) == "–"
-    assert peers_page._mark({"float32": {"value": "not tried", "gradient": ""}}, dtypes, set()) == ""
-
-
 def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
     calls = Calls.ORDINARY
     scripts = (
@@ -408,45 +315,6 @@ def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
     ]
 
 
-def test_kinds_of_calls_with_the_same_results_share_a_row() -> None:
-    def row(feature: str, value: str, gradient: str) -> dict[str, Any]:
-        return {"feature": feature, "cells": {"float32": {"value": value, "gradient": gradient}}}
-
-    cells = [("plain", "right", "right"), ("f", "wrong", "right"), ("i", "right", "right"), ("g", "wrong", "wrong")]
-    lines = peers_section._envelope("gru", {"features": [row(*each) for each in cells]}, {"g": {("float32", "value")}})
-    assert lines[2:] == ["| plain; i | right |", "| f | value wrong |", "| g | (value wrong), gradient wrong |"]
-    unsure = {"g": {("float32", "value"), ("float32", "gradient")}}
-    assert peers_section._envelope("gru", {"features": [row("g", "wrong", "wrong")]}, unsure)[2:] == ["| g | (wrong) |"]
-
-
-def test_what_was_confirmed_of_several_peers_is_listed_once_with_calls_like_it() -> None:
-    def peer(name: str, script: str) -> dict[str, Any]:
-        return {"name": name, "laws": {}, "confirmed": {"finite": {"float32": script}}, "always": []}
-
-    peers = [peer("other", "c"), peer("kernels one", "a"), peer("kernels JAX two", "a"), peer("torch.nn.GRU", "b")]
-    peers += [peer(f"narrow {number}", "d") for number in range(4)]
-    said = {"a": ("NaN", Calls.EXTREME), "b": ("NaN", Calls.EXTREME)}
-    said |= {"c": ("raises", Calls.ORDINARY), "d": ("rounds", Calls.NARROW)}
-    confirmations = {
-        name: {"verdict": "confirmed", "short": short, "calls": str(calls)} for name, (short, calls) in said.items()
-    }
-    narrow = [f"narrow {number}" for number in range(4)]
-    assert list(recurring(peers, confirmations).items()) == [
-        ("rounds", {"d": narrow}),
-        ("NaN", {"a": ["kernels one", "kernels JAX two"], "b": ["torch.nn.GRU"]}),
-        ("raises", {"c": ["other"]}),
-    ]
-    link = "(peers-scripts.md#{})".format
-    assert peers_page._faults(peers, confirmations).splitlines()[2:] == [
-        "| **With ordinary arguments** | |",
-        f"| raises | [other]{link('c')} |",
-        "| **With large or infinite gates** | |",
-        f"| NaN | [kernels]{link('a')} one; [kernels JAX]{link('a')} two; [torch.nn.GRU]{link('b')} |",
-        "| **In 16 bits alone** | |",
-        f"| rounds | [narrow]{link('d')}: 0, 1, 2, 3 |",
-    ]
-
-
 @pytest.mark.parametrize(
     ("held", "broken", "said"),
     [
@@ -462,21 +330,6 @@ def test_an_implementation_is_told_by_what_is_right_in_float32(held: list[str], 
     laws["broken"].setdefault("value", {})["float16"] = ""
     assert peers_page._verdict({"laws": laws}) == said
     assert peers_page._verdict({"error": "no result"}) == "without a result"
-
-
-def test_a_script_that_confirms_kinds_of_calls_alone_is_stated_too() -> None:
-    cells = {"mlstm": {"several sequences": {"float16": {"value": "calls"}, "float32": {"value": "calls"}}}}
-    peer = {"confirmed": {"vmap": {"float32": "checks"}}, "confirmed cells": cells, "causes": [], "always": ["away"]}
-    confirmations = {name: {"verdict": "confirmed"} for name in ("calls", "checks", "away")}
-    stated = [("calls", []), ("checks", [("vmap", "float32")]), ("away", [])]
-    assert list(by_script(peer, confirmations).items()) == stated
-    assert wrong_calls(peer, confirmations) == {
-        "calls": [("several sequences", "float16"), ("several sequences", "float32")]
-    }
-    confirmations["calls"]["calls"], confirmations["checks"]["calls"] = str(Calls.NARROW), str(Calls.TRANSFORMED)
-    assert list(by_script(peer, confirmations)) == ["away", "checks", "calls"]
-    confirmations["calls"]["verdict"] = confirmations["away"]["verdict"] = "gone"
-    assert list(by_script(peer, confirmations)) == ["checks"] and not wrong_calls(peer, confirmations)
 
 
 def test_the_first_script_that_fits_a_failed_check_confirms_it() -> None:
