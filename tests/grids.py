@@ -1,9 +1,14 @@
-"""Chooses among the sets of parameters of a test that is marked ``grid``.
+"""Chooses among the sets of parameters of a test.
 
-Such a test takes one path through the code at many sizes, switches or dtypes, and its parameters do not work on each
-other: a fault shows at some value of one of them. ``--grids each`` keeps so many sets that every value of every
-parameter occurs, ``--grids one`` keeps one, and ``--grids whole``, the default, keeps all. A set that is marked
-``whole_grid`` by itself runs only then.
+A test that is marked ``grid`` takes one path through the code at many sizes, switches or dtypes, and its parameters do
+not work on each other: a fault shows at some value of one of them. ``--grids each`` keeps so many sets that every value
+of every parameter occurs, and ``--grids whole``, the default, keeps all. A set that is marked ``whole_grid`` by itself
+runs only then.
+
+``--grids one`` is for tests that are repeated under another version of a framework. Parameters choose a path through
+our code, and all paths are tested under the first version; what a version changes is what the framework makes of the
+code. So every test, marked or not, keeps one set for each operation (`KEPT`), and what the reference alone is asked is
+left out. Tests of Pallas kernels run under no other version: there, only grids are reduced.
 """
 
 from collections import Counter, defaultdict
@@ -13,6 +18,8 @@ from typing import Any
 import pytest
 
 HOW = ("whole", "each", "one")
+KEPT = ("framework", "wing", "package", "name", "op", "operation", "function", "law", "form")
+"""Parameters that name an operation, or how it is asked: each of their values is kept under another version."""
 
 
 def larger(*values: Any) -> Any:
@@ -47,10 +54,15 @@ def split(items: Iterable[pytest.Item], how: str) -> tuple[list[pytest.Item], li
     dropped = {item for item in items if item.get_closest_marker("whole_grid")}
     tests: dict[tuple, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("grid"):
+        if item in dropped or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        parameters, repeated = item.callspec.params, how == "one" and "kernels" not in item.path.parts
+        if repeated and "reference" in (parameters.get("wing"), parameters.get("package")):
+            dropped.add(item)
+        elif repeated or item.get_closest_marker("grid"):
             # Each framework of `tests/both` gets sets of its own.
-            framework = item.callspec.params.get("framework")
-            tests[item.path, item.cls, item.originalname, framework].append(item)
+            operation = tuple(str(parameters.get(name)) for name in (KEPT if repeated else KEPT[:1]))
+            tests[item.path, item.cls, item.originalname, *operation].append(item)
     for of in tests.values():
         kept = [len(of) // 2] if how == "one" else each_value([_values(item) for item in of])
         dropped |= {item for at, item in enumerate(of) if at not in kept}

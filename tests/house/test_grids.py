@@ -46,12 +46,24 @@ def test_nothing_is_chosen_from_nothing() -> None:
     assert each_value([]) == []
 
 
-@pytest.mark.parametrize(("how", "count"), [("whole", 15), ("each", 5), ("one", 1)])
-def test_the_option_leaves_other_tests_alone(how: str, count: int) -> None:
+@pytest.mark.parametrize("operation", ["mlstm", "gru"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_of_two_operations(operation: str, number: int) -> None:
+    assert operation in ("mlstm", "gru") and number in (1, 2)
+
+
+@pytest.mark.parametrize("wing", ["reference", "torch_impl", "jax_impl"])
+def test_of_each_package(wing: str) -> None:
+    assert wing
+
+
+@pytest.mark.parametrize(
+    ("how", "counts"), [("whole", (15, 2, 2, 4, 3)), ("each", (5, 1, 2, 4, 3)), ("one", (1, 1, 1, 2, 2))]
+)
+def test_the_sets_that_each_option_keeps(how: str, counts: tuple[int, ...]) -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--grids", how]
-    chosen = ["-k", "test_a_grid or test_of_which or test_without", "tests/house/test_grids.py"]
+    names = "a_grid", "of_which_one_set_is_left_to_the_night", "without_a_mark", "of_two_operations", "of_each_package"
+    chosen = ["-k", " or ".join(names), "tests/house/test_grids.py"]
     done = subprocess.run([*command, *chosen], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("::test_a_grid[") == count
-    assert done.stdout.count("::test_of_which_one_set_is_left_to_the_night[") == (2 if how == "whole" else 1)
-    assert done.stdout.count("::test_without_a_mark[") == 2
+    assert tuple(done.stdout.count(f"::test_{name}[") for name in names) == counts
