@@ -32,6 +32,7 @@ def judged(framework: str, law: Law, dtype: str, seed: int, **options: object) -
     return run_law(target, law, dtype, RunOptions(seed=seed, max_steps=130 if seed else MAX_STEPS, shrink_seconds=0.0))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_loop_under_autograd_holds_in_torch(dtype: str, seed: int) -> None:
