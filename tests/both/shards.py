@@ -203,7 +203,7 @@ def _processes(ranks: int) -> list:
     """Pipes to processes that serve calls until the pipe is closed; they end with this process."""
     import torch
 
-    from tests.torch.test_sharding import free_port
+    from tests.torch.processes import free_port
 
     context, port, pipes = torch.multiprocessing.get_context("spawn"), free_port(), []
     for rank in range(ranks):

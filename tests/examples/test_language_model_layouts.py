@@ -21,7 +21,7 @@ from examples.language_model.layout import Layout
 from examples.language_model.settings import Settings, SettingsError
 from examples.language_model.trainer import make_trainer
 from tests.examples.language_model_tools import ROOT, losses, small, small_text
-from tests.torch.test_sharding import free_port
+from tests.torch.processes import free_port
 
 if TYPE_CHECKING:
     from examples.language_model.jax_training import JaxTrainer

@@ -1,7 +1,6 @@
 """The model parts that read across borders of shards: equal to a loop over whole sequences, alone and with an mLSTM."""
 
 import itertools
-from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -85,16 +84,12 @@ def test_jax(devices, packed):
 CUTS = ([0, 5, 5, 12], [0, 1, 2, 12], [0, 0, 0, 12])
 
 
-def on_rank(rank, port, folder):
+def on_rank(rank):
     import torch
 
     from examples.shard_borders_torch import causal_convolution, token_shift
     from torch_impl import mlstm
 
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=3, timeout=timedelta(seconds=60)
-    )
     group, found = torch.distributed.group.WORLD, {}
 
     def part(x, weight, bounds=None, group=None):
@@ -121,16 +116,13 @@ def on_rank(rank, port, folder):
             found[function.__name__, packed, str(cuts)] = max(errors)
         if packed:
             np.testing.assert_allclose(causal_convolution(x, weight, bounds), loop(x.numpy(), weight.numpy(), BOUNDS))
-    torch.save(found, folder / str(rank))
-    torch.distributed.destroy_process_group()
+    return found
 
 
 def test_torch(tmp_path):
     """On three ranks, with short and empty shards; weights' gradients are added up over the ranks."""
-    torch = pytest.importorskip("torch")
-    from tests.torch.test_sharding import free_port
+    pytest.importorskip("torch")
+    from tests.torch.processes import on_ranks
 
-    torch.multiprocessing.spawn(on_rank, args=(free_port(), tmp_path), nprocs=3)
-    for rank in range(3):
-        found = torch.load(tmp_path / str(rank), weights_only=False)
+    for found in on_ranks(on_rank, 3, tmp_path):
         assert {name: error for name, error in found.items() if not error < 1e-11} == {}

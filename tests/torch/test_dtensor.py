@@ -7,7 +7,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from tests.torch.functions import fwbw, step, with_state
 from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
-from tests.torch.test_sharding import free_port
+from tests.torch.processes import on_ranks
 from torch_impl import (
     GRU,
     SLSTMState,
@@ -162,21 +162,16 @@ def layer(mesh):
     return off_by(torch.autograd.grad(y.square().sum(), parameters), expected), str(y.placements[0])
 
 
-def on_mesh(rank, port, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def on_mesh(rank):
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("x",))
     torch.manual_seed(0)
     found_here = {name: found(mesh, *case) for name, case in cases().items()}
-    torch.save({"cases": found_here, "refused": refusals(mesh), "layer": layer(mesh)}, folder / str(rank))
-    torch.distributed.destroy_process_group()
+    return {"cases": found_here, "refused": refusals(mesh), "layer": layer(mesh)}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(on_mesh, args=(free_port(), folder), nprocs=2)
-    return [torch.load(folder / str(rank)) for rank in range(2)]
+    return on_ranks(on_mesh, 2, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", cases())

@@ -2,7 +2,6 @@
 those of one process that has all parameters and the whole batch."""
 
 import copy
-from datetime import timedelta
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.torch.loops import relative_error
-from tests.torch.test_sharding import free_port
+from tests.torch.processes import on_ranks
 from torch_impl import GRU, gru, mlstm, slstm
 
 SIZE, HEADS, DIM, B, S = 6, 4, 3, 4, 7
@@ -101,21 +100,14 @@ def under_tensor_parallelism(mesh):
     return off_by(gradients(sharded, x), expected), kinds
 
 
-def on_rank(rank, port, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
-    )
+def on_rank(rank):
     mesh = init_device_mesh("cpu", (RANKS,))
-    torch.save({"fsdp": under_fsdp(mesh), "heads": under_tensor_parallelism(mesh)}, folder / str(rank))
-    torch.distributed.destroy_process_group()
+    return {"fsdp": under_fsdp(mesh), "heads": under_tensor_parallelism(mesh)}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(on_rank, args=(free_port(), folder), nprocs=RANKS)
-    return [torch.load(folder / str(rank), weights_only=False) for rank in range(RANKS)]
+    return on_ranks(on_rank, RANKS, tmp_path_factory.mktemp("ranks"))
 
 
 def test_fully_sharded_parameters(ranks):

@@ -1,7 +1,6 @@
 """The mLSTM with steps sharded over gloo processes: equal to the unsharded call, with few bytes between ranks."""
 
 import itertools
-from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 from tests.torch.loops import mlstm_arguments, relative_error
+from tests.torch.processes import on_ranks
 from tests.torch.test_dtensor import message
-from tests.torch.test_sharding import free_port
 from torch_impl import MLSTMState, explain_backend, mlstm
 from torch_impl._mlstm.agreement import NUMBERS
 
@@ -245,27 +244,20 @@ def refusals(group):
     }  # fmt: skip
 
 
-def on_rank(rank, size, port, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
-    )
+def on_rank(rank):
     group = torch.distributed.group.WORLD
     found = {"cases": agreements(group), "refused": refusals(group), "traffic": traffic(group)}
     found |= {"reference": off_by_reference(group), "reset": across_a_reset(group), "nan": beside_a_nan(group)}
-    if size == 2:
+    if group.size() == 2:
         found["compiled"] = compiled(group)
         x = arguments(4, given=False)
         found["explained"] = explain_backend("mlstm", *x, sequence_group=group).chosen.value
-    torch.save(found, folder / str(rank))
-    torch.distributed.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(on_rank, args=(request.param, free_port(), folder), nprocs=request.param)
-    return [torch.load(folder / str(rank), weights_only=False) for rank in range(request.param)]
+    return on_ranks(on_rank, request.param, tmp_path_factory.mktemp("ranks"))
 
 
 def test_sharded_is_whole(ranks):

@@ -1,14 +1,12 @@
 """The fwbw interface with steps sharded over gloo processes: equal to the unsharded call, by autograd and by hand."""
 
-from datetime import timedelta
-
 import pytest
 import torch
 
 from tests.torch.loops import relative_error
+from tests.torch.processes import on_ranks
 from tests.torch.test_dtensor import message
 from tests.torch.test_sequence_parallel import Recorded
-from tests.torch.test_sharding import free_port
 from torch_impl import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad, mLSTMBackendFwbw
 
 B, K, V = 2, 3, 4
@@ -139,22 +137,14 @@ def refusals(group):
     }
 
 
-def on_rank(rank, port, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
-    )
+def on_rank(rank):
     group = torch.distributed.group.WORLD
-    found = {"errors": agreements(group), "others": others(group), "refused": refusals(group)}
-    torch.save(found, folder / str(rank))
-    torch.distributed.destroy_process_group()
+    return {"errors": agreements(group), "others": others(group), "refused": refusals(group)}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(on_rank, args=(free_port(), folder), nprocs=RANKS)
-    return [torch.load(folder / str(rank), weights_only=False) for rank in range(RANKS)]
+    return on_ranks(on_rank, RANKS, tmp_path_factory.mktemp("ranks"))
 
 
 def test_sharded_is_whole(ranks):

@@ -1,13 +1,11 @@
 """Steps that are sharded over two gloo processes, each of which computes its own with Triton's interpreted kernels."""
 
-from datetime import timedelta
-
 import pytest
 import torch
 
 from tests.calls.torch_launches import launches
 from tests.torch.loops import mlstm_arguments, relative_error
-from tests.torch.test_sharding import free_port
+from tests.torch.processes import on_ranks
 from torch_impl import MLSTMState, mlstm
 
 S, CUT, BOUNDS = 9, 5, [0, 2, 2, 9]
@@ -22,11 +20,7 @@ def results(arrays, bounds, backend, group, cotangents):
     return [h, *last, *torch.autograd.grad([h, *last], leaves, cotangents)]
 
 
-def on_rank(rank, port, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=120)
-    )
+def on_rank(rank):
     group, found = torch.distributed.group.WORLD, {}
     for packed in (False, True):
         arrays = [x.detach().float() for x in mlstm_arguments(3, S, 2, 3, 4, with_state=True, packed=packed)]
@@ -42,15 +36,12 @@ def on_rank(rank, port, folder):
         assert launched
         expected = [x.narrow(axis, rank * CUT, length) if at in (0, *range(4, 9)) else x for at, x in enumerate(whole)]
         found[packed] = max(relative_error(x, y) for x, y in zip(got, expected, strict=True))
-    torch.save(found, folder / str(rank))
-    torch.distributed.destroy_process_group()
+    return found
 
 
 def test_sharded_is_whole(tmp_path, monkeypatch):
     """Dense and packed, values and gradients, as the composed code computes the whole sequences."""
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    torch.multiprocessing.spawn(on_rank, args=(free_port(), tmp_path), nprocs=2)
-    for rank in range(2):
-        found = torch.load(tmp_path / str(rank), weights_only=False)
+    for found in on_ranks(on_rank, 2, tmp_path):
         assert max(found.values()) < 1e-5, found

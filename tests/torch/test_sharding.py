@@ -8,6 +8,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils import _pytree as pytree
 
+from tests.torch.processes import on_ranks
 from torch_impl import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 
 
@@ -17,15 +18,14 @@ def stand_in(**coordinates):
     return SimpleNamespace(mesh_dim_names=names, get_local_rank=coordinates.__getitem__, size=lambda index: 2)
 
 
-def on_mesh(rank, port, results):
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=4)
+def on_mesh(rank):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     x = torch.arange(24.0).reshape(4, 6)
     params = {"w": torch.full((3,), float(rank)), "b": [torch.tensor(rank)]}
     stacked = stack_params(params, "tp", axis=-1, mask_except=1, mesh=mesh)
     gathered = [torch.empty(3, 1) for _ in range(4)]
     torch.distributed.all_gather(gathered, stacked["w"].value)
-    results[rank] = {
+    return {
         "seeds": [fold_rng_over_axis(3, axis, mesh=mesh) for axis in ("dp", "tp", ("dp", "tp"))],
         "rows": split_array_over_mesh(x, "dp", 0, mesh=mesh),
         "columns": split_array_over_mesh(x, "tp", -1, mesh=mesh),
@@ -34,24 +34,11 @@ def on_mesh(rank, port, results):
         "names": (stacked["w"].names, stacked["b"][0].names),
         "back": unstack_params(stack_params(params, ("dp", "tp"), mesh=mesh), ("dp", "tp"), mesh=mesh),
     }
-    torch.distributed.destroy_process_group()
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
-def ranks():
-    # Not the default, which forks: what shares this process may have threads.
-    with torch.multiprocessing.get_context("spawn").Manager() as manager:
-        results = manager.dict()
-        torch.multiprocessing.spawn(on_mesh, args=(free_port(), results), nprocs=4)
-        yield dict(results)
+def ranks(tmp_path_factory):
+    return on_ranks(on_mesh, 4, tmp_path_factory.mktemp("ranks"))
 
 
 def test_seeds_on_the_mesh(ranks):
