@@ -4,23 +4,37 @@ Source: xlstm_jax, distributed.single_gpu.
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import JAX, accumulation, check_key
 from jax_impl._mesh_axes import vary_to, varying_axes
-from reference.arguments import check_alike, check_batch, check_flag, check_loss, check_params
+from reference.arguments import check_alike, check_batch, check_flag, check_loss, check_params, check_weights
 
 
 def accumulate_gradients(
-    state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable, use_scan: bool = False
+    state: Any,
+    batch: Any,
+    rng: jax.Array,
+    num_minibatches: int,
+    loss_fn: Callable,
+    use_scan: bool = False,
+    *,
+    weights: Any = None,
+    total_weight: Any = None,
 ) -> tuple[Any, Any, Any]:
     """Mean gradient, summed metrics and stacked mutable variables over minibatches.
 
-    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, the metrics are summed over b, and
-    the mutable variables are stacked on a new leading axis. Works under ``jit`` and ``shard_map``.
+    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, or ``(1/W) Σ_b w_b ∇L_b`` with
+    `weights` w and their sum W; the metrics are summed over b, and the mutable variables are stacked on a new leading
+    axis. If L_b is a mean over w_b tokens, the gradient with weights is that of the mean over all tokens, which the
+    mean of the minibatches' means is not if the w_b differ.
+
+    Works under ``jit`` and ``shard_map``. Inside ``shard_map``, where the gradient of a replicated parameter is the sum
+    over the devices, they are added up once, in float32 at least, after the last minibatch.
 
     Args:
         state: an object with ``params`` (a pytree of arrays) and ``apply_fn``.
@@ -29,6 +43,11 @@ def accumulate_gradients(
         num_minibatches: n, which divides B.
         loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``; mutable may be None.
         use_scan: use `accumulate_gradients_scan`, which compiles `loss_fn` only once; this does not change the values.
+        weights: w, ``(n,)``, integers, float32 or float64, finite and at least 0: what each minibatch counts. One of
+            weight 0 adds nothing, even if its gradient is not finite, as that of a mean over no tokens.
+        total_weight: W, a positive number or scalar array; None means ``Σ_b w_b``. With minibatches on several devices
+            it is the sum over all of them; the gradients of the devices then add up to that of all tokens.
+            (Weights that are traced or on a GPU are not read: gradients are NaN where they should be refused.)
 
     Returns:
         ``(gradients, metrics, mutable)``. Gradients are summed in float32 at least; each has the dtype of its
@@ -36,76 +55,171 @@ def accumulate_gradients(
         integers of JAX; integers beyond its range become the end of the range.
 
     Raises:
-        TypeError: a leaf of `batch` is not an array, a parameter is not a floating-point array, or `loss_fn` returns
-            anything else, such as an integer loss.
-        ValueError: `num_minibatches` does not divide the batch, leading axes differ, the loss is not a scalar, or
-            metrics or mutable variables differ between minibatches in their names or shapes.
+        TypeError: a leaf of `batch` is not an array, a parameter is not a floating-point array, weights are not such
+            numbers, or `loss_fn` returns anything else, such as an integer loss.
+        ValueError: `num_minibatches` does not divide the batch, leading axes differ, the loss is not a scalar, metrics
+            or mutable variables differ between minibatches in their names or shapes, weights have another shape, are
+            negative or not finite, or their sum is 0, or `total_weight` is given without `weights`.
     """
     accumulate = _scan if check_flag("accumulate_gradients", "use_scan", use_scan) else _loop
-    return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn)
+    return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn, weights, total_weight)
 
 
 def accumulate_gradients_loop(
-    state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
+    state: Any,
+    batch: Any,
+    rng: jax.Array,
+    num_minibatches: int,
+    loss_fn: Callable,
+    *,
+    weights: Any = None,
+    total_weight: Any = None,
 ) -> tuple[Any, Any, Any]:
     """`accumulate_gradients` as a Python loop, which ``jit`` unrolls.
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
-    return _loop("accumulate_gradients_loop", state, batch, rng, num_minibatches, loss_fn)
+    return _loop("accumulate_gradients_loop", state, batch, rng, num_minibatches, loss_fn, weights, total_weight)
 
 
-def _loop(
-    function: str, state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
+def accumulate_gradients_scan(
+    state: Any,
+    batch: Any,
+    rng: jax.Array,
+    num_minibatches: int,
+    loss_fn: Callable,
+    *,
+    weights: Any = None,
+    total_weight: Any = None,
 ) -> tuple[Any, Any, Any]:
-    minibatches = _split(batch, num_minibatches, function)
-    check_key(function, rng)
-    check_params(JAX, function, _leaves(state.params))
-    rngs = jax.random.split(rng, num_minibatches)
+    """`accumulate_gradients` as a ``lax.scan``, compiled once for any number of minibatches.
+
+    Arguments, result and errors are those of `accumulate_gradients`.
+    """
+    return _scan("accumulate_gradients_scan", state, batch, rng, num_minibatches, loss_fn, weights, total_weight)
+
+
+class _Minibatch(NamedTuple):
+    """The arrays of a minibatch, or of all minibatches on a new leading axis."""
+
+    rows: Any
+    rng: jax.Array
+    weight: jax.Array | None
+
+
+def _loop(function: str, state: Any, *arguments: Any) -> tuple[Any, Any, Any]:
+    step = _Step(function, state, *arguments)
     gradients, metrics, mutables, first = None, None, [], None
-    for b in range(num_minibatches):
-        minibatch = jax.tree.map(lambda x, b=b: x[b], minibatches)
-        gradient, metric, mutable = _gradient(function, state, loss_fn, minibatch, rngs[b])
+    for b in range(step.num_minibatches):
+        gradient, metric, mutable = step.of_minibatch(step.minibatch(b))
         parts = _leaves((metric, mutable))
         first = parts if first is None else first
         check_alike(JAX, function, first, parts, b)
         gradients = gradient if gradients is None else jax.tree.map(jnp.add, gradients, gradient)
         metrics = metric if metrics is None else jax.tree.map(_sum, metrics, metric)
         mutables.append(mutable)
-    return _mean(state, gradients, num_minibatches), metrics, jax.tree.map(lambda *x: jnp.stack(x), *mutables)
+    return step.result(gradients, metrics, jax.tree.map(lambda *x: jnp.stack(x), *mutables))
 
 
-def accumulate_gradients_scan(
-    state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
-) -> tuple[Any, Any, Any]:
-    """`accumulate_gradients` as a ``lax.scan``, compiled once for any number of minibatches.
+def _scan(function: str, state: Any, *arguments: Any) -> tuple[Any, Any, Any]:
+    step = _Step(function, state, *arguments)
 
-    Arguments, result and errors are those of `accumulate_gradients`.
-    """
-    return _scan("accumulate_gradients_scan", state, batch, rng, num_minibatches, loss_fn)
-
-
-def _scan(
-    function: str, state: Any, batch: Any, rng: jax.Array, num_minibatches: int, loss_fn: Callable
-) -> tuple[Any, Any, Any]:
-    minibatches = _split(batch, num_minibatches, function)
-    check_key(function, rng)
-    check_params(JAX, function, _leaves(state.params))
-    rngs = jax.random.split(rng, num_minibatches)
-
-    def of_minibatch(x: tuple) -> tuple[Any, Any, Any]:
-        return _gradient(function, state, loss_fn, *x)
-
-    def step(sums: Any, x: tuple) -> tuple[Any, Any]:
-        gradient, metric, mutable = of_minibatch(x)
+    def add(sums: Any, minibatch: _Minibatch) -> tuple[Any, Any]:
+        gradient, metric, mutable = step.of_minibatch(minibatch)
         gradients, metrics = sums
         return (jax.tree.map(jnp.add, gradients, gradient), jax.tree.map(_sum, metrics, metric)), mutable
 
-    first = jax.tree.map(lambda x: x[0], (minibatches, rngs))
-    *shapes, _ = jax.eval_shape(of_minibatch, first)
+    *shapes, _ = jax.eval_shape(step.of_minibatch, step.minibatch(0))
     zeros = jax.tree.map(lambda x: vary_to(varying_axes(x), jnp.zeros(x.shape, x.dtype)), tuple(shapes))
-    (gradients, metrics), mutable = jax.lax.scan(step, zeros, (minibatches, rngs))
-    return _mean(state, gradients, num_minibatches), metrics, mutable
+    (gradients, metrics), mutable = jax.lax.scan(add, zeros, step.minibatches)
+    return step.result(gradients, metrics, mutable)
+
+
+class _Step:
+    """A checked call: its minibatches, the terms of one of them, and the results that are made of the sums.
+
+    Inside ``shard_map``, parameters become varying over the axes that the loss varies over, so that no minibatch adds
+    up gradients over the devices. That is done with the sums.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        state: Any,
+        batch: Any,
+        rng: jax.Array,
+        num_minibatches: int,
+        loss_fn: Callable,
+        weights: Any,
+        total_weight: Any,
+    ) -> None:
+        rows = _split(batch, num_minibatches, function)
+        check_key(function, rng)
+        check_params(JAX, function, _leaves(state.params))
+        check_weights(JAX, function, weights, total_weight, num_minibatches)
+        self.function, self.state, self.loss_fn, self.num_minibatches = function, state, loss_fn, num_minibatches
+        self.total_weight = total_weight
+        weights = None if weights is None else jnp.asarray(weights)
+        self.minibatches = _Minibatch(rows, jax.random.split(rng, num_minibatches), weights)
+        self.axes, self.types = frozenset[Any](), None
+        if any(map(varying_axes, jax.tree.leaves((state.params, self.minibatches)))):
+            first = self.minibatch(0)
+            loss, self.types = jax.eval_shape(self._loss, state.params, first.rows, first.rng)
+            self.axes = varying_axes(loss)
+        self.params = jax.tree.map(partial(vary_to, self.axes), state.params)
+
+    def minibatch(self, b: int) -> _Minibatch:
+        return jax.tree.map(lambda x: x[b], self.minibatches)
+
+    def of_minibatch(self, minibatch: _Minibatch) -> tuple[Any, Any, Any]:
+        """The term of the gradient (in float32 at least), the metrics and the mutable variables of one minibatch."""
+        differentiated = jax.grad(self._loss, has_aux=True)
+        gradient, (metrics, mutable) = differentiated(self.params, minibatch.rows, minibatch.rng)
+        gradient = jax.tree.map(_wide, gradient)
+        if minibatch.weight is not None:
+            gradient = jax.tree.map(partial(_weighted, minibatch.weight), gradient)
+        return gradient, jax.tree.map(_summable, metrics), mutable
+
+    def result(self, gradients: Any, metrics: Any, mutable: Any) -> tuple[Any, Any, Any]:
+        """The mean gradient, and the sums and variables with the types that they have by the user's parameters."""
+        gradients = jax.tree.map(self._mean, self.state.params, gradients)
+        if self.types is not None:
+            metrics, mutable = jax.tree.map(_varying_like, (metrics, mutable), self.types)
+        return gradients, metrics, mutable
+
+    def _loss(self, params: Any, *arguments: Any) -> tuple[Any, Any]:
+        returned = self.loss_fn(params, self.state.apply_fn, *arguments)
+        value, *parts = check_loss(JAX, self.function, returned, _leaves)
+        return value, jax.tree.map(jnp.asarray, tuple(parts))
+
+    def _mean(self, param: jax.Array, total: jax.Array) -> jax.Array:
+        weights = self.minibatches.weight
+        divisor = self.num_minibatches if weights is None else _divisor(weights, self.total_weight, total.dtype)
+        over = tuple(sorted(self.axes - varying_axes(param), key=str))
+        mean = total / divisor
+        return (jax.lax.psum(mean, over) if over else mean).astype(param.dtype)
+
+
+def _varying_like(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+    """An array without the mesh axes over which it varies by its type alone: all devices have the same values."""
+    surplus = tuple(sorted(varying_axes(x) - varying_axes(like), key=str))
+    if not surplus:
+        return x
+    of_one = jnp.where(jax.lax.axis_index(surplus) == 0, x, jnp.zeros_like(x))
+    return jax.lax.psum(of_one.astype(jnp.int32) if x.dtype == bool else of_one, surplus).astype(x.dtype)
+
+
+def _weighted(weight: jax.Array, gradient: jax.Array) -> jax.Array:
+    """A term of the sum. It is no product where the weight is 0: a mean over no tokens is NaN."""
+    return jnp.where(weight == 0, jnp.zeros_like(gradient), weight.astype(gradient.dtype) * gradient)
+
+
+def _divisor(weights: jax.Array, total_weight: Any, dtype: Any) -> jax.Array:
+    """The number by which a weighted sum is divided; NaN for weights that are not legal and were not read."""
+    weights = weights.astype(dtype)
+    total = weights.sum() if total_weight is None else jnp.asarray(total_weight, dtype)
+    legal = jnp.all((weights >= 0) & jnp.isfinite(weights)) & (total > 0) & jnp.isfinite(total)
+    return jnp.where(legal, total, jnp.full_like(total, jnp.nan))
 
 
 def _split(batch: Any, num_minibatches: int, function: str) -> Any:
@@ -116,18 +230,6 @@ def _split(batch: Any, num_minibatches: int, function: str) -> Any:
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-
-
-def _gradient(function: str, state: Any, loss_fn: Callable, minibatch: Any, rng: jax.Array) -> tuple[Any, Any, Any]:
-    """Gradient (in float32 at least), metrics and mutable variables of one minibatch."""
-
-    def loss(*args: Any) -> tuple[Any, Any]:
-        value, *parts = check_loss(JAX, function, loss_fn(*args), _leaves)
-        return value, jax.tree.map(jnp.asarray, tuple(parts))
-
-    differentiated = jax.grad(loss, has_aux=True)
-    gradient, (metrics, mutable) = differentiated(state.params, state.apply_fn, minibatch, rng)
-    return jax.tree.map(_wide, gradient), jax.tree.map(_summable, metrics), mutable
 
 
 def _wide(x: jax.Array) -> jax.Array:
@@ -155,7 +257,3 @@ def _sum(total: jax.Array, metric: jax.Array) -> jax.Array:
         return jnp.where(added < total, jnp.array(ends.max, dtype), added)
     beyond = ((added ^ total) & (added ^ metric)) < 0
     return jnp.where(beyond, jnp.where(metric < 0, ends.min, ends.max), added)
-
-
-def _mean(state: Any, gradients: Any, num_minibatches: int) -> Any:
-    return jax.tree.map(lambda p, g: (g / num_minibatches).astype(p.dtype), state.params, gradients)

@@ -5,14 +5,22 @@ NumPy cannot differentiate. The gradient of the loss, which is not part of this 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from reference._arrays import NUMPY
 from reference._seeds import MINIBATCHES, derived_seed
 from reference._tree import flatten_with_paths, tree_map
-from reference.arguments import check_alike, check_batch, check_flag, check_loss, check_params, check_seed
+from reference.arguments import (
+    check_alike,
+    check_batch,
+    check_flag,
+    check_loss,
+    check_params,
+    check_seed,
+    check_weights,
+)
 
 
 def split(rng: int, num: int) -> list[int]:
@@ -28,12 +36,16 @@ def accumulate_gradients(
     loss_fn: Callable,
     use_scan: bool = False,
     *,
+    weights: np.ndarray | None = None,
+    total_weight: Any = None,
     value_and_grad: Callable | None = None,
 ) -> tuple[Any, Any, Any]:
     """Mean gradient, summed metrics and stacked mutable variables over minibatches.
 
-    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, the metrics are summed over b, and
-    the mutable variables are stacked on a new leading axis.
+    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, or ``(1/W) Σ_b w_b ∇L_b`` with
+    `weights` w and their sum W; the metrics are summed over b, and the mutable variables are stacked on a new leading
+    axis. If L_b is a mean over w_b tokens, the gradient with weights is that of the mean over all tokens, which the
+    mean of the minibatches' means is not if the w_b differ.
 
     Args:
         state: an object with ``params`` (a pytree of arrays) and ``apply_fn``.
@@ -42,6 +54,10 @@ def accumulate_gradients(
         num_minibatches: n, which divides B.
         loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``; mutable may be None.
         use_scan: use `accumulate_gradients_scan`; this does not change the values.
+        weights: w, ``(n,)``, integers, float32 or float64, finite and at least 0: what each minibatch counts. One of
+            weight 0 adds nothing, even if its gradient is not finite, as that of a mean over no tokens.
+        total_weight: W, a positive number or scalar array; None means ``Σ_b w_b``. With minibatches on several devices
+            it is the sum over all of them; the gradients of the devices then add up to that of all tokens.
         value_and_grad: turns `loss_fn` into a function that returns ``((loss, (metrics, mutable)), gradients)``; None
             means central differences.
 
@@ -51,62 +67,106 @@ def accumulate_gradients(
 
     Raises:
         TypeError: a leaf of `batch` is not an array, a parameter is not a floating-point array, `rng` is not an
-            integer, `use_scan` is not True or False, or `loss_fn` returns anything else, such as an integer loss.
+            integer, `use_scan` is not True or False, weights are not such numbers, or `loss_fn` returns anything else,
+            such as an integer loss.
         ValueError: `num_minibatches` does not divide the batch, leading axes differ, `rng` is negative, the loss is not
-            a scalar, or metrics or mutable variables differ between minibatches in their names or shapes.
+            a scalar, metrics or mutable variables differ between minibatches in their names or shapes, weights have
+            another shape, are negative or not finite, or their sum is 0, or `total_weight` is given without `weights`.
     """
     accumulate = _scan if check_flag("accumulate_gradients", "use_scan", use_scan) else _loop
-    return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn, value_and_grad)
+    weighting = _Weighting(weights, total_weight)
+    return accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn, weighting, value_and_grad)
 
 
 def accumulate_gradients_loop(
-    state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, *, value_and_grad: Callable | None = None
+    state: Any,
+    batch: Any,
+    rng: int,
+    num_minibatches: int,
+    loss_fn: Callable,
+    *,
+    weights: np.ndarray | None = None,
+    total_weight: Any = None,
+    value_and_grad: Callable | None = None,
 ) -> tuple[Any, Any, Any]:
     """`accumulate_gradients` as a loop that collects the results of all minibatches and reduces them at the end.
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
-    return _loop("accumulate_gradients_loop", state, batch, rng, num_minibatches, loss_fn, value_and_grad)
+    function, weighting = "accumulate_gradients_loop", _Weighting(weights, total_weight)
+    return _loop(function, state, batch, rng, num_minibatches, loss_fn, weighting, value_and_grad)
 
 
 def accumulate_gradients_scan(
-    state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, *, value_and_grad: Callable | None = None
+    state: Any,
+    batch: Any,
+    rng: int,
+    num_minibatches: int,
+    loss_fn: Callable,
+    *,
+    weights: np.ndarray | None = None,
+    total_weight: Any = None,
+    value_and_grad: Callable | None = None,
 ) -> tuple[Any, Any, Any]:
     """`accumulate_gradients` as a scan that carries running sums, so that it holds one minibatch's gradients at a time.
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
-    return _scan("accumulate_gradients_scan", state, batch, rng, num_minibatches, loss_fn, value_and_grad)
+    function, weighting = "accumulate_gradients_scan", _Weighting(weights, total_weight)
+    return _scan(function, state, batch, rng, num_minibatches, loss_fn, weighting, value_and_grad)
 
 
-def _loop(function, state, batch, rng, num_minibatches, loss_fn, value_and_grad):
-    results = list(_minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, function))
+class _Weighting(NamedTuple):
+    """The arguments that say what each minibatch counts."""
+
+    weights: np.ndarray | None
+    total: Any
+
+    def weighted(self, b: int, gradients: Any) -> Any:
+        """The term of minibatch b. It is no product where the weight is 0: a mean over no tokens is NaN."""
+        if self.weights is None:
+            return gradients
+        weight = float(self.weights[b])
+        return tree_map(lambda g: weight * g if weight else np.zeros_like(g), gradients)
+
+    def divisor(self, num_minibatches: int) -> float:
+        """The number by which the sum is divided."""
+        if self.weights is None:
+            return num_minibatches
+        return float(np.sum(self.weights, dtype=np.float64) if self.total is None else self.total)
+
+
+def _loop(function, state, batch, rng, num_minibatches, loss_fn, weighting, value_and_grad):
+    results = list(_minibatches(state, batch, rng, num_minibatches, loss_fn, weighting, value_and_grad, function))
     gradients, given, mutables = zip(*results, strict=True)
+    divisor = weighting.divisor(num_minibatches)
     metrics = [tree_map(_summable, each) for each in given]
-    mean = tree_map(lambda p, *gs: (np.sum(gs, axis=0) / num_minibatches).astype(p.dtype), state.params, *gradients)
+    mean = tree_map(lambda p, *gs: (np.sum(gs, axis=0) / divisor).astype(p.dtype), state.params, *gradients)
     total = tree_map(lambda *ms: np.sum(ms, axis=0), *metrics)
     return mean, tree_map(_summed, total, given[-1]), tree_map(lambda *ms: np.stack(ms), *mutables)
 
 
-def _scan(function, state, batch, rng, num_minibatches, loss_fn, value_and_grad):
+def _scan(function, state, batch, rng, num_minibatches, loss_fn, weighting, value_and_grad):
     total, metrics_total, mutables = None, None, []
     given = None
     for gradients, given, mutable in _minibatches(
-        state, batch, rng, num_minibatches, loss_fn, value_and_grad, function
+        state, batch, rng, num_minibatches, loss_fn, weighting, value_and_grad, function
     ):
         metrics = tree_map(_summable, given)
         total = gradients if total is None else tree_map(np.add, total, gradients)
         metrics_total = metrics if metrics_total is None else tree_map(np.add, metrics_total, metrics)
         mutables.append(mutable)
-    mean = tree_map(lambda p, g: (g / num_minibatches).astype(p.dtype), state.params, total)
+    divisor = weighting.divisor(num_minibatches)
+    mean = tree_map(lambda p, g: (g / divisor).astype(p.dtype), state.params, total)
     return mean, tree_map(_summed, metrics_total, given), tree_map(lambda *ms: np.stack(ms), *mutables)
 
 
-def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, function):
-    """Yield gradients in float64, metrics and mutable variables, one minibatch after the other."""
+def _minibatches(state, batch, rng, num_minibatches, loss_fn, weighting, value_and_grad, function):
+    """Yield terms of the sum of gradients in float64, metrics and mutable variables, one minibatch after the other."""
     size = check_batch(NUMPY, flatten_with_paths(batch), num_minibatches, function)
     seed = check_seed(function, rng)
     check_params(NUMPY, function, flatten_with_paths(state.params))
+    check_weights(NUMPY, function, weighting.weights, weighting.total, num_minibatches)
 
     def loss(*args: Any) -> tuple[Any, Any]:
         value, *parts = check_loss(NUMPY, function, loss_fn(*args), flatten_with_paths)
@@ -121,7 +181,7 @@ def _minibatches(state, batch, rng, num_minibatches, loss_fn, value_and_grad, fu
         parts = flatten_with_paths((metrics, mutable))
         first = first or parts
         check_alike(NUMPY, function, first, parts, b)
-        yield tree_map(np.float64, gradients), metrics, mutable
+        yield weighting.weighted(b, tree_map(np.float64, gradients)), metrics, mutable
 
 
 def _summable(metric: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ sizes. Nothing here imports a framework; an implementation describes its arrays 
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -45,6 +46,7 @@ __all__ = [
     "check_split",
     "check_stack",
     "check_unstack",
+    "check_weights",
     "describe",
     "dtype_name",
     "frozen_config",
@@ -658,6 +660,41 @@ def check_params(framework: Framework, function: str, leaves: Sequence[tuple[str
             call.refuse(
                 TypeError, f"state.params{path}", describe(leaf), f"{framework.array} in a floating-point dtype"
             )
+
+
+def check_weights(framework: Framework, function: str, weights: Any, total_weight: Any, num_minibatches: int) -> None:
+    """Check the weights of minibatches, and the number by which their sum of gradients is divided."""
+    call = Call(function, framework)
+    if weights is None:
+        if total_weight is not None:
+            call.refuse(ValueError, "total_weight", describe(total_weight), "None without `weights`")
+        return
+    call.bind("n", num_minibatches, "num_minibatches")
+    values = _check_numbers(call, "weights", weights, "n")
+    if values is not None:
+        expected = "finite numbers of at least 0"
+        for b, value in enumerate(values.tolist()):
+            if not 0 <= value < math.inf:
+                call.refuse(ValueError, "weights", f"{describe(weights)} with {value} at {b}", expected)
+    if total_weight is None:
+        if values is not None and not values.any():
+            call.refuse(ValueError, "weights", f"{describe(weights)} of zeros", "a positive sum, or `total_weight`")
+        return
+    of_all = total_weight
+    if not isinstance(total_weight, bool | int | float | np.number):
+        of_all = _check_numbers(call, "total_weight", total_weight, "")
+    if of_all is not None:
+        of_all = of_all.item() if isinstance(of_all, np.ndarray) else of_all
+        call.number("total_weight", of_all, "a positive finite number", lambda x: 0 < x < math.inf)
+
+
+def _check_numbers(call: Call, argument: str, x: Any, letters: str) -> np.ndarray | None:
+    """Check an array of numbers, not rounded to 16 bits, and its shape; return the values if they can be read."""
+    call.kind(**{argument: x})
+    if not re.fullmatch(r"u?int\d+|float32|float64", dtype_name(x)):
+        call.refuse(TypeError, argument, describe(x), "an array of integers, float32 or float64")
+    call.shape(argument, x, letters)
+    return call.framework.values(x)
 
 
 def check_loss(

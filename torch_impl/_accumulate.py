@@ -1,5 +1,6 @@
 """Gradient accumulation: gradients of a large batch from minibatches that fit (xlstm_jax, distributed.single_gpu)."""
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -8,7 +9,15 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from reference.arguments import check_alike, check_batch, check_flag, check_loss, check_params, check_seed
+from reference.arguments import (
+    check_alike,
+    check_batch,
+    check_flag,
+    check_loss,
+    check_params,
+    check_seed,
+    check_weights,
+)
 from torch_impl._arrays import TORCH, transforming
 from torch_impl._seeds import MINIBATCHES, derived_seed
 
@@ -19,13 +28,25 @@ def split(rng: int, num: int) -> list[int]:
 
 
 def accumulate_gradients(
-    state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable, use_scan: bool = False
+    state: Any,
+    batch: Any,
+    rng: int,
+    num_minibatches: int,
+    loss_fn: Callable,
+    use_scan: bool = False,
+    *,
+    weights: Tensor | None = None,
+    total_weight: Any = None,
 ) -> tuple[Any, Any, Any]:
     """Mean gradient, summed metrics and stacked mutable variables over minibatches.
 
-    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, the metrics are summed over b, and
-    the mutable variables are stacked on a new leading axis. Gradients are computed by ``torch.func`` and are plain
-    values: they hold no graph.
+    With ``L_b`` the loss of minibatch b of n: the gradients are ``(1/n) Σ_b ∇L_b``, or ``(1/W) Σ_b w_b ∇L_b`` with
+    `weights` w and their sum W; the metrics are summed over b, and the mutable variables are stacked on a new leading
+    axis. If L_b is a mean over w_b tokens, the gradient with weights is that of the mean over all tokens, which the
+    mean of the minibatches' means is not if the w_b differ.
+
+    Gradients are computed by ``torch.func`` and are plain values: they hold no graph. Nothing is communicated: under
+    data parallelism a step adds up the results of all ranks once, whatever n is.
 
     Args:
         state: an object with ``params`` (a pytree of tensors) and ``apply_fn``.
@@ -35,6 +56,11 @@ def accumulate_gradients(
         loss_fn: ``(params, apply_fn, minibatch, rng) → (loss, (metrics, mutable))``, where metrics and mutable are
             pytrees of tensors or numbers; mutable may be None.
         use_scan: use `accumulate_gradients_scan`, which in PyTorch is the same loop.
+        weights: w, ``(n,)``, integers, float32 or float64, finite and at least 0: what each minibatch counts. One of
+            weight 0 adds nothing, even if its gradient is not finite, as that of a mean over no tokens.
+        total_weight: W, a positive number or scalar tensor; None means ``Σ_b w_b``. With minibatches on several devices
+            it is the sum over all of them; the gradients of the devices then add up to that of all tokens.
+            (Weights that are traced or on a GPU are not read: gradients are NaN where they should be refused.)
 
     Returns:
         ``(gradients, metrics, mutable)``; a gradient is summed in float32 at least and has the dtype of its parameter.
@@ -43,39 +69,63 @@ def accumulate_gradients(
 
     Raises:
         TypeError: a leaf of `batch` is not a tensor, a parameter is not a floating-point tensor, `rng` is not an
-            integer, `use_scan` is not True or False, or `loss_fn` returns anything else, such as a loss that is a
-            number or an integer tensor.
+            integer, `use_scan` is not True or False, weights are not such numbers, or `loss_fn` returns anything else,
+            such as a loss that is a number or an integer tensor.
         ValueError: `num_minibatches` does not divide the batch, leading axes differ, `rng` is negative, the loss is not
-            a scalar, or metrics or mutable variables differ between minibatches in their names or shapes.
+            a scalar, metrics or mutable variables differ between minibatches in their names or shapes, weights have
+            another shape, are negative or not finite, or their sum is 0, or `total_weight` is given without `weights`.
     """
     check_flag("accumulate_gradients", "use_scan", use_scan)
-    return _accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn)
+    return _accumulate("accumulate_gradients", state, batch, rng, num_minibatches, loss_fn, weights, total_weight)
 
 
 def accumulate_gradients_loop(
-    state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
+    state: Any,
+    batch: Any,
+    rng: int,
+    num_minibatches: int,
+    loss_fn: Callable,
+    *,
+    weights: Tensor | None = None,
+    total_weight: Any = None,
 ) -> tuple[Any, Any, Any]:
     """`accumulate_gradients` as a loop. Arguments, result and errors are those of `accumulate_gradients`."""
-    return _accumulate("accumulate_gradients_loop", state, batch, rng, num_minibatches, loss_fn)
+    return _accumulate("accumulate_gradients_loop", state, batch, rng, num_minibatches, loss_fn, weights, total_weight)
 
 
 def accumulate_gradients_scan(
-    state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
+    state: Any,
+    batch: Any,
+    rng: int,
+    num_minibatches: int,
+    loss_fn: Callable,
+    *,
+    weights: Tensor | None = None,
+    total_weight: Any = None,
 ) -> tuple[Any, Any, Any]:
     """`accumulate_gradients` by the name of JAX's scan; PyTorch runs the same loop.
 
     Arguments, result and errors are those of `accumulate_gradients`.
     """
-    return _accumulate("accumulate_gradients_scan", state, batch, rng, num_minibatches, loss_fn)
+    return _accumulate("accumulate_gradients_scan", state, batch, rng, num_minibatches, loss_fn, weights, total_weight)
 
 
 def _accumulate(
-    function: str, state: Any, batch: Any, rng: int, num_minibatches: int, loss_fn: Callable
+    function: str,
+    state: Any,
+    batch: Any,
+    rng: int,
+    num_minibatches: int,
+    loss_fn: Callable,
+    weights: Any,
+    total_weight: Any,
 ) -> tuple[Any, Any, Any]:
     """Process one minibatch after the other, holding the sums and the gradients of one minibatch at a time."""
     size = check_batch(TORCH, _leaves(batch), num_minibatches, function)
     seed = check_seed(function, rng)
     check_params(TORCH, function, _leaves(state.params))
+    weights, total_weight = (x.detach() if isinstance(x, Tensor) else x for x in (weights, total_weight))
+    check_weights(TORCH, function, weights, total_weight, num_minibatches)
     params, tree = pytree.tree_flatten(state.params)
     given = [p for p in params if p is not None]
 
@@ -98,6 +148,8 @@ def _accumulate(
         with torch.no_grad() if outermost else nullcontext():
             gradients, (_, aux) = differentiated(given, minibatch, of_minibatch)
             wide = [_wide(g) for g in gradients]
+            if weights is not None:
+                wide = [_weighted(weights[b], g) for g in wide]
             del gradients
             total = wide if total is None else _added(total, wide)
         metrics, mutable = pytree.tree_map(_taken, aux, is_leaf=lambda x: isinstance(x, _Slot))
@@ -108,8 +160,27 @@ def _accumulate(
         metrics_total = metrics if metrics_total is None else pytree.tree_map(_sum, metrics_total, metrics)
         mutables.append(mutable)
     assert total is not None
-    mean = whole([(g / num_minibatches).to(p.dtype) for p, g in zip(given, total, strict=True)])
+    if weights is None:
+        divided = [g / num_minibatches for g in total]
+    else:
+        divisor = _divisor(weights, total_weight, total)
+        divided = [g / divisor.to(g.device, g.dtype) for g in total]
+    mean = whole([g.to(p.dtype) for p, g in zip(given, divided, strict=True)])
     return mean, metrics_total, pytree.tree_map(_stack, *mutables)
+
+
+def _weighted(weight: Tensor, gradient: Tensor) -> Tensor:
+    """A term of the sum. It is no product where the weight is 0: a mean over no tokens is NaN."""
+    weight = weight.to(gradient.device, gradient.dtype)
+    return torch.where(weight == 0, 0, weight * gradient)
+
+
+def _divisor(weights: Tensor, total_weight: Any, gradients: Sequence[Tensor]) -> Tensor:
+    """The number by which weighted sums are divided; NaN for weights that are not legal and were not read."""
+    dtype = functools.reduce(torch.promote_types, (g.dtype for g in gradients), torch.float32)
+    total = weights.sum() if total_weight is None else torch.as_tensor(total_weight, device=weights.device)
+    legal = (weights >= 0).all() & weights.isfinite().all() & (total > 0) & total.isfinite()
+    return torch.where(legal, total.to(dtype), torch.nan)
 
 
 class _Slot(NamedTuple):

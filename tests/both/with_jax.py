@@ -26,6 +26,11 @@ def dtype_of(x: jax.Array) -> str:
     return x.dtype.name
 
 
+def random_state(seed: int) -> jax.Array:
+    """A random state as `accumulate_gradients` takes it."""
+    return jax.random.key(seed)
+
+
 def pull_back(
     function: Callable, arrays: Sequence[jax.Array], cotangents: Sequence[jax.Array]
 ) -> tuple[list[jax.Array], list[Any]]:

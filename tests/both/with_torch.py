@@ -36,6 +36,11 @@ def dtype_of(x: torch.Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
+def random_state(seed: int) -> int:
+    """A random state as `accumulate_gradients` takes it."""
+    return seed
+
+
 def pull_back(
     function: Callable, arrays: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -125,6 +125,51 @@ def mean(checker: Checker, case: Batch) -> None:
             checker.close(f"{of}mutable", stacked, x.mean(axis=1), np.full((n, case.width), allowed), 1, upcasts=False)
 
 
+def _mean_over_tokens(params: Any, apply_fn: Any, minibatch: Any, rng: Any) -> Any:
+    """The mean over the rows that count; NaN where none does."""
+    error = apply_fn(params, minibatch["x"]) - minibatch["y"]
+    squares = minibatch["counts"] * error * error
+    return squares.sum() * minibatch["reciprocal"][0], ({"squares": squares.sum()}, None)
+
+
+@law(OP, "definition", cases=batches, strata=SMALL, dtypes=WIDE, share=0.5)
+def weighted(checker: Checker, case: Batch) -> None:
+    """Minibatches weighted by their numbers of tokens give the gradient of the mean over all tokens; one without tokens
+    adds nothing, though its own mean is NaN. Metrics are sums as ever. A given total replaces the sum of weights.
+
+    g = Σ_b w_b ∇L_b / W
+    """
+    rng, n = generator(case.seed, 32), case.n
+    counts = rng.integers(0, 2, size=(n, case.rows))
+    counts[0] = 0
+    counts[-1, -1] = 1
+    weights = counts.sum(1)
+    reciprocal = np.array([1 / w if w else np.nan for w in weights])
+    values = {"x": rng.normal(size=(n * case.rows, case.width)), "y": rng.normal(size=(n * case.rows,))}
+    values |= {"counts": counts.reshape(-1), "reciprocal": np.repeat(reciprocal, case.rows)}
+    params = {"w": array(rng.normal(size=case.width), checker.dtype)}
+    batch = {name: array(x, checker.dtype) for name, x in values.items()}
+    x, y = batch["x"].values, batch["y"].values
+    error = x @ params["w"].values - y
+    expected = 2 * (values["counts"] * error) @ x / weights.sum()
+    roundoff = DIFFERENCES if checker.implementation.framework == "numpy" else checker.precision(1).roundoff
+    size = (np.abs(x) @ np.abs(params["w"].values) + np.abs(y)).max(initial=1.0) * max(np.abs(x).max(), 1.0)
+    slack = 16 * roundoff * size * size * (1 + math.sqrt(n * case.rows))
+    squares = np.asarray((values["counts"] * error**2).sum())
+    allowed = np.asarray(16 * ROUNDOFF[checker.dtype] * size**2 * (n * case.rows) ** 1.5)
+    of = {"weights": checker.implementation.native(array(weights, ("int32", checker.dtype)[case.seed % 2]))}
+    for form, keywords in _forms(checker):
+        for total in (None, 2 * int(weights.sum())):
+            given = keywords | of | ({} if total is None else {"total_weight": total})
+            got, metrics, _ = _run(checker, form, params, batch, n, _mean_over_tokens, **given)
+            where = f"{form}({', '.join(given)}): "
+            neutral = checker.implementation.neutral(got["w"])
+            wanted = expected if total is None else expected / 2
+            checker.close(f"{where}gradient", neutral, wanted, np.full(wanted.shape, slack), 1, upcasts=False)
+            found = checker.implementation.neutral(metrics["squares"])
+            checker.close(f"{where}metrics", found, squares, allowed, 1, upcasts=False)
+
+
 def _no_exact_gradient(implementation: Any) -> str | None:
     if implementation.framework != "numpy" or any(_takes_gradient(implementation, form) for form in FORMS):
         return None
@@ -154,9 +199,9 @@ def _of_linear(loss_fn: Any) -> Any:
     skip=_no_exact_gradient,
 )
 def accumulation(checker: Checker, case: Batch) -> None:
-    """Gradients are summed in float32 at least and are returned in each parameter's dtype.
+    """Gradients are summed, and weighted, in float32 at least and are returned in each parameter's dtype.
 
-    ∇L_b = x_b exactly ⇒ g = round((1/n) Σ_b x_b)
+    ∇L_b = x_b exactly ⇒ g = round(Σ_b w_b x_b / Σ_b w_b)
     """
     x = np.round(8 * generator(case.seed, 31).normal(size=(case.n, case.width))) / 8
     x[0] = 256.0
@@ -166,16 +211,19 @@ def accumulation(checker: Checker, case: Batch) -> None:
         loss = (params["w"] * minibatch["x"][0]).sum()
         return loss, ({"loss": loss}, None)
 
-    expected, batch = x.mean(axis=0), {"x": array(x, checker.dtype)}
-    for form, keywords in _forms(checker):
-        given = dict(keywords)
+    batch, weights = {"x": array(x, checker.dtype)}, np.arange(case.n) % 2 * 2 + 1
+    cases = [(form, keywords, {}) for form, keywords in _forms(checker)]
+    cases += [(form, keywords, {"weights": array(weights, "int32")}) for form, keywords, _ in cases]
+    for form, keywords, weighted in cases:
+        expected = np.average(x, axis=0, weights=weights if weighted else None)
+        given = keywords | {name: checker.implementation.native(w) for name, w in weighted.items()}
         if _takes_gradient(checker.implementation, form):
             given["value_and_grad"] = _of_linear
         got, _, _ = _run(checker, form, params, batch, case.n, linear, **given)
         neutral = checker.implementation.neutral(got["w"])
         if neutral.dtype != checker.dtype:
             raise LawError(f"{form}: gradient", f"dtype {neutral.dtype}, expected {checker.dtype}")
-        # n terms of up to 256 in eighths are exact in float32, and so is their mean.
+        # Sums of up to 16 · 3 · 256 in eighths are exact in float32, and so are their quotients by 16 and by 32.
         checker.close(f"{form}: gradient", neutral, expected, np.zeros(expected.shape), 1, upcasts=False)
 
 
@@ -228,12 +276,44 @@ def _bad_uses() -> list[BadUse]:
         state = SimpleNamespace(params={"w": implementation.native(array(np.ones(2), "float32"))}, apply_fn=None)
         return implementation.functions[form](state, make(implementation), implementation.rng(7), n, _squares)
 
-    return [BadUse(form, label, partial(use, form, make, n)) for form in FORMS for label, make, n in batches]
+    weights: list[tuple[str, Any, Any]] = [
+        ("weights of another number", (np.ones(3), "float32"), None),
+        ("a weight that is a number", 1.0, None),
+        ("weights in a list", [1.0, 2.0], None),
+        ("weights of two dimensions", (np.ones((2, 1)), "float32"), None),
+        ("weights in 16 bits", (np.ones(2), "float16"), None),
+        ("weights that are booleans", (np.ones(2), "bool"), None),
+        ("a negative weight", (np.array([3, -1]), "int32"), None),
+        ("a weight that is NaN", (np.array([1.0, np.nan]), "float32"), None),
+        ("an infinite weight", (np.array([np.inf, 1.0]), "float32"), None),
+        ("weights of zeros", (np.zeros(2), "int32"), None),
+        ("a total without weights", None, 2),
+        *(
+            (f"a total of {total!r}", (np.ones(2), "int32"), total)
+            for total in (0, -1.0, math.nan, math.inf, True, "2")
+        ),
+        ("a total of two numbers", (np.ones(2), "int32"), (np.ones(2), "float32")),
+        ("a total in 16 bits", (np.ones(2), "int32"), (np.ones(()), "float16")),
+        ("a total of an array of 0", (np.ones(2), "int32"), (np.zeros(()), "float32")),
+    ]
+
+    def weighted(form: str, weights: Any, total: Any, implementation: Any) -> Any:
+        state = SimpleNamespace(params={"w": implementation.native(array(np.ones(2), "float32"))}, apply_fn=None)
+        made = [implementation.native(array(*x)) if isinstance(x, tuple) else x for x in (weights, total)]
+        keywords = {"weights": made[0], "total_weight": made[1]}
+        batch = _batch_of(implementation)
+        return implementation.functions[form](state, batch, implementation.rng(7), 2, _squares, **keywords)
+
+    of_batch = [BadUse(form, label, partial(use, form, make, n)) for form in FORMS for label, make, n in batches]
+    return of_batch + [
+        BadUse(form, label, partial(weighted, form, w, total)) for form in FORMS for label, w, total in weights
+    ]
 
 
 register_uses(
     OP,
-    "A batch that the number of minibatches does not divide, or that is not a batch, raises the reference's error.",
+    "A batch that the number of minibatches does not divide, or that is not a batch, and weights that are none, raise "
+    "the reference's error.",
     _bad_uses,
     needs=FORMS,
 )

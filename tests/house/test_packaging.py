@@ -39,9 +39,9 @@ SIGNATURES = {
         "input weight forget_input forget_weight reset_input reset_weight input_state gradient_clipping "
         "cu_seqlens max_seqlen * reset_after recurrent_bias kernel_backend"
     ),
-    "accumulate_gradients": "state batch rng num_minibatches loss_fn use_scan",
-    "accumulate_gradients_loop": "state batch rng num_minibatches loss_fn",
-    "accumulate_gradients_scan": "state batch rng num_minibatches loss_fn",
+    "accumulate_gradients": "state batch rng num_minibatches loss_fn use_scan * weights total_weight",
+    "accumulate_gradients_loop": "state batch rng num_minibatches loss_fn * weights total_weight",
+    "accumulate_gradients_scan": "state batch rng num_minibatches loss_fn * weights total_weight",
     "fold_rng_over_axis": "rng axis_name",
     "split_array_over_mesh": "x axis_name split_axis",
     "stack_params": "params axis_name axis mask_except",
@@ -58,7 +58,9 @@ DEFAULTS = {
     "slstm_step": {"forget_gate": "sigmoid", "kernel_backend": None},
     "gru": {"input_state": None, "gradient_clipping": None, "cu_seqlens": None, "max_seqlen": None}
     | {"reset_after": False, "recurrent_bias": None, "kernel_backend": None},
-    "accumulate_gradients": {"use_scan": False},
+    "accumulate_gradients": {"use_scan": False, "weights": None, "total_weight": None},
+    "accumulate_gradients_loop": {"weights": None, "total_weight": None},
+    "accumulate_gradients_scan": {"weights": None, "total_weight": None},
     "stack_params": {"axis": 0, "mask_except": None},
 }
 # What the framework does not know, the caller says by keyword: the axis, or (NumPy has no autodiff) the derivative.

@@ -86,3 +86,31 @@ def test_parameters_that_require_a_gradient_and_operators_of_ours(batch):
     loss, _ = with_mlstm(state.params, state.apply_fn, batch, 0)
     loss.backward()
     assert not gradient.requires_grad and relative_error(gradient, weight.grad / 3) < 1e-5
+
+
+def test_weights_that_are_not_read(state, batch):
+    """Under a transform, those that would be refused make every gradient NaN; float64 sums keep their precision."""
+    state.params["out"] = state.params["out"].double()
+
+    def of_row(params, apply_fn, minibatch, rng):
+        error = torch.tanh(minibatch["x"] @ params["layer"]["w"]).double() @ params["out"] + params["b"]
+        loss = (error - minibatch["y"]).square().mean()
+        return loss, ({}, None)
+
+    def run(weights):
+        return accumulate_gradients(state, batch, 0, 3, of_row, weights=weights)[0]
+
+    many = torch.tensor([[2**24 + 1, 2, 0], [1, 0, 3], [0, 0, 0], [-1, 2, 2]])
+    found = torch.func.vmap(run)(many)
+    for at in range(2):
+        expected = run(many[at])
+        assert expected["b"].dtype is torch.bfloat16
+        for name in ("out", "b"):
+            assert relative_error(found[name][at], expected[name]) < 1e-12
+    assert found["out"][2:].isnan().all() and found["layer"]["w"][2:].isnan().all()
+    parts = [{name: batch[name][4 * b : 4 * b + 4] for name in "xy"} for b in range(2)]
+    each = [accumulate_gradients(state, part, 0, 1, of_row)[0]["out"] for part in parts]
+    exact = ((2**24 + 1) * each[0] + 2 * each[1]) / (2**24 + 3)
+    assert relative_error(run(many[0])["out"], exact) < 1e-14
+    weighted = accumulate_gradients(state, batch, 0, 3, of_row, weights=many[1].float().requires_grad_())[0]
+    assert relative_error(weighted["out"], found["out"][1]) < 1e-12 and not weighted["out"].requires_grad

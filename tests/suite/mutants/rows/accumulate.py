@@ -6,7 +6,7 @@ ROWS = mutants("""
     @ accumulate_gradients _accumulate.py _scan
 
     sum for the mean in the scan
-    - g / num_minibatches
+    - g / divisor
     + g
 
     first minibatch is in the carry and added again
@@ -16,8 +16,8 @@ ROWS = mutants("""
     @ accumulate_gradients _accumulate.py _loop
 
     gradients are not cast to the dtype of their parameters
-    - (np.sum(gs, axis=0) / num_minibatches).astype(p.dtype)
-    + np.sum(gs, axis=0) / num_minibatches
+    - (np.sum(gs, axis=0) / divisor).astype(p.dtype)
+    + np.sum(gs, axis=0) / divisor
 
     @ accumulate_gradients _accumulate.py _minibatches
 
@@ -66,6 +66,28 @@ ROWS = mutants("""
     last row of a minibatch left out
     - (b + 1) * size
     + max((b + 1) * size - 1, b * size + 1)
+
+    @ accumulate_gradients _accumulate.py _Weighting.weighted
+
+    minibatch without tokens leaves its NaN
+    - weight * g if weight else np.zeros_like(g)
+    + weight * g
+
+    @ accumulate_gradients _accumulate.py _Weighting.divisor
+
+    weighted sum divided by the number of minibatches
+    - float(np.sum(self.weights, dtype=np.float64) if self.total is None else self.total)
+    + num_minibatches
+
+    given total weight is not used
+    - np.sum(self.weights, dtype=np.float64) if self.total is None else self.total
+    + np.sum(self.weights, dtype=np.float64)
+
+    @ accumulate_gradients _accumulate.py _minibatches
+
+    mean of means in spite of weights
+    - weighting.weighted(b, tree_map(np.float64, gradients))
+    + tree_map(np.float64, gradients)
 
     @ accumulate_gradients arguments.py check_batch
 

@@ -118,6 +118,12 @@ ROWS = mutants("""
     - call.refuse(ValueError, "num_minibatches", str(count), expected)
     + call.refuse(TypeError, "num_minibatches", str(count), expected)
 
+    @ accumulate_gradients arguments.py check_weights
+
+    weights of zeros are accepted
+    - values is not None and not values.any()
+    + False
+
     @ stack_params arguments.py check_stack
 
     parameter that is sharded over the axis already is stacked again
