@@ -77,7 +77,8 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 	$(call setup,.venv-peers,3.11, \
 		$(PEERS) torch && \
 		$(PEERS) hatchling jax flax keras ml_dtypes onnx onnxruntime triton \
-			einops huggingface_hub omegaconf dacite regex requests tokenizers tqdm typer && \
+			einops huggingface_hub omegaconf dacite regex requests tokenizers tqdm typer \
+			kubeflow-trainer-api kubeflow-training && \
 		$(PEERS) --no-deps flash-linear-attention fla-core flashrnn mlstm-kernels transformers xlstm && \
 		$(PEERS) --no-build-isolation --editable '.[all]')
 

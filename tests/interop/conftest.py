@@ -20,6 +20,7 @@ _PEERS = {
     "test_xlstm_example.py": ("transformers", "torch", "jax"),
     "test_xlstm_slstm.py": ("xlstm", "flashrnn", "torch", "flax"),
     "test_frameworks_gru.py": ("torch", "flax"),
+    "test_manifests.py": ("kubeflow", "kubeflow_trainer_api"),
 }
 
 collect_ignore = [file for file, peers in _PEERS.items() if any(find_spec(peer) is None for peer in peers)]
