@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,9 @@ import pytest
 from examples.language_model import settings, training
 from tests.examples.language_model_tools import ROOT, losses, small, small_text
 from tests.examples.test_language_model_training import DIE, steps
+from tests.jax.processes import finished, started
+
+SCRIPT = ("-m", "examples.language_model")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def python(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[
 
 
 def command(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[str]:
-    done = python("-m", "examples.language_model", *arguments, devices=devices)
+    done = python(*SCRIPT, *arguments, devices=devices)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -85,35 +87,14 @@ def test_two_processes_of_torchrun_train_as_one_and_their_checkpoint_resumes_in_
     assert resumed.bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-5)
 
 
-def processes_of_jax(*arguments: object, first: tuple[str, ...] = ("-m", "examples.language_model")) -> list:
-    """Two processes with two devices each, started as by a launcher."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [sys.executable, *first, *map(str, arguments)],
-            cwd=ROOT,
-            env={**os.environ, **launched, **flags, "RANK": rank},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ("0", "1")
-    ]
-
-
 @pytest.mark.parametrize("layout", [(), ("--sequence-parallel", 2, "--shard-parameters")])
 def test_two_processes_of_jax_train_as_one(text: Path, tmp_path: Path, layout: tuple[object, ...]) -> None:
     """Two devices in each; what four devices have written, one and two devices continue."""
     fields = {"framework": "jax", "steps": 12, "checkpoint_every": 6, "rows": 8, "minibatches": 2}
     wanted = small(text, **fields, validation_rows=3, input_dropout=0.1)
     command("train", tmp_path / "one", "--sampled", 0, *options(wanted))
-    started = processes_of_jax("train", tmp_path / "two", "--sampled", 0, *layout, *options(wanted))
-    printed = [each.communicate(timeout=600) for each in started]
-    assert [each.returncode for each in started] == [0, 0], printed
+    of_two = started(*SCRIPT, "train", tmp_path / "two", "--sampled", 0, *layout, *options(wanted), devices=2)
+    printed = finished(of_two, timeout=600)
     assert ["bits per byte" in output for output, _ in printed] == [True, False]
     of_one = np.array(losses(tmp_path / "one"))
     np.testing.assert_allclose(losses(tmp_path / "two"), of_one, rtol=1e-5)
@@ -144,7 +125,7 @@ training.start(Path(sys.argv[1]), settings.read(Path(sys.argv[2])), Layout(seque
 def test_a_process_of_jax_does_not_wait_for_a_lost_one(text: Path, tmp_path: Path, name: str) -> None:
     settings.write(small(text, framework="jax", steps=20, rows=8), tmp_path / "wanted.json")
     files = (tmp_path / "run", tmp_path / "wanted.json", tmp_path / "lost")
-    waiting, lost = processes_of_jax(*files, name, first=("-c", LOSE_ONE))
+    waiting, lost = started("-c", LOSE_ONE, *files, name, devices=2)
     try:
         _, said = waiting.communicate(timeout=300)
     finally:

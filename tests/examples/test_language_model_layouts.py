@@ -5,9 +5,11 @@ PyTorch runs in four gloo processes, of which at last one is killed and one stop
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,10 +20,12 @@ from safetensors.numpy import load_file
 from examples.language_model import settings, training
 from examples.language_model.kinds import kind_of
 from examples.language_model.layout import Layout
+from examples.language_model.packing import Rows
 from examples.language_model.settings import Settings, SettingsError
 from examples.language_model.trainer import make_trainer
 from tests.examples.language_model_tools import ROOT, losses, small, small_text
 from tests.torch.processes import free_port
+from tests.torch.test_data_parallel import Messages
 
 if TYPE_CHECKING:
     from examples.language_model.jax_training import JaxTrainer
@@ -197,3 +201,59 @@ def test_eight_devices_of_jax_train_as_one(text: Path, tmp_path: Path) -> None:
     # An eighth, and the few arrays that eight devices cannot divide.
     assert sum(of_one) < 0.13 * sum(x.size for x in arrays)
     assert all(x.is_fully_replicated for x in jax.tree.leaves(replicated.state))
+
+
+def count_messages(rank: int, port: int, folder: Path) -> None:
+    """The collectives of a step with two and with four minibatches, of replicated and of sharded parameters."""
+    import torch
+
+    torch.set_num_threads(1)
+    found = {}
+    for sharded in (False, True):
+        for minibatches in (2, 4):
+            launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+            os.environ |= launched | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            port += 1
+            wanted = replace(settings.read(folder / "wanted.json"), rows=8, minibatches=minibatches)
+            trainer = make_trainer(wanted, kind_of(wanted), Layout(shard_parameters=sharded, timeout=60))
+            with Messages() as sent:
+                trainer.step(rows_of(wanted), 0)
+            found[f"{sharded} {minibatches}"] = sent.counts
+            trainer.close()
+    (folder / f"rank {rank}").write_text(json.dumps(found))
+
+
+def rows_of(wanted: Settings) -> Rows:
+    """Rows of one document each."""
+    shape = (wanted.rows, wanted.row_tokens)
+    tokens = np.random.default_rng(0).integers(0, 256, shape).astype(np.int32)
+    bounds = np.broadcast_to(np.array([0, wanted.row_tokens], np.int32), (wanted.rows, 2))
+    return Rows(tokens=tokens, targets=np.roll(tokens, -1, 1), cu_seqlens=np.ascontiguousarray(bounds))
+
+
+@pytest.mark.long
+def test_gradients_are_sent_once_per_step(text: Path, tmp_path: Path) -> None:
+    """In PyTorch one all-reduce, or one reduce-scatter for each part that FSDP2 shards; never one per minibatch."""
+    import torch
+
+    settings.write(wanted_of(text, blocks="mlstm:2"), tmp_path / "wanted.json")
+    torch.multiprocessing.spawn(count_messages, args=(free_port(), tmp_path), nprocs=2)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"rank {rank}").read_text())
+        for minibatches in (2, 4):
+            assert found[f"False {minibatches}"] == {"allreduce_": 1}
+            sharded = found[f"True {minibatches}"]
+            # Of two blocks and what is around them; the all-reduce is that of the loss.
+            assert sharded["_reduce_scatter_base_"] == 3 and sharded["allreduce_"] == 1, sharded
+
+
+@pytest.mark.parametrize("layout", [{}, {"shard_parameters": True}, {"sequence_parallel": 2}])
+def test_gradients_of_jax_are_added_up_after_the_last_minibatch(text: Path, layout: dict) -> None:
+    """No all-reduce of a step stands inside the loop over minibatches, whose parts of sequences send what they must."""
+    pytest.importorskip("jax")
+    wanted = replace(wanted_of(text, framework="jax"), rows=16)
+    trainer = cast("JaxTrainer", make_trainer(wanted, kind_of(wanted), Layout(**layout)))
+    program = trainer._step.lower(trainer.state, vars(rows_of(wanted))).compile().as_text()
+    lines = [line for line in program.splitlines() if re.search(r" (all-reduce|reduce-scatter)(-start)?\(", line)]
+    assert lines and not [line for line in lines if "/while/" in line]
+    assert "/while/" in program
