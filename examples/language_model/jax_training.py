@@ -144,8 +144,8 @@ class JaxTrainer:
     def _gradients(self, params: Any, batch: dict[str, jax.Array]) -> tuple[Any, jax.Array]:
         """On each device the gradient of its part of the tokens, then the mean over devices; likewise the loss."""
         settings = self.settings
-        # Parameters that differ between devices as far as JAX knows: their gradients are averaged once, after the last
-        # minibatch, and not in each.
+        # Parameters that differ between devices as far as JAX knows: their gradients are each device's own. The mean is
+        # formed below, together with that of the loss.
         own = jax.tree.map(lambda p: jax.lax.pcast(p, ALL, to="varying"), params)
         gradients, metrics, _ = accumulate_gradients(
             Differentiated(params=own, apply_fn=self._apply),

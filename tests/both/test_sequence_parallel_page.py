@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.grids import larger
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sequence-parallel.md").read_text(encoding="utf-8")
 N, K, V = 8, 256, 512
@@ -84,36 +86,70 @@ def test_the_table_is_what_a_program_sends(devices):
     assert gathered == round((devices - 1) * summary * 4 / 1e6, 1)
 
 
-@pytest.mark.grid
-@pytest.mark.parametrize("gradient", [False, True])
-def test_memory_of_a_device(gradient):
-    """That XLA plans on a device of eight: less than a quarter of the unsharded call's, as the page says."""
+def planned_memory(devices, S, gradient):
+    """The bytes that XLA plans on each of so many devices."""
     jax = pytest.importorskip("jax")
     from jax.sharding import AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
     import jax_impl
 
-    S, heads, size = 131072, 4, 64
-    mesh = jax.make_mesh((8,), ("sp",), axis_types=(AxisType.Auto,))
+    heads, size = 4, 64
+    mesh = jax.make_mesh((devices,), ("sp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
     steps = P(None, "sp")
+    sharding = NamedSharding(mesh, steps) if devices > 1 else None
+    shapes = [(1, S, heads, *width) for width in ((size,), (size,), (size,), (), ())]
+    x = [jax.ShapeDtypeStruct(shape, "float32", sharding=sharding) for shape in shapes]
 
-    def planned(function, sharding):
-        shapes = [(1, S, heads, *width) for width in ((size,), (size,), (size,), (), ())]
-        x = [jax.ShapeDtypeStruct(shape, "float32", sharding=sharding) for shape in shapes]
-
-        def both(x, dh):
-            h, pull_back = jax.vjp(function, *x)
-            return h, pull_back(dh)
-
-        lowered = jax.jit(both).lower(x, x[2]) if gradient else jax.jit(function).lower(*x)
-        plan = lowered.compile().memory_analysis()
-        return plan.temp_size_in_bytes + plan.argument_size_in_bytes + plan.output_size_in_bytes
+    def whole(*x):
+        return jax_impl.mlstm(*x)
 
     sharded = jax.shard_map(
         lambda *x: jax_impl.mlstm(*x, sequence_axis="sp"), mesh=mesh, in_specs=(steps,) * 5, out_specs=steps
     )
-    share = planned(sharded, NamedSharding(mesh, steps)) / planned(lambda *x: jax_impl.mlstm(*x), None)
+    function = sharded if devices > 1 else whole
+
+    def both(x, dh):
+        h, pull_back = jax.vjp(function, *x)
+        return h, pull_back(dh)
+
+    lowered = jax.jit(both).lower(x, x[2]) if gradient else jax.jit(function).lower(*x)
+    plan = lowered.compile().memory_analysis()
+    return plan.temp_size_in_bytes + plan.argument_size_in_bytes + plan.output_size_in_bytes
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("gradient", [False, True])
+def test_memory_of_a_device(gradient):
+    """That XLA plans on a device of eight: less than a quarter of the unsharded call's, as the page says."""
+    share = planned_memory(8, 131072, gradient) / planned_memory(1, 131072, gradient)
     shown = {False: r"(\d+) % of the unsharded call's memory for the value", True: r"and (\d+) % for both passes"}
     (percent,) = re.findall(shown[gradient], " ".join(PAGE.split()))
     assert share < 0.25 and abs(100 * share - int(percent)) < 1
+
+
+def memory_table():
+    """Number of devices → MB, for the value and both passes, each with two lengths."""
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
+    return {int(devices): tuple(map(int, numbers)) for devices, *numbers in rows}
+
+
+def test_memory_falls_with_the_number_of_devices():
+    """In the page's table, from two devices on: as 1/P for one length, and not at all for one length of a shard."""
+    shown = memory_table()
+    assert list(shown) == [1, 2, 4, 8]
+    for devices, numbers in shown.items():
+        for at in (0, 2):
+            assert devices == 1 or abs(numbers[at] * devices - shown[8][at] * 8) <= 8
+            assert devices == 1 or numbers[at + 1] == shown[8][at] == shown[8][at + 1]
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize(
+    ("devices", "gradient"),
+    [larger(devices, gradient) for devices in (1, 2, 8) for gradient in (False, True)] + [(4, False)],
+)
+def test_the_table_of_memory_is_what_is_planned(devices, gradient):
+    shown = memory_table()[devices][2 * gradient :][:2]
+    for S, megabytes in zip((131072, 16384 * devices), shown, strict=True):
+        assert abs(planned_memory(devices, S, gradient) / 1e6 - megabytes) < 1
