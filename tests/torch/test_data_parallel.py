@@ -1,7 +1,6 @@
 """Gradient accumulation on four gloo ranks: the full batch's gradient, in one message for all minibatches."""
 
 from collections import Counter
-from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.torch.loops import relative_error
-from tests.torch.test_sharding import free_port
+from tests.torch.processes import on_ranks
 from torch_impl import accumulate_gradients, mlstm, split_array_over_mesh
 
 RANKS, ROWS, S, SIZE, HEADS, MINIBATCHES = 4, 16, 6, 3, 2, 2
@@ -57,11 +56,7 @@ def loss_fn(params, apply_fn, minibatch, rng):
     return found / minibatch["counts"].sum(), ({"squares": found}, None)
 
 
-def on_rank(rank, port, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
-    )
+def on_rank(rank):
     mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("data",))
     params, batch = made()
     own = {name: split_array_over_mesh(x, "data", 0, mesh=mesh) for name, x in batch.items()}
@@ -77,23 +72,17 @@ def on_rank(rank, port, folder):
         message = torch.cat([x.flatten().float() for x in sums])
         torch.distributed.all_reduce(message)
     summed = [x.view_as(like) for x, like in zip(message.split([x.numel() for x in sums]), sums, strict=True)]
-    torch.save(
-        {
-            "gradients": dict(zip(gradients, summed, strict=False)),
-            "squares": summed[-1],
-            "tokens": int(weights.sum()),
-            "messages": (local.counts.total(), step.counts),
-        },
-        folder / str(rank),
-    )
-    torch.distributed.destroy_process_group()
+    return {
+        "gradients": dict(zip(gradients, summed, strict=False)),
+        "squares": summed[-1],
+        "tokens": int(weights.sum()),
+        "messages": (local.counts.total(), step.counts),
+    }
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(on_rank, args=(free_port(), folder), nprocs=RANKS)
-    return [torch.load(folder / str(rank), weights_only=False) for rank in range(RANKS)]
+    return on_ranks(on_rank, RANKS, tmp_path_factory.mktemp("ranks"))
 
 
 def test_the_gradient_of_the_mean_over_all_tokens(ranks):
