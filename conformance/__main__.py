@@ -16,7 +16,7 @@ def main() -> None:
         print(f"Error: {missing}", file=sys.stderr)
         raise SystemExit(2)
     try:
-        from conformance.command import _clash  # noqa: F401  # before `reference` is imported
+        import _gatespec_clash  # noqa: F401  # before `reference` is imported
     except ImportError as error:
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

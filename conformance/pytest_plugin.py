@@ -59,7 +59,7 @@ def _tests(config: pytest.Config) -> LawTests:
         if missing is not None:
             raise pytest.UsageError(missing)
         try:
-            from conformance.command import _clash  # noqa: F401  # before `reference` is imported
+            import _gatespec_clash  # noqa: F401  # before `reference` is imported
         except ImportError as error:
             raise pytest.UsageError(str(error)) from None
         from conformance.base.exceptions import UsageError

@@ -1,6 +1,6 @@
 """JAX implementation of gatespec: the contract's operations as JAX code and Pallas kernels, fully transformable."""
 
-from jax_impl import _clash  # noqa: F401  # before `reference` is imported
+import _gatespec_clash  # noqa: F401  # before `reference` is imported
 from jax_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from jax_impl._backends import KernelBackend, explain_backend
 from jax_impl._decay import causal_forget_matrix, dtilde_matrix

@@ -1,6 +1,6 @@
 """PyTorch implementation of gatespec: composed of PyTorch operators on any device, or by Triton kernels."""
 
-from torch_impl import _clash  # noqa: F401, I001  # before `reference` is imported
+import _gatespec_clash  # noqa: F401  # before `reference` is imported
 from reference.arguments import MLSTMState, SLSTMState, mLSTMBackendFwbwConfig
 from torch_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from torch_impl._backends import KernelBackend, explain_backend
@@ -10,9 +10,9 @@ from torch_impl._mlstm.api import mlstm, mlstm_step
 from torch_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
 from torch_impl._modules import GRU, mLSTMBackendFwbw
 from torch_impl._scan.api import rev_cumsum, rev_cumsum_off
+from torch_impl._sharding import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 from torch_impl._slstm.api import slstm, slstm_step
 from torch_impl._slstm.layer import sLSTM
-from torch_impl._sharding import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
 
 __conformance__ = "gatespec"
 __version__ = "0.1.0"

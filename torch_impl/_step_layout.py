@@ -17,7 +17,7 @@ from torch_impl._products import packed
 
 
 class _StepLayout:
-    """What both layouts have.
+    """The common part of both layouts.
 
     Attributes:
         B, N: number of sequences and of heads.

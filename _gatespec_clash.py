@@ -1,7 +1,7 @@
 """Finds another distribution's `reference` or `conformance`, which Python would import in place of gatespec's.
 
-The check runs when this module is imported. Each package that imports `reference` has a copy of this file, because a
-common one would have to be imported from the package in question.
+The check runs when this module is imported, which every package does before it imports `reference`. It stands alone,
+because a module of a package that is hidden could not be imported.
 
 Raises:
     ImportError: `reference` is not gatespec's; nothing here works with another.
