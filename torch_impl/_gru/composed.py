@@ -16,7 +16,7 @@ from torch_impl._differentiable import Implementation
 from torch_impl._gru.arguments import Arguments, Cotangents, Result
 from torch_impl._products import summed
 from torch_impl._records import ACCUMULATED, Axes
-from torch_impl._step_layout import AddProduct, StepLayout, by_step, in_pieces, product_by_step, step_layout
+from torch_impl._step_layout import AddProduct, Piece, StepLayout, by_step, in_pieces, product_by_step, step_layout
 from torch_impl._threads import reconsider_threads, threads
 
 
@@ -51,22 +51,20 @@ _LARGE_CALL = 1 << 25
 """Number of multiplications by W in a call from which all threads compute what is outside its steps."""
 
 
-def _walk_forward(
-    steps: StepLayout, products: Sequence[AddProduct | None], z: Tensor, rf: Tensor, states: Tensor
-) -> None:
-    """Compute the steps in place: inputs become activations, and ``states`` are filled.
+def _walk_forward(piece: Piece, products: Sequence[AddProduct | None]) -> None:
+    """Compute the steps in place: inputs become activations, and states are filled.
 
     Args:
+        piece: its rows are x, replaced by the candidate, ``(N, R, H)``, and ``[x_r | x_f]``, replaced by the gates,
+            ``(N, R, 2H)``.
         products: those with the weights, in their order.
-        z: x, replaced by the candidate, ``(N, R, H)``.
-        rf: ``[x_r | x_f]``, replaced by the gates r and f, ``(N, R, 2H)``.
-        states: ``(N, B + R, H)``, which already holds the initial states.
     """
+    steps, (z, rf), (states,), views = piece
     add_candidate, add_gates = products
     assert add_candidate is not None and add_gates is not None
     h, after = states.split_with_sizes((steps.B, z.shape[1]), 1)
     r, f = rf.chunk(2, -1)
-    for candidate, gate, r_t, f_t, h_new in by_step(steps.running, z, rf, r, f, after):
+    for candidate, gate, r_t, f_t, h_new in by_step(steps.running, z, rf, r, f, after, views=views):
         reconsider_threads()
         h = h[:, : h_new.shape[1]]
         torch.sigmoid(add_gates(h, gate), out=gate)
@@ -75,20 +73,21 @@ def _walk_forward(
         h = h_new
 
 
-def _walk_forward_after(
-    steps: StepLayout, products: Sequence[AddProduct | None], z: Tensor, rfp: Tensor, states: Tensor
-) -> None:
+def _walk_forward_after(piece: Piece, products: Sequence[AddProduct | None]) -> None:
     """`_walk_forward` with the reset gate after the product.
 
     Args:
-        rfp: ``[x_r | x_f | b]``, replaced by r, f and p = h W + b, ``(N, R, 3H)``.
+        piece: its second rows are ``[x_r | x_f | b]``, replaced by r, f and p = h W + b, ``(N, R, 3H)``.
+        products: only the second is used.
     """
+    steps, (z, rfp), (states,), views = piece
     h, after = states.split_with_sizes((steps.B, z.shape[1]), 1)
     H = z.shape[-1]
     rf, (r, f, p) = rfp[..., : 2 * H], rfp.split_with_sizes((H, H, H), -1)
     _, add = products
     assert add is not None
-    for candidate, whole, gate, r_t, f_t, p_t, h_new in by_step(steps.running, z, rfp, rf, r, f, p, after):
+    columns = by_step(steps.running, z, rfp, rf, r, f, p, after, views=views)
+    for candidate, whole, gate, r_t, f_t, p_t, h_new in columns:
         reconsider_threads()
         h = h[:, : h_new.shape[1]]
         sum_ = add(h, whole)
@@ -257,14 +256,15 @@ def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     walk = _walk_forward_after if x.reset_after else _walk_forward
     residuals = NO_RESIDUALS
     with _threads_of_steps(steps, weights):
-        for piece, (z, rf), (states,) in in_pieces(steps, bool(keep), (H, _columns(x)), [last]):
+        for piece in in_pieces(steps, bool(keep), (H, _columns(x)), [last]):
+            (z, rf), (states,) = piece.rows, piece.states
             r, f, p = rf.tensor_split((H, 2 * H), -1)
             for inputs, rows in ((x.input, z), (x.reset_input, r), (x.forget_input, f)):
-                piece.gather(inputs, rows)
+                piece.steps.gather(inputs, rows)
             if x.reset_after:
                 p[:] = 0.0 if bias is None else bias
-            walk(piece, products, z, rf, states)
-            piece.scatter_into(output, states[:, piece.B :])
+            walk(piece, products)
+            piece.steps.scatter_into(output, states[:, piece.steps.B :])
             if keep:
                 walked = {"z": z, "rf": rf, "states": states}
                 residuals = Residuals(**{name: walked[name] for name in keep})

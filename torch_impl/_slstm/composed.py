@@ -18,7 +18,7 @@ from torch_impl._differentiable import Implementation
 from torch_impl._products import summed
 from torch_impl._records import ACCUMULATED, Axes
 from torch_impl._slstm.arguments import Arguments, Cotangents, Result
-from torch_impl._step_layout import AddProduct, StepLayout, by_step, in_pieces, product_by_step, step_layout
+from torch_impl._step_layout import AddProduct, Piece, StepLayout, by_step, in_pieces, product_by_step, step_layout
 from torch_impl._threads import reconsider_threads, threads
 
 _LOG_LINEAR = 40.0
@@ -46,24 +46,22 @@ ORDER = (0, 3, 1, 2)
 """The order of the gates in an array, z, o, i, f, by their numbers in the order of the arguments."""
 
 
-def _walk_forward(
-    steps: StepLayout, add: AddProduct, exponential: bool, gates: Tensor, decay: Tensor, states: Sequence[Tensor]
-) -> None:
+def _walk_forward(piece: Piece, add: AddProduct, exponential: bool) -> None:
     """Compute the steps in place: preactivations become what `Residuals` describes, and states are filled.
 
     Args:
+        piece: its rows are the inputs z, o, i, f, ``(N, R, 4H)``, and room for `Residuals.decay`; its states are c, n,
+            m, h.
         add: the product with the weights, ``(N, H, 4H)``.
-        gates: the inputs z, o, i, f, ``(N, R, 4H)``.
-        decay: ``(N, R, H)``, empty.
-        states: c, n, m, h, each ``(N, B + R, H)``, which already hold the initial states.
     """
+    steps, (gates, decay), states, views = piece
     least = torch.finfo(gates.dtype).min
     # A number of Python would be converted in every step.
     tiny = gates.new_full((), torch.finfo(gates.dtype).tiny)
     c, n, m, h = (state[:, : steps.B] for state in states)
     after = [state[:, steps.B :] for state in states]
     columns = (gates, *_quarters(gates), decay, *after)
-    for u, z, o, i, f, kept, c_new, n_new, m_new, h_new in by_step(steps.running, *columns):
+    for u, z, o, i, f, kept, c_new, n_new, m_new, h_new in by_step(steps.running, *columns, views=views):
         reconsider_threads()
         count = u.shape[1]
         if count < c.shape[1]:
@@ -234,12 +232,12 @@ def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     add = product_by_step(steps, weights)
     residuals = NO_RESIDUALS
     with _threads_of_steps(steps, weights):
-        for piece, (gates, decay), states in in_pieces(steps, bool(keep), (4 * H, H), last):
+        for piece in in_pieces(steps, bool(keep), (4 * H, H), last):
+            (gates, decay), (c, n, _, h) = piece.rows, piece.states
             for number, rows in zip(ORDER, _quarters(gates), strict=True):
-                piece.gather(x.inputs[number], rows)
-            _walk_forward(piece, add, x.forget_gate == "exp", gates, decay, states)
-            c, n, _, h = states
-            piece.scatter_into(y, h[:, piece.B :])
+                piece.steps.gather(x.inputs[number], rows)
+            _walk_forward(piece, add, x.forget_gate == "exp")
+            piece.steps.scatter_into(y, h[:, piece.steps.B :])
             if keep:
                 walked = {"gates": gates, "decay": decay, "cs": c, "ns": n, "hs": h}
                 residuals = Residuals(**{name: walked[name] for name in keep})
