@@ -55,6 +55,7 @@ def main() -> None:
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file."
 )
+@click.option("--update", is_flag=True, help="Keep the other cases that the file of --json has, of the same machine.")
 @click.option(
     "--plot", "plot_path", type=click.Path(dir_okay=False, path_type=Path), help="Draw the results as SVG or PNG."
 )
@@ -71,6 +72,7 @@ def run_command(
     threads: int | None,
     memory: bool,
     json_path: Path | None,
+    update: bool,
     plot_path: Path | None,
 ) -> None:
     """Judge every contender of every case, then time those that conform, interleaved."""
@@ -81,6 +83,7 @@ def run_command(
         raise click.UsageError(
             "a suite has its own shapes, backends and device; leave out --suite, or leave out these options"
         )
+    before = _to_update(json_path) if update else None
     named = _peers(peers)
     if suite is None:
         parts = [Part(text, named, rounds or 15, memory, backends) for text in shapes or (_usual(device),)]
@@ -112,10 +115,15 @@ def run_command(
                 table.show(console, measurements[-1])
                 progress.advance(task)
                 versions |= bench.versions()
-                if json_path is not None:
+                if json_path is not None and before is None:
                     results.write(json_path, results.document(device, versions, measurements, calls, suite))
     console.print(f"[dim]{table.LEGEND}[/dim]", highlight=False)
     document = results.document(device, versions, measurements, calls, suite)
+    if json_path is not None and before is not None:
+        try:
+            results.write(json_path, results.merged(before, document))
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
     if suite is not None:
         console.print(table.of_goals(document["goals"]), highlight=False)
     if plot_path is not None:
@@ -169,6 +177,18 @@ def _write_readme(name: str, document: dict[str, Any]) -> None:
         plots.draw_lengths(ROOT / section.LENGTHS, [row for row in rows if row["own"]], where)
     section.rewrite(ROOT / "README.md", name, document)
     click.echo(f"README.md and its pictures: {where}")
+
+
+def _to_update(path: Path | None) -> dict[str, Any]:
+    """The results that a run is to update."""
+    from benchmarks.speed import results
+
+    if path is None or not path.exists():
+        raise click.UsageError("--update needs --json with a file of earlier results")
+    try:
+        return results.read(path)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _usual(device: str) -> str:

@@ -100,6 +100,21 @@ def document(
     return {**found, "goals": goals} if goals else found
 
 
+def merged(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """A run of some cases in place of the same cases of an earlier one; cases that this did not have follow its own.
+
+    Raises:
+        ValueError: the two are of different machines, versions or suites.
+    """
+    for name in ("suite", "machine"):
+        if before[name] != found[name]:
+            raise ValueError(f"an earlier run with {name} {before[name]} cannot be updated by one with {found[name]}")
+    measured = {row["case"] for row in found["rows"]}
+    kept = [row for row in before["rows"] if row["case"] not in measured]
+    updated = {**before, **found, "rows": [*kept, *found["rows"]]}
+    return {**updated, "goals": judged(updated)}
+
+
 def write(path: Path, found: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

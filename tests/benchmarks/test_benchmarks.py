@@ -310,6 +310,35 @@ def row(contender: str, seconds: float, **fields: Any) -> dict[str, Any]:
     return {"case": case, **shape, "contender": contender, "own": own, **timed, "peak_bytes": None, **fields}
 
 
+def test_an_update_measures_some_cases_again_and_keeps_the_others(tmp_path: Path) -> None:
+    def run(machine: str, **seconds: float) -> dict[str, Any]:
+        return {
+            "format": results.FORMAT,
+            "suite": "cpu",
+            "machine": machine,
+            "rows": [row("torch_impl (torch)", time, case=case) for case, time in seconds.items()],
+        }
+
+    found = results.merged(run("a", first=1.0, second=2.0), run("a", second=3.0, third=4.0))
+    assert [(each["case"], each["seconds"]) for each in found["rows"]] == [
+        ("first", 1.0),
+        ("second", 3.0),
+        ("third", 4.0),
+    ]
+    with pytest.raises(ValueError, match="an earlier run with machine a cannot be updated by one with b"):
+        results.merged(run("a", first=1.0), run("b", first=1.0))
+    for arguments in (["--update"], ["--update", "--json", str(tmp_path / "none.json")]):
+        done = invoke("run", *arguments)
+        assert done.exit_code == 2 and "--update needs --json with a file of earlier results" in done.output
+    path = tmp_path / "run.json"
+    quick = ["run", "--shapes", "mlstm:1x16x2x8x8:float32:forward", "--peers", "none", "--backend", "torch"]
+    for direction, count in (("forward", 1), ("both", 2)):
+        quick[2] = f"mlstm:1x16x2x8x8:float32:{direction}"
+        options = ["--rounds", "3", "--json", str(path), *(["--update"] if path.exists() else [])]
+        assert invoke(*quick, *options).exit_code == 0
+        assert len({each["case"] for each in results.read(path)["rows"]}) == count
+
+
 def test_the_faster_of_our_implementations_is_compared_with_the_fastest_peer() -> None:
     case = "mlstm B1 S2048 N4 K128 V128 float32 both"
     times = {"torch_impl (torch)": 1.0, "jax_impl (xla)": 0.8, "products alone (torch)": 0.1, "torch loop": 0.2,
