@@ -115,15 +115,14 @@ def run_command(
                 table.show(console, measurements[-1])
                 progress.advance(task)
                 versions |= bench.versions()
-                if json_path is not None and before is None:
-                    results.write(json_path, results.document(device, versions, measurements, calls, suite))
+                if json_path is not None:
+                    document = results.document(device, versions, measurements, calls, suite)
+                    try:
+                        results.write(json_path, document if before is None else results.merged(before, document))
+                    except ValueError as error:
+                        raise click.ClickException(str(error)) from error
     console.print(f"[dim]{table.LEGEND}[/dim]", highlight=False)
     document = results.document(device, versions, measurements, calls, suite)
-    if json_path is not None and before is not None:
-        try:
-            results.write(json_path, results.merged(before, document))
-        except ValueError as error:
-            raise click.ClickException(str(error)) from error
     if suite is not None:
         console.print(table.of_goals(document["goals"]), highlight=False)
     if plot_path is not None:

@@ -106,12 +106,13 @@ def merged(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: the two are of different machines, versions or suites.
     """
-    for name in ("suite", "machine"):
-        if before[name] != found[name]:
-            raise ValueError(f"an earlier run with {name} {before[name]} cannot be updated by one with {found[name]}")
+    old, new = before["machine"], found["machine"]
+    # A part of a suite may use fewer packages than the whole.
+    if before["suite"] != found["suite"] or {**new, "versions": old["versions"] | new["versions"]} != old:
+        raise ValueError(f"a run of {before['suite']} on {old} cannot be updated by one of {found['suite']} on {new}")
     measured = {row["case"] for row in found["rows"]}
     kept = [row for row in before["rows"] if row["case"] not in measured]
-    updated = {**before, **found, "rows": [*kept, *found["rows"]]}
+    updated = {**before, **found, "machine": old, "rows": [*kept, *found["rows"]]}
     return {**updated, "goals": judged(updated)}
 
 

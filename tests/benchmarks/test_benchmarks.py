@@ -311,22 +311,17 @@ def row(contender: str, seconds: float, **fields: Any) -> dict[str, Any]:
 
 
 def test_an_update_measures_some_cases_again_and_keeps_the_others(tmp_path: Path) -> None:
-    def run(machine: str, **seconds: float) -> dict[str, Any]:
-        return {
-            "format": results.FORMAT,
-            "suite": "cpu",
-            "machine": machine,
-            "rows": [row("torch_impl (torch)", time, case=case) for case, time in seconds.items()],
-        }
+    def run(suite: str, versions: dict[str, str], **seconds: float) -> dict[str, Any]:
+        rows = [row("torch_impl (torch)", time, case=case) for case, time in seconds.items()]
+        return {"format": results.FORMAT, "suite": suite, "machine": {"cores": 2, "versions": versions}, "rows": rows}
 
-    found = results.merged(run("a", first=1.0, second=2.0), run("a", second=3.0, third=4.0))
-    assert [(each["case"], each["seconds"]) for each in found["rows"]] == [
-        ("first", 1.0),
-        ("second", 3.0),
-        ("third", 4.0),
-    ]
-    with pytest.raises(ValueError, match="an earlier run with machine a cannot be updated by one with b"):
-        results.merged(run("a", first=1.0), run("b", first=1.0))
+    before = run("cpu", {"jax": "0.10", "torch": "2.13"}, first=1.0, second=2.0)
+    found = results.merged(before, run("cpu", {"torch": "2.13"}, second=3.0, third=4.0))
+    timed = [(each["case"], each["seconds"]) for each in found["rows"]]
+    assert timed == [("first", 1.0), ("second", 3.0), ("third", 4.0)] and found["machine"] == before["machine"]
+    for other in (run("smoke", {}), run("cpu", {"torch": "2.14"}), run("cpu", {"flax": "0.12"})):
+        with pytest.raises(ValueError, match=r"a run of cpu on .* cannot be updated by one of"):
+            results.merged(before, other)
     for arguments in (["--update"], ["--update", "--json", str(tmp_path / "none.json")]):
         done = invoke("run", *arguments)
         assert done.exit_code == 2 and "--update needs --json with a file of earlier results" in done.output

@@ -82,8 +82,16 @@ def _step(name: str, package: str) -> Callable[[Case, Any], Function]:
     return load
 
 
+_SQUARED = 512
+"""The largest S at which both passes of a loop over slices of its input are timed."""
+
+
 def _slstm(name: str, package: str) -> Callable[[Case, Any], Function]:
+    """A loop over slices of its input, each of whose gradients is an array of all steps."""
+
     def load(case: Case, _: Any) -> Function:
+        if case.direction == "both" and case.S > _SQUARED:
+            raise UnavailableError("both passes take time and memory that grow with S², here 20 s and more than 20 GB")
         adapter = _adapter(name, package)
         return lambda **arrays: (adapter.slstm(**arrays),)
 
