@@ -381,19 +381,12 @@ def test_the_goals_of_a_suite_are_in_its_json_and_on_its_page(tmp_path: Path, mo
     assert "fixed cost of a call" in page.read_text() and "goals: " in page.read_text()
 
 
-ADDED_SINCE = {"slstm", "gru_reset_after"}
-"""The operations that the committed run of the suite does not have; `make speed` measures them."""
-
-
 def test_a_committed_run_of_the_suite_holds_every_goal() -> None:
-    """Of the operations that were added since it was made, no goal; a new run ends that."""
     for path in command.RESULTS.glob("*.json"):
         if json.loads(path.read_text()).get("suite") == "cpu":
             document = results.read(path)
-            assert set(OPS) - {row["op"] for row in document["rows"]} == ADDED_SINCE, path.name
-            absent = tuple(f"{op} " for op in ADDED_SINCE)
-            held = {goal.text for goal in goals.GOALS if not goal.text.startswith(absent)}
-            assert {each["goal"] for each in document["goals"]} == held, path.name
+            assert {row["op"] for row in document["rows"]} == set(OPS), path.name
+            assert {each["goal"] for each in document["goals"]} == {goal.text for goal in goals.GOALS}, path.name
             close = [pytest.approx([each["measured"], *(each["interval"] or ())]) for each in document["goals"]]
             again = goals.judged(document)
             assert [[each["measured"], *(each["interval"] or ())] for each in again] == close, path.name
