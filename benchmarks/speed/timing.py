@@ -171,9 +171,10 @@ def keep_freed_memory() -> bool:
 
 def give_back_memory() -> None:
     """Return freed memory to the system, where the C library is glibc."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        return
 
 
 def _give_back_memory_of(seconds: float) -> None:

@@ -255,19 +255,19 @@ def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     products = [None if weight is None else product_by_step(steps, weight) for weight in weights]
     walk = _walk_forward_after if x.reset_after else _walk_forward
     residuals = NO_RESIDUALS
-    with _threads_of_steps(steps, weights):
-        for piece in in_pieces(steps, bool(keep), (H, _columns(x)), [last]):
-            (z, rf), (states,) = piece.rows, piece.states
-            r, f, p = rf.tensor_split((H, 2 * H), -1)
-            for inputs, rows in ((x.input, z), (x.reset_input, r), (x.forget_input, f)):
-                piece.steps.gather(inputs, rows)
-            if x.reset_after:
-                p[:] = 0.0 if bias is None else bias
+    for piece in in_pieces(steps, bool(keep), (H, _columns(x)), [last]):
+        (z, rf), (states,) = piece.rows, piece.states
+        r, f, p = rf.tensor_split((H, 2 * H), -1)
+        for inputs, rows in ((x.input, z), (x.reset_input, r), (x.forget_input, f)):
+            piece.steps.gather(inputs, rows)
+        if x.reset_after:
+            p[:] = 0.0 if bias is None else bias
+        with _threads_of_steps(steps, weights):
             walk(piece, products)
-            piece.steps.scatter_into(output, states[:, piece.steps.B :])
-            if keep:
-                walked = {"z": z, "rf": rf, "states": states}
-                residuals = Residuals(**{name: walked[name] for name in keep})
+        piece.steps.scatter_into(output, states[:, piece.steps.B :])
+        if keep:
+            walked = {"z": z, "rf": rf, "states": states}
+            residuals = Residuals(**{name: walked[name] for name in keep})
     return Result(output=output, output_state=steps.original_order(last)), residuals
 
 

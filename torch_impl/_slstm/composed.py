@@ -231,16 +231,16 @@ def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
         state[:] = none if given is None else steps.longest_first(given)
     add = product_by_step(steps, weights)
     residuals = NO_RESIDUALS
-    with _threads_of_steps(steps, weights):
-        for piece in in_pieces(steps, bool(keep), (4 * H, H), last):
-            (gates, decay), (c, n, _, h) = piece.rows, piece.states
-            for number, rows in zip(ORDER, _quarters(gates), strict=True):
-                piece.steps.gather(x.inputs[number], rows)
+    for piece in in_pieces(steps, bool(keep), (4 * H, H), last):
+        (gates, decay), (c, n, _, h) = piece.rows, piece.states
+        for number, rows in zip(ORDER, _quarters(gates), strict=True):
+            piece.steps.gather(x.inputs[number], rows)
+        with _threads_of_steps(steps, weights):
             _walk_forward(piece, add, x.forget_gate == "exp")
-            piece.steps.scatter_into(y, h[:, piece.steps.B :])
-            if keep:
-                walked = {"gates": gates, "decay": decay, "cs": c, "ns": n, "hs": h}
-                residuals = Residuals(**{name: walked[name] for name in keep})
+        piece.steps.scatter_into(y, h[:, piece.steps.B :])
+        if keep:
+            walked = {"gates": gates, "decay": decay, "cs": c, "ns": n, "hs": h}
+            residuals = Residuals(**{name: walked[name] for name in keep})
     return Result(y, *(steps.original_order(state) for state in last)), residuals
 
 
