@@ -96,10 +96,18 @@ test: $(LINT) $(READY)  ## lint, all tests, and the wheel with NumPy alone; wher
 	$(PY) tools/check_wheel.py --environment numpy
 	@$(LEFT_OUT)
 
+# JAX shows a processor as several devices to a whole process, and computes otherwise where it is one: these laws run by themselves.
+EIGHT_DEVICES := --xla_force_host_platform_device_count=8
+LAWS_OF_DEVICES := sharding sharding_by_explicit_axes sharding_over_steps
+
 conformance: $(READY)  ## the laws, on the spec and on every implementation whose framework is installed (4 minutes)
 	@mkdir -p reports
 	@$(LEFT_OUT)
 	env $$($(PY) tools/environments.py quick-laws) GATESPEC_TORCH_PROCESSES=4 $(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
+	@if [[ " $$($(PY) tools/environments.py targets) " == *" jax_impl "* ]]; then set -x; \
+		env $$($(PY) tools/environments.py quick-laws) bash -c 'XLA_FLAGS="$${XLA_FLAGS:-} $(EIGHT_DEVICES)" exec "$$@"' - \
+			$(PY) -m conformance run jax_impl $(addprefix --law ,$(LAWS_OF_DEVICES)) --json reports/conformance-devices.json; \
+	fi
 	@$(LEFT_OUT)
 
 # Under the newest JAX, XLA compiles with all optimisations. Several laws compile the same program: JAX compiles it once,

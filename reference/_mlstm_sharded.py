@@ -192,9 +192,11 @@ def _sharded_backward(
         reads.append(read)
     dstate = reads.pop()
     for number in reversed(range(len(reads))):
-        gained, left = _summary_gradient(parts[number], states[number], states[number + 1], dstate)
-        for name, extra in zip((1, 2, 3, 4), gained, strict=True):
-            gradients[number][name] += extra
+        left = dstate
+        if parts[number][0].shape[1]:
+            gained, left = _summary_gradient(parts[number], states[number], states[number + 1], dstate)
+            for name, extra in zip((1, 2, 3, 4), gained, strict=True):
+                gradients[number][name] += extra
         dstate = MLSTMState(*(read + more for read, more in zip(reads[number], left, strict=True)))
     return gradients, dstate
 
@@ -268,7 +270,11 @@ def _incoming(parts: list[list[np.ndarray]], state: MLSTMState) -> list[MLSTMSta
     """The state before each part: the initial state and the summaries of all earlier parts, combined."""
     scanned = [MLSTMSummary(*state, np.full(state.m.shape, -np.inf))]
     for _, k, v, i, f, *_ in parts[:-1]:
-        scanned.append(combine_mlstm_summaries(scanned[-1], mlstm_summary(k, v, i, f)))
+        if i.shape[1]:
+            scanned.append(combine_mlstm_summaries(scanned[-1], mlstm_summary(k, v, i, f)))
+        else:
+            # Not even a state that is empty, and has no weight in a combination, is changed.
+            scanned.append(scanned[-1])
     return [MLSTMState(C, n, m) for C, n, m, _ in scanned]
 
 

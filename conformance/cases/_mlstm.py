@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -286,6 +287,21 @@ def some_in_chunks(strategy: Callable[[Limits], st.SearchStrategy]) -> Callable[
         return st.builds(built, strategy(limits), chunk_sizes(limits), chosen)
 
     return drawn
+
+
+@st.composite
+def sharded_mlstm(draw: Any, limits: Limits) -> MLSTMCase:
+    """A dense or a packed call; where a new shape must be compiled, with steps that eight devices share equally."""
+    if limits.eager:
+        dense = some_in_chunks(partial(mlstm, eps=0.0))(limits)
+        case = draw(dense if limits.pin else st.one_of(dense, packed_mlstm(limits, eps=0.0)))
+    else:
+        dynamic, T = draw(_dynamic(limits, True)), 16
+        case = MLSTMCase(2, T, 2, 3, 2, **dynamic)
+        if not limits.pin and draw(st.booleans()):
+            case = replace(case, B=4, S=0, lengths=lengths_of(draw, 4, T, limits))
+    # The definition does not say where the cotangent of m goes if the last memory is empty.
+    return replace(case, cotangents="output only") if case.gates in ("closed", "mixed") else case
 
 
 def halved_mlstm(limits: Limits) -> st.SearchStrategy:

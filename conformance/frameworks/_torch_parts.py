@@ -1,4 +1,6 @@
-"""Calls of a PyTorch target with DTensors, made by several processes, each of which has one part of every array.
+"""Calls of a PyTorch target by several processes, each of which has one part of every array.
+
+Arrays are DTensors that are sharded over batch and heads, or plain tensors with the steps of the process.
 
 The processes belong to one that imports the target and copies itself. They are started by the first call, and end when
 the process that started them does.
@@ -10,17 +12,21 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from conformance.base.call import Call
 from conformance.base.exceptions import UsageError, name_of, text_of
-from conformance.frameworks.implementation import Implementation, NotShardedError, Results
+from conformance.base.result_form import WrongResultError
+from conformance.frameworks._shards import ranges, step_axis
+from conformance.frameworks.implementation import OVER_STEPS, Implementation, NotShardedError, Results
 from conformance.operations import OPERATIONS
 
 VARIABLE = "GATESPEC_TORCH_PROCESSES"
@@ -29,6 +35,8 @@ COUNTS = ("2", "4")
 LIMIT = 300.0
 """Seconds in which the processes must answer, the first time including the import of the target."""
 BATCH, HEADS = "batch", "heads"
+KEYWORD = "sequence_group"
+"""The keyword of a function that takes a process's steps of every sequence, and the group of the processes."""
 
 
 def why_none(device: str) -> str | None:
@@ -57,7 +65,14 @@ class Parts:
         given = (target, os.environ[VARIABLE], str(Path(self._folder.name) / "store"), theirs.fileno())
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-W", "ignore", "-m", __name__, pickle.dumps(given).hex()]
-        process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            # If one ends, all others say that it did.
+            stderr=subprocess.DEVNULL,
+        )
         theirs.close()
         self._end = weakref.finalize(self, _end, process, self._connection, self._folder)
 
@@ -66,24 +81,35 @@ class Parts:
         """Whether they can be asked; not after a call that ended them."""
         return self._end.alive
 
-    def results(self, call: Call) -> tuple[Results, Results]:
-        """Outputs and gradients of a call with sharded arrays, as whole arrays in the last of the processes.
+    def results(self, kind: str, call: Call) -> tuple[Results, Results]:
+        """Outputs and gradients of a call with sharded arrays, as whole arrays.
+
+        Args:
+            kind: ``sharding`` or ``sharding over steps``, as in `Implementation.transformed`.
 
         Raises:
             NotShardedError: the call raises.
+            WrongResultError: a result has another form, or the processes return different values of an array that all
+                of them have.
             RuntimeError: the processes end or do not answer.
         """
         try:
-            self._connection.send(call)
+            self._connection.send((kind, call))
             if not self._connection.poll(LIMIT):
                 raise EOFError
-            outputs, gradients, raised = self._connection.recv()
+            found = self._connection.recv()
         except (EOFError, OSError) as error:
             self._end()
-            raise RuntimeError(f"{call.operation} with DTensors: the processes ended or hung") from error
-        if raised is not None:
-            raise NotShardedError(raised)
-        return outputs, gradients
+            raise RuntimeError(f"{call.operation}, {kind}: the processes ended or hung") from error
+        for _, _, raised in found:
+            if raised is not None:
+                text, of_form = raised
+                raise WrongResultError(call.operation, text) if of_form else NotShardedError(text)
+        if kind != OVER_STEPS:
+            outputs, gradients, _ = found[-1]
+            return outputs, gradients
+        outputs, gradients, _ = zip(*found, strict=True)
+        return _together(call.operation, "", outputs), _together(call.operation, "the gradient of ", gradients)
 
 
 def _end(process: subprocess.Popen, connection: Connection, folder: tempfile.TemporaryDirectory) -> None:
@@ -119,10 +145,9 @@ def serve(target: tuple[str, str, str], count: str, store: str, requests: int) -
         if given[0] is None:
             break
         found: list[Any] | None = [None] * world if rank == 0 else None
-        torch.distributed.gather_object(_answer(implementation, given[0]), found, dst=0)
+        torch.distributed.gather_object(_answer(implementation, *given[0]), found, dst=0)
         if connection is not None and found is not None:
-            raised = next((each for each in found if each[2] is not None), None)
-            connection.send(raised or found[-1])
+            connection.send(found)
     torch.distributed.destroy_process_group()
     os._exit(0)
 
@@ -134,9 +159,13 @@ def _received(connection: Connection | None) -> Any:
         return None
 
 
-def _answer(implementation: Implementation, call: Call) -> tuple[Results, Results, str | None]:
-    """Outputs and gradients, and the message of the exception if the call raises."""
+def _answer(implementation: Implementation, kind: str, call: Call) -> tuple[Results, Results, tuple[str, bool] | None]:
+    """Outputs and gradients; if the call raises, the message and whether it is about the form of a result."""
     try:
+        if kind == OVER_STEPS:
+            function = _with_own_steps(implementation.functions[call.operation])
+            outputs, gradients = implementation.with_functions({call.operation: function}).vjp(call)
+            return outputs, gradients, None
         placed = _Placed(call)
         natives, dnatives = (
             {name: placed(name, implementation.native(x)) for name, x in each.items()}
@@ -145,14 +174,57 @@ def _answer(implementation: Implementation, call: Call) -> tuple[Results, Result
         results = implementation._differentiated(call, natives, dnatives)
         outputs, gradients = ({name: _whole(x) for name, x in each.items() if x is not None} for each in results)
         return implementation._neutrals(outputs), implementation._neutrals(gradients), None
+    except WrongResultError as error:
+        return {}, {}, (str(error), True)
     except Exception as error:
-        return {}, {}, f"{name_of(error)}: {text_of(error)}"
+        return {}, {}, (f"{name_of(error)}: {text_of(error)}", False)
 
 
 def _whole(x: Any) -> torch.Tensor:
     from torch.distributed.tensor import DTensor
 
     return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def _with_own_steps(function: Any) -> Any:
+    """The function of whole sequences that is called with this process's steps, and is 0 at all others."""
+
+    def of_whole(*sequences: torch.Tensor, cu_seqlens: torch.Tensor | None = None, **options: Any) -> Any:
+        axis = step_axis(cu_seqlens)
+        steps, group = sequences[0].shape[axis], torch.distributed.group.WORLD
+        own = ranges(sequences[0].shape, axis, torch.distributed.get_world_size())[torch.distributed.get_rank()]
+        if cu_seqlens is not None:
+            options["cu_seqlens"] = cu_seqlens
+        shards = (x.narrow(axis, own.start, own.stop - own.start) for x in sequences)
+        found = function(*shards, **options, **{KEYWORD: group})
+        h, *states = found if isinstance(found, tuple) else (found,)
+        _agree(h.shape[axis] == own.stop - own.start)
+        before, after = (h.new_zeros((*h.shape[:axis], n, *h.shape[axis + 1 :])) for n in (own.start, steps - own.stop))
+        placed = torch.cat([before, h, after], axis)
+        return (placed, *states) if states else placed
+
+    return of_whole
+
+
+def _agree(right: bool) -> None:
+    """Raise in every process if one has a result of another length: the others would wait for it in the gradient."""
+    all_right = torch.tensor(int(right))
+    torch.distributed.all_reduce(all_right, torch.distributed.ReduceOp.MIN)
+    if not all_right:
+        raise WrongResultError("", "a process returned another number of steps than it was given")
+
+
+def _together(operation: str, of: str, found: tuple[Results, ...]) -> Results:
+    """Arrays with steps from the steps of each process; all other arrays are the same in every process."""
+    record, results = OPERATIONS[operation], {}
+    for name, x in found[0].items():
+        values = [each[name].values for each in found]
+        if record.stepped(name):
+            x = replace(x, values=np.sum(values, axis=0))
+        elif not all(np.array_equal(values[0], each, equal_nan=True) for each in values):
+            raise WrongResultError(operation, f"{of}{name} is not the same in all processes")
+        results[name] = x
+    return results
 
 
 class _Placed:

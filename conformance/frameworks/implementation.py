@@ -23,6 +23,10 @@ Function = Callable[[dict[str, Any]], dict[str, Any]]
 """A function of the framework's own arrays by name."""
 
 
+OVER_STEPS = "sharding over steps"
+"""The kind of `Implementation.transformed` that cuts sequences into shards."""
+
+
 class RefusedError(Exception):
     """The target itself reports that it does not support a call (a kernel backend that does not run here)."""
 
@@ -144,8 +148,9 @@ class Implementation:
             kind: ``compile`` (compiled if `vjp` is not, and vice versa), ``compile gradient`` (the gradient compiled
                 together with the call), ``functional`` (the gradient by another method of the framework),
                 ``checkpoint`` (nothing saved for the backward pass), ``vmap``: over a new leading axis of every
-                floating-point array, cotangent and result, ``sharding`` (arrays sharded over batch and heads) or
-                ``sharding by explicit axes`` (likewise, with axes that are part of the types of JAX's arrays).
+                floating-point array, cotangent and result, ``sharding`` (arrays sharded over batch and heads),
+                ``sharding by explicit axes`` (likewise, with axes that are part of the types of JAX's arrays) or
+                ``sharding over steps`` (a shard of each sequence on every device).
             call: without cotangents, a sharded call is not differentiated.
         """
         raise NotImplementedError(self.lacks(kind))

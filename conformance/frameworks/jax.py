@@ -19,7 +19,8 @@ from conformance.base.exceptions import UsageError
 from conformance.base.result_form import ArrayKind, expect_shapes
 from conformance.frameworks._framework_errors import JAX_ERRORS
 from conformance.frameworks._jax_compiled import Compiled, config_kept, settings_kept
-from conformance.frameworks.implementation import Function, Implementation, Named, Results
+from conformance.frameworks._shards import lacks_keyword, step_axis
+from conformance.frameworks.implementation import OVER_STEPS, Function, Implementation, Named, Results
 from conformance.operations import OPERATIONS
 
 
@@ -88,6 +89,8 @@ class JaxImplementation(Implementation):
     def lacks(self, feature: str) -> str | None:
         if feature == "large grids" and self.device == "cpu":
             return "the CPU has no launch grids; use --device cuda"
+        if feature == OVER_STEPS and (missing := lacks_keyword(self.functions, "mlstm", KEYWORD)):
+            return missing
         if feature.startswith("sharding") and len(self._devices()) < 2:
             several = (
                 "; XLA_FLAGS=--xla_force_host_platform_device_count=4 shows several" if self.device == "cpu" else ""
@@ -180,6 +183,8 @@ class JaxImplementation(Implementation):
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
+        if kind == OVER_STEPS:
+            return self._over_steps(call)
         both = self._both(call) if call.cotangents else self._alone(call)
         made = {
             "compile": lambda: both,
@@ -193,6 +198,20 @@ class JaxImplementation(Implementation):
             given = sharded(call.operation, given, self._devices(), explicit=kind != "sharding")
         with JAX_ERRORS.wrong_forms_named(call.operation):
             outputs, gradients = made[kind]()(*given)
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def _over_steps(self, call: Call) -> tuple[Results, Results]:
+        steps = call.arrays[OPERATIONS[call.operation].sequences[0]].shape[step_axis(call.arrays.get("cu_seqlens"))]
+        devices = jax.devices(self._device.platform)[:_SHARDS]
+        count = max(n for n in range(1, len(devices) + 1) if steps % n == 0)
+        mesh = jax.make_mesh((count,), (STEPS,), axis_types=(AxisType.Auto,), devices=devices[:count])
+        given = (*self._parts(call.arrays), self._natives(call.cotangents))
+        given = jax.device_put(given, NamedSharding(mesh, PartitionSpec()))
+        over = self.with_functions({call.operation: sharded_over_steps(self.functions[call.operation], mesh)})
+        assert isinstance(over, JaxImplementation)
+        compiled = self._jitted(f"{OVER_STEPS} on {count}", call.operation, call.options, lambda: over._both(call))
+        with JAX_ERRORS.wrong_forms_named(call.operation):
+            outputs, gradients = compiled(*given)
         return self._neutrals(outputs), self._neutrals(gradients)
 
     def second_derivative(self, call: Call, along: Named) -> Results:
@@ -215,6 +234,34 @@ class JaxImplementation(Implementation):
         if key not in self._compiled:
             self._compiled[key] = self._jit(function)
         return self._neutrals(self._compiled[key](self._natives(arrays)))
+
+
+STEPS, KEYWORD = "steps", "sequence_axis"
+"""The axis of the mesh, and the keyword of a function that takes a device's steps of every sequence."""
+
+_SHARDS = 8
+"""The largest number of devices that share the steps."""
+
+
+def sharded_over_steps(function: Callable, mesh: jax.sharding.Mesh) -> Callable:
+    """The function of whole sequences that calls one of a device's steps inside ``shard_map``."""
+
+    def whole(*sequences: Any, initial_state: Any = None, cu_seqlens: Any = None, **options: Any) -> Any:
+        steps = PartitionSpec(*[None] * step_axis(cu_seqlens), STEPS)
+
+        def local(sequences: Any, initial_state: Any, cu_seqlens: Any) -> Any:
+            given = {"initial_state": initial_state, "cu_seqlens": cu_seqlens, KEYWORD: STEPS}
+            return function(*sequences, **given, **options)
+
+        replicated = PartitionSpec()
+        return jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(steps, replicated, replicated),
+            out_specs=(steps, replicated) if options.get("return_state") else steps,
+        )(sequences, initial_state, cu_seqlens)
+
+    return whole
 
 
 BATCH, HEADS = "batch", "heads"

@@ -14,7 +14,8 @@ from conformance.base.dtypes import Array
 from conformance.base.exceptions import UsageError
 from conformance.base.result_form import ArrayKind
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
-from conformance.frameworks.implementation import Implementation
+from conformance.frameworks._shards import in_arrays
+from conformance.frameworks.implementation import OVER_STEPS, Implementation, Results
 from conformance.operations import OPERATIONS
 
 
@@ -22,6 +23,12 @@ def adapter(name: str, functions: Mapping[str, Any], device: str) -> Implementat
     if device != "cpu":
         raise UsageError(f"{name} is a NumPy target, which runs on the CPU; leave out --device {device}")
     return NumPyImplementation(name, functions)
+
+
+_SHARDED = {"mlstm_sharded": "mlstm", "mlstm_sharded_backward": "mlstm_backward"}
+"""Functions of lists of shards, and the functions of whole sequences that they must equal."""
+
+_SHARDS = 4
 
 
 def _dtype(name: str) -> np.dtype:
@@ -85,7 +92,15 @@ class NumPyImplementation(Implementation):
     def lacks(self, feature: str) -> str | None:
         if feature == "far memory":
             return why_no_memory(bytes_needed(8))
+        if feature == OVER_STEPS:
+            return None if _SHARDED.keys() <= self.functions.keys() else f"there is no {' and no '.join(_SHARDED)}"
         return None if feature in ("layouts", "poisoned") else self.lacking.get(feature, f"NumPy has no {feature}")
+
+    def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
+        if kind != OVER_STEPS:
+            return super().transformed(kind, call)
+        whole = {name: in_arrays(self.functions[sharded], _SHARDS) for sharded, name in _SHARDED.items()}
+        return self.with_functions({**self.functions, **whole}).vjp(call)
 
     def native(self, array: Array) -> np.ndarray:
         x = array.values.astype(_dtype(array.dtype))

@@ -17,7 +17,8 @@ from conformance.frameworks import _torch_transforms as transforms
 from conformance.frameworks import process_state
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._framework_errors import TORCH_ERRORS
-from conformance.frameworks.implementation import Function, Implementation, Named, Results
+from conformance.frameworks._shards import lacks_keyword
+from conformance.frameworks.implementation import OVER_STEPS, Function, Implementation, Named, Results
 from conformance.frameworks.process_state import Setting, kept
 
 _SMALLEST = 5e-324
@@ -137,6 +138,8 @@ class TorchImplementation(Implementation):
             return "the CPU has no streams and no graphs; use --device cuda"
         if feature == "large grids" and self.device == "cpu":
             return "the CPU has no launch grids; use --device cuda"
+        if feature == OVER_STEPS:
+            return lacks_keyword(self.functions, "mlstm", parts.KEYWORD) or parts.why_none(self.device)
         if feature == "sharding":
             return parts.why_none(self.device)
         if feature == "sharding by explicit axes":
@@ -217,8 +220,8 @@ class TorchImplementation(Implementation):
         return transforms.flat(call.operation, function, self._natives(call.arrays), self._natives(call.cotangents))
 
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
-        if kind == "sharding":
-            return self._sharded(call)
+        if kind in ("sharding", OVER_STEPS):
+            return self._sharded(kind, call)
         of = self._flat(call)
         if kind in transforms.COMPILED:
             # Not a part of the call: the first one would take its time away.
@@ -232,14 +235,14 @@ class TorchImplementation(Implementation):
         )
         return self._neutrals(outputs), self._neutrals(gradients)
 
-    def _sharded(self, call: Call) -> tuple[Results, Results]:
+    def _sharded(self, kind: str, call: Call) -> tuple[Results, Results]:
         if self._parts is not None and self._parts.alive:
-            return self._parts.results(call)
+            return self._parts.results(kind, call)
         # The first answer includes an import of the target.
         self.compiling(True)
         try:
             self._parts = parts.Parts((self.name, self.framework, self.device))
-            return self._parts.results(call)
+            return self._parts.results(kind, call)
         finally:
             self.compiling(False)
 

@@ -73,7 +73,8 @@ def register(operation: Operation) -> None:
     law(operation, "behaviour", dtypes=("float64",), skip=skip, **rows)(partial(second_derivative, operation))
 
 
-def _served(kind: str, checker: Checker, call: Call) -> tuple[Results, Results]:
+def served(kind: str, checker: Checker, call: Call) -> tuple[Results, Results]:
+    """Outputs and gradients of a call under a transformation that others than gatespec's packages need not support."""
     try:
         return transformed(kind, checker, call)
     except NotShardedError as error:
@@ -90,7 +91,7 @@ def _served(kind: str, checker: Checker, call: Call) -> tuple[Results, Results]:
 def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
     call = operation.call_of(case, checker.dtype)
     own = results_of(checker, call)
-    same_results(operation, checker, case, call, _served(kind, checker, call), own)
+    same_results(operation, checker, case, call, served(kind, checker, call), own)
 
 
 def _sharded(kind: str, operation: Operation, checker: Checker, case: Any) -> None:
@@ -100,7 +101,7 @@ def _sharded(kind: str, operation: Operation, checker: Checker, case: Any) -> No
         # It may be the gradient alone that is refused, and a wrong value is wrong without it.
         call = operation.call_of(case, checker.dtype)
         own = checker.served(checker.implementation.call, checker.on_backend(call))
-        outputs, _ = _served(kind, checker, replace(call, cotangents={}))
+        outputs, _ = served(kind, checker, replace(call, cotangents={}))
         same_results(operation, checker, case, call, (outputs, None), (own, None))
         raise
 
@@ -113,7 +114,7 @@ def _mapped(kind: str, operation: Operation, checker: Checker, case: Any) -> Non
     cotangents = {name: _stacked(d, second.cotangents[name]) for name, d in first.cotangents.items()}
     both = replace(first.with_arrays(**arrays), cotangents=cotangents)
     try:
-        outputs, gradients = _served(kind, checker, both)
+        outputs, gradients = served(kind, checker, both)
         expect_shapes(operation.name, outputs, both.cotangents)
         expect_shapes(operation.name, gradients, arrays, "the gradient of ")
     except WrongResultError as error:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.cases import Limits, MLSTMCase
+from conformance.frameworks.implementation import OVER_STEPS
 from conformance.laws import (
     SHORT,
     SINGLE,
@@ -17,7 +18,14 @@ from conformance.laws import (
     _mlstm_large_gates,
     law,
 )
-from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value
+from conformance.laws._answers import (
+    check_gradient,
+    check_value,
+    expect_gradient,
+    expect_value,
+    lacking,
+)
+from conformance.laws._general_transforms import served
 from conformance.laws._relations import results_of, same_results
 from conformance.laws.checker import Checker, LawError
 from conformance.operations.mlstm import FORMS, MLSTM
@@ -116,6 +124,27 @@ def packed(checker: Checker, case: MLSTMCase) -> None:
                 raise LawError(name, f"shape {outputs[name].shape}, expected {shape}", nature="shape")
         return
     check_value(MLSTM, checker, case)
+
+
+@law(
+    "mlstm",
+    "definition",
+    cases=cases.sharded_mlstm,
+    strata=SMALL,
+    dtypes=WIDE,
+    compiled_dtypes=SINGLE,
+    gradient="mlstm",
+    skip=partial(lacking, OVER_STEPS),
+)
+def sharding_over_steps(checker: Checker, case: MLSTMCase) -> None:
+    """Sequences, and packings, that are cut into a shard for each device give what the whole ones give.
+
+    concat_s h_s = h, concat_s dx_s = dx; final states, and gradients of initial ones, are those of the whole sequences
+    """
+    call = MLSTM.call_of(case, checker.dtype)
+    outputs, gradients = served(OVER_STEPS, checker, call)
+    expect_value(MLSTM, checker, case, call, outputs)
+    expect_gradient(MLSTM, checker, case, call, gradients)
 
 
 law("mlstm", "relation", cases=cases.mlstm, share=0.5)(_mlstm_checks.linearity)

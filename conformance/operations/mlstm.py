@@ -14,6 +14,8 @@ from conformance.tolerance.budget import Expected
 from reference.arguments import MLSTMState
 
 FORMS = ("mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise")
+SHARDED = ("mlstm_sharded", "mlstm_sharded_backward")
+"""Functions of a NumPy target whose sequences are lists of shards."""
 EXTREME_GATES = ("extreme", "closed", "resets", "saturated")
 
 
@@ -54,7 +56,7 @@ _VECTOR_CASES = (
 MLSTM = Operation(
     name="mlstm",
     about="mlstm",
-    helpers=("MLSTMState", "explain_backend", *FORMS),
+    helpers=("MLSTMState", "explain_backend", *FORMS, *SHARDED),
     arguments=(
         Argument(name="q", shape="B S N K"),
         Argument(name="k", shape="B S N K"),

@@ -1,50 +1,140 @@
-"""The mLSTM with steps sharded over devices: for any case, what the specification says of the whole sequences.
+"""Faults in the code between devices that share the steps of the mLSTM: the law `mlstm.sharding_over_steps` finds them.
 
-`tests/calls/sequence_parallel_laws.py` asks the same of `reference`. Faults that are planted in the code between the
-devices are all caught.
+Eight devices of JAX and four processes of PyTorch.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.both.shards import JAX, TORCH
-from tests.calls.shard_cases import ShardCase, difference, values, whole
+from conformance.base.options import RunOptions
+from conformance.frameworks.targets import load
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import run_law
+from conformance.laws import law_of
+from tests.suite.mutants.mutant import Mutant, mutants
 
-DEVICES = {"tests.both.with_jax": JAX, "tests.both.with_torch": TORCH}
+JAX_FAULTS = mutants("""
+    @ mlstm _mlstm/sequence_parallel.py incoming
+
+    summaries combined in the wrong order
+    - combine(earlier, before)
+    + combine(before, earlier)
+
+    shard's cotangent dropped
+    - _packed(own)
+    + jax.lax.stop_gradient(_packed(own))
+
+    @ mlstm _mlstm/sequence_parallel.py combine
+
+    stabiliser not rescaled
+    - gain[..., None, None] * later.state.C
+    + later.state.C
+
+    @ mlstm _mlstm/sequence_parallel.py sharded
+
+    border sequence leaks into its neighbour
+    - (indices(arguments.B) == of_first) & (cu_seqlens[of_first] < begin)
+    + indices(arguments.B) == of_first
+""")
+TORCH_FAULTS = mutants("""
+    @ mlstm _mlstm/sequence_parallel.py incoming
+
+    summaries combined in the wrong order
+    - combine(Summary(*earlier), Summary(*before))
+    + combine(Summary(*before), Summary(*earlier))
+
+    shard's cotangent dropped
+    - _packed(own)
+    + _packed(own).detach()
+
+    @ mlstm _mlstm/sequence_parallel.py combine
+
+    stabiliser not rescaled
+    - gain[..., None, None] * later.C
+    + later.C
+
+    @ mlstm _mlstm/sequence_parallel.py sharded
+
+    border sequence leaks into its neighbour
+    - crosses & (bounds[of_first] < begin)
+    + crosses
+""")
+
+TARGET = """
+import torch_impl
+from tests.both.test_shards import TORCH_FAULTS, with_fault
+from torch_impl import MLSTMState
+from torch_impl._mlstm import api, sequence_parallel
+
+faulty = with_fault(sequence_parallel, TORCH_FAULTS[{number}]).sharded
 
 
-def check(run: Any, case: ShardCase) -> str | None:
-    x = values(case)
-    return difference(case, run(case, x), whole(case, x))
+def mlstm(*arrays, sequence_group=None, **options):
+    healthy, api.sharded = api.sharded, faulty
+    try:
+        return torch_impl.mlstm(*arrays, sequence_group=sequence_group, **options)
+    finally:
+        api.sharded = healthy
+"""
 
 
-def test_sharded_is_whole(framework: ModuleType) -> None:
-    devices = DEVICES[framework.__name__]
+def with_fault(module: ModuleType, fault: Mutant) -> ModuleType:
+    """A copy of a module that has the fault in it; nobody uses it yet."""
+    assert module.__file__ is not None
+    copy = ModuleType(module.__name__)
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    exec(compile(fault.applied(source), module.__file__, "exec"), copy.__dict__)
+    return copy
 
-    @settings(max_examples=25, suppress_health_check=[*HealthCheck])
-    @given(st.one_of(st.sampled_from(devices.TABLE), devices.cases()))
-    def any_case(case: ShardCase) -> None:
-        assert (problem := check(run, case)) is None, f"{case.describe()}: {problem}"
 
-    with framework.wide(True), devices.running(None) as run:
-        for case in devices.TABLE:
-            assert check(run, case) is None
-        any_case()
+def judged(target: str, framework: str) -> LawResult:
+    options = RunOptions(examples=8, shrink_seconds=0.0)
+    return run_law(load(target, framework, "cpu"), law_of("mlstm.sharding_over_steps"), "float32", options)
+
+
+@contextmanager
+def of_jax(number: int | None, _: Path) -> Iterator[str]:
+    import jax
+
+    from jax_impl._mlstm import autograd
+
+    healthy = autograd.sequence_parallel
+    if number is not None:
+        autograd.sequence_parallel = with_fault(healthy, JAX_FAULTS[number])
+        jax.clear_caches()
+    try:
+        yield "jax_impl"
+    finally:
+        if number is not None:
+            autograd.sequence_parallel = healthy
+            jax.clear_caches()
+
+
+@contextmanager
+def of_torch(number: int | None, folder: Path) -> Iterator[str]:
+    path = folder / "faulty.py"
+    path.write_text(TARGET.format(number=number), encoding="utf-8")
+    yield "torch_impl" if number is None else str(path)
+
+
+TARGETS: dict[str, Callable] = {"jax": of_jax, "torch": of_torch}
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("number", range(4))
-def test_a_planted_fault_is_caught(framework: ModuleType, number: int) -> None:
-    """Where sequences are packed, which takes the whole path, with resets or without."""
-    devices = DEVICES[framework.__name__]
-    fault = devices.FAULTS[number]
-    with framework.wide(True), devices.running(fault) as run:
-        found = [check(run, case) for case in devices.TABLE if case.bounds is not None]
-    assert any(found), fault.name
+@pytest.mark.parametrize("number", [None, 0, 1, 2, 3])
+def test_a_planted_fault_is_caught(
+    framework: ModuleType, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the packages as they are keep the law."""
+    monkeypatch.setenv("GATESPEC_TORCH_PROCESSES", "4")
+    name = framework.__name__.rpartition("_")[2]
+    with framework.wide(True), TARGETS[name](number, tmp_path) as target:
+        result = judged(target, name)
+    assert result.status == ("passed" if number is None else "failed"), result.reason
 
 
 def test_sequential_operations_refuse(framework: ModuleType) -> None:

@@ -79,7 +79,7 @@ def test_a_record_names_the_parameters_of_the_reference_s_backward(operation: Op
 @pytest.mark.parametrize("name", ["reference", "torch_impl", "jax_impl"])
 def test_every_public_name_is_there(name: str) -> None:
     offered = set(package(name).__all__)
-    forms = {"mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise"}
+    forms = {"mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise", "mlstm_sharded", "mlstm_sharded_backward"}
     assert set(PUBLIC) <= offered
     # JAX's is Flax's own.
     elsewhere = {"Partitioned"} if name == "jax_impl" else set()

@@ -182,6 +182,18 @@ def test_summaries_are_those_of_their_steps(kind):
     assert_same_summary(after, MLSTMSummary(*last, np.full((B, N), -np.inf)))
 
 
+def test_no_steps_pass_everything_on():
+    """Gradients too, where the initial state is empty and has no weight in a combination."""
+    rng = np.random.default_rng(8)
+    shards = [[x, x] for x in arrays(rng, B, 0)]
+    initial, dstate = state(rng)._replace(m=np.full((B, N), -np.inf)), state(rng)
+    _, last = sharded_with_state(*shards, initial_state=initial)
+    gradients = reference.mlstm_sharded_backward(*shards, initial_state=initial, dh=shards[2], dstate=dstate)
+    for got, expected in ((last, initial), (gradients["initial_state"], dstate)):
+        for one, other in zip(got, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-14)
+
+
 def test_refusals():
     rng = np.random.default_rng(6)
     q, k, v, i, f = ([x] for x in arrays(rng, B, 5))
