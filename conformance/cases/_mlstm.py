@@ -296,7 +296,7 @@ def sharded_mlstm(draw: Any, limits: Limits) -> MLSTMCase:
         dense = some_in_chunks(partial(mlstm, eps=0.0))(limits)
         case = draw(dense if limits.pin else st.one_of(dense, packed_mlstm(limits, eps=0.0)))
     else:
-        dynamic, T = draw(_dynamic(limits, True)), 16
+        dynamic, T = draw(_dynamic(limits, True)), limited(16, limits)
         case = MLSTMCase(2, T, 2, 3, 2, **dynamic)
         if not limits.pin and draw(st.booleans()):
             case = replace(case, B=4, S=0, lengths=lengths_of(draw, 4, T, limits))
