@@ -1,7 +1,8 @@
 """``python -m benchmarks busy``: the cost of a call while other processes compute, as a data loader does.
 
 A library that opens a parallel region for each small piece of work waits at its end for a thread that the system has
-put aside. Every contender is judged and timed as in a suite, first alone, then with each busy process on a core.
+put aside. Every contender is judged and timed as in a suite, first alone, then with each busy process on a core, and
+`torch_impl` there once more with the setting that lets it change to one thread.
 """
 
 import os
@@ -9,9 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click
 
@@ -25,8 +27,15 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cpu-speed.md"
 BEGIN, END = "<!-- busy: made by `python -m benchmarks busy` -->", "<!-- /busy -->"
 PEERS, BACKENDS = ("mlstm_kernels", "torch_gru"), ("torch", "xla")
-WORK = "import numpy; a = numpy.ones((256, 256)) / 256; print(flush=True)\nwhile True: a = a @ a"
-"""One thread that multiplies small matrices until it is ended; it prints a line when it begins."""
+SETTING = "GATESPEC_SHARED_CORES=1"
+WORK = """
+import numpy, os
+a, parent = numpy.ones((256, 256)) / 256, os.getppid()
+print(flush=True)
+while os.getppid() == parent:
+    a = a @ a
+"""
+"""One thread that multiplies small matrices until it or its parent is ended; it prints a line when it begins."""
 
 
 @contextmanager
@@ -74,7 +83,13 @@ def measured(case: Case, rounds: int, processes: int) -> list[Busy]:
     alone = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
     with busy(processes):
         loaded = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
-    return [_row(case, *pair) for pair in zip(_own_and_peers(alone), _own_and_peers(loaded), strict=True)]
+        # What the setting says is read when the package is imported.
+        with patch("torch_impl._threads.ADAPTS", True):
+            adapted = Bench("cpu", (), rounds, ("torch",)).measure(case)
+    before, (after,) = _own_and_peers(alone), _own_and_peers(adapted)
+    rows = [_row(case, *pair) for pair in zip(before, _own_and_peers(loaded), strict=True)]
+    own = next(entry for entry in before if entry.contender.name == after.contender.name)
+    return [replace(_row(case, own, after), contender=f"{after.contender.name}, {SETTING}"), *rows]
 
 
 def _own_and_peers(measurement: Measurement) -> list[Any]:

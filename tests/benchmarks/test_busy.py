@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -24,6 +26,31 @@ def test_busy_processes_compute_until_they_are_ended() -> None:
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > before + 0.2
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="it reads /proc")
+def test_busy_processes_end_with_the_process_that_began_them() -> None:
+    body = "import time\nfrom benchmarks.costs.busy import busy\nwith busy(2): print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", body], stdout=subprocess.PIPE, cwd=busy.ROOT) as parent:
+        try:
+            assert parent.stdout is not None
+            parent.stdout.readline()
+            listed = Path(f"/proc/{parent.pid}/task").glob("*/children")
+            begun = [number for each in listed for number in each.read_text().split()]
+        finally:
+            parent.kill()
+    assert len(begun) == 2
+    deadline = time.monotonic() + 20
+    while any(map(_runs, begun)):
+        assert time.monotonic() < deadline, "the busy processes go on"
+        time.sleep(0.05)
+
+
+def _runs(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def test_a_busy_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(busy, "WORK", "print()")
     with pytest.raises(RuntimeError, match="ended too early"), busy.busy(1):
@@ -43,6 +70,7 @@ def test_the_command_adds_its_rows_and_draws_them(tmp_path: Path, monkeypatch: p
     assert document["rows"] == [{"case": "another"}], "the suite's own rows are kept"
     timed = {(row["case"].split()[0], row["contender"]): row for row in document["busy"]["rows"] if not row["reason"]}
     assert {("gru", "torch_impl (torch)"), ("gru", "torch.nn.GRU"), ("mlstm", "torch_impl (torch)")} <= {*timed}
+    assert {(op, f"torch_impl (torch), {busy.SETTING}") for op in ("gru", "mlstm")} <= {*timed}
     for row in timed.values():
         assert 0 < row["alone"] and 0 < row["busy"] <= row["slowest"]
     text = page.read_text()
