@@ -1,6 +1,8 @@
 """Runs a function on every rank of a group of gloo processes."""
 
+import os
 import socket
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -26,4 +28,8 @@ def _on_rank(rank: int, function: Callable[[int], Any], ranks: int, port: int, f
     address, limit = f"tcp://127.0.0.1:{port}", timedelta(seconds=120)
     torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks, timeout=limit)
     torch.save(function(rank), folder / str(rank))
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    # Without the end of the interpreter: a process was once aborted for a C++ thread that was destroyed while it ran.
+    sys.stdout.flush()
+    os._exit(0)
