@@ -28,14 +28,16 @@ PAGE = ROOT / "docs" / "cpu-speed.md"
 BEGIN, END = "<!-- busy: made by `python -m benchmarks busy` -->", "<!-- /busy -->"
 PEERS, BACKENDS = ("mlstm_kernels", "torch_gru"), ("torch", "xla")
 SETTING = "GATESPEC_SHARED_CORES=1"
+"""With it, `torch_impl` may change to one thread next to busy processes (`torch_impl._threads`)."""
 WORK = """
-import numpy, os
-a, parent = numpy.ones((256, 256)) / 256, os.getppid()
+import numpy, os, sys
+a, parent = numpy.ones((256, 256)) / 256, int(sys.argv[1])
 print(flush=True)
 while os.getppid() == parent:
     a = a @ a
 """
-"""One thread that multiplies small matrices until it or its parent is ended; it prints a line when it begins."""
+"""One thread that multiplies small matrices until it is ended or its parent, whose process number is the argument, has
+ended; it prints a line when it begins."""
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def busy(processes: int) -> Iterator[None]:
         RuntimeError: one of them ended before the context did.
     """
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    words, environment = [sys.executable, "-c", WORK], {**os.environ, **one_thread}
+    words, environment = [sys.executable, "-c", WORK, str(os.getpid())], {**os.environ, **one_thread}
     running = [subprocess.Popen(words, stdout=subprocess.PIPE, env=environment) for _ in range(processes)]
     try:
         for process in running:
@@ -80,10 +82,12 @@ class Busy:
 
 def measured(case: Case, rounds: int, processes: int) -> list[Busy]:
     """Every contender of a case, alone and next to busy processes."""
-    alone = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
+    # The variable of the setting is read when the package is imported, and may be set here.
+    with patch("torch_impl._threads.ADAPTS", False):
+        alone = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
     with busy(processes):
-        loaded = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
-        # What the setting says is read when the package is imported.
+        with patch("torch_impl._threads.ADAPTS", False):
+            loaded = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
         with patch("torch_impl._threads.ADAPTS", True):
             adapted = Bench("cpu", (), rounds, ("torch",)).measure(case)
     before, (after,) = _own_and_peers(alone), _own_and_peers(adapted)
