@@ -1,26 +1,26 @@
-"""The number of threads of an operator on a CPU, chosen so that other processes on the same cores do not stop a call.
+"""The threads of an operator on a CPU, so that other processes on the same cores do not stop a call.
 
 PyTorch, MKL and oneDNN divide the work of an operator among the threads of an OpenMP team, and the operator waits for
-all of them. If another process uses the cores, the system may have put one of the threads aside, and each operator
-waits for a time slice, about ten milliseconds, however small it is. A call here therefore uses
+all of them. If another process uses the cores, the system may have put one of the threads aside. The others then wait
+in a loop for about three milliseconds, which uses up the time on a core that the one needs, at each operator, however
+small it is. A call here therefore
 
-- one thread, if its work is small, as that of a loop whose steps wait for each other usually is;
-- all threads otherwise, or, with ``GATESPEC_SHARED_CORES=1`` in the environment at import, one thread for a while after
-  its own thread was kept from the cores for a quarter of the time.
+- uses one thread, if its work is small, as that of a loop whose steps wait for each other usually is;
+- otherwise uses all threads, which wait asleep for a while after the calling thread was kept from the cores for a
+  quarter of the time. No bit of a result depends on how a thread waits.
 
-The second rule must be asked for: where PyTorch divides an array among threads, the last bits of some elements depend
-on their number, so that the same call may give other bits under another load. It never holds under
-``torch.use_deterministic_algorithms(True)``. ``torch.set_num_threads`` would change the number for other threads of the
-program too; OpenMP's and MKL's own functions change it for the thread that calls them.
+``torch.set_num_threads`` would change the number for other threads of the program too; OpenMP's and MKL's own functions
+change it for the thread that calls them. GNU's OpenMP library, which PyTorch has on Linux, waits asleep while it has
+more threads than there are cores (GOMP_SPINCOUNT in its manual); with other libraries threads wait as those do.
 """
 
 import ctypes
 import os
 from collections.abc import Callable
 from functools import cache
-from threading import local
-from time import perf_counter, thread_time
-from typing import NamedTuple
+from threading import Thread, local
+from time import perf_counter, sleep, thread_time
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,9 +29,6 @@ try:
 except ImportError:  # Windows
     resource = None
 
-ADAPTS = os.environ.get("GATESPEC_SHARED_CORES") == "1"
-"""Whether large work may use one thread while other processes use the cores, which may change the last bits."""
-
 _WINDOW = 0.005
 """Minimum number of seconds for which the share of the time on a core is measured."""
 
@@ -39,29 +36,36 @@ _OFF_CORE = 0.25
 """The share of a window that a thread spends off the cores from which other processes are taken to use them."""
 
 _PAUSE, _LONGEST_PAUSE = 0.5, 8.0
-"""Number of seconds for which calls then use one thread. It doubles, if they find the cores in use again after it."""
+"""Number of seconds for which threads then wait asleep. It doubles if the cores are found in use again after it."""
 
 
-class _Setters(NamedTuple):
-    """Functions that set the number of threads for the calling thread; that of MKL, which returns the number before,
-    takes 0 for OpenMP's."""
+class _Functions(NamedTuple):
+    """Functions of the libraries that PyTorch is linked with.
+
+    Attributes:
+        openmp, mkl: set the number of threads for the calling thread; that of MKL, which returns the number before,
+            takes 0 for OpenMP's.
+        parallel: of GNU's OpenMP library, calls a function with an argument on so many threads.
+    """
 
     openmp: Callable[[int], int]
     mkl: Callable[[int], int] | None
+    parallel: Callable[[Any, Any, int, int], None] | None
 
 
 @cache
-def _setters() -> _Setters | None:
-    """The functions of the libraries that PyTorch is linked with; None if it does not use OpenMP."""
+def _functions() -> _Functions | None:
+    """None if PyTorch does not use OpenMP."""
     library = ctypes.PyDLL(torch._C.__file__)
-    openmp, mkl = (getattr(library, name, None) for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"))
+    names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local", "GOMP_parallel", "kmp_set_blocktime")
+    openmp, mkl, parallel, of_another_library = (getattr(library, name, None) for name in names)
     if openmp is None:
         return None
     threads = torch.get_num_threads()
     openmp(threads + 1)
     follows = torch.get_num_threads() == threads + 1
     openmp(threads)
-    return _Setters(openmp, mkl) if follows else None
+    return _Functions(openmp, mkl, None if of_another_library else parallel) if follows else None
 
 
 class _State(local):
@@ -74,13 +78,25 @@ _state = _State()
 
 
 class _Pause:
-    """The end of a pause, before which calls use one thread, and the length of the next one."""
+    """The end of a pause, in which threads wait asleep, and the length of the next one."""
 
     end = 0.0
     following = _PAUSE
 
     def begin(self, time: float) -> None:
-        self.end, self.following = time + self.following, min(2 * self.following, _LONGEST_PAUSE)
+        length, self.following = self.following, min(2 * self.following, _LONGEST_PAUSE)
+        self.end = time + length
+        Thread(target=_crowd, args=(length,), daemon=True).start()
+
+
+def _crowd(seconds: float) -> None:
+    """For so long, be the owner of enough idle threads of OpenMP that the process has more of them than cores."""
+    functions = _functions()
+    assert functions is not None and functions.parallel is not None
+    more = max(1, (os.cpu_count() or 1) - torch.get_num_threads() + 1)
+    # Every thread of the team calls free(NULL), which does nothing. The team is this thread's, and ends with it.
+    functions.parallel(ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p), None, 1 + more, 0)
+    sleep(seconds)
 
 
 _pause = _Pause()
@@ -94,60 +110,46 @@ class threads:
         large: whether dividing the work among threads is worth waking them.
     """
 
-    __slots__ = ("_adapts", "_all", "_alone", "_large", "_of_mkl", "_outer", "_setters", "_window")
+    __slots__ = ("_all", "_functions", "_large", "_of_mkl", "_outer", "_window")
 
     def __init__(self, device: torch.device, large: bool):
         self._all = torch.get_num_threads() if device.type == "cpu" else 1
         self._large = large
-        self._adapts = large and ADAPTS and not torch.are_deterministic_algorithms_enabled()
-        self._alone = False
 
     def __enter__(self) -> None:
-        self._setters = _setters() if self._all > 1 else None
+        self._functions = _functions() if self._all > 1 else None
         self._outer, _state.current = _state.current, self
-        if self._setters is not None:
-            if self._large:
-                self._window = _now()
-                self.reconsider()
-            else:
-                self._set(alone=True)
+        if self._functions is None:
+            return
+        if self._large:
+            self._window = _now()
+        else:
+            self._functions.openmp(1)
+            if self._functions.mkl is not None:
+                self._of_mkl = self._functions.mkl(1)
 
     def __exit__(self, *_: object) -> None:
         self.reconsider()
         _state.current = self._outer
-        if self._alone:
-            self._set(alone=False)
-        if self._outer is not None:
-            self._outer.reconsider()
-
-    def _set(self, alone: bool) -> None:
-        assert self._setters is not None
-        openmp, mkl = self._setters
-        openmp(1 if alone else self._all)
-        if mkl is not None:
-            before = mkl(1 if alone else self._of_mkl)
-            if alone:
-                self._of_mkl = before
-        self._alone = alone
+        if self._functions is not None and not self._large:
+            self._functions.openmp(self._all)
+            if self._functions.mkl is not None:
+                self._functions.mkl(self._of_mkl)
 
     def reconsider(self) -> None:
-        """Change to one thread, or back to all, if other processes have begun or ceased to use the cores."""
-        if self._setters is None or not self._adapts:
+        """Begin a pause if other processes have begun to use the cores."""
+        if not self._large or self._functions is None or self._functions.parallel is None:
             return
         time = perf_counter()
-        if time < _pause.end:
-            if not self._alone:
-                self._set(alone=True)
-        elif self._alone:
-            self._set(alone=False)
-            self._window = _now()
-        elif time - self._window.time >= _WINDOW:
-            before, self._window = self._window, _now()
-            if _in_use(before, self._window):
-                _pause.begin(self._window.time)
-                self._set(alone=True)
-            else:
-                _pause.following = _PAUSE
+        if time - self._window.time < _WINDOW or time < _pause.end:
+            return
+        before, self._window = self._window, _now()
+        if before.time < _pause.end:
+            return
+        if _in_use(before, self._window):
+            _pause.begin(self._window.time)
+        else:
+            _pause.following = _PAUSE
 
 
 def reconsider_threads() -> None:

@@ -2,7 +2,7 @@
 
 A library that opens a parallel region for each small piece of work waits at its end for a thread that the system has
 put aside. Every contender is judged and timed as in a suite, first alone, then with each busy process on a core, and
-`torch_impl` there once more with the setting that lets it change to one thread.
+`torch_impl` also with one thread, which waits for no other.
 """
 
 import os
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import click
 
@@ -27,8 +26,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cpu-speed.md"
 BEGIN, END = "<!-- busy: made by `python -m benchmarks busy` -->", "<!-- /busy -->"
 PEERS, BACKENDS = ("mlstm_kernels", "torch_gru"), ("torch", "xla")
-SETTING = "GATESPEC_SHARED_CORES=1"
-"""With it, `torch_impl` may change to one thread next to busy processes (`torch_impl._threads`)."""
+ONE_THREAD = "one thread"
 WORK = """
 import numpy, os, sys
 a, parent = numpy.ones((256, 256)) / 256, int(sys.argv[1])
@@ -82,18 +80,32 @@ class Busy:
 
 def measured(case: Case, rounds: int, processes: int) -> list[Busy]:
     """Every contender of a case, alone and next to busy processes."""
-    # The variable of the setting is read when the package is imported, and may be set here.
-    with patch("torch_impl._threads.ADAPTS", False):
-        alone = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
+
+    def all_and_one_thread() -> tuple[list[Any], list[Any]]:
+        with_all = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
+        with _one_thread():
+            with_one = Bench("cpu", (), rounds, ("torch",)).measure(case)
+        return _own_and_peers(with_all), _own_and_peers(with_one)
+
+    alone = all_and_one_thread()
     with busy(processes):
-        with patch("torch_impl._threads.ADAPTS", False):
-            loaded = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
-        with patch("torch_impl._threads.ADAPTS", True):
-            adapted = Bench("cpu", (), rounds, ("torch",)).measure(case)
-    before, (after,) = _own_and_peers(alone), _own_and_peers(adapted)
-    rows = [_row(case, *pair) for pair in zip(before, _own_and_peers(loaded), strict=True)]
-    own = next(entry for entry in before if entry.contender.name == after.contender.name)
-    return [replace(_row(case, own, after), contender=f"{after.contender.name}, {SETTING}"), *rows]
+        loaded = all_and_one_thread()
+    rows, (of_one,) = (
+        [_row(case, *pair) for pair in zip(*pairs, strict=True)] for pairs in zip(alone, loaded, strict=True)
+    )
+    return [replace(of_one, contender=f"{of_one.contender}, {ONE_THREAD}"), *rows]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _own_and_peers(measurement: Measurement) -> list[Any]:

@@ -1,6 +1,5 @@
 """How many threads a call of `torch_impl` uses on a CPU, and what it costs when other processes use the cores."""
 
-import itertools
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,9 @@ from torch_impl import _threads
 from torch_impl._threads import threads
 
 CPU = torch.device("cpu")
-_follows = pytest.mark.skipif(_threads._setters() is None, reason="PyTorch does not use OpenMP")
+_functions = _threads._functions()
+_follows = pytest.mark.skipif(_functions is None, reason="PyTorch does not use OpenMP")
+_gnu = pytest.mark.skipif(_functions is None or _functions.parallel is None, reason="not GNU's OpenMP library")
 _linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's times of threads")
 
 
@@ -64,26 +65,75 @@ def test_context_changes_the_calling_thread_alone_and_restores_it(two_threads: N
     assert torch.get_num_threads() == 2
 
 
-@_follows
-def test_cores_in_use_leave_one_thread_until_the_pause_ends(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@_gnu
+def test_cores_in_use_begin_a_pause_once(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     in_use = True
-    monkeypatch.setattr(_threads, "ADAPTS", True)
     monkeypatch.setattr(_threads, "_WINDOW", 0.0)
     monkeypatch.setattr(_threads, "_in_use", lambda before, now: in_use)
+    monkeypatch.setattr(_threads, "_crowd", lambda seconds: None)
+    with threads(CPU, large=False):
+        _threads.reconsider_threads()
+    assert _threads._pause.end == 0.0
     with threads(CPU, large=True):
         _threads.reconsider_threads()
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
-    with threads(CPU, large=True):
-        assert torch.get_num_threads() == 1
-        with threads(CPU, large=False):
-            assert torch.get_num_threads() == 1
+        end = _threads._pause.end
+        _threads.reconsider_threads()
+        assert _threads._pause.end == end > time.perf_counter()
+        assert torch.get_num_threads() == 2
         in_use, _threads._pause.end = False, 0.0
         _threads.reconsider_threads()
-        assert torch.get_num_threads() == 2
+        assert _threads._pause.following == _threads._PAUSE
 
 
-def test_pause_doubles_until_the_cores_are_free() -> None:
+_ASLEEP = """
+import time
+from pathlib import Path
+import torch
+from torch_impl import _threads
+
+torch.set_num_threads(2)
+x = torch.ones(1 << 17)
+
+def of_others():
+    main = Path("/proc/thread-self").resolve().name
+    tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != main]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+def waiting():
+    found = []
+    for _ in range(9):
+        x.exp()
+        time.sleep(0.02)
+        before = of_others()
+        x.exp()
+        time.sleep(0.02)
+        found.append(of_others() - before)
+    return sorted(found)[4] / 1e3
+
+def paused():
+    _threads._crowd(1.0)
+
+before = waiting()
+_threads.Thread(target=paused).start()
+time.sleep(0.1)
+during = waiting()
+time.sleep(1.5)
+print(before, during, waiting())
+"""
+
+
+@_gnu
+@_linux
+def test_threads_wait_asleep_during_a_pause() -> None:
+    """After an operator, the other thread computes on for a while in order to wait; in a pause it does not."""
+    run = subprocess.run([sys.executable, "-c", _ASLEEP], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    before, during, after = (float(word) for word in run.stdout.split())
+    assert during < before / 2 and during < after / 2, run.stdout
+
+
+def test_pause_doubles_until_the_cores_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_threads, "_crowd", lambda seconds: None)
     pause = _threads._Pause()
     ends = []
     for _ in range(6):
@@ -112,24 +162,12 @@ def test_time_off_the_cores_shows_that_others_use_them(on_core: float, switches:
         ("mlstm", (4, 300, 4, 64)),
     ],
 )
-def test_the_load_changes_no_bit_of_a_value(
-    operation: str, sizes: tuple[int, ...], two_threads: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unless `ADAPTS` allows it, and then not with deterministic algorithms."""
+def test_the_load_changes_no_bit(operation: str, sizes: tuple[int, ...], two_threads: None) -> None:
     x = _inputs(operation, sizes)
     idle = _both_passes(operation, x)
-    turns = itertools.cycle([True, False])
-    monkeypatch.setattr(_threads, "_WINDOW", 0.0)
-    monkeypatch.setattr(_threads._Pause, "begin", lambda pause, now: setattr(pause, "end", now + 1e-4))
-    monkeypatch.setattr(_threads, "_in_use", lambda before, now: next(turns))
+    _threads._pause.begin(time.perf_counter())
+    time.sleep(0.05)
     assert all(torch.equal(a, b) for a, b in zip(idle, _both_passes(operation, x), strict=True))
-    monkeypatch.setattr(_threads, "ADAPTS", True)
-    torch.use_deterministic_algorithms(True)
-    try:
-        found = _both_passes(operation, x)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(torch.equal(a, b) for a, b in zip(idle, found, strict=True))
 
 
 _NARROW = """
@@ -233,10 +271,8 @@ def test_busy_neighbours_do_not_stop_a_call(
     sizes: tuple[int, ...],
     two_threads: None,
     two_busy_processes: None,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Small work never waits for another thread; large work does not where it may adapt."""
-    monkeypatch.setattr(_threads, "ADAPTS", True)
+    """Small work never waits for another thread; the threads of large work wait asleep."""
     x = _inputs(operation, sizes)
     _both_passes(operation, x)
     times: dict[int, list[float]] = {1: [], 2: []}
