@@ -17,8 +17,9 @@ more threads than there are cores (GOMP_SPINCOUNT in its manual); with other lib
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from threading import Thread, local
+from threading import Event, Thread, local
 from time import perf_counter, sleep, thread_time
 from typing import Any, NamedTuple
 
@@ -86,7 +87,8 @@ class _Pause:
     def begin(self, time: float) -> None:
         length, self.following = self.following, min(2 * self.following, _LONGEST_PAUSE)
         self.end = time + length
-        Thread(target=_crowd, args=(length,), daemon=True).start()
+        with suppress(RuntimeError):  # The system allows no more threads, or the interpreter is shutting down.
+            Thread(target=_crowd, args=(length,), daemon=True).start()
 
 
 def _crowd(seconds: float) -> None:
@@ -94,6 +96,18 @@ def _crowd(seconds: float) -> None:
     functions = _functions()
     assert functions is not None and functions.parallel is not None
     more = max(1, (os.cpu_count() or 1) - torch.get_num_threads() + 1)
+    # Where the system allows no more threads, Python raises; OpenMP would end the process.
+    trial, end = [], Event()
+    try:
+        for _ in range(more):
+            trial.append(Thread(target=end.wait, daemon=True))
+            trial[-1].start()
+    except RuntimeError:
+        return
+    finally:
+        end.set()
+    for thread in trial:
+        thread.join()
     # Every thread of the team calls free(NULL), which does nothing. The team is this thread's, and ends with it.
     functions.parallel(ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p), None, 1 + more, 0)
     sleep(seconds)

@@ -142,6 +142,27 @@ def test_pause_doubles_until_the_cores_are_free(monkeypatch: pytest.MonkeyPatch)
     assert ends == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
 
 
+@_gnu
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_a_system_that_allows_no_more_threads_is_asked_for_none(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenMP would end the process where it may not have a thread."""
+    start, left, asked = Thread.start, [allowed], []
+
+    def limited(thread: Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+        thread.join()
+
+    monkeypatch.setattr(Thread, "start", limited)
+    assert _functions is not None
+    recorded = _functions._replace(parallel=lambda *words: asked.append(words))
+    monkeypatch.setattr(_threads, "_functions", lambda: recorded)
+    _threads._Pause().begin(time.perf_counter())
+    assert left == [0] and not asked
+
+
 @pytest.mark.parametrize(
     ("on_core", "switches", "in_use"), [(0.9, 5, False), (0.5, 5, True), (0.5, 0, False)], ids=["busy", "aside", "lock"]
 )
