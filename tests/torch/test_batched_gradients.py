@@ -1,7 +1,5 @@
 """Derivatives that PyTorch's autograd maps over cotangents or carries forward, in every operation."""
 
-import warnings
-
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -81,12 +79,6 @@ def test_batches_of_cotangents(case, rows):
     agree(one, [torch.stack(column) for column in zip(*each, strict=True)])
 
 
-def test_jacobian(case):
-    _, function, arrays = case
-    found = jacobian(lambda *x: function(*x)[0], tuple(arrays), vectorize=True)
-    agree(found, jacobian(lambda *x: function(*x)[0], tuple(arrays)))
-
-
 def test_nested_batches_of_cotangents():
     """The vmap inside autograd, twice."""
     arrays = [x.detach().clone().requires_grad_() for x in dense]
@@ -99,15 +91,6 @@ def test_nested_batches_of_cotangents():
 
     found = torch._vmap_internals._vmap(rows)(batches)
     agree([x[2, 1] for x in found], torch.autograd.grad(h, arrays[:5], batches[2, 1]))
-
-
-def test_gradcheck_of_batches(case):
-    _, function, arrays = case
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert torch.autograd.gradcheck(
-            lambda *x: function(*x)[0], arrays, check_batched_grad=True, fast_mode=True, check_forward_ad=False
-        )
 
 
 @pytest.mark.filterwarnings(DECOMPOSITIONS)

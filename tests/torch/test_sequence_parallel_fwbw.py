@@ -69,7 +69,7 @@ def agreements(group):
     rank, found = group.rank(), {}
     for name, changes in CONFIGURATIONS.items():
         config = configuration(**changes)
-        for cuts in ([0, 5, 5, 13], [0, 0, 7, 9]):
+        for cuts in ([0, 5, 5, 13],):
             *arrays, dh, dC, dn, dm = inputs(T=cuts[-1])
             tokens, state = arrays[:5], arrays[5:] if config["use_initial_state"] else []
             last = [dC, dn, dm] if config["return_state"] else []
