@@ -89,25 +89,6 @@ def test_a_dense_layer_that_follows_is_the_output_projection(package: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"activation": "relu"}, "config.activation"),
-        ({"activation": None}, "config.activation"),
-        ({"recurrent_activation": "hard_sigmoid"}, "config.recurrent_activation"),
-        ({"dropout": 0.1}, "config.dropout"),
-        ({"recurrent_dropout": 0.1}, "config.recurrent_dropout"),
-        ({"go_backwards": True}, "config.go_backwards"),
-        ({"zero_output_for_mask": True}, "config.zero_output_for_mask"),
-        ({"dtype": "mixed_bfloat16"}, "config.dtype"),
-    ],
-)
-def test_what_gru_does_not_compute_is_refused_by_name(settings: dict[str, Any], named: str) -> None:
-    layer = made(3, 2, **{"dtype": "float32", **settings})
-    with pytest.raises(ValueError, match=f"`{named}` is "):
-        gru_weights_from_keras(layer.get_weights(), layer.get_config())
-
-
-@pytest.mark.parametrize(
     "settings",
     [
         {"kernel_regularizer": "l2", "bias_constraint": "non_neg", "recurrent_initializer": "he_normal"},

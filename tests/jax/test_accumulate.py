@@ -36,49 +36,6 @@ def call(dtype=np.float32):
     return SimpleNamespace(params=params, apply_fn=apply_fn), batch
 
 
-@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
-@pytest.mark.parametrize("use_scan", [False, True])
-def test_jit_and_one_minibatch(use_scan, key):
-    state, batch = call()
-
-    def run(params, batch, rng):
-        state = SimpleNamespace(params=params, apply_fn=apply_fn)
-        return jax_impl.accumulate_gradients(state, batch, rng, 1, loss_fn, use_scan=use_scan)
-
-    rng = key(1)
-    gradient, _ = jax.grad(loss_fn, has_aux=True)(state.params, apply_fn, batch, jax.random.split(rng, 1)[0])
-    got = jax.jit(run)(state.params, batch, rng)
-    assert_close(got[0], gradient, 1e-5)
-    assert got[2]["mean"].shape == (1, 2) and got[2]["nothing"] is None
-
-
-@pytest.mark.parametrize("use_scan", [False, True])
-def test_shard_map(use_scan):
-    """Replicated parameters, sharded batch: JAX sums a replicated parameter's gradient over the devices."""
-    state, batch = call()
-    del batch["none"]
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
-
-    def loss(params, apply_fn, batch, rng):
-        error = jnp.sum((apply_fn(params, batch["x"]) - batch["y"]) ** 2)
-        return error, ({"error": error}, {"mean": jnp.mean(batch["x"], axis=0)})
-
-    def run(params, batch):
-        state = SimpleNamespace(params=params, apply_fn=apply_fn)
-        return jax_impl.accumulate_gradients(state, batch, jax.random.key(0), 2, loss, use_scan=use_scan)
-
-    def device(params, batch):
-        gradients, metrics, mutable = run(params, batch)
-        return gradients, jax.tree.map(lambda x: x[None], (metrics, mutable))
-
-    sharded = jax.shard_map(device, mesh=mesh, in_specs=(P(), P("data")), out_specs=(P(), P("data")), check_vma=True)
-    gradients, (metrics, mutable) = jax.jit(sharded)(state.params, batch)
-    halves = [run(state.params, jax.tree.map(lambda x, b=b: x[4 * b : 4 * b + 4], batch)) for b in range(2)]
-    assert_close(gradients, jax.tree.map(jnp.add, halves[0][0], halves[1][0]), 1e-5)
-    assert_close(metrics["error"], jnp.stack([half[1]["error"] for half in halves]), 1e-5)
-    assert_close(mutable["mean"], jnp.stack([half[2]["mean"] for half in halves]), 1e-5)
-
-
 def test_scan_compiles_the_loss_once():
     """Counted: the loss is traced as often whatever the number of minibatches, and the loop as often as there are."""
     state, batch = call()
