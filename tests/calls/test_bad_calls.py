@@ -368,56 +368,36 @@ def test_accumulation(wing):
             refused(error, f"accumulate_gradients: {text}", accumulate, bad, count, **options)
 
 
-def test_sharding(wing):
-    x, tree = wing.array((4, 6)), {"w": wing.array((3, 2))}
-    cases = [
-        ("split_array_over_mesh", (x, "tp", 0), ValueError, "`axis_name` is 'tp'; expected an axis of the mesh: 'dp'"),
-        (
-            "split_array_over_mesh",
-            (x, 3, 0),
-            TypeError,
-            "`axis_name` is 3; expected the name of a mesh axis or a tuple of names",
-        ),
-        (
-            "split_array_over_mesh",
-            (x, "dp", 2),
-            ValueError,
-            "`split_axis` is 2; expected an axis of f32[4,6], from -2 to 1",
-        ),
-        (
-            "split_array_over_mesh",
-            (x, "dp", 0.5),
-            TypeError,
-            "`split_axis` is 0.5; expected an integer of at least -2147483648",
-        ),
-        (
-            "split_array_over_mesh",
-            (wing.array((3, 6)), "dp", 0),
-            ValueError,
-            "`x` is f32[3,6]; expected axis 0 to be a multiple of 2, the size of 'dp'",
-        ),
-        ("stack_params", (tree, "tp"), ValueError, "`axis_name` is 'tp'; expected an axis of the mesh: 'dp'"),
-        (
-            "stack_params",
-            (tree, "dp", 3),
-            ValueError,
-            "`axis` is 3; expected an axis of f32[3,2] with one more dimension, from -3 to 2",
-        ),
-        (
-            "stack_params",
-            (tree, "dp", 0, 2),
-            ValueError,
-            "`mask_except` is 2; expected None or the index of one of the 2 shards of 'dp'",
-        ),
-        (
-            "unstack_params",
-            (tree, 3),
-            TypeError,
-            "`axis_name` is 3; expected the name of a mesh axis or a tuple of names",
-        ),
-    ]
-    for function, args, error, text in cases:
-        refused(error, f"{function}: {text}", wing.on_mesh, function, *args)
+SHARDING = [
+    ("split_array_over_mesh", ("tp", 0), ValueError, "`axis_name` is 'tp'; expected an axis of the mesh: 'dp'"),
+    ("split_array_over_mesh", ("dp", 2), ValueError, "`split_axis` is 2; expected an axis of f32[3,6], from -2 to 1"),
+    (
+        "split_array_over_mesh",
+        ("dp", 0),
+        ValueError,
+        "`x` is f32[3,6]; expected axis 0 to be a multiple of 2, the size of 'dp'",
+    ),
+    (
+        "stack_params",
+        ("dp", 3),
+        ValueError,
+        "`axis` is 3; expected an axis of f32[3,6] with one more dimension, from -3 to 2",
+    ),
+    (
+        "stack_params",
+        ("dp", 0, 2),
+        ValueError,
+        "`mask_except` is 2; expected None or the index of one of the 2 shards of 'dp'",
+    ),
+    ("unstack_params", (3,), TypeError, "`axis_name` is 3; expected the name of a mesh axis or a tuple of names"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "error", "text"), SHARDING)
+def test_sharding(wing, function, arguments, error, text):
+    x = wing.array((3, 6))
+    first = x if function == "split_array_over_mesh" else {"w": x}
+    refused(error, f"{function}: {text}", wing.on_mesh, function, first, *arguments)
 
 
 def test_explain_backend(wing):
