@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import torch_impl
 from tests.both import with_torch
 from tests.both.tools import compare, mlstm_inputs, mlstm_reference, mlstm_state
 from tests.torch.loops import cotangents, gradients, like, mlstm_arguments, relative_error
@@ -93,14 +92,3 @@ def test_only_some_need_a_gradient():
     for index in range(8):
         ours = [x.clone().requires_grad_(index == number) for number, x in enumerate(arrays)]
         assert torch.equal(gradients(run(ours), ours[index : index + 1], upstream)[0], expected[index])
-
-
-def test_backends():
-    arrays = [x.detach() for x in mlstm_arguments(1, 5, 1, 2, 2)]
-    assert torch.equal(mlstm(*arrays, kernel_backend="torch"), mlstm(*arrays))
-    assert torch.equal(mlstm(*arrays, kernel_backend=torch_impl.KernelBackend.torch), mlstm(*arrays))
-    with pytest.raises(ValueError, match="`kernel_backend` is triton, which does not support this call"):
-        mlstm(*arrays, kernel_backend="triton")
-    explanation = torch_impl.explain_backend("mlstm", *arrays)
-    assert explanation.chosen is torch_impl.KernelBackend.torch
-    assert set(explanation.against) == {torch_impl.KernelBackend.triton}
