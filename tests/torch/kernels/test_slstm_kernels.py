@@ -173,16 +173,6 @@ def test_hard_resets_silent_steps_and_an_empty_memory(H, state, forget_gate, dev
     case.check(*case.run())
 
 
-def test_nothing_is_ever_written(device) -> None:
-    def edit(z, i, f, o, c, n, m, h):
-        i[:] = -INF
-
-    case = Case(2, 4, 5, device, state=False, edit=edit)
-    results, gradients = case.run()
-    case.check(results, gradients)
-    assert not results.h.any() and all(torch.isfinite(x).all() for x in gradients)
-
-
 def test_gates_of_any_finite_size(device) -> None:
     def edit(z, i, f, o, c, n, m, h):
         i[:, ::2] *= 30.0
