@@ -53,6 +53,7 @@ def expected(
     return [flat @ out + p["output_projection.bias"], *last], gradients
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("forget_gate", ["sigmoid", "exp"])
 @pytest.mark.parametrize("clipping", [None, 0.1])
 @pytest.mark.parametrize("lengths", [None, [3, 0, 5]], ids=str)
@@ -95,6 +96,7 @@ def initial_parameters(framework: ModuleType, **changed: Any) -> dict[str, np.nd
     return framework.layer_parameters("sLSTM", settings(**changed), 0)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("forget_gate", ["sigmoid", "exp"])
 def test_initial_values(framework: ModuleType, forget_gate: str, depth: float) -> None:

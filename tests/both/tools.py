@@ -7,17 +7,11 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance.base.dtypes import array as rounded_array
 from reference import MLSTMState
 
 GRU_NAMES = ("input", "weight", "forget_input", "forget_weight", "reset_input", "reset_weight", "input_state")
 TOLERANCE = {"float64": 1e-11, "float32": 1e-4}
 """Largest error of an array, as a part of its largest element; of values in float64 a tenth of it."""
-
-
-def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
-    """The values in a dtype, in float64."""
-    return rounded_array(x, dtype).values
 
 
 def relative_error(got: np.ndarray, expected: np.ndarray, scale: float = 0.0) -> float:
@@ -30,9 +24,9 @@ def relative_error(got: np.ndarray, expected: np.ndarray, scale: float = 0.0) ->
     return float(np.abs(got[~infinite] - expected[~infinite]).max(initial=0.0) / largest)
 
 
-def assert_close(got: Sequence, expected: Sequence, tolerance: float, scale: float = 0.0) -> None:
+def assert_close(got: Sequence, expected: Sequence, tolerance: float) -> None:
     """Arrays agree one by one."""
-    errors = [relative_error(x, y, scale) for x, y in zip(got, expected, strict=True)]
+    errors = [relative_error(x, y) for x, y in zip(got, expected, strict=True)]
     assert all(error < tolerance for error in errors), errors
 
 
@@ -88,55 +82,32 @@ def gru(framework: ModuleType, **options: Any) -> Callable:
     return lambda *arrays: framework.package.gru(*arrays, **options)
 
 
-def native(framework: ModuleType, arrays: Sequence[np.ndarray], dtype: str | Sequence[str]) -> list[Any]:
-    dtypes = [dtype] * len(arrays) if isinstance(dtype, str) else dtype
-    return [framework.array(x, name) for x, name in zip(arrays, dtypes, strict=True)]
+def native(framework: ModuleType, arrays: Sequence[np.ndarray], dtype: str) -> list[Any]:
+    return [framework.array(x, dtype) for x in arrays]
 
 
 def compare(
-    framework: ModuleType,
-    function: Callable,
-    expected: Callable,
-    arrays: Sequence[np.ndarray],
-    dtype: str | Sequence[str] = "float64",
-    tolerance: float | None = None,
-    scale: float = 0.0,
-    sizes: Sequence[float] | None = None,
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Compare values and gradients with the reference's; dtypes of gradients must be those of the arrays.
+    framework: ModuleType, function: Callable, expected: Callable, arrays: Sequence[np.ndarray], dtype: str = "float64"
+) -> None:
+    """Compare values and gradients with the reference's; all have the dtype of the arrays.
 
     Args:
         function: of the framework's arrays.
         expected: of NumPy's arrays; with cotangents as a second argument, the gradients.
-        dtype: of all arrays, or of each; arrays are rounded to it first.
-        tolerance: by default that of the dtype.
-        scale: the size of terms that cancel in a result.
-        sizes: factors of the cotangents.
-
-    Returns:
-        Values and gradients of the framework.
+        dtype: of all arrays, which are rounded to it first.
     """
-    dtypes = [dtype] * len(arrays) if isinstance(dtype, str) else list(dtype)
-    narrower = 0.1 if tolerance is None and dtypes[0] == "float64" else 1.0
-    tolerance = TOLERANCE[dtypes[0]] if tolerance is None else tolerance
-    arrays = [rounded(x, name) for x, name in zip(arrays, dtypes, strict=True)]
+    arrays = [x.astype(dtype).astype(np.float64) for x in arrays]
     values = expected(arrays)
-    # The dtype of the values, and for states that in which they are accumulated.
-    narrow = [dtypes[0], *["float64" if dtypes[0] == "float64" else "float32"] * (len(values) - 1)]
     rng = np.random.default_rng(99)
-    factors = sizes or [1.0] * len(values)
-    drawn = [size * rng.normal(size=x.shape) for x, size in zip(values, factors, strict=True)]
-    drawn = [rounded(x, name) for x, name in zip(drawn, narrow, strict=True)]
-    gradients = expected(arrays, drawn)
-    with framework.wide("float64" in dtypes):
+    drawn = [rng.normal(size=x.shape).astype(dtype).astype(np.float64) for x in values]
+    with framework.wide(dtype == "float64"):
         outputs, found = framework.pull_back(
-            function, native(framework, arrays, dtypes), native(framework, drawn, narrow)
+            function, native(framework, arrays, dtype), native(framework, drawn, dtype)
         )
-        assert [framework.dtype_of(x) for x in (*outputs, *found)] == [*narrow, *dtypes]
+        assert {framework.dtype_of(x) for x in (*outputs, *found)} == {dtype}
         outputs, found = ([framework.numpy(x) for x in each] for each in (outputs, found))
-    assert_close(outputs, values, narrower * tolerance, scale)
-    assert_close(found, gradients, tolerance, scale)
-    return outputs, found
+    assert_close(outputs, values, TOLERANCE[dtype] * (0.1 if dtype == "float64" else 1.0))
+    assert_close(found, expected(arrays, drawn), TOLERANCE[dtype])
 
 
 def pulled(

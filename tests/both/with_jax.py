@@ -10,8 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jax_impl as package
 
-concatenate, stack, leaves = jnp.concatenate, jnp.stack, jax.tree.leaves
-jit, vjp, vmap, wide = jax.jit, jax.vjp, jax.vmap, jax.enable_x64
+leaves, jit, vjp, vmap, wide = jax.tree.leaves, jax.jit, jax.vjp, jax.vmap, jax.enable_x64
 
 
 def array(x: np.ndarray, dtype: str) -> jax.Array:

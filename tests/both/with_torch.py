@@ -10,8 +10,7 @@ from torch.utils import _pytree
 
 import torch_impl as package
 
-concatenate, stack, leaves = torch.cat, torch.stack, _pytree.tree_leaves
-vjp, vmap = torch.func.vjp, torch.func.vmap
+leaves, vjp, vmap = _pytree.tree_leaves, torch.func.vjp, torch.func.vmap
 
 
 def jit(function: Callable) -> Callable:

@@ -2,7 +2,6 @@
 
 import inspect
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.base.dtypes import ROUNDOFF, array
-from conformance.base.result_form import expect_arrays, expect_form
 from conformance.cases import SEEDS, Limits, generator, register
 from conformance.laws import SMALL, WIDE
 from conformance.laws.checker import Checker, LawError
@@ -59,11 +57,7 @@ def _run(checker: Checker, form: str, params: Any, batch: Any, n: int, loss_fn: 
         apply_fn=lambda params, x: x @ params["w"] + params["b"] if "b" in params else x @ params["w"],
     )
     given = {name: implementation.native(x) for name, x in batch.items()}
-    result = implementation.functions[form](state, given, implementation.rng(7), n, loss_fn, **keywords)
-    fits = isinstance(result, tuple | list) and len(result) == 3 and isinstance(result[0], Mapping)
-    expect_form(form, "(gradients like params, metrics, mutable)", fits, result, implementation.kind)
-    expect_arrays(form, result[0], implementation.kind)
-    return result
+    return implementation.functions[form](state, given, implementation.rng(7), n, loss_fn, **keywords)
 
 
 def _forms(checker: Checker) -> list[tuple[str, dict[str, Any]]]:

@@ -11,7 +11,7 @@ LAWS: list[Law] = []
 law = registering(LAWS)
 
 _MODULES = (
-    *("bad_rows", "array_laws", "backend_laws", "device_laws", "accumulate_laws", "sharding_laws", "layer_laws"),
+    *("bad_rows", "array_laws", "backend_laws", "accumulate_laws", "sharding_laws", "layer_laws"),
     "sequence_parallel_laws",
 )
 

@@ -5,14 +5,12 @@ mesh for torch, ``vmap`` over named axes for JAX.
 """
 
 import itertools
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from conformance.base.dtypes import Array, array
-from conformance.base.result_form import expect_array, expect_form
 from conformance.laws import SINGLE, SMALL
 from conformance.laws.checker import Checker, LawError
 from tests.calls.mesh_cases import REPLICAS, MeshCase, splits, stacks
@@ -45,7 +43,6 @@ def concatenation(checker: Checker, case: MeshCase) -> None:
 
     def device(place: dict[str, Any], x: Any) -> dict[str, Any]:
         part = split(x, case.axis_name, case.axis, **place)
-        expect_array("split_array_over_mesh", "the slice", part, implementation.kind)
         shared.append(implementation.overlap(x, part))
         return {"part": part}
 
@@ -66,28 +63,6 @@ def _inverse(place: dict[str, Any]) -> dict[str, Any]:
     return {name: x for name, x in place.items() if name == "mesh"}
 
 
-def _box(function: str, tree: Any, checker: Checker) -> Any:
-    """The leaf of a tree `{"p": leaf}` that a function returned, which must be labelled with the names of its axes."""
-    kind, leaf = checker.implementation.kind, _leaf(function, tree, checker)
-    fits = hasattr(leaf, "value") and isinstance(getattr(leaf, "names", None), tuple | list)
-    expect_form(function, "params with leaves that have a `.value` and a tuple of `.names`", fits, tree, kind)
-    expect_array(function, "the value of a leaf", leaf.value, kind)
-    return leaf
-
-
-def _leaf(function: str, tree: Any, checker: Checker) -> Any:
-    fits = isinstance(tree, Mapping) and set(tree) == {"p"}
-    expect_form(function, "a tree like params", fits, tree, checker.implementation.kind)
-    return tree["p"]
-
-
-def _unboxed(tree: Any, checker: Checker) -> Any:
-    """The parameter that `unstack_params` returned without a box."""
-    leaf = _leaf("unstack_params", tree, checker)
-    expect_array("unstack_params", "a leaf without sharded axes", leaf, checker.implementation.kind)
-    return leaf
-
-
 @law("stack_params", "definition", cases=stacks, strata=SMALL, needs=_BOTH, quick=True, **_NARROW)
 def roundtrip(checker: Checker, case: MeshCase) -> None:
     """Stacking adds an axis of size 1 that is labelled with the mesh axis, at the given position; a mask makes all
@@ -100,11 +75,11 @@ def roundtrip(checker: Checker, case: MeshCase) -> None:
 
     def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
         stacked = stack({"p": value}, case.axis_name, axis=case.axis, mask_except=case.keep, **place)
-        box = _box("stack_params", stacked, checker)
+        box = stacked["p"]
         labels.append(tuple(box.names))
         if len(labels[-1]) != len(case.shape) + 1:
             return {"stacked": box.value}
-        again = _unboxed(unstack(stacked, case.axis_name, **_inverse(place)), checker)
+        again = unstack(stacked, case.axis_name, **_inverse(place))["p"]
         pairs = itertools.combinations((value, box.value, again), 2)
         if any(implementation.overlap(*pair) for pair in pairs):
             raise LawError("parameters", "share memory with those that were stacked, or unstacked")
@@ -135,14 +110,13 @@ def two_axes(checker: Checker, case: MeshCase) -> None:
 
     def device(place: dict[str, Any], value: Any) -> dict[str, Any]:
         once = stack({"p": value}, REPLICAS, **place)
-        _box("stack_params", once, checker)
         twice = stack(once, case.axis_name, axis=case.axis, **place)
         inverse = _inverse(place)
-        both = _box("stack_params", twice, checker)
+        both = twice["p"]
         over = (case.axis_name, REPLICAS)
-        back, other = (_box("unstack_params", unstack(twice, name, **inverse), checker) for name in over)
+        back, other = (unstack(twice, name, **inverse)["p"] for name in over)
         labels.append(tuple(tuple(box.names) for box in (both, back, other)))
-        whole = _unboxed(unstack({"p": back}, REPLICAS, **inverse), checker)
+        whole = unstack({"p": back}, REPLICAS, **inverse)["p"]
         return {"twice": both.value, "back": back.value, "other": other.value, "whole": whole}
 
     shards = _shards(checker, case)

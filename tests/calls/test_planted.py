@@ -1,7 +1,6 @@
 """The laws of this folder are broken by a package that has just the fault that they are about."""
 
 import dataclasses
-import importlib
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from conformance.base.options import RunOptions
 from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run_law
-from tests.calls.packages import PACKAGES, adapted
+from tests.calls.packages import adapted
 from tests.calls.registry import all_laws
 
 torch = pytest.importorskip("torch")
@@ -59,58 +58,3 @@ def test_a_launch_is_seen_wherever_triton_starts_one(monkeypatch):
         JITFunction(summing).run(grid=(1,), warmup=True)
     GridExecutor(summing, (), (1,))()
     assert seen == ["summing", "summing"]
-
-
-def test_a_layer_that_forgets_a_weight_mixes_up_its_heads_or_drops_a_gradient():
-    import torch_impl
-
-    class Unset(torch_impl.GRU):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            torch.nn.init.zeros_(self.reset_weight)
-
-    class Swapped(torch_impl.GRU):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.state_weight, self.forget_weight = self.forget_weight, self.state_weight
-
-    class Detached(torch_impl.GRU):
-        def forward(self, input: Any, input_state: Any = None, cu_seqlens: Any = None, **kwargs: Any) -> Any:
-            state = None if input_state is None else input_state.detach()
-            return super().forward(input, state, cu_seqlens, **kwargs)
-
-    assert judged("GRU.parameters", GRU=torch_impl.GRU).status == "passed"
-    assert judged("GRU.parameters", GRU=Unset).status == "failed"
-    assert judged("GRU.parameters", GRU=Swapped).status == "failed"
-    broken = judged("GRU.value", GRU=Detached, examples=1)
-    assert broken.status == "failed" and str(broken.reason).startswith("gradient of input_state")
-
-
-STACKED = {
-    "plain leaves": (
-        "stack_params",
-        lambda tree: {"p": tree["p"].value},
-        "its result is params with leaves that have a `.value` and a tuple of `.names`",
-    ),
-    "no tree": ("stack_params", lambda tree: tree["p"].value, "its result is a tree like params"),
-    "nothing": ("unstack_params", lambda tree: None, "unstack_params returned None; its result is a tree like params"),
-    "another leaf": ("unstack_params", lambda tree: {"p": "wrong"}, "returned the string 'wrong' as a leaf without"),
-}
-
-
-@pytest.mark.parametrize("law", ["roundtrip", "two_axes"])
-@pytest.mark.parametrize("changed", STACKED)
-@pytest.mark.parametrize("framework", PACKAGES)
-def test_parameters_without_labels_are_named(framework: str, changed: str, law: str) -> None:
-    name, change, said = STACKED[changed]
-    package = importlib.import_module(framework)
-
-    def wrong(*arrays: Any, **given: Any) -> Any:
-        return change(getattr(package, name)(*arrays, **given))
-
-    functions = {each: getattr(package, each) for each in ("stack_params", "unstack_params")}
-    target = adapted(PACKAGES[framework], "changed", {**functions, name: wrong})
-    result = run_law(target, LAWS[f"stack_params.{law}"], "float32", RunOptions(examples=2, shrink_seconds=0.0))
-    (found,) = result.counterexamples
-    assert (found.kind.where, found.kind.nature) == (name, "result")
-    assert said in found.problem or (law, changed) == ("two_axes", "another leaf")

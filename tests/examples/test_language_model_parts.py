@@ -46,12 +46,6 @@ def test_a_bad_setting_is_refused_by_name(fields: dict, said: str) -> None:
     assert str(refused.value).startswith(said)
 
 
-def test_rows_that_cannot_be_dealt_over_devices_are_refused() -> None:
-    Settings(rows=8, minibatches=2).check_devices(4)
-    with pytest.raises(SettingsError, match="`rows` is 8; expected a multiple of 6, for 3 devices with 2 minibatches"):
-        Settings(rows=8, minibatches=2).check_devices(3)
-
-
 def test_settings_come_back_from_their_file(tmp_path: Path) -> None:
     path, given = tmp_path / "settings.json", Settings(blocks="gru,slstm", learning_rate=0.1, data="here")
     settings.write(given, path)
@@ -247,16 +241,6 @@ def test_lines_after_the_checkpoint_are_written_again(tmp_path: Path) -> None:
     with metrics.Metrics(tmp_path, 2) as lines:
         lines.add(3, loss=0.1)
     assert metrics.read(path) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}, {"step": 3, "loss": 0.1}]
-
-
-def test_draws_follow_the_probabilities_within_the_nucleus() -> None:
-    logits = np.log(np.array([0.1, 0.6, 0.3]))
-    rng = np.random.default_rng(0)
-    drawn = np.bincount([Sampling().draw(logits, rng) for _ in range(4000)], minlength=3) / 4000
-    np.testing.assert_allclose(drawn, [0.1, 0.6, 0.3], atol=0.03)
-    assert {Sampling(temperature=1.0, top_p=0.7).draw(logits, rng) for _ in range(200)} == {1, 2}
-    assert {Sampling(temperature=1.0, top_p=0.5).draw(logits, rng) for _ in range(200)} == {1}
-    assert Sampling(temperature=0.0, top_p=1.0).draw(logits, rng) == 1
 
 
 def test_sampling_ends_with_the_document() -> None:

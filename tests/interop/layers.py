@@ -1,6 +1,6 @@
 """A GRU layer of each package as a function of NumPy arrays, with its gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import jax_impl.interop.gru
 import reference.interop.gru
 import torch_impl.interop.gru
 from reference.interop.gru_weights import GRUWeights
+from tests.interop.rounding import assert_rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +101,17 @@ PACKAGES: dict[str, Callable[[GRUWeights, Inputs], Result]] = {
     "torch_impl": run_torch,
     "jax_impl": run_jax,
 }
+
+
+def check(peer: Result, weights: Sequence[GRUWeights], given: Inputs) -> None:
+    """The peer in float32, and ours in both dtypes, against ours in float64."""
+    single, double = weights
+    truth = PACKAGES["torch_impl"](double, given.double())
+    assert truth.gradients.keys() == peer.gradients.keys()
+    found = {f"{name}, float64": run(double, given.double()) for name, run in PACKAGES.items()}
+    found |= {f"{name}, float32": PACKAGES[name](single, given) for name in ("torch_impl", "jax_impl")}
+    for name, result in {**found, "peer": peer}.items():
+        assert_rounding(result.output, truth.output, f"{name}: output")
+        assert_rounding(result.state, truth.state, f"{name}: state")
+        for argument, gradient in result.gradients.items():
+            assert_rounding(gradient, truth.gradients[argument], f"{name}: {argument}")

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from reference.interop.gru_frameworks import gru_weights_from_flax, gru_weights_from_torch
-from tests.interop.layers import PACKAGES, Inputs, Result
-from tests.interop.rounding import assert_rounding
+from tests.interop.layers import Inputs, Result, check
 
 FEATURES, H, B, S = 5, 7, 3, 11
 
@@ -17,20 +16,6 @@ def inputs(seed: int) -> Inputs:
     rng = np.random.default_rng(seed)
     x, h0, dy = (rng.normal(size=size) for size in ((B, S, FEATURES), (B, 1, H), (B, S, H)))
     return Inputs(x=x.astype("f4"), h0=h0.astype("f4"), dy=dy.astype("f4"))
-
-
-def check(peer: Result, weights: object, given: Inputs) -> None:
-    """The peer in float32, and ours in both dtypes, against ours in float64."""
-    single, double = weights
-    truth = PACKAGES["torch_impl"](double, given.double())
-    assert truth.gradients.keys() == peer.gradients.keys()
-    found = {f"{name}, float64": run(double, given.double()) for name, run in PACKAGES.items()}
-    found |= {f"{name}, float32": PACKAGES[name](single, given) for name in ("torch_impl", "jax_impl")}
-    for name, result in {**found, "peer": peer}.items():
-        assert_rounding(result.output, truth.output, f"{name}: output")
-        assert_rounding(result.state, truth.state, f"{name}: state")
-        for argument, gradient in result.gradients.items():
-            assert_rounding(gradient, truth.gradients[argument], f"{name}: {argument}")
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -171,15 +171,6 @@ def test_a_registered_step_is_compiled_without_a_break() -> None:
     assert {part.dtype for part in states} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("mode", ["train", "train_with_padding"])
-def test_the_backend_in_training_takes_any_length(mode: str) -> None:
-    arrays = case(2, 3, 45, 8, 5, state=False)
-    settings = {"mode": mode, "chunk_size": 16, "return_last_states": False}
-    backend = mLSTMBackend(mLSTMBackendConfig(**OURS, **settings))
-    h = backend(**tensors(arrays, torch.float32))
-    assert_rounding(h.detach(), specified(arrays, 1e-6)[0], "h")
-
-
 def test_under_autocast_the_kernel_dtype_is_the_one_asked_for() -> None:
     arrays = case(2, 3, 32, 8, 5, state=True)
     exact = specified(arrays, 1e-6)[0]
@@ -205,21 +196,6 @@ def model(kernels: dict[str, str], mode: str, **settings: Any) -> xLSTMLarge:
         if parameter.ndim == 1:
             parameter.data.normal_(generator=generator)
     return made
-
-
-@pytest.mark.parametrize("weight_mode", ["single", "fused"])
-@pytest.mark.parametrize("S", [1, 13, 50])
-def test_logits_of_xlstm_large(weight_mode: str, S: int) -> None:
-    tokens = torch.randint(97, (3, S), generator=torch.Generator().manual_seed(S))
-    with torch.no_grad():
-        exact, _ = model(NATIVE, "inference", weight_mode=weight_mode).double()(tokens)
-        double, _ = model(OURS, "inference", weight_mode=weight_mode).double()(tokens)
-        single, _ = model(OURS, "inference", weight_mode=weight_mode)(tokens)
-        peer, _ = model(NATIVE, "inference", weight_mode=weight_mode)(tokens)
-    # One step at a time, the native kernel rounds a float64 model's state to `inference_state_dtype`.
-    assert_rounding(double.to(torch.float32) if S == 1 else double, exact, "float64", units=256)
-    assert_rounding(single, exact, "float32")
-    assert_rounding(peer, exact, "peer in float32")
 
 
 @pytest.mark.parametrize("S", [1, 5, 17])

@@ -85,17 +85,3 @@ def test_lengths_become_a_packing() -> None:
         ours = run_package(weights, Inputs(x=packed, cu_seqlens=cu_seqlens))
         assert_rounding(expected, ours.output, f"{name}: output")
         assert_rounding(last, ours.state, f"{name}: state")
-
-
-@pytest.mark.parametrize(
-    ("attributes", "named"),
-    [
-        ({"direction": "reverse"}, "direction"),
-        ({"direction": "bidirectional"}, "direction"),
-        ({"activations": ["Sigmoid", "Relu"]}, "activations"),
-        ({"clip": 3.0}, "clip"),
-    ],
-)
-def test_what_gru_does_not_compute_is_refused_by_name(attributes: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=f"`attributes.{named}` is "):
-        gru_weights_from_onnx(*read(model(3, 2, True, **attributes)))

@@ -108,14 +108,6 @@ def test_a_cache_continues_a_prompt(module: ModuleType) -> None:
     assert_rounding(torch.cat([first.logits, rest.logits], 1), whole, "logits")
 
 
-def test_a_prompt_in_parts(module: ModuleType) -> None:
-    text = tokens(2, 40)
-    with torch.no_grad():
-        exact = made(module)(text).logits
-        ours = install(made(module, max_inference_chunksize=16))(text).logits
-    assert_rounding(ours, exact, "logits")
-
-
 def gradients(model: Any, text: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     model.train()
     loss = model(text, labels=text, use_cache=False).loss
@@ -148,15 +140,6 @@ def test_gradient_checkpointing_changes_nothing(module: ModuleType) -> None:
     model.activation_checkpointing_enable()
     _, found = gradients(model, tokens(2, 21))
     assert_same_gradients(found, exact)
-
-
-def test_gradients_are_exact_where_the_custom_backward_is_configured() -> None:
-    """That backward takes the normaliser for a constant; the norm per head, which follows, hides it in a model."""
-    custom = {"chunkwise_kernel": "chunkwise--native_custbw", "mode": "train", "eps": 0.0}
-    text = tokens(2, 48)
-    _, exact = gradients(made(modeling_xlstm, torch.float64, mode="train", eps=0.0), text)
-    _, ours = gradients(install(made(modeling_xlstm, **custom)), text)
-    assert_same_gradients(ours, exact)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -214,23 +197,6 @@ def test_uninstall_puts_back_what_was_there(module: ModuleType) -> None:
     assert not model.backbone._forward_pre_hooks
     with pytest.raises(ValueError, match="uninstall: `model` is a xLSTMForCausalLM; expected one that"):
         uninstall(model)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("chunkwise_kernel", "parallel--native_autograd"),
-        ("chunkwise_kernel", "chunkwise--triton_xl_chunk_siging"),
-        ("mode", "generate"),
-        ("inference_state_dtype", "int8"),
-    ],
-)
-def test_what_mlstm_does_not_compute_is_refused_by_name(module: ModuleType, field: str, value: str) -> None:
-    model = made(module)
-    for backend in backends(model):
-        backend.config.__dict__[field] = value
-    with pytest.raises(ValueError, match=f"install: `config.{field}` is '{value}'; expected"):
-        install(model)
 
 
 def test_what_is_no_xlstm_is_refused(module: ModuleType) -> None:

@@ -1,17 +1,12 @@
-"""Gradient accumulation: keys, transforms, and the number of times a loss is traced."""
+"""Gradient accumulation: the number of times that a loss is traced, and weights that are traced."""
 
-import re
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 import jax_impl
-from tests.jax.test_sequence_parallel import collectives
 from tests.jax.tools import assert_close, normal
 
 B, MINIBATCHES = 8, 4
@@ -34,49 +29,6 @@ def call(dtype=np.float32):
     params = {"w": jnp.asarray(normal(rng, 3, 2), dtype), "b": jnp.asarray(normal(rng, 2), dtype)}
     batch = {"x": normal(rng, B, 3, dtype=np.float32), "y": normal(rng, B, 2, dtype=np.float32), "none": None}
     return SimpleNamespace(params=params, apply_fn=apply_fn), batch
-
-
-@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
-@pytest.mark.parametrize("use_scan", [False, True])
-def test_jit_and_one_minibatch(use_scan, key):
-    state, batch = call()
-
-    def run(params, batch, rng):
-        state = SimpleNamespace(params=params, apply_fn=apply_fn)
-        return jax_impl.accumulate_gradients(state, batch, rng, 1, loss_fn, use_scan=use_scan)
-
-    rng = key(1)
-    gradient, _ = jax.grad(loss_fn, has_aux=True)(state.params, apply_fn, batch, jax.random.split(rng, 1)[0])
-    got = jax.jit(run)(state.params, batch, rng)
-    assert_close(got[0], gradient, 1e-5)
-    assert got[2]["mean"].shape == (1, 2) and got[2]["nothing"] is None
-
-
-@pytest.mark.parametrize("use_scan", [False, True])
-def test_shard_map(use_scan):
-    """Replicated parameters, sharded batch: JAX sums a replicated parameter's gradient over the devices."""
-    state, batch = call()
-    del batch["none"]
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
-
-    def loss(params, apply_fn, batch, rng):
-        error = jnp.sum((apply_fn(params, batch["x"]) - batch["y"]) ** 2)
-        return error, ({"error": error}, {"mean": jnp.mean(batch["x"], axis=0)})
-
-    def run(params, batch):
-        state = SimpleNamespace(params=params, apply_fn=apply_fn)
-        return jax_impl.accumulate_gradients(state, batch, jax.random.key(0), 2, loss, use_scan=use_scan)
-
-    def device(params, batch):
-        gradients, metrics, mutable = run(params, batch)
-        return gradients, jax.tree.map(lambda x: x[None], (metrics, mutable))
-
-    sharded = jax.shard_map(device, mesh=mesh, in_specs=(P(), P("data")), out_specs=(P(), P("data")), check_vma=True)
-    gradients, (metrics, mutable) = jax.jit(sharded)(state.params, batch)
-    halves = [run(state.params, jax.tree.map(lambda x, b=b: x[4 * b : 4 * b + 4], batch)) for b in range(2)]
-    assert_close(gradients, jax.tree.map(jnp.add, halves[0][0], halves[1][0]), 1e-5)
-    assert_close(metrics["error"], jnp.stack([half[1]["error"] for half in halves]), 1e-5)
-    assert_close(mutable["mean"], jnp.stack([half[2]["mean"] for half in halves]), 1e-5)
 
 
 def test_scan_compiles_the_loss_once():
@@ -123,50 +75,3 @@ def test_traced_weights():
     assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(given))
     for bad, total in ((0 * weights, None), (-weights, 1), (weights, 0), (weights.at[0].set(-1), None)):
         assert all(jnp.isnan(x).all() for x in jax.tree.leaves(run(bad, total)))
-
-
-@pytest.mark.parametrize("use_scan", [False, True])
-def test_gradients_are_added_up_over_devices_once(use_scan):
-    """In float32, after the last minibatch; what does not depend on a device's part does not vary over devices."""
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    rng = np.random.default_rng(0)
-    params = {"w": jnp.asarray(normal(rng, 3, 2), jnp.bfloat16), "b": jnp.zeros(2), "own": jnp.ones((8, 2))}
-    batch = {"x": normal(rng, 64, 3, dtype=np.float32), "y": normal(rng, 64, 2, dtype=np.float32)}
-
-    def loss(params, apply_fn, batch, rng):
-        error = jnp.sum((apply_fn(params, batch["x"]) + params["own"][0] - batch["y"]) ** 2)
-        return error, ({"error": error, "norm": jnp.sum(params["b"] ** 2)}, {"large": params["b"] > 1})
-
-    def device(params, batch):
-        state = SimpleNamespace(params=params, apply_fn=apply_fn)
-        gradients, metrics, mutable = jax_impl.accumulate_gradients(
-            state, batch, jax.random.key(0), MINIBATCHES, loss, use_scan=use_scan
-        )
-        return gradients, (metrics["error"][None], metrics["norm"], mutable["large"])
-
-    specs = {"w": P(), "b": P(), "own": P("data")}
-    sharded = jax.jit(
-        jax.shard_map(
-            device, mesh=mesh, in_specs=(specs, P("data")), out_specs=(specs, (P("data"), P(), P())), check_vma=True
-        )
-    )
-    gradients, (errors, norm, large) = sharded(params, batch)
-    assert large.shape == (MINIBATCHES, 2) and norm == 0
-
-    def of_batch(params):
-        error = apply_fn(params, batch["x"]) + jnp.repeat(params["own"], 8, 0) - batch["y"]
-        return jnp.sum(error**2) / MINIBATCHES
-
-    wide = jax.tree.map(lambda x: x.astype(jnp.float32), params)
-    value, expected = jax.value_and_grad(of_batch)(wide)
-    assert_close(gradients, jax.tree.map(lambda x, p: x.astype(p.dtype), expected, params), 1e-2)
-    assert_close(
-        {name: gradients[name] for name in ("b", "own")}, {name: expected[name] for name in ("b", "own")}, 1e-5
-    )
-    assert_close(errors.sum() / MINIBATCHES, value, 1e-5)
-    program = sharded.lower(params, batch).compile().as_text()
-    gathered = collectives(program)
-    assert list(gathered) == ["all-reduce"] and sum(gathered["all-reduce"]) <= 3 * 2 + 2 + 1 + 2 * MINIBATCHES
-    assert not re.search(r"all-reduce\(.*/while/", program) and "bf16" not in "".join(
-        line for line in program.splitlines() if " all-reduce(" in line
-    )

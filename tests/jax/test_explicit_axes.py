@@ -1,4 +1,7 @@
-"""Arrays sharded over batch and heads by explicit mesh axes, with and without `jax.set_mesh`, and by automatic ones."""
+"""Where results lie if arrays are sharded by explicit mesh axes, with and without `jax.set_mesh`, or by automatic ones.
+
+The laws `sharding` and `sharding_by_explicit_axes` try every operation.
+"""
 
 import contextlib
 import functools
@@ -24,30 +27,7 @@ def mlstm(q, k, v, i, f, C, n, m):
     return h, tuple(last)
 
 
-def step(q, k, v, i, f, C, n, m):
-    h, last = jax_impl.mlstm_step(q, k, v, i, f, jax_impl.MLSTMState(C, n, m))
-    return h, tuple(last)
-
-
-def gru(x, xf, xr, h, W):
-    return jax_impl.gru(x, W, xf, W, xr, W, h, 0.5)
-
-
-def dtilde(*gates):
-    """Finite above the diagonal too, where D̃ is −∞."""
-    return jnp.exp(jax_impl.dtilde_matrix(*gates))
-
-
-def forget(gates):
-    return jnp.exp(jax_impl.causal_forget_matrix(gates))
-
-
 CONFIG = jax_impl.mLSTMBackendFwbwConfig(chunk_size=4, return_state=True, use_initial_state=True, keep_G=True)
-
-
-def fwbw(*x):
-    h, last = jax_impl.mlstm_fwbw_custom_grad(CONFIG)(*x)
-    return h, last
 
 
 def by_hand(q, k, v, i, f, C, n, m):
@@ -64,24 +44,14 @@ def calls(rng):
     f32: dict[str, Any] = {"dtype": np.float32}
     state = mlstm_state(rng, B, N, **f32)
     sequence = (*mlstm_inputs(rng, B, S, N=N, **f32), *state)
-    one_step = (*mlstm_inputs(rng, B, N=N, **f32), *state)
-    inputs = [normal(rng, B, S, N, 3, **f32) for _ in "xfr"]
-    heads = (*inputs, normal(rng, B, N, 3, **f32), normal(rng, 1, 3, 3, **f32))
     one_head = (*(x[:, :, 0] for x in sequence[:5]), *(x[:, 0] for x in state))
-    gates, batch = normal(rng, B, N, S, 1, **f32), P("batch")
+    batch = P("batch")
     x = normal(rng, B, S, 6, **f32)
     variables = LAYER.init(jax.random.key(0), x)
     return {
         "mlstm": (mlstm, sequence, (TOKENS,) * 5 + (HEADS,) * 3, (TOKENS, (HEADS,) * 3)),
-        "mlstm_step": (step, one_step, (HEADS,) * 8, (HEADS, (HEADS,) * 3)),
         "GRU": (LAYER.apply, (variables, x), (jax.tree.map(lambda _: P(), variables), batch), (batch, batch)),
-        "gru": (gru, heads, (TOKENS,) * 3 + (HEADS, P()), (TOKENS, HEADS)),
-        "fwbw": (fwbw, one_head, (batch,) * 8, (batch, (batch,) * 3)),
         "fwbw by hand": (by_hand, one_head, (batch,) * 8, (batch, (batch,) * 8)),
-        "dtilde_matrix": (dtilde, (gates, -gates), (HEADS,) * 2, HEADS),
-        "rev_cumsum": (jax_impl.rev_cumsum, (gates[..., 0],), (HEADS,), HEADS),
-        "rev_cumsum_off": (jax_impl.rev_cumsum_off, (gates[..., 0],), (HEADS,), HEADS),
-        "causal_forget_matrix": (forget, (-np.abs(gates[..., 0]),), (HEADS,), HEADS),
     }
 
 

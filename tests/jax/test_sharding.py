@@ -1,6 +1,5 @@
-"""The sharding functions on a mesh of eight devices."""
+"""The sharding functions inside `shard_map` on a mesh of eight devices; tests/calls has their laws."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +8,6 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jax_impl
-import reference
 from tests.jax.tools import normal, pull_back
 
 SIZES = {"dp": 2, "tp": 4}
@@ -33,22 +31,6 @@ def on_mesh(mesh, function, *args):
     return jax.jit(jax.shard_map(device, mesh=mesh, in_specs=P(), out_specs=P("dp", "tp")))(*args)
 
 
-def places():
-    return [(d, t) for d in range(2) for t in range(4)]
-
-
-@pytest.mark.parametrize("axis_name", ["dp", "tp", ("dp", "tp"), ("tp", "dp"), ("tp",)])
-@pytest.mark.parametrize("split_axis", [1, -1])
-def test_split_array_over_mesh(mesh, axis_name, split_axis):
-    x = normal(np.random.default_rng(0), 3, 16, dtype=np.float32)
-    got = on_mesh(mesh, lambda x: jax_impl.split_array_over_mesh(x, axis_name, split_axis), x)
-    for d, t in places():
-        expected = reference.split_array_over_mesh(
-            x, axis_name, split_axis, axis_index={"dp": d, "tp": t}, axis_size=SIZES
-        )
-        np.testing.assert_array_equal(got[d, t], expected)
-
-
 def test_split_differentiates(mesh):
     """Every row goes to one device along the axis and to each along the other: the gradient of the sum counts them."""
     x = jnp.asarray(normal(np.random.default_rng(1), 8, 3, dtype=np.float32))
@@ -62,51 +44,6 @@ def test_split_differentiates(mesh):
     value, (gradient,) = pull_back(jax.jit(loss), (x,), jnp.float32(1))
     np.testing.assert_allclose(value, x.sum(), rtol=1e-5)
     np.testing.assert_array_equal(gradient, jnp.ones_like(x))
-
-
-@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
-def test_fold_rng_over_axis(mesh, key):
-    rng = key(0)
-    for axis_name, index in (("dp", lambda d, t: d), (("dp", "tp"), lambda d, t: 4 * d + t)):
-        got = on_mesh(mesh, lambda rng, name=axis_name: jax.random.bits(jax_impl.fold_rng_over_axis(rng, name)), rng)
-        for d, t in places():
-            assert got[d, t] == jax.random.bits(jax.random.fold_in(rng, index(d, t)))
-
-
-@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
-@pytest.mark.parametrize("mask_except", [None, 2])
-def test_stack_and_unstack(mesh, axis, mask_except):
-    """Each device's shard and its labels are the reference's; unstacking restores the original."""
-    rng = np.random.default_rng(2)
-    w = jnp.asarray(normal(rng, 3, 2), jnp.bfloat16)
-    boxes = {"w": w, "v": nn.Partitioned(normal(rng, 3, 2, dtype=np.float32), ("dp", None))}
-    names = {}
-
-    def device(params):
-        stacked = jax_impl.stack_params(params, "tp", axis, mask_except)
-        names.update({name: box.names for name, box in stacked.items()})
-        back = jax_impl.unstack_params(stacked, "tp")
-        again = jax_impl.stack_params(back, "tp", axis)
-        assert jax.tree.structure(again) == jax.tree.structure(stacked)
-        assert jax.tree.structure(back) == jax.tree.structure(params)
-        return {name: box.value for name, box in stacked.items()}, back
-
-    stacked, back = on_mesh(mesh, device, boxes)
-    assert stacked["w"].dtype == jnp.bfloat16
-    for d, t in places():
-        expected = reference.stack_params(
-            {"w": np.asarray(w.astype(jnp.float32)), "v": reference.Partitioned(boxes["v"].value, ("dp", None))},
-            "tp",
-            axis,
-            mask_except,
-            axis_index={"dp": d, "tp": t},
-            axis_size=SIZES,
-        )
-        for name, box in expected.items():
-            np.testing.assert_array_equal(stacked[name][d, t].astype(np.float32), box.value)
-            assert names[name] == box.names
-        kept = mask_except is None or t == mask_except
-        np.testing.assert_array_equal(back["w"][d, t], w if kept else jnp.zeros_like(w))
 
 
 def test_traced_mask(mesh):

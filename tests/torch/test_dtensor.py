@@ -1,25 +1,20 @@
-"""DTensors that are sharded over batch or heads, on two gloo processes: values, gradients, and what is refused."""
+"""DTensors on two gloo processes: placements that the law `sharding` does not have, a layer, and what is refused."""
 
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from tests.torch.functions import fwbw, step, with_state
+from tests.torch.functions import with_state
 from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
 from tests.torch.processes import on_ranks
 from torch_impl import (
     GRU,
-    SLSTMState,
-    causal_forget_matrix,
-    dtilde_matrix,
     fwbw_backward,
     fwbw_forward,
     gru,
     mlstm,
     rev_cumsum,
-    rev_cumsum_off,
-    slstm,
 )
 
 BOUNDS = torch.tensor([0, 3, 3, 7])
@@ -27,7 +22,6 @@ CONFIG = dict(return_state=True, use_initial_state=True, chunk_size=2, keep_G=Tr
 
 
 whole, packed = with_state(), with_state(cu_seqlens=BOUNDS)
-by_fwbw = fwbw(**CONFIG)
 
 
 def by_hand(*arrays):
@@ -36,21 +30,8 @@ def by_hand(*arrays):
         return (h, *last, *fwbw_backward(context, 2 * h, CONFIG, *last)[:5])
 
 
-def clipped(*arrays):
-    return gru(*arrays, gradient_clipping=0.3)
-
-
-def cells(*arrays):
-    h, last = slstm(*arrays[:8], initial_state=SLSTMState(*arrays[8:]), return_state=True)
-    return h, *last
-
-
 def gru_packed(*arrays):
     return gru(*arrays, cu_seqlens=BOUNDS)
-
-
-def finite(function):
-    return lambda *arrays: (function(*arrays).clamp(min=-1e3),)
 
 
 def detached(arrays):
@@ -60,41 +41,21 @@ def detached(arrays):
 def cases():
     """Function, arrays, and by name the placements of the arrays on a mesh of two."""
     dense = detached(mlstm_arguments(3, 7, 2, 3, 2, with_state=True))
+    tokens = detached(mlstm_arguments(3, 7, 2, 3, 2, with_state=True, packed=True))
     recurrent = detached(gru_arguments(3, 5, 2, (4, 2, 1, 4, 2, 1), with_state=True))
-    one_head = [x[:, :, 0] if number < 5 else x[:, 0] for number, x in enumerate(dense)]
-    sizes = [(3, 5, 2, 3)] * 4 + [(2, 3, 3)] * 4 + [(3, 2, 3)] * 4
-    generator = torch.Generator().manual_seed(0)
-    sequential = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in sizes]
-    sequential[9] = sequential[9].abs()
+    of_tokens = detached(gru_arguments(3, 7, 2, (2, 2, 2, 2, 2, 2), with_state=True, packed=True))
+    one_head = [x[:, :, 0] for x in dense[:5]]
     batch, heads, everywhere = Shard(0), Shard(2), Replicate()
     return {
         # Three sequences on two processes: one holds two of them.
         "mlstm over batch": (whole, dense, [batch] * 8),
-        "mlstm over heads": (whole, dense, [heads] * 5 + [Shard(1)] * 3),
         "mlstm with a replicated array": (whole, dense, [batch, everywhere] * 4),
         "mlstm replicated": (whole, dense, [everywhere] * 8),
-        "mlstm packed over heads": (
-            packed,
-            detached(mlstm_arguments(3, 7, 2, 3, 2, with_state=True, packed=True)),
-            [Shard(1)] * 8,
-        ),
-        "mlstm_step over batch": (step, [x[:, 0] if n < 5 else x for n, x in enumerate(dense)], [batch] * 8),
-        "fwbw over batch": (by_fwbw, one_head, [batch] * 8),
-        "fwbw by hand over batch": (by_hand, one_head[:5], [batch] * 5),
-        "gru over batch": (clipped, recurrent, [batch, everywhere] * 3 + [batch]),
+        "mlstm packed over heads": (packed, tokens, [Shard(1)] * 8),
+        "fwbw by hand over batch": (by_hand, one_head, [batch] * 5),
         # The one head of the third input, and of its weight, is read by the heads of both processes.
-        "gru over heads": (clipped, recurrent, [heads, Shard(0)] * 2 + [everywhere] * 2 + [Shard(1)]),
-        "slstm over batch": (cells, sequential, [batch] * 4 + [everywhere] * 4 + [batch] * 4),
-        "slstm over heads": (cells, sequential, [heads] * 4 + [Shard(0)] * 4 + [Shard(1)] * 4),
-        "gru packed over heads": (
-            gru_packed,
-            detached(gru_arguments(3, 7, 2, (2, 2, 2, 2, 2, 2), with_state=True, packed=True)),
-            [Shard(1), Shard(0)] * 3 + [Shard(1)],
-        ),
-        "dtilde_matrix": (finite(dtilde_matrix), [x[..., None] for x in dense[3:5]], [batch] * 2),
-        "causal_forget_matrix": (finite(causal_forget_matrix), [-dense[4].abs()], [Shard(1)]),
-        "rev_cumsum": (finite(rev_cumsum), dense[3:4], [Shard(1)]),
-        "rev_cumsum_off": (finite(rev_cumsum_off), dense[3:4], [batch]),
+        "gru over heads": (gru, recurrent, [heads, Shard(0)] * 2 + [everywhere] * 2 + [Shard(1)]),
+        "gru packed over heads": (gru_packed, of_tokens, [Shard(1), Shard(0)] * 3 + [Shard(1)]),
     }
 
 

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import reference
-import torch_impl
 from tests.both import with_torch
 from tests.both.tools import compare, mlstm_inputs, mlstm_reference, mlstm_state
 from tests.torch.loops import cotangents, gradients, like, mlstm_arguments, relative_error
-from torch_impl import MLSTMState, mlstm, mlstm_step
+from torch_impl import MLSTMState, mlstm
 from torch_impl._mlstm import composed, sequence_groups
 
 
@@ -86,50 +84,6 @@ def test_groups_are_looped(state, chunk_size, monkeypatch):
     compare(with_torch, function, expected, arrays)
 
 
-@pytest.mark.parametrize("gate", [0, 3, 4], ids=["q", "i", "f"])
-def test_a_nan_stays_in_its_sequence(gate):
-    """Sequences of one group share no chunk."""
-    lengths = [3, 1, 1, 2, 70, 1]
-    bounds = torch.tensor([sum(lengths[:count]) for count in range(len(lengths) + 1)])
-    arrays = [x.detach() for x in mlstm_arguments(len(lengths), 78, 2, 3, 5, packed=True)]
-    expected = mlstm(*arrays, cu_seqlens=bounds)
-    arrays[gate] = arrays[gate].index_fill(0, torch.tensor([3]), torch.nan)
-    arrays = [x.requires_grad_() for x in arrays]
-    h = mlstm(*arrays, cu_seqlens=bounds)
-    others = torch.arange(78) != 3
-    assert h[3].isnan().all() and torch.equal(h[others], expected[others])
-    for x in gradients([h], arrays, [torch.ones_like(h)]):
-        assert x[others].isfinite().all()
-
-
-def strided(x):
-    """The same values, neither contiguous nor dense."""
-    y = torch.empty(*(2 * size + 1 for size in x.shape), dtype=x.dtype)
-    y = y[tuple(slice(1, None, 2) for _ in x.shape)]
-    y.copy_(x.detach())
-    return y.requires_grad_()
-
-
-def test_strides_change_no_value():
-    arrays = mlstm_arguments(2, 40, 2, 3, 4, with_state=True)
-    for other in (
-        [strided(x) for x in arrays],
-        [x.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for x in arrays],
-    ):
-        outputs, expected = run(other, chunk_size=16), run(arrays, chunk_size=16)
-        upstream = [strided(d).detach() for d in cotangents(outputs)]
-        for x, y in zip(outputs, expected, strict=True):
-            assert torch.equal(x, y)
-        for x, y in zip(gradients(outputs, other, upstream), gradients(expected, arrays, upstream), strict=True):
-            assert relative_error(x, y) < 1e-13
-
-
-def test_broadcast_arguments():
-    q, k, v, i, f = (x.detach() for x in mlstm_arguments(1, 10, 1, 3, 4))
-    wide = [x.expand(2, *x.shape[1:2], 3, *x.shape[3:]) for x in (q, k, v, i, f)]
-    assert torch.equal(mlstm(*wide), mlstm(*(x.contiguous() for x in wide)))
-
-
 def test_only_some_need_a_gradient():
     arrays = [x.detach() for x in mlstm_arguments(2, 20, 2, 3, 4, with_state=True)]
     whole = like(arrays, torch.float64)
@@ -138,31 +92,3 @@ def test_only_some_need_a_gradient():
     for index in range(8):
         ours = [x.clone().requires_grad_(index == number) for number, x in enumerate(arrays)]
         assert torch.equal(gradients(run(ours), ours[index : index + 1], upstream)[0], expected[index])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_step_without_gradient(dtype):
-    arrays = [x.detach() for x in mlstm_arguments(2, 1, 3, 5, 4, with_state=True)]
-    arrays = [x[:, 0].to(dtype) for x in arrays[:5]] + [x.float() for x in arrays[5:]]
-    before = [x.clone() for x in arrays]
-    h, state = mlstm_step(*arrays[:5], MLSTMState(*arrays[5:]), eps=0.1)
-    exact = [x.double().numpy() for x in arrays]
-    expected = reference.mlstm_step(*exact[:5], MLSTMState(*exact[5:]), eps=0.1)
-    assert h.dtype == dtype and {x.dtype for x in state} == {torch.float32}
-    assert relative_error(h, torch.from_numpy(expected[0])) < max(0.6 * torch.finfo(dtype).eps, 1e-6)
-    for x, y in zip(state, expected[1], strict=True):
-        assert relative_error(x, torch.from_numpy(y)) < 1e-6
-    assert all(torch.equal(x, y) for x, y in zip(arrays, before, strict=True))
-    storages = [x.untyped_storage().data_ptr() for x in (h, *state, *arrays)]
-    assert len(set(storages)) == len(storages)
-
-
-def test_backends():
-    arrays = [x.detach() for x in mlstm_arguments(1, 5, 1, 2, 2)]
-    assert torch.equal(mlstm(*arrays, kernel_backend="torch"), mlstm(*arrays))
-    assert torch.equal(mlstm(*arrays, kernel_backend=torch_impl.KernelBackend.torch), mlstm(*arrays))
-    with pytest.raises(ValueError, match="`kernel_backend` is triton, which does not support this call"):
-        mlstm(*arrays, kernel_backend="triton")
-    explanation = torch_impl.explain_backend("mlstm", *arrays)
-    assert explanation.chosen is torch_impl.KernelBackend.torch
-    assert set(explanation.against) == {torch_impl.KernelBackend.triton}

@@ -92,15 +92,6 @@ def test_devices_dtypes_and_copies():
     assert meta(torch.ones(1, 2, 5, device="meta"))[0].shape == (1, 2, 6)
 
 
-def test_autocast_and_compile():
-    layer, x = GRU(**SIZES), torch.randn(2, 4, 5)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output, state = layer(x)
-        again, _ = torch.compile(layer, fullgraph=True, backend="aot_eager")(x)
-    assert output.dtype == torch.bfloat16 and state.dtype == torch.float32 and torch.equal(output, again)
-    torch._dynamo.reset()
-
-
 def test_compile_with_a_changing_max_seqlen():
     """After the first change PyTorch traces the number as a symbol."""
     layer, x, cu_seqlens = build(), torch.randn(12, 5, dtype=torch.float64), torch.tensor([0, 5, 12])

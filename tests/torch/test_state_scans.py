@@ -110,22 +110,3 @@ def test_a_hard_reset_leaves_nothing_and_a_nan_stays_behind_it(path):
     is_spoilt = gradients[: ranks.chunks].isnan().flatten(1).any(1)
     assert torch.equal(is_spoilt, torch.from_numpy((sequence == 0) & (rank <= 23)))
     assert torch.equal(gradients[: ranks.chunks][~is_spoilt], sound[: ranks.chunks][~is_spoilt])
-
-
-@pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS.keys())
-def test_states_are_selected_from_their_sequences(ranks):
-    """With and without an index: of uniform ranks, states are slices."""
-    sequence, rank = ranks.sequence_and_rank()
-    assert ranks.uniform == all(count == ranks.sequences for count in ranks.running)
-    # The rank of every state of every sequence, −1 for the initial state and 1000 for the final gradient.
-    labels = torch.from_numpy(1000 * sequence + rank)
-    idle = 1000 * torch.arange(ranks.sequences)
-    states, gradients = torch.cat([idle - 1, labels]), torch.cat([labels, idle + 1000])
-    number = torch.from_numpy(np.bincount(sequence, minlength=ranks.sequences))
-    assert torch.equal(state_scans.at_starts(states, ranks), labels - 1)
-    assert torch.equal(state_scans.at_last(states, ranks), idle + number - 1)
-    ends = torch.where(labels % 1000 == number[labels // 1000] - 1, labels // 1000 * 1000 + 1000, labels + 1)
-    assert torch.equal(state_scans.at_ends(gradients, ranks), ends)
-    assert torch.equal(state_scans.at_first(gradients, ranks), torch.where(number > 0, idle, idle + 1000))
-    for select in (state_scans.at_last, state_scans.at_first):
-        assert select(states, ranks).untyped_storage().data_ptr() != states.untyped_storage().data_ptr()

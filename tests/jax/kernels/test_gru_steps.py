@@ -122,6 +122,7 @@ WIDTHS = [1, 64, 65, 128, 129, 192, 256, 384, 512, 640, 1024]
 
 @needs_mosaic
 @pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.grid
 @pytest.mark.parametrize("H", [64, 128, 256, 1024])
 @pytest.mark.parametrize("dtype", sorted(_pallas.TERMS))
 def test_lowers_for_hopper_with_bfloat16_products(dtype, H, gradient):

@@ -1,7 +1,6 @@
 """The mLSTM's Pallas kernels: under the GPU interpreter against the definition, and lowered for an H100."""
 
 import math
-import operator
 from fractions import Fraction
 from functools import partial
 
@@ -130,16 +129,6 @@ def test_no_step_is_no_work():
     (h, last), (dx, dinitial) = both_passes(mlstm_options(interpret=True), Arguments(x, state), x.v, state)
     assert h.shape == x.v.shape and dx.q.shape == x.q.shape
     assert_close((last, dinitial), (state, state), 1e-30)
-
-
-@needs_mosaic
-def test_vmap():
-    rng = np.random.default_rng(1)
-    x = Tokens(*(jnp.asarray(part, jnp.float32) for part in mlstm_inputs(rng, 2, 1, 40, N=1, K=3, V=2)))
-    state = MLSTMState(*(jnp.asarray(part, jnp.float32) for part in mlstm_state(rng, 2, 1, 1, K=3, V=2)))
-    forward = jax.jit(lambda x, state: launch.forward(mlstm_options(interpret=True), Arguments(x, state))[0])
-    one_by_one = [forward(*jax.tree.map(operator.itemgetter(at), (x, state))) for at in range(2)]
-    assert_close(jax.vmap(forward)(x, state), jax.tree.map(lambda *parts: jnp.stack(parts), *one_by_one), 1e-6)
 
 
 CALLS = [

@@ -88,17 +88,16 @@ class Case:
 @both_forms
 @pytest.mark.grid
 @pytest.mark.parametrize("S", [0, 1, 5, 64])
-@pytest.mark.parametrize("H", [1, 3, 16, 17])
+@pytest.mark.parametrize("H", [1, 16, 17])
 def test_values_and_gradients(S, H, after, device) -> None:
     case = Case(2, S, H, device, after=after)
     case.check(*case.run())
 
 
-# The first has more tokens than one partial sum of the weights' gradients; the third has a tile between two others.
+# The first has more tokens than one partial sum of the weights' gradients; the second more rows than a program holds;
+# the third has a tile between two others.
 @both_forms
-@pytest.mark.parametrize(
-    ("B", "S", "H", "N"), [(8, 33, 5, 2), (2, 5, 64, 2), (2, 3, 130, 1), larger(2, 3, 130, 2), larger(2, 130, 5, 2)]
-)
+@pytest.mark.parametrize(("B", "S", "H", "N"), [(8, 33, 5, 2), (9, 2, 3, 4), (2, 3, 130, 1), larger(2, 5, 64, 2)])
 def test_longer_and_wider(B, S, H, N, after, device) -> None:
     case = Case(B, S, H, device, heads=(1, N, 1, 1, N, N), after=after)
     case.check(*case.run())
@@ -107,31 +106,24 @@ def test_longer_and_wider(B, S, H, N, after, device) -> None:
 @both_forms
 @pytest.mark.grid
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("B", "S", "H"), [(6, 13, 16), (2, 5, 64), (2, 3, 100), (2, 1, 260)])
+@pytest.mark.parametrize(("B", "S", "H"), [(2, 5, 16), (2, 3, 100), (2, 1, 260)])
 def test_half_precision(dtype, B, S, H, after, device) -> None:
     case = Case(B, S, H, device, dtype=dtype, heads=(2, 2, 1, 1, 2, 2), after=after)
     case.check(*case.run())
 
 
 @both_forms
+@pytest.mark.grid
 @pytest.mark.parametrize("heads", [(6, 1, 1, 1, 1, 1), (1, 6, 2, 3, 6, 1), (2, 3, 6, 6, 1, 2), (6, 3, 2, 3, 3, 1)])
 def test_head_counts(heads, after, device) -> None:
-    case = Case(3, 4, 5, device, heads=heads, after=after)
-    case.check(*case.run())
-
-
-def test_more_rows_than_a_program_holds(device) -> None:
-    case = Case(9, 2, 3, device, heads=(4, 2, 1, 2, 4, 2))
+    case = Case(2, 2, 5, device, heads=heads, after=after)
     case.check(*case.run())
 
 
 @both_forms
 @pytest.mark.parametrize(
     ("H", "bounds"),
-    [
-        *[(16, [0, 0]), (16, [0, 3]), (16, [0, 0, 3, 3, 11, 12, 12]), (STREAMED, [0, 0, 2, 5, 5])],
-        larger(130, [0, 0, 2, 5, 5]),
-    ],
+    [(16, [0, 0]), (16, [0, 0, 3, 3, 11, 12, 12]), (STREAMED, [0, 0, 2, 3]), larger(130, [0, 0, 2, 5, 5])],
 )
 def test_packed(bounds, H, after, device) -> None:
     case = Case(0, 0, H, device, heads=(2, 1, 1, 2, 2, 1), bounds=bounds, clip=0.3, after=after)
@@ -145,7 +137,7 @@ def test_more_packed_sequences_than_a_program_holds(device) -> None:
 
 
 @both_forms
-@pytest.mark.parametrize(("clip", "S", "H"), [(0.0, 6, 4), (0.05, 6, 4), (0.05, 3, STREAMED), larger(0.05, 3, 130)])
+@pytest.mark.parametrize(("clip", "S", "H"), [(0.0, 3, 4), (0.05, 6, 4), (0.05, 3, STREAMED)])
 def test_clipping(clip, S, H, after, device) -> None:
     case = Case(2, S, H, device, heads=heads_of(H), clip=clip, after=after)
     case.check(*case.run())
@@ -160,8 +152,6 @@ def test_clipping(clip, S, H, after, device) -> None:
         (4, True, True, False),
         (STREAMED, False, False, True),
         (STREAMED, False, True, False),
-        larger(130, False, False, True),
-        larger(130, False, True, False),
     ],
 )
 def test_absent_state_and_cotangents(H, state, dstate, dy, after, device) -> None:
@@ -169,30 +159,27 @@ def test_absent_state_and_cotangents(H, state, dstate, dy, after, device) -> Non
     case.check(*case.run())
 
 
-@both_forms
-def test_saturated_gates_keep_their_small_gradients(after, device) -> None:
+def test_saturated_gates_keep_their_small_gradients(device) -> None:
     def edit(x, W, xf, Wf, xr, Wr):
         xf[:, ::2] += 15.0
         xr[:, 1::2] -= 15.0
         x[:, 1] += 8.0
 
-    case = Case(2, 8, 8, device, edit=edit, after=after)
+    case = Case(2, 8, 8, device, edit=edit)
     case.check(*case.run())
 
 
-@both_forms
-def test_infinite_gates(after, device) -> None:
+def test_infinite_gates(device) -> None:
     def edit(x, W, xf, Wf, xr, Wr):
         xf[0, 1], xf[0, 3], xr[1, 2], xr[1, 4] = -INF, INF, -INF, INF
 
-    case = Case(2, 6, 8, device, edit=edit, after=after)
+    case = Case(2, 6, 8, device, edit=edit)
     case.check(*case.run())
 
 
-@both_forms
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_gradients_below_half_precision_reach_the_weights(dtype, after, device) -> None:
-    case = Case(2, 12, 8, device, dtype=dtype, scale=1e-4, dstate=False, after=after)
+def test_gradients_below_half_precision_reach_the_weights(dtype, device) -> None:
+    case = Case(2, 12, 8, device, dtype=dtype, scale=1e-4, dstate=False)
     found = case.run()[2]
     for name, gradient in zip(NAMES, found, strict=False):
         if "weight" in name:
@@ -217,28 +204,21 @@ def test_strides(after, device) -> None:
         assert torch.equal(found, exact) and found.is_contiguous()
 
 
-@both_forms
 @pytest.mark.parametrize(
-    ("H", "T", "bounds"),
-    [
-        *[(4, 12, [5, 2, 40, -7]), (4, 12, [0, 30, 3, 12]), (STREAMED, 6, [3, 1, 8, -4])],
-        larger(130, 12, [5, 2, 15, -7]),
-    ],
+    ("H", "T", "bounds"), [(4, 12, [5, 2, 40, -7]), (4, 12, [0, 30, 3, 12]), (STREAMED, 6, [3, 1, 8, -4])]
 )
-def test_a_bad_packing_stays_within_bounds(bounds, T, H, after, device) -> None:
-    case = Case(0, 0, H, device, bounds=[0, T // 3, 2 * T // 3, T], heads=(2, 1, 2, 1, 2, 1), after=after)
+def test_a_bad_packing_stays_within_bounds(bounds, T, H, device) -> None:
+    case = Case(0, 0, H, device, bounds=[0, T // 3, 2 * T // 3, T], heads=(2, 1, 2, 1, 2, 1))
     case.cu_seqlens = torch.tensor(bounds, device=device)
-    edges = [
+    case.arrays = tuple(
         torch.cat([torch.full_like(x[:1], math.nan), x, torch.full_like(x[:1], math.nan)])[1:-1] for x in case.arrays
-    ]
-    case.arrays = tuple(edges)
+    )
     _, last, gradients = case.run()
     assert torch.isfinite(last).all() and torch.isfinite(gradients[6]).all()
 
 
-@both_forms
-def test_the_same_call_gives_the_same_bits(after, device) -> None:
-    case = Case(4, 12, 16, device, heads=(2, 1, 2, 1, 2, 1), after=after)
+def test_the_same_call_gives_the_same_bits(device) -> None:
+    case = Case(4, 12, 16, device, heads=(2, 1, 2, 1, 2, 1))
     first, again = case.run()[2], case.run()[2]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 

@@ -104,9 +104,8 @@ class Case:
 
 
 SIZES = [
-    (0, 5, 1, 3, 4), (2, 0, 2, 3, 5), (2, 1, 2, 1, 1), (2, 5, 3, 7, 3), (1, 63, 1, 5, 33), (1, 64, 1, 1, 1),
-    (1, 65, 2, 33, 5), (1, 130, 1, 20, 40), (1, 33, 1, 70, 70),
-    larger((1, 33, 1, 140, 140)),
+    (0, 5, 1, 3, 4), (2, 0, 2, 3, 5), (2, 1, 2, 1, 1), (1, 64, 1, 1, 1), (1, 65, 2, 33, 5), (1, 33, 1, 70, 70),
+    larger((1, 130, 1, 20, 40)), larger((1, 33, 1, 140, 140)),
 ]  # fmt: skip
 
 
@@ -132,7 +131,7 @@ def test_gates_in_float32_over_half_values(device) -> None:
     case.check(*case.run())
 
 
-@pytest.mark.parametrize(("chunk", "S"), [(1, 40), (16, 40), (100, 130), (256, 130), larger(1, 130), larger(16, 130)])
+@pytest.mark.parametrize(("chunk", "S"), [(1, 20), (16, 40), (100, 130), larger(256, 130)])
 def test_the_chunk_changes_no_value(chunk, S, device) -> None:
     case = Case(1, S, 1, 9, 21, device, eps=1e-2)
     case.check(*case.run(chunk_size=chunk))
@@ -143,13 +142,13 @@ def test_two_lanes_with_uneven_blocks_to_a_chunk(device) -> None:
     case.check(*case.run(chunk_size=64))
 
 
-@pytest.mark.parametrize("bounds", [[0, 3, 3, 40, 73], [0, 0, 65, 65], [0], [0, 0, 0], larger([0, 3, 3, 40, 111])])
+@pytest.mark.parametrize("bounds", [[0, 3, 3, 20, 21], [0, 0, 65, 65], [0], [0, 0, 0], larger([0, 3, 3, 40, 111])])
 def test_packed_sequences(bounds, device) -> None:
     case = Case(0, 0, 2, 5, 9, device, bounds=bounds)
     case.check(*case.run())
 
 
-@pytest.mark.parametrize("bounds", [[0, 50, 20, 70], [5, 20, 70], [0, 30, 200], [-9, 90, 80, 70], [0, 10, 40]])
+@pytest.mark.parametrize("bounds", [[0, 50, 20, 70], [5, 20, 70], [-9, 90, 80, 70], [0, 10, 40]])
 def test_a_packing_that_is_none_stays_inside_the_arrays(bounds, device) -> None:
     case = Case(0, 0, 1, 4, 4, device, bounds=[*range(len(bounds) - 1), 70])
     case.cu_seqlens = torch.tensor(bounds, device=device)
@@ -158,10 +157,10 @@ def test_a_packing_that_is_none_stays_inside_the_arrays(bounds, device) -> None:
 
 
 def test_absent_state_and_cotangents(device) -> None:
-    case = Case(1, 40, 2, 5, 6, device, state=False, cotangents=False)
+    case = Case(1, 20, 2, 5, 6, device, state=False, cotangents=False)
     case.check(*case.run())
     for kept in range(3):
-        case = Case(1, 40, 1, 5, 6, device)
+        case = Case(1, 20, 1, 5, 6, device)
         case.dstate = [part if number == kept else None for number, part in enumerate(case.dstate)]
         zeros = [torch.zeros_like(part) for part in case.state]
         full = [part if part is not None else zero for part, zero in zip(case.dstate, zeros, strict=True)]
@@ -171,9 +170,6 @@ def test_absent_state_and_cotangents(device) -> None:
 
 
 KEEPS = ("keep_G", "keep_gates", "keep_M", "keep_c")
-EVERY_KEEP = [tuple(name for bit, name in enumerate(KEEPS) if number >> bit & 1) for number in range(1, 16)]
-# Each alone and all together; the others with the whole grid.
-SOME_KEEPS = [keep if len(keep) in (1, 4) else pytest.param(keep, marks=pytest.mark.whole_grid) for keep in EVERY_KEEP]
 
 
 def launched(run: Callable[[], Any]) -> tuple[Any, list[str]]:
@@ -199,7 +195,7 @@ def nothing_kept(device) -> dict[bool, tuple[Case, Any, list[str]]]:
     return {packed: (case, *launched(case.run)) for packed, case in cases.items()}
 
 
-@pytest.mark.parametrize("keep", SOME_KEEPS, ids="+".join)
+@pytest.mark.parametrize("keep", [*((name,) for name in KEEPS), KEEPS], ids="+".join)
 def test_what_is_kept_is_not_computed_again_and_changes_no_value(keep, nothing_kept) -> None:
     case, plain, whole = nothing_kept["keep_M" not in keep]
     kept, seen = launched(lambda: case.run(keep=keep))
@@ -234,7 +230,7 @@ def test_exactly_the_residuals_that_are_named_are_returned(device) -> None:
 
 def test_what_was_kept_tells_the_length_of_a_block(device) -> None:
     """torch's matmul precision, which chooses it, may change between the two directions."""
-    case = Case(1, 70, 1, 5, 6, device)
+    case = Case(1, 33, 1, 5, 6, device)
     (h, *last), _ = forward(case.call())
     for keep in ("keep_G", "keep_gates", "keep_c"):
         _, residuals = forward(case.call(chunk_size=16), names((keep,)))
@@ -282,7 +278,7 @@ def test_extreme_gates(edit, dtype, device) -> None:
     case.check(h, last, d)
 
 
-@pytest.mark.parametrize(("S", "outweighs"), [(60, 4.0), (60, 12.0), (60, 20.0), (130, 8.0), (130, 12.0)])
+@pytest.mark.parametrize(("S", "outweighs"), [(60, 4.0), (60, 20.0), (130, 12.0)])
 def test_where_one_write_outweighs_all_others(S, outweighs, device) -> None:
     """Then dq, dk and the gates' gradients are differences of equal terms, and h, rounded, may not be among them; later
     blocks read small differences of that write, and add small differences to its gradient, as well."""
@@ -337,19 +333,8 @@ def test_nothing_crosses_a_hard_reset(device) -> None:
     assert (d[4][:, 1:20] != 0).all()
 
 
-def test_an_initial_m_of_minus_infinity(device) -> None:
-    case = Case(1, 20, 1, 5, 7, device, state=False, cotangents=False)
-    B, N, K, V = 1, 1, 5, 7
-    state = [torch.zeros(B, N, K, V), torch.zeros(B, N, K), torch.full((B, N), -INF)]
-    exact = mlstm(
-        *(x.double().cpu().numpy() for x in case.tokens), initial_state=MLSTMState(*(x.double().numpy() for x in state))
-    )
-    (h, *_), _ = forward(Arguments(*case.tokens, *(x.to(device) for x in state)))
-    case.near(h, exact, "h")
-
-
 def test_strided_inputs(device) -> None:
-    case = Case(2, 20, 2, 5, 6, device)
+    case = Case(2, 5, 2, 5, 6, device)
     straight = case.run()
     whole = case.tokens
     head_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in whole]
@@ -374,7 +359,7 @@ def test_strides_beyond_32_bits_within_a_tile_are_copied() -> None:
 
 
 def test_a_batch_does_not_change_its_members(device) -> None:
-    case = Case(2, 36, 2, 5, 6, device)
+    case = Case(2, 18, 2, 5, 6, device)
     h, last, d = case.run()
     case.tokens, case.dh = [x[1:2] for x in case.tokens], case.dh[1:2]
     case.state, case.dstate = [x[1:2] for x in case.state], [x[1:2] for x in case.dstate]

@@ -20,7 +20,7 @@ from torch_impl._scan.triton import launch as scan
 # Largest ‖found − reference‖ / ‖reference‖ seen over the cases below: 5.3e-7, 2.7e-4, 1.8e-3 (the last rounding).
 BOUND = {torch.float32: 2e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3}
 INF = float("inf")
-SIZES = [(0,), (1,), (5,), (2, 3, 64), (3, 130), (2, 1500)]
+SIZES = [(0,), (1,), (2, 3, 64), (3, 130), (2, 1500)]
 
 
 def draw(shape, dtype, device, seed=0, scale=1.0) -> torch.Tensor:
@@ -72,7 +72,7 @@ def test_strides(x, device) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("shape", [(0,), (1,), (2, 5), (2, 3, 64), (130,)])
+@pytest.mark.parametrize("shape", [(0,), (1,), (2, 5), (130,)])
 def test_decay_matrices(shape, dtype, device) -> None:
     i, f = (draw((*shape, 1), dtype, device, seed, 3.0) for seed in (0, 1))
     if shape[-1] > 5:

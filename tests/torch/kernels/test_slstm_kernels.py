@@ -95,7 +95,7 @@ class Case:
 @both_gates
 @pytest.mark.grid
 @pytest.mark.parametrize("S", [0, 1, 5, 33])
-@pytest.mark.parametrize("H", [1, 3, 16, 17])
+@pytest.mark.parametrize("H", [1, 16, 17])
 def test_values_and_gradients(S, H, forget_gate, device) -> None:
     case = Case(2, S, H, device, forget_gate=forget_gate)
     case.check(*case.run())
@@ -110,7 +110,7 @@ def test_longer_and_wider(B, S, H, N, device) -> None:
 
 @pytest.mark.grid
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("B", "S", "H"), [(6, 13, 16), (2, 5, 64), (2, 3, 100), (2, 2, 260)])
+@pytest.mark.parametrize(("B", "S", "H"), [(2, 5, 16), (2, 3, 100), (2, 1, 260)])
 def test_half_precision(dtype, B, S, H, device) -> None:
     case = Case(B, S, H, device, dtype=dtype)
     case.check(*case.run())
@@ -120,7 +120,7 @@ def test_half_precision(dtype, B, S, H, device) -> None:
 @pytest.mark.parametrize(
     ("H", "bounds"),
     [
-        *[(16, [0, 0]), (16, [0, 3]), (16, [0, 0, 3, 3, 11, 12, 12]), (STREAMED, [0, 0, 2, 5, 5])],
+        *[(16, [0, 0]), (16, [0, 0, 3, 3, 11, 12, 12]), (STREAMED, [0, 0, 2, 3])],
         larger(130, [0, 0, 2, 5, 5]),
     ],
 )
@@ -135,7 +135,7 @@ def test_more_packed_sequences_than_a_program_holds(device) -> None:
     case.check(*case.run())
 
 
-@pytest.mark.parametrize(("clip", "S", "H"), [(0.0, 6, 4), (0.05, 6, 4), (0.05, 3, STREAMED)])
+@pytest.mark.parametrize(("clip", "S", "H"), [(0.0, 3, 4), (0.05, 6, 4), (0.05, 3, STREAMED)])
 def test_clipping(clip, S, H, device) -> None:
     case = Case(2, S, H, device, clip=clip)
     case.check(*case.run())
@@ -158,6 +158,7 @@ def test_absent_state_and_cotangents(H, state, dstate, dh, device) -> None:
 
 
 @both_gates
+@pytest.mark.grid
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("H", [5, STREAMED])
 def test_hard_resets_silent_steps_and_an_empty_memory(H, state, forget_gate, device) -> None:
@@ -170,16 +171,6 @@ def test_hard_resets_silent_steps_and_an_empty_memory(H, state, forget_gate, dev
 
     case = Case(2, 7, H, device, state=state, edit=edit, forget_gate=forget_gate)
     case.check(*case.run())
-
-
-def test_nothing_is_ever_written(device) -> None:
-    def edit(z, i, f, o, c, n, m, h):
-        i[:] = -INF
-
-    case = Case(2, 4, 5, device, state=False, edit=edit)
-    results, gradients = case.run()
-    case.check(results, gradients)
-    assert not results.h.any() and all(torch.isfinite(x).all() for x in gradients)
 
 
 def test_gates_of_any_finite_size(device) -> None:

@@ -115,7 +115,7 @@ def test_compiled_without_a_break(name, device) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_mapped(name, device) -> None:
     function, shapes = CASES[name]
-    arrays = draw(device, *((3, *shape) for shape in shapes))
+    arrays = draw(device, *((2, *shape) for shape in shapes))
     agree(*(torch.func.vmap(gradients(function, backend))(*arrays) for backend in ("triton", "torch")))
 
 
@@ -148,13 +148,12 @@ def test_shapes_are_known_without_running(name, device, monkeypatch) -> None:
         assert (x.shape, x.dtype, x.stride(), x.device) == (y.shape, y.dtype, y.stride(), y.device)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["mlstm", "gru", "slstm"])
 def test_a_second_derivative_is_refused_by_name(name, device) -> None:
     function, shapes = CASES[name]
     arrays = [x.requires_grad_() for x in draw(device, *shapes)]
     (first, *_) = torch.autograd.grad(scalar(function, "triton", arrays), arrays, create_graph=True)
-    operation = next(kind for kind in ("mlstm", "slstm", "gru") if name.startswith(kind))
-    with pytest.raises(RuntimeError, match=f"^{operation}: second derivatives are not available"):
+    with pytest.raises(RuntimeError, match=f"^{name}: second derivatives are not available"):
         torch.autograd.grad(first.sum(), arrays)
 
 
