@@ -72,7 +72,7 @@ class Judged:
         gradient: verdict on the gradients; None if the operation has none here.
         arrays: every output, then every gradient.
         problem: the exception, or the reason why the case was not served.
-        call: the call.
+        call, precision: the call, and the precision to which it is judged.
         got: everything that the target returned: the outputs, and gradients under names such as ``gradient of q``.
         expected: the oracle's answer, under the same names.
     """
@@ -84,6 +84,7 @@ class Judged:
     arrays: tuple[ArrayOutcome, ...]
     problem: str = ""
     call: Call | None = None
+    precision: Precision
     got: Mapping[str, Array] = field(default_factory=dict)
     expected: Expected | None = None
 
@@ -157,14 +158,6 @@ class Judge:
                 self._done[case] = self._judged(case)
         return self._done[case]
 
-    def precision(self, call: Call) -> Precision:
-        return self._checker.precision(call.steps)
-
-    def precision_of(self, judged: Judged) -> Precision:
-        """The precision of the call that was judged."""
-        assert judged.call is not None
-        return self.precision(judged.call)
-
     def call_of(self, case: Any) -> Call:
         return self.operation.call_of(case, self.dtype)
 
@@ -185,7 +178,7 @@ class Judge:
         return self._of_call(case, call)
 
     def _of_call(self, case: Any, call: Call, changed: str = "") -> Judged:
-        checker, precision = self._checker, self.precision(call)
+        checker, precision = self._checker, self._checker.precision(call.steps)
         checker.arrays, checker.breaks = {}, []
         values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
         expected = self.operation.value(values, call.options, precision)
@@ -201,6 +194,7 @@ class Judge:
             arrays=arrays,
             problem=_said(alone),
             call=call,
+            precision=precision,
             got=dict(alone) if isinstance(alone, dict) else {},
             expected=expected,
         )

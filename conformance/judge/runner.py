@@ -146,7 +146,7 @@ class Runner:
         only_whether = self.options.shrink_seconds == 0 or search.last
         if search.law.rows is not None:
             for row in search.law.rows():
-                if self._promised(search.law, search.checker.dtype, row):
+                if self.admission.admits(search.law.op, search.checker.dtype, row):
                     search.judge(row)
             return search.shrink([], 0.0)
         hurried = self.options.hurried or self.options.shrink_seconds == 0
@@ -169,10 +169,6 @@ class Runner:
         found = search.shrink(_freely_first(draws), self._shrink_seconds())
         self.shrinking -= time.monotonic() - start
         return found
-
-    def _promised(self, law: Law, dtype: str, row: Any) -> bool:
-        """Whether a listed call keeps the promises."""
-        return self.admission.admitted(law.op, dtype, row) == row
 
     def _seconds_of_a_case(self, search: Search) -> float:
         """Seconds of computation for one more case; the first of a process takes longer, as it loads what it needs."""
