@@ -15,19 +15,19 @@ from conformance.failures._script import Script, environment, heading, rendered
 from conformance.failures._single_call import single_call_script
 from conformance.failures._target_source import absolute, path_lines
 from conformance.frameworks.implementation import Implementation
-from conformance.judge.outcome import Counterexample, Scene
+from conformance.judge.outcome import Counterexample, Found
 from conformance.laws import Law
 from conformance.laws.checker import LawError
 
 
-def replay_script(implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene) -> Script:
+def replay_script(implementation: Implementation, law: Law, dtype: str, found: Found) -> Script:
     """The script; the inputs of every call that the law made are saved next to it."""
     tensors = {}
-    for number, record in enumerate(scene.calls):
+    for number, record in enumerate(found.calls):
         call = record.call
         arrays = {**call.arrays, **{f"d_{name}": x for name, x in call.cotangents.items()}}
         tensors |= {f"{number}.{name}": x for name, x in arrays.items() if isinstance(x, Array) and x.dtype in CODES}
-    case = pprint.pformat(found.stored, width=110, compact=True, sort_dicts=False)
+    case = pprint.pformat(found.counterexample.stored, width=110, compact=True, sort_dicts=False)
     lines = rendered(
         "replay",
         preparation=[*environment(), *path_lines(Path(__file__).parents[2])],
@@ -40,9 +40,9 @@ def replay_script(implementation: Implementation, law: Law, dtype: str, found: C
         kernel_backend=implementation.kernel_backend,
     )
     marker = f"{law.id} is broken"
-    if not isinstance(scene.error, LawError | WrongResultError):
-        marker = f"{marker}: raised {name_of(scene.error)}"
-    return Script("\n".join([*heading(law, dtype, found), *lines]) + "\n", tensors, marker)
+    if not isinstance(found.error, LawError | WrongResultError):
+        marker = f"{marker}: raised {name_of(found.error)}"
+    return Script("\n".join([*heading(law, dtype, found.counterexample), *lines]) + "\n", tensors, marker)
 
 
 _runs = Runs()
@@ -53,8 +53,7 @@ def save(
     implementation: Implementation,
     law: Law,
     dtype: str,
-    found: Counterexample,
-    scene: Scene,
+    found: Found,
     directory: Path,
     number: int = 1,
     run: bool = True,
@@ -67,9 +66,9 @@ def save(
     """
     suffix = "" if number == 1 else f"-{number}"
     path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}{suffix}.py"
-    again = replay_script(implementation, law, dtype, found, scene)
-    first = single_call_script(implementation, law, dtype, found, scene)
-    kept, failed, note = again, None, ""
+    again = replay_script(implementation, law, dtype, found)
+    first = single_call_script(implementation, law, dtype, found)
+    counterexample, kept, failed, note = found.counterexample, again, None, ""
     for script in (first, again):
         if script is None:
             continue
@@ -77,18 +76,19 @@ def save(
         try:
             _write(path, script)
         except OSError as error:
-            return replace(found, script_note=f"no script was saved: {error}")
+            return replace(counterexample, script_note=f"no script was saved: {error}")
         if not run:
             note = "not run, to save time in a quick run"
             break
-        ends = found.kind.nature in ("exit", "abort")
-        if found.kind.nature == "timeout":
+        nature = counterexample.kind.nature
+        if nature == "timeout":
             note = "not run: the call does not return"
             break
-        failed, note = _runs.fails(path, script.marker, ends, "" if script is again else implementation.framework)
+        framework = "" if script is again else implementation.framework
+        failed, note = _runs.fails(path, script.marker, nature in ("exit", "abort"), framework)
         if failed is not False:
             break
-    return replace(found, script=_shown(path), script_text=kept.text, script_note=note, script_failed=failed)
+    return replace(counterexample, script=_shown(path), script_text=kept.text, script_note=note, script_failed=failed)
 
 
 def _write(path: Path, script: Script) -> None:

@@ -117,8 +117,7 @@ class Judge:
 
     Attributes:
         eager: whether a call with new shapes costs no compilation.
-        trials: the number of cases that were judged.
-        shapes: the shapes of their arrays.
+        shapes: the shapes of the arrays of the cases that were judged.
 
     Args:
         implementation: the target.
@@ -144,7 +143,6 @@ class Judge:
         self._watch = watch
         self.differentiable = gradients and implementation.no_gradient(operation.name) is None
         self.eager = implementation.eager
-        self.trials = 0
         self._forward = forward or not self.differentiable
         self._checker = Checker(implementation, dtype)
         self.shapes: set[Shapes] = set()
@@ -152,7 +150,6 @@ class Judge:
 
     def __call__(self, case: Any) -> Judged:
         if case not in self._done:
-            self.trials += 1
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._done[case] = self._judged(case)

@@ -174,7 +174,7 @@ class Runner:
         """Seconds of computation for one more case; the first of a process takes longer, as it loads what it needs."""
         if not search.found:
             return 0.0
-        case, checker = next(iter(search.found.values())).scene.case, search.checker
+        case, checker = next(iter(search.found.values())).case, search.checker
         start = time.thread_time()
         with suppress(RefusedError):
             retried(checker.implementation, search.law, checker.dtype, case, self.announce, search.fatal)
@@ -194,16 +194,8 @@ class Runner:
         options = self.options
         if options.failures is None or self.save is None:
             return found.counterexample
-        return self.save(
-            self.implementation,
-            law,
-            dtype,
-            found.counterexample,
-            found.scene,
-            options.failures,
-            number,
-            run=not options.hurried,
-        )
+        run = not options.hurried
+        return self.save(self.implementation, law, dtype, found, options.failures, number, run=run)
 
     def _status(self, search: Search, found: list[Found], outcomes: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:
         if found:
