@@ -120,7 +120,6 @@ class _Examined:
         results: those of its laws.
         clock, spare: the time for causes, and for the rest of the matrix.
         watch: notified of each call of the target.
-        matrix: the experiments.
         alone: failed laws that no fault explains.
     """
 

@@ -61,9 +61,7 @@ def envelope(
         if trials or name in untried or (cells is None and any(each.cases for each in found.values())):
             rows.append(Row(feature=name, sentence=sentence, cells=found))
     phrases = {feature.name: feature.where for feature in features}
-    return Envelope(
-        op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases, untried=untried)
-    )
+    return Envelope(op=operation.about, rows=tuple(rows), summary=_summary(rows, tuple(faults), phrases, untried))
 
 
 def cell(trials: Sequence[Judged] | None) -> Cell:
@@ -171,19 +169,8 @@ def _excluding(operation: Operation, cause: Cause) -> list[str]:
     return [" or ".join(f"({excluding(feature)})" for feature in narrowest)] if narrowest else []
 
 
-def summary(
-    rows: Iterable[Row],
-    faults: tuple[Fault, ...] = (),
-    phrases: Mapping[str, str] | None = None,
-    untried: Sequence[str] = (),
-) -> str:
-    """The envelope in a few sentences.
-
-    Args:
-        faults: the faults that were found.
-        phrases: `Feature.where` by the name of the feature.
-        untried: features that would have been tried if there had been more time.
-    """
+def _summary(rows: Iterable[Row], faults: tuple[Fault, ...], phrases: Mapping[str, str], untried: Sequence[str]) -> str:
+    """The envelope in a few sentences, given `Feature.where` by the name of the feature."""
     statuses = {
         row.feature: {cell.value for cell in row.cells.values()} | {cell.gradient for cell in row.cells.values()}
         for row in rows
@@ -204,7 +191,7 @@ def summary(
     else:
         named = {feature.name for fault in faults for feature in fault.features}
         if not places or not all(fault.features for fault in faults):
-            places += [(phrases or {}).get(name, name) for name in wrong if name not in named]
+            places += [phrases.get(name, name) for name in wrong if name not in named]
         said.append(f"Right on plain calls; wrong {', and '.join(places)}.")
     if refused:
         said.append(f"Not served: {', '.join(refused)}.")

@@ -32,7 +32,6 @@ class Experiments:
 
     Attributes:
         features: the features of the operation.
-        judge: judges cases.
         clock: when its time is over, nothing new is tried.
         admits: whether a case may be tried.
         thorough: whether coincidences are looked for, which takes longer.

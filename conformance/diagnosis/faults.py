@@ -73,13 +73,10 @@ class Faults:
     """The faults of one operation that have been found so far.
 
     Attributes:
-        operation: the operation.
-        judges: one judge for each dtype.
         clock: when its time is over, nothing new is tried.
         admission: the cases that may be tried.
         hurried: whether formulas are tried on a case before a smaller one is looked for, which takes longer.
         served: returns the names of features of calls that were right, or equal to a formula, or at least served.
-        found: the faults.
     """
 
     operation: Operation

@@ -35,7 +35,6 @@ class Matrix:
     """Plain calls, and calls with one feature, with the verdicts on them.
 
     Attributes:
-        operation: the operation.
         admission: the cases that may be tried.
         clock: when its time is over, no other feature is tried.
         hurried: whether there is little time, so that fewer calls are made and all of them have few steps.

@@ -121,7 +121,6 @@ class Judge:
 
     Args:
         implementation: the target.
-        operation: the operation.
         dtype: the dtype of the values.
         watch: notified of each call.
         gradients: whether gradients are requested.
