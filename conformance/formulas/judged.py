@@ -117,7 +117,8 @@ class Judge:
 
     Attributes:
         eager: whether a call with new shapes costs no compilation.
-        shapes: the shapes of the arrays of the cases that were judged.
+        done: the verdicts, by case.
+        shapes: the shapes of the arrays of these cases.
 
     Args:
         implementation: the target.
@@ -145,14 +146,14 @@ class Judge:
         self._forward = forward or not self.differentiable
         self._checker = Checker(implementation, dtype)
         self.shapes: set[Shapes] = set()
-        self._done: dict[Any, Judged] = {}
+        self.done: dict[Any, Judged] = {}
 
     def __call__(self, case: Any) -> Judged:
-        if case not in self._done:
+        if case not in self.done:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._done[case] = self._judged(case)
-        return self._done[case]
+                self.done[case] = self._judged(case)
+        return self.done[case]
 
     def call_of(self, case: Any) -> Call:
         return self.operation.call_of(case, self.dtype)
