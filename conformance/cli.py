@@ -1,6 +1,5 @@
 """The command line: ``python -m conformance run TARGET …``, ``laws``, and the commands of other packages."""
 
-import importlib
 import math
 import random
 from collections.abc import Callable
@@ -17,26 +16,20 @@ from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions,
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
 
-# Command → module and attribute that hold it; imported only when the command is used, as each has its own imports.
-_ELSEWHERE = {
-    "vectors": ("conformance.vectors.command", "vectors_command"),
-}
-
 
 class _Commands(click.Group):
-    """Finds commands in other packages, and says what to type if one is missing or unknown."""
+    """Finds the command of another package, and says what to type if one is unknown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *_ELSEWHERE]
+        return [*super().list_commands(ctx), "vectors"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
+        if cmd_name != "vectors":
             return super().get_command(ctx, cmd_name)
-        module, attribute = _ELSEWHERE[cmd_name]
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            raise click.UsageError(f"`{cmd_name}` needs {error.name}, which is not installed here", ctx) from error
+        # Its modules are imported only where it is used.
+        from conformance.vectors.command import vectors_command
+
+        return vectors_command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
         if args and args[0] not in self.list_commands(ctx):
@@ -45,17 +38,6 @@ class _Commands(click.Group):
                 ctx,
             )
         return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = []
-        for name in self.list_commands(ctx):
-            try:
-                command = self.get_command(ctx, name)
-                rows.append((name, command.get_short_help_str(80) if command is not None else ""))
-            except click.UsageError as error:
-                rows.append((name, f"({error.message})"))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
 
 
 class _Seed(click.ParamType):

@@ -10,7 +10,7 @@ from conformance.cases import from_json
 from conformance.diagnosis import causes
 from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
 from conformance.diagnosis.causes import Pair, pairs
-from conformance.diagnosis.envelope import counts_of, envelope, of_results
+from conformance.diagnosis.envelope import envelope, of_results
 from conformance.diagnosis.faults import Fault, Faults
 from conformance.diagnosis.matrix import RANK, Matrix
 from conformance.features import features_of
@@ -264,7 +264,7 @@ class _Examined:
         held = [result for result in self.results if result.dtype not in self._judges]
         dtypes = {result.dtype for result in self.results}
         matrix = self.matrix
-        return envelope(self.operation, counts_of(held), dtypes, matrix.cells, self._faults.found, matrix.untried)
+        return envelope(self.operation, held, dtypes, matrix.cells, self._faults.found, matrix.untried)
 
 
 def _shows(result: LawResult, fault: Fault) -> bool:
