@@ -92,6 +92,10 @@ def _offered(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+_OUTPUTS = ("json", "html", "write-known", "suggest-promises")
+"""The options that name a file to write."""
+
+
 @main.command("run", context_settings={"show_default": True})
 @click.argument("targets", metavar="TARGET...", nargs=-1)
 @_offered
@@ -99,18 +103,10 @@ def _offered(command: Callable[..., None]) -> Callable[..., None]:
     "--suggest-promises", metavar="PATH", type=_FILE, help="Write promises that the target keeps to this file."
 )
 @click.option("--write-known", metavar="PATH", type=_FILE, help="Write an entry for each failure; you add the reasons.")
-@click.option("--json", "json_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
+@click.option("--json", metavar="PATH", type=_FILE, help="Write a report to this file.")
 @click.option("--verbose", is_flag=True, help="Show every law, every reason and the branches of gradients.")
-@click.option("--html", "html_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
-def run_command(
-    targets: tuple[str, ...],
-    write_known: Path | None,
-    suggest_promises: Path | None,
-    json_path: Path | None,
-    html_path: Path | None,
-    verbose: bool,
-    **given: Any,
-) -> None:
+@click.option("--html", metavar="PATH", type=_FILE, help="Write a report to this file.")
+def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     """Judge implementations.
 
     TARGET is an importable module, module:attribute, a .py file, or an installed entry point of the group
@@ -122,18 +118,12 @@ def run_command(
     """
     if not targets:
         raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")
+    outputs = {name: given.pop(name.replace("-", "_")) for name in _OUTPUTS}
     # The worker of the first target imports it while this process imports the modules for reports and options.
     limit = time_limit(given["timeout"], quick=given["quick"])
     first = Workers(targets[0], given["framework"], given["device"], limit, save)
     try:
-        status = _run(
-            first,
-            targets,
-            (write_known, suggest_promises),
-            {"json": json_path, "html": html_path},
-            given,
-            verbose,
-        )
+        status = _run(first, targets, outputs, given, verbose)
     except UsageError as error:
         raise click.UsageError(str(error)) from error
     finally:
@@ -142,12 +132,7 @@ def run_command(
 
 
 def _run(
-    first: Workers,
-    targets: tuple[str, ...],
-    written: tuple[Path | None, Path | None],
-    paths: dict[str, Path | None],
-    given: dict[str, Any],
-    verbose: bool,
+    first: Workers, targets: tuple[str, ...], outputs: dict[str, Path | None], given: dict[str, Any], verbose: bool
 ) -> int:
     from functools import partial
 
@@ -156,12 +141,12 @@ def _run(
     from conformance.report import SUITE_FAILED, exit_status
     from conformance.report import console as terminal
 
-    write_known, suggest_promises = written
-    thorough = any(path is not None for path in (*written, given["known"]))
+    write_known, suggest_promises = outputs["write-known"], outputs["suggest-promises"]
+    reported = {name: outputs[name] for name in ("json", "html")}
+    thorough = any(path is not None for path in (write_known, suggest_promises, given["known"]))
     options = options_of(**given, thorough=thorough)
-    outputs = {**paths, "write-known": write_known, "suggest-promises": suggest_promises}
     expect_separate({**outputs, "promises": given["promises_file"]})
-    expect_separate({**paths, "suggest-promises": suggest_promises, "known": given["known"]})
+    expect_separate({**reported, "suggest-promises": suggest_promises, "known": given["known"]})
     for option, path in outputs.items():
         if path is not None:
             expect_writable(option, path)
@@ -198,7 +183,7 @@ def _run(
             break
     unwritten = False
     try:
-        run.write_reports(reports, paths)
+        run.write_reports(reports, reported)
         if suggest_promises is not None:
             run.write_promises(suggest_promises, reports)
             click.echo(f"{suggest_promises}: the promises that the results imply; pass this file with --promises.")

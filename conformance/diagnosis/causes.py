@@ -148,8 +148,7 @@ def merged(causes: Iterable[Cause]) -> list[Cause]:
             found[key] = cause
             continue
         ops = tuple(dict.fromkeys((*before.ops, *cause.ops)))
-        said = before.sentence.replace(before.ops[0], _listed(ops), 1) if len(before.ops) == 1 else before.sentence
-        said = said if len(before.ops) == 1 else said.replace(_listed(before.ops), _listed(ops), 1)
+        said = before.sentence.replace(_listed(before.ops), _listed(ops), 1)
         explains = tuple(dict.fromkeys((*before.explains, *cause.explains)))
         breaks = (*before.breaks, *cause.breaks)
         example = before.example or cause.example

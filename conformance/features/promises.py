@@ -103,9 +103,6 @@ class Promises:
 
     all: tuple[Promise, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.all)
-
     def hold(self, operation: Operation, case: Any, dtype: str) -> bool:
         return all(promise.holds(operation, case, dtype) for promise in self.all)
 
