@@ -26,9 +26,11 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name != "vectors":
             return super().get_command(ctx, cmd_name)
-        # Its modules are imported only where it is used.
-        from conformance.vectors.command import vectors_command
-
+        try:
+            # Its modules are imported only where it is used.
+            from conformance.vectors.command import vectors_command
+        except ModuleNotFoundError as error:
+            raise click.UsageError(f"`{cmd_name}` needs {error.name}, which is not installed here", ctx) from error
         return vectors_command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
@@ -38,6 +40,17 @@ class _Commands(click.Group):
                 ctx,
             )
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            try:
+                command = self.get_command(ctx, name)
+                rows.append((name, command.get_short_help_str(80) if command is not None else ""))
+            except click.UsageError as error:
+                rows.append((name, f"({error.message})"))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class _Seed(click.ParamType):

@@ -111,8 +111,8 @@ class Faults:
         judged = self.judges[dtype](case)
         if not judged.wrong:
             # A law with a narrower tolerance may be broken by roundings that an experiment allows.
-            rounding = (each for each in self.found if each.formula is not None and each.formula.noisy)
-            return tuple(self._seen(each, dtype) for each in rounding if judged.got and _follows(each.formula, judged))
+            rounding = [(each, each.formula) for each in self.found if each.formula is not None and each.formula.noisy]
+            return tuple(self._seen(each, dtype) for each, formula in rounding if _follows(formula, judged))
         present = names(case, features_of(self.operation))
         followed = self._followed(judged)
         if followed:

@@ -140,8 +140,14 @@ class Matrix:
         """The verdict on a case, under the name of a feature."""
         inside = self.admission.admitted(self.operation.about, judge.dtype, case)
         if name in self._outside(judge.dtype) or inside is None:
-            verdict = {"value": NOT_PROMISED, "gradient": NOT_PROMISED}
-            judged = Judged(case=case, dtype=judge.dtype, precision=Precision(judge.dtype), arrays=(), **verdict)
+            judged = Judged(
+                case=case,
+                dtype=judge.dtype,
+                value=NOT_PROMISED,
+                gradient=NOT_PROMISED,
+                arrays=(),
+                precision=Precision(judge.dtype),
+            )
         else:
             judged = judge(inside)
         self.cells.setdefault(name, {}).setdefault(judge.dtype, []).append(judged)
