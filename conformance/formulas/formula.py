@@ -105,7 +105,7 @@ class Form:
         raise NotImplementedError
 
     def kept(self, *states: Tensor) -> tuple[Tensor, ...]:
-        """What a step keeps of these states."""
+        """The states as they are kept after a step."""
         dtype = self.state_dtype
         return states if dtype is None else tuple(tape.rounded(x, dtype) for x in states)
 

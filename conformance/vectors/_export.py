@@ -134,7 +134,7 @@ def _given(kind: str, arrays: Mapping[str, Array], tensors: dict[str, Array]) ->
 def _asked(
     kind: str, expected: Expected, like: Mapping[str, Array], precision: AnyDesign, tensors: dict[str, Array]
 ) -> tuple[Asked, ...]:
-    """What is asked for, with the shapes and dtypes of some arrays; the correct values are added to ``tensors``.
+    """The arrays that are asked for, with the shapes and dtypes of others; the correct values go to ``tensors``.
 
     The allowed error is 0 where a value is infinite, because only the same value passes.
     """
