@@ -1,6 +1,5 @@
 """The command line: ``python -m conformance run TARGET …``, ``laws``, and the commands of other packages."""
 
-import importlib
 import math
 import random
 from collections.abc import Callable
@@ -17,26 +16,22 @@ from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions,
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
 
-# Command → module and attribute that hold it; imported only when the command is used, as each has its own imports.
-_ELSEWHERE = {
-    "vectors": ("conformance.vectors.command", "vectors_command"),
-}
-
 
 class _Commands(click.Group):
-    """Finds commands in other packages, and says what to type if one is missing or unknown."""
+    """Finds the command of another package, and says what to type if one is unknown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *_ELSEWHERE]
+        return [*super().list_commands(ctx), "vectors"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
+        if cmd_name != "vectors":
             return super().get_command(ctx, cmd_name)
-        module, attribute = _ELSEWHERE[cmd_name]
         try:
-            return getattr(importlib.import_module(module), attribute)
+            # Its modules are imported only where it is used.
+            from conformance.vectors.command import vectors_command
         except ModuleNotFoundError as error:
             raise click.UsageError(f"`{cmd_name}` needs {error.name}, which is not installed here", ctx) from error
+        return vectors_command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
         if args and args[0] not in self.list_commands(ctx):
@@ -110,6 +105,10 @@ def _offered(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+_OUTPUTS = ("json", "html", "write-known", "suggest-promises")
+"""The options that name a file to write."""
+
+
 @main.command("run", context_settings={"show_default": True})
 @click.argument("targets", metavar="TARGET...", nargs=-1)
 @_offered
@@ -117,18 +116,10 @@ def _offered(command: Callable[..., None]) -> Callable[..., None]:
     "--suggest-promises", metavar="PATH", type=_FILE, help="Write promises that the target keeps to this file."
 )
 @click.option("--write-known", metavar="PATH", type=_FILE, help="Write an entry for each failure; you add the reasons.")
-@click.option("--json", "json_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
+@click.option("--json", metavar="PATH", type=_FILE, help="Write a report to this file.")
 @click.option("--verbose", is_flag=True, help="Show every law, every reason and the branches of gradients.")
-@click.option("--html", "html_path", metavar="PATH", type=_FILE, help="Write a report to this file.")
-def run_command(
-    targets: tuple[str, ...],
-    write_known: Path | None,
-    suggest_promises: Path | None,
-    json_path: Path | None,
-    html_path: Path | None,
-    verbose: bool,
-    **given: Any,
-) -> None:
+@click.option("--html", metavar="PATH", type=_FILE, help="Write a report to this file.")
+def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     """Judge implementations.
 
     TARGET is an importable module, module:attribute, a .py file, or an installed entry point of the group
@@ -140,18 +131,12 @@ def run_command(
     """
     if not targets:
         raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")
+    outputs = {name: given.pop(name.replace("-", "_")) for name in _OUTPUTS}
     # The worker of the first target imports it while this process imports the modules for reports and options.
     limit = time_limit(given["timeout"], quick=given["quick"])
     first = Workers(targets[0], given["framework"], given["device"], limit, save)
     try:
-        status = _run(
-            first,
-            targets,
-            (write_known, suggest_promises),
-            {"json": json_path, "html": html_path},
-            given,
-            verbose,
-        )
+        status = _run(first, targets, outputs, given, verbose)
     except UsageError as error:
         raise click.UsageError(str(error)) from error
     finally:
@@ -160,12 +145,7 @@ def run_command(
 
 
 def _run(
-    first: Workers,
-    targets: tuple[str, ...],
-    written: tuple[Path | None, Path | None],
-    paths: dict[str, Path | None],
-    given: dict[str, Any],
-    verbose: bool,
+    first: Workers, targets: tuple[str, ...], outputs: dict[str, Path | None], given: dict[str, Any], verbose: bool
 ) -> int:
     from functools import partial
 
@@ -174,12 +154,12 @@ def _run(
     from conformance.report import SUITE_FAILED, exit_status
     from conformance.report import console as terminal
 
-    write_known, suggest_promises = written
-    thorough = any(path is not None for path in (*written, given["known"]))
+    write_known, suggest_promises = outputs["write-known"], outputs["suggest-promises"]
+    reported = {name: outputs[name] for name in ("json", "html")}
+    thorough = any(path is not None for path in (write_known, suggest_promises, given["known"]))
     options = options_of(**given, thorough=thorough)
-    outputs = {**paths, "write-known": write_known, "suggest-promises": suggest_promises}
     expect_separate({**outputs, "promises": given["promises_file"]})
-    expect_separate({**paths, "suggest-promises": suggest_promises, "known": given["known"]})
+    expect_separate({**reported, "suggest-promises": suggest_promises, "known": given["known"]})
     for option, path in outputs.items():
         if path is not None:
             expect_writable(option, path)
@@ -216,7 +196,7 @@ def _run(
             break
     unwritten = False
     try:
-        run.write_reports(reports, paths)
+        run.write_reports(reports, reported)
         if suggest_promises is not None:
             run.write_promises(suggest_promises, reports)
             click.echo(f"{suggest_promises}: the promises that the results imply; pass this file with --promises.")

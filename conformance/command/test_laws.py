@@ -17,7 +17,7 @@ from conformance.frameworks.targets import TargetInfo
 from conformance.judge.selection import agenda, options_of
 from conformance.judge.workers import TargetFailedError, Workers
 from conformance.laws import Law
-from conformance.report.failure import text
+from conformance.report.lines import text
 
 
 @dataclass(frozen=True, kw_only=True)

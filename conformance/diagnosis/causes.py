@@ -46,7 +46,6 @@ def of_fault(
     smaller = _smallest(fault, found)
     if smaller is not None and _order(from_json(smaller[1].stored)) < _order(case):
         case, dtype, arrays = from_json(smaller[1].stored), smaller[0].dtype, smaller[1].arrays
-    smallest = _with_case(case, found)
     return Cause(
         sentence=sentence(fault, spared=spared),
         ops=(fault.op,),
@@ -61,12 +60,10 @@ def of_fault(
         dtype=dtype,
         stored=to_json(case),
         explains=checks,
-        script=None if smallest is None else smallest.script,
-        script_text=None if smallest is None else smallest.script_text,
-        script_note="" if smallest is None else smallest.script_note,
         example=_example(found) or (checks[0], to_json(example.case)),
         breaks=wrong,
         promise=_promise(fault),
+        **_script_of(_with_case(case, found)),
     )
 
 
@@ -151,8 +148,7 @@ def merged(causes: Iterable[Cause]) -> list[Cause]:
             found[key] = cause
             continue
         ops = tuple(dict.fromkeys((*before.ops, *cause.ops)))
-        said = before.sentence.replace(before.ops[0], _listed(ops), 1) if len(before.ops) == 1 else before.sentence
-        said = said if len(before.ops) == 1 else said.replace(_listed(before.ops), _listed(ops), 1)
+        said = before.sentence.replace(_listed(before.ops), _listed(ops), 1)
         explains = tuple(dict.fromkeys((*before.explains, *cause.explains)))
         breaks = (*before.breaks, *cause.breaks)
         example = before.example or cause.example
@@ -178,29 +174,29 @@ def of_law(results: Sequence[Pair]) -> Cause:
     """The cause of a law whose calls have the right value and gradient, or end the process."""
     first, found = min(results, key=lambda pair: RANK.index(pair[0].dtype) if pair[0].dtype in RANK else len(RANK))
     ops = tuple(dict.fromkeys(result.law.op for result, _ in results))
-    problem = first.reason or "" if found is None else found.problem
-    said = f"{_listed(ops)} breaks the law “{first.law.name}”: {first.law.sentence.rstrip('.')}"
-    if found is not None and found.kind.nature in ENDINGS:
-        said = f"A call of {_listed(ops)} ends the process ({found.kind.nature})"
     if found is None:
         said = f"{_listed(ops)} could not be judged by the law “{first.law.name}”"
+        shown: dict[str, Any] = {"problem": first.reason or ""}
+    else:
+        said = f"{_listed(ops)} breaks the law “{first.law.name}”: {first.law.sentence.rstrip('.')}"
+        if found.kind.nature in ENDINGS:
+            said = f"A call of {_listed(ops)} ends the process ({found.kind.nature})"
+        shown = {name: getattr(found, name) for name in ("arrays", "problem", "case", "stored")}
+        shown |= {"natures": (found.kind.nature,), **_script_of(found)}
     return Cause(
         sentence=said,
         ops=ops,
         kind="behaviour",
-        natures=() if found is None else (found.kind.nature,),
-        arrays=() if found is None else found.arrays,
-        problem=problem,
-        case="" if found is None else found.case,
         dtype=first.dtype,
-        stored={} if found is None else found.stored,
         explains=_checks(results),
-        script=None if found is None else found.script,
-        script_text=None if found is None else found.script_text,
-        script_note="" if found is None else found.script_note,
         example=_example(results),
         breaks=_breaks(results),
+        **shown,
     )
+
+
+def _script_of(found: Counterexample | None) -> dict[str, Any]:
+    return {} if found is None else {name: getattr(found, name) for name in ("script", "script_text", "script_note")}
 
 
 def key_of_law(result: LawResult, found: Counterexample | None) -> tuple:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from conformance.base.options import RunOptions
@@ -9,7 +10,7 @@ from conformance.cases import from_json
 from conformance.diagnosis import causes
 from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
 from conformance.diagnosis.causes import Pair, pairs
-from conformance.diagnosis.envelope import counts_of, envelope, of_results
+from conformance.diagnosis.envelope import envelope, of_results
 from conformance.diagnosis.faults import Fault, Faults
 from conformance.diagnosis.matrix import RANK, Matrix
 from conformance.features import features_of
@@ -111,50 +112,45 @@ def _ends_process(result: LawResult) -> bool:
     return any(found.kind.nature in FATAL for found in result.counterexamples) or not result.counterexamples
 
 
+@dataclass
 class _Examined:
     """One operation: its matrix, the faults that it shows, and its failed laws, each assigned to those that explain it.
 
     Attributes:
-        matrix: the experiments.
+        results: those of its laws.
+        clock, spare: the time for causes, and for the rest of the matrix.
+        watch: notified of each call of the target.
         alone: failed laws that no fault explains.
     """
 
-    def __init__(
-        self,
-        implementation: Implementation,
-        options: RunOptions,
-        operation: Operation,
-        results: Sequence[LawResult],
-        clock: Clock,
-        spare: Clock,
-        watch: Watch,
-    ):
-        self.alone: list[Pair] = []
-        self._implementation = implementation
-        self._options = options
-        self._operation = operation
-        self._admission = Admission(options.promises, implementation.keeps_contract)
-        self._results = results
-        self._clock = clock
-        self._watch = watch
-        self.matrix = Matrix(operation, self._admission, spare, options.hurried)
-        self._judges: dict[str, Judge] = {}
-        self._faults = Faults(operation, {}, clock, self._admission)
-        self._explained: list[tuple[Fault, list[Pair]]] = []
+    implementation: Implementation
+    options: RunOptions
+    operation: Operation
+    results: Sequence[LawResult]
+    clock: Clock
+    spare: Clock
+    watch: Watch
+    alone: list[Pair] = field(default_factory=list)
+    _explained: list[tuple[Fault, list[Pair]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self._admission = Admission(options.promises, self.implementation.keeps_contract)
+        self.matrix = Matrix(self.operation, self._admission, self.spare, options.hurried)
+        broken = {result.dtype for result in self.results if result.status == "failed"}
+        self._judges = {dtype: self._judge(dtype) for dtype in RANK if dtype in broken}
+        self._faults = Faults(
+            self.operation, self._judges, self.clock, self._admission, options.hurried, lambda: self.matrix.served
+        )
 
     def run(self, broken: Sequence[LawResult]) -> None:
-        dtypes = [dtype for dtype in RANK if any(result.dtype == dtype for result in broken)]
-        judges = self._judges = {dtype: self._judge(dtype) for dtype in dtypes}
-        hurried = self._options.hurried
-        faults = self._faults = Faults(
-            self._operation, judges, self._clock, self._admission, hurried, lambda: self.matrix.served
-        )
+        dtypes, judges, faults = [*self._judges], self._judges, self._faults
 
         def explain(judged: Judged) -> None:
             if judged.wrong:
                 faults.explain(judged.case, judged.dtype)
 
-        if hurried:
+        if self.options.hurried:
             explain(self.matrix.first_call(judges[dtypes[0]]))
             self._attribute_all(broken)
             self.matrix.fill(judges, explain)
@@ -169,24 +165,24 @@ class _Examined:
         if faults.absorb():
             self._attribute_all(broken)
         # Each feature in the other dtypes, too: the cases of laws that held show few of them.
-        held = dict.fromkeys(each.dtype for each in self._results if each.status == "passed" and each.dtype in RANK)
+        held = dict.fromkeys(each.dtype for each in self.results if each.status == "passed" and each.dtype in RANK)
         others = {dtype: self._judge(dtype) for dtype in held if dtype not in judges}
         if others:
             self.matrix.fill(others)
 
     def _judge(self, dtype: str) -> Judge:
         return Judge(
-            self._implementation,
-            self._operation,
+            self.implementation,
+            self.operation,
             dtype,
-            self._watch,
-            gradients=self._options.only != "values",
+            self.watch,
+            gradients=self.options.only != "values",
             forward=not self._outputs_are_known(dtype),
         )
 
     def _outputs_are_known(self, dtype: str) -> bool:
         """Whether laws found that calls without a gradient are right, and that calls with one are served."""
-        judged = {each.law.name: each.status for each in self._results if each.dtype == dtype}
+        judged = {each.law.name: each.status for each in self.results if each.dtype == dtype}
         return judged.get("value") == "passed" and judged.get("gradient") in ("passed", "failed")
 
     def _attribute_all(self, broken: Sequence[LawResult]) -> None:
@@ -209,7 +205,7 @@ class _Examined:
 
     def _explaining(self, result: LawResult, found: Counterexample) -> tuple[Fault, ...]:
         case = from_json(found.stored) if found.stored else None
-        if not self._operation.describes(case):
+        if not self.operation.describes(case):
             # A case of a law's own, which is not a call of the operation.
             return ()
         explained = self._faults.explain(case, result.dtype)
@@ -223,17 +219,17 @@ class _Examined:
         """For a case whose own call is right: the faults without whose features the law holds."""
         for fault in self._faults.seen_in(result.dtype):
             wanted = {feature.name for feature in fault.features}
-            other = avoiding(case, wanted, features_of(self._operation))
-            if not wanted or other == case or not self._clock.left:
+            other = avoiding(case, wanted, features_of(self.operation))
+            if not wanted or other == case or not self.clock.left:
                 continue
             try:
                 found, _ = retried(
-                    self._implementation,
+                    self.implementation,
                     result.law,
                     result.dtype,
                     other,
-                    lambda case: self._watch.announce(case and f"{LAW}{case}"),
-                    {key.removeprefix(LAW): kind for key, kind in self._watch.fatal.items() if key.startswith(LAW)},
+                    lambda case: self.watch.announce(case and f"{LAW}{case}"),
+                    {key.removeprefix(LAW): kind for key, kind in self.watch.fatal.items() if key.startswith(LAW)},
                 )
             except RefusedError:
                 continue
@@ -245,7 +241,7 @@ class _Examined:
         found = []
         for fault in self._faults.found:
             explained = next((each for before, each in self._explained if _same(before, fault)), [])
-            shown = [result for result in self._results if _shows(result, fault)]
+            shown = [result for result in self.results if _shows(result, fault)]
             # What breaks no law that failed is seen in the envelope.
             if explained or shown:
                 found.append(causes.of_fault(fault, explained, shown, spared=self._spared(fault)))
@@ -253,23 +249,22 @@ class _Examined:
 
     def _spared(self, fault: Fault) -> bool:
         """Whether a fault that float32 or float64 shows is not there in the other one."""
-        tried = {result.dtype for result in self._results if result.status in ("passed", "failed")}
+        tried = {result.dtype for result in self.results if result.status in ("passed", "failed")}
         others = [dtype for dtype in WIDE if dtype in tried and dtype not in fault.dtypes]
-        if self._options.hurried or len(others) == len(WIDE):
+        if self.options.hurried or len(others) == len(WIDE):
             return False
         case = fault.example.case
         for dtype in others:
-            if self._admission.admitted(self._operation.about, dtype, case) != case:
-                continue
-            if (self._judges.get(dtype) or self._judge(dtype))(case).status(fault.aspect) == RIGHT:
+            judge = self._judges.get(dtype) or self._judge(dtype)
+            if self._admission.admits(self.operation.about, dtype, case) and judge(case).status(fault.aspect) == RIGHT:
                 return True
         return False
 
     def envelope(self) -> Envelope:
-        held = [result for result in self._results if result.dtype not in self._judges]
-        dtypes = {result.dtype for result in self._results}
+        held = [result for result in self.results if result.dtype not in self._judges]
+        dtypes = {result.dtype for result in self.results}
         matrix = self.matrix
-        return envelope(self._operation, counts_of(held), dtypes, matrix.cells, self._faults.found, matrix.untried)
+        return envelope(self.operation, held, dtypes, matrix.cells, self._faults.found, matrix.untried)
 
 
 def _shows(result: LawResult, fault: Fault) -> bool:

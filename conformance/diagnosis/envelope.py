@@ -25,27 +25,28 @@ ASPECTS = ("value", "gradient")
 Counts = Mapping[str, Mapping[str, int]]
 """Of one dtype: by ``value`` or ``gradient``, the cases with each feature that held; under an empty name, all."""
 
-Cells = Mapping[str, Mapping[str, list[Judged]]]
-"""By feature and dtype, the calls that were judged."""
-
 
 def envelope(
     operation: Operation,
-    counts: Mapping[str, Counts],
+    held: Sequence[LawResult],
     dtypes: Iterable[str],
-    cells: Cells | None = None,
+    cells: Mapping[str, Mapping[str, list[Judged]]] | None = None,
     faults: Iterable[Fault] = (),
     untried: Sequence[str] = (),
 ) -> Envelope:
     """The envelope of an operation, found by experiment or, where there was none, from the cases of laws that held.
 
     Args:
-        counts: by dtype, for dtypes in which all laws held.
+        held: the results in the dtypes in which all laws held.
         dtypes: the dtypes of the run.
-        cells: the experiments; None if there were none.
+        cells: the calls that were judged, by feature and dtype; None if there were no experiments.
         faults: the faults that were found.
         untried: features that would have been tried if there had been more time.
     """
+    counts: dict[str, dict[str, Mapping[str, int]]] = {}
+    for result in held:
+        if result.law.name in ASPECTS:
+            counts.setdefault(result.dtype, {})[result.law.name] = result.features
     wanted = [dtype for dtype in FLOATING if dtype in set(dtypes)]
     plain = "a call of the simplest kind: one sequence, one head, moderate gates, no states, no options"
     features = features_of(operation)
@@ -61,9 +62,7 @@ def envelope(
         if trials or name in untried or (cells is None and any(each.cases for each in found.values())):
             rows.append(Row(feature=name, sentence=sentence, cells=found))
     phrases = {feature.name: feature.where for feature in features}
-    return Envelope(
-        op=operation.about, rows=tuple(rows), summary=summary(rows, tuple(faults), phrases, untried=untried)
-    )
+    return Envelope(op=operation.about, rows=tuple(rows), summary=_summary(rows, tuple(faults), phrases, untried))
 
 
 def cell(trials: Sequence[Judged] | None) -> Cell:
@@ -103,18 +102,8 @@ def of_results(operation: Operation, results: Sequence[LawResult]) -> Envelope |
     of_op = [result for result in results if result.law.op == operation.about and result.law.name in ASPECTS]
     if not of_op or any(result.status == "failed" for result in of_op):
         return None
-    counts = counts_of(of_op)
-    found = envelope(operation, counts, counts)
+    found = envelope(operation, of_op, {result.dtype for result in of_op})
     return found if found.rows else None
-
-
-def counts_of(results: Sequence[LawResult]) -> dict[str, dict[str, Mapping[str, int]]]:
-    """By dtype and law, the number of cases with each feature for which the laws about value and gradient held."""
-    counts: dict[str, dict[str, Mapping[str, int]]] = {}
-    for result in results:
-        if result.law.name in ASPECTS:
-            counts.setdefault(result.dtype, {})[result.law.name] = result.features
-    return counts
 
 
 def suggested(found: Diagnosis) -> dict[str, list[str]]:
@@ -171,19 +160,8 @@ def _excluding(operation: Operation, cause: Cause) -> list[str]:
     return [" or ".join(f"({excluding(feature)})" for feature in narrowest)] if narrowest else []
 
 
-def summary(
-    rows: Iterable[Row],
-    faults: tuple[Fault, ...] = (),
-    phrases: Mapping[str, str] | None = None,
-    untried: Sequence[str] = (),
-) -> str:
-    """The envelope in a few sentences.
-
-    Args:
-        faults: the faults that were found.
-        phrases: `Feature.where` by the name of the feature.
-        untried: features that would have been tried if there had been more time.
-    """
+def _summary(rows: Iterable[Row], faults: tuple[Fault, ...], phrases: Mapping[str, str], untried: Sequence[str]) -> str:
+    """The envelope in a few sentences, given `Feature.where` by the name of the feature."""
     statuses = {
         row.feature: {cell.value for cell in row.cells.values()} | {cell.gradient for cell in row.cells.values()}
         for row in rows
@@ -204,7 +182,7 @@ def summary(
     else:
         named = {feature.name for fault in faults for feature in fault.features}
         if not places or not all(fault.features for fault in faults):
-            places += [(phrases or {}).get(name, name) for name in wrong if name not in named]
+            places += [phrases.get(name, name) for name in wrong if name not in named]
         said.append(f"Right on plain calls; wrong {', and '.join(places)}.")
     if refused:
         said.append(f"Not served: {', '.join(refused)}.")

@@ -1,7 +1,7 @@
 """Experiments with one case that shows a fault: smaller cases, other values, and calls without one of its features."""
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.cases import as_drawn
@@ -26,31 +26,22 @@ Happens = Callable[[Any], bool]
 """Whether a case shows the fault."""
 
 
+@dataclass(frozen=True)
 class Experiments:
     """Experiments on one operation in one dtype.
 
-    Args:
+    Attributes:
         features: the features of the operation.
-        judge: judges cases.
         clock: when its time is over, nothing new is tried.
         admits: whether a case may be tried.
         thorough: whether coincidences are looked for, which takes longer.
     """
 
-    def __init__(
-        self,
-        features: Sequence[Feature],
-        judge: Judge,
-        clock: Clock,
-        admits: Happens = lambda case: True,
-        *,
-        thorough: bool = True,
-    ):
-        self.features = features
-        self.judge = judge
-        self.clock = clock
-        self.admits = admits
-        self._thorough = thorough
+    features: Sequence[Feature]
+    judge: Judge
+    clock: Clock
+    admits: Happens = lambda case: True
+    thorough: bool = True
 
     def status(self, case: Any, aspect: str) -> str | None:
         """The verdict on a case; a case outside the promises is not tried."""
@@ -103,7 +94,7 @@ class Experiments:
         drawn = as_drawn(case)
         if found and drawn != case and self.clock.left and may_happen(drawn):
             found = needed(drawn, may_happen, found)
-        if not self._thorough:
+        if not self.thorough:
             return found
         either = {name for each in (wrong, case) for name in names(each, self.features)}
         # If none were left, the fault would be said to show on every call, though some without a feature are right.

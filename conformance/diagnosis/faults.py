@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from conformance.diagnosis.experiments import Experiments, Happens, natures_of
@@ -67,46 +68,37 @@ class Fault:
         return " and ".join([*clauses, *(f"where {each.clause}" for each in self.ranges)]).replace(" and where", " and")
 
 
+@dataclass
 class Faults:
     """The faults of one operation that have been found so far.
 
-    Args:
-        operation: the operation.
-        judges: one judge for each dtype.
+    Attributes:
         clock: when its time is over, nothing new is tried.
         admission: the cases that may be tried.
         hurried: whether formulas are tried on a case before a smaller one is looked for, which takes longer.
         served: returns the names of features of calls that were right, or equal to a formula, or at least served.
     """
 
-    def __init__(
-        self,
-        operation: Operation,
-        judges: dict[str, Judge],
-        clock: Clock,
-        admission: Admission,
-        hurried: bool = False,
-        served: Callable[[], Set[str]] = frozenset,
-    ):
-        self.operation = operation
-        self.clock = clock
-        self.hurried = hurried
-        self.found: list[Fault] = []
-        self._served = served
-        self._staleness: dict[str, Staleness] = {}
+    operation: Operation
+    judges: dict[str, Judge]
+    clock: Clock
+    admission: Admission
+    hurried: bool = False
+    served: Callable[[], Set[str]] = frozenset
+    found: list[Fault] = field(default_factory=list)
+    _staleness: dict[str, Staleness] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._in = {
             dtype: Experiments(
-                features_of(operation),
+                features_of(self.operation),
                 judge,
-                clock,
-                lambda case, dtype=dtype: admission.admitted(operation.about, dtype, case) == case,
-                thorough=not hurried,
+                self.clock,
+                partial(self.admission.admits, self.operation.about, dtype),
+                thorough=not self.hurried,
             )
-            for dtype, judge in judges.items()
+            for dtype, judge in self.judges.items()
         }
-
-    def judge(self, dtype: str) -> Judge:
-        return self._in[dtype].judge
 
     def explain(self, case: Any, dtype: str) -> tuple[Fault, ...]:
         """The faults each of which makes a case wrong; if no known fault explains it, look for a new one.
@@ -116,11 +108,11 @@ class Faults:
         """
         if dtype not in self._in:
             return ()
-        judged = self.judge(dtype)(case)
+        judged = self.judges[dtype](case)
         if not judged.wrong:
             # A law with a narrower tolerance may be broken by roundings that an experiment allows.
-            rounding = (each for each in self.found if each.formula is not None and each.formula.noisy)
-            return tuple(self._seen(each, dtype) for each in rounding if judged.got and self._equals(each, judged))
+            rounding = [(each, each.formula) for each in self.found if each.formula is not None and each.formula.noisy]
+            return tuple(self._seen(each, dtype) for each, formula in rounding if _follows(formula, judged))
         present = names(case, features_of(self.operation))
         followed = self._followed(judged)
         if followed:
@@ -138,8 +130,7 @@ class Faults:
         if dtype not in self._in:
             return None
         if dtype not in self._staleness:
-            tried = self._in[dtype]
-            self._staleness[dtype] = Staleness(self.operation, tried.judge, self.clock, tried.admits, self.hurried)
+            self._staleness[dtype] = Staleness(self._in[dtype])
         found = self._staleness[dtype].of(case, known=any(fault.stale for fault in self.found))
         if found is None:
             return None
@@ -169,15 +160,8 @@ class Faults:
         return [fault for fault in self.found if dtype in fault.dtypes or self._shown_in(fault, dtype)]
 
     def _shown_in(self, fault: Fault, dtype: str) -> bool:
-        judged = self.judge(dtype)(fault.example.case)
+        judged = self.judges[dtype](fault.example.case)
         return judged.status(fault.aspect) == WRONG and bool(fault.natures & natures_of(judged))
-
-    def _equals(self, fault: Fault, judged: Judged) -> bool:
-        assert fault.formula is not None
-        return self._matches(fault.formula, judged)
-
-    def _matches(self, formula: Formula, judged: Judged) -> bool:
-        return matches(formula, judged, self.judge(judged.dtype).precision_of(judged), closely=False) is True
 
     def _shows(self, fault: Fault, judged: Judged, present: frozenset[str]) -> bool:
         """Whether the fault alone could have made the case wrong: same features, same ways to be wrong."""
@@ -232,7 +216,7 @@ class Faults:
             return tried.status(case, aspect) == WRONG
 
         known = [fault.formula for fault in self.found if fault.formula is not None]
-        search = FormulaSearch(self.operation, tried, self._served(), known)
+        search = FormulaSearch(tried, self.served(), known)
         formula = search.single(judged, happens) if self.hurried else None
         small = tried.smaller(judged, happens) if formula is None else tried.judge(tried.shorter(judged.case, happens))
         formula = formula or search.single(small, happens)
@@ -248,7 +232,7 @@ class Faults:
                 essential, ranges = essential if formula.occasional else (), ()
         fault = self._kept(aspect, formula, essential, small, happens, ranges)
         # What rounds is only close to a formula that rounds, and departs from it here and there.
-        if formula is None or formula.noisy or self.hurried or self._equals(fault, judged):
+        if formula is None or formula.noisy or self.hurried or _follows(formula, judged):
             return fault
         return self._beside(judged, aspect) or fault
 
@@ -275,10 +259,10 @@ class Faults:
         """The faults whose formula the target follows on a case: one, or two at once; none if there are no such."""
         found = [(fault, fault.formula) for fault in self.found if fault.formula is not None]
         for fault, formula in found:
-            if self._matches(formula, judged):
+            if _follows(formula, judged):
                 return (fault,)
         for (first, formula), (second, other) in itertools.combinations(found, 2):
-            if any(self._matches(both, judged) for both in pairs_of(self.operation, [(formula, other)])):
+            if any(_follows(both, judged) for both in pairs_of(self.operation, [(formula, other)])):
                 return first, second
         return ()
 
@@ -307,8 +291,12 @@ class Faults:
             features=essential,
             example=small,
             dtypes=(small.dtype,),
-            patterns=patterns(shown, tried.judge.precision_of) if shown else {},
+            patterns=patterns(shown),
             ranges=ranges,
         )
         self.found.append(fault)
         return fault
+
+
+def _follows(formula: Formula, judged: Judged) -> bool:
+    return matches(formula, judged, closely=False) is True

@@ -5,6 +5,7 @@ off it.
 """
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from conformance.diagnosis.experiments import with_steps
@@ -13,6 +14,7 @@ from conformance.features.admission import Admission, excluded
 from conformance.features.feature import Feature, names
 from conformance.formulas.judged import NOT_PROMISED, Clock, Judge, Judged
 from conformance.operations import Operation
+from conformance.tolerance.budget import Precision
 
 RANK = ("float32", "float64", "bfloat16", "float16")
 """Dtypes in the order in which a fault is examined: float32 first, because most kernels are written for it."""
@@ -28,29 +30,28 @@ PLAIN = "plain call"
 Found = Callable[[Judged], Any]
 
 
+@dataclass
 class Matrix:
     """Plain calls, and calls with one feature, with the verdicts on them.
 
     Attributes:
-        cells: by feature (``plain call`` first) and dtype, every call that was judged.
-        untried: the features that were left out because time was over.
-
-    Args:
-        operation: the operation.
         admission: the cases that may be tried.
         clock: when its time is over, no other feature is tried.
         hurried: whether there is little time, so that fewer calls are made and all of them have few steps.
+        cells: by feature (``plain call`` first) and dtype, every call that was judged.
+        untried: the features that were left out because time was over.
     """
 
-    def __init__(self, operation: Operation, admission: Admission, clock: Clock, hurried: bool = False):
-        self.cells: dict[str, dict[str, list[Judged]]] = {}
-        self.untried: list[str] = []
-        self._operation = operation
-        self._admission = admission
-        self._clock = clock
-        self._hurried = hurried
-        self._features = admission.features(operation)
-        self._excluded: dict[str, frozenset[str]] = {}
+    operation: Operation
+    admission: Admission
+    clock: Clock
+    hurried: bool
+    cells: dict[str, dict[str, list[Judged]]] = field(default_factory=dict)
+    untried: list[str] = field(default_factory=list)
+    _excluded: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._features = self.admission.features(self.operation)
 
     @property
     def served(self) -> frozenset[str]:
@@ -79,21 +80,21 @@ class Matrix:
             found: called with each verdict on a call with a feature.
         """
         first, *others = sorted(judges, key=RANK.index)
-        seeds = SEEDS[:1] if self._hurried else SEEDS
+        seeds = SEEDS[:1] if self.hurried else SEEDS
         for dtype, seed in [*((first, seed) for seed in seeds), *((dtype, SEEDS[0]) for dtype in others)]:
             self._fill(judges[dtype], self._plain(seed), found)
 
     def _fill(self, judge: Judge, plain: Any, found: Found) -> None:
         outside = self._outside(judge.dtype)
         short, together, together_have = _shortened(plain), None, frozenset[str]()
-        if not self._hurried:
-            short = self._as_right_as(judge, plain, short) if self._clock.left else short
+        if not self.hurried:
+            short = self._as_right_as(judge, plain, short) if self.clock.left else short
             together, together_have = self._together(judge, plain, outside)
         for feature in self._features:
             case = together if feature.name in together_have else _with(feature, plain, short)
             if case is None:
                 continue
-            if self._clock.left or feature.name in outside:
+            if self.clock.left or feature.name in outside:
                 found(self._tried(judge, feature.name, case))
             elif feature.name not in self.cells and feature.name not in self.untried:
                 self.untried.append(feature.name)
@@ -118,8 +119,8 @@ class Matrix:
         for feature in added:
             case = case if feature.present(case) else feature.added(case)
         found = names(case, self._features) - names(plain, self._features)
-        inside = [self._admission.admitted(self._operation.about, judge.dtype, each) for each in (plain, case)]
-        if len(found) < 2 or found != {each.name for each in added} or inside != [plain, case] or not self._clock.left:
+        inside = all(self.admission.admits(self.operation.about, judge.dtype, each) for each in (plain, case))
+        if len(found) < 2 or found != {each.name for each in added} or not inside or not self.clock.left:
             return None, frozenset()
         alone, together = judge(plain), judge(case)
         if not together.served or (together.value, together.gradient) != (alone.value, alone.gradient):
@@ -129,17 +130,24 @@ class Matrix:
     def _outside(self, dtype: str) -> frozenset[str]:
         """The features that no promised call has."""
         if dtype not in self._excluded:
-            self._excluded[dtype] = frozenset(excluded(self._features, self._admission, self._operation, dtype))
+            self._excluded[dtype] = frozenset(excluded(self._features, self.admission, self.operation, dtype))
         return self._excluded[dtype]
 
     def _plain(self, seed: int) -> Any:
-        return described(self._operation).plain(seed)
+        return described(self.operation).plain(seed)
 
     def _tried(self, judge: Judge, name: str, case: Any) -> Judged:
         """The verdict on a case, under the name of a feature."""
-        inside = self._admission.admitted(self._operation.about, judge.dtype, case)
+        inside = self.admission.admitted(self.operation.about, judge.dtype, case)
         if name in self._outside(judge.dtype) or inside is None:
-            judged = Judged(case=case, dtype=judge.dtype, value=NOT_PROMISED, gradient=NOT_PROMISED, arrays=())
+            judged = Judged(
+                case=case,
+                dtype=judge.dtype,
+                value=NOT_PROMISED,
+                gradient=NOT_PROMISED,
+                arrays=(),
+                precision=Precision(judge.dtype),
+            )
         else:
             judged = judge(inside)
         self.cells.setdefault(name, {}).setdefault(judge.dtype, []).append(judged)

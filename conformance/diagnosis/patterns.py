@@ -1,12 +1,11 @@
 """Simple patterns of wrong arrays in words, such as ``is 2 × what it should be``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from conformance.formulas.judged import Judged
 from conformance.formulas.recognition import Answer, answer_of
-from conformance.tolerance.budget import Precision
 
 FACTORS = (
     (2.0, "2 ×"),
@@ -20,17 +19,19 @@ FEWEST = 3
 """Least number of different values in an array that equals another one by more than coincidence."""
 
 
-def patterns(trials: Sequence[Judged], precision: Callable[[Judged], Precision]) -> dict[str, str]:
+def patterns(trials: Sequence[Judged]) -> dict[str, str]:
     """The patterns of the wrong arrays of a call; most arrays show none.
 
     Args:
         trials: the call, and other calls with the same fault. What an array of one of them contradicts is left out.
     """
-    found, *others = (_of_call(judged, precision(judged)) for judged in trials)
+    if not trials:
+        return {}
+    found, *others = map(_of_call, trials)
     return {name: said for name, said in found.items() if said and all(each.get(name, said) == said for each in others)}
 
 
-def _of_call(judged: Judged, precision: Precision) -> dict[str, str | None]:
+def _of_call(judged: Judged) -> dict[str, str | None]:
     """The pattern of each wrong array, or None."""
     if judged.expected is None or judged.problem:
         return {}
@@ -38,7 +39,7 @@ def _of_call(judged: Judged, precision: Precision) -> dict[str, str | None]:
     for array in judged.wrong_arrays:
         found[array.where] = "is missing" if array.nature == "missing" else None
         if array.nature not in ("missing", "shape") and array.where in judged.got:
-            answer = answer_of(array.where, judged, dict(judged.expected.values), precision)
+            answer = answer_of(array.where, judged, dict(judged.expected.values))
             found[array.where] = _pattern(answer, judged)
     return found
 

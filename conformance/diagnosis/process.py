@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from conformance.base.options import UNSHARED, RunOptions
 from conformance.diagnosis.cause import Diagnosis
@@ -64,7 +64,8 @@ def diagnosed(workers: "Workers", options: RunOptions, results: Sequence[LawResu
     if not any(result.status == "failed" for result in results):
         return found
     fatal: dict[str, BreakKind] = {}
-    seconds = _seconds_of_a_call(options, results)
+    usual = max((result.seconds / result.examples for result in results if result.examples), default=0.0)
+    seconds = min(options.timeout, max(LEAST_SECONDS_OF_A_CALL, USUAL * usual))
     note = f"the process that looked for causes ended {DEATHS} times"
     for _ in range(DEATHS):
         worker = workers.idle()
@@ -86,7 +87,7 @@ def diagnosed(workers: "Workers", options: RunOptions, results: Sequence[LawResu
         if said == "diagnosis":
             return told  # pyright: ignore[reportReturnType]
         if said == "fault":
-            note = f"the search for causes failed in the suite itself: {_last_line(told)}"
+            note = f"the search for causes failed in the suite itself: {str(told).strip().splitlines()[-1]}"
             break
         kind = workers.dismissed(worker)
         if last is None or last in fatal:
@@ -98,12 +99,3 @@ def diagnosed(workers: "Workers", options: RunOptions, results: Sequence[LawResu
             break
         fatal[last] = kind
     return replace(found, note=f"{note}; the causes found until then follow")
-
-
-def _seconds_of_a_call(options: RunOptions, results: Sequence[LawResult]) -> float:
-    usual = max((result.seconds / result.examples for result in results if result.examples), default=0.0)
-    return min(options.timeout, max(LEAST_SECONDS_OF_A_CALL, USUAL * usual))
-
-
-def _last_line(text: Any) -> str:
-    return str(text).strip().split("\n")[-1]

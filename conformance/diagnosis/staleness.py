@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from conformance.base.call import Call
 from conformance.cases import as_drawn
-from conformance.diagnosis.experiments import reseeded, with_steps
-from conformance.features import described, features_of
+from conformance.diagnosis.experiments import Experiments, reseeded, with_steps
+from conformance.features import described
 from conformance.features.calls import with_lengths
-from conformance.formulas.judged import GRADIENT, RIGHT, WRONG, Clock, Judge, Judged, shapes
-from conformance.operations import Operation
+from conformance.formulas.judged import GRADIENT, RIGHT, WRONG, Judged, shapes
 
-STEPS = {False: 16, True: 4}
-"""The number of steps of a plain call, by whether there is little time."""
+STEPS = {True: 16, False: 4}
+"""The number of steps of a plain call, by whether there is time for thorough experiments."""
 
 MOST = 32
 """The number of sizes that are derived from a case: each has `STEPS` more steps than the one before.
@@ -77,19 +75,13 @@ class Staleness:
     """Experiments with calls of sizes that were not tried before.
 
     Args:
-        operation: the operation.
-        judge: judges cases in the dtype of the wrong one.
-        clock: when its time is over, nothing new is tried.
-        admits: whether a case may be tried.
-        hurried: whether there is little time, so that calls have few steps.
+        experiments: those in the dtype of the wrong case.
     """
 
-    def __init__(self, operation: Operation, judge: Judge, clock: Clock, admits: Callable[[Any], bool], hurried: bool):
-        self._operation = operation
-        self._judge = judge
-        self._clock = clock
-        self._admits = admits
-        self._more = STEPS[hurried]
+    def __init__(self, experiments: Experiments):
+        self._experiments = experiments
+        self._judge = experiments.judge
+        self._more = STEPS[experiments.thorough]
         self._plain: bool | None = None
         self._first_is_right = False
 
@@ -105,7 +97,7 @@ class Staleness:
             # A call is compiled once for its shapes and options, with all of its arrays as arguments.
             return None
         if self._plain is None:
-            found = self._of(with_steps(described(self._operation).plain(0), self._more), known)
+            found = self._of(with_steps(described(self._judge.operation).plain(0), self._more), known)
             self._plain = True if found is not None else self._first_is_right
             if found is not None:
                 return found
@@ -154,23 +146,20 @@ class Staleness:
         return True
 
     def _tried(self, case: Any | None) -> Judged | None:
-        return self._judged(case) if case is not None and self._clock.left else None
+        return self._judged(case) if case is not None and self._experiments.clock.left else None
 
     def _judged(self, case: Any) -> Judged | None:
-        return self._judge(case) if self._admits(case) else None
+        return self._judge(case) if self._experiments.admits(case) else None
 
     def _fresh(self, case: Any) -> Iterator[Any]:
         """The case with other sizes: more steps, or more sequences if its arrays have no axis of steps."""
-        before = shapes(self._call(case))
+        before = shapes(self._judge.call_of(case))
         for more in (self._more * number for number in range(1, MOST)):
             grown = _longer(case, more)
-            if shapes(self._call(grown)) == before:
+            if shapes(self._judge.call_of(grown)) == before:
                 grown = replace(case, B=case.B + more)
-            if shapes(self._call(grown)) not in self._judge.shapes:
+            if shapes(self._judge.call_of(grown)) not in self._judge.shapes:
                 yield grown
-
-    def _call(self, case: Any) -> Call:
-        return self._operation.call_of(case, self._judge.dtype)
 
     def _changes(self, first: Judged) -> Iterator[tuple[Callable[[Any], Any], str]]:
         """Changes of a case that keep the shapes of its arrays, each with a clause that says what it changes."""
@@ -180,10 +169,10 @@ class Staleness:
             return
         if len(getattr(first.case, "lengths", None) or ()) > 1:
             yield _other_lengths, " whose sequences have other lengths"
-        before = self._call(first.case)
-        for feature in features_of(self._operation):
+        before = self._judge.call_of(first.case)
+        for feature in self._experiments.features:
             change = feature.without if feature.present(first.case) else feature.added
-            after = self._call(change(first.case))
+            after = self._judge.call_of(change(first.case))
             given = {**before.options, **after.options}
             names = [name for name in given if before.options.get(name) != after.options.get(name)]
             if names and shapes(after) == shapes(before):

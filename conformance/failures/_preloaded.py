@@ -20,7 +20,7 @@ import traceback
 def main() -> None:
     # What an import prints is no answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    _redirect(1, os.open(os.devnull, os.O_RDWR))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     for name in sys.argv[1:]:
         # A script that needs a module which cannot be imported says so itself.
         with contextlib.suppress(ImportError):
@@ -39,7 +39,7 @@ def _answer(path: str) -> list[object]:
         child = os.fork()
         if child == 0:
             for number, to in ((0, os.open(os.devnull, os.O_RDWR)), (1, output.fileno()), (2, errors.fileno())):
-                _redirect(number, to)
+                os.dup2(to, number)
             os._exit(_run(path))
         _, ended = os.waitpid(child, 0)
         printed = []
@@ -52,10 +52,6 @@ def _answer(path: str) -> list[object]:
 def _of_children() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _redirect(number: int, to: int) -> None:
-    os.dup2(to, number)
 
 
 def _run(path: str) -> int:

@@ -115,7 +115,7 @@ def written_call(operation: Operation, given: Collection[str], options: Words, s
     """
     words = {name: options.get(name, str(value)) for name, value in operation.passed(said).items()}
     words |= {name: word for name, word in options.items() if name not in said}
-    positional, keywords = operation.arguments_of(_names(given), words, _tuple_of(operation))
+    positional, keywords = operation.arguments_of({name: name for name in given}, words, _tuple_of(operation))
     function = operation.name if operation.curried is None else f"{operation.name}({options[operation.curried]})"
     return _call(function, positional, keywords)
 
@@ -132,7 +132,7 @@ def written_backward(
     taken = None if function is None else set(inspect.signature(function).parameters)
     variables = {name: f"d_{name}" for name in cotangents}
     positional, keywords = operation.backward_arguments_of(
-        _names(given), options, variables, taken, _tuple_of(operation)
+        {name: name for name in given}, options, variables, taken, _tuple_of(operation)
     )
     name = operation.backward_name
     if operation.backward.method is not None:
@@ -159,10 +159,6 @@ def output_names(operation: Operation, said: Mapping[str, Any]) -> list[str]:
     """The outputs of a call, in the order in which `written_result` names them."""
     parts = operation.result_of(said)
     return [name for part in parts for name in ((part,) if isinstance(part, str) else part)]
-
-
-def _names(given: Collection[str]) -> dict[str, str]:
-    return {name: name for name in given}
 
 
 def _tuple_of(operation: Operation) -> Callable[..., str]:

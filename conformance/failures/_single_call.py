@@ -3,7 +3,7 @@
 import ast
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from conformance.failures._script import (
 )
 from conformance.failures._target_source import bound_names, target_lines
 from conformance.frameworks.implementation import Implementation
-from conformance.judge.outcome import Counterexample, Scene
+from conformance.judge.outcome import Found
 from conformance.laws import Law
 from conformance.laws.checker import LawError
 from conformance.laws.comparison import CallRecord, Comparison
@@ -51,35 +51,12 @@ _LAYOUTS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class WrittenCall:
-    """The call that a script makes, as text.
-
-    Attributes:
-        record: the arguments that the target was given.
-        floating, whole: the arrays that have a gradient, and the others.
-        text: the call.
-        unpacked, outputs: the left side of its assignment, and the names in it.
-        backward: the call of its backward, for a NumPy target.
-    """
-
-    record: CallRecord
-    floating: tuple[str, ...]
-    whole: tuple[str, ...]
-    text: str
-    unpacked: str
-    outputs: list[str]
-    backward: str
-
-
-def single_call_script(
-    implementation: Implementation, law: Law, dtype: str, found: Counterexample, scene: Scene
-) -> Script | None:
+def single_call_script(implementation: Implementation, law: Law, dtype: str, found: Found) -> Script | None:
     """The script; None if what broke the law is not one array of one call, or if the target returned no such array."""
-    record = _call_that_broke(scene)
-    if record is None or record.call.operation not in OPERATIONS or isinstance(scene.error, WrongResultError):
+    record = _call_that_broke(found)
+    if record is None or record.call.operation not in OPERATIONS or isinstance(found.error, WrongResultError):
         return None
-    evidence = getattr(scene.error, "comparison", None)
+    evidence = getattr(found.error, "comparison", None)
     try:
         tensors, inputs, call = _written(implementation, record)
         where = _where(record, evidence)
@@ -94,11 +71,10 @@ def single_call_script(
             gradient=partial(written_gradient, OPERATIONS[record.call.operation]),
         )
         if isinstance(evidence, Comparison):
-            tensors |= {"expected": _wide(evidence.expected), "allowed": _wide(evidence.allowed)}
-            if evidence.m is not None:
-                tensors["expected_m"] = _wide(evidence.m)
+            wide = {"expected": evidence.expected, "allowed": evidence.allowed, "expected_m": evidence.m}
+            tensors |= {name: array(values, "float64") for name, values in wide.items() if values is not None}
         names = [record.call.operation]
-        if implementation.framework == "numpy" and call.backward and "gradients" in "\n".join(making):
+        if implementation.framework == "numpy" and call["backward"] and "gradients" in "\n".join(making):
             names = [name for name in (*names, f"{record.call.operation}_backward") if name in implementation.functions]
         rest = [
             'saved = load_file(Path(__file__).with_suffix(".safetensors"))',
@@ -107,36 +83,33 @@ def single_call_script(
             *rendered(
                 "check",
                 law=law.id,
-                where=found.where,
+                where=found.counterexample.where,
                 evidence=evidence,
                 kind=type(evidence).__name__,
                 framework=implementation.framework,
             ),
         ]
-        libraries = _libraries(implementation, tensors)
+        dtypes = [x.dtype for x in tensors.values()]
+        libraries = rendered("head", framework=implementation.framework, device=implementation.device, dtypes=dtypes)
+        libraries += environment()
         target = target_lines(implementation.name, names, [*libraries, *rest])
     except (KeyError, ValueError):
         return None
-    tuples = _tuples(call, target)
+    tuples = _tuples(record, call, target)
     libraries[1:1] = ["from collections import namedtuple"] if tuples else []
-    lines = [*heading(law, dtype, found), *libraries, *target, "", *tuples, *rest]
-    return Script("\n".join(lines) + "\n", tensors, _marker(law, scene))
+    lines = [*heading(law, dtype, found.counterexample), *libraries, *target, "", *tuples, *rest]
+    marker = f"{law.id} is broken" if isinstance(found.error, LawError) else name_of(found.error)
+    return Script("\n".join(lines) + "\n", tensors, marker)
 
 
-def _marker(law: Law, scene: Scene) -> str:
-    if isinstance(scene.error, LawError):
-        return f"{law.id} is broken"
-    return name_of(scene.error)
-
-
-def _call_that_broke(scene: Scene) -> CallRecord | None:
-    if not isinstance(scene.error, LawError):
+def _call_that_broke(found: Found) -> CallRecord | None:
+    if not isinstance(found.error, LawError):
         # The target raised, so the last call has not returned.
-        return scene.calls[-1] if scene.calls and scene.calls[-1].results is None else None
-    evidence = scene.error.comparison
+        return found.calls[-1] if found.calls and found.calls[-1].results is None else None
+    evidence = found.error.comparison
     if evidence is None or (isinstance(evidence, Comparison) and not evidence.alone):
         return None
-    for record in scene.calls:
+    for record in found.calls:
         if any(each is evidence.got for each in (record.results or {}).values()):
             return record
     return None
@@ -149,68 +122,47 @@ def _where(record: CallRecord, evidence: Any) -> str:
     return next(name for name, each in (record.results or {}).items() if each is evidence.got)
 
 
-def _wide(values: np.ndarray) -> Array:
-    return array(values, "float64")
-
-
-def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[str, Array], list[str], WrittenCall]:
-    """The arrays to save, the lines that load them, and the call.
+def _written(implementation: Implementation, record: CallRecord) -> tuple[dict[str, Array], list[str], dict[str, Any]]:
+    """The arrays to save, the lines that load them, and what the template of a call is given.
 
     Raises:
         KeyError, ValueError: an array or an option cannot be written down.
     """
+    operation, said, framework = OPERATIONS[record.call.operation], record.call.options, implementation.framework
     tensors: dict[str, Array] = {}
-    options = {name: literal(value, name, tensors) for name, value in record.call.options.items()}
+    options = {name: literal(value, name, tensors) for name, value in said.items()}
     spare = list(tensors)
-    given: dict[str, Any] = {}
-    lines, laid = [], []
-    for name, x in record.call.arrays.items():
-        if not isinstance(x, Array):
-            given[name] = x
-            if x is not None:
-                lines.append(f"{name} = {literal(x, name, tensors)}")
-            continue
-        if x.dtype not in CODES:
-            raise ValueError(f"an array of {x.dtype} cannot be saved")
-        given[name] = x
-        tensors[name] = replace(x, layout="contiguous")
-        if _layout(x) != "contiguous":
-            lines.append(f"{name} = laid({name})")
-            laid.append(_LAYOUTS[implementation.framework][_layout(x)])
-    if len(set(laid)) > 1:
+    arrays = {name: x for name, x in record.call.arrays.items() if isinstance(x, Array)}
+    others = {name: x for name, x in record.call.arrays.items() if x is not None and name not in arrays}
+    if odd := {x.dtype for x in arrays.values()} - CODES.keys():
+        raise ValueError(f"an array of {min(odd)} cannot be saved")
+    lines = [f"{name} = {literal(x, name, tensors)}" for name, x in others.items()]
+    laid = {name: _LAYOUTS[framework][_layout(x)] for name, x in arrays.items() if _layout(x) != "contiguous"}
+    if len(set(laid.values())) > 1:
         raise ValueError("arrays in several layouts")
+    tensors |= {name: replace(x, layout="contiguous") for name, x in arrays.items()}
+    lines += [f"{name} = laid({name})" for name in laid]
     cotangents = _cotangents(record)
     tensors |= cotangents
-    place = (
-        f'.to("{implementation.device}")'
-        if implementation.framework == "torch" and implementation.device != "cpu"
-        else ""
-    )
-    load = assigned([*(n for n in given if isinstance(given[n], Array)), *spare, *cotangents], place)
+    elsewhere = framework == "torch" and implementation.device != "cpu"
+    load = assigned([*arrays, *spare, *cotangents], f'.to("{implementation.device}")' if elsewhere else "")
     if laid:
-        load += ["", "", "def laid(x):", f"    return {laid[0]}", "", ""]
-    arrays = {name: x for name, x in given.items() if isinstance(x, Array)}
-    floating = tuple(name for name, x in arrays.items() if x.dtype in FLOATING)
-    operation = OPERATIONS[record.call.operation]
-    unpacked = written_result(operation, record.call.options)
-    named = [name for name, x in given.items() if x is not None]
+        load += ["", "", "def laid(x):", f"    return {next(iter(laid.values()))}", "", ""]
+    floating = [name for name, x in arrays.items() if x.dtype in FLOATING]
+    named = [name for name, x in record.call.arrays.items() if x is not None]
     backward = ""
-    if implementation.framework == "numpy":
+    if framework == "numpy" and cotangents:
         function = implementation.functions.get(f"{operation.name}_backward")
         known = [name.removeprefix("d_") for name in cotangents]
-        backward = written_backward(operation, named, options, known, function) if known else ""
-    whole = tuple(name for name in arrays if name not in floating)
-    text = written_call(operation, named, options, record.call.options)
-    outputs = output_names(operation, record.call.options)
-    call = WrittenCall(
-        record=record,
-        floating=floating,
-        whole=whole,
-        text=text,
-        unpacked=unpacked,
-        outputs=outputs,
-        backward=backward,
-    )
+        backward = written_backward(operation, named, options, known, function)
+    call = {
+        "floating": floating,
+        "whole": [name for name in arrays if name not in floating],
+        "text": written_call(operation, named, options, said),
+        "unpacked": written_result(operation, said),
+        "outputs": output_names(operation, said),
+        "backward": backward,
+    }
     return tensors, [*load, *lines], call
 
 
@@ -238,19 +190,12 @@ def _cotangents(record: CallRecord) -> dict[str, Array]:
     return {f"d_{name}": x for name, x in {**given, **zeros}.items()}
 
 
-def _tuples(call: WrittenCall, target: list[str]) -> list[str]:
+def _tuples(record: CallRecord, call: Mapping[str, Any], target: list[str]) -> list[str]:
     """The tuple of states that the call takes, unless the target's source defines it."""
-    state = OPERATIONS[call.record.call.operation].state
+    state = OPERATIONS[record.call.operation].state
     if state is None:
         return []
     name, bound = state.type.__name__, bound_names(ast.parse("\n".join(target)))
-    if f"{name}(" not in call.text + call.backward or name in bound:
+    if f"{name}(" not in call["text"] + call["backward"] or name in bound:
         return []
     return [f'{name} = namedtuple("{name}", "{" ".join(inspect.signature(state.type).parameters)}")']
-
-
-def _libraries(implementation: Implementation, tensors: Mapping[str, Array]) -> list[str]:
-    """The head of a script: its imports apart from the target, and the settings of the framework."""
-    dtypes = [x.dtype for x in tensors.values()]
-    head = rendered("head", framework=implementation.framework, device=implementation.device, dtypes=dtypes)
-    return [*head, *environment()]

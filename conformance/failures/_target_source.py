@@ -58,12 +58,9 @@ def path_lines(root: Path) -> list[str]:
 
 def _importable(path: Path) -> bool:
     """Whether ``import stem`` would find this very file if its directory were first on the path."""
-    return path.stem.isidentifier() and path.stem not in sys.stdlib_module_names and path.stem not in _taken(path)
-
-
-def _taken(path: Path) -> set[str]:
     loaded = getattr(sys.modules.get(path.stem), "__file__", None)
-    return {path.stem} if loaded is not None and Path(loaded).resolve() != path else set()
+    taken = loaded is not None and Path(loaded).resolve() != path
+    return path.stem.isidentifier() and path.stem not in sys.stdlib_module_names and not taken
 
 
 def _root(module: ModuleType) -> Path:

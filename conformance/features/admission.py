@@ -56,6 +56,10 @@ class Admission:
             case = avoiding(case, [each.name for each in every if each not in kept], every)
         return self.promises.kept(operation, case, dtype) if self.texts else case
 
+    def admits(self, op: str, dtype: str, case: Any) -> bool:
+        """Whether a case may be tried as it is."""
+        return self.admitted(op, dtype, case) == case
+
     def strategy(
         self,
         op: str,

@@ -83,6 +83,16 @@ def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any],
     )
 
 
+BLOCK = 64
+"""Most kernels process so many steps or fewer at a time."""
+
+BLOCKS = (
+    not_multiple(4, "S not a multiple of 16", "S not a multiple of 64"),
+    not_multiple(16, "S not a multiple of 64"),
+    not_multiple(BLOCK),
+    several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: BLOCK),
+)
+
 NO_STEPS = Feature(
     name="S = 0",
     promise="S > 0",

@@ -58,7 +58,6 @@ def of_field(field: str, off: Any, on: Any, **said: Any) -> Feature:
     """Return the feature that a field of a case differs from one value.
 
     Args:
-        field: the field.
         off: its value in a case without the feature.
         on: its value in a case to which the feature is added.
         said: the other fields of the `Feature`.

@@ -7,25 +7,9 @@ import numpy as np
 
 from conformance.cases import GRUCase
 from conformance.cases._gates import large
-from conformance.features.calls import (
-    CLIPPING,
-    LAYOUT,
-    NO_SEQUENCES,
-    NO_STEPS,
-    PACKING,
-    SEVERAL_HEADS,
-    SEVERAL_SEQUENCES,
-    SEVERAL_STEPS,
-    STATE_COTANGENTS,
-    UNEVEN_HEAD_DIMS,
-    initial_state,
-    not_multiple,
-    scaled,
-    several_blocks,
-)
+from conformance.features import calls
 from conformance.features.feature import Feature, removed, restored
 
-BLOCK = 64
 GATES = ("forget_input", "reset_input")
 
 
@@ -40,8 +24,8 @@ def _extreme(case: GRUCase, kept: str, other: str) -> GRUCase:
 
 
 GRU = (
-    initial_state(False, True),
-    STATE_COTANGENTS,
+    calls.initial_state(False, True),
+    calls.STATE_COTANGENTS,
     Feature(
         name="infinite gates",
         promise="f finite",
@@ -61,17 +45,14 @@ GRU = (
         added=lambda case: _extreme(case, "large gates", "infinite gates"),
         of_values=True,
     ),
-    CLIPPING,
-    NO_STEPS,
-    NO_SEQUENCES,
-    SEVERAL_STEPS,
-    not_multiple(4, "S not a multiple of 16", "S not a multiple of 64"),
-    not_multiple(16, "S not a multiple of 64"),
-    not_multiple(BLOCK),
-    several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: BLOCK),
-    SEVERAL_SEQUENCES,
+    calls.CLIPPING,
+    calls.NO_STEPS,
+    calls.NO_SEQUENCES,
+    calls.SEVERAL_STEPS,
+    *calls.BLOCKS,
+    calls.SEVERAL_SEQUENCES,
     replace(
-        SEVERAL_HEADS,
+        calls.SEVERAL_HEADS,
         without=lambda case: replace(case, heads=(1,) * 6),
         added=lambda case: case if case.N > 1 else replace(case, heads=(2,) * 6),
     ),
@@ -84,16 +65,16 @@ GRU = (
         added=lambda case: replace(case, heads=(4, 2, 1, 4, 2, 2)),
         of_sizes=True,
     ),
-    UNEVEN_HEAD_DIMS,
-    *PACKING,
-    LAYOUT,
-    scaled("inputs and weights", 2.0),
+    calls.UNEVEN_HEAD_DIMS,
+    *calls.PACKING,
+    calls.LAYOUT,
+    calls.scaled("inputs and weights", 2.0),
 )
 
 
 def plain_gru(seed: int) -> GRUCase:
     """The plainest call: one sequence of 64 steps, one head of 16 units, no state, moderate gates."""
-    return GRUCase(1, BLOCK, 16, (1, 1, 1, 1, 1, 1), cotangents="output only", seed=seed)
+    return GRUCase(1, calls.BLOCK, 16, (1, 1, 1, 1, 1, 1), cotangents="output only", seed=seed)
 
 
 def rich_gru(seed: int) -> GRUCase:

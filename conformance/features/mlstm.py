@@ -11,21 +11,7 @@ from conformance.cases import MLSTMCase, without_states
 from conformance.cases._gates import ABOVE, ABOVE_64, AT_FLOOR, HUGE_GATES, LARGEST_M, SHUT, huge, large
 from conformance.cases._gates import INFINITE_GATES as INFINITE
 from conformance.cases._gates import LARGE_GATES as LARGE
-from conformance.features.calls import (
-    LAYOUT,
-    MULTIPLE,
-    NO_SEQUENCES,
-    NO_STEPS,
-    PACKING,
-    SEVERAL_HEADS,
-    SEVERAL_SEQUENCES,
-    SEVERAL_STEPS,
-    STATE_COTANGENTS,
-    initial_state,
-    not_multiple,
-    scaled,
-    several_blocks,
-)
+from conformance.features import calls
 from conformance.features.feature import Feature, of_field, removed, restored
 
 CHUNK = 64
@@ -164,7 +150,7 @@ NORMALISER = (
 )
 
 STATE = (
-    initial_state("none", "random"),
+    calls.initial_state("none", "random"),
     Feature(
         name="empty initial memory",
         sentence="the initial state is the empty memory C = n = 0, m = −∞",
@@ -185,24 +171,24 @@ FINAL_STATE = of_field(
 )
 
 STATE_COTANGENTS_IF_RETURNED = replace(
-    STATE_COTANGENTS,
+    calls.STATE_COTANGENTS,
     present=lambda case: case.return_state and case.cotangents != "output only",
     added=lambda case: replace(case, cotangents="dense", return_state=True),
 )
 
 CHUNKED = "S not a multiple of the chunk"
 MULTIPLES = (
-    not_multiple(4, "S not a multiple of 16", CHUNKED),
-    not_multiple(16, CHUNKED),
+    calls.not_multiple(4, "S not a multiple of 16", CHUNKED),
+    calls.not_multiple(16, CHUNKED),
     replace(
-        not_multiple(CHUNK, block=chunk),
+        calls.not_multiple(CHUNK, block=chunk),
         name=CHUNKED,
         sentence="the chunk size, or 64 where none is given, does not divide the number of steps",
         phrase="where the chunk size does not divide S",
     ),
 )
 
-SEVERAL_CHUNKS = several_blocks(
+SEVERAL_CHUNKS = calls.several_blocks(
     "several chunks",
     "some sequence has more steps than the chunk size, or 64 where none is given",
     "where a sequence has several chunks",
@@ -210,19 +196,21 @@ SEVERAL_CHUNKS = several_blocks(
 )
 
 SIZES = (
-    NO_STEPS,
-    NO_SEQUENCES,
-    SEVERAL_STEPS,
+    calls.NO_STEPS,
+    calls.NO_SEQUENCES,
+    calls.SEVERAL_STEPS,
     *MULTIPLES,
     SEVERAL_CHUNKS,
-    SEVERAL_SEQUENCES,
-    SEVERAL_HEADS,
+    calls.SEVERAL_SEQUENCES,
+    calls.SEVERAL_HEADS,
     Feature(
         name="uneven head dims",
         promise="K % 16 == 0 and V % 16 == 0",
         sentence="K or V is not a multiple of 16",
-        present=lambda case: bool(case.K % MULTIPLE or case.V % MULTIPLE),
-        without=lambda case: replace(case, K=-(-case.K // MULTIPLE) * MULTIPLE, V=-(-case.V // MULTIPLE) * MULTIPLE),
+        present=lambda case: bool(case.K % calls.MULTIPLE or case.V % calls.MULTIPLE),
+        without=lambda case: replace(
+            case, K=-(-case.K // calls.MULTIPLE) * calls.MULTIPLE, V=-(-case.V // calls.MULTIPLE) * calls.MULTIPLE
+        ),
         added=lambda case: replace(case, K=5, V=3),
         of_sizes=True,
         letters="KV",
@@ -240,7 +228,7 @@ SIZES = (
 )
 
 OPTIONS = (
-    *PACKING,
+    *calls.PACKING,
     of_field(
         "chunk_size",
         None,
@@ -262,8 +250,8 @@ ARRAYS = (
         sentence="the gates are float32, the values have 16 bits",
         phrase="where gates are float32 and values have 16 bits",
     ),
-    LAYOUT,
-    scaled("keys and values", 4.0),
+    calls.LAYOUT,
+    calls.scaled("keys and values", 4.0),
 )
 
 MLSTM = (
@@ -280,7 +268,7 @@ MLSTM = (
     *ARRAYS,
 )
 
-_LENGTHS = (NO_STEPS, SEVERAL_STEPS, *MULTIPLES, SEVERAL_CHUNKS)
+_LENGTHS = (calls.NO_STEPS, calls.SEVERAL_STEPS, *MULTIPLES, SEVERAL_CHUNKS)
 MLSTM_STEP = tuple(
     feature for feature in MLSTM if feature not in (*OPTIONS, *_LENGTHS) and feature.name != FINAL_STATE.name
 )

@@ -26,7 +26,6 @@ from typing import Any
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import UsageError
 from conformance.features import described, features_of
-from conformance.features.facts import FINITE, SIZES, AbsentError, facts_of, identifier, names_in, numbers_in, of_mlstm
 from conformance.features.feature import Feature, avoiding
 from conformance.operations import BY_LAWS, Operation
 
@@ -53,6 +52,14 @@ _WITHOUT_MEANING = (TypeError, ZeroDivisionError)
 A comparison without a meaning excludes no call; one that has no meaning for any call is refused.
 """
 
+SIZES = ("S", "B", "T", "N", "K", "V", "H")
+FINITE = {
+    "f finite": ("forget gates of -inf", "forget gates of +inf", "infinite gates"),
+    "i finite": ("input gates of -inf",),
+    "gates finite": ("forget gates of -inf", "forget gates of +inf", "input gates of -inf", "infinite gates"),
+}
+"""Names of two words, and the features that they exclude."""
+
 FARTHEST = 130
 """A size is changed by at most this much to keep a promise."""
 
@@ -74,23 +81,20 @@ class Promise:
 
     def holds(self, operation: Operation, case: Any, dtype: str) -> bool:
         """Whether a case of an operation keeps the promise; cases that it does not apply to always do."""
-        return not self._applies(operation) or self._true_of(facts_of(operation, case, dtype))
+        if self.op not in (None, operation.about):
+            return True
+        tree = _parsed(self.text)
+        try:
+            return all(bool(_evaluated(tree, facts)) for facts in _facts_of(operation, case, dtype, _names(tree)))
+        except (KeyError, AttributeError, *_WITHOUT_MEANING):
+            # The operation has no such name.
+            return True
 
     @functools.cached_property
     def sizes(self) -> frozenset[str]:
         """The sizes that it names; T, the number of all tokens, depends on S and B."""
-        named = {node.id for node in ast.walk(_parsed(self.text)) if isinstance(node, ast.Name)}
+        named = _names(_parsed(self.text))
         return frozenset(named & set(SIZES)) | ({"S", "B"} if "T" in named else set())
-
-    def _applies(self, operation: Operation) -> bool:
-        return self.op in (None, operation.about)
-
-    def _true_of(self, facts: Iterable[Mapping[str, Any]]) -> bool:
-        tree = _parsed(self.text)
-        try:
-            return all(bool(_evaluated(tree, each)) for each in facts)
-        except (AbsentError, AttributeError, *_WITHOUT_MEANING):
-            return True
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,6 @@ class Promises:
     """All promises of a run."""
 
     all: tuple[Promise, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.all)
 
     def hold(self, operation: Operation, case: Any, dtype: str) -> bool:
         return all(promise.holds(operation, case, dtype) for promise in self.all)
@@ -137,7 +138,7 @@ def parsed(text: str) -> Promise:
     tree = _parsed(rest)
     for node in ast.walk(tree):
         _allowed(node, text)
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names = _names(tree)
     if not names:
         raise UsageError(f"--promise {text!r} names nothing of a call; write something like 'S % 64 == 0'")
     wanted = [BY_LAWS[op]] if op else list(BY_LAWS.values())
@@ -146,8 +147,7 @@ def parsed(text: str) -> Promise:
     if unknown:
         spoken = sorted({name.replace("__", " ") for name in offered - set(FLOATING)})
         raise UsageError(f"--promise {text!r}: unknown name {unknown[0]!r}; the names are {', '.join(spoken)}")
-    compared = {node.id for of in _comparisons(tree) for node in ast.walk(of) if isinstance(node, ast.Name)}
-    for name in sorted(compared):
+    for name in sorted(frozenset[str]().union(*map(_names, _comparisons(tree)))):
         if not any(name in numbers_in(operation) for operation in wanted) and name not in FLOATING:
             raise UsageError(f"--promise {text!r}: {name!r} is true or false; write {name!r} or 'not {name}'")
     for node in _comparisons(tree):
@@ -170,28 +170,90 @@ def _why_meaningless(node: ast.AST, operations: Iterable[Operation]) -> str | No
     for operation in operations:
         plain = described(operation).plain(0)
         for case in (plain, *(feature.added(plain) for feature in features_of(operation))):
-            for facts in facts_of(operation, case, FLOATING[0]):
+            for facts in _facts_of(operation, case, FLOATING[0], _names(node)):
                 try:
                     _evaluated(node, facts, strictly=True)
-                except AbsentError:
+                except KeyError:
                     break
                 except _WITHOUT_MEANING as error:
                     reason = str(error)
-                    if _has_none(node, facts):
+                    if any(facts[name] is None for name in _names(node)):
                         return None
                 else:
                     return None
     return reason
 
 
-def _has_none(node: ast.AST, facts: Mapping[str, Any]) -> bool:
-    names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id not in FLOATING]
-    return any(facts[name] is None for name in names)
-
-
 def excluding(feature: Feature) -> str:
     """The promise that excludes a feature."""
     return feature.promise or f"not {identifier(feature.name)}"
+
+
+def identifier(feature: str) -> str:
+    """The name of a feature in a promise."""
+    spelt = feature.replace("-inf", "minus_inf").replace("+inf", "plus_inf")
+    return re.sub(r"\W+", "_", spelt).strip("_")
+
+
+def _names(tree: ast.AST) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+
+def _facts_of(operation: Operation, case: Any, dtype: str, names: Iterable[str]) -> list[dict[str, Any]]:
+    """The values of names for a case; for a packed case, one entry for each length among its sequences.
+
+    Names that the operation does not have are left out.
+    """
+    known = {**_sizes(case), **_options(operation, case), "dtype": dtype, **{each: each for each in FLOATING}}
+    features = features_of(operation)
+    for name in names:
+        words = name.replace("__", " ")
+        excluded = [each for each in features if each.name in FINITE.get(words, ())]
+        if excluded:
+            known[name] = not any(feature.present(case) for feature in excluded)
+        for feature in features:
+            if identifier(feature.name) == name and name not in known:
+                known[name] = feature.present(case)
+    lengths = getattr(of_mlstm(case), "lengths", None)
+    return [known] if lengths is None else [{**known, "S": S} for S in sorted(set(lengths)) or [0]]
+
+
+def of_mlstm(case: Any) -> Any:
+    return getattr(case, "inner", case)
+
+
+def _sizes(case: Any) -> dict[str, Any]:
+    own = of_mlstm(case)
+    lengths = getattr(own, "lengths", None)
+    found = {name: getattr(own, name) for name in SIZES if isinstance(getattr(own, name, None), int)}
+    if lengths is not None:
+        found |= {"B": len(lengths), "T": sum(lengths)}
+    elif "B" in found:
+        found["T"] = found["B"] * found["S"]
+    return found
+
+
+def _options(operation: Operation, case: Any) -> dict[str, Any]:
+    """The options on which a promise may depend, each with its default where the case does not give it."""
+    options = [option for option in operation.options if option.portable]
+    # A case of a law's own need not be a call of the operation.
+    given = case.options() if hasattr(case, "options") else {}
+    found = {option.name: given.get(option.name, option.default) for option in options}
+    config = found.pop(operation.curried or "", None)
+    return {**found, **(config or {})}
+
+
+def numbers_in(operation: Operation) -> set[str]:
+    """The names of sizes and options, which a promise about an operation may compare."""
+    case = described(operation).plain(0)
+    return {*_sizes(case), *_options(operation, case), "dtype"}
+
+
+def names_in(operation: Operation) -> set[str]:
+    """Every name that may occur in a promise about an operation."""
+    features = {feature.name for feature in features_of(operation)}
+    finite = {words.replace(" ", "__") for words, ruled_out in FINITE.items() if features & set(ruled_out)}
+    return {*numbers_in(operation), *finite, *map(identifier, features)}
 
 
 @functools.cache
@@ -229,10 +291,6 @@ def _evaluated(node: ast.AST, facts: Mapping[str, Any], *, strictly: bool = Fals
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
-        if node.id in FLOATING:
-            return node.id
-        if node.id not in facts:
-            raise AbsentError(node.id)
         return facts[node.id]
     if isinstance(node, ast.Tuple | ast.List):
         return [value(each) for each in node.elts]

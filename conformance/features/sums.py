@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from conformance.cases import SumCase
 from conformance.features.calls import LAYOUT, NO_STEPS, SEVERAL_STEPS, not_multiple, several_blocks
-from conformance.features.feature import Feature
+from conformance.features.feature import Feature, of_field
 
 SHARED = (
     NO_STEPS,
@@ -15,13 +15,13 @@ SHARED = (
         without=lambda case: replace(case, lead=tuple(n or 1 for n in case.lead)),
         added=lambda case: replace(case, lead=(0,)),
     ),
-    Feature(
+    of_field(
+        "lead",
+        (),
+        (2, 3),
         name="leading axes",
         sentence="there are axes before that of the steps",
         phrase="where there are leading axes",
-        present=lambda case: bool(case.lead),
-        without=lambda case: replace(case, lead=()),
-        added=lambda case: replace(case, lead=(2, 3)),
     ),
     SEVERAL_STEPS,
     not_multiple(4, "S not a multiple of 16"),
@@ -55,14 +55,13 @@ DECAY = (
 
 DTILDE = (
     *DECAY,
-    Feature(
+    of_field(
+        "masked_cotangents",
+        False,
+        True,
         name="cotangents of masked elements",
         contract=True,
         sentence="elements of D̃ that are −∞ have cotangents",
-        phrase="where elements of D̃ that are −∞ have cotangents",
-        present=lambda case: case.masked_cotangents,
-        without=lambda case: replace(case, masked_cotangents=False),
-        added=lambda case: replace(case, masked_cotangents=True),
     ),
 )
 

@@ -2,65 +2,26 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator
 
-from conformance.formulas import decay, gru, layouts, mlstm, slstm
+from conformance.formulas import decay, gru, mlstm, slstm
 from conformance.formulas.formula import Forms, Formula
 from conformance.operations import Operation
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """The known formulas of an operation.
-
-    Attributes:
-        formulas: all of them, given the chunk size of a call.
-        combined: two of them at once; None if that has no meaning.
-        dropping: the formula that drops a partial chunk of this many steps in sequences of more steps than another
-            number.
-        clamped: the formula with log gates of at least a number.
-    """
-
-    formulas: Callable[[int | None], tuple[Formula, ...]]
-    combined: Callable[[Formula, Formula], Formula | None] = lambda first, second: None
-    dropping: Callable[[int, int], Formula] | None = None
-    clamped: Callable[[float], Formula] | None = None
-
-
-def _of_step(forms: Forms, of_least: Callable[[float], Formula]) -> _Known:
-    return _Known(
-        formulas=partial(layouts.step_formulas, forms),
-        combined=partial(layouts.step_pair, forms),
-        clamped=lambda least: layouts.for_step(of_least(least)),
-    )
-
-
-_FORMULAS = {
-    "causal_forget_matrix": _Known(formulas=partial(decay.formulas, "causal_forget_matrix")),
-    "dtilde_matrix": _Known(formulas=partial(decay.formulas, "dtilde_matrix")),
-    "mlstm": _Known(
-        formulas=mlstm.formulas, combined=mlstm.combined, dropping=mlstm.FORMS.dropping, clamped=mlstm.of_least
-    ),
-    "mlstm_step": _of_step(mlstm.FORMS, mlstm.of_least),
-    "fwbw": _Known(
-        formulas=layouts.fwbw_formulas,
-        combined=layouts.fwbw_pair,
-        dropping=lambda chunk, above: layouts.for_fwbw(mlstm.FORMS.dropping(chunk, above)),
-        clamped=lambda least: layouts.for_fwbw(mlstm.of_least(least)),
-    ),
-    "gru": _Known(formulas=gru.formulas, combined=gru.combined, dropping=gru.FORMS.dropping),
-    "slstm": _Known(
-        formulas=slstm.formulas, combined=slstm.combined, dropping=slstm.FORMS.dropping, clamped=slstm.of_least
-    ),
-    "slstm_step": _of_step(slstm.FORMS, slstm.of_least),
+_FORMS: dict[str, Forms] = {
+    "mlstm": mlstm.FORMS,
+    "mlstm_step": mlstm.STEP_FORMS,
+    "fwbw": mlstm.FWBW_FORMS,
+    "gru": gru.FORMS,
+    "slstm": slstm.FORMS,
+    "slstm_step": slstm.STEP_FORMS,
 }
 
 
 def formulas_of(operation: Operation, chunk_size: int | None = None) -> tuple[Formula, ...]:
     """The known formulas of an operation for calls with a chunk size."""
-    return _FORMULAS[operation.about].formulas(chunk_size) if operation.about in _FORMULAS else ()
+    forms = _FORMS.get(operation.about)
+    return decay.FORMULAS.get(operation.about, ()) if forms is None else forms.formulas(chunk_size)
 
 
 def ranged(
@@ -72,13 +33,8 @@ def ranged(
         above, factor: the number of steps above which, and that whose multiples are right.
         bound: the forget gate below which they differ.
     """
-    known = _FORMULAS.get(operation.about)
-    found = []
-    if known is not None and known.dropping is not None and factor is not None:
-        found.append(known.dropping(factor, above or 0))
-    if known is not None and known.clamped is not None and bound is not None and bound < 0:
-        found.append(known.clamped(bound))
-    return found
+    forms = _FORMS.get(operation.about)
+    return [] if forms is None else forms.ranged(above, factor, bound)
 
 
 _DROPPING = re.compile(r"\(chunks of (\d+)\) in sequences of more than (\d+) steps")
@@ -106,7 +62,6 @@ def formula_named(operation: Operation, name: str, chunk_size: int | None = None
 
 def pairs_of(operation: Operation, formulas: Iterable[tuple[Formula, Formula]]) -> Iterator[Formula]:
     """Two formulas at once, for each pair that has a meaning."""
-    if operation.about not in _FORMULAS:
-        return iter(())
-    both = (_FORMULAS[operation.about].combined(first, second) for first, second in formulas)
+    forms = _FORMS.get(operation.about)
+    both = (None if forms is None else forms.combined(first, second) for first, second in formulas)
     return (formula for formula in both if formula is not None)

@@ -28,9 +28,8 @@ def compute(operation: str, arrays: Values, options: Mapping[str, Any], cotangen
     return found
 
 
-def formulas(operation: str, chunk_size: int | None = None) -> tuple[Formula, ...]:
-    """The formulas of a decay matrix."""
-    return (
+FORMULAS = {
+    operation: (
         Formula(
             name="the formula with differences of cumulative sums",
             compute=partial(compute, operation),
@@ -40,3 +39,6 @@ def formulas(operation: str, chunk_size: int | None = None) -> tuple[Formula, ..
             nan_at=("infinite gates",),
         ),
     )
+    for operation in ("causal_forget_matrix", "dtilde_matrix")
+}
+"""The formulas of each decay matrix."""

@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from conformance.base.dtypes import rounded
 from conformance.formulas import tape
-from conformance.formulas.formula import Forms, Named
+from conformance.formulas.formula import Form, Forms, Named, Steps, Tensors
 from conformance.formulas.mlstm import PACKINGS
 from conformance.formulas.tape import Tensor
 
@@ -19,7 +16,7 @@ WEIGHTS = ("weight", "forget_weight", "reset_weight")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRUForm:
+class GRUForm(Form):
     """The choices of a variant; the defaults are the definition.
 
     Attributes:
@@ -28,118 +25,78 @@ class GRUForm:
             f.
         tiled: whether shared heads are tiled (head n is n mod N′), not repeated (head n is n // (N/N′)).
         clips: ``before dy`` is added, ``after dy``, ``initial state too``, or ``never``.
-        uses_state: whether the initial state is used.
         state_cotangent: whether the final state passes its cotangent on.
-        transposed: whether the weights are transposed.
-        swapped_gates: whether the forget and the reset gate are swapped.
         bounded: whether the candidate is bounded by tanh.
-        packed_apart: whether packed sequences are kept apart.
-        empty_apart: whether the final state of an empty packed sequence is its own, not that of the one before it.
         paths: the gates through which the gradient of the state passes.
-        chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
-        above: the number of steps above which they are.
-        state_dtype: the dtype to which the state is rounded after each step; None for no rounding.
     """
 
     reset: str = "inside"
     forgets: bool = True
     tiled: bool = False
     clips: str = "before dy"
-    uses_state: bool = True
     state_cotangent: bool = True
-    transposed: bool = False
-    swapped_gates: bool = False
     bounded: bool = True
-    packed_apart: bool = True
-    empty_apart: bool = True
     paths: tuple[str, ...] = ("forget", "reset")
-    chunk: int | None = None
-    above: int = 0
-    state_dtype: str | None = None
+
+    output: ClassVar[str] = "y"
+    like: ClassVar[str] = "input"
 
     def passes(self, output: str) -> bool:
         return output == "y" or self.state_cotangent
 
+    def steps(self, inputs: Tensors, options: Mapping[str, Any], B: int) -> Steps:
+        bound = bound_of(options, self.clips)
+        axes = {**dict.fromkeys(TOKENS, -2), **dict.fromkeys(WEIGHTS, 0)}
+        heads = max(inputs[name].shape[axis] for name, axis in axes.items())
+        full = {name: self._repeated(inputs[name], heads, axis) for name, axis in axes.items()}
+        if self.transposed:
+            full |= {name: tape.transpose(full[name]) for name in WEIGHTS}
+        if self.swapped_gates:
+            swapped = {"forget_input": "reset_input", "forget_weight": "reset_weight"}
+            full |= {**{a: full[b] for a, b in swapped.items()}, **{b: full[a] for a, b in swapped.items()}}
+        h = inputs.get("input_state") if self.uses_state else None
+        h = Tensor(np.zeros((B, heads, inputs["weight"].shape[-1]))) if h is None else h
 
-def _outputs(
-    form: GRUForm, inputs: Mapping[str, Tensor], cu_seqlens: np.ndarray | None, options: Mapping[str, Any]
-) -> dict[str, Tensor]:
+        def begin(tokens: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
+            if self.clips == "initial state too":
+                state = {"state": tape.bounded_cotangent(state["state"], bound)}
+            return tokens, state
+
+        def step(tokens: Tensors, state: Tensors) -> tuple[Tensors, Tensor]:
+            (h,) = self.kept(self._step(tokens, full, state["state"]))
+            clipped = tape.bounded_cotangent(h, bound)
+            return {"state": clipped}, clipped if self.clips == "after dy" else h
+
+        return Steps(tokens={name: full[name] for name in TOKENS}, state={"state": h}, step=step, begin=begin)
+
+    def _repeated(self, x: Tensor, heads: int, axis: int) -> Tensor:
+        """The array with shared heads repeated, so that each head has its own."""
+        own = x.shape[axis]
+        index = np.arange(heads) % own if self.tiled else np.arange(heads) // (heads // own)
+        return tape.repeat(x, index, axis)
+
+    def _step(self, tokens: Tensors, weights: Tensors, h: Tensor) -> Tensor:
+        x, xf, xr = (tokens[name] for name in TOKENS)
+        W, Wf, Wr = (weights[name] for name in WEIGHTS)
+        read_f, read_r = (h if gate in self.paths else tape.constant(h) for gate in ("forget", "reset"))
+        f, r = tape.sigmoid(product(read_f, Wf) + xf), tape.sigmoid(product(read_r, Wr) + xr)
+        recurrent = product(r * h if self.reset == "inside" else h, W)
+        z = (r * recurrent if self.reset == "after" else recurrent) + x
+        z = tape.tanh(z) if self.bounded else z
+        kept = f if self.forgets else 1 - f
+        return kept * h + (1 - kept) * z
+
+
+def bound_of(options: Mapping[str, Any], clips: str) -> float:
+    """The bound of the gradient of a state; infinite where it is not clipped."""
     clipping = options.get("gradient_clipping")
-    bound = np.inf if clipping is None or form.clips == "never" else abs(float(clipping))
-    heads = max(inputs[name].shape[-2 if name in TOKENS else 0] for name in (*TOKENS, *WEIGHTS))
-    full = {name: _full(form, inputs[name], heads, -2 if name in TOKENS else 0) for name in (*TOKENS, *WEIGHTS)}
-    H = inputs["weight"].shape[-1]
-    if form.transposed:
-        full |= {name: tape.transpose(full[name]) for name in WEIGHTS}
-    if form.swapped_gates:
-        swapped = {"forget_input": "reset_input", "forget_weight": "reset_weight"}
-        full |= {**{a: full[b] for a, b in swapped.items()}, **{b: full[a] for a, b in swapped.items()}}
-    state = inputs.get("input_state") if form.uses_state else None
-    if cu_seqlens is None:
-        B = inputs["input"].shape[0]
-        return _dense(form, full, state or Tensor(np.zeros((B, heads, H))), bound)
-    parts, last = [], None
-    state = state or Tensor(np.zeros((len(cu_seqlens) - 1, heads, H)))
-    for b, (start, end) in enumerate(pairwise(int(at) for at in cu_seqlens)):
-        sequence = {name: x[None, start:end] if name in TOKENS else x for name, x in full.items()}
-        own = last is None or (form.packed_apart and (start < end or form.empty_apart))
-        carried = state[b : b + 1] if last is None or own else last["state"]
-        last = _dense(form, sequence, carried, bound)
-        parts.append(last)
-    if not parts:
-        return {"y": full["input"], "state": state}
-    joined = {"y": tape.concatenate([part["y"] for part in parts], 1)[0]}
-    return {**joined, "state": tape.concatenate([part["state"] for part in parts], 0)}
-
-
-def _full(form: GRUForm, x: Tensor, heads: int, axis: int) -> Tensor:
-    """The array with shared heads repeated, so that each head has its own."""
-    own = x.shape[axis]
-    index = np.arange(heads) % own if form.tiled else np.arange(heads) // (heads // own)
-    return tape.repeat(x, index, axis)
-
-
-def _dense(form: GRUForm, arrays: Mapping[str, Tensor], h: Tensor, bound: float) -> dict[str, Tensor]:
-    x, xf, xr = (arrays[name] for name in TOKENS)
-    W, Wf, Wr = (arrays[name] for name in WEIGHTS)
-    S = x.shape[1]
-    steps = S if form.chunk is None or S <= form.above else S - S % form.chunk
-    if form.clips == "initial state too":
-        h = tape.bounded_cotangent(h, bound)
-    outputs = []
-    for t in range(S):
-        if t >= steps:
-            outputs.append(Tensor(np.zeros(h.shape)))
-            continue
-        read_f, read_r = (h if gate in form.paths else tape.constant(h) for gate in ("forget", "reset"))
-        f = tape.sigmoid(product(read_f, Wf) + xf[:, t])
-        r = tape.sigmoid(product(read_r, Wr) + xr[:, t])
-        recurrent = {
-            "inside": lambda h=h, r=r: product(r * h, W),
-            "after": lambda h=h, r=r: r * product(h, W),
-            "none": lambda h=h: product(h, W),
-        }[form.reset]()
-        z = recurrent + x[:, t]
-        z = tape.tanh(z) if form.bounded else z
-        kept = f if form.forgets else 1 - f
-        h = kept * h + (1 - kept) * z
-        if form.state_dtype is not None:
-            h = tape.rounded(h, partial(rounded, dtype=form.state_dtype))
-        if form.clips == "after dy":
-            h = tape.bounded_cotangent(h, bound)
-            outputs.append(h)
-        else:
-            outputs.append(h)
-            h = tape.bounded_cotangent(h, bound)
-    return {"y": tape.stack(outputs, 1, (*h.shape[:1], 0, *h.shape[1:])), "state": h}
+    return np.inf if clipping is None or clips == "never" else abs(float(clipping))
 
 
 def product(h: Tensor, W: Tensor) -> Tensor:
     """h W, head by head."""
     return tape.einsum("bni,nij->bnj", h, W)
 
-
-DEFINITION = GRUForm()
 
 GRADIENTS: tuple[Named, ...] = (
     ("the gradient clipped after dy_t is added", {"clips": "after dy"}),
@@ -161,5 +118,4 @@ VALUES: tuple[Named, ...] = (
     ("the formula without the initial state", {"uses_state": False}),
     *PACKINGS,
 )
-FORMS = Forms(outputs=_outputs, definition=DEFINITION, gradients=GRADIENTS, values=VALUES)
-compute, formulas, combined = FORMS.compute, FORMS.formulas, FORMS.combined
+FORMS = Forms(definition=GRUForm(), gradients=GRADIENTS, values=VALUES)

@@ -72,7 +72,7 @@ class Judged:
         gradient: verdict on the gradients; None if the operation has none here.
         arrays: every output, then every gradient.
         problem: the exception, or the reason why the case was not served.
-        call: the call.
+        call, precision: the call, and the precision to which it is judged.
         got: everything that the target returned: the outputs, and gradients under names such as ``gradient of q``.
         expected: the oracle's answer, under the same names.
     """
@@ -84,6 +84,7 @@ class Judged:
     arrays: tuple[ArrayOutcome, ...]
     problem: str = ""
     call: Call | None = None
+    precision: Precision
     got: Mapping[str, Array] = field(default_factory=dict)
     expected: Expected | None = None
 
@@ -116,12 +117,11 @@ class Judge:
 
     Attributes:
         eager: whether a call with new shapes costs no compilation.
-        trials: the number of cases that were judged.
-        shapes: the shapes of their arrays.
+        done: the verdicts, by case.
+        shapes: the shapes of the arrays of these cases.
 
     Args:
         implementation: the target.
-        operation: the operation.
         dtype: the dtype of the values.
         watch: notified of each call.
         gradients: whether gradients are requested.
@@ -143,27 +143,17 @@ class Judge:
         self._watch = watch
         self.differentiable = gradients and implementation.no_gradient(operation.name) is None
         self.eager = implementation.eager
-        self.trials = 0
         self._forward = forward or not self.differentiable
         self._checker = Checker(implementation, dtype)
         self.shapes: set[Shapes] = set()
-        self._done: dict[Any, Judged] = {}
+        self.done: dict[Any, Judged] = {}
 
     def __call__(self, case: Any) -> Judged:
-        if case not in self._done:
-            self.trials += 1
+        if case not in self.done:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._done[case] = self._judged(case)
-        return self._done[case]
-
-    def precision(self, call: Call) -> Precision:
-        return self._checker.precision(call.steps)
-
-    def precision_of(self, judged: Judged) -> Precision:
-        """The precision of the call that was judged."""
-        assert judged.call is not None
-        return self.precision(judged.call)
+                self.done[case] = self._judged(case)
+        return self.done[case]
 
     def call_of(self, case: Any) -> Call:
         return self.operation.call_of(case, self.dtype)
@@ -185,7 +175,7 @@ class Judge:
         return self._of_call(case, call)
 
     def _of_call(self, case: Any, call: Call, changed: str = "") -> Judged:
-        checker, precision = self._checker, self.precision(call)
+        checker, precision = self._checker, self._checker.precision(call.steps)
         checker.arrays, checker.breaks = {}, []
         values, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
         expected = self.operation.value(values, call.options, precision)
@@ -201,6 +191,7 @@ class Judge:
             arrays=arrays,
             problem=_said(alone),
             call=call,
+            precision=precision,
             got=dict(alone) if isinstance(alone, dict) else {},
             expected=expected,
         )

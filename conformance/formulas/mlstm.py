@@ -1,17 +1,14 @@
 """Common wrong variants of the mLSTM: every choice of the definition, and its alternatives."""
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from conformance.base.dtypes import rounded
 from conformance.formulas import tape
-from conformance.formulas.formula import ACCUMULATION, DTYPES, Forms, Formula, Named, differences
+from conformance.formulas.formula import ACCUMULATION, DTYPES, Form, Forms, Named, Steps, Tensors, Values, clamped
 from conformance.formulas.tape import Tensor
 
 CAP = 15.0
@@ -19,7 +16,7 @@ CAP = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class MLSTMForm:
+class MLSTMForm(Form):
     """The choices of a variant; the defaults are the definition.
 
     Attributes:
@@ -34,18 +31,10 @@ class MLSTMForm:
             sigmoid`` (log(σ(f)) as it is written, in the dtype in which the call computes).
         input: ``exp``, or ``sigmoid`` (σ of the preactivation is the gate).
         soft_cap: whether preactivations are capped smoothly at ±15.
-        swapped_gates: whether i and f are swapped.
-        uses_state: whether the initial state is used.
         uses_m0: whether the initial m is used.
-        transposed: whether C is transposed in the initial and the final state.
         state_cotangents: which final states pass a cotangent on.
         least: the least log gate; smaller ones become this one.
-        chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
-        above: the number of steps above which they are.
-        state_dtype: the dtype to which C and n are rounded after each step; None for no rounding.
         rounds_n: whether n alone is rounded to the dtype of v after each step (`formula.DTYPES` among the options).
-        packed_apart: whether packed sequences are kept apart.
-        empty_apart: whether the final state of an empty packed sequence is its own, not that of the one before it.
         decays_first: whether a step's write is not decayed by its own forget gate.
         differences: whether log decays are differences of running sums of log gates, rounded to the dtype in which the
             call computes (`formula.ACCUMULATION` among the options).
@@ -62,159 +51,120 @@ class MLSTMForm:
     forget: str = "log_sigmoid"
     input: str = "exp"
     soft_cap: bool = False
-    swapped_gates: bool = False
-    uses_state: bool = True
     uses_m0: bool = True
-    transposed: bool = False
     state_cotangents: tuple[str, ...] = ("C", "n", "m")
     least: float = -math.inf
-    chunk: int | None = None
-    above: int = 0
-    state_dtype: str | None = None
     rounds_n: bool = False
-    packed_apart: bool = True
-    empty_apart: bool = True
     decays_first: bool = True
     differences: bool = False
     rounded_gate: bool = False
 
+    output: ClassVar[str] = "h"
+    like: ClassVar[str] = "v"
+
     def passes(self, output: str) -> bool:
         return output == "h" or output in self.state_cotangents
 
+    def steps(self, inputs: Tensors, options: Mapping[str, Any], B: int) -> Steps:
+        q, k, v, i, f = (inputs[name] for name in "qkvif")
+        N, K, V = *q.shape[-2:], v.shape[-1]
+        computing, dtypes = options.get(ACCUMULATION, "float64"), options.get(DTYPES, {})
+        if self.swapped_gates:
+            i, f = f, i
+        if self.soft_cap:
+            i, f = (tape.tanh(x * (1 / CAP)) * CAP for x in (i, f))
+        i = tape.log_sigmoid(i) if self.input == "sigmoid" else i
+        a = log_gate(self.forget, f, computing, self.least)
+        a = tape.rounded(a, dtypes.get("f", "float64")) if self.rounded_gate else a
+        q = q * float(K if self.padded is None else -(-K // self.padded) * self.padded) ** self.scale
+        narrow = dtypes.get("v", "float64") if self.rounds_n else "float64"
+        eps = float(options.get("eps", 0.0))
+        state = {"C": Tensor(np.zeros((B, N, K, V))), "n": Tensor(np.zeros((B, N, K))), "m": Tensor(np.zeros((B, N)))}
+        if "C0" in inputs and self.uses_state:
+            state = {name: inputs[f"{name}0"] for name in state}
 
-def _outputs(
-    form: MLSTMForm, inputs: Mapping[str, Tensor], cu_seqlens: np.ndarray | None, options: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    if cu_seqlens is None:
-        return _dense(form, inputs, options)
-    bounds = [int(at) for at in cu_seqlens]
-    parts, state = [], None
-    for b, (start, end) in enumerate(itertools.pairwise(bounds)):
-        sequence = {name: x[None, start:end] for name, x in inputs.items() if name in "qkvif"}
-        sequence |= {name: x[b : b + 1] for name, x in inputs.items() if name not in "qkvif"}
-        if state is not None and not (form.packed_apart and (start < end or form.empty_apart)):
-            sequence |= {"C0": state["C"], "n0": state["n"], "m0": state["m"]}
-        state = _dense(form, sequence, options)
-        parts.append(state)
-    if not parts:
-        return {"h": inputs["v"], **{name: inputs[f"{name}0"] for name in "Cnm" if f"{name}0" in inputs}}
-    joined = {name: tape.concatenate([part[name] for part in parts], 0) for name in "Cnm"}
-    return {"h": tape.concatenate([part["h"] for part in parts], 1)[0], **joined}
+        def turned(C: Tensor) -> Tensor:
+            return tape.transpose(C) if self.transposed and K == V else C
+
+        def begin(tokens: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
+            if self.differences:
+                a = tokens["a"]
+                differences = _differences(a.value, computing)
+                tokens = {**tokens, "a": tape.elementwise(a, differences, np.ones(a.shape))}
+            C, n, m = turned(state["C"]), state["n"], state["m"]
+            m = m if self.uses_m0 else Tensor(np.zeros(m.shape))
+            if self.stabiliser != "differentiated":
+                # C and n are in units of exp(m): in the gradients of the states, and only there, m is not a constant.
+                C, n = in_units(C, m, 1.0), in_units(n, m, 1.0)
+            return tokens, {"C": C, "n": n, "m": m}
+
+        def end(state: Tensors) -> Tensors:
+            C, n, m = state["C"], state["n"], state["m"]
+            if self.stabiliser == "exact":
+                C, n = in_units(C, m, -1.0), in_units(n, m, -1.0)
+            return {"C": turned(C), "n": n, "m": tape.constant(m) if self.stabiliser == "constant" else m}
+
+        def step(tokens: Tensors, state: Tensors) -> tuple[Tensors, Tensor]:
+            return self._step(tokens, state, eps, narrow)
+
+        return Steps(tokens={"q": q, "k": k, "v": v, "i": i, "a": a}, state=state, step=step, begin=begin, end=end)
+
+    def _step(self, tokens: Tensors, state: Tensors, eps: float, narrow: str) -> tuple[Tensors, Tensor]:
+        """The memory after a step, and what the query reads from it; n is rounded to the dtype ``narrow``."""
+        q, k, v, i, a = tokens.values()
+        C, n, m = state["C"], state["n"], state["m"]
+        i = i if self.decays_first else i + a
+        m_new = tape.maximum(a + m, i)
+        unit = m_new if self.stabiliser == "differentiated" else tape.constant(m_new)
+        before = m if self.stabiliser == "differentiated" else tape.constant(m)
+        decay, gain = tape.weight(a + before, unit), tape.weight(i, unit)
+        C = C * decay[..., None, None] + tape.einsum("bnk,bnv->bnkv", k * gain[..., None], v)
+        n = n * decay[..., None] + k * gain[..., None]
+        C, n = self.kept(C, n)
+        n = tape.rounded(n, narrow)
+        nu = tape.einsum("bnk,bnk->bn", n, q)
+        nu = tape.absolute(nu) if self.absolute else nu
+        inside = eps if self.eps_inside else 0.0
+        if self.floor != "none":
+            # At equality the floor counts, and it passes no gradient to n·q̂.
+            nu = tape.maximum(self._floor(unit) + inside, nu)
+        normaliser = nu + (eps - inside)
+        normaliser = tape.constant(normaliser) if self.normaliser_constant else normaliser
+        read = tape.einsum("bnkv,bnk->bnv", C, q) / normaliser[..., None]
+        return {"C": C, "n": n, "m": m_new}, read
+
+    def _floor(self, m: Tensor) -> Tensor:
+        if self.floor == "1":
+            return Tensor(np.ones(m.shape))
+        return tape.exp(-(tape.clip(m, -np.inf, 64.0) if self.floor == "exp(-min(m, 64))" else m))
 
 
-def _dense(form: MLSTMForm, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    q, k, v, i, f = (inputs[name] for name in "qkvif")
-    (B, S, N, K), V = q.shape, v.shape[-1]
-    if form.transposed and K != V:
-        form = replace(form, transposed=False)
-    if form.swapped_gates:
-        i, f = f, i
-    if form.soft_cap:
-        i, f = tape.tanh(i * (1 / CAP)) * CAP, tape.tanh(f * (1 / CAP)) * CAP
-    if form.input == "sigmoid":
-        i = tape.log_sigmoid(i)
-    accumulation = options.get(ACCUMULATION, "float64")
-    a = log_gate(form.forget, f, accumulation)
-    if form.least > -math.inf:
-        a = tape.maximum(a, tape.tensor(form.least))
-    if form.rounded_gate:
-        a = tape.rounded(a, partial(rounded, dtype=options.get(DTYPES, {}).get("f", "float64")))
-    if form.differences:
-        a = tape.rounded(a, partial(differences, axis=1, dtype=accumulation))
-    eps = float(options.get("eps", 0.0))
-    C, n, m = _initial(form, inputs, (B, N, K, V))
-    q = q * float(K if form.padded is None else -(-K // form.padded) * form.padded) ** form.scale
-    steps = S if form.chunk is None or S <= form.above else S - S % form.chunk
-    narrow = options.get(DTYPES, {}).get("v", "float64") if form.rounds_n else None
-    outputs: list[Tensor] = []
-    for t in range(S):
-        if t >= steps:
-            outputs.append(Tensor(np.zeros((B, N, V))))
-            continue
-        C, n, m, read = _step(form, (q[:, t], k[:, t], v[:, t], i[:, t], a[:, t]), (C, n, m), eps, narrow)
-        outputs.append(read)
-    if form.stabiliser == "exact":
-        # C and n are in units of exp(m): in the gradients of the states, and only there, m is not a constant.
-        unit = unit_of(m, -1.0)
-        C, n = C * unit[..., None, None], n * unit[..., None]
-    if form.stabiliser == "constant":
-        m = tape.constant(m)
-    C = tape.transpose(C) if form.transposed else C
-    return {"h": tape.stack(outputs, 1, (B, 0, N, V)), "C": C, "n": n, "m": m}
+def log_gate(forget: str, f: Tensor, dtype: str, least: float) -> Tensor:
+    """The log gate that `MLSTMForm.forget` names, of a call that computes in a dtype; at least ``least``."""
+    if forget == "log of sigmoid":
+        a = tape.log_of_sigmoid(f, dtype)
+    else:
+        a = {"log_sigmoid": tape.log_sigmoid, "given": lambda f: f, "sigmoid": tape.sigmoid}[forget](f)
+    return a if least == -math.inf else tape.maximum(a, tape.tensor(least))
 
 
-def log_gate(forget: str, f: Tensor, dtype: str) -> Tensor:
-    """The log gate that `MLSTMForm.forget` names, of a call that computes in a dtype."""
-    return {
-        "log_sigmoid": tape.log_sigmoid,
-        "given": lambda f: f,
-        "sigmoid": tape.sigmoid,
-        "log of sigmoid": partial(tape.log_of_sigmoid, dtype=dtype),
-    }[forget](f)
-
-
-def unit_of(m: Tensor, sign: float) -> Tensor:
-    """1, with the gradient of ``exp(±(m − m*))`` at m* = m, which is 0 where m is −∞."""
+def in_units(x: Tensor, m: Tensor, sign: float) -> Tensor:
+    """x, with the gradient of ``x exp(±(m − m*))`` at m* = m with respect to m, which is 0 where m is −∞."""
     finite = np.isfinite(m.value)
-    return Tensor(np.ones(m.shape), ((m, lambda d: sign * d * finite),))
+    unit = Tensor(np.ones(m.shape), ((m, lambda d: sign * d * finite),))
+    return x * unit[(..., *[None] * (x.value.ndim - m.value.ndim))]
 
 
-def _initial(form: MLSTMForm, inputs: Mapping[str, Tensor], shape: tuple[int, int, int, int]) -> tuple[Tensor, ...]:
-    B, N, K, V = shape
-    if "C0" not in inputs or not form.uses_state:
-        return Tensor(np.zeros((B, N, K, V))), Tensor(np.zeros((B, N, K))), Tensor(np.zeros((B, N)))
-    C, n, m = inputs["C0"], inputs["n0"], inputs["m0"]
-    C = tape.transpose(C) if form.transposed else C
-    m = m if form.uses_m0 else Tensor(np.zeros((B, N)))
-    if form.stabiliser == "differentiated":
-        return C, n, m
-    unit = unit_of(m, 1.0)
-    return C * unit[..., None, None], n * unit[..., None], m
+def _differences(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Each step as the difference of neighbouring running sums over the steps, which are rounded to ``dtype``.
 
+    After −∞, each such difference is −∞ − (−∞), and so is the difference of a sum with itself.
+    """
+    sums = np.cumsum(x, axis=1).astype(dtype).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        left = np.diff(sums, axis=1, prepend=0.0)
+    return np.where(np.isneginf(sums), np.nan, left)
 
-def _step(
-    form: MLSTMForm,
-    tokens: tuple[Tensor, ...],
-    state: tuple[Tensor, Tensor, Tensor],
-    eps: float,
-    narrow: str | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The memory after a step, and what the query reads from it; n is rounded to the dtype ``narrow``."""
-    q, k, v, i, a = tokens
-    C, n, m = state
-    i = i if form.decays_first else i + a
-    carried = a + m
-    m_new = tape.maximum(carried, i)
-    unit = m_new if form.stabiliser == "differentiated" else tape.constant(m_new)
-    before = m if form.stabiliser == "differentiated" else tape.constant(m)
-    decay, gain = tape.weight(a + before, unit), tape.weight(i, unit)
-    C = C * decay[..., None, None] + tape.einsum("bnk,bnv->bnkv", k * gain[..., None], v)
-    n = n * decay[..., None] + k * gain[..., None]
-    if form.state_dtype is not None:
-        C, n = (tape.rounded(x, partial(rounded, dtype=form.state_dtype)) for x in (C, n))
-    n = n if narrow is None else tape.rounded(n, partial(rounded, dtype=narrow))
-    nu = tape.einsum("bnk,bnk->bn", n, q)
-    nu = tape.absolute(nu) if form.absolute else nu
-    floor = {
-        "exp(-min(m, 64))": lambda: tape.exp(-tape.clip(unit, -np.inf, 64.0)),
-        "exp(-m)": lambda: tape.exp(-unit),
-        "1": lambda: Tensor(np.ones(nu.shape)),
-        "none": lambda: None,
-    }[form.floor]()
-    # At equality the floor counts, and it passes no gradient to n·q̂.
-    inside = eps if form.eps_inside else 0.0
-    normaliser = nu if floor is None else tape.maximum(floor + inside, nu)
-    normaliser = normaliser + (eps - inside)
-    normaliser = tape.constant(normaliser) if form.normaliser_constant else normaliser
-    return C, n, m_new, tape.einsum("bnkv,bnk->bnv", C, q) / normaliser[..., None]
-
-
-def clamped(least: float) -> str:
-    """The name of the formula whose log gates are at least a number."""
-    return f"the formula with log σ(f) clamped at {least:g}".replace("-", "−")
-
-
-DEFINITION = MLSTMForm()
 
 GRADIENTS: tuple[Named, ...] = (
     ("the gradient with the normaliser held constant", {"normaliser_constant": True}),
@@ -255,9 +205,7 @@ VALUES: tuple[Named, ...] = (
     ("the formula with C transposed in the initial and the final state", {"transposed": True}),
     *PACKINGS,
 )
-CLAMPED: tuple[Named, ...] = tuple(
-    (clamped(least), {"least": least}) for least in (-10.0, -15.0, -20.0, -30.0, -50.0, -100.0)
-)
+CLAMPED: tuple[Named, ...] = tuple(map(clamped, (-10.0, -15.0, -20.0, -30.0, -50.0, -100.0)))
 FAMILIES: tuple[Named, ...] = (
     *((f"the formula with 1/√K of K padded to a multiple of {n}", {"padded": n}) for n in (4, 8, 16, 32, 64, 128)),
     *CLAMPED,
@@ -275,17 +223,31 @@ VANISHING = (
     ),
 )
 FORMS = Forms(
-    outputs=_outputs,
-    definition=DEFINITION,
+    definition=MLSTMForm(),
     gradients=GRADIENTS,
     values=VALUES,
     families=FAMILIES,
     rounding=ROUNDING,
     vanishing=VANISHING,
 )
-compute, formulas, combined = FORMS.compute, FORMS.formulas, FORMS.combined
+IDLE_IN_A_STEP = frozenset({"chunk", "packed_apart", "empty_apart", "differences", "clips"})
 
 
-def of_least(least: float) -> Formula:
-    """The formula whose log gates are at least a number."""
-    return FORMS.changed(clamped(least), {"least": least})
+def axis_of_steps(name: str, arrays: Values) -> int | None:
+    """The axis that a step has of its tokens, and a recurrence has."""
+    return 1 if name in tuple("qkvifzoh") else None
+
+
+def _axis_of_heads(name: str, arrays: Values) -> int | None:
+    """The axis of the only head; gates ``(B, T, 1)`` have it, and gates ``(B, T)`` do not."""
+    if name in ("i", "f"):
+        return 2 if arrays["i"].ndim == 2 else None
+    return 2 if name in tuple("qkvh") else 1
+
+
+def _of_config(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {} if options["config"].get("stabilize_correctly", False) else {"floor": "1"}
+
+
+STEP_FORMS = replace(FORMS, idle=IDLE_IN_A_STEP, axis=axis_of_steps)
+FWBW_FORMS = replace(FORMS, idle=frozenset({"packed_apart", "empty_apart"}), axis=_axis_of_heads, assumed=_of_config)

@@ -1,7 +1,7 @@
 """Recognises what a target computes instead of the definition: whether an answer is that of a known formula."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from conformance.formulas.formula import ACCUMULATION, DTYPES, Computed, Formula
 from conformance.formulas.judged import GRADIENT, RIGHT, Judged
 from conformance.operations import LOG_SCALE, in_units_of
 from conformance.tolerance import budget
-from conformance.tolerance.budget import Precision, allowed, ratios
+from conformance.tolerance.budget import allowed, ratios
 from conformance.tolerance.compared import dtype_of
 
 COPIES = 3
@@ -59,9 +59,7 @@ class Answer:
     roundoff: float = math.inf
 
 
-def matches(
-    formula: Formula, judged: Judged, precision: Precision, *, closely: bool = True, outputs_alone: bool = False
-) -> bool | None:
+def matches(formula: Formula, judged: Judged, *, closely: bool = True, outputs_alone: bool = False) -> bool | None:
     """Whether a target's answer is that of a formula; None if the formula cannot be distinguished from the definition.
 
     If the value is right, a formula that also changes the value is compared by its gradient alone: a hand-written
@@ -72,14 +70,14 @@ def matches(
             be close, which takes a quarter of the time to check.
         outputs_alone: whether gradients are left out.
     """
-    call, expected = judged.call, judged.expected
-    if call is None or expected is None or judged.problem or not judged.got:
+    call = judged.call
+    if call is None or judged.problem or not judged.got:
         return False
     if any(array.nature in ("missing", "shape") for array in judged.arrays):
         return False
     outputs = [array.where for array in judged.arrays if not array.where.startswith(GRADIENT)]
     gradients = [array.where for array in judged.arrays if array.where.startswith(GRADIENT) and not outputs_alone]
-    values, options = oracle.values(call.arrays), _options(judged, precision)
+    values, options = oracle.values(call.arrays), _options(judged)
     if judged.value == RIGHT and not gradients and not outputs_alone:
         return None
     if judged.value == RIGHT and formula.changes_value and not formula.noisy and not outputs_alone:
@@ -91,16 +89,14 @@ def matches(
     else:
         names = [*outputs, *gradients]
         forward = formula.compute(values, options, None)
-        if not formula.noisy and not all(
-            _roughly(answer_of(name, judged, forward, precision), forward) for name in outputs
-        ):
+        if not formula.noisy and not all(_roughly(answer_of(name, judged, forward), forward) for name in outputs):
             return False
     if formula.noisy and judged.value != RIGHT:
         # Whether the backward pass rounds too is another question.
         names, gradients = outputs, []
     cotangents = oracle.values(call.cotangents) if gradients else None
     plain = formula.compute(values, options, cotangents)
-    answers = [answer_of(name, judged, plain, precision) for name in names]
+    answers = [answer_of(name, judged, plain) for name in names]
     if formula.noisy:
         return _alike(answers, plain, math.sqrt(max(call.steps, 1)))
     if not all(_roughly(answer, plain) for answer in answers):
@@ -111,12 +107,12 @@ def matches(
         return all(
             _roughly(answer, plain, near) or (answer.name in wrong and _nearer(answer, plain)) for answer in answers
         ) and any(_nearer(answer, plain) for answer in answers if answer.name in wrong)
-    slack = _slack(formula, values, cotangents, judged, precision, plain)
+    slack = _slack(formula, values, cotangents, judged, plain)
     apart, equal = False, True
     for answer in answers:
         alternative = plain[answer.name]
-        dtype = dtype_of(judged.got[answer.name], precision)
-        own = allowed(alternative, slack[answer.name], precision, dtype)
+        dtype = dtype_of(judged.got[answer.name], judged.precision)
+        own = allowed(alternative, slack[answer.name], judged.precision, dtype)
         equal &= bool((ratios(answer.got, alternative, own, dtype) <= 1).all())
         with np.errstate(invalid="ignore"):
             differs = np.abs(alternative - answer.true) > APART * (own + answer.tolerance)
@@ -127,7 +123,6 @@ def matches(
 def recognised(
     formulas: Iterable[Formula],
     trials: Sequence[Judged],
-    precision: Callable[[Judged], Precision],
     *,
     closely: bool = True,
     outputs_alone: bool = False,
@@ -141,7 +136,7 @@ def recognised(
     for formula in formulas:
         told = 0
         for judged in trials:
-            same = matches(formula, judged, precision(judged), closely=closely, outputs_alone=outputs_alone)
+            same = matches(formula, judged, closely=closely, outputs_alone=outputs_alone)
             if same is False:
                 break
             told += same is True
@@ -151,14 +146,14 @@ def recognised(
     return None
 
 
-def _options(judged: Judged, precision: Precision) -> dict[str, Any]:
+def _options(judged: Judged) -> dict[str, Any]:
     assert judged.call is not None
     dtypes = {name: array.dtype for name, array in judged.call.arrays.items()}
-    computing = "float64" if precision.upcasts else accumulation(judged.dtype)
+    computing = "float64" if judged.precision.upcasts else accumulation(judged.dtype)
     return {**judged.call.options, ACCUMULATION: computing, DTYPES: dtypes}
 
 
-def answer_of(name: str, judged: Judged, computed: Computed, precision: Precision) -> Answer:
+def answer_of(name: str, judged: Judged, computed: Computed) -> Answer:
     assert judged.expected is not None
     got, true = judged.got[name], judged.expected.values[name]
     scale = LOG_SCALE.get(name)
@@ -166,12 +161,12 @@ def answer_of(name: str, judged: Judged, computed: Computed, precision: Precisio
         got = in_units_of(computed[scale], name, judged.got)
         with np.errstate(invalid="ignore", over="ignore"):
             true = oracle.rescaled(true, judged.expected.values[scale], computed[scale])
-    dtype = dtype_of(judged.got[name], precision)
+    dtype = dtype_of(judged.got[name], judged.precision)
     return Answer(
         name=name,
         got=got.values.astype(np.float64),
         true=true,
-        tolerance=allowed(true, judged.expected.slack[name], precision, dtype),
+        tolerance=allowed(true, judged.expected.slack[name], judged.precision, dtype),
         largest_gradient=_largest_gradient(judged) if name.startswith(GRADIENT) else 0.0,
         roundoff=ROUNDOFF[dtype],
     )
@@ -210,19 +205,18 @@ def _slack(
     values: Values,
     cotangents: Values | None,
     judged: Judged,
-    precision: Precision,
     plain: Computed,
 ) -> Computed:
     """Tolerance of a formula: the spread of its answers to perturbed inputs, and the definition's own tolerance."""
     assert judged.expected is not None and judged.call is not None
-    rng = np.random.default_rng(0)
+    rng, precision = np.random.default_rng(0), judged.precision
     draws = []
     for number in range(COPIES):
-        near = {name: _near(name, x, judged, precision, rng) for name, x in values.items()}
+        near = {name: _near(name, x, judged, rng) for name, x in values.items()}
         dnear = None
         if cotangents is not None:
             dnear = {name: budget.perturbed_operands(x, precision, rng)[number] for name, x in cotangents.items()}
-        draws.append(formula.compute(near, _options(judged, precision), dnear))
+        draws.append(formula.compute(near, _options(judged), dnear))
     found = {}
     for name in judged.expected.values:
         if name not in plain:
@@ -245,13 +239,13 @@ def _typical(size: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(size)))) if size.size else 0.0
 
 
-def _near(name: str, x: np.ndarray, judged: Judged, precision: Precision, rng: np.random.Generator) -> np.ndarray:
+def _near(name: str, x: np.ndarray, judged: Judged, rng: np.random.Generator) -> np.ndarray:
     assert judged.call is not None
     if judged.call.arrays[name].dtype not in FLOATING:
         return x
     if name in ("i", "f", "m0", "forget_input", "reset_input"):
-        return budget.perturbed_gates(x, precision, rng, 0.0)[0]
-    return budget.perturbed_operands(x, precision, rng)[0]
+        return budget.perturbed_gates(x, judged.precision, rng, 0.0)[0]
+    return budget.perturbed_operands(x, judged.precision, rng)[0]
 
 
 def _alike(answers: Sequence[Answer], computed: Computed, growth: float) -> bool | None:

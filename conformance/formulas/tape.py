@@ -3,26 +3,17 @@
 Formulas are written forwards only, and their gradients follow, parts held constant included. Everything is float64.
 """
 
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 
+from conformance.base import dtypes
+
 _numbers = count()
 Pullback = Callable[[np.ndarray], np.ndarray]
-
-
-class _Part:
-    """A pullback to a part of a tensor: its cotangent is added there, in place."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: Any):
-        self.key = key
-
-    def __call__(self, d: np.ndarray) -> np.ndarray:
-        return d
 
 
 class Tensor:
@@ -76,7 +67,13 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> "Tensor":
         """A part, chosen by slices, numbers or None, so that no element is taken twice."""
-        return Tensor(self.value[key], ((self, _Part(key)),))
+
+        def pullback(d: np.ndarray) -> np.ndarray:
+            whole = np.zeros(self.shape)
+            whole[key] = d
+            return whole
+
+        return Tensor(self.value[key], ((self, pullback),))
 
 
 def tensor(x: Any) -> Tensor:
@@ -140,9 +137,9 @@ def clip(x: Tensor, low: float, high: float) -> Tensor:
     return elementwise(x, np.clip(x.value, low, high), (x.value > low) & (x.value < high))
 
 
-def rounded(x: Tensor, to: Callable[[np.ndarray], np.ndarray]) -> Tensor:
-    """The value rounded; its cotangent passes as it is."""
-    return elementwise(x, to(x.value), np.ones(x.shape))
+def rounded(x: Tensor, dtype: str) -> Tensor:
+    """The value rounded to a dtype; its cotangent passes as it is."""
+    return elementwise(x, dtypes.rounded(x.value, dtype), np.ones(x.shape))
 
 
 def maximum(x: Tensor, y: Tensor) -> Tensor:
@@ -177,27 +174,14 @@ def einsum(subscripts: str, x: Tensor, y: Tensor) -> Tensor:
     )
 
 
-def stack(parts: list[Tensor], axis: int, empty: tuple[int, ...]) -> Tensor:
-    """The parts along a new axis; with no parts, zeros of the shape ``empty``."""
-    if not parts:
-        return Tensor(np.zeros(empty))
+def concatenate(parts: Sequence[Tensor], axis: int) -> Tensor:
+    sizes = [part.shape[axis] for part in parts]
 
-    def of(at: int) -> Pullback:
-        return lambda d: np.take(d, at, axis=axis)
-
-    value = np.stack([part.value for part in parts], axis=axis)
-    return Tensor(value, tuple((part, of(at)) for at, part in enumerate(parts)))
-
-
-def concatenate(parts: list[Tensor], axis: int) -> Tensor:
-    ends = np.cumsum([part.shape[axis] for part in parts])
-
-    def of(at: int) -> Pullback:
-        lower = int(ends[at]) - parts[at].shape[axis]
-        return lambda d: np.take(d, np.arange(lower, int(ends[at])), axis=axis)
+    def of(end: int, size: int) -> Pullback:
+        return lambda d: np.take(d, np.arange(end - size, end), axis=axis)
 
     value = np.concatenate([part.value for part in parts], axis=axis)
-    return Tensor(value, tuple((part, of(at)) for at, part in enumerate(parts)))
+    return Tensor(value, tuple(zip(parts, map(of, np.cumsum(sizes), sizes), strict=True)))
 
 
 def repeat(x: Tensor, index: np.ndarray, axis: int) -> Tensor:
@@ -220,37 +204,19 @@ def gradients(
     outputs: Mapping[str, Tensor], cotangents: Mapping[str, np.ndarray], inputs: Mapping[str, Tensor]
 ) -> dict[str, np.ndarray]:
     """The gradient of ``Σ ⟨output, cotangent⟩`` with respect to every input; 0 for one that no output depends on."""
-    reached: dict[int, np.ndarray] = {}
-    owned: set[int] = set()
-    tensors: dict[int, Tensor] = {}
+    reached: dict[Tensor, np.ndarray] = {}
+    waiting: list[tuple[int, Tensor]] = []
 
-    def add(x: Tensor, d: np.ndarray, part: _Part | None = None) -> None:
-        tensors[x.number] = x
-        if part is None:
-            reached[x.number] = reached[x.number] + d if x.number in reached else d
-            return
-        if x.number not in owned:
-            reached[x.number] = np.array(reached.get(x.number, np.zeros(x.shape)))
-            owned.add(x.number)
-        reached[x.number][part.key] += d
+    def add(x: Tensor, d: np.ndarray) -> None:
+        if x not in reached:
+            heapq.heappush(waiting, (-x.number, x))
+        reached[x] = reached[x] + d if x in reached else d
 
-    for name, output in outputs.items():
-        if name in cotangents:
-            add(output, np.asarray(cotangents[name], np.float64))
-    needed = _ancestors(list(tensors.values()))
-    for x in sorted(needed, key=lambda x: -x.number):
-        if x.number in reached:
-            for parent, pullback in x.parents:
-                add(parent, pullback(reached[x.number]), pullback if isinstance(pullback, _Part) else None)
-    return {name: reached.get(x.number, np.zeros(x.shape)) for name, x in inputs.items()}
-
-
-def _ancestors(outputs: list[Tensor]) -> list[Tensor]:
-    found = {x.number: x for x in outputs}
-    waiting = list(outputs)
+    for name in outputs.keys() & cotangents.keys():
+        add(outputs[name], np.asarray(cotangents[name], np.float64))
+    # The latest tensor first: the cotangent of a tensor is complete once those of all later ones have passed.
     while waiting:
-        for parent, _ in waiting.pop().parents:
-            if parent.number not in found:
-                found[parent.number] = parent
-                waiting.append(parent)
-    return list(found.values())
+        _, x = heapq.heappop(waiting)
+        for parent, pullback in x.parents:
+            add(parent, pullback(reached[x]))
+    return {name: reached.get(x, np.zeros(x.shape)) for name, x in inputs.items()}

@@ -141,26 +141,6 @@ class LawResult:
         """Whether the target was called and served at least one call."""
         return self.status not in ("skipped", "not served", "not promised", "suite failed")
 
-    @property
-    def link(self) -> str | None:
-        """The link to where a known failure is being dealt with."""
-        return next((outcome.link for outcome in self.expected_failures if outcome.link), None)
-
-
-@dataclass(frozen=True)
-class Scene:
-    """The circumstances of a broken law, in more detail than in a report, for the script that reproduces it.
-
-    Attributes:
-        case: the case.
-        error: the exception raised by the law or by the target.
-        calls: the calls of the target up to that point.
-    """
-
-    case: Any
-    error: BaseException
-    calls: list[CallRecord]
-
 
 @dataclass(frozen=True)
 class Found:
@@ -169,9 +149,14 @@ class Found:
     Attributes:
         order: smaller cases come first; among those of one size, those with simpler elements, then shorter words.
         kinds: all the ways in which it breaks the law.
+        case: the case itself.
+        error: the exception raised by the law or by the target.
+        calls: the calls of the target up to that point.
     """
 
     order: tuple[int, int, int, str]
     kinds: tuple[BreakKind, ...]
     counterexample: Counterexample
-    scene: Scene
+    case: Any
+    error: BaseException
+    calls: list[CallRecord]

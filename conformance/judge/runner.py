@@ -146,7 +146,7 @@ class Runner:
         only_whether = self.options.shrink_seconds == 0 or search.last
         if search.law.rows is not None:
             for row in search.law.rows():
-                if self._promised(search.law, search.checker.dtype, row):
+                if self.admission.admits(search.law.op, search.checker.dtype, row):
                     search.judge(row)
             return search.shrink([], 0.0)
         hurried = self.options.hurried or self.options.shrink_seconds == 0
@@ -170,15 +170,11 @@ class Runner:
         self.shrinking -= time.monotonic() - start
         return found
 
-    def _promised(self, law: Law, dtype: str, row: Any) -> bool:
-        """Whether a listed call keeps the promises."""
-        return self.admission.admitted(law.op, dtype, row) == row
-
     def _seconds_of_a_case(self, search: Search) -> float:
         """Seconds of computation for one more case; the first of a process takes longer, as it loads what it needs."""
         if not search.found:
             return 0.0
-        case, checker = next(iter(search.found.values())).scene.case, search.checker
+        case, checker = next(iter(search.found.values())).case, search.checker
         start = time.thread_time()
         with suppress(RefusedError):
             retried(checker.implementation, search.law, checker.dtype, case, self.announce, search.fatal)
@@ -198,16 +194,8 @@ class Runner:
         options = self.options
         if options.failures is None or self.save is None:
             return found.counterexample
-        return self.save(
-            self.implementation,
-            law,
-            dtype,
-            found.counterexample,
-            found.scene,
-            options.failures,
-            number,
-            run=not options.hurried,
-        )
+        run = not options.hurried
+        return self.save(self.implementation, law, dtype, found, options.failures, number, run=run)
 
     def _status(self, search: Search, found: list[Found], outcomes: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:
         if found:

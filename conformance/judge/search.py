@@ -31,7 +31,7 @@ from conformance.judge.avoidance import Avoidance
 from conformance.judge.draws import Draw, run_draw
 from conformance.judge.excuses import Breaks, Broken
 from conformance.judge.expectations import Known
-from conformance.judge.outcome import Counterexample, Found, Refused, Scene
+from conformance.judge.outcome import Counterexample, Found, Refused
 from conformance.laws import Law
 from conformance.laws.checker import Checker, LawError
 from conformance.laws.comparison import CallRecord
@@ -158,7 +158,7 @@ class Search:
         """Give the smallest case of a kind of break the simplest elements with which the law breaks in that way."""
         if kind.nature in ENDINGS:
             return
-        for case in simpler(self.found[kind].scene.case):
+        for case in simpler(self.found[kind].case):
             unchanged = self.avoidance.around(case) == case
             if unchanged and kind in (self.judge(case, counts=False) or ()):
                 return  # It is in `found`: among cases of one size it comes first.
@@ -266,8 +266,8 @@ class Search:
                 stored=to_json(case),
                 **({} if verdict is None else {name: getattr(verdict, name) for name in _ELEMENT}),
             )
-            scene = Scene(case, error, self.checker.calls if not isinstance(error, ProcessEndedError) else [])
-            self.found[kind] = Found(order, kinds, counterexample, scene)
+            calls = self.checker.calls if not isinstance(error, ProcessEndedError) else []
+            self.found[kind] = Found(order, kinds, counterexample, case, error, calls)
             if before is None:
                 self.note(counterexample)
 

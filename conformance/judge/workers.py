@@ -111,27 +111,23 @@ class Workers:
             UsageError: there is no such target.
             TargetFailedError: it cannot be imported.
         """
-        (worker,) = self._workers
-        if not worker.connection.poll(max(LOAD_SECONDS, self._timeout)):
-            self.stop()
-            raise TargetFailedError(
-                f"{self._loading[0]} was not imported within {max(LOAD_SECONDS, self._timeout):.0f} s"
-            )
+        (worker,), target, seconds = self._workers, self._loading[0], max(LOAD_SECONDS, self._timeout)
         try:
+            if not worker.connection.poll(seconds):
+                raise TargetFailedError(f"{target} was not imported within {seconds:.0f} s")
             said, told = worker.connection.recv()
+            if said != "loaded":
+                raise (UsageError if said == "usage" else TargetFailedError)(told)
         except (EOFError, OSError):
             worker.process.join(5)
             self.stop()
+            how = ending(worker.process.exitcode)[1]
             raise TargetFailedError(
-                f"{self._loading[0]} cannot be imported: the process that imported it ended "
-                f"({ending(worker.process.exitcode)[1]})"
+                f"{target} cannot be imported: the process that imported it ended ({how})"
             ) from None
-        if said == "usage":
+        except (UsageError, TargetFailedError):
             self.stop()
-            raise UsageError(told)
-        if said != "loaded":
-            self.stop()
-            raise TargetFailedError(told)
+            raise
         return told
 
     def results(self, items: Sequence[Item], options: "RunOptions", processes: int = 1) -> "Iterator[LawResult]":
@@ -167,25 +163,24 @@ class Workers:
         """End a worker that has ended or is overdue, and say which."""
         from conformance.tolerance.compared import BreakKind
 
+        # A process that is about to end may still be running.
+        worker.process.join(1)
         overdue = worker.process.is_alive()
-        if overdue:
-            # A process that is about to end may still be running.
-            worker.process.join(1)
-            overdue = worker.process.is_alive()
-        worker.process.kill()
-        worker.process.join(5)
-        self._workers.remove(worker)
-        worker.connection.close()
+        self._end(worker)
         nature, how = ("timeout", "") if overdue else ending(worker.process.exitcode)
         return BreakKind(how, nature)
 
     def stop(self) -> None:
         for worker in self._workers:
             worker.process.kill()
-        for worker in self._workers:
-            worker.process.join(5)
-            worker.connection.close()
-        self._workers.clear()
+        while self._workers:
+            self._end(self._workers[0])
+
+    def _end(self, worker: _Worker) -> None:
+        worker.process.kill()
+        worker.process.join(5)
+        self._workers.remove(worker)
+        worker.connection.close()
 
     def _start(self) -> _Worker:
         here, there = self._context.Pipe()
@@ -261,9 +256,9 @@ class Workers:
         """Handle the end of a worker: its law starts again in another one, without the case that ended it."""
         from conformance.tolerance.compared import BreakKind
 
+        # A process that has closed its connection is about to end by itself, and then says how.
         worker.process.join(5)
-        self._workers.remove(worker)
-        worker.connection.close()
+        self._end(worker)
         job, *rest = worker.group
         nature, how = ("timeout", "timeout") if worker.overdue else ending(worker.process.exitcode)
         if nature == "timeout":

@@ -10,17 +10,29 @@ from rich.table import Table
 
 from conformance.base.dtypes import FLOATING
 from conformance.cases import CHUNK_STEPS
-from conformance.diagnosis.cause import Cell, Row
+from conformance.diagnosis.cause import LEADING, Cell, Row
+from conformance.diagnosis.causes import array_line
 from conformance.judge.outcome import LawResult
 from conformance.laws import Law, all_laws
-from conformance.report import TargetReport, causes
-from conformance.report.failure import MOST_KINKS, branches, headline, lines
+from conformance.report import TargetReport
+from conformance.report.lines import MOST_KINKS, branches, counted, headline, lines, lines_of_cause, shown_cell
+from conformance.tolerance.compared import ArrayOutcome
 
 SHOWN = 6
 """Number of failures that are shown in detail where no causes were found."""
 
 REASONS = 4
 """Number of reasons that are named why checks were left out; `--verbose` shows all."""
+
+
+def _say(console: Console, text: str) -> None:
+    """Print marked up text, whose lines the terminal itself wraps."""
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _say_all(console: Console, told: list[tuple[str, str]]) -> None:
+    for word, said in told:
+        _say(console, f"    {word:<9} {escape(said)}")
 
 
 def with_progress(
@@ -60,7 +72,8 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
     # Where there are causes, one failure is shown in detail; the others differ in the law and the dtype.
     shown = [_foremost(report)] if report.diagnosis.causes and failures else failures[:SHOWN]
     for result in shown:
-        _show_failure(console, report, result)
+        _say(console, f"\n[red bold]✗[/red bold] {escape(headline(result))}")
+        _say_all(console, lines(report, result))
     if len(failures) > len(shown) and not report.diagnosis.causes:
         ids = ", ".join(dict.fromkeys(f"{result.law.id} ({result.dtype})" for result in failures[SHOWN:]))
         console.print(f"[red]… and {len(failures) - SHOWN} more:[/red] {escape(ids)}", highlight=False)
@@ -82,15 +95,15 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
     for result in report.results:
         if result.status == "suite failed":
             told = f"{result.law.id} ({result.dtype}): {result.reason}; please report it"
-            console.print(f"[red]{escape(told)}[/red]", highlight=False, soft_wrap=True)
+            _say(console, f"[red]{escape(told)}[/red]")
     _show_differences(console, report)
     if report.options.promises:
         told = "; ".join(report.options.promises)
-        console.print(f"judged only on calls that keep these promises: {escape(told)}", highlight=False, soft_wrap=True)
+        _say(console, f"judged only on calls that keep these promises: {escape(told)}")
     _show_left_out(console, report, verbose)
     _show_notes(console, report, verbose)
     if report.options.quick:
-        console.print(f"[dim]{escape(_not_judged(report))}[/dim]", highlight=False, soft_wrap=True)
+        _say(console, f"[dim]{escape(_not_judged(report))}[/dim]")
     console.print()
 
 
@@ -113,17 +126,19 @@ def _not_judged(report: TargetReport) -> str:
 
 
 def _show_causes(console: Console, report: TargetReport) -> None:
-    """At most five causes in a few lines each; the number of the others in one line."""
+    """The first causes in a few lines each; the others in one line."""
     diagnosis = report.diagnosis
-    console.print(f"\n[red bold]{causes.headline(diagnosis)}[/red bold]", highlight=False)
-    for number, cause in enumerate(causes.leading(report), 1):
-        console.print(f"\n[red bold]{number}.[/red bold] {escape(cause.sentence)}", highlight=False, soft_wrap=True)
-        for word, said in causes.lines(cause):
-            console.print(f"    {word:<9} {escape(said)}", highlight=False, soft_wrap=True)
-    rest = diagnosis.causes[len(causes.leading(report)) :]
+    first, rest = diagnosis.causes[:LEADING], diagnosis.causes[LEADING:]
+    checks = {check for cause in diagnosis.causes for check in cause.explains}
+    said = f"{counted(len(diagnosis.causes), 'cause')} of {counted(len(checks), 'failed check')}"
+    said = f"{said}; the first {LEADING}" if rest else said
+    console.print(f"\n[red bold]{said}[/red bold]", highlight=False)
+    for number, cause in enumerate(first, 1):
+        _say(console, f"\n[red bold]{number}.[/red bold] {escape(cause.sentence)}")
+        _say_all(console, lines_of_cause(cause))
     if rest:
         told = "; ".join(f"{cause.sentence} ({len(cause.explains)})" for cause in rest)
-        console.print(f"\n[red]… and {len(rest)} more:[/red] {escape(told)}", highlight=False, soft_wrap=True)
+        _say(console, f"\n[red]… and {len(rest)} more:[/red] {escape(told)}")
     if diagnosis.note:
         console.print(f"[yellow]{escape(diagnosis.note)}[/yellow]", highlight=False)
 
@@ -141,7 +156,7 @@ def _show_envelopes(console: Console, report: TargetReport) -> None:
         wrong = [row for row in envelope.rows if any(_is_wrong(each) for each in row.cells.values())]
         if not wrong:
             continue
-        console.print(f"\n[bold]{envelope.op}[/bold]: {escape(envelope.summary)}", highlight=False, soft_wrap=True)
+        _say(console, f"\n[bold]{envelope.op}[/bold]: {escape(envelope.summary)}")
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 4))
         table.add_column("a call with")
         for dtype in envelope.dtypes:
@@ -150,14 +165,14 @@ def _show_envelopes(console: Console, report: TargetReport) -> None:
         for row in shown:
             table.add_row(
                 row.feature,
-                *(causes.shown_cell(row.cells[dtype].value, row.cells[dtype].gradient) for dtype in envelope.dtypes),
+                *(shown_cell(row.cells[dtype].value, row.cells[dtype].gradient) for dtype in envelope.dtypes),
             )
         if shown:
             console.print(table)
         if len(shown) < len(envelope.rows):
             others = [row for row in envelope.rows if row not in shown]
             said = f"of {len(others)} other kinds of call, {_counted(others)}; --html and --json show all of them"
-            console.print(f"    [dim]{said}[/dim]", highlight=False, soft_wrap=True)
+            _say(console, f"    [dim]{said}[/dim]")
 
 
 def _counted(rows: list[Row]) -> str:
@@ -227,11 +242,21 @@ def _short(worst: float | None) -> str:
 
 
 def _show_differences(console: Console, report: TargetReport) -> None:
-    told = causes.differences(report)
-    if told:
-        console.print(
-            f"[yellow]differs from gatespec's contract in: {escape(told)}[/yellow]", highlight=False, soft_wrap=True
-        )
+    """The laws about gatespec's own decisions that the target breaks, and by how much."""
+    dtypes: dict[str, list[str]] = {}
+    errors: dict[str, list[ArrayOutcome]] = {}
+    for result in report.results:
+        if result.status == "differs":
+            dtypes.setdefault(result.law.id, []).append(result.dtype)
+            found = (array for each in result.counterexamples for array in each.arrays if array.nature is not None)
+            errors.setdefault(result.law.id, []).extend(found)
+    said = []
+    for law, names in dtypes.items():
+        worst = max(errors[law], key=lambda array: array.error, default=None)
+        size = "" if worst is None else f", {array_line([worst])}"
+        said.append(f"{law} ({', '.join(names)}){size}")
+    if said:
+        _say(console, f"[yellow]differs from gatespec's contract in: {escape('; '.join(said))}[/yellow]")
 
 
 def _show_left_out(console: Console, report: TargetReport, verbose: bool) -> None:
@@ -275,12 +300,6 @@ def _by_features(results: list[LawResult]) -> dict[str, list[LawResult]]:
     for result in results:
         groups.setdefault(", ".join(sorted(result.refused.features)), []).append(result)
     return groups
-
-
-def _show_failure(console: Console, report: TargetReport, result: LawResult) -> None:
-    console.print(f"\n[red bold]✗[/red bold] {escape(headline(result))}", highlight=False, soft_wrap=True)
-    for word, said in lines(report, result):
-        console.print(f"    {word:<9} {escape(said)}", highlight=False, soft_wrap=True)
 
 
 def _show_notes(console: Console, report: TargetReport, verbose: bool) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conformance.report import SUITE_FAILED, TargetReport, exit_status
-from conformance.report.causes import SIGNS, shown_cell
 from conformance.report.json import document
+from conformance.report.lines import SIGNS, shown_cell
 
 MARKS = {
     "passed": ("✓", "holds"),

@@ -7,15 +7,15 @@ but people read a set, so its cases are listed in the record of each operation. 
 import hashlib
 import importlib.metadata
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from conformance import oracle
-from conformance.base.call import Call
 from conformance.base.dtypes import LARGEST, Array
 from conformance.base.exceptions import UsageError
 from conformance.base.tensors import pack
@@ -27,134 +27,22 @@ from conformance.tolerance.designs import AnyDesign
 from conformance.vectors._manifest import MANIFEST, Asked, Entry, Given, Manifest, files_of
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The correct values of an output or a gradient.
+def export(
+    folder: Path,
+    operations: Sequence[str],
+    dtypes: Sequence[str],
+    *,
+    cases: int | None,
+    seed: int,
+    max_steps: int,
+    force: bool,
+) -> dict[str, int]:
+    """Write a set and return the number of its ``cases`` and ``bytes``; an incomplete set has no manifest.
 
-    Attributes:
-        values: the oracle's values, in float64.
-        dtype: the dtype in which an implementation returns it.
-        allowed: the error that each element may have; 0 where ``values`` is infinite, because only the same value
-            passes.
-    """
-
-    values: np.ndarray
-    dtype: str
-    allowed: np.ndarray
-
-
-@dataclass(frozen=True, kw_only=True)
-class Vector:
-    """A call with its expected answers.
-
-    Attributes:
-        outputs: by name; C and n are in units of the expected m.
-        gradients: by the name of the argument.
-        kinks: elements at a kink, where the gradient of either side is within the allowed error.
-    """
-
-    operation: str
-    dtype: str
-    index: int
-    case: Any
-    call: Call
-    outputs: dict[str, Answer]
-    gradients: dict[str, Answer]
-    kinks: int
-
-    @property
-    def id(self) -> str:
-        return f"{self.operation}.{self.dtype}.{self.index:03d}"
-
-    @property
-    def representable(self) -> bool:
-        """Whether every finite answer, with its allowed error, is representable in the dtype of its result."""
-        answers = (*self.outputs.values(), *self.gradients.values())
-        return all(_largest(answer) <= LARGEST[answer.dtype] for answer in answers)
-
-
-def vector(operation: str, dtype: str, index: int, seed: int, max_steps: int) -> Vector:
-    """The vector with this index; its values are drawn again until all answers are representable in their dtypes.
-
-    The operation's listed cases are used repeatedly, each time with new values and at most ``max_steps`` steps.
-    """
-    listed, redrawn = OPERATIONS[operation].vector_cases, 0
-    while True:
-        salt = zlib.crc32(f"{seed}/{operation}/{dtype}/{index}/{redrawn}".encode())
-        found = _of_case(operation, dtype, index, _seeded(listed[index % len(listed)], salt, max_steps))
-        if found.representable:
-            return found
-        redrawn += 1
-
-
-def _seeded(case: Any, seed: int, max_steps: int) -> Any:
-    if isinstance(case, FwbwCase):
-        return replace(case, inner=_seeded(case.inner, seed, max_steps))
-    lengths = getattr(case, "lengths", None)
-    if lengths is not None:
-        return replace(case, seed=seed, lengths=tuple(min(length, max_steps) for length in lengths))
-    return replace(case, seed=seed, S=min(case.S, max_steps))
-
-
-def _largest(answer: Answer) -> float:
-    finite = np.isfinite(answer.values)
-    return float(np.where(finite, np.abs(answer.values) + answer.allowed, 0.0).max(initial=0.0))
-
-
-def _of_case(name: str, dtype: str, index: int, case: Any) -> Vector:
-    operation = OPERATIONS[name]
-    call, precision = operation.call_of(case, dtype), AnyDesign(dtype, case.steps)
-    arrays, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
-    value = operation.value(arrays, call.options, precision)
-    gradient = operation.gradient(arrays, call.options, cotangents, precision)
-
-    def answers(expected: Expected, like: Mapping[str, Array]) -> dict[str, Answer]:
-        found = {}
-        for name, x in like.items():
-            values = expected.values[name]
-            with np.errstate(invalid="ignore"):
-                allowed = budget.allowed(values, expected.slack[name], precision, x.dtype)
-            found[name] = Answer(values, x.dtype, np.where(np.isfinite(values), allowed, 0.0))
-        return found
-
-    return Vector(
-        operation=name,
-        dtype=dtype,
-        index=index,
-        case=case,
-        call=call,
-        outputs=answers(value, call.cotangents),
-        gradients=answers(gradient, {name: call.arrays[name] for name in call.primals}),
-        kinks=gradient.kinks,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """The vectors that a set holds.
-
-    Attributes:
-        operations, dtypes: names.
+    Args:
         cases: number of cases per operation and dtype; None for each row of the operation's list once.
         seed: the seed from which all values are drawn.
         max_steps: the number of steps of the longest sequence.
-    """
-
-    operations: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    cases: int | None
-    seed: int
-    max_steps: int
-
-    def vectors(self) -> Iterator[Vector]:
-        for operation in self.operations:
-            for dtype in self.dtypes:
-                for index in range(self.cases or len(OPERATIONS[operation].vector_cases)):
-                    yield vector(operation, dtype, index, self.seed, self.max_steps)
-
-
-def export(folder: Path, selection: Selection, *, force: bool) -> dict[str, int]:
-    """Write a set and return the number of its ``cases`` and ``bytes``; an incomplete set has no manifest.
 
     Raises:
         UsageError: the folder is not a folder, is not empty while ``force`` is not set, or cannot be written.
@@ -162,16 +50,15 @@ def export(folder: Path, selection: Selection, *, force: bool) -> dict[str, int]
     _make_room(folder, force)
     entries, size = [], 0
     try:
-        for each in selection.vectors():
-            data = pack(_tensors(each))
-            name = f"{each.id}.safetensors"
-            (folder / name).write_bytes(data)
-            entries.append(_entry(each, name, hashlib.sha256(data).hexdigest()))
-            size += len(data)
+        for operation in operations:
+            for dtype in dtypes:
+                for index in range(cases or len(OPERATIONS[operation].vector_cases)):
+                    entry, data = vector(operation, dtype, index, seed, max_steps)
+                    (folder / entry.file).write_bytes(data)
+                    entries.append(entry)
+                    size += len(data)
         versions = {name: importlib.metadata.version(name) for name in ("gatespec", "numpy")}
-        manifest = Manifest(
-            generator=versions, seed=selection.seed, max_steps=selection.max_steps, cases=tuple(entries)
-        )
+        manifest = Manifest(generator=versions, seed=seed, max_steps=max_steps, cases=tuple(entries))
         text = manifest.text().encode()
         (folder / MANIFEST).write_bytes(text)
     except OSError as error:
@@ -197,48 +84,86 @@ def _make_room(folder: Path, force: bool) -> None:
         raise UsageError(f"{folder} cannot be written ({error.strerror}); give another folder") from error
 
 
-def _tensors(each: Vector) -> dict[str, Array]:
-    tensors = {f"argument/{name}": x for name, x in each.call.arrays.items()}
-    tensors |= {f"cotangent/{name}": x for name, x in each.call.cotangents.items()}
-    for kind, answers in (("output", each.outputs), ("gradient", each.gradients)):
-        for name, answer in answers.items():
-            tensors[f"{kind}/{name}"] = Array(answer.values, "float64")
-            tensors[f"allowed/{kind}/{name}"] = Array(answer.allowed, "float64")
-    return tensors
+def vector(name: str, dtype: str, index: int, seed: int, max_steps: int) -> tuple[Entry, bytes]:
+    """The vector with this index, and the contents of its file.
 
-
-def _entry(each: Vector, file: str, digest: str) -> Entry:
-    def given(kind: str, arrays: Mapping[str, Array]) -> tuple[Given, ...]:
-        return tuple(Given(name=name, key=f"{kind}/{name}", dtype=x.dtype, shape=x.shape) for name, x in arrays.items())
-
-    def asked(kind: str, answers: dict[str, Answer]) -> tuple[Asked, ...]:
-        return tuple(
-            Asked(
-                name=name,
-                key=f"{kind}/{name}",
-                allowed=f"allowed/{kind}/{name}",
-                dtype=answer.dtype,
-                shape=answer.values.shape,
-                log_scale=f"output/{LOG_SCALE[name]}" if kind == "output" and name in LOG_SCALE else None,
-            )
-            for name, answer in answers.items()
-        )
-
-    return Entry(
-        id=each.id,
-        operation=each.operation,
-        dtype=each.dtype,
-        about=each.case.describe(),
-        sizes=_sizes(each.case),
-        options=OPERATIONS[each.operation].portable_options(each.call.options),
-        file=file,
-        sha256=digest,
-        arguments=given("argument", each.call.arrays),
-        cotangents=given("cotangent", each.call.cotangents),
-        outputs=asked("output", each.outputs),
-        gradients=asked("gradient", each.gradients),
-        kinks=each.kinks,
+    The operation's listed cases are used repeatedly, each time with new values and at most ``max_steps`` steps. Values
+    are drawn again until every finite answer, with its allowed error, is representable in the dtype of its result.
+    """
+    operation, id = OPERATIONS[name], f"{name}.{dtype}.{index:03d}"
+    listed = operation.vector_cases
+    for redrawn in count():
+        salt = zlib.crc32(f"{seed}/{name}/{dtype}/{index}/{redrawn}".encode())
+        case = _seeded(listed[index % len(listed)], salt, max_steps)
+        call, precision = operation.call_of(case, dtype), AnyDesign(dtype, case.steps)
+        arrays, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
+        value = operation.value(arrays, call.options, precision)
+        gradient = operation.gradient(arrays, call.options, cotangents, precision)
+        tensors: dict[str, Array] = {}
+        arguments = _given("argument", call.arrays, tensors)
+        given = _given("cotangent", call.cotangents, tensors)
+        outputs = _asked("output", value, call.cotangents, precision, tensors)
+        primals = {primal: call.arrays[primal] for primal in call.primals}
+        gradients = _asked("gradient", gradient, primals, precision, tensors)
+        if all(_largest(tensors, asked) <= LARGEST[asked.dtype] for asked in (*outputs, *gradients)):
+            break
+    data = pack(tensors)
+    entry = Entry(
+        id=id,
+        operation=name,
+        dtype=dtype,
+        about=case.describe(),
+        sizes=_sizes(case),
+        options=operation.portable_options(call.options),
+        file=f"{id}.safetensors",
+        sha256=hashlib.sha256(data).hexdigest(),
+        arguments=arguments,
+        cotangents=given,
+        outputs=outputs,
+        gradients=gradients,
+        kinks=gradient.kinks,
     )
+    return entry, data
+
+
+def _given(kind: str, arrays: Mapping[str, Array], tensors: dict[str, Array]) -> tuple[Given, ...]:
+    tensors |= {f"{kind}/{name}": x for name, x in arrays.items()}
+    return tuple(Given(name=name, key=f"{kind}/{name}", dtype=x.dtype, shape=x.shape) for name, x in arrays.items())
+
+
+def _asked(
+    kind: str, expected: Expected, like: Mapping[str, Array], precision: AnyDesign, tensors: dict[str, Array]
+) -> tuple[Asked, ...]:
+    """The arrays that are asked for, with the shapes and dtypes of others; the correct values go to ``tensors``.
+
+    The allowed error is 0 where a value is infinite, because only the same value passes.
+    """
+    asked = []
+    for name, x in like.items():
+        values, key = expected.values[name], f"{kind}/{name}"
+        with np.errstate(invalid="ignore"):
+            allowed = budget.allowed(values, expected.slack[name], precision, x.dtype)
+        tensors[key] = Array(values, "float64")
+        tensors[f"allowed/{key}"] = Array(np.where(np.isfinite(values), allowed, 0.0), "float64")
+        log_scale = f"output/{LOG_SCALE[name]}" if kind == "output" and name in LOG_SCALE else None
+        asked.append(
+            Asked(name=name, key=key, allowed=f"allowed/{key}", dtype=x.dtype, shape=values.shape, log_scale=log_scale)
+        )
+    return tuple(asked)
+
+
+def _largest(tensors: Mapping[str, Array], asked: Asked) -> float:
+    values, allowed = tensors[asked.key].values, tensors[asked.allowed].values
+    return float(np.where(np.isfinite(values), np.abs(values) + allowed, 0.0).max(initial=0.0))
+
+
+def _seeded(case: Any, seed: int, max_steps: int) -> Any:
+    if isinstance(case, FwbwCase):
+        return replace(case, inner=_seeded(case.inner, seed, max_steps))
+    lengths = getattr(case, "lengths", None)
+    if lengths is not None:
+        return replace(case, seed=seed, lengths=tuple(min(length, max_steps) for length in lengths))
+    return replace(case, seed=seed, S=min(case.S, max_steps))
 
 
 def _sizes(case: Any) -> dict[str, int]:

@@ -65,8 +65,7 @@ def export_command(
     operations = tuple(operation for operation in OPERATIONS if not ops or operation in ops)
     chosen = tuple(dtype for dtype in FLOATING if not dtypes or dtype in dtypes)
     try:
-        selection = _export.Selection(operations=operations, dtypes=chosen, cases=cases, seed=seed, max_steps=max_steps)
-        written = _export.export(folder, selection, force=force)
+        written = _export.export(folder, operations, chosen, cases=cases, seed=seed, max_steps=max_steps, force=force)
     except UsageError as error:
         raise click.UsageError(str(error)) from error
     click.echo(f"{written['cases']} cases, {written['bytes'] / 1e6:.1f} MB, in {folder} (seed {seed})")

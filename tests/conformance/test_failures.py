@@ -15,7 +15,7 @@ from conformance.cli import main
 from conformance.failures._single_call import single_call_script
 from conformance.failures._target_source import LONGEST
 from conformance.frameworks.targets import load
-from conformance.judge.outcome import Counterexample, Scene
+from conformance.judge.outcome import Counterexample, Found
 from conformance.laws import all_laws
 from conformance.laws.checker import Checker, LawError
 from conformance.laws.comparison import Comparison, HasNaN, WrongDtype, WrongShape
@@ -47,9 +47,9 @@ LOOKED_AT = {
 """An output and an argument of each operation."""
 
 
-def outcome(scene: Scene, framework: str, directory: Path) -> str:
-    """The output of the script for a scene: that the law holds, or what is broken."""
-    script = single_call_script(load(TARGETS[framework], None, "cpu"), LAW, "float32", FOUND, scene)
+def outcome(found: Found, framework: str, directory: Path) -> str:
+    """The output of the script for a case: that the law holds, or what is broken."""
+    script = single_call_script(load(TARGETS[framework], None, "cpu"), LAW, "float32", found)
     assert script is not None, "the call could not be written down"
     assert "conformance" not in script.text and len(script.text.splitlines()) <= 50
     path = directory / "script.py"
@@ -73,10 +73,14 @@ def seen(framework: str, name: str, call: Call, dtype: str = "float32") -> tuple
     return checker, checker.call(call)[name]
 
 
-def compared(checker: Checker, got: Array, off: float, m: np.ndarray | None = None) -> Scene:
+def broken_by(error: Exception, checker: Checker) -> Found:
+    return Found((0, 0, 0, ""), (), FOUND, None, error, checker.calls)
+
+
+def compared(checker: Checker, got: Array, off: float, m: np.ndarray | None = None) -> Found:
     allowed = 1e-5 * (1 + np.abs(np.nan_to_num(got.values, posinf=0, neginf=0)))
     comparison = Comparison(got=got, expected=got.values + off, allowed=allowed, m=m)
-    return Scene(None, LawError("an array", "is wrong", comparison=comparison), checker.calls)
+    return broken_by(LawError("an array", "is wrong", comparison=comparison), checker)
 
 
 def cases() -> list:
@@ -106,8 +110,8 @@ def test_a_state_is_compared_in_units_of_the_references_stabiliser(tmp_path: Pat
     m = checker.calls[0].results["m"].values
     scene = compared(checker, got, 0.0, m + 1.0)
     scaled = replace(scene.error.comparison, expected=got.values * np.exp(-1.0))
-    scene = Scene(None, LawError("C", "is wrong", comparison=scaled), checker.calls)
-    assert outcome(scene, "numpy", tmp_path) == "holds"
+    found = broken_by(LawError("C", "is wrong", comparison=scaled), checker)
+    assert outcome(found, "numpy", tmp_path) == "holds"
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
@@ -126,7 +130,7 @@ def test_dtype_shape_and_nan_are_judged_too(tmp_path: Path) -> None:
     checker, got = seen("numpy", "y", call_of("rev_cumsum", "float32"))
 
     def said(comparison: object) -> str:
-        return outcome(Scene(None, LawError("y", "…", comparison=comparison), checker.calls), "numpy", tmp_path)
+        return outcome(broken_by(LawError("y", "…", comparison=comparison), checker), "numpy", tmp_path)
 
     assert said(WrongDtype(got, "float64")) == "holds" and "expected float32" in said(WrongDtype(got, "float32"))
     assert said(WrongShape(got, got.shape)) == "holds" and "expected (3,)" in said(WrongShape(got, (3,)))

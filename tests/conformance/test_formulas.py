@@ -60,19 +60,19 @@ def _apart(got, expected):
 @pytest.mark.parametrize("case", MLSTM_CASES, ids=lambda case: case.describe())
 def test_the_mlstm_of_no_other_choice_is_the_definition(case):
     given, expected = _answers(OPERATIONS["mlstm"], case)
-    assert _apart(mlstm.compute(mlstm.DEFINITION, *given), expected) < 1e-11
+    assert _apart(mlstm.FORMS.compute({}, *given), expected) < 1e-11
 
 
 @pytest.mark.parametrize("case", GRU_CASES, ids=lambda case: case.describe())
 def test_the_gru_of_no_other_choice_is_the_definition(case):
     given, expected = _answers(OPERATIONS["gru"], case)
-    assert _apart(gru.compute(gru.DEFINITION, *given), expected) < 1e-11
+    assert _apart(gru.FORMS.compute({}, *given), expected) < 1e-11
 
 
 @pytest.mark.parametrize("case", SLSTM_CASES, ids=lambda case: case.describe())
 def test_the_slstm_of_no_other_choice_is_the_definition(case):
     given, expected = _answers(OPERATIONS["slstm"], case)
-    assert _apart(slstm.compute(slstm.DEFINITION, *given), expected) < 1e-11
+    assert _apart(slstm.FORMS.compute({}, *given), expected) < 1e-11
 
 
 SHOWN_BY = {
@@ -88,7 +88,7 @@ SHOWN_BY = {
 }
 
 
-@pytest.mark.parametrize("formula", mlstm.formulas(), ids=lambda formula: formula.name)
+@pytest.mark.parametrize("formula", mlstm.FORMS.formulas(), ids=lambda formula: formula.name)
 def test_every_formula_of_the_mlstm_is_another_function(formula):
     apart = []
     for case in SHOWN_BY.values():
@@ -101,7 +101,7 @@ def test_every_formula_of_the_mlstm_is_another_function(formula):
     assert max(apart) > 1e-3
 
 
-@pytest.mark.parametrize("formula", gru.formulas(), ids=lambda formula: formula.name)
+@pytest.mark.parametrize("formula", gru.FORMS.formulas(), ids=lambda formula: formula.name)
 def test_every_formula_of_the_gru_is_another_function(formula):
     cases = (
         GRUCase(2, 9, 3, HEADS[0], state=True, clipping=0.05, seed=5),
@@ -116,7 +116,7 @@ def test_every_formula_of_the_gru_is_another_function(formula):
     assert max(apart) > 1e-4
 
 
-@pytest.mark.parametrize("formula", slstm.formulas(), ids=lambda formula: formula.name)
+@pytest.mark.parametrize("formula", slstm.FORMS.formulas(), ids=lambda formula: formula.name)
 def test_every_formula_of_the_slstm_is_another_function(formula):
     cases = (
         SLSTMCase(2, 9, 2, 3, state="random", clipping=0.05, seed=5),
@@ -139,8 +139,8 @@ def test_every_formula_of_the_slstm_is_another_function(formula):
 
 @pytest.mark.parametrize("formulas", [mlstm, gru, slstm], ids=["mlstm", "gru", "slstm"])
 def test_two_formulas_are_combined_unless_they_choose_the_same_thing(formulas):
-    all_of_them = formulas.formulas()
+    all_of_them = formulas.FORMS.formulas()
     first, second = all_of_them[0], next(each for each in all_of_them if each.changes_value)
-    both = formulas.combined(first, second)
+    both = formulas.FORMS.combined(first, second)
     assert set(both.change) == {*first.change, *second.change}
-    assert formulas.combined(first, first) is None
+    assert formulas.FORMS.combined(first, first) is None

@@ -12,8 +12,7 @@ from conformance.base.exceptions import UsageError
 from conformance.base.options import RunOptions
 from conformance.cases import FwbwCase, GRUCase, Limits, MLSTMCase
 from conformance.features import described, features_of
-from conformance.features.facts import identifier, names_in
-from conformance.features.promises import Promises, excluding, parsed
+from conformance.features.promises import Promises, excluding, identifier, names_in, parsed
 from conformance.frameworks.targets import load
 from conformance.judge.runner import run, run_law
 from conformance.judge.selection import agenda, options_of

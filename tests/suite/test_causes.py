@@ -234,7 +234,7 @@ def _patterns(factor: float, *cases: MLSTMCase) -> list[dict[str, str]]:
     """The patterns of each case where h is off by a factor and the normaliser has no gradient."""
     target = _with_output(lambda h, q: factor * h, "normaliser detached")
     judge = Judge(target, OPERATIONS["mlstm"], "float32")
-    return [patterns([judge(case)], judge.precision_of) for case in cases]
+    return [patterns([judge(case)]) for case in cases]
 
 
 def test_no_pattern_is_named_where_the_values_are_too_few_to_tell() -> None:
@@ -253,9 +253,9 @@ def test_a_pattern_is_what_all_calls_show() -> None:
 
     judge = Judge(_with_output(one_and_a_half), OPERATIONS["mlstm"], "float32", gradients=False)
     trials = [judge(MLSTMCase(1, 1, 1, 2, 3, seed=seed, return_state=False)) for seed in range(6)]
-    alone = [patterns([trial], judge.precision_of) for trial in trials]
+    alone = [patterns([trial]) for trial in trials]
     assert {each["h"] for each in alone} == {"is 2 × what it should be", "is ½ × what it should be"}
-    assert patterns(trials, judge.precision_of) == {}
+    assert patterns(trials) == {}
 
 
 def test_a_cause_explains_no_checks_of_dtypes_that_it_is_not_seen_in() -> None:

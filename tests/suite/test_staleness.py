@@ -106,7 +106,7 @@ def stale(name: str, function: Target, case: Any, contract: bool = False) -> tup
     judge = Judge(TorchImplementation("stale", {name: function}, "cpu"), OPERATIONS[name], "float32")
     faults = Faults(OPERATIONS[name], {"float32": judge}, Clock(60.0), Admission(contract=contract))
     found = faults.stale(case, "float32")
-    return None if found is None else sentence(found), judge.trials
+    return None if found is None else sentence(found), len(judge.done)
 
 
 def keeping(option: str) -> Target:

@@ -1,10 +1,15 @@
-"""A failure in at most fifteen lines: the law, the smallest case, the first bad element, how to reproduce it."""
+"""Failures and causes as lines of text: a word and what it says; a failure takes at most fifteen lines."""
 
 import math
 from collections.abc import Mapping
 
-from conformance.judge.outcome import LawResult
+from conformance.diagnosis.cause import Cause
+from conformance.diagnosis.causes import array_line
+from conformance.judge.outcome import Counterexample, LawResult
 from conformance.report import TargetReport
+
+NAMED = 4
+"""Maximum number of checks that are named as explained by a cause; the others are counted."""
 
 MOST_KINKS = 0.01
 """The share of elements at a kink that a law may have; at a kink the gradient of either side passes."""
@@ -36,9 +41,12 @@ def lines(report: TargetReport, result: LawResult) -> list[tuple[str, str]]:
             told.append(("branches", f"{branches(result.branches)}; {kinks(result)}".removeprefix("; ")))
     told += [("known", outcome.said) for outcome in result.expected_failures]
     told.append(("again", report.reproduce(result)))
-    if found is not None and (found.script or found.script_note):
-        told.append(("script", ", ".join(filter(None, (found.script, found.script_note)))))
-    return told
+    return told if found is None else told + _script(found)
+
+
+def _script(found: Counterexample | Cause) -> list[tuple[str, str]]:
+    said = ", ".join(filter(None, (found.script, found.script_note)))
+    return [("script", said)] if said else []
 
 
 def _numbers(result: LawResult) -> list[tuple[str, str]]:
@@ -76,3 +84,32 @@ def kinks(result: LawResult) -> str:
 def text(report: TargetReport, result: LawResult) -> str:
     """The failure as plain text."""
     return "\n".join([headline(result), *(f"    {word:<9} {said}" for word, said in lines(report, result))])
+
+
+def lines_of_cause(cause: Cause) -> list[tuple[str, str]]:
+    """The details of a cause; its sentence comes before them."""
+    named = ", ".join(str(check) for check in cause.explains[:NAMED])
+    more = len(cause.explains) - NAMED
+    explained = f"{counted(len(cause.explains), 'check')}: {named}{f' and {more} more' if more > 0 else ''}"
+    explained = explained if cause.explains else "found by experiment; no case of a law shows it"
+    told = [("explains", explained), ("case", f"{cause.case} ({cause.dtype})")]
+    if cause.problem:
+        told.append(("problem", cause.problem))
+    if cause.arrays:
+        told.append(("arrays", array_line(cause.arrays)))
+    told += [("pattern", f"{name} {said}") for name, said in cause.patterns.items()]
+    return told + _script(cause)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not promised": "not promised", "not tried": "·"}
+
+
+def shown_cell(value: str, gradient: str) -> str:
+    """A cell in a few characters: one sign if value and gradient agree, else both."""
+    if not gradient or gradient == value:
+        return SIGNS[value]
+    return f"value {SIGNS[value]} gradient {SIGNS[gradient]}"
