@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.base.dtypes import Array, accumulation, array
+from conformance.base.dtypes import LARGEST, Array, accumulation, array
 from conformance.base.options import MAX_STEPS
-from conformance.cases._gates import ABOVE, AT_FLOOR
+from conformance.cases._gates import ABOVE, AT_FLOOR, GATES
 
 STRATA = ("small", "chunk", "long")
 SMALL_STEPS = (0, 1, 2, 3, 5, 7)
@@ -85,6 +85,7 @@ class Sequences:
     S: int
     lengths: tuple[int, ...] | None
     cotangents: str
+    layout: str
     seed: int
     elements: str
 
@@ -108,6 +109,27 @@ class Sequences:
 
     def describe(self) -> str:
         return words(self, told=("gates", "seed"), untold=("B", "S") if self.packed else ())
+
+    def as_arrays(
+        self, raw: dict[str, np.ndarray], state: dict[str, np.ndarray], dtype: str, gate_dtype: str | None = None
+    ) -> dict[str, Array]:
+        """The arrays of the call; forget gates that are drawn finite stay finite.
+
+        Args:
+            raw: the arrays but for the state, in the dtype of the values.
+            state: the initial state, in the accumulation dtype.
+            gate_dtype: the dtype of ``i`` and ``f``, if it is another one.
+        """
+        raw, state = ({name: replaced(x, self.elements) for name, x in of.items()} for of in (raw, state))
+        own = dict.fromkeys("if", gate_dtype or dtype)
+        if "f" in raw:
+            largest = np.where(np.isfinite(raw["f"]), LARGEST[own["f"]], np.inf)
+            raw["f"] = np.clip(raw["f"], -largest, largest)
+        arrays = {name: array(x, own.get(name, dtype), self.layout) for name, x in raw.items()}
+        arrays |= {name: array(x, accumulation(dtype), self.layout) for name, x in state.items()}
+        if self.lengths is not None:
+            arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
+        return arrays
 
     def drawn_cotangents(self, salt: int, dtype: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
         """The cotangents of the outputs: the first output has steps and the dtype of the values, others are states."""
@@ -155,6 +177,50 @@ def cotangent(rng: np.random.Generator, name: str, shape: tuple[int, ...], patte
         d[:, :keep] = 0
         d[:, keep + 1 :] = 0
     return d
+
+
+_HELD = {"small": (0.0, 1.0, 0.0, 0.5), "chunk": (0.3, 0.5, 0.2, 0.7), "long": (0.3, 0.5)}
+_PINNED: dict[str, dict[str, Any]] = {
+    "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
+    "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
+    # Gates that keep a memory matter only if there is one.
+    "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, "cotangents": "dense", "state": "random"},
+}
+
+
+@st.composite
+def dynamic(
+    draw: Any,
+    limits: Limits,
+    *,
+    quick: tuple[str, ...],
+    largest: float,
+    state: bool | None,
+    regimes: tuple[str, ...] = GATES,
+    long: tuple[str, ...] = ("changing", "resets", "mixed"),
+    pins: Mapping[str, dict[str, Any]] = _PINNED,
+) -> dict[str, Any]:
+    """Draw the fields of a recurrence's case that do not affect shapes.
+
+    Args:
+        quick, long, regimes: regimes of the gates for a quick run, for long sequences, and for all others.
+        largest: the largest scale.
+        state: whether an initial memory is given, of one kind or another; None if the fields do not say its kind, and
+            no gates hold it.
+        pins: the fields of pinned cases.
+    """
+    is_long, fields = limits.stratum == "long", {}
+    if state is not None:
+        states = ("random",) if limits.pin or is_long else ("random", "random", "random", "empty")
+        fields["state"] = draw(st.sampled_from(states)) if state else "none"
+    fields["gates"] = draw(st.sampled_from(long if is_long else quick if limits.quick else regimes))
+    if state is not None:
+        fields["held"] = draw(st.sampled_from(_HELD[limits.stratum]))
+    fields["scale"] = draw(st.sampled_from((1.0, 1.0, 0.01, largest)))
+    fields["cotangents"] = draw(st.sampled_from(COTANGENTS))
+    fields["layout"] = draw(st.sampled_from(limits.layouts))
+    fields["seed"] = draw(SEEDS)
+    return {**fields, **pins.get(limits.pin, {})}
 
 
 def rows(table: Mapping[str, tuple], limits: Limits) -> st.SearchStrategy:

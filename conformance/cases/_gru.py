@@ -7,19 +7,17 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.base.dtypes import Array, accumulation, array
+from conformance.base.dtypes import Array
 from conformance.cases._case import (
     AS_DRAWN,
-    COTANGENTS,
     LONG_STEPS,
-    SEEDS,
     Limits,
     Sequences,
+    dynamic,
     generator,
     lengths_of,
     limited,
     register,
-    replaced,
     rows,
 )
 from conformance.cases._gates import MODERATE, moderate
@@ -104,13 +102,8 @@ class GRUCase(Sequences):
             raw = {name: x if name.endswith("weight") else x[0] for name, x in raw.items()}
         if self.reset_after and self.bias:
             raw["recurrent_bias"] = self.scale * rng.normal(size=(Nw, H))
-        arrays = {name: array(replaced(x, self.elements), dtype, self.layout) for name, x in raw.items()}
-        if self.state:
-            h0 = rng.normal(size=(self.sequences, self.N, H))
-            arrays["input_state"] = array(replaced(h0, self.elements), accumulation(dtype), self.layout)
-        if self.lengths is not None:
-            arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
-        return arrays
+        state = {"input_state": rng.normal(size=(self.sequences, self.N, H))} if self.state else {}
+        return self.as_arrays(raw, state, dtype)
 
     def _weight(self, rng: np.random.Generator, heads: int) -> np.ndarray:
         return min(self.scale, 1.0) * rng.normal(size=(heads, self.H, self.H)) / math.sqrt(self.H)
@@ -162,25 +155,23 @@ _PACKED_GRU_TABLE = {
 }
 
 
-@st.composite
-def _gru_dynamic(draw: Any, limits: Limits) -> dict[str, Any]:
-    extreme = ("closed", "saturated", "extreme")
-    regimes = ("remembering", "ordinary") if limits.stratum == "long" else extreme if limits.quick else GRU_GATES
-    fields = {
-        "gates": draw(st.sampled_from(regimes)),
-        "scale": draw(st.sampled_from((1.0, 1.0, 0.01, 2.0))),
-        "cotangents": draw(st.sampled_from(COTANGENTS)),
-        "layout": draw(st.sampled_from(limits.layouts)),
-        "seed": draw(SEEDS),
-    }
-    return {**fields, **_PINS.get(limits.pin, {})}
-
-
 _PINS: dict[str, dict[str, Any]] = {
     "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
     "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
     "held": {"gates": "remembering", "scale": 1.0, "cotangents": "dense"},
 }
+
+
+def _dynamic(limits: Limits) -> st.SearchStrategy[dict[str, Any]]:
+    return dynamic(
+        limits,
+        quick=("closed", "saturated", "extreme"),
+        largest=2.0,
+        state=None,
+        regimes=GRU_GATES,
+        long=("remembering", "ordinary"),
+        pins=_PINS,
+    )
 
 
 @st.composite
@@ -193,7 +184,7 @@ def gru(draw: Any, limits: Limits, **fixed: Any) -> GRUCase:
     else:
         B, S, H, heads, state, clipping = draw(rows(_GRU_TABLE, limits))
         S = limited(S, limits)
-    case = GRUCase(B, S, H, heads, state=state, clipping=clipping, **draw(_gru_dynamic(limits)))
+    case = GRUCase(B, S, H, heads, state=state, clipping=clipping, **draw(_dynamic(limits)))
     return replace(case, **fixed)
 
 
@@ -207,16 +198,8 @@ def packed_gru(draw: Any, limits: Limits, **fixed: Any) -> GRUCase:
     else:
         B, T, H, heads, clipping = draw(rows(_PACKED_GRU_TABLE, limits))
         T, state = limited(T, limits), True
-    case = GRUCase(
-        B,
-        0,
-        H,
-        heads,
-        lengths=lengths_of(draw, B, T, limits),
-        state=state,
-        clipping=clipping,
-        **draw(_gru_dynamic(limits)),
-    )
+    lengths, dynamic = lengths_of(draw, B, T, limits), draw(_dynamic(limits))
+    case = GRUCase(B, 0, H, heads, lengths=lengths, state=state, clipping=clipping, **dynamic)
     return replace(case, **fixed)
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.base.dtypes import HALF, LARGEST, Array, accumulation, array
+from conformance.base.dtypes import HALF, Array
 from conformance.cases._case import (
     AS_DRAWN,
     LONG_STEPS,
     Limits,
     Sequences,
+    dynamic,
     generator,
     lengths_of,
     limited,
     register,
-    replaced,
     rows,
 )
 from conformance.cases._gates import (
@@ -34,7 +34,6 @@ from conformance.cases._gates import (
     normaliser,
     scale_of_queries,
 )
-from conformance.cases._memory import dynamic
 
 
 @register()
@@ -133,16 +132,7 @@ class MLSTMCase(Sequences):
             raw["q"] = raw["q"] * scale_of_queries(*self.normaliser({**raw, **state}), self.removed)[..., None]
         if self.lengths is not None:
             raw = {name: x[0] for name, x in raw.items()}
-        raw, state = ({name: replaced(x, self.elements) for name, x in of.items()} for of in (raw, state))
-        gate_dtype = "float32" if self.wide_gates and dtype in HALF else dtype
-        largest = np.where(np.isfinite(raw["f"]), LARGEST[gate_dtype], np.inf)
-        raw["f"] = np.clip(raw["f"], -largest, largest)
-        arrays = {name: array(x, gate_dtype if name in "if" else dtype, self.layout) for name, x in raw.items()}
-        wide = accumulation(dtype)
-        arrays |= {name: array(x, wide, self.layout) for name, x in state.items()}
-        if self.lengths is not None:
-            arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
-        return arrays
+        return self.as_arrays(raw, state, dtype, "float32" if self.wide_gates and dtype in HALF else None)
 
     def normaliser(self, raw: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """|n·q̂| and its floor at every step, for arrays with a batch axis (of size 1 for packed sequences)."""
@@ -193,7 +183,7 @@ _EPS = (0.0, 0.0, 0.0, 1e-3)
 
 
 def _dynamic(limits: Limits, state: bool) -> st.SearchStrategy[dict[str, Any]]:
-    return dynamic(limits, state, quick=("resets", "changing", "extreme"), largest=4.0)
+    return dynamic(limits, state=state, quick=("resets", "changing", "extreme"), largest=4.0)
 
 
 @st.composite

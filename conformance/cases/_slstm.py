@@ -8,21 +8,20 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.base.dtypes import LARGEST, Array, accumulation, array
+from conformance.base.dtypes import Array
 from conformance.cases._case import (
     AS_DRAWN,
     LONG_STEPS,
     Limits,
     Sequences,
+    dynamic,
     generator,
     lengths_of,
     limited,
     register,
-    replaced,
     rows,
 )
 from conformance.cases._gates import gates, hold, moderate, moderate_gates
-from conformance.cases._memory import dynamic
 
 SLSTM_WEIGHTS = ("weight_z", "weight_i", "weight_f", "weight_o")
 EXPONENTIAL_SHIFT = 2.0
@@ -130,14 +129,7 @@ class SLSTMCase(Sequences):
             state = {"c0": np.tanh(c) * n, "n0": n, "m0": m, "h0": np.tanh(h)}
         elif self.state == "empty":
             state = {"c0": 0 * c, "n0": 0 * n, "m0": np.full(m.shape, -np.inf), "h0": 0 * h}
-        raw, state = ({name: replaced(x, self.elements) for name, x in of.items()} for of in (raw, state))
-        largest = np.where(np.isfinite(raw["f"]), LARGEST[dtype], np.inf)
-        raw["f"] = np.clip(raw["f"], -largest, largest)
-        arrays = {name: array(x, dtype, self.layout) for name, x in raw.items()}
-        arrays |= {name: array(x, accumulation(dtype), self.layout) for name, x in state.items()}
-        if self.lengths is not None:
-            arrays["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
-        return arrays
+        return self.as_arrays(raw, state, dtype)
 
     def cotangent_arrays(self, dtype: str) -> dict[str, Array]:
         shape = (self.sequences, self.N, self.H)
@@ -180,7 +172,7 @@ NO_SLSTM_CLIPPING: dict[str, Any] = {"clipping": None}
 
 
 def _dynamic(limits: Limits, state: bool) -> st.SearchStrategy[dict[str, Any]]:
-    return dynamic(limits, state, quick=("resets", "closed", "extreme"), largest=2.0)
+    return dynamic(limits, state=state, quick=("resets", "closed", "extreme"), largest=2.0)
 
 
 @st.composite

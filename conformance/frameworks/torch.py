@@ -74,14 +74,19 @@ def _precisions() -> Iterator[Setting]:
             yield _attribute(library, "fp32_precision")
 
 
+_DETERMINISTIC: Setting = (
+    _deterministic,
+    lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1]),
+)
+_FILLS = _attribute(torch.utils.deterministic, "fill_uninitialized_memory")
 _SETTINGS: tuple[Setting, ...] = (
     (_device, torch.set_default_device),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_num_threads, torch.set_num_threads),
-    (_deterministic, lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1])),
+    _DETERMINISTIC,
     (_anomalies, lambda both: torch.autograd.set_detect_anomaly(*both)),
     (_flushes, torch.set_flush_denormal),
-    _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
+    _FILLS,
     # The first of these sets the others too.
     (_precision, lambda precision: precision is None or torch.set_float32_matmul_precision(precision)),
     *_precisions(),
@@ -268,13 +273,7 @@ class TorchImplementation(Implementation):
     @contextmanager
     def poisoned(self) -> Iterator[None]:
         # PyTorch fills new memory if algorithms are to be deterministic; whether they are does not matter here.
-        deterministic: Any = torch.utils.deterministic
-        fills = deterministic.fill_uninitialized_memory
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        deterministic.fill_uninitialized_memory = True
-        try:
+        with kept((_DETERMINISTIC, _FILLS)):
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            _FILLS[1](True)
             yield
-        finally:
-            deterministic.fill_uninitialized_memory = fills
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])

@@ -1,6 +1,6 @@
 """Laws of every operation about faults of kernels: 32-bit offsets, large grids, streams, captured graphs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,7 +33,10 @@ def register(operation: Operation) -> None:
     """Register these laws for one operation."""
     rows: dict[str, Any] = {"cases": of_rows(operation), "dtypes": ("float32", "bfloat16"), "share": 0.1}
     law(operation, "behaviour", **rows, skip=partial(lacking, "far memory"))(partial(far_offsets, operation))
-    register_large_grids(operation)
+    # Scans and tables of decays have neither sequences nor heads.
+    if operation.states:
+        first: Any = {"rows": lambda: list(operation.rows[:1]), "skip": partial(lacking, "large grids")}
+        law(operation, "behaviour", **first)(partial(large_grids, operation))
     for kind, (name, sentence, equation) in _ON_A_GPU.items():
         said: dict[str, Any] = {"name": name, "sentence": sentence, "equation": equation, "gradient": operation.name}
         law(operation, "behaviour", **said, **rows, skip=partial(lacking, kind))(partial(_transformed, kind, operation))
@@ -74,14 +77,6 @@ Axes = Mapping[str, int]
 """The repeated axis of each array; arrays without it, such as a weight for all sequences, are omitted."""
 
 
-def register_large_grids(operation: Operation) -> None:
-    """Register the law for one operation; scans and tables of decays have neither sequences nor heads."""
-    if not operation.states:
-        return
-    rows, skip = (lambda: list(operation.rows[:1])), partial(lacking, "large grids")
-    law(operation, "behaviour", rows=rows, skip=skip)(partial(large_grids, operation))
-
-
 def large_grids(operation: Operation, checker: Checker, case: Any) -> None:
     """A call may have more than 65,535 sequences, and more than 65,535 heads.
 
@@ -98,20 +93,16 @@ def large_grids(operation: Operation, checker: Checker, case: Any) -> None:
         # Of several numbers of heads, the largest counts: heads are shared by blocks, and each block is repeated whole.
         copies = LIMIT // max(x.values.shape[axes[name]] for name, x in call.arrays.items() if name in axes) + 2
 
-        def repeated(name: str, x: Array, axes: Axes = axes, copies: int = copies) -> Array:
-            return _along(x, axes.get(name), lambda values, axis: np.concatenate([values] * copies, axis))
-
-        def last_alone(name: str, x: Array, axes: Axes = axes, copies: int = copies) -> Array:
-            return _along(
-                x,
-                axes.get(name),
-                lambda values, axis: np.concatenate([0 * values] * (copies - 1) + [values], axis),
-            )
+        def repeated(name: str, x: Array, times: int, axes: Axes = axes, copies: int = copies) -> Array:
+            """Copies of the array times a number, and the array itself as the last one."""
+            if name not in axes:
+                return x
+            return replace(x, values=np.concatenate([times * x.values] * (copies - 1) + [x.values], axes[name]))
 
         large = replace(
             call,
-            arrays={name: repeated(name, x) for name, x in call.arrays.items()},
-            cotangents={name: last_alone(name, x) for name, x in call.cotangents.items()},
+            arrays={name: repeated(name, x, 1) for name, x in call.arrays.items()},
+            cotangents={name: repeated(name, x, 0) for name, x in call.cotangents.items()},
         )
         outputs, gradients = results_of(checker, large)
         first, last = (_copies(outputs, own[0], axes, at) for at in (0, -1))
@@ -125,18 +116,14 @@ def large_grids(operation: Operation, checker: Checker, case: Any) -> None:
                 expect_zero(name, others, f"for {AXES[letter]} whose outputs have no cotangent")
 
 
-def _along(x: Array, axis: int | None, change: Callable[[np.ndarray, int], np.ndarray]) -> Array:
-    return x if axis is None else replace(x, values=change(x.values, axis))
-
-
 def _copies(results: Mapping[str, Array], own: Mapping[str, Array], axes: Axes, at: int) -> dict[str, Array]:
     """The first copy (0) or the last copy (−1) of what was repeated."""
-    found = {}
-    for name, x in results.items():
-        size = own[name].values.shape[axes[name]] if name in axes and name in own else None
-        if size is None:
-            found[name] = x
-            continue
-        kept = slice(0, size) if at == 0 else slice(x.values.shape[axes[name]] - size, None)
-        found[name] = replace(x, values=np.moveaxis(np.moveaxis(x.values, axes[name], 0)[kept], 0, axes[name]))
-    return found
+
+    def copy(x: Array, axis: int, size: int) -> Array:
+        start = 0 if at == 0 else x.shape[axis] - size
+        return replace(x, values=x.values[(slice(None),) * axis + (slice(start, start + size),)])
+
+    return {
+        name: copy(x, axes[name], own[name].shape[axes[name]]) if name in axes and name in own else x
+        for name, x in results.items()
+    }

@@ -203,11 +203,12 @@ def huge_gates(operation: Operation, checker: Checker, case: MLSTMCase) -> None:
 
 
 def register_steps(operation: Operation, drawn: Strategy) -> None:
-    """Register the law about huge gates for single steps.
+    """Register these laws for single steps.
 
     Args:
         drawn: cases of one step, each with a state.
     """
+    register_shift(operation, drawn)
     fields = {**_OTHERS, "strata": SMALL}
     law(operation.name, "contract", name="huge_gates", cases=drawn, **fields)(partial(huge_gates_in_steps, operation))
 

@@ -209,16 +209,9 @@ def check_steps(
     step: Operation,
     checker: Checker,
     case: Any,
-    arrays: Mapping[str, Array],
-    options: Mapping[str, Any],
 ) -> None:
-    """Compare a call for each step, which continues from the state of the one before, with the whole sequence.
-
-    Args:
-        arrays: those of the sequence, with an initial state.
-        options: those of each step.
-    """
-    whole = steps.sequence
+    """Compare a call for each step, which continues from the state of the one before, with the whole sequence."""
+    whole, arrays, options = steps.sequence, steps.with_state(case, checker.dtype), steps.options_of(case)
     state, outputs, last = step.kept(arrays), [], {}
     for t in range(case.S):
         last = checker.call(Call(operation=step.name, arrays={**steps.at(arrays, t), **state}, options=options))

@@ -1,4 +1,4 @@
-"""The mLSTM over whole sequences: `mlstm`. Laws of all recurrences follow from its record."""
+"""The mLSTM: `mlstm`, and one step of it, `mlstm_step`. Laws of all recurrences follow from their records."""
 
 from dataclasses import replace
 from functools import partial
@@ -26,9 +26,9 @@ from conformance.laws._answers import (
     lacking,
 )
 from conformance.laws._general_transforms import served
-from conformance.laws._relations import results_of, same_results
-from conformance.laws.checker import Checker, LawError
-from conformance.operations.mlstm import FORMS, MLSTM
+from conformance.laws._relations import check_steps, results_of, same_results
+from conformance.laws.checker import Checker
+from conformance.operations.mlstm import FORMS, MLSTM, MLSTM_STEP, ONE_STEP
 
 GRADIENT = "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for x in q, k, v, i, f, C₀, n₀, m₀ and out in h, C_T, n_T, m_T"
 
@@ -111,18 +111,6 @@ def packed(checker: Checker, case: MLSTMCase) -> None:
 
     mlstm(x, cu_seqlens)[b] = mlstm(x[cu_b:cu_{b+1}])
     """
-    if not case.lengths:
-        outputs = checker.call(MLSTM.call_of(case, checker.dtype))
-        shapes = {
-            "h": (0, case.N, case.V),
-            "C": (0, case.N, case.K, case.V),
-            "n": (0, case.N, case.K),
-            "m": (0, case.N),
-        }
-        for name, shape in shapes.items():
-            if (name == "h" or case.return_state) and outputs[name].shape != shape:
-                raise LawError(name, f"shape {outputs[name].shape}, expected {shape}", nature="shape")
-        return
     check_value(MLSTM, checker, case)
 
 
@@ -246,3 +234,76 @@ def accumulation(checker: Checker, case: MLSTMCase) -> None:
     expected = oracle.mlstm(oracle.values(arrays), call.options, precise)
     got = checker.call(replace(call, arrays=arrays))
     checker.agree(got, expected, case.steps, only=tuple(MLSTM.states))
+
+
+@law(
+    "mlstm_step",
+    "definition",
+    cases=lambda limits: cases.mlstm(limits, layout="contiguous"),
+    strata=SMALL,
+    compiled_dtypes=("float32", "bfloat16"),
+    forward=True,
+)
+def sequence(checker: Checker, case: MLSTMCase) -> None:
+    """Step by step gives the same results as the whole sequence.
+
+    mlstm_step applied S times = mlstm
+    """
+    check_steps(ONE_STEP, MLSTM_STEP, checker, case)
+
+
+def _one_step(limits: Limits) -> st.SearchStrategy:
+    # A memory that ends empty is at a tie, where either side passes: `sequence` and `finite` meet it.
+    steps = cases.mlstm(limits, S=1, layout="contiguous").filter(
+        lambda case: case.gates not in ("closed", "mixed") and (case.gates, case.state) != ("resets", "empty")
+    )
+    return steps.map(lambda case: replace(case, B=3 * case.B)) if limits.eager else steps
+
+
+@law(
+    "mlstm_step",
+    "definition",
+    name="gradient",
+    cases=lambda limits: _one_step(limits).map(lambda case: replace(case, eps=0.0)),
+    strata=SMALL,
+    gradient="mlstm_step",
+    quick=True,
+)
+def step_gradient(checker: Checker, case: MLSTMCase) -> None:
+    """The gradient of a step is exact for every argument, the state included.
+
+    dx = Σ_out ⟨d_out, ∂out/∂x⟩ with S = 1
+    """
+    outputs, gradients = check_gradient(MLSTM_STEP, checker, case)
+    checker.expect_dtypes(outputs, gradients, MLSTM_STEP.call_of(case, checker.dtype).arrays, MLSTM_STEP.in_dtype)
+
+
+def _with_eps(limits: Limits) -> st.SearchStrategy:
+    if limits.eager:
+        return _one_step(limits).map(lambda case: replace(case, eps=1e-3))
+    return _one_step(limits).filter(lambda case: bool(case.eps))
+
+
+@law(
+    "mlstm_step",
+    "contract",
+    name="eps_gradient",
+    cases=_with_eps,
+    dtypes=UP_TO_BFLOAT16,
+    compiled_dtypes=SINGLE,
+    gradient="mlstm_step",
+    share=0.5,
+)
+def step_eps_gradient(checker: Checker, case: MLSTMCase) -> None:
+    """In the normaliser, eps is added to numbers in units of exp(m), and m counts as a constant there.
+
+    h = Cᵀq̂ / (max(|n·q̂|, exp(−min(m, 64))) + eps), whose gradient treats eps as if m did not depend on any input
+    """
+    step_gradient(checker, case)
+
+
+def _plain(limits: Limits) -> st.SearchStrategy:
+    return _one_step(limits).map(lambda case: replace(case, **_mlstm_large_gates.PLAIN))
+
+
+_mlstm_large_gates.register_steps(MLSTM_STEP, _plain)

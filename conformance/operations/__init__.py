@@ -16,7 +16,6 @@ from conformance.operations import (
     fwbw,
     gru,
     mlstm,
-    mlstm_step,
     scan,
     slstm,
 )
@@ -28,7 +27,6 @@ FILES: tuple[ModuleType, ...] = (
     scan,
     decay,
     mlstm,
-    mlstm_step,
     fwbw,
     gru,
     slstm,

@@ -1,12 +1,13 @@
 """One step of a recurrence. The record of whole sequences describes it; its cases are sequences of one step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from conformance.base.call import Call
 from conformance.base.dtypes import Array
 from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Options, Output
+from conformance.operations._record import BACKEND, Argument, Option, Options, Output
 from conformance.oracle import Values
 from conformance.tolerance.budget import Expected, Precision
 
@@ -17,9 +18,48 @@ class OneStep:
 
     Attributes:
         sequence: the record of whole sequences.
+        option: the only option of a step besides the kernel backend.
+        with_state: the arrays of a case in a dtype, with an initial state where the case has none.
     """
 
     sequence: Operation
+    option: Option
+    with_state: Callable[[Any, str], dict[str, Array]]
+
+    def record(self, **fields: Any) -> Operation:
+        """The record of a step, given the fields that do not follow from that of whole sequences."""
+        whole, name = self.sequence, f"{self.sequence.name}_step"
+        assert whole.state is not None
+        return Operation(
+            name=name,
+            about=name,
+            helpers=(whole.state.type.__name__,),
+            arguments=self.arguments,
+            outputs=self.outputs,
+            returns=whole.returns,
+            options=(self.option, BACKEND),
+            state=replace(whole.state, name="state", passed="position"),
+            make_call=self.make_call,
+            value=self.value,
+            gradient=self.gradient,
+            immaterial=whole.immaterial,
+            never_0=whole.never_0,
+            strata=("small",),
+            **fields,
+        )
+
+    def options_of(self, case: Any) -> Options:
+        """The options of each step of a case."""
+        return {name: given for name, given in case.options().items() if name == self.option.name}
+
+    def make_call(self, operation: str, case: Any, dtype: str) -> Call:
+        """The first step of a case."""
+        return Call(
+            operation=operation,
+            arrays=self.at(self.with_state(case, dtype), 0),
+            options=self.options_of(case),
+            cotangents=self.at(case.cotangent_arrays(dtype), 0),
+        )
 
     @property
     def arguments(self) -> tuple[Argument, ...]:

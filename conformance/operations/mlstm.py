@@ -1,12 +1,16 @@
-"""The mLSTM over whole sequences: `mlstm`."""
+"""The mLSTM: `mlstm` over whole sequences, and one step of it, `mlstm_step`, whose cases are sequences of one step."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
+from conformance.base.dtypes import Array
 from conformance.cases import Limits, MLSTMCase
+from conformance.operations._one_step import OneStep
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Arrays, Option, Output, StateTuple
 from conformance.oracle import Values
@@ -19,8 +23,8 @@ SHARDED = ("mlstm_sharded", "mlstm_sharded_backward")
 EXTREME_GATES = ("extreme", "closed", "resets", "saturated")
 
 
-def _extremes(limits: Limits) -> st.SearchStrategy:
-    return st.one_of(*(cases.mlstm(limits, gates=gates) for gates in EXTREME_GATES))
+def _extremes(limits: Limits, **fixed: Any) -> st.SearchStrategy:
+    return st.one_of(*(cases.mlstm(limits, gates=gates, **fixed) for gates in EXTREME_GATES))
 
 
 def _packed_without_eps(limits: Limits) -> st.SearchStrategy:
@@ -121,4 +125,31 @@ MLSTM = Operation(
     cut_slack=_cut_slack,
 )
 
-RECORDS = (MLSTM,)
+
+def _with_state(case: MLSTMCase, dtype: str) -> dict[str, Array]:
+    """The arrays of a sequence with its initial state, or with the zeros that one left out stands for."""
+    if case.state != "none":
+        return case.arrays(dtype)
+    arrays = replace(case, state="random").arrays(dtype)
+    return arrays | {name: replace(arrays[name], values=0 * arrays[name].values) for name in MLSTM.state_arguments}
+
+
+_STEP_VECTOR_CASES = (
+    MLSTMCase(2, 1, 3, 3, 2, state="random"),
+    MLSTMCase(1, 1, 1, 1, 1, state="random"),
+    MLSTMCase(3, 1, 4, 2, 2, gates="extreme", state="random"),
+    MLSTMCase(2, 1, 2, 5, 3, gates="large m", state="random"),
+    MLSTMCase(3, 1, 2, 3, 1, gates="resets", state="random", wide_gates=True),
+    MLSTMCase(3, 1, 2, 2, 2, gates="closed", state="empty"),
+    MLSTMCase(2, 1, 2, 17, 11, gates="remembering", scale=4.0, state="random"),
+    MLSTMCase(2, 1, 2, 3, 2, gates="low m", eps=1e-3, state="random", cotangents="state only"),
+)
+ONE_STEP = OneStep(MLSTM, Option(name="eps", default=0.0, refused={"a negative eps": -1.0}), _with_state)
+MLSTM_STEP = ONE_STEP.record(
+    cases={"dense": lambda limits, **fixed: cases.mlstm(limits, S=1, **fixed)},
+    rows=(MLSTMCase(2, 1, 2, 3, 2, state="random", seed=3),),
+    vector_cases=_STEP_VECTOR_CASES,
+    extremes=lambda limits: _extremes(limits, S=1),
+)
+
+RECORDS = (MLSTM, MLSTM_STEP)

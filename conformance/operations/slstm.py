@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance import cases, oracle
-from conformance.base.call import Call
+from conformance.base.dtypes import Array
 from conformance.cases import Limits, SLSTMCase
 from conformance.operations._one_step import OneStep
 from conformance.operations._operation import Operation
@@ -92,48 +92,17 @@ SLSTM = Operation(
     extremes=_extremes,
 )
 
-ONE_STEP = OneStep(SLSTM)
+
+def _with_state(case: SLSTMCase, dtype: str) -> dict[str, Array]:
+    """The arrays of a sequence with its initial state: the empty one if it has none."""
+    return replace(case, state="empty" if case.state == "none" else case.state).arrays(dtype)
 
 
-def with_state(case: SLSTMCase) -> SLSTMCase:
-    """The case with a state: the empty one if it has none."""
-    return replace(case, state="empty") if case.state == "none" else case
-
-
-def _make_call(operation: str, case: SLSTMCase, dtype: str) -> Call:
-    given = with_state(case)
-    return Call(
-        operation=operation,
-        arrays=ONE_STEP.at(given.arrays(dtype), 0),
-        options={} if case.forget_gate is None else {"forget_gate": case.forget_gate},
-        cotangents=ONE_STEP.at(given.cotangent_arrays(dtype), 0),
-    )
-
-
+_FORGET_GATE = Option(name="forget_gate", default="sigmoid", refused={"an unknown forget gate": "exponential"})
+ONE_STEP = OneStep(SLSTM, _FORGET_GATE, _with_state)
 _FIXED: dict[str, Any] = {"S": 1, "clipping": None, "return_state": True}
-
-
-def _one_step(limits: Limits, **fixed: Any) -> st.SearchStrategy:
-    return cases.slstm(limits, **_FIXED, **fixed)
-
-
-SLSTM_STEP = Operation(
-    name="slstm_step",
-    about="slstm_step",
-    helpers=("SLSTMState",),
-    arguments=ONE_STEP.arguments,
-    outputs=ONE_STEP.outputs,
-    returns=SLSTM.returns,
-    options=(
-        Option(name="forget_gate", default="sigmoid", refused={"an unknown forget gate": "exponential"}),
-        BACKEND,
-    ),
-    state=StateTuple(name="state", type=SLSTMState, cotangent="dstate", passed="position"),
-    cases={"dense": _one_step},
-    make_call=_make_call,
-    value=ONE_STEP.value,
-    gradient=ONE_STEP.gradient,
-    immaterial=SLSTM.immaterial,
+SLSTM_STEP = ONE_STEP.record(
+    cases={"dense": lambda limits, **fixed: cases.slstm(limits, **_FIXED, **fixed)},
     rows=(SLSTMCase(2, 1, 2, 3, state="random", seed=9),),
     vector_cases=(
         SLSTMCase(2, 1, 3, 3, state="random"),
@@ -144,7 +113,6 @@ SLSTM_STEP = Operation(
         SLSTMCase(2, 1, 2, 3, gates="low m", state="random", cotangents="state only"),
     ),
     extremes=lambda limits: _extremes(limits, **_FIXED),
-    strata=("small",),
 )
 
 RECORDS = (SLSTM, SLSTM_STEP)

@@ -9,8 +9,7 @@ from conformance.base.dtypes import array
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase
 from conformance.operations.fwbw import FWBW
 from conformance.operations.gru import GRU
-from conformance.operations.mlstm import MLSTM
-from conformance.operations.mlstm_step import MLSTM_STEP, ONE_STEP
+from conformance.operations.mlstm import MLSTM, MLSTM_STEP, ONE_STEP
 from tests.calls.refusals import (
     PACKINGS,
     BadCall,
