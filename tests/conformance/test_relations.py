@@ -7,21 +7,18 @@ import pytest
 
 from conformance.base.options import RunOptions
 from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import all_laws
+from tests.conformance import judging
 
 torch = pytest.importorskip("torch")
+import torch_impl  # noqa: E402
 from tests.suite.strangers.torch_loops import mlstm_loop  # noqa: E402
 
-LAWS = {law.id: law for law in all_laws()}
 detached = mlstm_loop("normaliser detached")
 
 
 def judged(law: str, dtype: str, function: Callable) -> LawResult:
-    from conformance.frameworks.torch import adapter
-
     options = RunOptions(examples=12, max_steps=70, shrink_seconds=0.0)
-    return run_law(adapter("planted", {"mlstm": function}, "cpu"), LAWS[f"mlstm.{law}"], dtype, options)
+    return judging.judged(f"mlstm.{law}", dtype, options, mlstm=function)
 
 
 KEPT = (
@@ -119,3 +116,41 @@ def test_a_gradient_that_does_not_permute_is_found() -> None:
 
     result = judged("permutation", "float32", mlstm)
     assert result.status == "failed" and result.counterexamples[0].where == "gradient of v"
+
+
+class MixedGradient(torch.autograd.Function):
+    """The identity, whose gradient adds 0 times the sum over all tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Any) -> Any:
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dh: Any) -> Any:
+        return dh + 0 * dh.sum(0)
+
+
+def mixed_values(h: Any) -> Any:
+    return h + 0 * h.detach().sum(0)
+
+
+def spoilt(change: Any) -> LawResult:
+    def mlstm(*x: Any, **options: Any) -> Any:
+        found = torch_impl.mlstm(*x, **options)
+        h, state = found if options.get("return_state") else (found, None)
+        h = change(h)
+        return h if state is None else (h, state)
+
+    options = RunOptions(examples=40, shrink_seconds=0.0, contract=True)
+    return judging.judged("mlstm.spoilt_sequence", "float32", options, mlstm=mlstm)
+
+
+@pytest.mark.parametrize(("change", "where"), [(mixed_values, "h"), (MixedGradient.apply, "gradient of")])
+def test_a_weight_of_0_is_not_enough(change: Any, where: str) -> None:
+    result = spoilt(change)
+    assert result.status == "failed" and "got nan" in str(result.reason), result.reason
+    assert result.counterexamples[0].where.startswith(where)
+
+
+def test_a_separate_sequence_keeps_the_law() -> None:
+    assert spoilt(lambda h: h).status == "passed"
