@@ -11,7 +11,7 @@ from tests.conformance import judging
 
 torch = pytest.importorskip("torch")
 import torch_impl  # noqa: E402
-from tests.suite.strangers.torch_loops import mlstm_loop  # noqa: E402
+from tests.suite.strangers.torch_loops import mlstm_loop, with_output  # noqa: E402
 
 detached = mlstm_loop("normaliser detached")
 
@@ -51,13 +51,7 @@ def test_a_wrong_value_keeps_what_holds_of_it() -> None:
 def mixed(change: Callable[..., Any]) -> Callable:
     """The loop with the wrong gradient, and ``change(h, call's keywords)`` made of its outputs."""
 
-    def mlstm(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
-        told = detached(q, k, v, i, f, **options)
-        h, *state = told if options.get("return_state") else (told,)
-        h = change(h, options)
-        return (h, *state) if state else h
-
-    return mlstm
+    return with_output(detached, lambda h, *_, **options: change(h, options))
 
 
 def leaks_between_heads(h: Any, options: dict[str, Any]) -> Any:
@@ -135,12 +129,7 @@ def mixed_values(h: Any) -> Any:
 
 
 def spoilt(change: Any) -> LawResult:
-    def mlstm(*x: Any, **options: Any) -> Any:
-        found = torch_impl.mlstm(*x, **options)
-        h, state = found if options.get("return_state") else (found, None)
-        h = change(h)
-        return h if state is None else (h, state)
-
+    mlstm = with_output(torch_impl.mlstm, lambda h, *_, **options: change(h))
     options = RunOptions(examples=40, shrink_seconds=0.0, contract=True)
     return judging.judged("mlstm.spoilt_sequence", "float32", options, mlstm=mlstm)
 
