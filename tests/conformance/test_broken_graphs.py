@@ -7,8 +7,7 @@ import pytest
 
 from conformance.base.options import RunOptions
 from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import law_of
+from tests.conformance import judging
 
 torch = pytest.importorskip("torch")
 
@@ -36,11 +35,7 @@ def wrong_while_compiled(x: Any) -> Any:
 
 
 def judged(function: Callable, law: str, *, own: bool = False) -> LawResult:
-    from conformance.frameworks.torch import adapter
-
-    target = adapter("planted", {"rev_cumsum": function}, "cpu")
-    target.keeps_contract = own
-    return run_law(target, law_of(f"rev_cumsum.{law}"), "float32", RunOptions(examples=8))
+    return judging.judged(f"rev_cumsum.{law}", options=RunOptions(examples=8), own=own, rev_cumsum=function)
 
 
 LAWS = ("compile", "compile_gradient")

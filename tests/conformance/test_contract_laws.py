@@ -16,11 +16,16 @@ from conformance.base.options import RunOptions
 from conformance.cases import Limits, MLSTMCase
 from conformance.cli import main
 from conformance.frameworks.targets import load
-from conformance.judge.runner import run_law
+from conformance.judge.draws import sampled
 from conformance.laws import all_laws
-from tests.suite.calibration.families import drawn
+from tests.conformance.judging import judged
 
 torch = pytest.importorskip("torch")
+from tests.suite.strangers.torch_loops import (  # noqa: E402
+    gru_loop,
+    mlstm_chunks,
+    mlstm_loop,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOP = """
@@ -70,7 +75,7 @@ def test_gradients_are_judged_on_cases_that_no_decision_of_ours_touches(op: str,
             continue
         for stratum, eager in itertools.product(law.strata, (True, False)):
             limits = Limits(stratum, eager, dtype, 130)
-            for case in drawn(law.cases(limits), 16, seed=3):
+            for case in sampled(law.cases(limits), 3, 16):
                 assert not getattr(case, "eps", 0) and not getattr(case, "wide_gates", False), law.id
                 assert getattr(case, "clipping", None) is None and case.room is None, law.id
                 if op.startswith("mlstm"):
@@ -94,23 +99,15 @@ def capped(case: MLSTMCase, dtype: str) -> bool:
 
 def in_chunks(*faults: str) -> Any:
     """An mLSTM whose weights are sums of gates from which the stabiliser is subtracted last."""
-    from tests.suite.strangers.torch_loops import mlstm_chunks
-
     return lambda *tokens, chunk_size=None, **options: mlstm_chunks(*faults, length=chunk_size or 16)(
         *tokens, **options
     )
 
 
-def by_steps() -> Any:
-    from tests.suite.strangers.torch_loops import mlstm_loop
-
-    return mlstm_loop()
-
-
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (by_steps, "shifted_gates"),
+        (mlstm_loop, "shifted_gates"),
         (in_chunks, "shifted_gates"),
         (partial(in_chunks, "differences of cumulative sums"), "cancelling_gates"),
         (in_chunks, "chunks_of_large_gates"),
@@ -118,11 +115,32 @@ def by_steps() -> Any:
 )
 def test_rounded_sums_of_large_gates_differ_and_are_not_wrong(make: Any, name: str) -> None:
     """Forms that anybody would write, in float32; whoever claims the contract has to do without such sums."""
-    from conformance.frameworks.torch import adapter
-
-    (law,) = [law for law in all_laws() if law.id == f"mlstm.{name}"]
-    target = adapter("stranger", {"mlstm": make()}, "cpu")
     options = RunOptions(examples=8, shrink_seconds=0.0)
-    told = run_law(target, law, "float32", options)
+    told = judged(f"mlstm.{name}", "float32", options, mlstm=make())
     assert told.status == "differs" and told.worst is not None and told.worst > 1, told.reason
-    assert run_law(target, law, "float32", replace(options, contract=True)).status == "failed"
+    held = judged(f"mlstm.{name}", "float32", replace(options, contract=True), mlstm=make())
+    assert held.status == "failed"
+
+
+ROUNDING = 2.3e-16
+
+
+def status(error: float, *, own: bool) -> str:
+    """The result of `gru.fixed_point` for a correct GRU whose results all have a relative error."""
+    exact = gru_loop()
+
+    def gru(*arrays: Any, **options: Any) -> Any:
+        return tuple(x * (1 + error) for x in exact(*arrays, **options))
+
+    options = RunOptions(examples=8, max_steps=40, shrink_seconds=0.5)
+    return judged("gru.fixed_point", "float64", options, own=own, gru=gru).status
+
+
+def test_a_stranger_may_round_what_it_keeps() -> None:
+    assert status(ROUNDING, own=False) == status(0.0, own=False) == "passed"
+    assert status(1e-9, own=False) == "failed"
+
+
+def test_the_projects_own_may_not() -> None:
+    assert status(0.0, own=True) == "passed"
+    assert status(ROUNDING, own=True) == "failed"

@@ -1,10 +1,9 @@
-"""The laws about 32-bit offsets, streams and CUDA graphs: what a CPU can show of them.
+"""The laws about 32-bit offsets, large grids, streams and CUDA graphs: what a CPU can show of them.
 
 Streams and graphs are those of a stand-in for ``torch.cuda`` that records what is computed and computes it again later.
 """
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -12,29 +11,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+import reference
 from conformance.base.options import RunOptions
-from conformance.frameworks._far import BEYOND, FarBuffer, axis_of, bytes_needed
-from conformance.frameworks.numpy import NumPyImplementation
+from conformance.frameworks._far import axis_of
 from conformance.frameworks.targets import load
 from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run_law
-from conformance.laws import all_laws
+from conformance.laws import all_laws, law_of
+from conformance.laws._general_device import LIMIT
+from tests.conformance.judging import judged
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_flatten  # noqa: E402
 
-LAWS = {law.id: law for law in all_laws()}
+from conformance.frameworks.torch import TorchImplementation  # noqa: E402
+from tests.suite.strangers.torch_loops import gru_loop, mlstm_loop  # noqa: E402
 
 
 def right(x: Any) -> Any:
     return x.flip(-1).cumsum(-1).flip(-1)
-
-
-def judged(law: str, dtype: str = "float32", **functions: Any) -> LawResult:
-    from conformance.frameworks.torch import adapter
-
-    return run_law(adapter("planted", functions, "cpu"), LAWS[law], dtype, RunOptions())
 
 
 def offsets_in_32_bits(x: Any) -> Any:
@@ -76,30 +72,9 @@ def test_an_offset_in_32_bits_is_found_and_by_no_other_law(fault: Any, dtype: st
     assert judged("rev_cumsum.memory", rev_cumsum=fault.apply).status == "passed"
 
 
-def test_the_arrays_of_a_call_lie_far_apart_and_do_not_overlap() -> None:
-    buffer, taken = FarBuffer(8), []
-    shapes = [(3, 5), (2, 7, 3), (6,), (1, 4), (4, 1, 2, 3)]
-    for shape, itemsize, axis in itertools.product(shapes, (2, 4, 8), range(4)):
-        place = buffer.place(shape, axis, itemsize)
-        if axis >= len(shape) or shape[axis] < 2:
-            assert place is None
-            continue
-        assert place is not None and (shape[axis] - 1) * place.strides[axis] >= BEYOND
-        index = np.indices(shape).reshape(len(shape), -1)
-        elements = np.array(place.strides) @ index
-        low = place.offset * itemsize - BEYOND * itemsize
-        high = (place.offset + int(elements.max())) * itemsize + itemsize
-        assert low >= 0 and high <= bytes_needed(8)
-        for element in elements:
-            start = (place.offset + int(element)) * itemsize
-            taken.append((start, start + itemsize))
-    taken.sort()
-    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(taken))
-
-
 def test_a_numpy_target_gets_them_too() -> None:
-    implementation = NumPyImplementation("planted", {"rev_cumsum": lambda x: np.flip(np.flip(x, -1).cumsum(-1), -1)})
-    assert run_law(implementation, LAWS["rev_cumsum.far_offsets"], "float32", RunOptions()).status == "passed"
+    result = judged("rev_cumsum.far_offsets", framework="numpy", rev_cumsum=reference.rev_cumsum)
+    assert result.status == "passed"
     assert axis_of("far 2") == 2 and axis_of("strided") is None
 
 
@@ -210,7 +185,7 @@ def test_a_right_function_may_run_late_and_be_replayed(law: str, cuda: _Cuda) ->
 @pytest.mark.parametrize("operation", ["dtilde_matrix", "mlstm", "mlstm_step", "fwbw", "gru"])
 @pytest.mark.parametrize("name", ["stream", "graph"])
 def test_so_may_every_operation_of_torch_impl(operation: str, name: str, cuda: _Cuda) -> None:
-    result = run_law(load("torch_impl", "torch", "cpu"), LAWS[f"{operation}.{name}"], "float32", RunOptions())
+    result = run_law(load("torch_impl", "torch", "cpu"), law_of(f"{operation}.{name}"), "float32", RunOptions())
     assert result.status == "passed", result.reason
 
 
@@ -246,3 +221,69 @@ def test_on_a_cpu_they_are_skipped_with_the_reason() -> None:
     for name in ("stream", "graph"):
         result = judged(f"rev_cumsum.{name}", rev_cumsum=right)
         assert result.status == "skipped" and "--device cuda" in (result.reason or "")
+
+
+def judged_on_grids(op: str, function: Any) -> LawResult:
+    return judged(f"{op}.large_grids", **{op: function})
+
+
+@pytest.fixture
+def grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchImplementation, "lacks", lambda self, feature: None)
+
+
+def cut(x: Any, axis: int) -> Any:
+    """The array with zeros where a grid of 65,535 programs along its axis leaves off."""
+    return torch.cat(
+        [x.narrow(axis, 0, min(LIMIT, x.shape[axis])), 0 * x.narrow(axis, LIMIT, x.shape[axis] - LIMIT)], axis
+    )
+
+
+def cut_mlstm(axis: int, *, in_gradient: bool = False) -> Any:
+    loop = mlstm_loop()
+
+    def mlstm(*arrays: Any, **options: Any) -> Any:
+        if arrays[0].shape[axis] <= LIMIT:
+            return loop(*arrays, **options)
+        if in_gradient:
+            arrays = tuple(_CutGradient.apply(x, axis) for x in arrays)
+            return loop(*arrays, **options)
+        h, state = loop(*arrays, **options)
+        return cut(h, axis), state
+
+    return mlstm
+
+
+class _CutGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, axis: int) -> Any:
+        ctx.axis = axis
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dx: Any) -> tuple:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cut(dx, ctx.axis), None
+
+
+def test_it_is_skipped_on_a_cpu_with_the_reason() -> None:
+    found = judged_on_grids("mlstm", mlstm_loop())
+    assert found.status == "skipped" and found.reason == "the CPU has no launch grids; use --device cuda"
+
+
+@pytest.mark.parametrize(("op", "loop"), [("mlstm", mlstm_loop()), ("gru", gru_loop())])
+def test_a_right_loop_passes(grids: None, op: str, loop: Any) -> None:
+    found = judged_on_grids(op, loop)
+    assert found.status == "passed", found.reason
+
+
+@pytest.mark.parametrize("axis", [0, 2], ids=["sequences", "heads"])
+@pytest.mark.parametrize("in_gradient", [False, True], ids=["value", "gradient"])
+def test_a_kernel_that_leaves_off_at_the_limit_is_found(grids: None, axis: int, in_gradient: bool) -> None:
+    found = judged_on_grids("mlstm", cut_mlstm(axis, in_gradient=in_gradient))
+    assert found.status == "failed" and found.counterexample is not None
+    assert found.counterexample.kind.where.startswith("gradient of" if in_gradient else "h")
+
+
+def test_it_is_about_operations_with_sequences() -> None:
+    operations = {"mlstm", "mlstm_step", "fwbw", "gru", "slstm", "slstm_step"}
+    assert {law.op for law in all_laws() if law.name == "large_grids"} == operations

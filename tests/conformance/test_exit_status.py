@@ -53,13 +53,6 @@ def test_a_call_that_ends_or_never_ends_is_a_failure(tmp_path: Path, body: str, 
     assert value["counterexample"]["script"] is not None
 
 
-def test_a_target_that_cannot_be_imported_exits_2_with_its_own_traceback(tmp_path: Path) -> None:
-    result = run(tmp_path, "def rev_cumsum(x) return x\n")
-    assert result.exit_code == 2
-    assert "kernel.py cannot be imported" in result.output and "SyntaxError" in result.output
-    assert "workers.py" not in result.output
-
-
 def test_a_wrong_gradient_behind_a_refusal_exits_1(tmp_path: Path) -> None:
     refusal = "if x.shape[-1] == 0: raise NotImplementedError('no steps')"
     text = SCAN.format(body=refusal, factor=2).replace("dy):", f"dy):\n    {refusal}")

@@ -9,20 +9,15 @@ import pytest
 import torch
 
 from conformance.base.options import RunOptions
-from conformance.frameworks import jax as of_jax
-from conformance.frameworks import torch as of_torch
 from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import all_laws
+from tests.conformance import judging
 
-LAWS = {law.id: law for law in all_laws()}
 DTYPES = {"second_derivative": "float64", "vmap": "float32", "gradient": "float32"}
 
 
-def judged(adapter: Any, law: str, function: Callable) -> LawResult:
-    target = adapter.adapter("planted", {"rev_cumsum": function}, "cpu")
+def judged(framework: str, law: str, function: Callable) -> LawResult:
     options = RunOptions(examples=2, shrink_seconds=0.0, max_steps=5)
-    return run_law(target, LAWS[f"rev_cumsum.{law}"], DTYPES[law], options)
+    return judging.judged(f"rev_cumsum.{law}", DTYPES[law], options, framework=framework, rev_cumsum=function)
 
 
 def torch_sum(x: torch.Tensor) -> torch.Tensor:
@@ -87,23 +82,23 @@ def mapped(x: Any) -> bool:
 
 BACKWARDS = {
     "a shorter gradient": (
-        of_torch,
+        "torch",
         in_torch(lambda d: d.cumsum(-1)[..., :1, None]),
         "rev_cumsum returned in its backward pass a gradient with the shape [",
     ),
     "too many gradients": (
-        of_torch,
+        "torch",
         in_torch(lambda d: (d.cumsum(-1), d)),
         "rev_cumsum returned in its backward pass 2 gradients in place of 1",
     ),
-    "no tensor": (of_torch, in_torch(lambda d: "x"), "rev_cumsum returned in its backward pass a str as a gradient"),
+    "no tensor": ("torch", in_torch(lambda d: "x"), "rev_cumsum returned in its backward pass a str as a gradient"),
     "a shorter gradient in JAX": (
-        of_jax,
+        "jax",
         in_jax(lambda d: (d[..., :1],)),
         "rev_cumsum returned in its backward pass a gradient of type float",
     ),
     "too many gradients in JAX": (
-        of_jax,
+        "jax",
         in_jax(lambda d: (d, d)),
         "rev_cumsum returned in its backward pass something else than a tuple with one gradient for each argument",
     ),
@@ -113,56 +108,56 @@ BACKWARDS = {
 @pytest.mark.parametrize("law", DTYPES)
 @pytest.mark.parametrize("planted", BACKWARDS)
 def test_a_backward_pass_of_a_wrong_form_is_one_sentence(planted: str, law: str) -> None:
-    adapter, function, said = BACKWARDS[planted]
-    (found,) = judged(adapter, law, function).counterexamples
+    framework, function, said = BACKWARDS[planted]
+    (found,) = judged(framework, law, function).counterexamples
     assert (found.kind.where, found.kind.nature) == ("rev_cumsum", "result")
     assert found.problem.removeprefix("under vmap, ").startswith(said), found.problem
 
 
 RULES = {
-    "no axes": (of_torch, in_torch(vmap=torch_sum), "in its vmap rule something else than its outputs and the axis"),
-    "another shape": (of_torch, in_torch(vmap=lambda x: (torch_sum(x)[..., None], 0)), "y with the shape ["),
-    "one element": (of_torch, in_torch(vmap=lambda x: (torch_sum(x)[:1], 0)), "y with the shape [1, "),
-    "a string": (of_torch, in_torch(vmap=lambda x: ("x", 0)), "the string 'x'; its result is y"),
-    "a dict": (of_torch, lambda x: {"y": x} if mapped(x) else torch_sum(x), "a dict with the keys 'y'; its result"),
-    "no axes in JAX": (of_jax, in_jax(vmap=lambda x: (jax_sum(x), (True, True))), "in its vmap rule something else"),
-    "another shape in JAX": (of_jax, in_jax(vmap=lambda x: (jax_sum(x)[..., :1], True)), "y with the shape ["),
-    "one element in JAX": (of_jax, in_jax(vmap=lambda x: (jax_sum(x)[:1], True)), "y with the shape [1, "),
+    "no axes": ("torch", in_torch(vmap=torch_sum), "in its vmap rule something else than its outputs and the axis"),
+    "another shape": ("torch", in_torch(vmap=lambda x: (torch_sum(x)[..., None], 0)), "y with the shape ["),
+    "one element": ("torch", in_torch(vmap=lambda x: (torch_sum(x)[:1], 0)), "y with the shape [1, "),
+    "a string": ("torch", in_torch(vmap=lambda x: ("x", 0)), "the string 'x'; its result is y"),
+    "a dict": ("torch", lambda x: {"y": x} if mapped(x) else torch_sum(x), "a dict with the keys 'y'; its result"),
+    "no axes in JAX": ("jax", in_jax(vmap=lambda x: (jax_sum(x), (True, True))), "in its vmap rule something else"),
+    "another shape in JAX": ("jax", in_jax(vmap=lambda x: (jax_sum(x)[..., :1], True)), "y with the shape ["),
+    "one element in JAX": ("jax", in_jax(vmap=lambda x: (jax_sum(x)[:1], True)), "y with the shape [1, "),
 }
 
 
 @pytest.mark.parametrize("planted", RULES)
 def test_a_result_of_a_wrong_form_under_vmap_is_one_sentence(planted: str) -> None:
-    adapter, function, said = RULES[planted]
-    (found,) = judged(adapter, "vmap", function).counterexamples
+    framework, function, said = RULES[planted]
+    (found,) = judged(framework, "vmap", function).counterexamples
     assert (found.kind.where, found.kind.nature) == ("rev_cumsum", "result")
     assert found.problem.startswith(f"under vmap, rev_cumsum returned {said}"), found.problem
-    assert judged(adapter, "gradient", function).status == "passed"
+    assert judged(framework, "gradient", function).status == "passed"
 
 
 @pytest.mark.parametrize(
-    ("adapter", "function"),
-    [(of_torch, in_torch(once=True)), (of_jax, in_jax(only_called_back))],
+    ("framework", "function"),
+    [("torch", in_torch(once=True)), ("jax", in_jax(only_called_back))],
     ids=["once_differentiable", "pure_callback"],
 )
-def test_a_framework_s_own_refusal_of_a_second_derivative_is_one(adapter: Any, function: Callable) -> None:
-    assert judged(adapter, "second_derivative", function).status == "passed"
+def test_a_framework_s_own_refusal_of_a_second_derivative_is_one(framework: str, function: Callable) -> None:
+    assert judged(framework, "second_derivative", function).status == "passed"
 
 
 @pytest.mark.parametrize(
-    ("adapter", "function"),
-    [(of_torch, in_torch(fails_twice)), (of_jax, in_jax(fails_twice_in_jax))],
+    ("framework", "function"),
+    [("torch", in_torch(fails_twice)), ("jax", in_jax(fails_twice_in_jax))],
     ids=["torch", "jax"],
 )
-def test_any_other_exception_of_a_second_derivative_is_a_break(adapter: Any, function: Callable) -> None:
-    result = judged(adapter, "second_derivative", function)
+def test_any_other_exception_of_a_second_derivative_is_a_break(framework: str, function: Callable) -> None:
+    result = judged(framework, "second_derivative", function)
     (found,) = result.counterexamples
     assert (found.kind.where, found.kind.nature) == ("KeyError", "exception")
     assert found.problem.startswith("raised KeyError: 'a key that is missing' (test_forms_under_transforms.py:")
-    assert judged(adapter, "gradient", function).status == "passed"
+    assert judged(framework, "gradient", function).status == "passed"
 
 
 def test_a_wrong_shape_is_named_before_a_second_derivative_is_asked_for() -> None:
-    for adapter, function in ((of_torch, torch_sum), (of_jax, jax_sum)):
-        (found,) = judged(adapter, "second_derivative", lambda x, f=function: f(x)[..., :1]).counterexamples
+    for framework, function in (("torch", torch_sum), ("jax", jax_sum)):
+        (found,) = judged(framework, "second_derivative", lambda x, f=function: f(x)[..., :1]).counterexamples
         assert found.kind.nature == "result" and "rev_cumsum returned y with the shape [" in found.problem

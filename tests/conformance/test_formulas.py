@@ -57,68 +57,37 @@ def _apart(got, expected):
     return worst
 
 
-@pytest.mark.parametrize("case", MLSTM_CASES, ids=lambda case: case.describe())
-def test_the_mlstm_of_no_other_choice_is_the_definition(case):
-    given, expected = _answers(OPERATIONS["mlstm"], case)
-    assert _apart(mlstm.FORMS.compute({}, *given), expected) < 1e-11
+FORMULAS = {"mlstm": mlstm.FORMS, "gru": gru.FORMS, "slstm": slstm.FORMS}
+CASES = {"mlstm": MLSTM_CASES, "gru": GRU_CASES, "slstm": SLSTM_CASES}
 
 
-@pytest.mark.parametrize("case", GRU_CASES, ids=lambda case: case.describe())
-def test_the_gru_of_no_other_choice_is_the_definition(case):
-    given, expected = _answers(OPERATIONS["gru"], case)
-    assert _apart(gru.FORMS.compute({}, *given), expected) < 1e-11
-
-
-@pytest.mark.parametrize("case", SLSTM_CASES, ids=lambda case: case.describe())
-def test_the_slstm_of_no_other_choice_is_the_definition(case):
-    given, expected = _answers(OPERATIONS["slstm"], case)
-    assert _apart(slstm.FORMS.compute({}, *given), expected) < 1e-11
+@pytest.mark.parametrize(
+    ("op", "case"), [pytest.param(op, case, id=f"{op}-{case.describe()}") for op in CASES for case in CASES[op]]
+)
+def test_the_formula_of_no_other_choice_is_the_definition(op, case):
+    given, expected = _answers(OPERATIONS[op], case)
+    assert _apart(FORMULAS[op].compute({}, *given), expected) < 1e-11
 
 
 SHOWN_BY = {
-    "cap": MLSTMCase(2, 9, 2, 3, 3, gates="large m", state="random", eps=1e-3, seed=5),
-    "at the cap": MLSTMCase(2, 9, 2, 3, 3, gates="large m", removed=("normaliser above its floor",), seed=5),
-    "chunks": MLSTMCase(1, 131, 1, 3, 3, state="random", seed=5),
-    "packed": MLSTMCase(3, 0, 2, 3, 3, lengths=(3, 2, 9), state="random", seed=5),
-    "empty": MLSTMCase(3, 0, 2, 3, 3, lengths=(3, 0, 2), seed=5),
-    "extreme": MLSTMCase(2, 9, 2, 3, 3, gates="extreme", state="random", seed=5),
-    "usual": MLSTMCase(2, 9, 2, 3, 3, state="random", eps=1e-3, seed=5),
-    "shut": MLSTMCase(2, 9, 2, 3, 3, gates="shut", seed=5),
-    "low": MLSTMCase(2, 9, 2, 3, 3, gates="low m", state="none", eps=1e-3, seed=5),
-}
-
-
-@pytest.mark.parametrize("formula", mlstm.FORMS.formulas(), ids=lambda formula: formula.name)
-def test_every_formula_of_the_mlstm_is_another_function(formula):
-    apart = []
-    for case in SHOWN_BY.values():
-        (arrays, options, cotangents), expected = _answers(OPERATIONS["mlstm"], case)
-        options = {**options, DTYPES: {"f": "bfloat16", "v": "bfloat16"}}
-        apart.append(_apart(formula.compute(arrays, options, cotangents), expected))
-        if not formula.changes_value:
-            value = formula.compute(arrays, options, None)
-            assert _apart(value, {name: x for name, x in expected.items() if name in "hCnm"}) < 1e-11
-    assert max(apart) > 1e-3
-
-
-@pytest.mark.parametrize("formula", gru.FORMS.formulas(), ids=lambda formula: formula.name)
-def test_every_formula_of_the_gru_is_another_function(formula):
-    cases = (
+    "mlstm": (
+        MLSTMCase(2, 9, 2, 3, 3, gates="large m", state="random", eps=1e-3, seed=5),
+        MLSTMCase(2, 9, 2, 3, 3, gates="large m", removed=("normaliser above its floor",), seed=5),
+        MLSTMCase(1, 131, 1, 3, 3, state="random", seed=5),
+        MLSTMCase(3, 0, 2, 3, 3, lengths=(3, 2, 9), state="random", seed=5),
+        MLSTMCase(3, 0, 2, 3, 3, lengths=(3, 0, 2), seed=5),
+        MLSTMCase(2, 9, 2, 3, 3, gates="extreme", state="random", seed=5),
+        MLSTMCase(2, 9, 2, 3, 3, state="random", eps=1e-3, seed=5),
+        MLSTMCase(2, 9, 2, 3, 3, gates="shut", seed=5),
+        MLSTMCase(2, 9, 2, 3, 3, gates="low m", state="none", eps=1e-3, seed=5),
+    ),
+    "gru": (
         GRUCase(2, 9, 3, HEADS[0], state=True, clipping=0.05, seed=5),
         GRUCase(3, 0, 3, HEADS[1], lengths=(3, 2, 9), state=False, seed=5),
         GRUCase(3, 0, 3, HEADS[1], lengths=(3, 0, 2), state=False, seed=5),
         GRUCase(1, 131, 3, HEADS[1], seed=5),
-    )
-    apart = []
-    for case in cases:
-        given, expected = _answers(OPERATIONS["gru"], case)
-        apart.append(_apart(formula.compute(*given), expected))
-    assert max(apart) > 1e-4
-
-
-@pytest.mark.parametrize("formula", slstm.FORMS.formulas(), ids=lambda formula: formula.name)
-def test_every_formula_of_the_slstm_is_another_function(formula):
-    cases = (
+    ),
+    "slstm": (
         SLSTMCase(2, 9, 2, 3, state="random", clipping=0.05, seed=5),
         SLSTMCase(2, 9, 2, 3, gates="low m", seed=5),
         SLSTMCase(2, 9, 2, 3, gates="extreme", state="random", forget_gate="exp", seed=5),
@@ -126,21 +95,31 @@ def test_every_formula_of_the_slstm_is_another_function(formula):
         SLSTMCase(3, 0, 2, 3, lengths=(3, 2, 9), seed=5),
         SLSTMCase(3, 0, 2, 3, lengths=(3, 0, 2), seed=5),
         SLSTMCase(1, 131, 2, 3, state="random", seed=5),
-    )
+    ),
+}
+LEAST = {"mlstm": 1e-3, "gru": 1e-4, "slstm": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("op", "formula"), [pytest.param(op, each, id=each.name) for op in FORMULAS for each in FORMULAS[op].formulas()]
+)
+def test_every_formula_is_another_function(op, formula):
     apart = []
-    for case in cases:
-        given, expected = _answers(OPERATIONS["slstm"], case)
-        apart.append(_apart(formula.compute(*given), expected))
+    for case in SHOWN_BY[op]:
+        (arrays, options, cotangents), expected = _answers(OPERATIONS[op], case)
+        if op == "mlstm":
+            options = {**options, DTYPES: {"f": "bfloat16", "v": "bfloat16"}}
+        apart.append(_apart(formula.compute(arrays, options, cotangents), expected))
         if not formula.changes_value:
-            value = formula.compute(*given[:2], None)
+            value = formula.compute(arrays, options, None)
             assert _apart(value, {name: x for name, x in expected.items() if name in value}) < 1e-11
-    assert max(apart) > 1e-3
+    assert max(apart) > LEAST[op]
 
 
-@pytest.mark.parametrize("formulas", [mlstm, gru, slstm], ids=["mlstm", "gru", "slstm"])
+@pytest.mark.parametrize("formulas", FORMULAS.values(), ids=FORMULAS)
 def test_two_formulas_are_combined_unless_they_choose_the_same_thing(formulas):
-    all_of_them = formulas.FORMS.formulas()
+    all_of_them = formulas.formulas()
     first, second = all_of_them[0], next(each for each in all_of_them if each.changes_value)
-    both = formulas.FORMS.combined(first, second)
+    both = formulas.combined(first, second)
     assert set(both.change) == {*first.change, *second.change}
-    assert formulas.FORMS.combined(first, first) is None
+    assert formulas.combined(first, first) is None

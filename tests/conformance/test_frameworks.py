@@ -5,47 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.base.dtypes import Array, array
 from conformance.base.options import RunOptions
-from conformance.frameworks.numpy import NumPyImplementation
 from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import all_laws
-
-LAWS = {law.id: law for law in all_laws()}
-
-
-def adapters() -> list[Any]:
-    from importlib.util import find_spec
-
-    found: list[Any] = [NumPyImplementation("any", {})]
-    if find_spec("torch"):
-        from conformance.frameworks.torch import adapter
-
-        found.append(adapter("any", {}, "cpu"))
-    return found
-
-
-def test_layouts_keep_values_and_have_the_strides_they_say():
-    x = array(np.arange(12.0).reshape(3, 4), "float32")
-    for implementation in adapters():
-        for layout in implementation.layouts:
-            native = implementation.native(Array(x.values, "float32", layout))
-            assert np.array_equal(implementation.neutral(native).values, x.values)
-        same = implementation.native(Array(np.repeat(x.values[:1], 3, axis=0), "float32", "broadcast"))
-        assert np.array_equal(implementation.neutral(same).values, np.repeat(x.values[:1], 3, axis=0))
-
-
-def test_the_same_adapter_over_other_functions():
-    for implementation in adapters():
-        other = implementation.with_functions({"rev_cumsum": abs})
-        assert other.functions == {"rev_cumsum": abs} and type(other) is type(implementation)
+from tests.conformance import judging
 
 
 def judged(law: str, function: Any, dtype: str = "float32") -> LawResult:
-    from conformance.frameworks.jax import adapter
-
-    return run_law(adapter("planted", {"rev_cumsum": function}, "cpu"), LAWS[law], dtype, RunOptions(examples=4))
+    return judging.judged(law, dtype, RunOptions(examples=4), framework="jax", rev_cumsum=function)
 
 
 @pytest.fixture(scope="module")

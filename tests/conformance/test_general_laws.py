@@ -1,5 +1,6 @@
 """Each law that all operations share is broken by a function that has just the fault it is about, and by no other."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,18 +9,12 @@ import pytest
 import reference
 from conformance.base.options import RunOptions
 from conformance.frameworks.numpy import NumPyImplementation
-from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import all_laws
+from tests.conformance import judging
 
 torch = pytest.importorskip("torch")
-LAWS = {law.id: law for law in all_laws()}
 
 
-def judged(law: str, dtype: str = "float32", examples: int = 8, **functions: Any) -> LawResult:
-    from conformance.frameworks.torch import adapter
-
-    return run_law(adapter("planted", functions, "cpu"), LAWS[law], dtype, RunOptions(examples=examples, contract=True))
+judged = partial(judging.judged, options=RunOptions(examples=8, contract=True))
 
 
 def right(x: Any) -> Any:
@@ -195,5 +190,4 @@ def test_a_numpy_target_that_leaves_a_hole_or_rolls_dice():
         return reference.rev_cumsum(x) * (1 + 2**-52 * (rng.random() < 0.1))
 
     for law, function in (("uninitialised", hole), ("determinism", dice)):
-        implementation = NumPyImplementation("planted", {"rev_cumsum": function})
-        assert run_law(implementation, LAWS[f"rev_cumsum.{law}"], "float32", RunOptions()).status == "failed"
+        assert judging.judged(f"rev_cumsum.{law}", framework="numpy", rev_cumsum=function).status == "failed"

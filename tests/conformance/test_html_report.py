@@ -208,19 +208,3 @@ def test_the_table_holds_every_result_of_every_target(look: Any, report: Path) -
             cell = section.locator(f'td[title^="{law["id"]} in {law["dtype"]}: "]')
             assert cell.count() == 1 and cell.is_visible(), law["id"]
             assert signs[law["status"]] in cell.inner_text()
-
-
-def test_a_failure_unfolds_to_its_script(look: Any) -> None:
-    failure = look("phone").page.locator("article", has_text="rev_cumsum.value in float64").first
-    assert "The value is the reference's." in failure.inner_text()
-    assert "python -m conformance run broken.py --op rev_cumsum --law value --dtype float64" in failure.inner_text()
-    script = failure.locator("details.script pre")
-    assert not script.is_visible()
-    failure.locator("details.script summary").click()
-    assert script.is_visible() and "rev_cumsum" in script.inner_text()
-
-
-def test_paper_is_white(look: Any) -> None:
-    page = look("desk", "dark").page
-    page.emulate_media(media="print", color_scheme="dark")
-    assert not is_dark(page)

@@ -12,10 +12,10 @@ from conformance.base.call import Call
 from conformance.base.dtypes import Array
 from conformance.cases import Limits
 from conformance.frameworks.numpy import NumPyImplementation
+from conformance.judge.draws import sampled
 from conformance.laws import Law, all_laws
 from conformance.laws.checker import Checker
 from conformance.tolerance.budget import allowed
-from tests.suite.calibration.families import drawn
 
 VALUES, GRADIENTS = ("value", "sequence", "packed", "by_hand"), ("gradient", "packed_gradient", "by_hand")
 FUNCTIONS = {name: getattr(reference, name) for name in reference.__all__}
@@ -84,7 +84,7 @@ def elementary(law: Law, dtype: str) -> Any:
     """One such case of the law's own strategy; of a step, one step."""
     assert law.cases is not None
     limits = Limits("small", True, dtype, 7, pin="well-conditioned")
-    case = drawn(law.cases(limits).filter(whole), 1, seed=7)[0]
+    case = sampled(law.cases(limits).filter(whole), 7, 1)[0]
     return replace(case, S=1) if law.op == "mlstm_step" else case
 
 

@@ -5,13 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("jax")
 
 from conformance.frameworks import _jax_compiled
-from conformance.frameworks._jax_compiled import Compiled, crowded, drop_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -31,30 +29,6 @@ for size in range(3, 60):
 assert len(function._ready) < 50, "no program was dropped"
 assert most < allowed + 100, (most, allowed)
 """
-
-
-def test_a_process_is_crowded_from_half_of_what_linux_allows(tmp_path, monkeypatch) -> None:
-    mappings, allowed = tmp_path / "maps", tmp_path / "max_map_count"
-    monkeypatch.setattr(_jax_compiled, "MAPPINGS", mappings)
-    monkeypatch.setattr(_jax_compiled, "ALLOWED", allowed)
-    assert not crowded()
-    allowed.write_text("8\n")
-    for lines, expected in ((4, False), (5, True)):
-        mappings.write_text("00400000-00401000 r-xp\n" * lines)
-        assert crowded() == expected
-
-
-def test_programs_are_compiled_again_after_they_were_dropped(monkeypatch) -> None:
-    compilations, states = [], iter([False, False, True, False])
-    monkeypatch.setattr(_jax_compiled, "crowded", lambda: next(states))
-    first, second = (Compiled(lambda x, by=by: x * by, compilations.append) for by in (2.0, 3.0))
-    one, two = np.ones(1, np.float32), np.ones(2, np.float32)
-    assert first(one) == 2 and first(one) == 2 and second(one) == 3
-    assert compilations == [True, False] * 2
-    # The third compilation comes after all programs were dropped, also those of the other function.
-    assert first(two).tolist() == [2, 2] and second(one) == 3
-    assert compilations == [True, False] * 4
-    drop_programs()
 
 
 @pytest.mark.skipif(not _jax_compiled.MAPPINGS.exists(), reason="the system has no /proc")

@@ -15,13 +15,10 @@ from conformance.base.exceptions import line_of, name_of, shortened, text_of
 from conformance.base.options import RunOptions
 from conformance.cli import main
 from conformance.frameworks import numpy as of_numpy
-from conformance.frameworks import torch as of_torch
 from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import all_laws
 from conformance.tolerance import compared as self_check
+from tests.conformance.judging import judged
 
-LAWS = {law.id: law for law in all_laws()}
 FEW = RunOptions(examples=3, shrink_seconds=0.0, max_steps=5)
 
 
@@ -30,8 +27,7 @@ def of_array(change: Callable[[np.ndarray], Any], factor: int = 1) -> LawResult:
         y = factor * np.flip(np.cumsum(np.flip(x, -1), -1, dtype=np.float64), -1)
         return change(np.asarray(y.astype(x.dtype)))
 
-    target = of_numpy.adapter("odd", {"rev_cumsum": rev_cumsum}, "cpu")
-    return run_law(target, LAWS["rev_cumsum.value"], "float32", FEW)
+    return judged("rev_cumsum.value", "float32", FEW, framework="numpy", rev_cumsum=rev_cumsum)
 
 
 @pytest.mark.parametrize("factor", [1, 2])
@@ -97,18 +93,18 @@ TENSORS = {
 @pytest.mark.parametrize("word", TENSORS)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize_per_tensor")
 def test_a_tensor_that_cannot_be_read_is_named(word: str) -> None:
-    target = of_torch.adapter("odd", {"rev_cumsum": lambda x: TENSORS[word](x.cumsum(-1))}, "cpu")
     for law in ("value", "gradient"):
-        found = run_law(target, LAWS[f"rev_cumsum.{law}"], "float32", FEW).counterexample
+        result = judged(f"rev_cumsum.{law}", "float32", FEW, rev_cumsum=lambda x: TENSORS[word](x.cumsum(-1)))
+        found = result.counterexample
         assert found is not None and f"{word} torch.Tensor of" in found.problem.replace("meta", word), found
 
 
 def test_gradients_that_a_target_switched_off_are_named() -> None:
     before = torch.is_grad_enabled()
-    target = of_torch.adapter("odd", {"rev_cumsum": lambda x: x.flip(-1).cumsum(-1).flip(-1)}, "cpu")
     try:
         torch.set_grad_enabled(False)
-        found = run_law(target, LAWS["rev_cumsum.gradient"], "float32", FEW).counterexample
+        result = judged("rev_cumsum.gradient", "float32", FEW, rev_cumsum=lambda x: x.flip(-1).cumsum(-1).flip(-1))
+        found = result.counterexample
     finally:
         torch.set_grad_enabled(before)
     assert found is not None and "the target has set torch.is_grad_enabled() to False" in found.problem

@@ -18,16 +18,12 @@ import torch
 from conformance.base.options import RunOptions
 from conformance.cases import SumCase
 from conformance.formulas.judged import Judge
-from conformance.frameworks import jax as of_jax
 from conformance.frameworks import torch as of_torch
 from conformance.frameworks._jax_compiled import settings_kept as jax_settings_kept
 from conformance.frameworks.process_state import settings_kept
 from conformance.frameworks.torch import settings_kept as torch_settings_kept
-from conformance.judge.runner import run_law
-from conformance.laws import all_laws
 from conformance.operations import OPERATIONS
-
-LAWS = {law.id: law for law in all_laws()}
+from tests.conformance.judging import judged
 
 
 def settings() -> tuple:
@@ -166,8 +162,8 @@ def jax_sum(x: jax.Array) -> jax.Array:
 
 
 TARGETS = {
-    "torch": (of_torch, torch_sum, torch_settings_kept, TORCH | ANY),
-    "jax": (of_jax, jax_sum, jax_settings_kept, JAX | ANY),
+    "torch": (torch_sum, torch_settings_kept, TORCH | ANY),
+    "jax": (jax_sum, jax_settings_kept, JAX | ANY),
 }
 CHANGES = [(framework, change) for framework, (*_, changes) in TARGETS.items() for change in changes]
 
@@ -176,7 +172,7 @@ CHANGES = [(framework, change) for framework, (*_, changes) in TARGETS.items() f
 @pytest.mark.parametrize(("framework", "change"), CHANGES)
 def test_a_call_that_changes_settings_is_judged_by_its_numbers(framework: str, change: str, factor: int) -> None:
     """It changes them after the last thing that it computes, so that only later calls could be different."""
-    adapter, rev_cumsum, kept, changes = TARGETS[framework]
+    rev_cumsum, kept, changes = TARGETS[framework]
 
     def unkind(x: Any) -> Any:
         y = factor * rev_cumsum(x)
@@ -184,10 +180,9 @@ def test_a_call_that_changes_settings_is_judged_by_its_numbers(framework: str, c
         return y
 
     with kept():
-        target = adapter.adapter("unkind", {"rev_cumsum": unkind}, "cpu")
         for law, dtype in (("value", "float32"), ("gradient", "float64")):
             options = RunOptions(examples=3, shrink_seconds=0.0, max_steps=9)
-            result = run_law(target, LAWS[f"rev_cumsum.{law}"], dtype, options)
+            result = judged(f"rev_cumsum.{law}", dtype, options, framework=framework, rev_cumsum=unkind)
             assert result.status == ("passed" if factor == 1 else "failed"), result.reason
             natures = {each.kind.nature for each in result.counterexamples}
             assert natures <= {"number"}, result.counterexamples
@@ -216,8 +211,7 @@ def test_an_exception_of_any_kind_and_without_a_text_is_a_break() -> None:
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        target = of_torch.adapter("odd", {"rev_cumsum": raises}, "cpu")
-        (found,) = run_law(target, LAWS["rev_cumsum.value"], "float32", RunOptions(examples=2)).counterexamples
+        (found,) = judged("rev_cumsum.value", options=RunOptions(examples=2), rev_cumsum=raises).counterexamples
     finally:
         signal.signal(signal.SIGINT, before)
     assert found.kind.nature == "exception"

@@ -1,17 +1,14 @@
 """A target may refuse a case, never a law: the law goes on with what is served, and what was found stands."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conformance.base.options import RunOptions
-from conformance.frameworks.targets import load
-from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import law_of
+from tests.conformance.judging import judged_file
 
-OPTIONS = RunOptions(shrink_seconds=2.0)
 GRU = """
 import numpy as np
 import reference
@@ -43,10 +40,7 @@ def rev_cumsum_backward(x, *, dy):
 EMPTY = "if x.shape[-1] == 0: raise NotImplementedError('no steps')"
 
 
-def judged(directory: Path, text: str, law: str, dtype: str = "float64") -> LawResult:
-    path = directory / "target.py"
-    path.write_text(text)
-    return run_law(load(str(path), None, "cpu"), law_of(law), dtype, OPTIONS)
+judged = partial(judged_file, options=RunOptions(shrink_seconds=2.0))
 
 
 def test_wrong_values_before_a_refusal_stand(tmp_path: Path) -> None:

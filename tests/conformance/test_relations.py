@@ -7,21 +7,18 @@ import pytest
 
 from conformance.base.options import RunOptions
 from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import all_laws
+from tests.conformance import judging
 
 torch = pytest.importorskip("torch")
-from tests.suite.strangers.torch_loops import mlstm_loop  # noqa: E402
+import torch_impl  # noqa: E402
+from tests.suite.strangers.torch_loops import mlstm_loop, with_output  # noqa: E402
 
-LAWS = {law.id: law for law in all_laws()}
 detached = mlstm_loop("normaliser detached")
 
 
 def judged(law: str, dtype: str, function: Callable) -> LawResult:
-    from conformance.frameworks.torch import adapter
-
     options = RunOptions(examples=12, max_steps=70, shrink_seconds=0.0)
-    return run_law(adapter("planted", {"mlstm": function}, "cpu"), LAWS[f"mlstm.{law}"], dtype, options)
+    return judging.judged(f"mlstm.{law}", dtype, options, mlstm=function)
 
 
 KEPT = (
@@ -54,13 +51,7 @@ def test_a_wrong_value_keeps_what_holds_of_it() -> None:
 def mixed(change: Callable[..., Any]) -> Callable:
     """The loop with the wrong gradient, and ``change(h, call's keywords)`` made of its outputs."""
 
-    def mlstm(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
-        told = detached(q, k, v, i, f, **options)
-        h, *state = told if options.get("return_state") else (told,)
-        h = change(h, options)
-        return (h, *state) if state else h
-
-    return mlstm
+    return with_output(detached, lambda h, *_, **options: change(h, options))
 
 
 def leaks_between_heads(h: Any, options: dict[str, Any]) -> Any:
@@ -119,3 +110,36 @@ def test_a_gradient_that_does_not_permute_is_found() -> None:
 
     result = judged("permutation", "float32", mlstm)
     assert result.status == "failed" and result.counterexamples[0].where == "gradient of v"
+
+
+class MixedGradient(torch.autograd.Function):
+    """The identity, whose gradient adds 0 times the sum over all tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Any) -> Any:
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dh: Any) -> Any:
+        return dh + 0 * dh.sum(0)
+
+
+def mixed_values(h: Any) -> Any:
+    return h + 0 * h.detach().sum(0)
+
+
+def spoilt(change: Any) -> LawResult:
+    mlstm = with_output(torch_impl.mlstm, lambda h, *_, **options: change(h))
+    options = RunOptions(examples=40, shrink_seconds=0.0, contract=True)
+    return judging.judged("mlstm.spoilt_sequence", "float32", options, mlstm=mlstm)
+
+
+@pytest.mark.parametrize(("change", "where"), [(mixed_values, "h"), (MixedGradient.apply, "gradient of")])
+def test_a_weight_of_0_is_not_enough(change: Any, where: str) -> None:
+    result = spoilt(change)
+    assert result.status == "failed" and "got nan" in str(result.reason), result.reason
+    assert result.counterexamples[0].where.startswith(where)
+
+
+def test_a_separate_sequence_keeps_the_law() -> None:
+    assert spoilt(lambda h: h).status == "passed"

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -14,24 +13,18 @@ import jax_impl
 import reference
 import torch_impl
 from conformance.base.options import RunOptions
-from conformance.base.result_form import FEW, ArrayKind, WrongResultError, named
 from conformance.cli import main
-from conformance.frameworks import jax as of_jax
-from conformance.frameworks import numpy as of_numpy
-from conformance.frameworks import torch as of_torch
 from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import all_laws
 from conformance.operations import OPERATIONS
+from tests.conformance import judging
 
-LAWS = {law.id: law for law in all_laws()}
-PACKAGES = {"numpy": (of_numpy, reference), "torch": (of_torch, torch_impl), "jax": (of_jax, jax_impl)}
+PACKAGES = {"numpy": reference, "torch": torch_impl, "jax": jax_impl}
 BACKWARDS = ("gru_backward", "mlstm_backward", "rev_cumsum_backward")
 
 
 def judged(framework: str, law: str, change: Callable[[Any], Any], only: str | None = None) -> LawResult:
     """The result of a law on a package whose results, or only those of one function, are changed."""
-    adapter, package = PACKAGES[framework]
+    package = PACKAGES[framework]
 
     def changed(name: str) -> Any:
         function = getattr(package, name)
@@ -42,8 +35,8 @@ def judged(framework: str, law: str, change: Callable[[Any], Any], only: str | N
         return lambda *arrays, **given: change(function(*arrays, **given))
 
     names = [*OPERATIONS, *BACKWARDS] if framework == "numpy" else list(OPERATIONS)
-    target = adapter.adapter("changed", {name: changed(name) for name in names}, "cpu")
-    return run_law(target, LAWS[law], "float32", RunOptions(examples=2, shrink_seconds=0.0, max_steps=5))
+    options = RunOptions(examples=2, shrink_seconds=0.0, max_steps=5)
+    return judging.judged(law, "float32", options, framework=framework, **{name: changed(name) for name in names})
 
 
 def first(result: Any) -> Any:
@@ -97,31 +90,6 @@ def test_the_sentence_says_what_came_back_and_what_the_result_is() -> None:
         "mlstm with return_state=True returned a torch.Tensor; its result is (h, (C, n, m)), where each is a "
         "torch.Tensor of real numbers"
     )
-
-
-@pytest.mark.parametrize(
-    ("result", "said"),
-    [
-        (np.zeros(3), "a numpy.ndarray of float64"),
-        (torch.eye(2).to_sparse(), "a sparse torch.Tensor of float32"),
-        (jnp.zeros(2), "a jaxlib.ArrayImpl of float32"),
-        (object(), "an object"),
-        ([[1.0, 2.0], [3.0, 4.0]], "[a list of 2 numbers, a list of 2 numbers]"),
-        (
-            (torch.zeros(1), (torch.zeros(1), [torch.zeros(1)])),
-            "(a torch.Tensor, (a torch.Tensor, a list of 1 element))",
-        ),
-        ((None,) * (FEW + 1), "a tuple of 5 elements"),
-        ("a long string, which is cut", "the string 'a long string, which'…"),
-        ({}, "an empty dict"),
-        (dict.fromkeys(range(FEW + 1)), "a dict with the keys 0, 1, 2, 3, …"),
-    ],
-)
-def test_what_came_back_is_described_in_a_few_words(result: Any, said: str) -> None:
-    tensors = ArrayKind("torch.Tensor", torch.Tensor, lambda x: isinstance(x, torch.Tensor) and not x.is_sparse)
-    with pytest.raises(WrongResultError) as raised:
-        named("f", ("y",), result, tensors)
-    assert str(raised.value) == f"f returned {said}; its result is y, a torch.Tensor of real numbers"
 
 
 @pytest.mark.parametrize("law", ["gru.packings", "mlstm.packings"])

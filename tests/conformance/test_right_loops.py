@@ -3,33 +3,26 @@
 Only dense calls: the loops serve no packed ones.
 """
 
-from dataclasses import replace
 from functools import partial
-from types import ModuleType
 
 import pytest
 import torch
 
 from conformance.base.options import MAX_STEPS, RunOptions
-from conformance.frameworks import jax as of_jax
-from conformance.frameworks import torch as of_torch
 from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import Law, all_laws
+from tests.conformance import judging
 from tests.suite.definitions import mlstm_jax, mlstm_torch
 
-LAWS = {law.id: law for law in all_laws()}
-VALUE, GRADIENT = LAWS["mlstm.value"], LAWS["mlstm.gradient"]
-ADAPTERS = {"torch": (of_torch, mlstm_torch), "jax": (of_jax, mlstm_jax)}
+VALUE, GRADIENT = "mlstm.value", "mlstm.gradient"
+DEFINITIONS = {"torch": mlstm_torch, "jax": mlstm_jax}
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
-def judged(framework: str, law: Law, dtype: str, seed: int, **options: object) -> LawResult:
+def judged(framework: str, law: str, dtype: str, seed: int, **options: object) -> LawResult:
     """The suite's verdict on a loop; with seed 0 also on sequences of more than a thousand steps."""
-    adapter: ModuleType
-    adapter, definition = ADAPTERS[framework]
-    target = adapter.adapter("loop", {"mlstm": partial(definition.mlstm, **options)}, "cpu")
-    return run_law(target, law, dtype, RunOptions(seed=seed, max_steps=130 if seed else MAX_STEPS, shrink_seconds=0.0))
+    given = RunOptions(seed=seed, max_steps=130 if seed else MAX_STEPS, shrink_seconds=0.0)
+    mlstm = partial(DEFINITIONS[framework].mlstm, **options)
+    return judging.judged(law, dtype, given, framework=framework, mlstm=mlstm)
 
 
 @pytest.mark.grid
@@ -66,9 +59,8 @@ def one_step(
 
 def test_autograd_of_autograd_is_a_second_derivative() -> None:
     """Wide heads, whose gradients are sums of many terms, are rounded, which a difference quotient magnifies."""
-    target = of_torch.adapter("step", {"mlstm_step": one_step}, "cpu")
     options = RunOptions(promises=("K == 16", "V == 16"), shrink_seconds=0.0)
-    result = run_law(target, LAWS["mlstm_step.second_derivative"], "float64", options)
+    result = judging.judged("mlstm_step.second_derivative", "float64", options, mlstm_step=one_step)
     assert result.status == "passed", result.reason
     assert result.worst is not None and result.worst < 0.3
 
@@ -96,18 +88,15 @@ def exact_decays(
 
 def test_a_step_whose_m_is_always_the_nearest_number_loses_a_memory_at_huge_gates() -> None:
     """Whoever claims the contract has to choose the side to which m is rounded."""
-    target = of_torch.adapter("step", {"mlstm_step": exact_decays}, "cpu")
-    options = RunOptions(examples=4, shrink_seconds=0.0)
-    law = LAWS["mlstm_step.huge_gates"]
-    assert run_law(target, law, "float32", options).status == "differs"
-    assert run_law(target, law, "float32", replace(options, contract=True)).status == "failed"
+    for contract, status in ((False, "differs"), (True, "failed")):
+        options = RunOptions(examples=4, shrink_seconds=0.0, contract=contract)
+        assert judging.judged("mlstm_step.huge_gates", "float32", options, mlstm_step=exact_decays).status == status
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("framework", ADAPTERS)
+@pytest.mark.parametrize("framework", DEFINITIONS)
 def test_the_same_loop_with_its_normaliser_detached_is_broken(framework: str, dtype: str) -> None:
-    _, definition = ADAPTERS[framework]
-    result = judged(framework, GRADIENT, dtype, 0, normalise=definition.divide_by_constant)
+    result = judged(framework, GRADIENT, dtype, 0, normalise=DEFINITIONS[framework].divide_by_constant)
     assert result.status == "failed" and result.worst is not None and result.worst > 10
 
 

@@ -1,5 +1,6 @@
 """A target that returns no final state is judged on h alone, with as many examples as any other."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,10 @@ import pytest
 
 from conformance.base.options import RunOptions
 from conformance.cases import MLSTMCase, from_json, to_json
-from conformance.frameworks.implementation import Implementation
 from conformance.frameworks.targets import load
-from conformance.judge.outcome import LawResult
-from conformance.judge.runner import run_law
-from conformance.laws import law_of
 from conformance.operations import OPERATIONS
+from tests.conformance.judging import judged_file
 
-OPTIONS = RunOptions(max_steps=40, shrink_seconds=2.0)
 STATELESS = """
 from tests.suite.strangers.torch_loops import mlstm_loop
 
@@ -29,14 +26,7 @@ def mlstm(q, k, v, i, f, *, return_state=False, **options):
 WITH_STATES = "from tests.suite.strangers.torch_loops import mlstm_loop\n\nmlstm = mlstm_loop()\n"
 
 
-def target(directory: Path, text: str) -> Implementation:
-    path = directory / "target.py"
-    path.write_text(text)
-    return load(str(path), "torch", "cpu")
-
-
-def judged(directory: Path, text: str, law: str, dtype: str = "float64") -> LawResult:
-    return run_law(target(directory, text), law_of(law), dtype, OPTIONS)
+judged = partial(judged_file, options=RunOptions(max_steps=40, shrink_seconds=2.0), framework="torch")
 
 
 @pytest.mark.parametrize("law", ["value", "gradient", "permutation", "packed", "floor"])

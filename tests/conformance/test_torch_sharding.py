@@ -14,11 +14,10 @@ from conformance.frameworks.implementation import Implementation
 from conformance.frameworks.targets import load
 from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run_law
-from conformance.laws import all_laws
+from conformance.laws import law_of
 
 pytest.importorskip("torch")
 
-LAWS = {law.id: law for law in all_laws()}
 
 TARGET = """
 import torch
@@ -82,7 +81,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Implementation]
 
 
 def judged(target: Implementation, op: str, **options: Any) -> LawResult:
-    return run_law(target, LAWS[f"{op}.sharding"], "float32", RunOptions(examples=4, **options))
+    return run_law(target, law_of(f"{op}.sharding"), "float32", RunOptions(examples=4, **options))
 
 
 def test_a_right_function_keeps_the_law(target: Implementation) -> None:

@@ -1,4 +1,4 @@
-"""Strangers with faults: the first cause is the true one, and a right stranger has none."""
+"""Strangers with faults: the first cause is the true one, and no coincidence; a right stranger has no cause."""
 
 import math
 from collections.abc import Callable
@@ -15,9 +15,11 @@ from conformance.diagnosis.cause import Diagnosis
 from conformance.diagnosis.causes import array_line
 from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.envelope import suggested
+from conformance.diagnosis.faults import Faults
 from conformance.diagnosis.patterns import patterns
+from conformance.features.admission import Admission
 from conformance.formulas import formula_named
-from conformance.formulas.judged import Judge
+from conformance.formulas.judged import Clock, Judge
 from conformance.frameworks.targets import load
 from conformance.frameworks.torch import TorchImplementation
 from conformance.judge.runner import run
@@ -25,7 +27,11 @@ from conformance.operations import OPERATIONS
 from conformance.tolerance.compared import ArrayOutcome
 from tests.suite.diagnosing import cells, diagnosis
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, target
-from tests.suite.strangers.torch_loops import gru_loop, mlstm_chunks, mlstm_loop
+from tests.suite.strangers.slstm_loop import NAMED, slstm_loop
+from tests.suite.strangers.torch_loops import gru_loop, mlstm_chunks, mlstm_loop, with_output
+
+CONSTANT = "the gradient with the normaliser held constant, its floor's dependence on m included"
+LOGARITHM = "the formula with log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0"
 
 
 @cache
@@ -38,15 +44,8 @@ def _of_torch(mlstm: Callable) -> TorchImplementation:
     return TorchImplementation("stranger", {"mlstm": mlstm}, "cpu")
 
 
-def _with_output(change: Callable[..., torch.Tensor], *faults: str) -> TorchImplementation:
-    """A loop whose output ``h`` is changed by a function of h and q."""
-    loop = mlstm_loop(*faults)
-
-    def mlstm(q: Any, *arrays: Any, **options: Any) -> Any:
-        found = loop(q, *arrays, **options)
-        return (change(found[0], q), *found[1:]) if isinstance(found, tuple) else change(found, q)
-
-    return _of_torch(mlstm)
+def _gru(function: Callable) -> TorchImplementation:
+    return TorchImplementation("stranger", {"gru": function}, "cpu")
 
 
 def test_a_right_stranger_has_no_cause_and_is_right_wherever_it_was_tried():
@@ -77,15 +76,11 @@ def test_a_known_formula_is_recognised(name, sentence):
 
 
 def test_a_feature_that_a_failure_needs_is_named():
-    loop = mlstm_loop()
-
-    def undefined(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
+    def undefined(h: Any, q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
         """NaN at a step whose forget gate is −∞, and nowhere else."""
-        found = loop(q, k, v, i, f, **options)
-        h = torch.where(torch.isneginf(f)[..., None], torch.nan, found[0] if isinstance(found, tuple) else found)
-        return (h, *found[1:]) if isinstance(found, tuple) else h
+        return torch.where(torch.isneginf(f)[..., None], torch.nan, h)
 
-    found = diagnosis(_of_torch(undefined), laws=("value", "finite"), max_steps=33)
+    found = diagnosis(_of_torch(with_output(mlstm_loop(), undefined)), laws=("value", "finite"), max_steps=33)
     assert "forget gates of -inf" in found.causes[0].features and found.causes[0].formula is None
     assert "infinite" in found.causes[0].sentence
     assert cells(found, "forget gates of -inf")["float32"][0] == "wrong"
@@ -118,8 +113,7 @@ def test_a_logarithm_of_a_sigmoid_is_one_cause_of_nan_at_resets_and_at_large_gat
     wrong = {(array.where, array.nature) for other in others for array in other.arrays if array.nature}
     assert wrong <= {("gradient of f", "number")}
     assert {str(check) for check in cause.explains} == {"mlstm.finite (float32)", "mlstm.gradient (float32)"}
-    name = "the formula with log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0"
-    assert cause.sentence == f"The gradient of mlstm equals the gradient of {name}"
+    assert cause.sentence == f"The gradient of mlstm equals the gradient of {LOGARITHM}"
     for feature in ("forget gates of -1e30", "forget gates of -inf"):
         assert cells(found, feature)["float32"] == ("right", "wrong")
 
@@ -174,8 +168,7 @@ def test_the_number_that_has_to_divide_S_is_found(factor: int, promise: str) -> 
         kept = torch.arange(S) < S - S % factor
         return torch.where(kept[None, :, None, None], y, 0.0), state
 
-    stranger = TorchImplementation("stranger", {"gru": dropping}, "cpu")
-    found = diagnosis(stranger, laws=("value",), only="values", promises=("not packed",), examples=3)
+    found = diagnosis(_gru(dropping), laws=("value",), only="values", promises=("not packed",), examples=3)
     assert found.causes[0].sentence.endswith(f"where S % {factor} ≠ 0")
     assert [text for text in _promises(found) if text.startswith("S")] == [promise]
 
@@ -213,26 +206,9 @@ def test_two_wrong_values_and_a_gradient_of_its_own_are_recognised_together() ->
     assert known is not None and known.name == name and known.changes_value
 
 
-def test_a_formula_is_recognised_beside_another_fault_which_is_a_cause_of_its_own() -> None:
-    loop = mlstm_loop("normaliser detached")
-
-    def mlstm(*arrays: Any, initial_state: Any = None, **options: Any) -> Any:
-        """The initial n and m have no gradient."""
-        if initial_state is not None:
-            C, n, m = initial_state
-            initial_state = (C, n.detach(), m.detach())
-        return loop(*arrays, initial_state=initial_state, **options)
-
-    found = diagnosis(_of_torch(mlstm), laws=("gradient",))
-    first, *others = found.causes
-    name = "the gradient with the normaliser held constant, its floor's dependence on m included"
-    assert first.formula == name
-    assert [cause.features for cause in others] == [("initial state",)]
-
-
 def _patterns(factor: float, *cases: MLSTMCase) -> list[dict[str, str]]:
     """The patterns of each case where h is off by a factor and the normaliser has no gradient."""
-    target = _with_output(lambda h, q: factor * h, "normaliser detached")
+    target = _of_torch(with_output(mlstm_loop("normaliser detached"), lambda h, *_, **options: factor * h))
     judge = Judge(target, OPERATIONS["mlstm"], "float32")
     return [patterns([judge(case)]) for case in cases]
 
@@ -248,10 +224,11 @@ def test_no_pattern_is_named_where_the_values_are_too_few_to_tell() -> None:
 
 
 def test_a_pattern_is_what_all_calls_show() -> None:
-    def one_and_a_half(h: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    def one_and_a_half(h: torch.Tensor, q: torch.Tensor, *_: torch.Tensor, **options: Any) -> torch.Tensor:
         return h * torch.where(q[:, :1, :, :1] > 0, 2.0, 0.5)
 
-    judge = Judge(_with_output(one_and_a_half), OPERATIONS["mlstm"], "float32", gradients=False)
+    target = _of_torch(with_output(mlstm_loop(), one_and_a_half))
+    judge = Judge(target, OPERATIONS["mlstm"], "float32", gradients=False)
     trials = [judge(MLSTMCase(1, 1, 1, 2, 3, seed=seed, return_state=False)) for seed in range(6)]
     alone = [patterns([trial]) for trial in trials]
     assert {each["h"] for each in alone} == {"is 2 × what it should be", "is ½ × what it should be"}
@@ -259,11 +236,11 @@ def test_a_pattern_is_what_all_calls_show() -> None:
 
 
 def test_a_cause_explains_no_checks_of_dtypes_that_it_is_not_seen_in() -> None:
-    def rounded(h: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    def rounded(h: torch.Tensor, q: torch.Tensor, *_: torch.Tensor, **options: Any) -> torch.Tensor:
         return h * 1.1 if q.dtype == torch.bfloat16 and q.shape[1] > 1 else h
 
     found = diagnosis(
-        _with_output(rounded, "NaN where a gate is minus infinity"),
+        _of_torch(with_output(mlstm_loop("NaN where a gate is minus infinity"), rounded)),
         laws=("value", "finite"),
         dtypes=("float64", "float32", "bfloat16"),
         examples=3,
@@ -286,9 +263,8 @@ def _gru_of_one(*arrays: torch.Tensor, **options: Any) -> Any:
 
 
 def test_a_cause_names_no_feature_that_a_promise_forces() -> None:
-    stranger = TorchImplementation("stranger", {"gru": _gru_of_one}, "cpu")
     for promises in (("H == 1",), ()):
-        found = diagnosis(stranger, dtypes=("float64", "bfloat16"), promises=promises, examples=3)
+        found = diagnosis(_gru(_gru_of_one), dtypes=("float64", "bfloat16"), promises=promises, examples=3)
         sentences = [cause.sentence for cause in found.causes]
         assert sentences and not any("where H" in sentence for sentence in sentences)
         # All laws held in float64, and yet each kind of call is tried there.
@@ -308,3 +284,116 @@ def test_an_error_where_next_to_nothing_is_expected_is_a_number_and_not_a_share(
     assert array_line([off(8.9e12, 3.5e-8)]) == said
     assert array_line([off(math.inf, 3.5e-8)]) == "h off by 3.5e-08 where 0 is expected in 50 % of its elements"
     assert array_line([off(math.inf, math.inf)]) == "h ∞ off in 50 % of its elements"
+
+
+def test_a_formula_explains_the_calls_in_which_other_faults_show_too() -> None:
+    loop = mlstm_loop("normaliser detached")
+
+    def without_gradients(state: Any) -> Any:
+        return None if state is None else (state[0], state[1].detach(), state[2].detach())
+
+    def mlstm(*arrays: Any, initial_state: Any = None, return_state: bool = False, **options: Any) -> Any:
+        """The n and m of the initial and the final state have no gradient."""
+        h, last = loop(*arrays, initial_state=without_gradients(initial_state), return_state=True, **options)
+        return (h, without_gradients(last)) if return_state else h
+
+    found = diagnosis(_of_torch(mlstm), laws=("gradient", "functional"), examples=4, max_steps=16)
+    first, *others = found.causes
+    assert first.formula == CONSTANT
+    assert {check for cause in others for check in cause.explains} <= set(first.explains)
+    assert all(cause.features for cause in others)
+
+
+def test_a_value_that_is_wrong_in_one_dtype_is_not_said_to_be_wrong_on_every_call() -> None:
+    loop = gru_loop()
+
+    def gru(*arrays: torch.Tensor, **options: Any) -> Any:
+        """In float64, y has the digits of float32."""
+        y, state = loop(*arrays, **options)
+        return (y.to(torch.float32).to(y.dtype), state) if y.dtype == torch.float64 else (y, state)
+
+    found = diagnosis(_gru(gru), laws=("value",), dtypes=("float64", "float32"), examples=3)
+    (cause,) = found.causes
+    assert cause.sentence == "The value of gru is wrong on every call that was tried in float64"
+
+
+def test_a_feature_that_a_plain_call_lacks_is_not_needed() -> None:
+    loop = gru_loop()
+
+    def gru(*arrays: torch.Tensor, **options: Any) -> Any:
+        """Inexact in 16 bits, but calls of four steps happen to be right."""
+        y, state = loop(*arrays, **options)
+        inexact = y.dtype == torch.bfloat16 and y.shape[1] != 4
+        return (y + (y * 2**-5).to(y.dtype), state) if inexact else (y, state)
+
+    found = diagnosis(_gru(gru), laws=("value",), dtypes=("bfloat16",), only="values", examples=3)
+    assert found.causes
+    assert not [cause.sentence for cause in found.causes if "multiple" in cause.sentence]
+
+
+def test_a_feature_is_not_needed_if_other_draws_are_wrong_without_it() -> None:
+    def doubled(h: Any, q: Any, k: Any, v: Any, i: Any, f: Any, *, initial_state: Any = None, **options: Any) -> Any:
+        """Twice as much where there is an initial state and the first forget gate of the sequence is positive."""
+        return torch.where(f[:, :1, :1, None] > 0, 2 * h, h) if initial_state is not None and h.numel() else h
+
+    mlstm = with_output(mlstm_loop("packed sequences refused"), doubled)
+    operation = OPERATIONS["mlstm"]
+    for seed in range(6):
+        judge = Judge(_of_torch(mlstm), operation, "float32", gradients=False)
+        faults = Faults(operation, {"float32": judge}, Clock(60.0), Admission(contract=False))
+        for fault in faults.explain(MLSTMCase(2, 7, 2, 3, 2, state="random", seed=seed), "float32"):
+            assert [feature.name for feature in fault.features] == ["initial state"]
+
+
+def test_two_faults_in_one_call_are_the_two_that_were_found_in_others() -> None:
+    pair = mlstm_loop("normaliser detached", "NaN where a gate is minus infinity")
+    found = diagnosis(_of_torch(pair), laws=("gradient", "finite"), examples=4, max_steps=16)
+    # Where both gates are −∞, values are NaN, too, which is a third fault.
+    assert {cause.formula for cause in found.causes if cause.kind == "gradient"} <= {CONSTANT, LOGARITHM}
+    assert {cause.formula for cause in found.causes} >= {CONSTANT, LOGARITHM}
+
+
+def test_a_sentence_names_every_feature_and_no_number_of_them() -> None:
+    def doubled(h: Any, q: Any, k: Any, v: Any, *gates: Any, initial_state: Any = None, **options: Any) -> Any:
+        """Wrong where five features meet."""
+        B, S, N, K = q.shape if q.ndim == 4 else (1, *q.shape)
+        return 2 * h if initial_state is not None and min(B, N, S) > 1 and v.shape[-1] != K else h
+
+    found = diagnosis(
+        _of_torch(with_output(mlstm_loop(), doubled)), laws=("value",), examples=20, max_steps=20, only="values"
+    )
+    (cause,) = found.causes
+    where = "a call has an initial state and there is more than one sequence and there is more than one head"
+    assert cause.sentence.startswith(f"mlstm: the output h is 2 × what it should be where {where}")
+    assert len(cause.features) > 3 and "rare calls" not in cause.sentence
+    for clause in ("K differs from V", "S > 1"):
+        assert f" and {clause}" in cause.sentence
+
+
+def test_experiments_on_sizes_share_their_shapes() -> None:
+    shapes, loop = set(), mlstm_loop("packed sequences refused", "normaliser detached")
+
+    def mlstm(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
+        shapes.add((*q.shape, v.shape[-1]))
+        return loop(q, k, v, i, f, **options)
+
+    implementation = _of_torch(mlstm)
+    options = RunOptions(ops=("mlstm",), laws=("gradient",), dtypes=("float32",), examples=1, shrink_seconds=0.0)
+    results = list(run(implementation, options))
+    shapes.clear()
+    found = diagnose(implementation, options, results)
+    assert len(shapes) <= 10, sorted(shapes)
+    for name in ("several heads", "several sequences", "K differs from V", "several chunks"):
+        assert cells(found, name) == {"float32": ("right", "wrong")}
+
+
+@pytest.mark.parametrize("fault", NAMED)
+def test_a_fault_of_an_slstm_is_named_by_its_formula(fault: str) -> None:
+    found = diagnosis(TorchImplementation("stranger", {"slstm": slstm_loop(fault)}, "cpu"))
+    assert found.causes[0].sentence.endswith(f"slstm equals {NAMED[fault]}")
+
+
+def test_a_right_slstm_of_a_stranger_is_accepted() -> None:
+    options = RunOptions(ops=("slstm",), laws=("value", "gradient"), dtypes=("bfloat16",), examples=6)
+    results = list(run(TorchImplementation("stranger", {"slstm": slstm_loop()}, "cpu"), options))
+    assert {result.status for result in results} == {"passed"}

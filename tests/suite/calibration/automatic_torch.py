@@ -1,24 +1,17 @@
 """Definitions in PyTorch, differentiated by autograd, as variants; eagerly or compiled by inductor."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 
 from conformance.base.dtypes import HALF, accumulation
-from conformance.operations.gru import GRU
-from conformance.operations.slstm import SLSTM
+from conformance.operations import Operation
 from tests.suite.calibration.arithmetic import SIGNIFICANT_BITS
+from tests.suite.calibration.automatic import Automatic, Values, called
 from tests.suite.definitions import gru_torch, mlstm_torch, slstm_torch, sums_torch
-
-Values = dict[str, np.ndarray]
-Tensors = dict[str, torch.Tensor]
-QUADRATIC = 1 << 23
-"""Elements of a matrix of weights (S, S) that the parallel form takes at a time."""
 
 
 class RoundedOperand(torch.autograd.Function):
@@ -66,136 +59,45 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class TorchForm:
-    """A definition and how it is run.
+class TorchForm(Automatic):
+    """A definition in PyTorch.
 
     Attributes:
-        function: of `tests.suite.definitions`.
-        options: that change no value, but may leave a gradient out.
         operands: the format to which operands of products are rounded: ``dtype`` for that of 16-bit values, ``tf32``,
             or None.
         compiled: by inductor.
-        quadratic: whether it holds a matrix (S, S) for each head.
     """
 
-    function: Callable[..., Any]
-    options: dict[str, Any] = field(default_factory=dict, hash=False)
     operands: str | None = None
     compiled: bool = False
-    quadratic: bool = False
 
-    def _bits(self, dtype: str) -> int | None:
+    def _rounding(self, dtype: str) -> dict[str, Callable[..., torch.Tensor]]:
+        """The option of the definition that rounds operands."""
         format = dtype if self.operands == "dtype" and dtype in HALF else self.operands
-        return SIGNIFICANT_BITS.get(format or "")
-
-    def _options(self, dtype: str) -> dict[str, Any]:
-        bits = self._bits(dtype)
+        bits = SIGNIFICANT_BITS.get(format or "")
         if bits is None:
-            return self.options
-        return {**self.options, "operand": lambda x: RoundedOperand.apply(x, bits)}
+            return {}
+        if self.function is slstm_torch.slstm:
+            return {"product": lambda h, W: RoundedProduct.apply(h, W, bits)}
+        return {"operand": lambda x: RoundedOperand.apply(x, bits)}
 
-    def _called(self) -> Callable[..., Any]:
-        return _compiled(self.function) if self.compiled else self.function
-
-    def mlstm(
-        self, arrays: Values, cotangents: Values, dtype: str, eps: float, floor_is_one: bool
+    def differentiated(
+        self, record: Operation, arrays: Values, options: Mapping[str, Any], cotangents: Values, dtype: str
     ) -> tuple[Values, Values]:
-        """Outputs and gradients of a dense call with its state."""
-        B, S, N = arrays["i"].shape
-        options = {**self._options(dtype), "eps": eps, "floor_is_one": floor_is_one}
-
-        def call(x: Tensors) -> Tensors:
-            state = (x["C0"], x["n0"], x["m0"])
-            h, last = self._called()(*(x[name] for name in "qkvif"), initial_state=state, return_state=True, **options)
-            return {"h": h, **dict(zip("Cnm", last, strict=True))}
-
-        few = max(1, QUADRATIC // max(1, S * S * N)) if self.quadratic else max(B, 1)
-        few = next(count for count in range(min(few, max(B, 1)), 0, -1) if max(B, 1) % count == 0)
-        parts = []
-        for b in range(0, max(B, 1), few):
-            given, dgiven = ({name: x[b : b + few] for name, x in of.items()} for of in (arrays, cotangents))
-            parts.append(differentiated(call, given, dgiven, dtype))
-        outputs, gradients = (
-            {name: np.concatenate([part[at][name] for part in parts]) for name in parts[0][at]} for at in (0, 1)
+        kind = getattr(torch, accumulation(dtype))
+        leaves = {name: torch.tensor(x, dtype=kind, requires_grad=True) for name, x in arrays.items()}
+        function = _compiled(self.function) if self.compiled else self.function
+        outputs = called(record, function, leaves, {**self.options, **self._rounding(dtype), **options})
+        reached = [name for name, y in outputs.items() if y.requires_grad]  # Without steps, not those that have steps.
+        gradients = torch.autograd.grad(
+            [outputs[name] for name in reached],
+            list(leaves.values()),
+            [torch.tensor(cotangents[name], dtype=kind) for name in reached],
+            allow_unused=True,
+            materialize_grads=True,
         )
-        return outputs, gradients
-
-    def gru(
-        self, arrays: Values, cu_seqlens: np.ndarray | None, clip: float | None, cotangents: Values, dtype: str
-    ) -> tuple[Values, Values]:
-        """Outputs and gradients of a call, dense or packed."""
-        options = {**self._options(dtype), "gradient_clipping": clip}
-
-        def call(x: Tensors) -> Tensors:
-            if cu_seqlens is None:
-                y, state = self._called()(**x, **options)
-                return {"y": y, "state": state}
-            found = []
-            for b, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
-                of_b = {name: part if name in GRU.weights else part[None, start:end] for name, part in x.items()}
-                of_b["input_state"] = x["input_state"][b : b + 1]
-                found.append(self._called()(**of_b, **options))
-            return {"y": torch.cat([y[0] for y, _ in found]), "state": torch.cat([state for _, state in found])}
-
-        return differentiated(call, arrays, cotangents, dtype)
-
-    def slstm(
-        self,
-        arrays: Values,
-        cu_seqlens: np.ndarray | None,
-        forget_gate: str,
-        clip: float | None,
-        cotangents: Values,
-        dtype: str,
-    ) -> tuple[Values, Values]:
-        """Outputs and gradients of a call, dense or packed."""
-        options, bits = {"forget_gate": forget_gate, "gradient_clipping": clip}, self._bits(dtype)
-        if bits is not None:
-            options["product"] = lambda h, W: RoundedProduct.apply(h, W, bits)
-
-        def call(x: Tensors) -> Tensors:
-            tokens, state = ([x[name] for name in names] for names in (_SLSTM_TOKENS, SLSTM.state_arguments))
-            weights = [x[name] for name in SLSTM.weights]
-            if cu_seqlens is None:
-                return _of_slstm(*self._called()(*tokens, *weights, initial_state=state, **options))
-            found = []
-            for b, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
-                of_b, state_b = [part[None, start:end] for part in tokens], [part[b : b + 1] for part in state]
-                found.append(_of_slstm(*self._called()(*of_b, *weights, initial_state=state_b, **options)))
-            joined = {name: torch.cat([part[name] for part in found]) for name in SLSTM.states}
-            return {"h": torch.cat([part["h"][0] for part in found]), **joined}
-
-        return differentiated(call, arrays, cotangents, dtype)
-
-    def sums(self, arrays: Values, cotangents: Values, dtype: str) -> tuple[Values, Values]:
-        """Output and gradients of a scan or a decay matrix."""
-        return differentiated(lambda x: {"y": self._called()(*x.values())}, arrays, cotangents, dtype)
-
-
-def _of_slstm(h: torch.Tensor, last: tuple) -> Tensors:
-    return {"h": h, **dict(zip(SLSTM.states, last, strict=True))}
-
-
-_SLSTM_TOKENS = tuple("zifo")
-
-
-def differentiated(
-    call: Callable[[Tensors], Tensors], arrays: Values, cotangents: Values, dtype: str
-) -> tuple[Values, Values]:
-    """Outputs and the gradients of all arrays, computed in the accumulation dtype."""
-    kind = getattr(torch, accumulation(dtype))
-    leaves = {name: torch.tensor(x, dtype=kind, requires_grad=True) for name, x in arrays.items()}
-    outputs = call(leaves)
-    reached = [name for name, y in outputs.items() if y.requires_grad]  # Without steps, not those that have steps.
-    gradients = torch.autograd.grad(
-        [outputs[name] for name in reached],
-        list(leaves.values()),
-        [torch.tensor(cotangents[name], dtype=kind) for name in reached],
-        allow_unused=True,
-        materialize_grads=True,
-    )
-    found = zip(leaves, gradients, strict=True)
-    return {name: x.detach().numpy() for name, x in outputs.items()}, {name: x.numpy() for name, x in found}
+        found = zip(leaves, gradients, strict=True)
+        return {name: x.detach().numpy() for name, x in outputs.items()}, {name: x.numpy() for name, x in found}
 
 
 MLSTM = {

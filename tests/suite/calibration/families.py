@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import hypothesis
-from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from conformance.cases import LONG_STEPS, Limits
-from conformance.judge.draws import SHARES, the_same_everywhere
+from conformance.judge.draws import SHARES, sampled
 
 SIZES = {"small": 40, "chunk": 80, "long": 100}
-_SUPPRESSED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 CONTENTS = ("gates", "held", "scale", "cotangents", "seed", "values")
 
 
@@ -30,26 +27,6 @@ class Family:
     dtype: str
     stratum: str
     cases: tuple[Any, ...]
-
-
-def drawn(strategy: st.SearchStrategy, count: int, seed: int) -> list[Any]:
-    """``count`` examples of a strategy."""
-    found: list[Any] = []
-
-    def keep(case: Any) -> None:
-        found.append(case)
-
-    test = hypothesis.seed(seed)(hypothesis.given(strategy)(keep))
-    generate = hypothesis.settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate,),
-        suppress_health_check=_SUPPRESSED,
-    )(test)
-    with the_same_everywhere():
-        generate()
-    return found[:count]
 
 
 def shaped(case: Any, like: Any) -> Any:
@@ -91,10 +68,10 @@ def families(
                 wanted += -wanted % SIZES[stratum]
             limits = Limits(stratum, eager, dtype, LONG_STEPS)
             key = zlib.crc32(f"{seed}/calibrate/{name}/{stratum}/{dtype}".encode())
-            cases = drawn(strategy(limits).filter(_holds), wanted, key)
+            cases = sampled(strategy(limits).filter(_holds), key, wanted)
             while len(cases) < wanted:
                 key += 1
-                cases += drawn(strategy(limits).filter(_holds), wanted - len(cases), key)
+                cases += sampled(strategy(limits).filter(_holds), key, wanted - len(cases))
             for start in range(0, wanted, SIZES[stratum]):
-                part = cases[start : start + SIZES[stratum]]
+                part = cases[start : min(start + SIZES[stratum], wanted)]
                 yield Family(dtype, stratum, tuple(shaped(case, part[0]) for case in part))

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from conformance.operations import Operation
 from tests.suite.calibration import variants_mlstm as forward
 from tests.suite.calibration import variants_mlstm_backward as back
 from tests.suite.calibration.arithmetic import (
@@ -40,11 +42,11 @@ class MLSTMForm:
     operands: bool = False
     closed: bool = False
 
-    def mlstm(
-        self, arrays: Values, cotangents: Values, dtype: str, eps: float, floor_is_one: bool
+    def answers(
+        self, record: Operation, arrays: Values, options: Mapping[str, Any], cotangents: Values, dtype: str
     ) -> tuple[Values, Values]:
         """Outputs and gradients of a dense call with its state."""
-        return run_mlstm(self, arrays, cotangents, dtype, eps, floor_is_one)
+        return run_mlstm(self, arrays, cotangents, dtype, options["eps"], options["floor_is_one"])
 
 
 MLSTM_FORMS: Mapping[str, MLSTMForm] = {

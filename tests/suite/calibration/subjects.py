@@ -8,6 +8,7 @@ case.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.base.dtypes import FLOATING, Array, accumulation
 from conformance.cases import STRATA, Limits
-from conformance.operations import OPERATIONS, Operation
+from conformance.operations import LOG_SCALE, OPERATIONS, Operation
 from conformance.operations.gru import GRU
 from conformance.operations.mlstm import MLSTM
 from conformance.operations.slstm import SLSTM
@@ -30,7 +31,7 @@ from tests.suite.calibration import (
     variants_scan,
     variants_slstm,
 )
-from tests.suite.calibration.arithmetic import Arithmetic
+from tests.suite.calibration.arithmetic import plain_sum
 from tests.suite.calibration.families import Family
 from tests.suite.calibration.mlstm_lanes import CLOSED_FORMS, MLSTM_FORMS, STEP_FORMS
 
@@ -99,6 +100,84 @@ def _stacked(parts: list[dict[str, Array]], axis: Callable[[str], int] = lambda 
     return {name: np.concatenate([part[name].values for part in parts], axis=axis(name)) for name in parts[0]}
 
 
+def _rows(x: np.ndarray, count: int) -> np.ndarray:
+    return x.reshape(count, x.size // count)
+
+
+def _call(
+    record: Operation,
+    dtype: str,
+    arrays: Values,
+    cotangents: Values,
+    options: Mapping[str, Any],
+    expected: tuple[Expected, Expected],
+    precision: Precision,
+    by_case: Callable[[str, np.ndarray], np.ndarray],
+    *,
+    drawn: Mapping[str, Array],
+    cu_seqlens: np.ndarray | None = None,
+) -> FamilyCall:
+    """A family as one call.
+
+    Args:
+        arrays, cotangents: all that a variant needs, those included that a call may omit.
+        drawn: the arrays of a case; the others have no gradient.
+    """
+
+    def run(form: Any) -> tuple[Values, Values]:
+        outputs, gradients = _answers(form, record, arrays, options, cotangents, dtype, cu_seqlens)
+        # States are compared in the units of the expected ones, in float64, as the laws do.
+        wide = {name: x.astype(np.float64) for name, x in outputs.items() if name in record.states}
+        for name, scale in LOG_SCALE.items():
+            if name in outputs:
+                outputs = {**outputs, name: oracle.rescaled(wide[name], wide[scale], expected[0].values[scale])}
+        return outputs, gradients
+
+    roles = {array.name: array.role for array in (*record.arguments, *record.outputs)}
+    gates = [drawn[name].dtype for name in record.primals if roles[name] == "gate"]
+    dtypes = {"value": dtype, "gate": gates[0] if gates else dtype, "state": accumulation(dtype)}
+    compared = (
+        tuple(output.name for output in record.outputs),
+        tuple(name for name in record.primals if name in drawn),
+    )
+    return FamilyCall(expected, run, compared, lambda name: dtypes[roles[name]], by_case, (precision, precision))
+
+
+def _answers(
+    form: Any,
+    record: Operation,
+    arrays: Values,
+    options: Mapping[str, Any],
+    cotangents: Values,
+    dtype: str,
+    cu_seqlens: np.ndarray | None,
+) -> tuple[Values, Values]:
+    """Outputs and gradients by a variant, which is called with dense arrays: of a packed call sequence by sequence."""
+    if cu_seqlens is None:
+        return form.answers(record, arrays, options, cotangents, dtype)
+    states = {*record.states, *record.state_arguments}
+
+    def part(name: str, x: np.ndarray, b: int, steps: slice) -> np.ndarray:
+        return x if name in record.weights else x[b : b + 1] if name in states else x[None, steps]
+
+    found = []
+    for b, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
+        given, dgiven = (
+            {name: part(name, x, b, slice(start, end)) for name, x in of.items()} for of in (arrays, cotangents)
+        )
+        found.append(form.answers(record, given, options, dgiven, dtype))
+
+    def joined(name: str, parts: list[np.ndarray]) -> np.ndarray:
+        if name in record.weights:
+            return getattr(form, "add", plain_sum)(np.stack(parts), 0)
+        return np.concatenate(parts) if name in states else np.concatenate(parts, axis=1)[0]
+
+    outputs, gradients = (
+        {name: joined(name, [one[at][name] for one in found]) for name in found[0][at]} for at in (0, 1)
+    )
+    return outputs, gradients
+
+
 def _mlstm_call(
     arrays: Values,
     cotangents: Values,
@@ -106,63 +185,33 @@ def _mlstm_call(
     count: int,
     precision: Precision,
     *,
-    gate_dtype: str,
-    with_states: bool,
-    eps: float,
+    drawn: Mapping[str, Array],
+    eps: float = 0.0,
     floor_is_one: bool = False,
 ) -> FamilyCall:
     arrays = oracle.with_state(arrays)
-    options = {"eps": eps}
     if floor_is_one:
         gradient = oracle.unstabilised(arrays, cotangents, precision)
         gradient = oracle.widened(gradient, arrays, cotangents, precision, floor_is_one=True)
         expected = (oracle.unstabilised(arrays, None, precision), gradient)
     else:
         expected = (
-            oracle.mlstm(arrays, options, precision),
-            oracle.mlstm_gradient(arrays, options, cotangents, precision),
+            MLSTM.value(arrays, {"eps": eps}, precision),
+            MLSTM.gradient(arrays, {"eps": eps}, cotangents, precision),
         )
+    options = {"eps": eps, "floor_is_one": floor_is_one}
 
-    def run(form: Any) -> tuple[Values, Values]:
-        outputs, gradients = form.mlstm(arrays, cotangents, dtype, eps, floor_is_one)
-        outputs = dict(outputs)
-        m = expected[0].values["m"]
-        # States are compared as C·exp(m − m*), in float64, as the laws do.
-        for name in "Cn":
-            outputs[name] = oracle.rescaled(outputs[name].astype(np.float64), outputs["m"].astype(np.float64), m)
-        return outputs, gradients
+    def by_case(name: str, x: np.ndarray) -> np.ndarray:
+        return _rows(x, count)
 
-    compared = _compared(MLSTM, with_states)
-    dtype_of = _dtype_of(MLSTM, dtype, gate_dtype)
-    return FamilyCall(expected, run, compared, dtype_of, lambda name, x: _rows(x, count), (precision, precision))
-
-
-def _compared(record: Operation, with_states: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The outputs, and the arguments that have a gradient."""
-    outputs = tuple(output.name for output in record.outputs)
-    return outputs, tuple(name for name in record.primals if with_states or name not in record.state_arguments)
-
-
-def _dtype_of(record: Operation, dtype: str, gate_dtype: str) -> Callable[[str], str]:
-    """The dtype of an argument or an output, by its role."""
-    dtypes = {"value": dtype, "gate": gate_dtype, "state": accumulation(dtype)}
-    roles = {array.name: array.role for array in (*record.arguments, *record.outputs)}
-    return lambda name: dtypes[roles[name]]
-
-
-def _rows(x: np.ndarray, count: int) -> np.ndarray:
-    return x.reshape(count, x.size // count)
+    return _call(MLSTM, dtype, arrays, cotangents, options, expected, precision, by_case, drawn=drawn)
 
 
 def _mlstm_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     case, dtype = family.cases[0], family.dtype
     each = [one.arrays(dtype) for one in family.cases]
     d = [one.cotangent_arrays(dtype) for one in family.cases]
-    facts: dict[str, Any] = {
-        "gate_dtype": each[0]["i"].dtype,
-        "with_states": case.state != "none",
-        "eps": case.eps,
-    }
+    facts: dict[str, Any] = {"drawn": each[0], "eps": case.eps}
     precision, count = precision_of(dtype, case.steps), len(each)
     if case.lengths is None:
         return [_mlstm_call(_stacked(each), _stacked(d), dtype, count, precision, **facts)]
@@ -182,86 +231,40 @@ def _mlstm_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
 def _fwbw_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     case, dtype = family.cases[0], family.dtype
     each = [one.inner.arrays(dtype) for one in family.cases]
-    cotangents = _stacked([one.inner.cotangent_arrays(dtype) for one in family.cases])
-    arrays = _stacked(each)
     if not case.use_initial_state:
-        arrays = {name: x for name, x in arrays.items() if name not in MLSTM.state_arguments}
+        each = [{name: x for name, x in one.items() if name not in MLSTM.state_arguments} for one in each]
+    cotangents = _stacked([one.inner.cotangent_arrays(dtype) for one in family.cases])
     if not case.return_state:
         cotangents |= {name: 0 * cotangents[name] for name in MLSTM.states}
-    call = _mlstm_call(
-        arrays,
-        cotangents,
-        dtype,
-        len(each),
-        precision_of(dtype, case.steps),
-        gate_dtype=each[0]["i"].dtype,
-        with_states=case.use_initial_state,
-        eps=0.0,
-        floor_is_one=not case.stabilize_correctly,
-    )
-    return [call]
+    facts: dict[str, Any] = {"drawn": each[0], "floor_is_one": not case.stabilize_correctly}
+    return [_mlstm_call(_stacked(each), cotangents, dtype, len(each), precision_of(dtype, case.steps), **facts)]
 
 
-_GRU_AXES = {
-    each.name: GRU.axes("N")[each.name] - len(each.shape.split())
-    for each in (*GRU.arguments, *GRU.outputs)
-    if each.name in GRU.axes("N")
-}
-"""The axis of heads, counted from the last."""
-
-
-def _gru_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
-    """Cases stand side by side along the head axis: each has weights of its own."""
-    case, dtype, count = family.cases[0], family.dtype, len(family.cases)
-    each = [one.arrays(dtype) for one in family.cases]
-    cu_seqlens = each[0]["cu_seqlens"].values if case.packed else None
-    floating = [{name: x for name, x in arrays.items() if name != "cu_seqlens"} for arrays in each]
-    arrays = _stacked(floating, _GRU_AXES.__getitem__)
-    cotangents = _stacked([one.cotangent_arrays(dtype) for one in family.cases], _GRU_AXES.__getitem__)
-    precision = precision_of(dtype, case.steps)
-    packing = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
-    expected = (
-        oracle.gru({**arrays, **packing}, case.options(), precision),
-        oracle.gru_gradient({**arrays, **packing}, case.options(), cotangents, precision),
-    )
-    given = arrays
-    if "input_state" not in arrays:
-        given = {**arrays, "input_state": np.zeros(expected[0].values["state"].shape)}
-    if case.reset_after and "recurrent_bias" not in arrays:
-        given = {**given, "recurrent_bias": np.zeros(arrays["weight"].shape[:-1])}
-
-    def run(form: Any) -> tuple[Values, Values]:
-        return form.gru(given, cu_seqlens, case.clipping, cotangents, dtype)
-
-    def by_case(name: str, x: np.ndarray) -> np.ndarray:
-        return _rows(np.moveaxis(x, _GRU_AXES[name], 0), count)
-
-    outputs, primals = _compared(GRU, case.state)
-    compared, dtype_of = (outputs, tuple(name for name in primals if name in arrays)), _dtype_of(GRU, dtype, dtype)
-    return [FamilyCall(expected, run, compared, dtype_of, by_case, (precision, precision))]
-
-
-_SLSTM_AXES = {name: 0 if name.startswith("weight") else -2 for name in SLSTM.axes("N")}
-"""The axis of heads, that of arrays with steps or states counted from the last."""
 _TOGETHER = 10
-"""Cases that the oracle answers at once: it holds all steps of many copies."""
+"""Cases of the sLSTM that the oracle answers at once: it holds all steps of many copies."""
 
 
-def _slstm_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
+def _calls_side_by_side(record: Operation, family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     """Cases stand side by side along the head axis: each has weights of its own."""
     case, dtype, count = family.cases[0], family.dtype, len(family.cases)
-    axis = _SLSTM_AXES.__getitem__
-    each = [one.arrays(dtype) for one in family.cases]
-    packing = {"cu_seqlens": each[0]["cu_seqlens"].values} if case.packed else {}
-    floating = [{name: x for name, x in arrays.items() if name != "cu_seqlens"} for arrays in each]
-    d = [one.cotangent_arrays(dtype) for one in family.cases]
-    arrays, cotangents, precision = _stacked(floating, axis), _stacked(d, axis), precision_of(dtype, case.steps)
-    options = case.options()
+    letters = {each.name: len(each.shape.split()) for each in (*record.arguments, *record.outputs)}
+    # The axis of heads, counted from the last: packed arrays lack the axis of sequences.
+    axes = {name: at - letters[name] for name, at in record.axes("N").items()}
+    axis = axes.__getitem__
+    drawn = [one.arrays(dtype) for one in family.cases]
+    packing = {"cu_seqlens": drawn[0]["cu_seqlens"].values} if case.packed else {}
+    each = [{name: x for name, x in arrays.items() if name != "cu_seqlens"} for arrays in drawn]
+    d, precision = [one.cotangent_arrays(dtype) for one in family.cases], precision_of(dtype, case.steps)
+    together = _TOGETHER if record is SLSTM else count
     parts = []
-    for at in range(0, count, _TOGETHER):
-        some = {**_stacked(floating[at : at + _TOGETHER], axis), **packing}
-        of_some = _stacked(d[at : at + _TOGETHER], axis)
-        parts.append((oracle.slstm(some, options, precision), oracle.slstm_gradient(some, options, of_some, precision)))
+    for at in range(0, count, together):
+        some, of_some = {**_stacked(each[at : at + together], axis), **packing}, _stacked(d[at : at + together], axis)
+        parts.append(
+            (
+                record.value(some, case.options(), precision),
+                record.gradient(some, case.options(), of_some, precision),
+            )
+        )
 
     def side_by_side(which: int) -> Expected:
         values, slack = (
@@ -272,28 +275,24 @@ def _slstm_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
         return Expected(values, slack)
 
     expected = (side_by_side(0), side_by_side(1))
-    given = arrays
-    if "c0" not in arrays:
-        empty = {"c0": 0.0, "n0": 0.0, "m0": -np.inf, "h0": 0.0}
-        shape = expected[0].values["c"].shape
-        given = {**arrays, **{name: np.full(shape, value) for name, value in empty.items()}}
-    # Without a final state only h has a cotangent.
-    whole = {name: np.zeros(expected[0].values[name].shape) for name in SLSTM.states} | cotangents
-
-    def run(form: Any) -> tuple[Values, Values]:
-        found, gradients = form.slstm(
-            given, packing.get("cu_seqlens"), case.forget_gate or "sigmoid", case.clipping, whole, dtype
-        )
-        outputs, m = dict(found), expected[0].values["m"]
-        for name in ("c", "n"):
-            outputs[name] = oracle.rescaled(outputs[name].astype(np.float64), outputs["m"].astype(np.float64), m)
-        return outputs, gradients
+    arrays, cotangents = _stacked(each, axis), _stacked(d, axis)
+    for output, name in record.states.items():
+        shape = expected[0].values[output].shape
+        arrays.setdefault(name, np.full(shape, -np.inf if name == "m0" else 0.0))
+        # Without a final state only the other outputs have a cotangent.
+        cotangents.setdefault(output, np.zeros(shape))
+    if getattr(case, "reset_after", False):
+        arrays.setdefault("recurrent_bias", np.zeros(arrays["weight"].shape[:-1]))
+    options = {"gradient_clipping": case.clipping}
+    if record.takes("forget_gate"):
+        options["forget_gate"] = case.forget_gate or "sigmoid"
 
     def by_case(name: str, x: np.ndarray) -> np.ndarray:
         return _rows(np.moveaxis(x, axis(name), 0), count)
 
-    compared, dtype_of = _compared(SLSTM, case.state != "none"), _dtype_of(SLSTM, dtype, dtype)
-    return [FamilyCall(expected, run, compared, dtype_of, by_case, (precision, precision))]
+    cu_seqlens = packing.get("cu_seqlens")
+    facts: dict[str, Any] = {"drawn": each[0], "cu_seqlens": cu_seqlens}
+    return [_call(record, dtype, arrays, cotangents, options, expected, precision, by_case, **facts)]
 
 
 def _sum_calls(operation: str, family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
@@ -305,31 +304,13 @@ def _sum_calls(operation: str, family: Family, precision_of: PrecisionOf) -> lis
     )
     precision = precision_of(dtype, case.steps)
     expected = (record.value(arrays, {}, precision), record.gradient(arrays, {}, cotangents, precision))
-    kind = Arithmetic(dtype).type
-    narrow, dy = ({name: x.astype(kind) for name, x in of.items()} for of in (arrays, cotangents))
 
-    def run(variant: Any) -> tuple[Values, Values]:
-        A = Arithmetic(dtype)
-        if isinstance(variant, automatic_torch.TorchForm | automatic_jax.JaxForm):
-            return variant.sums(arrays, cotangents, dtype)
-        if isinstance(variant, variants_decay.Form):
-            value, gradient = _DECAY[operation]
-            return value(variant, narrow, A), gradient(variant, narrow, dy, A)
-        return (
-            variants_scan.value(operation, variant, narrow, A),
-            variants_scan.gradient(operation, variant, narrow, dy, A),
-        )
+    def by_case(name: str, x: np.ndarray) -> np.ndarray:
+        return _rows(x, count)
 
-    compared = (("y",), tuple(arrays))
-    return [
-        FamilyCall(expected, run, compared, lambda name: dtype, lambda name, x: _rows(x, count), (precision, precision))
-    ]
+    return [_call(record, dtype, arrays, cotangents, {}, expected, precision, by_case, drawn=each[0].arrays)]
 
 
-_DECAY = {
-    "causal_forget_matrix": (variants_decay.forget_value, variants_decay.forget_gradient),
-    "dtilde_matrix": (variants_decay.dtilde_value, variants_decay.dtilde_gradient),
-}
 COMPILED = "few shapes, compiled"
 UNROLLED = "few short shapes, compiled"
 RESET_AFTER = "reset gate after the product"
@@ -341,9 +322,9 @@ _CALLS = {
     "mlstm": _mlstm_calls,
     "mlstm_step": _mlstm_calls,
     "mlstm_fwbw_custom_grad": _fwbw_calls,
-    "gru": _gru_calls,
-    "slstm": _slstm_calls,
-    "slstm_step": _slstm_calls,
+    "gru": partial(_calls_side_by_side, GRU),
+    "slstm": partial(_calls_side_by_side, SLSTM),
+    "slstm_step": partial(_calls_side_by_side, SLSTM),
 }
 
 
@@ -363,7 +344,7 @@ def _subject(op: str, variants: Mapping[str, Any], setting: str = "", packed: bo
 
 
 def _of_sums(op: str) -> tuple[Subject, ...]:
-    by_hand = variants_decay.FORMS if op in _DECAY else variants_scan.SCANS
+    by_hand = (variants_decay if "matrix" in op else variants_scan).FORMS
     compiled = {**automatic_jax.sums(op), **automatic_torch.sums_compiled(op)}
     return (
         _subject(op, {**by_hand, **automatic_torch.sums(op)}),

@@ -6,11 +6,14 @@ A column of F is a running sum of the gates below the diagonal. Gates of −∞ 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from conformance.base.dtypes import accumulation
+from conformance.operations import Operation
 from tests.suite.calibration import variants_scan as scans
-from tests.suite.calibration.arithmetic import Arithmetic, log_sigmoid, sigmoid
+from tests.suite.calibration.arithmetic import log_sigmoid, sigmoid
 from tests.suite.calibration.variants_scan import Scan, Values
 
 
@@ -82,6 +85,19 @@ class Form:
     corner: Callable[[Scan, np.ndarray], np.ndarray]
     scan: Scan
 
+    def answers(
+        self, record: Operation, arrays: Values, options: Mapping[str, Any], cotangents: Values, dtype: str
+    ) -> tuple[Values, Values]:
+        kind = accumulation(dtype)
+        gates, dF = {name: x.astype(kind) for name, x in arrays.items()}, cotangents["y"].astype(kind)
+        of_a = self.corner(self.scan, dF)
+        if record.name == "causal_forget_matrix":
+            return {"y": self.matrix(self.scan, gates["forget_gates"])}, {"forget_gates": of_a}
+        F = self.matrix(self.scan, log_sigmoid(gates["fgate"][..., 0]))
+        of_i = self.scan(np.moveaxis(dF, -2, -1))[..., -1] if dF.shape[-1] else dF.sum(axis=-2)
+        gradients = {"igate": of_i[..., None], "fgate": sigmoid(-gates["fgate"]) * of_a[..., None]}
+        return {"y": F + gates["igate"][..., 0][..., None, :]}, gradients
+
 
 FORMS: Mapping[str, Form] = {
     "sequential columns": Form(columns, corner, scans.sequential),
@@ -93,23 +109,3 @@ FORMS: Mapping[str, Form] = {
     "chunkwise rows, L = 64": Form(rows, corner_by_rows, scans.chunkwise(64)),
     "parallel, a triangle of ones": Form(product, corner_blocks, scans.sequential),
 }
-
-
-def forget_value(form: Form, arrays: Values, arithmetic: Arithmetic) -> Values:
-    return {"y": form.matrix(form.scan, arrays["forget_gates"])}
-
-
-def forget_gradient(form: Form, arrays: Values, cotangents: Values, arithmetic: Arithmetic) -> Values:
-    return {"forget_gates": form.corner(form.scan, cotangents["y"])}
-
-
-def dtilde_value(form: Form, arrays: Values, arithmetic: Arithmetic) -> Values:
-    i, a = arrays["igate"][..., 0], log_sigmoid(arrays["fgate"][..., 0])
-    return {"y": form.matrix(form.scan, a) + i[..., None, :]}
-
-
-def dtilde_gradient(form: Form, arrays: Values, cotangents: Values, arithmetic: Arithmetic) -> Values:
-    f, dD = arrays["fgate"], cotangents["y"]
-    S = dD.shape[-1]
-    of_i = form.scan(np.moveaxis(dD, -2, -1))[..., -1] if S else dD.sum(axis=-2)
-    return {"igate": of_i[..., None], "fgate": sigmoid(-f) * form.corner(form.scan, dD)[..., None]}

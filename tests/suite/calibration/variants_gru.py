@@ -8,9 +8,11 @@ Heads are written out: inputs ``(B, S, N, H)``, weights ``(N, H, H)``, state ``(
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from conformance.operations import Operation
 from tests.suite.calibration.arithmetic import (
     Arithmetic,
     Sum,
@@ -49,11 +51,23 @@ class Form:
     compensated: bool = False
     operands: bool = False
 
-    def gru(
-        self, arrays: Values, cu_seqlens: np.ndarray | None, clip: float | None, cotangents: Values, dtype: str
+    def answers(
+        self, record: Operation, arrays: Values, options: Mapping[str, Any], cotangents: Values, dtype: str
     ) -> tuple[Values, Values]:
-        """Outputs and gradients of a call, dense or packed."""
-        return run(self, arrays, cu_seqlens, clip, cotangents, dtype)
+        """Outputs and gradients of a dense call with its state."""
+        A, clip = Arithmetic(dtype, self.operands, self.add), options["gradient_clipping"]
+        N = arrays["input_state"].shape[1]
+        x = {
+            name: np.repeat(part, N // part.shape[_axis(name)], axis=_axis(name)).astype(A.type)
+            for name, part in arrays.items()
+        }
+        y, kept = forward(x, self, A)
+        dy, dstate = cotangents["y"].astype(A.type), cotangents["state"].astype(A.type)
+        d, of_weights, dh = backward(x, kept, dy, dstate, np.inf if clip is None else abs(clip), self, A)
+        d |= {name: A.add(part, 0) for name, part in of_weights.items()}
+        gradients = {name: _grouped(name, part, arrays[name].shape[_axis(name)], A) for name, part in d.items()}
+        last = y[:, -1] if y.shape[1] else x["input_state"]
+        return {"y": y, "state": last}, {**gradients, "input_state": dh}
 
 
 FORMS: Mapping[str, Form] = {
@@ -148,23 +162,6 @@ def backward(x: Values, kept: list[tuple], dy: np.ndarray, dstate: np.ndarray, c
     return d, {name: A.add(np.stack([none[name], *pending]), 0) for name, pending in terms.items()}, dh
 
 
-def _each_sequence(x: Values, cu_seqlens: np.ndarray | None) -> list[Values]:
-    if cu_seqlens is None:
-        return [x]
-    bounds = [int(bound) for bound in cu_seqlens]
-    return [
-        {
-            name: part
-            if name in SHARED
-            else part[b : b + 1]
-            if name in ("input_state", "state")
-            else part[None, bounds[b] : bounds[b + 1]]
-            for name, part in x.items()
-        }
-        for b in range(len(bounds) - 1)
-    ]
-
-
 def _axis(name: str) -> int:
     return 0 if name in SHARED else -2
 
@@ -174,34 +171,3 @@ def _grouped(name: str, gradient: np.ndarray, heads: int, A: Arithmetic) -> np.n
     axis = _axis(name) % gradient.ndim
     shape = gradient.shape
     return A.add(gradient.reshape(*shape[:axis], heads, shape[axis] // heads, *shape[axis + 1 :]), axis + 1)
-
-
-def run(
-    form: Form, arrays: Values, cu_seqlens: np.ndarray | None, clip: float | None, cotangents: Values, dtype: str
-) -> tuple[Values, Values]:
-    """Outputs and gradients of one call."""
-    A = Arithmetic(dtype, form.operands, form.add)
-    N = arrays["input_state"].shape[1]
-    written_out = {
-        name: np.repeat(x, N // x.shape[_axis(name)], axis=_axis(name)).astype(A.type) for name, x in arrays.items()
-    }
-    given = {**written_out, **{name: x.astype(A.type) for name, x in cotangents.items()}}
-    bound = np.inf if clip is None else abs(clip)
-    outputs, d, of_weights, states = [], [], [], []
-    for x in _each_sequence(given, cu_seqlens):
-        y, kept = forward(x, form, A)
-        last = y[:, -1] if y.shape[1] else x["input_state"]
-        of_inputs, weights, dh = backward(x, kept, x["y"], x["state"], bound, form, A)
-        outputs.append((y, last))
-        d.append(of_inputs)
-        of_weights.append(weights)
-        states.append(dh)
-
-    def tokens(parts: list[np.ndarray]) -> np.ndarray:
-        return parts[0] if cu_seqlens is None else np.concatenate(parts, axis=1)[0]
-
-    gradients = {name: tokens([part[name] for part in d]) for name in d[0]}
-    gradients |= {name: A.add(np.concatenate([part[name] for part in of_weights]), 0) for name in of_weights[0]}
-    gradients = {name: _grouped(name, x, arrays[name].shape[_axis(name)], A) for name, x in gradients.items()}
-    results = {"y": tokens([y for y, _ in outputs]), "state": np.concatenate([last for _, last in outputs])}
-    return results, {**gradients, "input_state": np.concatenate(states)}

@@ -1,10 +1,14 @@
 """Reverse cumulative sums, and sums forwards for their gradients, in the orders in which kernels add."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from tests.suite.calibration.arithmetic import Arithmetic, two_sum
+from conformance.base.dtypes import accumulation
+from conformance.operations import Operation
+from tests.suite.calibration.arithmetic import two_sum
 
 Scan = Callable[[np.ndarray], np.ndarray]
 Values = dict[str, np.ndarray]
@@ -85,19 +89,6 @@ def triangular(x: np.ndarray) -> np.ndarray:
     return np.matmul(x, np.triu(np.ones((S, S), x.dtype)))
 
 
-SCANS: Mapping[str, Scan] = {
-    "sequential": sequential,
-    "compensated": compensated,
-    "doubling": doubling,
-    "pairwise tree": tree,
-    "chunkwise, L = 16": chunkwise(16),
-    "chunkwise, L = 100": chunkwise(100),
-    "chunk totals, L = 7": block_totals(7),
-    "chunk totals, L = 64": block_totals(64),
-    "parallel, a triangle of ones": triangular,
-}
-
-
 def reversed_(scan: Scan, x: np.ndarray) -> np.ndarray:
     return scan(x[..., ::-1])[..., ::-1]
 
@@ -110,11 +101,29 @@ def _without_first(y: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros_like(y[..., :1]), y[..., :-1]], axis=-1)
 
 
-def value(operation: str, scan: Scan, arrays: Values, arithmetic: Arithmetic) -> Values:
-    y = reversed_(scan, arrays["x"])
-    return {"y": _without_last(y) if operation == "rev_cumsum_off" else y}
+@dataclass(frozen=True)
+class Form:
+    """The order in which a scan and its gradient add."""
+
+    scan: Scan
+
+    def answers(
+        self, record: Operation, arrays: Values, options: Mapping[str, Any], cotangents: Values, dtype: str
+    ) -> tuple[Values, Values]:
+        kind = accumulation(dtype)
+        y, dx = reversed_(self.scan, arrays["x"].astype(kind)), self.scan(cotangents["y"].astype(kind))
+        off = record.name == "rev_cumsum_off"
+        return {"y": _without_last(y) if off else y}, {"x": _without_first(dx) if off else dx}
 
 
-def gradient(operation: str, scan: Scan, arrays: Values, cotangents: Values, arithmetic: Arithmetic) -> Values:
-    dx = scan(cotangents["y"])
-    return {"x": _without_first(dx) if operation == "rev_cumsum_off" else dx}
+FORMS: Mapping[str, Form] = {
+    "sequential": Form(sequential),
+    "compensated": Form(compensated),
+    "doubling": Form(doubling),
+    "pairwise tree": Form(tree),
+    "chunkwise, L = 16": Form(chunkwise(16)),
+    "chunkwise, L = 100": Form(chunkwise(100)),
+    "chunk totals, L = 7": Form(block_totals(7)),
+    "chunk totals, L = 64": Form(block_totals(64)),
+    "parallel, a triangle of ones": Form(triangular),
+}

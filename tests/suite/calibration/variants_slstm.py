@@ -5,11 +5,11 @@ Preactivations are ``(B, S, N, H)``, weights ``(N, H, H)``, states ``(B, N, H)``
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from conformance.operations import Operation
 from tests.suite.calibration.arithmetic import (
     Arithmetic,
     Sum,
@@ -66,33 +66,14 @@ class Form:
     add: Sum = plain_sum
     operands: bool = False
 
-    def slstm(
-        self,
-        arrays: Values,
-        cu_seqlens: np.ndarray | None,
-        forget_gate: str,
-        clip: float | None,
-        cotangents: Values,
-        dtype: str,
+    def answers(
+        self, record: Operation, arrays: Values, options: Mapping[str, Any], cotangents: Values, dtype: str
     ) -> tuple[Values, Values]:
-        """Outputs and gradients of a call, dense or packed."""
-        A = Arithmetic(dtype, self.operands, self.add)
+        """Outputs and gradients of a dense call with its state."""
+        A, clip = Arithmetic(dtype, self.operands, self.add), options["gradient_clipping"]
         named = {**arrays, **{f"d{name}": x for name, x in cotangents.items()}}
         given = {name: x.astype(A.type) for name, x in named.items()}
-        exponential, bound = forget_gate == "exp", A.type(np.inf if clip is None else abs(clip))
-        found = [_one(self, x, exponential, bound, A) for x in _each_sequence(given, cu_seqlens)]
-
-        def join(name: str, parts: list[np.ndarray]) -> np.ndarray:
-            if name.startswith("weight"):
-                return A.add(np.stack(parts), 0)
-            if cu_seqlens is None or name in (*STATES, *OF_STATE):
-                return np.concatenate(parts)
-            return np.concatenate(parts, axis=1)[0]
-
-        outputs, gradients = (
-            {name: join(name, [one[at][name] for one in found]) for name in found[0][at]} for at in (0, 1)
-        )
-        return outputs, gradients
+        return _one(self, given, options["forget_gate"] == "exp", A.type(np.inf if clip is None else abs(clip)), A)
 
 
 FORMS: Mapping[str, Form] = {
@@ -113,19 +94,6 @@ def _times(h: np.ndarray, W: np.ndarray, form: Form, A: Arithmetic) -> np.ndarra
     if form.product == "dot":
         return A.add(h[..., :, None] * W, 2)
     return (np.moveaxis(h, 0, 1) @ W).swapaxes(0, 1)
-
-
-def _each_sequence(x: Values, cu_seqlens: np.ndarray | None) -> list[Values]:
-    if cu_seqlens is None:
-        return [x]
-
-    def part(name: str, of: np.ndarray, b: int, at: slice) -> np.ndarray:
-        if name.startswith("weight"):
-            return of
-        return of[b : b + 1] if name.removeprefix("d") in (*STATES, *OF_STATE) else of[None, at]
-
-    spans = [slice(int(start), int(end)) for start, end in pairwise(cu_seqlens)]
-    return [{name: part(name, of, b, at) for name, of in x.items()} for b, at in enumerate(spans)]
 
 
 def _gates(form: Form, x: Values, h: np.ndarray, m: np.ndarray, W: Values, exponential: bool, A: Arithmetic) -> Gates:

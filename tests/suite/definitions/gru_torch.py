@@ -1,10 +1,8 @@
 """The definition of the GRU as a PyTorch loop, differentiated by autograd."""
 
-from collections.abc import Callable
-
 import torch
 
-Operand = Callable[[torch.Tensor], torch.Tensor]
+from tests.suite.definitions.mlstm_torch import Operand, as_it_is
 
 
 class ClippedGradient(torch.autograd.Function):
@@ -19,10 +17,6 @@ class ClippedGradient(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor) -> tuple:
         bound: float = ctx.bound  # pyright: ignore[reportAttributeAccessIssue]
         return gradients[0].clamp(-bound, bound), None
-
-
-def as_it_is(x: torch.Tensor) -> torch.Tensor:
-    return x
 
 
 def gru(

@@ -16,9 +16,6 @@ LARGEST_M = 64.0
 Normalise = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-Operand = Callable[[jax.Array], jax.Array]
-
-
 class State(NamedTuple):
     C: jax.Array
     n: jax.Array
@@ -32,10 +29,6 @@ def divide(numerator: jax.Array, normaliser: jax.Array) -> jax.Array:
 def divide_by_constant(numerator: jax.Array, normaliser: jax.Array) -> jax.Array:
     """A wrong gradient that public kernels have: the normaliser is taken for a constant."""
     return numerator / jax.lax.stop_gradient(normaliser)
-
-
-def as_it_is(x: jax.Array) -> jax.Array:
-    return x
 
 
 def log_sigmoid(f: jax.Array) -> jax.Array:
@@ -95,7 +88,6 @@ def mlstm(
     floor_is_one: bool = False,
     normalise: Normalise = divide,
     detach_m: bool = False,
-    operand: Operand = as_it_is,
 ) -> jax.Array | tuple[jax.Array, State]:
     """`mlstm` of the contract for dense calls; the arguments are those of `mlstm_torch.mlstm`."""
     dtype = v.dtype
@@ -104,7 +96,10 @@ def mlstm(
     def step(state: State, token: tuple[jax.Array, ...]) -> tuple[State, jax.Array]:
         q, k, v, i, a = token
         state = write(state, k, v, i, a, detach_m)
-        return state, _read(state, q, eps, floor_is_one, normalise, operand)
+        q_hat = q / q.shape[-1] ** 0.5
+        nu = _einsum("bnk,bnk->bn", state.n, q_hat)
+        normaliser = normaliser_of(nu, state.m, eps, floor_is_one)[..., None]
+        return state, normalise(_einsum("bnkv,bnk->bnv", state.C, q_hat), normaliser)
 
     state, h = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in (q, k, v, i, a)))
     h = jnp.moveaxis(h, 0, 1).astype(dtype)
@@ -190,16 +185,6 @@ def mlstm_parallel(
 
 
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
-
-
-def _read(
-    state: State, q: jax.Array, eps: float, floor_is_one: bool, normalise: Normalise, operand: Operand
-) -> jax.Array:
-    """The result of a read, divided by the normaliser."""
-    q_hat = operand(q / q.shape[-1] ** 0.5)
-    numerator = operand(_einsum("bnkv,bnk->bnv", operand(state.C), q_hat))
-    nu = _einsum("bnk,bnk->bn", state.n, q_hat)
-    return normalise(numerator, normaliser_of(nu, state.m, eps, floor_is_one)[..., None])
 
 
 def _widened(

@@ -28,10 +28,11 @@ def slstm(
     weight_o: jax.Array,
     *,
     initial_state: tuple,
+    return_state: bool = False,
     forget_gate: str = "sigmoid",
     gradient_clipping: float | None = None,
-) -> tuple[jax.Array, State]:
-    """`slstm` of the contract for dense calls in the accumulation dtype, with its final state."""
+) -> jax.Array | tuple[jax.Array, State]:
+    """`slstm` of the contract for dense calls in the accumulation dtype."""
     weights = (weight_z, weight_i, weight_f, weight_o)
     times = partial(jnp.einsum, "bni,nij->bnj", precision=jax.lax.Precision.HIGHEST)
 
@@ -47,4 +48,5 @@ def slstm(
         return State(c, n, m, h if gradient_clipping is None else clipped_gradient(h, abs(gradient_clipping))), h
 
     last, y = jax.lax.scan(step, State(*initial_state), tuple(jnp.moveaxis(x, 1, 0) for x in (z, i, f, o)))
-    return jnp.moveaxis(y, 0, 1), last
+    y = jnp.moveaxis(y, 0, 1)
+    return (y, last) if return_state else y

@@ -37,11 +37,12 @@ def slstm(
     weight_o: torch.Tensor,
     *,
     initial_state: tuple,
+    return_state: bool = False,
     forget_gate: str = "sigmoid",
     gradient_clipping: float | None = None,
     product: Product = head_by_head,
-) -> tuple[torch.Tensor, State]:
-    """`slstm` of the contract for dense calls in the accumulation dtype, with its final state.
+) -> torch.Tensor | tuple[torch.Tensor, State]:
+    """`slstm` of the contract for dense calls in the accumulation dtype.
 
     Args:
         product: computes ``h W``.
@@ -61,4 +62,5 @@ def slstm(
         h = torch.where(nothing, 0.0, torch.sigmoid(u_o) * c / torch.where(nothing, 1.0, n))
         y.append(h)
         state = State(c, n, m, h if gradient_clipping is None else ClippedGradient.apply(h, abs(gradient_clipping)))
-    return torch.stack(y, dim=1) if y else torch.zeros_like(z), state
+    h = torch.stack(y, dim=1) if y else torch.zeros_like(z)
+    return (h, state) if return_state else h

@@ -6,6 +6,7 @@ written into it. The suite must accept the right ones, and name a true cause fir
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tests.suite.strangers import jax_scans, torch_loops
 
@@ -27,14 +28,11 @@ class Stranger:
     contract: bool = False
 
 
-def _mlstm(framework: str, make: Callable, *faults: str, causes: tuple[str, ...] = ()) -> Stranger:
-    return Stranger(framework=framework, functions={"mlstm": make(*faults)}, causes=causes)
+def _stranger(op: str, framework: str, make: Callable, *faults: str, causes: tuple[str, ...] = ()) -> Stranger:
+    return Stranger(framework=framework, functions={op: make(*faults)}, causes=causes)
 
 
-def _gru(framework: str, make: Callable, *faults: str, causes: tuple[str, ...] = ()) -> Stranger:
-    return Stranger(framework=framework, functions={"gru": make(*faults)}, causes=causes)
-
-
+_mlstm, _gru = partial(_stranger, "mlstm"), partial(_stranger, "gru")
 _loop, _chunks, _gru_loop = torch_loops.mlstm_loop, torch_loops.mlstm_chunks, torch_loops.gru_loop
 _scan, _gru_scan = jax_scans.mlstm_scan, jax_scans.gru_scan
 
@@ -64,11 +62,7 @@ FAULTY: dict[str, Stranger] = {
     "state_in_bfloat16": _mlstm("torch", _loop, "state rounded to bfloat16", causes=("16-bit", "16 bits", "bfloat16")),
     "sigmoid_input_gate": _mlstm("torch", _loop, "sigmoid for the input gate", causes=("input gate",)),
     "multiples_of_16": _mlstm("torch", _loop, "S must be a multiple of 16", causes=("multiple", "divisible")),
-    "packed_without_reset": Stranger(
-        framework="torch",
-        functions={"mlstm": torch_loops.mlstm_packed_without_reset()},
-        causes=("packed",),
-    ),
+    "packed_without_reset": _mlstm("torch", torch_loops.mlstm_packed_without_reset, causes=("packed",)),
     "remainder_dropped": _mlstm(
         "torch", _chunks, "remainder dropped", causes=("last partial chunk", "multiple of the chunk", "several chunks")
     ),

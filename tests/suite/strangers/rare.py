@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from conformance.frameworks.torch import TorchImplementation
-from tests.suite.strangers.torch_loops import gru_loop, mlstm_loop
+from tests.suite.strangers.torch_loops import gru_loop, mlstm_loop, with_output
 
 Tensor = torch.Tensor
 
@@ -23,18 +23,13 @@ def gru_of(function: Callable) -> TorchImplementation:
 
 def tail_dropped(above: int = 64, chunk: int = 16) -> TorchImplementation:
     """Of a sequence of more than ``above`` steps, the outputs of those that do not fill a chunk are 0."""
-    loop = mlstm_loop("packed sequences refused")
 
-    def mlstm(q: Tensor, *arrays: Tensor, **options: Any) -> Any:
-        found = loop(q, *arrays, **options)
-        h = found[0] if isinstance(found, tuple) else found
+    def without_tail(h: Tensor, *_: Tensor, **options: Any) -> Tensor:
         S = h.shape[1]
-        if S > above:
-            kept = torch.arange(S) < S - S % chunk
-            h = torch.where(kept[None, :, None, None], h, 0.0)
-        return (h, *found[1:]) if isinstance(found, tuple) else h
+        kept = torch.arange(S) < S - S % chunk
+        return torch.where(kept[None, :, None, None], h, 0.0) if S > above else h
 
-    return mlstm_of(mlstm)
+    return mlstm_of(with_output(mlstm_loop("packed sequences refused"), without_tail))
 
 
 def steps_dropped(above: int = 64, chunk: int = 16) -> TorchImplementation:

@@ -87,6 +87,18 @@ def mlstm_loop(*faults: str, log_gate: Callable[[Tensor], Tensor] = F.logsigmoid
     return forgetting if faulty("gradient does not reach the forget gate") else mlstm
 
 
+def with_output(loop: Callable, change: Callable[..., Tensor]) -> Callable:
+    """The function with its output h replaced by what ``change`` makes of h and the call's arguments."""
+
+    def mlstm(*arrays: Tensor, **options: Any) -> Any:
+        found = loop(*arrays, **options)
+        if isinstance(found, tuple):
+            return change(found[0], *arrays, **options), *found[1:]
+        return change(found, *arrays, **options)
+
+    return mlstm
+
+
 def _weight(x: Tensor, y: Tensor) -> Tensor:
     """``exp(x − y)``, 0 where x is −∞, in value and in gradient."""
     empty = torch.isneginf(x)
