@@ -1,8 +1,7 @@
 """``python -m benchmarks busy``: the cost of a call while other processes compute, as a data loader does.
 
 A library that opens a parallel region for each small piece of work waits at its end for a thread that the system has
-put aside. Every contender is judged and timed as in a suite, first alone, then with each busy process on a core, and
-`torch_impl` also with one thread, which waits for no other.
+put aside. Every contender is judged and timed as in a suite, first alone, then with each busy process on a core.
 """
 
 import os
@@ -10,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cpu-speed.md"
 BEGIN, END = "<!-- busy: made by `python -m benchmarks busy` -->", "<!-- /busy -->"
 PEERS, BACKENDS = ("mlstm_kernels", "torch_gru"), ("torch", "xla")
-ONE_THREAD = "one thread"
 WORK = """
 import numpy, os, sys
 a, parent = numpy.ones((256, 256)) / 256, int(sys.argv[1])
@@ -80,32 +78,10 @@ class Busy:
 
 def measured(case: Case, rounds: int, processes: int) -> list[Busy]:
     """Every contender of a case, alone and next to busy processes."""
-
-    def all_and_one_thread() -> tuple[list[Any], list[Any]]:
-        with_all = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
-        with _one_thread():
-            with_one = Bench("cpu", (), rounds, ("torch",)).measure(case)
-        return _own_and_peers(with_all), _own_and_peers(with_one)
-
-    alone = all_and_one_thread()
+    alone = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
     with busy(processes):
-        loaded = all_and_one_thread()
-    rows, (of_one,) = (
-        [_row(case, *pair) for pair in zip(*pairs, strict=True)] for pairs in zip(alone, loaded, strict=True)
-    )
-    return [replace(of_one, contender=f"{of_one.contender}, {ONE_THREAD}"), *rows]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        loaded = Bench("cpu", PEERS, rounds, BACKENDS).measure(case)
+    return [_row(case, *pair) for pair in zip(_own_and_peers(alone), _own_and_peers(loaded), strict=True)]
 
 
 def _own_and_peers(measurement: Measurement) -> list[Any]:
