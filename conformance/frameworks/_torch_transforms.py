@@ -189,7 +189,7 @@ def _second_derivative(of: Flat, along: Tensors) -> Tensors:
 BUSY_CYCLES = 100_000_000
 """Work that keeps the stream busy before it writes the arguments: about 50 ms, longer than a launch takes."""
 WARM_UP = 3
-GPU_KINDS = ("busy stream", "graph", "graph at the first call")
+GPU_KINDS = ("busy stream", "graph")
 
 Pair = tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]
 
@@ -220,7 +220,7 @@ def on_gpu(kind: str, of: Flat, cuda: Any = torch.cuda) -> tuple[Tensors, Tensor
     if kind == "busy stream":
         outputs, gradients = _on_busy_stream(of, given, cuda)
     else:
-        outputs, gradients = _replayed(of, given, cuda, WARM_UP if kind == "graph" else 0)
+        outputs, gradients = _replayed(of, given, cuda)
     return dict(zip(of.cotangents, outputs, strict=True)), dict(zip(of.primals, gradients, strict=True))
 
 
@@ -237,16 +237,15 @@ def _on_busy_stream(of: Flat, given: _Given, cuda: Any) -> Pair:
     return results
 
 
-def _replayed(of: Flat, given: _Given, cuda: Any, warm_up: int) -> Pair:
+def _replayed(of: Flat, given: _Given, cuda: Any) -> Pair:
     """Capture the call with the rows of every argument in reverse order, then replay it with the arguments."""
     static = given.changed(lambda x: x.flip(0) if x.ndim else x.clone())
-    if warm_up:
-        stream = cuda.Stream()
-        stream.wait_stream(cuda.current_stream())
-        with cuda.stream(stream):
-            for _ in range(warm_up):
-                pulled(of, static.values, static.cotangents)
-        cuda.current_stream().wait_stream(stream)
+    stream = cuda.Stream()
+    stream.wait_stream(cuda.current_stream())
+    with cuda.stream(stream):
+        for _ in range(WARM_UP):
+            pulled(of, static.values, static.cotangents)
+    cuda.current_stream().wait_stream(stream)
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
         results = pulled(of, static.values, static.cotangents)

@@ -60,7 +60,6 @@ class JaxImplementation(Implementation):
         "far memory": "JAX arrays have no strides",
         "busy stream": "JAX has no streams: it orders its computations itself",
         "graph": "JAX has no function that captures a graph",
-        "graph at the first call": "JAX has no function that captures a graph",
         "layouts": "JAX arrays cannot be written to and have no strides",
         "poisoned": "no function can read uninitialised memory in JAX",
         "functional": "JAX has only one way to take a gradient",

@@ -54,9 +54,7 @@ class NumPyImplementation(Implementation):
     framework = "numpy"
     kind = ArrayKind("numpy.ndarray", np.ndarray, _is_array)
     layouts = ("contiguous", "strided", "reversed", "transposed")
-    lacking = dict.fromkeys(
-        ("large grids", "busy stream", "graph", "graph at the first call"), "NumPy computes only on the CPU"
-    )
+    lacking = dict.fromkeys(("large grids", "busy stream", "graph"), "NumPy computes only on the CPU")
     _far: tuple[FarBuffer, mmap] | None = None
 
     def versions(self) -> dict[str, str]:
