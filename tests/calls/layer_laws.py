@@ -40,7 +40,7 @@ def value(checker: Checker, case: LayerCase) -> None:
     options = {"reset_after": True} if case.reset_after else {}
     options |= {} if case.clipping is None else {"gradient_clipping": case.clipping}
     values = oracle.values({**parameters, **arrays})
-    expected = gru_layer(values, case.heads[:3], oracle.values(cotangents), options, checker.dtype)
+    expected = gru_layer(values, case.heads[:3], oracle.values(cotangents), options, checker.precision(case.steps))
     if checker.implementation.lacks("layer gradient"):
         outputs = layer.call(parameters, arrays, {})
         checker.agree(_named(outputs, ("output", "state")), expected, case.steps, only=("output", "state"))

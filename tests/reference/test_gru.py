@@ -103,3 +103,46 @@ def test_clipping_against_a_written_out_loop(bound):
         expected["input_state"][b, 0] = dh
     for name, gradient in got.items():
         np.testing.assert_allclose(gradient, expected[name], rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (3, 0, 5, 1, 0)])
+def test_packed_is_each_sequence_alone(lengths):
+    rng = np.random.default_rng(4)
+    B, T = len(lengths), sum(lengths)
+    x, W, xf, Wf, xr, Wr = inputs(rng, 1, T, heads=(2, 1, 4, 2, 1, 4))
+    packed = [x[0], W, xf[0], Wf, xr[0], Wr]
+    state = rng.normal(size=(B, 4, 3))
+    cu = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    y, last = reference.gru(*packed, state, 0.1, cu, max(lengths, default=0))
+    dy, dstate = rng.normal(size=y.shape), rng.normal(size=last.shape)
+    grads = reference.gru_backward(*packed, state, 0.1, cu, dy=dy, dstate=dstate)
+    sums = {name: np.zeros_like(grads[name]) for name in NAMES if name.endswith("weight")}
+    for b in range(B):
+        one = np.s_[None, cu[b] : cu[b + 1]]
+        alone = [packed[0][one], W, packed[2][one], Wf, packed[4][one], Wr]
+        its_y, its_last = reference.gru(*alone, state[b : b + 1])
+        np.testing.assert_array_equal(y[one], its_y)
+        np.testing.assert_array_equal(last[b], its_last[0])
+        its = reference.gru_backward(*alone, state[b : b + 1], 0.1, dy=dy[one], dstate=dstate[b : b + 1])
+        for name in ("input", "forget_input", "reset_input"):
+            np.testing.assert_array_equal(grads[name][one], its[name])
+        np.testing.assert_array_equal(grads["input_state"][b], its["input_state"][0])
+        for name in sums:
+            sums[name] += its[name]
+    for name, total in sums.items():
+        np.testing.assert_allclose(grads[name], total, rtol=1e-12, atol=1e-14)
+
+
+def test_saturated_gates():
+    rng = np.random.default_rng(5)
+    x, W, xf, Wf, xr, Wr = inputs(rng, heads=(1,) * 6)
+    state = rng.normal(size=(2, 1, 3))
+    kept, last = reference.gru(x, W, np.full_like(xf, np.inf), Wf, xr, Wr, state)
+    np.testing.assert_array_equal(last, state)
+    np.testing.assert_array_equal(kept, np.broadcast_to(state[:, None], kept.shape))
+    fresh, _ = reference.gru(x, W, np.full_like(xf, -np.inf), Wf, np.full_like(xr, -np.inf), Wr, state)
+    np.testing.assert_allclose(fresh, np.tanh(x), rtol=1e-14)
+    grads = reference.gru_backward(
+        x, W, np.full_like(xf, -1e4), Wf, np.full_like(xr, 1e4), Wr, state, dy=np.ones_like(kept), dstate=state
+    )
+    assert all(np.isfinite(gradient).all() for gradient in grads.values())
