@@ -85,7 +85,7 @@ $(READY_PEERS): pyproject.toml constraints/peers.txt
 # The tests whose outcome can depend on the version of JAX: each once for every operation (tests/grids.py), and all of the Pallas kernels,
 # which no other version runs; `make test GRIDS=whole`, of every night, runs all sets of parameters. Tests compile with few optimisations
 # (tools/environments.py says how much that saves); the laws under the newest JAX, which try values at many sizes, with all of them.
-TESTS_OF_JAX := tests/both tests/jax tests/calls tests/house/test_imports.py tests/house/test_clash.py::test_a_directory_of_ones_own_is_no_clash
+TESTS_OF_JAX := tests/both tests/jax tests/calls tests/examples/test_jax_blocks.py tests/house/test_imports.py tests/house/test_clash.py::test_a_directory_of_ones_own_is_no_clash
 
 test: $(LINT) $(READY)  ## lint, all tests, and the wheel with NumPy alone; where .venv-jax is, tests of JAX again under the newest JAX
 	@$(LEFT_OUT)

@@ -1,11 +1,13 @@
 """The blocks of the model in Flax whose layer is not the mLSTM's, and the model itself."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from examples.language_model.parameters import ffn_config
 from examples.xlstm import flax_model
@@ -54,8 +56,24 @@ def _gru(D: int, N: int, **others: Any) -> GRU:
     return GRU(D, D // N, D, N, N, N, N, N, N, add_bias=True, gradient_clipping=None, **others)
 
 
+@jax.custom_jvp
+def gelu(x: jax.Array) -> jax.Array:
+    """``x Φ(x)`` with Φ the standard normal distribution, not an approximation.
+
+    Its derivative is written out, because that of ``erfc`` in JAX 0.12.0 is refused inside `jax.shard_map`.
+    """
+    return jax.nn.gelu(x, approximate=False)
+
+
+@gelu.defjvp
+def _derivative_of_gelu(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (x,), (dx,) = primals, tangents
+    slope = jax.lax.erfc(-x * math.sqrt(0.5)) / 2 + x * jnp.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return gelu(x), (dx * slope).astype(x.dtype)
+
+
 LAYERS: dict[str, tuple[Callable[..., nn.Module], Callable[[jax.Array], jax.Array]]] = {
-    "slstm": (_slstm, functools.partial(jax.nn.gelu, approximate=False)),
+    "slstm": (_slstm, gelu),
     "gru": (_gru, jax.nn.silu),
 }
 """For each cell: (D, N) → its layer, and the activation of the feed-forward network after it."""

@@ -12,11 +12,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def small_text(directory: Path) -> Path:
-    """A directory with two dozen modules of the standard library."""
+    """A directory with two dozen modules of the standard library.
+
+    Names decide which files are held out, and not all versions of Python have the same modules.
+    """
     directory.mkdir()
     modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    for path in [path for path in modules if 300 < path.stat().st_size < 20_000][:24]:
-        shutil.copyfile(path, directory / path.name)
+    for number, path in enumerate([path for path in modules if 300 < path.stat().st_size < 20_000][:24]):
+        shutil.copyfile(path, directory / f"text{number}.py")
     return directory
 
 

@@ -4,6 +4,7 @@ import ast
 import copy
 import hashlib
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class Mutant:
     @property
     def digest(self) -> str:
         """Tells whether a score was measured on this very change; formatting does not count."""
-        syntax = (repr([ast.dump(node) for node in _parsed(text)]) for text in (self.replace, self.by))
+        syntax = (repr([_dumped(node) for node in _parsed(text)]) for text in (self.replace, self.by))
         return hashlib.sha256("\0".join((self.op, self.module, self.function, *syntax)).encode()).hexdigest()[:12]
 
     def applied(self, text: str) -> str:
@@ -83,6 +84,11 @@ def mutants(text: str) -> tuple[Mutant, ...]:
 
 def _parsed(source: str) -> list[Any]:
     return ast.parse(textwrap.dedent(source).strip()).body
+
+
+def _dumped(node: ast.stmt) -> str:
+    """The syntax in full: from Python 3.13 on, empty fields would be left out."""
+    return ast.dump(node, show_empty=True) if sys.version_info >= (3, 13) else ast.dump(node)
 
 
 def _is_expression(statements: list[ast.stmt]) -> bool:
