@@ -131,8 +131,8 @@ class Checker:
         """The result of ``function(call)``.
 
         Raises:
-            RefusedError: the target does not run that kernel backend here, or raises `NotImplementedError`; the law is
-                then skipped, with the target's message as the reason.
+            RefusedError: the target does not run that kernel backend here, raises `NotImplementedError`, or has no
+                parameter for one of the call's keywords; the law is then skipped, with that as the reason.
         """
         try:
             with np.errstate(all="ignore"):
@@ -141,10 +141,22 @@ class Checker:
             raise RefusedError(
                 f"{call.operation} refuses this call: {shortened(text_of(error)) or 'NotImplementedError'}"
             ) from error
+        except TypeError as error:
+            lacking = [f"`{name}`" for name in self._lacking(call)]
+            if not lacking:
+                raise
+            raise RefusedError(f"{call.operation} takes no {' and no '.join(lacking)}") from error
         except ValueError as error:
             if self.implementation.kernel_backend is not None and "`kernel_backend`" in text_of(error):
                 raise RefusedError(text_of(error)) from error
             raise
+
+    def _lacking(self, call: Call) -> list[str]:
+        """The keywords for which the target's function has no parameter, unless its contract demands them."""
+        operation, function = OPERATIONS.get(call.operation), self.implementation.functions.get(call.operation)
+        if operation is None or function is None or self.implementation.keeps_contract:
+            return []
+        return sorted(operation.untaken(function, call.arrays, call.options))
 
     def call(self, call: Call) -> Results:
         """The target's outputs."""

@@ -1,7 +1,6 @@
 """The multi-head GRU: `gru`. Laws of all recurrences follow from its record."""
 
 import importlib.util
-import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from conformance import cases, oracle
 from conformance.base.dtypes import Array
 from conformance.cases import NO_GRU_OPTIONS, GRUCase, Limits
-from conformance.frameworks.implementation import Implementation
 from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import (
     check_gradient,
@@ -84,20 +82,7 @@ def _reset_after(limits: Limits) -> st.SearchStrategy:
     )
 
 
-def _without_reset_after(implementation: Implementation) -> str | None:
-    """The reason to skip a target whose `gru` names its arguments without `reset_after` among them; None for others."""
-    function = implementation.functions.get("gru")
-    try:
-        parameters = inspect.signature(function).parameters if function is not None else {}
-    except (TypeError, ValueError):
-        return None
-    kinds = [parameter.kind for parameter in parameters.values()]
-    if "reset_after" in parameters or inspect.Parameter.VAR_KEYWORD in kinds:
-        return None
-    return "its `gru` takes no `reset_after`"
-
-
-@law("gru", "definition", cases=_reset_after, skip=_without_reset_after)
+@law("gru", "definition", cases=_reset_after)
 def reset_after(checker: Checker, case: GRUCase) -> None:
     """reset_after=True applies the reset gate after the recurrent product, whose bias b is per unit; values, states and
     the gradient of every argument, b included, are exact.

@@ -231,6 +231,17 @@ class Operation(Record):
         keywords.pop(self.curried or "", None)
         return positional, keywords
 
+    def untaken(self, function: Callable[..., Any], given: Given, options: Options) -> set[str]:
+        """The keywords of a call for which the function has no parameter; empty if its parameters are not known."""
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError):
+            return set()
+        if self.curried is not None or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return set()
+        _, keywords = self.arguments_of(given, self.passed(options), lambda *parts: parts)
+        return set(keywords) - set(parameters)
+
     def _state(self, given: Given, make_tuple: Callable[..., Any]) -> Any:
         parts = [given.get(argument.name) for argument in self.arguments if argument.passed == "tuple"]
         return None if all(part is None for part in parts) else make_tuple(*parts)

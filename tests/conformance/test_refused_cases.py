@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.base.options import RunOptions
+from tests.conformance.judging import judged as on_functions
 from tests.conformance.judging import judged_file
 
 GRU = """
@@ -114,3 +115,28 @@ NOISE = "h + np.random.default_rng().normal(size=h.shape)"
 def test_a_break_is_found_without_gradients(tmp_path: Path, law: str, result: str, where: str) -> None:
     found = judged(tmp_path, STEP.format(result=result), f"mlstm_step.{law}", "float32")
     assert found.status == "failed" and found.counterexamples[0].where == where
+
+
+FEW = GRU.replace("gradient_clipping=None, cu_seqlens=None, max_seqlen=None, kernel_backend=None", "max_seqlen=None")
+FEW = FEW.replace("gradient_clipping=gradient_clipping, cu_seqlens=cu_seqlens, max_seqlen", "max_seqlen")
+
+
+def test_a_keyword_that_a_target_does_not_have_is_refused(tmp_path: Path) -> None:
+    few = FEW.format(refusal="", result="y, state")
+    value = judged(tmp_path, few, "gru.value")
+    assert value.status == "passed" and value.refused.features == ("clipping",)
+    for law, keyword in (("packed", "cu_seqlens"), ("reset_after", "reset_after")):
+        result = judged(tmp_path, few, f"gru.{law}")
+        assert result.status == "not served" and result.reason is not None
+        assert re.fullmatch(f"gru takes no (`.*` and no )?`{keyword}`", result.reason)
+
+
+@pytest.mark.parametrize("inside", ["np.sum(input, axes=0)", "reference.gru(input, mask=None)"])
+def test_another_type_error_breaks_the_law(tmp_path: Path, inside: str) -> None:
+    result = judged(tmp_path, GRU.format(refusal=inside, result="y, state"), "gru.value")
+    assert result.status == "failed" and "unexpected keyword argument" in result.counterexamples[0].problem
+
+
+def test_gatespecs_contract_asks_for_every_keyword() -> None:
+    result = on_functions("gru.packed", own=True, gru=lambda *arrays, max_seqlen=None: arrays)
+    assert result.status == "failed" and "unexpected keyword argument" in result.counterexamples[0].problem
