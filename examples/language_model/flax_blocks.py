@@ -69,7 +69,7 @@ def gelu(x: jax.Array) -> jax.Array:
 def _derivative_of_gelu(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
     (x,), (dx,) = primals, tangents
     slope = jax.lax.erfc(-x * math.sqrt(0.5)) / 2 + x * jnp.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-    return gelu(x), (dx * slope).astype(x.dtype)
+    return gelu(x), dx * slope
 
 
 LAYERS: dict[str, tuple[Callable[..., nn.Module], Callable[[jax.Array], jax.Array]]] = {
